@@ -1,0 +1,103 @@
+"""Compiled walks over a dependency graph: arrays in, arrays out."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from loadmaster.columns import Ints
+
+
+@njit(cache=True, nogil=True)
+def topological_order(start: Ints, before: Ints, key: Ints) -> Ints:
+    """Rows of (start, before) so that each comes after those it waits for; lowest key first among the ready.
+
+    Shorter than the number of rows when there is a cycle.
+    """
+    count = len(start) - 1
+    follow_start = np.zeros(count + 1, np.int64)
+    for earlier in before:
+        follow_start[earlier + 1] += 1
+    for row in range(count):
+        follow_start[row + 1] += follow_start[row]
+    fill = follow_start[:-1].copy()
+    follow = np.empty(len(before), np.int64)
+    left = np.empty(count, np.int64)
+    for row in range(count):
+        left[row] = start[row + 1] - start[row]
+        for at in range(start[row], start[row + 1]):
+            follow[fill[before[at]]] = row
+            fill[before[at]] += 1
+    heap = np.empty(count, np.int64)
+    size = 0
+    for row in range(count):
+        if left[row] == 0:
+            size = _push(heap, size, row, key)
+    order = np.empty(count, np.int64)
+    done = 0
+    while size:
+        row = heap[0]
+        size = _pop(heap, size, key)
+        order[done] = row
+        done += 1
+        for at in range(follow_start[row], follow_start[row + 1]):
+            later = follow[at]
+            left[later] -= 1
+            if left[later] == 0:
+                size = _push(heap, size, later, key)
+    return order[:done]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _push(heap: Ints, size: int, row: int, key: Ints) -> int:
+    here = size
+    while here > 0:
+        parent = (here - 1) >> 1
+        if key[heap[parent]] <= key[row]:
+            break
+        heap[here] = heap[parent]
+        here = parent
+    heap[here] = row
+    return size + 1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _pop(heap: Ints, size: int, key: Ints) -> int:
+    size -= 1
+    row = heap[size]
+    here = 0
+    while True:
+        child = 2 * here + 1
+        if child >= size:
+            break
+        if child + 1 < size and key[heap[child + 1]] < key[heap[child]]:
+            child += 1
+        if key[heap[child]] >= key[row]:
+            break
+        heap[here] = heap[child]
+        here = child
+    heap[here] = row
+    return size
+
+
+@njit(cache=True, nogil=True)
+def longest_path_to(start: Ints, before: Ints, weight: Ints) -> Ints:
+    """[rows] the heaviest chain of rows that ends with each; rows are in topological order."""
+    reach = np.zeros(len(weight), np.int64)
+    for row in range(len(weight)):
+        longest = 0
+        for at in range(start[row], start[row + 1]):
+            longest = max(longest, reach[before[at]])
+        reach[row] = longest + weight[row]
+    return reach
+
+
+@njit(cache=True, nogil=True)
+def longest_path_from(start: Ints, before: Ints, weight: Ints) -> Ints:
+    """[rows] the heaviest chain of rows that begins with each; rows are in topological order."""
+    reach = np.zeros(len(weight), np.int64)
+    for row in range(len(weight) - 1, -1, -1):
+        reach[row] += weight[row]
+        for at in range(start[row], start[row + 1]):
+            reach[before[at]] = max(reach[before[at]], reach[row])
+    return reach

@@ -1,0 +1,32 @@
+"""Every name a user can type. Strings only: nothing is imported until it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+
+# name -> "module:Class", or "module:Class(settings)" for a named setting of one
+OPTIMIZERS: Mapping[str, str] = {
+    "one-device": "loadmaster.optimizers.simple:OneDevice",
+    "round-robin": "loadmaster.optimizers.simple:RoundRobin",
+    "random": "loadmaster.optimizers.simple:Random",
+    "expert": "loadmaster.optimizers.expert:Expert",
+    "heft": "loadmaster.optimizers.list_schedulers:Heft",
+    "etf": "loadmaster.optimizers.list_schedulers:Etf",
+    "greedy-fusion": "loadmaster.optimizers.fusion:GreedyFusion",
+    "best-of": "loadmaster.optimizers.simple:BestOf",
+}
+
+# suffix of a model file -> "module:function" that reads it
+IMPORTERS: Mapping[str, str] = {
+    ".json": "loadmaster.files:load_graph",
+    ".json.gz": "loadmaster.files:load_graph",
+    ".json.xz": "loadmaster.files:load_graph",
+    ".onnx": "loadmaster.importers.onnx:load_onnx",
+}
+
+
+def optimizers() -> dict[str, str]:
+    """Ours and those that installed packages add (entry points of the group loadmaster.optimizers)."""
+    theirs = {entry.name: entry.value for entry in entry_points(group="loadmaster.optimizers")}
+    return {**theirs, **OPTIMIZERS}

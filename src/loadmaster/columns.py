@@ -1,0 +1,66 @@
+"""Read-only integer columns, ragged rows over them, and digests of both."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+
+def ints(values: Any) -> Ints:
+    """A read-only int64 copy of the values; the values themselves where they already are one."""
+    if isinstance(values, np.ndarray) and values.dtype == np.int64 and not values.flags.writeable:
+        return values
+    column = np.array(values, dtype=np.int64, order="C")
+    column.flags.writeable = False
+    return column
+
+
+def ragged(rows: Iterable[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Rows of unequal length as (start, values): row i is values[start[i]:start[i + 1]]."""
+    rows = list(rows)
+    start = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=start[1:])
+    return ints(start), ints([value for row in rows for value in row])
+
+
+def rows_of(start: Ints) -> Ints:
+    """The row number of every value of a ragged column."""
+    return np.repeat(np.arange(len(start) - 1), np.diff(start))
+
+
+def inverse(start: Ints, values: Ints, size: int) -> tuple[Ints, Ints]:
+    """The ragged column read backwards: for each value, the rows that hold it, in order."""
+    order = np.argsort(values, kind="stable")
+    back = np.zeros(size + 1, np.int64)
+    np.cumsum(np.bincount(values, minlength=size), out=back[1:])
+    return ints(back), ints(rows_of(start)[order])
+
+
+def from_pairs(rows: Ints, values: Ints, size: int) -> tuple[Ints, Ints]:
+    """Unique (row, value) pairs as a ragged column of `size` rows, values ascending within a row."""
+    if len(rows):
+        pairs = np.unique(np.stack([rows, values], axis=1), axis=0)
+        rows, values = pairs[:, 0], pairs[:, 1]
+    start = np.zeros(size + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=size), out=start[1:])
+    return ints(start), ints(values)
+
+
+def digest(*parts: Any) -> str:
+    """A content hash of arrays, numbers and strings, equal on every machine."""
+    state = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            state.update(f"{part.dtype.str}{part.shape}".encode())
+            state.update(np.ascontiguousarray(part).tobytes())
+        else:
+            state.update(repr(part).encode())
+        state.update(b"\0")
+    return state.hexdigest()[:16]

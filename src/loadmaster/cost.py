@@ -1,0 +1,125 @@
+"""Cost models, and price: Graph and Cluster to Problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+
+from loadmaster.cluster import Cluster, Link
+from loadmaster.columns import Ints, ints
+from loadmaster.errors import InvalidGraph, InvalidSetting
+from loadmaster.folding import fold
+from loadmaster.graph import NOWHERE, UNGIVEN, Graph
+from loadmaster.problem import CANNOT, OBJECTIVES, Objective, Problem, time_of
+
+
+class CostModel(Protocol):
+    def compute_ns(self, graph: Graph, cluster: Cluster) -> Ints:
+        """[ops, devices] arithmetic time of each op; memory traffic and launches are added by `price`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """An op takes the longer of its arithmetic and its memory traffic (Williams, Waterman and Patterson, 2009)."""
+
+    efficiency: float = 1.0  # share of the peak rate that arithmetic reaches
+
+    def compute_ns(self, graph: Graph, cluster: Cluster) -> Ints:
+        kinds = sorted(set(graph.dtype))
+        which = np.array([kinds.index(dtype) for dtype in graph.dtype])
+        rates = np.array([[device.rate(dtype) for device in cluster.devices] for dtype in kinds])
+        return ints(np.ceil(graph.flops[:, None] * 1e9 / (rates[which] * self.efficiency)))
+
+
+def price(
+    graph: Graph,
+    cluster: Cluster | str,
+    *,
+    objective: Objective = "step-time",
+    memory_limit: int | None = None,
+    cost: CostModel | None = None,
+) -> Problem:
+    """Folds views away and gives every op a time on every device and every tensor a time on every link."""
+    if isinstance(cluster, str):
+        cluster = Cluster.preset(cluster)
+    if objective not in OBJECTIVES:
+        raise InvalidSetting(f"objective '{objective}' is unknown", "", f"use one of {', '.join(OBJECTIVES)}")
+    if memory_limit is not None:
+        cluster = cluster.with_memory(memory_limit)
+    folded, source_ops, read_bytes = fold(graph)
+    if not folded.num_ops:
+        raise InvalidGraph("every op is a view: there is nothing to plan", graph.name, "give ops with flops or times")
+    launch = ints([device.launch_ns for device in cluster.devices])
+    bandwidth = ints([max(1, round(device.bytes_per_s)) for device in cluster.devices])
+    given = _given(folded, cluster)
+    free = given == _MODEL
+    roofline = (cost or Roofline()).compute_ns(folded, cluster)
+    compute = ints(np.where(free, roofline, 0))
+    fixed = ints(np.where(free, 0, np.where(given == CANNOT, 0, given - launch[None, :])))
+    traffic = ints(np.where(free.any(axis=1), folded.bytes_moved, 0))
+    op_ns = time_of(compute, traffic, fixed, bandwidth, launch).copy()
+    op_ns[given == CANNOT] = CANNOT
+    send_class, send_ns = _sends(folded, cluster)
+    return Problem(
+        graph=folded,
+        source=graph,
+        source_ops=source_ops,
+        cluster=cluster,
+        op_ns=ints(op_ns),
+        compute_ns=compute,
+        fixed_ns=fixed,
+        traffic_bytes=traffic,
+        read_bytes=read_bytes,
+        bytes_per_s=bandwidth,
+        launch_ns=launch,
+        send_class=send_class,
+        send_ns=send_ns,
+        memory_bytes=cluster.memory_bytes,
+        objective=objective,
+    )
+
+
+_MODEL = -2  # in a table of given times: the cost model decides
+
+
+def _given(graph: Graph, cluster: Cluster) -> Ints:
+    """[ops, devices] the time the cluster or the graph gives, CANNOT, or _MODEL. A cluster's op_ns is for every op."""
+    table = np.full((graph.num_ops, cluster.num_devices), _MODEL, np.int64)
+    if cluster.op_ns is not None:
+        table[:] = cluster.op_ns
+        return ints(table)
+    width = graph.time_ns.shape[1]
+    if width not in (0, 1, cluster.num_devices):
+        what = f"ops have {width} times each, but '{cluster.name}' has {cluster.num_devices} devices"
+        raise InvalidGraph(what, graph.name, "give time_ns one number, or one per device of the cluster")
+    if width:
+        table[:] = np.where(graph.time_ns == UNGIVEN, _MODEL, np.where(graph.time_ns == NOWHERE, CANNOT, graph.time_ns))
+    stuck = (table == CANNOT).all(axis=1)
+    if stuck.any():
+        raise InvalidGraph(f"op '{graph.op_name[stuck.argmax()]}' cannot run on any device", graph.name, "give it a time on one")
+    return ints(table)
+
+
+def send_time_ns(link: Link, nbytes: int) -> int:
+    """Latency + bytes ÷ bandwidth, rounded up (rule 4)."""
+    if link.bytes_per_s is None:
+        return link.latency_ns
+    exact = Fraction(nbytes * 10**9) / Fraction(link.bytes_per_s)
+    return link.latency_ns + -(-exact.numerator // exact.denominator)
+
+
+def _sends(graph: Graph, cluster: Cluster) -> tuple[Ints, Ints]:
+    """The few kinds of link there are, and for each the time of sending each tensor."""
+    kinds = sorted(set(cluster.links.values()), key=lambda link: (link.bytes_per_s or 0, link.latency_ns))
+    column: Mapping[Link, int] = {link: i for i, link in enumerate(kinds)}
+    send_class = np.zeros((cluster.num_devices, cluster.num_devices), np.int64)
+    for pair, link in cluster.links.items():
+        send_class[pair] = column[link]
+    sizes, where = np.unique(graph.nbytes, return_inverse=True)
+    table = [[send_time_ns(link, int(size)) for link in kinds] for size in sizes]
+    return ints(send_class), ints(np.array(table, np.int64).reshape(len(sizes), len(kinds))[where])

@@ -1,0 +1,83 @@
+"""Every error a user can meet.
+
+    LoadmasterError
+    ├── InvalidGraph      a graph breaks a rule of its format
+    ├── InvalidCluster    a cluster breaks a rule of its format
+    ├── InvalidPlan       a plan breaks a rule, or was made for another graph or cluster
+    ├── InvalidSetting    a setting of a command or an optimizer is out of range
+    ├── UnknownName       a name that no catalog has
+    ├── UnreadableFile    a file is missing, truncated or not what its name says
+    ├── ImportFailed      a model could not be turned into a graph
+    ├── MissingExtra      an optional package is not installed
+    └── DoesNotFit        no plan was found within the memory of the devices
+
+Each has three parts: what is wrong, in the user's own names; where; what to do next.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LoadmasterError(Exception):
+    """What is wrong, where, and how to fix it."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, where: str = "", fix: str = "") -> None:
+        self.what, self.where, self.fix = what, where, fix
+        super().__init__(what, where, fix)
+
+    def __str__(self) -> str:
+        lines = [f"{type(self).__name__}: {self.what}"]
+        if self.where:
+            lines.append(f"  where: {self.where}")
+        if self.fix:
+            lines.append(f"  fix:   {self.fix}")
+        return "\n".join(lines)
+
+
+class InvalidGraph(LoadmasterError):
+    pass
+
+
+class InvalidCluster(LoadmasterError):
+    pass
+
+
+class InvalidPlan(LoadmasterError):
+    pass
+
+
+class InvalidSetting(LoadmasterError):
+    pass
+
+
+class UnknownName(LoadmasterError):
+    @classmethod
+    def among(cls, kind: str, name: str, choices: Iterable[str], where: str = "") -> UnknownName:
+        """The error for a name that is not one of the choices, with the nearest ones first."""
+        known = sorted(choices)
+        near = difflib.get_close_matches(name, known, n=3)
+        fix = f"did you mean {' or '.join(near)}? " if near else ""
+        return cls(f"there is no {kind} called '{name}'", where, f"{fix}choices: {', '.join(known)}")
+
+
+class UnreadableFile(LoadmasterError):
+    pass
+
+
+class ImportFailed(LoadmasterError):
+    pass
+
+
+class MissingExtra(LoadmasterError):
+    @classmethod
+    def of(cls, package: str, extra: str, purpose: str) -> MissingExtra:
+        command = f"pip install -c constraints.txt 'loadmaster[{extra}]'"
+        return cls(f"{purpose} needs the package '{package}', which is not installed", "", command)
+
+
+class DoesNotFit(LoadmasterError):
+    exit_code = 3

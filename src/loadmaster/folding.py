@@ -1,0 +1,150 @@
+"""Folding: views and reshapes vanish into the tensor whose memory they show (rule 13 of the simulator)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from loadmaster.columns import Bools, Ints, from_pairs, ints, ragged, rows_of
+from loadmaster.graph import ACTIVATION, INPUT, OUTPUT, Graph
+
+
+def fold(graph: Graph) -> tuple[Graph, Ints, Ints]:
+    """(folded graph, its ops' indices in the given one, bytes read per read of the folded one).
+
+    What remains: ops that cost something, tensors that own memory, and outputs written in place, whose
+    `alias_of` is the tensor they overwrite. A tensor written in place has the bytes of its owner: that is what a send costs.
+    """
+    base = _bases(graph)
+    keep_tensor = base == np.arange(graph.num_tensors)
+    barrier = _barriers(graph, base)
+    tensor_index = np.where(keep_tensor, np.cumsum(keep_tensor) - 1, -1)
+    op_index = np.where(graph.is_view, -1, np.cumsum(~graph.is_view) - 1)
+    ops = np.flatnonzero(~graph.is_view)
+    reads, read_bytes = _reads(graph, base, ops)
+    read_start, read_tensors = ragged(reads)
+    afters = [_after_of(graph, int(op), base, barrier, op_index) for op in ops]
+    after_start, after = ragged(afters)
+    make_start, makes = ragged([tensor_index[t] for t in graph.makes_of(int(op))] for op in ops)
+    kept = np.flatnonzero(keep_tensor)
+    alias = np.where(graph.alias_of[kept] >= 0, base[graph.alias_of[kept]], -1)
+    folded = replace(
+        graph,
+        op_name=tuple(graph.op_name[op] for op in ops),
+        kind=tuple(graph.kind[op] for op in ops),
+        dtype=tuple(graph.dtype[op] for op in ops),
+        scope=tuple(graph.scope[op] for op in ops),
+        source=tuple(graph.source[op] for op in ops),
+        flops=ints(graph.flops[ops]),
+        bytes_moved=ints(graph.bytes_moved[ops]),
+        workspace_bytes=ints(graph.workspace_bytes[ops]),
+        colocate=_merge_updaters(graph, ops),
+        time_ns=ints(graph.time_ns[ops]),
+        after_start=after_start,
+        after=after,
+        make_start=make_start,
+        makes=makes,
+        read_start=read_start,
+        reads=ints(tensor_index[read_tensors]),
+        tensor_name=tuple(graph.tensor_name[t] for t in kept),
+        producer=ints(np.where(graph.producer[kept] >= 0, op_index[graph.producer[kept]], -1)),
+        nbytes=ints(graph.nbytes[graph.owner[kept]]),
+        role=_roles(graph, base)[kept],
+        alias_of=ints(np.where(alias >= 0, tensor_index[alias], -1)),
+        shape=tuple(graph.shape[t] for t in kept),
+        tensor_dtype=tuple(graph.tensor_dtype[t] for t in kept),
+    )
+    return folded, ints(ops), ints([size for sizes in read_bytes for size in sizes])
+
+
+def _bases(graph: Graph) -> Ints:
+    """[tensors] the nearest tensor down its chain of aliases that a view did not make."""
+    made_by_view = (graph.producer < 0) | graph.is_view[graph.producer]
+    step = np.where((graph.alias_of >= 0) & made_by_view, graph.alias_of, np.arange(graph.num_tensors))
+    while not np.array_equal(further := step[step], step):
+        step = further
+    return ints(step)
+
+
+def _barriers(graph: Graph, base: Ints) -> dict[int, set[int]]:
+    """For each view, the real ops that must have ended before its result may be read, its base's producer aside."""
+    barrier: dict[int, set[int]] = {}
+    for view in np.flatnonzero(graph.is_view).tolist():
+        waits: set[int] = set()
+        shown = {int(base[t]) for t in graph.makes_of(view)}
+        for tensor in graph.reads_of(view).tolist():
+            maker = int(graph.producer[tensor])
+            if maker >= 0 and graph.is_view[maker]:
+                waits |= barrier[maker]
+            real = int(graph.producer[base[tensor]])
+            if int(base[tensor]) not in shown and real >= 0:
+                waits.add(real)
+        for earlier in graph.after_of(view).tolist():
+            waits |= _real_ops(graph, earlier, base, barrier)
+        barrier[view] = waits
+    return barrier
+
+
+def _real_ops(graph: Graph, op: int, base: Ints, barrier: dict[int, set[int]]) -> set[int]:
+    """The ops to wait for in place of this one, which may be a view."""
+    if not graph.is_view[op]:
+        return {op}
+    makers = {int(graph.producer[base[t]]) for t in graph.makes_of(op).tolist()}
+    return barrier[op] | {maker for maker in makers if maker >= 0}
+
+
+def _after_of(graph: Graph, op: int, base: Ints, barrier: dict[int, set[int]], op_index: Ints) -> list[int]:
+    waits: set[int] = set()
+    for earlier in graph.after_of(op).tolist():
+        waits |= _real_ops(graph, earlier, base, barrier)
+    for tensor in graph.reads_of(op).tolist():
+        maker = int(graph.producer[tensor])
+        if maker >= 0 and graph.is_view[maker]:
+            waits |= barrier[maker]
+    return sorted(int(op_index[earlier]) for earlier in waits)
+
+
+def _reads(graph: Graph, base: Ints, ops: Ints) -> tuple[list[list[int]], list[list[int]]]:
+    """Per op the bases it reads, each once, and the bytes it reads of them through whatever views."""
+    size = np.minimum(graph.nbytes, graph.nbytes[graph.owner])
+    reads, sizes = [], []
+    for op in ops.tolist():
+        of: dict[int, int] = {}
+        for tensor in graph.reads_of(op).tolist():
+            of[int(base[tensor])] = of.get(int(base[tensor]), 0) + int(size[tensor])
+        for tensor in graph.makes_of(op).tolist():
+            under = int(base[graph.alias_of[tensor]]) if graph.alias_of[tensor] >= 0 else -1
+            if under >= 0 and graph.producer[under] >= 0:
+                of.setdefault(under, 0)  # what is overwritten must be there
+        reads.append(list(of))
+        sizes.append(list(of.values()))
+    return reads, sizes
+
+
+def _roles(graph: Graph, base: Ints) -> Ints:
+    """A base is an output if any view of it is."""
+    role = graph.role.copy()
+    shown = base[(graph.role == OUTPUT)]
+    role[shown[role[shown] == ACTIVATION]] = OUTPUT
+    return ints(role)
+
+
+def _merge_updaters(graph: Graph, ops: Ints) -> Ints:
+    """[ops] colocation groups, where all ops that overwrite one weight, state or input are in one group."""
+    group = graph.colocate[ops].copy()
+    fresh = int(group.max(initial=-1)) + 1
+    index = {int(op): i for i, op in enumerate(ops)}
+    first: dict[int, int] = {}
+    for tensor in np.flatnonzero(graph.alias_of >= 0).tolist():
+        root, op = int(graph.owner[tensor]), index.get(int(graph.producer[tensor]), -1)
+        if op < 0 or graph.producer[root] >= 0:
+            continue
+        other = first.setdefault(root, op)
+        if other == op:
+            continue
+        for member in (other, op):
+            if group[member] < 0:
+                group[member], fresh = fresh, fresh + 1
+        group[group == group[op]] = group[other]
+    return ints(group)

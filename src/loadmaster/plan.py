@@ -1,0 +1,144 @@
+"""Plan: the decisions, and check, which names the first rule a plan breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from loadmaster.columns import Ints, ints
+from loadmaster.errors import InvalidPlan
+from loadmaster.problem import CANNOT, Problem, fuse
+
+MOST_RANK = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Which ops are one kernel, which device runs it, and in what order. Decisions only, no times."""
+
+    graph_digest: str
+    cluster_digest: str
+    kernel: Ints  # [ops] lowest op of its kernel; equal = fused
+    device: Ints  # [ops]
+    rank: Ints  # [ops] in [0, 2^31): a free device takes the ready op of lowest rank
+    send_rank: Ints | None = None  # [tensors, devices] order of sends, -1 where not given
+
+    @staticmethod
+    def of(
+        problem: Problem,
+        device: Sequence[int] | Ints,
+        rank: Sequence[int] | Ints | None = None,
+        kernel: Sequence[int] | Ints | None = None,
+    ) -> Plan:
+        """A plan for the problem; by default nothing is fused and ops go in program order."""
+        program = np.arange(problem.num_ops)
+        return Plan(
+            problem.source.digest,
+            problem.cluster.digest,
+            ints(program if kernel is None else kernel),
+            ints(device),
+            ints(program if rank is None else rank),
+        )
+
+    @property
+    def fuses(self) -> bool:
+        return bool((self.kernel != np.arange(len(self.kernel))).any())
+
+    @property
+    def num_kernels(self) -> int:
+        return len(np.unique(self.kernel))
+
+    def with_rank(self, rank: Ints) -> Plan:
+        return replace(self, rank=ints(rank), send_rank=None)
+
+
+def check(plan: Plan, problem: Problem) -> None:
+    """Raises InvalidPlan with the first rule that the plan breaks."""
+    check_belongs(plan, problem)
+    _check_shape(plan, problem)
+    _check_devices(plan, problem)
+    _check_ranks(plan, problem)
+    _check_kernels(plan, problem)
+    _check_colocation(plan, problem)
+
+
+def check_belongs(plan: Plan, problem: Problem) -> None:
+    """Refuses a plan made for another graph or cluster."""
+    for kind, name, mine, theirs in (
+        ("graph", problem.source.name, problem.source.digest, plan.graph_digest),
+        ("cluster", problem.cluster.name, problem.cluster.digest, plan.cluster_digest),
+    ):
+        if mine != theirs:
+            what = f"the plan was made for another {kind}: digest {theirs}, but '{name}' has {mine}"
+            raise InvalidPlan(what, f"{kind} '{name}'", f"plan again, or give the {kind} the plan was made for")
+
+
+def _check_shape(plan: Plan, problem: Problem) -> None:
+    for column in ("kernel", "device", "rank"):
+        if getattr(plan, column).shape != (problem.num_ops,):
+            what = f"'{column}' has {len(getattr(plan, column))} entries for {problem.num_ops} ops"
+            raise InvalidPlan(what, "views are folded away and have none", "give one entry per op")
+    expected = (problem.graph.num_tensors, problem.num_devices)
+    if plan.send_rank is not None and plan.send_rank.shape != expected:
+        raise InvalidPlan(f"'send_rank' has shape {plan.send_rank.shape}", "", f"it must be {expected}: tensors, devices")
+
+
+def _check_devices(plan: Plan, problem: Problem) -> None:
+    count = problem.num_devices
+    off = (plan.device < 0) | (plan.device >= count)
+    names = f"{0} to {count - 1} ({', '.join(problem.cluster.device_names)})"
+    if off.any():
+        op = int(off.argmax())
+        what = f"op '{problem.graph.op_name[op]}' is placed on device {plan.device[op]}"
+        raise InvalidPlan(what, f"op {op} of {problem.num_ops}; {off.sum()} ops are placed off the cluster", f"use {names}")
+    cannot = problem.op_ns[np.arange(problem.num_ops), plan.device] == CANNOT
+    if cannot.any():
+        op = int(cannot.argmax())
+        device = problem.cluster.device_names[plan.device[op]]
+        runs = [problem.cluster.device_names[d] for d in np.flatnonzero(problem.op_ns[op] != CANNOT)]
+        what = f"op '{problem.graph.op_name[op]}' cannot run on '{device}'"
+        raise InvalidPlan(what, f"op {op} of {problem.num_ops}", f"use {', '.join(runs) or 'another cluster'}")
+
+
+def _check_ranks(plan: Plan, problem: Problem) -> None:
+    off = (plan.rank < 0) | (plan.rank > MOST_RANK)
+    if off.any():
+        op = int(off.argmax())
+        what = f"op '{problem.graph.op_name[op]}' has rank {plan.rank[op]}"
+        raise InvalidPlan(what, f"op {op} of {problem.num_ops}", f"ranks are 0 to {MOST_RANK}")
+    if plan.send_rank is not None and ((plan.send_rank < -1) | (plan.send_rank > MOST_RANK)).any():
+        raise InvalidPlan("a send has a rank out of range", "send_rank", f"use 0 to {MOST_RANK}, or -1 for none")
+
+
+def _check_kernels(plan: Plan, problem: Problem) -> None:
+    kernel, ops = plan.kernel, np.arange(problem.num_ops)
+    bad = (kernel < 0) | (kernel > ops)
+    bad[~bad] = kernel[kernel[~bad]] != kernel[~bad]
+    if bad.any():
+        op = int(bad.argmax())
+        what = f"op '{problem.graph.op_name[op]}' is in kernel {kernel[op]}"
+        raise InvalidPlan(what, f"op {op} of {problem.num_ops}", "a kernel's number is that of its lowest op")
+    apart = plan.device != plan.device[kernel]
+    if apart.any():
+        op = int(apart.argmax())
+        pair = f"'{problem.graph.op_name[op]}' and '{problem.graph.op_name[kernel[op]]}'"
+        raise InvalidPlan(f"ops {pair} are one kernel on two devices", f"op {op}", "a kernel runs on one device")
+    if plan.fuses:
+        fuse(problem, kernel)  # refuses a kernel that is not convex
+
+
+def _check_colocation(plan: Plan, problem: Problem) -> None:
+    group = problem.graph.colocate
+    members = np.flatnonzero(group >= 0)
+    if not len(members):
+        return
+    low = np.full(int(group.max()) + 1, problem.num_devices)
+    np.minimum.at(low, group[members], plan.device[members])
+    apart = plan.device[members] != low[group[members]]
+    if apart.any():
+        op = int(members[apart.argmax()])
+        mates = members[(group[members] == group[op]) & (plan.device[members] == low[group[op]])]
+        pair = f"'{problem.graph.op_name[op]}' and '{problem.graph.op_name[mates[0]]}'"
+        raise InvalidPlan(f"ops {pair} must share a device", f"colocation group {group[op]}", "place the whole group together")

@@ -1,0 +1,282 @@
+"""Search: what an optimizer works with; solve, which runs one and reports only what it simulated itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.bounds import lower_bound
+from loadmaster.columns import Ints, ints
+from loadmaster.errors import InvalidSetting
+from loadmaster.plan import Plan, check
+from loadmaster.problem import Problem
+from loadmaster.simulate import Scores, Timeline, settle, simulate, simulate_many
+from loadmaster.specs import make_optimizer, spec_of
+
+
+class Score(NamedTuple):
+    """Compared in order: bytes over the memory limits, then the objective. Lower is better."""
+
+    over_bytes: int
+    value: int  # step ns, or the largest peak in bytes
+
+
+WORST = Score(np.iinfo(np.int64).max, np.iinfo(np.int64).max)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Seconds and simulations; whichever comes first. None: no limit of that kind."""
+
+    seconds: float | None = 10.0
+    simulations: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and not self.seconds > 0:
+            raise InvalidSetting(f"a budget of {self.seconds} seconds", "", "give more than 0 seconds")
+        if self.simulations is not None and self.simulations < 1:
+            raise InvalidSetting(f"a budget of {self.simulations} simulations", "", "give at least 1")
+        if self.seconds is None and self.simulations is None:
+            raise InvalidSetting("a budget without any limit", "", "give seconds, simulations or both")
+
+
+@runtime_checkable
+class Optimizer(Protocol):
+    """A frozen dataclass of settings with one method."""
+
+    def optimize(self, search: Search) -> Plan: ...
+
+
+class Moment(NamedTuple):
+    """An improvement: when it was found and what it was."""
+
+    simulations: int
+    seconds: float
+    score: Score
+
+
+@dataclass
+class _Ledger:
+    """What all parts of one search share."""
+
+    simulations: int = 0
+    begun: float = field(default_factory=time.perf_counter)
+    history: list[Moment] = field(default_factory=list)
+    listener: Callable[[Search], None] | None = None
+    told: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.begun
+
+
+class Search:
+    """The problem, the random numbers and the budget. Scores plans, counts, and keeps the best."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        budget: Budget,
+        seed: int = 0,
+        *,
+        listener: Callable[[Search], None] | None = None,
+        ledger: _Ledger | None = None,
+    ) -> None:
+        self.problem = problem
+        self.rng = np.random.default_rng(seed)
+        self.seed = seed
+        self.best: Plan | None = None
+        self.best_score = WORST
+        self.note = ""  # what the optimizer is doing, for progress
+        self._ledger = ledger or _Ledger(listener=listener)
+        self._last_simulation = _limit(self._ledger.simulations, budget.simulations)
+        self._last_second = _limit(self._ledger.seconds, budget.seconds)
+
+    @property
+    def simulations(self) -> int:
+        return self._ledger.simulations
+
+    @property
+    def seconds(self) -> float:
+        return self._ledger.seconds
+
+    @property
+    def history(self) -> list[Moment]:
+        return self._ledger.history
+
+    @property
+    def spent(self) -> bool:
+        return self.room == 0 or self.seconds >= self._last_second
+
+    @property
+    def room(self) -> int:
+        """How many simulations are left."""
+        return int(min(max(0, self._last_simulation - self.simulations), 2**31))
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self._last_second - self.seconds)
+
+    @property
+    def counts_simulations(self) -> bool:
+        """The budget is one of simulations alone: answers must not depend on the clock."""
+        return self._last_second == float("inf")
+
+    @property
+    def progress(self) -> float:
+        """The share of the budget that is used, 0 to 1."""
+        by_count = self.simulations / self._last_simulation if self._last_simulation < float("inf") else 0.0
+        return min(1.0, max(by_count, self.seconds / self._last_second))
+
+    def score(self, plan: Plan) -> Score:
+        """Simulates one plan and keeps it if it is the best so far."""
+        line = simulate(self.problem, plan)
+        value = line.step_ns if self.problem.objective == "step-time" else int(line.peak_bytes.max())
+        self._ledger.simulations += 1
+        score = Score(line.over_bytes, value)
+        self.offer(plan, score)
+        return score
+
+    def score_many(
+        self,
+        device: NDArray[np.integer],
+        rank: NDArray[np.integer] | None = None,
+        kernel: Ints | None = None,
+        most_bytes: int | None = None,
+    ) -> tuple[Ints, Ints]:
+        """(over_bytes, value) of each candidate, WORST for those past the budget; keeps the best.
+
+        Candidates whose largest peak passes `most_bytes` may be stopped early; they score WORST too.
+        """
+        count = min(len(device), self.room)
+        over, value = (np.full(len(device), WORST.value) for _ in range(2))
+        if not count:
+            return ints(over), ints(value)
+        ranks = rank if rank is None or rank.ndim == 1 or len(rank) == 1 else rank[:count]
+        limit = {} if most_bytes is None else {"most_bytes": most_bytes}
+        scores: Scores = simulate_many(self.problem, device[:count], ranks, kernel, **limit)
+        done = scores.step_ns >= 0
+        over[:count][done] = scores.over_bytes[done]
+        value[:count][done] = scores.objective(self.problem)[done]
+        self._ledger.simulations += count
+        first = int(np.lexsort((value[:count], over[:count]))[0])
+        score = Score(int(over[first]), int(value[first]))
+        if score < self.best_score:
+            row = None if rank is None else np.atleast_2d(rank)[first if np.ndim(rank) > 1 and len(rank) > 1 else 0]
+            self.offer(Plan.of(self.problem, device[first], row, kernel), score)
+        self._tell()
+        return ints(over), ints(value)
+
+    def offer(self, plan: Plan, score: Score) -> bool:
+        """Keeps a plan with a score that this search, or a part of it, simulated; True if it is the best."""
+        better = score < self.best_score
+        if better:
+            self.best, self.best_score = plan, score
+            self.history.append(Moment(self.simulations, self.seconds, score))
+        self._tell()
+        return better
+
+    def count(self, simulations: int) -> None:
+        """Adds simulations that compiled loops of an optimizer ran on their own."""
+        self._ledger.simulations += simulations
+        self._tell()
+
+    def part(self, share: float = 1.0, problem: Problem | None = None, *, simulations: int | None = None) -> Search:
+        """A search with that share of what is left, counted together with this one, on this problem or a coarser one."""
+        seconds = None if self.counts_simulations else max(1e-3, self.seconds_left * share)
+        some = None if self._last_simulation == float("inf") else max(1, int(self.room * share))
+        if simulations is not None:
+            some = min(simulations, some or simulations)
+        child = Search(problem or self.problem, Budget(seconds, some), self.seed, ledger=self._ledger)
+        child.rng = self.rng
+        return child
+
+    def _tell(self) -> None:
+        ledger = self._ledger
+        if ledger.listener and ledger.seconds - ledger.told > 0.1:
+            ledger.told = ledger.seconds
+            ledger.listener(self)
+
+
+def _limit(used: float, more: float | None) -> float:
+    return float("inf") if more is None else used + more
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A checked plan, what it costs, and how good that is at best."""
+
+    problem: Problem
+    plan: Plan
+    timeline: Timeline
+    optimizer: str
+    seed: int
+    history: tuple[Moment, ...]
+    lower_bound: int
+    simulations: int
+    seconds: float
+
+    @property
+    def fits(self) -> bool:
+        return self.timeline.over_bytes == 0
+
+    @property
+    def value(self) -> int:
+        """Step ns, or the largest peak in bytes."""
+        if self.problem.objective == "step-time":
+            return self.timeline.step_ns
+        return int(self.timeline.peak_bytes.max())
+
+    @property
+    def score(self) -> Score:
+        return Score(self.timeline.over_bytes, self.value)
+
+    @property
+    def gap(self) -> float:
+        """How far above the lower bound, as a share of it."""
+        if self.lower_bound == 0:
+            return 0.0 if self.value == 0 else float("inf")
+        return self.value / self.lower_bound - 1
+
+
+def solve(
+    problem: Problem,
+    optimizer: Optimizer | str = "auto",
+    budget: Budget | None = None,
+    seed: int = 0,
+    *,
+    listener: Callable[[Search], None] | None = None,
+) -> Result:
+    """Runs the optimizer, then settles, checks and simulates its plan afresh."""
+    chosen: Any = make_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
+    search = Search(problem, budget or Budget(), seed, listener=listener)
+    plan = _run(chosen, search)
+    check(plan, problem)
+    settled = settle(problem, plan, simulate(problem, plan))
+    check(settled, problem)
+    line = simulate(problem, settled)
+    name = optimizer if isinstance(optimizer, str) else spec_of(chosen)
+    bound = lower_bound(problem, fusing=settled.fuses)
+    return Result(
+        problem, settled, line, name, seed, tuple(search.history), bound, max(1, search.simulations), search.seconds
+    )
+
+
+def _run(optimizer: Optimizer, search: Search) -> Plan:
+    """What the optimizer returns, or the best plan it scored if that is better; Ctrl-C keeps the best so far."""
+    try:
+        plan = optimizer.optimize(search)
+    except KeyboardInterrupt:
+        if search.best is None:
+            raise
+        return search.best
+    if search.best is None or search.best is plan:
+        return plan
+    line = simulate(search.problem, plan)
+    value = line.step_ns if search.problem.objective == "step-time" else int(line.peak_bytes.max())
+    return plan if Score(line.over_bytes, value) <= search.best_score else search.best

@@ -1,0 +1,98 @@
+"""Specs: "anneal:heat=0.1,start=heft" to an optimizer, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import types
+import typing
+from typing import Any
+
+from loadmaster import catalog
+from loadmaster.errors import InvalidSetting, UnknownName
+
+
+def make_optimizer(spec: str) -> Any:
+    """The optimizer of a spec: a name of the catalog, then settings. Nested ones go in brackets: best-of:of=[heft,etf]."""
+    name, _, settings = spec.strip().partition(":")
+    known = catalog.optimizers()
+    if name not in known:
+        raise UnknownName.among("optimizer", name, known, f"--with {spec}")
+    target, _, preset = known[name].partition("(")
+    module, _, attribute = target.partition(":")
+    kind = getattr(importlib.import_module(module), attribute)
+    return kind(**_settings(kind, preset.rstrip(")"), spec), **_settings(kind, settings, spec))
+
+
+def _settings(kind: type, text: str, spec: str) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    values = {}
+    for item in _split(text):
+        key, equals, value = item.partition("=")
+        if not equals or key not in fields:
+            choices = ", ".join(fields) or "it has none"
+            raise InvalidSetting(f"'{item}' is no setting of '{spec.partition(':')[0]}'", spec, f"settings: {choices}")
+        values[key] = _convert(value, fields[key], item)
+    return values
+
+
+def _split(text: str, separator: str = ",") -> list[str]:
+    """Parts between separators that are not inside brackets."""
+    parts, depth, part = [], 0, ""
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == separator and depth == 0:
+            parts.append(part)
+            part = ""
+        else:
+            part += letter
+    return [part for part in [*parts, part] if part]
+
+
+def _convert(text: str, hint: Any, item: str) -> Any:
+    origin = typing.get_origin(hint)
+    try:
+        if origin in (types.UnionType, typing.Union):
+            inner = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
+            return None if text == "none" and len(inner) < len(typing.get_args(hint)) else _convert(text, inner[0], item)
+        if origin is typing.Literal:
+            if text not in typing.get_args(hint):
+                raise ValueError
+            return text
+        if origin is tuple:
+            return tuple(_convert(part, typing.get_args(hint)[0], item) for part in _split(text.strip("[]")))
+        if hint is bool:
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+        if hint in (int, float, str):
+            return hint(text)
+    except (ValueError, KeyError) as error:
+        choices = "|".join(map(str, typing.get_args(hint))) if origin is typing.Literal else getattr(hint, "__name__", hint)
+        raise InvalidSetting(f"'{text}' does not fit '{item.partition('=')[0]}'", item, f"give {choices}") from error
+    return make_optimizer(text.removeprefix("[").removesuffix("]"))
+
+
+def spec_of(optimizer: Any) -> str:
+    """A spec that makes the optimizer again."""
+    kind = f"{type(optimizer).__module__}:{type(optimizer).__qualname__}"
+    name = next((name for name, target in catalog.optimizers().items() if target == kind), None)
+    if name is None or not dataclasses.is_dataclass(optimizer):
+        return name or type(optimizer).__qualname__
+    changed = [
+        f"{field.name}={_text(getattr(optimizer, field.name))}"
+        for field in dataclasses.fields(optimizer)
+        if getattr(optimizer, field.name) != _default(field)
+    ]
+    return f"{name}:{','.join(changed)}" if changed else name
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{','.join(_text(part) for part in value)}]"
+    if dataclasses.is_dataclass(value):
+        return f"[{spec_of(value)}]"
+    return "none" if value is None else str(value)

@@ -1,0 +1,329 @@
+"""The simulator's judge: the 13 rules read aloud, slowly, and with no code of the simulator's own.
+
+It scans everything that waits in every round, keeps its state in dicts and sets, and works out memory only
+afterwards, from when things were recorded to begin and end. Also the brute-force optimum of tiny problems.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import permutations, product
+from math import ceil, inf
+
+from loadmaster.graph import ACTIVATION
+from loadmaster.plan import Plan
+from loadmaster.problem import CANNOT, Objective, Problem
+
+NS_PER_S = 10**9
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the rules say of one plan."""
+
+    step_ns: int
+    start: list[int]  # [ops]
+    end: list[int]  # [ops]
+    sends: list[tuple[int, int, int, int, int]]  # (tensor, src, dst, start, end), sorted
+    peak: list[int]  # [devices]
+    over_bytes: int
+    rounds: list[tuple[int, list[int]]]  # per round its instant and the bytes on each device after its starts
+
+    def score(self, objective: Objective) -> tuple[int, int]:
+        return self.over_bytes, self.step_ns if objective == "step-time" else max(self.peak)
+
+
+@dataclass
+class Kernel:
+    """One or more ops that run as one (rule 12)."""
+
+    lowest: int
+    members: list[int]
+    device: int
+    rank: int
+    time_ns: int = 0
+    workspace: int = 0
+    reads: set[int] = field(default_factory=set)  # from outside
+    makes: set[int] = field(default_factory=set)  # inner tensors left out
+    after: set[int] = field(default_factory=set)  # kernels, by their lowest op
+
+
+@dataclass(frozen=True)
+class Span:
+    """When something ran: the number of its first round and of the round in which it had ended."""
+
+    begin: int
+    finish: int
+    start_ns: int
+    end_ns: int
+
+
+Send = tuple[int, int]  # (tensor, destination)
+
+
+def judge(problem: Problem, plan: Plan) -> Judged:
+    """Runs the plan by the rules."""
+    world = World(problem, plan)
+    run = Run(world)
+    run.play()
+    rounds = [(instant, world.bytes_held(number, run)) for number, instant in enumerate(run.instants)]
+    peak = [max(held[device] for _, held in rounds) for device in range(world.num_devices)]
+    limits = [int(limit) for limit in problem.memory_bytes]
+    ran = {op: run.kernels[kernel.lowest] for kernel in world.kernels.values() for op in kernel.members}
+    return Judged(
+        step_ns=max(span.end_ns for span in ran.values()),
+        start=[ran[op].start_ns for op in range(problem.num_ops)],
+        end=[ran[op].end_ns for op in range(problem.num_ops)],
+        sends=sorted((t, world.home[t], dst, span.start_ns, span.end_ns) for (t, dst), span in run.sends.items()),
+        peak=peak,
+        over_bytes=sum(max(0, most - limit) for most, limit in zip(peak, limits, strict=True)),
+        rounds=rounds,
+    )
+
+
+class World:
+    """The problem and the plan as dicts and sets."""
+
+    def __init__(self, problem: Problem, plan: Plan) -> None:
+        graph = problem.graph
+        self.problem, self.plan = problem, plan
+        self.num_devices = problem.cluster.num_devices
+        self.tensors = range(graph.num_tensors)
+        self.nbytes = [int(size) for size in graph.nbytes]
+        self.producer = [int(op) for op in graph.producer]
+        self.alias_of = [int(tensor) for tensor in graph.alias_of]
+        self.inplace = {t for t in self.tensors if self.alias_of[t] >= 0 and self.producer[t] >= 0}
+        self.reads = [{int(t) for t in graph.reads_of(op)} for op in range(graph.num_ops)]
+        self.kernel_of = [int(kernel) for kernel in plan.kernel]
+        self.inner = self._find_inner()
+        self.kernels = self._find_kernels()
+        self.home = self._find_homes()
+        self.readers = {
+            t: {kernel.lowest for kernel in self.kernels.values() if t in kernel.reads} for t in self.tensors
+        }
+        self.sends = {
+            (t, self.kernels[reader].device)
+            for t in self.home
+            for reader in self.readers[t]
+            if self.kernels[reader].device != self.home[t]
+        }
+
+    def _find_inner(self) -> set[int]:
+        """Rule 12: made in a kernel, read there, and neither read elsewhere, nor kept, nor part of an update in place."""
+        overwritten = {self.alias_of[t] for t in self.inplace}
+        inner = set()
+        for tensor in set(self.tensors) - self.inplace - overwritten:
+            readers = {self.kernel_of[op] for op, reads in enumerate(self.reads) if tensor in reads}
+            kept = int(self.problem.graph.role[tensor]) != ACTIVATION
+            if self.producer[tensor] >= 0 and not kept and readers == {self.kernel_of[self.producer[tensor]]}:
+                inner.add(tensor)
+        return inner
+
+    def _find_kernels(self) -> dict[int, Kernel]:
+        graph, plan = self.problem.graph, self.plan
+        kernels: dict[int, Kernel] = {}
+        for op, lowest in enumerate(self.kernel_of):
+            kernel = kernels.setdefault(lowest, Kernel(lowest, [], int(plan.device[lowest]), int(plan.rank[lowest])))
+            kernel.members.append(op)
+            kernel.rank = min(kernel.rank, int(plan.rank[op]))
+            kernel.workspace += int(graph.workspace_bytes[op])
+            kernel.makes |= {int(t) for t in graph.makes_of(op)} - self.inner
+            kernel.reads |= {t for t in self.reads[op] if self._made_by(t) != lowest}
+            kernel.after |= {self.kernel_of[earlier] for earlier in graph.after_of(op)} - {lowest}
+        for kernel in kernels.values():
+            kernel.time_ns = self._time_of(kernel)
+        return kernels
+
+    def _made_by(self, tensor: int) -> int:
+        return self.kernel_of[self.producer[tensor]] if self.producer[tensor] >= 0 else -1
+
+    def _time_of(self, kernel: Kernel) -> int:
+        problem, device = self.problem, kernel.device
+        compute = sum(int(problem.compute_ns[op, device]) for op in kernel.members)
+        fixed = sum(int(problem.fixed_ns[op, device]) for op in kernel.members)
+        traffic = sum(self._traffic_of(op) for op in kernel.members)
+        moving = ceil(Fraction(traffic * NS_PER_S, int(problem.bytes_per_s[device])))
+        return max(0, int(problem.launch_ns[device]) + max(compute, moving) + fixed)
+
+    def _traffic_of(self, op: int) -> int:
+        problem, graph = self.problem, self.problem.graph
+        moved = int(problem.traffic_bytes[op])
+        for at in range(int(graph.read_start[op]), int(graph.read_start[op + 1])):
+            if int(graph.reads[at]) in self.inner:
+                moved -= int(problem.read_bytes[at])
+        moved -= sum(self.nbytes[t] for t in graph.makes_of(op).tolist() if t in self.inner)
+        return max(0, moved)
+
+    def _find_homes(self) -> dict[int, int]:
+        """The device a tensor is sent from: of its maker; of an updated weight, of its updater (rule 7)."""
+        home = {t: self._device_of(self.producer[t]) for t in self.tensors if self.producer[t] >= 0}
+        for tensor in self.inplace:
+            root = tensor
+            while self.alias_of[root] >= 0:
+                root = self.alias_of[root]
+            if self.producer[root] < 0:
+                home[root] = home[tensor]
+        return home
+
+    def _device_of(self, op: int) -> int:
+        return self.kernels[self.kernel_of[op]].device
+
+    def send_ns(self, send: Send) -> int:
+        """Rule 4."""
+        tensor, dst = send
+        link = self.problem.cluster.links[self.home[tensor], dst]
+        if link.bytes_per_s is None:
+            return int(link.latency_ns)
+        return int(link.latency_ns) + ceil(self.nbytes[tensor] * NS_PER_S / Fraction(link.bytes_per_s))
+
+    def channel(self, send: Send) -> int:
+        return int(self.problem.cluster.channel[self.home[send[0]], send[1]])
+
+    def send_order(self, send: Send) -> tuple[int, int, int]:
+        """Rule 4: the plan's own rank where it gives one, else that of the most urgent reader there."""
+        tensor, dst = send
+        given = -1 if self.plan.send_rank is None else int(self.plan.send_rank[tensor, dst])
+        readers = [self.kernels[reader] for reader in self.readers[tensor]]
+        urgent = min(reader.rank for reader in readers if reader.device == dst)
+        return (given if given >= 0 else urgent), tensor, dst
+
+    def bytes_held(self, number: int, run: Run) -> list[int]:
+        """[devices] bytes alive once everything that starts in that round has started (rules 7 to 9)."""
+        held = [0] * self.num_devices
+        for device, nbytes, begin, finish in self._holdings(run):
+            if begin <= number < finish:
+                held[device] += nbytes
+        return held
+
+    def _holdings(self, run: Run) -> list[tuple[int, int, int, float]]:
+        if not run.holdings:
+            for kernel in self.kernels.values():
+                span = run.kernels[kernel.lowest]
+                run.holdings.append((kernel.device, kernel.workspace, span.begin, span.finish))
+            for tensor in self.tensors:
+                if tensor not in self.inner:
+                    run.holdings += self._resident(tensor) if self.producer[tensor] < 0 else self._made(tensor, run)
+            for tensor, dst in self.sends:
+                life = self._last_use(tensor, dst, run)
+                run.holdings.append((dst, self.nbytes[tensor], run.sends[tensor, dst].begin, life))
+        return run.holdings
+
+    def _resident(self, tensor: int) -> list[tuple[int, int, int, float]]:
+        if tensor in self.home:
+            places = {self.home[tensor]}
+        else:
+            places = {self.kernels[reader].device for reader in self.readers[tensor]}
+        return [(device, self.nbytes[tensor], 0, inf) for device in places]
+
+    def _made(self, tensor: int, run: Run) -> list[tuple[int, int, int, float]]:
+        if tensor in self.inplace:
+            return []
+        device, begin = self.home[tensor], run.kernels[self._made_by(tensor)].begin
+        return [(device, self.nbytes[tensor], begin, self._last_use(tensor, device, run))]
+
+    def _last_use(self, tensor: int, device: int, run: Run) -> float:
+        """The round in which its bytes on that device are freed."""
+        uses: list[float] = [
+            run.kernels[reader].finish for reader in self.readers[tensor] if self.kernels[reader].device == device
+        ]
+        if self.home.get(tensor) == device and self.producer[tensor] >= 0:
+            uses.append(run.kernels[self._made_by(tensor)].finish)
+            uses += [span.finish for (sent, _), span in run.sends.items() if sent == tensor]
+            if int(self.problem.graph.role[tensor]) != ACTIVATION:
+                uses.append(inf)
+        for update in self.inplace:
+            if self.alias_of[update] == tensor and self.home[update] == device:
+                uses.append(self._last_use(update, device, run))
+        return max(uses)
+
+
+class Run:
+    """One step, round by round (rule 11)."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.instants: list[int] = []  # [rounds]
+        self.kernels: dict[int, Span] = {}  # filled when it begins
+        self.sends: dict[Send, Span] = {}
+        self.ended_kernels: set[int] = set()
+        self.ended_sends: set[Send] = set()
+        self.holdings: list[tuple[int, int, int, float]] = []
+
+    def play(self) -> None:
+        now, number = 0, 0
+        while True:
+            self.instants.append(now)
+            self._end(now, number)
+            self._start_sends(now, number)
+            self._start_kernels(now, number)
+            running = [*self._running_kernels().values(), *self._running_sends().values()]
+            if not running:
+                break
+            now, number = min(span.end_ns for span in running), number + 1
+        stuck = set(self.world.kernels) - self.ended_kernels
+        assert not stuck, f"ops {sorted(stuck)} never became ready"
+
+    def _running_kernels(self) -> dict[int, Span]:
+        return {kernel: span for kernel, span in self.kernels.items() if kernel not in self.ended_kernels}
+
+    def _running_sends(self) -> dict[Send, Span]:
+        return {send: span for send, span in self.sends.items() if send not in self.ended_sends}
+
+    def _end(self, now: int, number: int) -> None:
+        for kernel, span in self._running_kernels().items():
+            if span.end_ns == now:
+                self.kernels[kernel] = Span(span.begin, number, span.start_ns, now)
+                self.ended_kernels.add(kernel)
+        for send, span in self._running_sends().items():
+            if span.end_ns == now:
+                self.sends[send] = Span(span.begin, number, span.start_ns, now)
+                self.ended_sends.add(send)
+
+    def _start_sends(self, now: int, number: int) -> None:
+        world = self.world
+        for send in sorted(world.sends, key=world.send_order):
+            busy = {world.channel(other) for other in self._running_sends()}
+            if send not in self.sends and self._is_made(send[0]) and world.channel(send) not in busy:
+                self.sends[send] = Span(number, -1, now, now + world.send_ns(send))
+
+    def _start_kernels(self, now: int, number: int) -> None:
+        for kernel in sorted(self.world.kernels.values(), key=lambda kernel: (kernel.rank, kernel.lowest)):
+            busy = {self.world.kernels[other].device for other in self._running_kernels()}
+            if kernel.lowest not in self.kernels and kernel.device not in busy and self._is_ready(kernel):
+                self.kernels[kernel.lowest] = Span(number, -1, now, now + kernel.time_ns)
+
+    def _is_made(self, tensor: int) -> bool:
+        maker = self.world._made_by(tensor)
+        return maker < 0 or maker in self.ended_kernels
+
+    def _is_ready(self, kernel: Kernel) -> bool:
+        return kernel.after <= self.ended_kernels and all(self._is_there(t, kernel.device) for t in kernel.reads)
+
+    def _is_there(self, tensor: int, device: int) -> bool:
+        if self.world.home.get(tensor, device) == device:
+            return self._is_made(tensor)
+        return (tensor, device) in self.ended_sends
+
+
+def brute_force(problem: Problem, objective: Objective) -> tuple[int, int]:
+    """The best (over_bytes, objective) of all placements and all orders, nothing fused.
+
+    Sends go in the order of their readers; a plan with its own send_rank is not tried.
+    """
+    count = problem.num_ops
+    assert count <= 5, "brute force is for tiny problems"
+    best = (2**62, 2**62)
+    for device in product(range(problem.num_devices), repeat=count):
+        if is_allowed(problem, device):
+            for rank in permutations(range(count)):
+                best = min(best, judge(problem, Plan.of(problem, device, rank)).score(objective))
+    return best
+
+
+def is_allowed(problem: Problem, device: tuple[int, ...]) -> bool:
+    """Every op can run where it is, and colocation groups are together."""
+    group = [int(group) for group in problem.graph.colocate]
+    runs = all(problem.op_ns[op, place] != CANNOT for op, place in enumerate(device))
+    places = {(group[op], place) for op, place in enumerate(device) if group[op] >= 0}
+    return runs and len(places) == len({group for group, _ in places})

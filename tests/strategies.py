@@ -1,0 +1,253 @@
+"""Hypothesis strategies: graphs, clusters, problems, plans. Small numbers, so that ties and zero lengths are common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from loadmaster.cluster import Cluster, Device, Link, dense_channels
+from loadmaster.columns import ints
+from loadmaster.cost import price
+from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.plan import Plan
+from loadmaster.problem import CANNOT, OBJECTIVES, Problem
+
+SIZES = st.sampled_from([0, 1, 8, 10, 50, 100, 333, 1000])
+FLOPS = st.sampled_from([0, 1, 20, 100, 700])
+RATES = st.sampled_from([1e9, 2e9, 3e9, 7e8])
+LINK_RATES = st.sampled_from([None, 1e9, 1e10, 3e8, 7e9])
+SOMETIMES = st.sampled_from([False, False, False, True])
+
+
+@dataclass
+class _Draft:
+    """A graph in the making: what later ops may read and wait for."""
+
+    builder: GraphBuilder
+    devices: int | None  # for lists of times; None: one time for all devices
+    home: int  # a device that can run everything, so that no group is left without one
+    tensors: list[int]
+    resident: list[int]
+    ops: list[str]
+    sizes: list[int]
+
+    def tensor(self, nbytes: int, role: str, alias_of: int | None = None) -> int:
+        self.sizes.append(nbytes)
+        return self.builder.tensor(nbytes, role, alias_of=alias_of)
+
+
+@st.composite
+def graphs(draw: Any, max_ops: int = 14, devices: int | None = None, plain: bool = False) -> Graph:
+    """A graph of up to `max_ops` ops, views among them; `plain`: no groups, so that any ops may be apart."""
+    home = draw(st.integers(0, devices - 1)) if devices else 0
+    draft = _Draft(GraphBuilder("random"), devices, home, [], [], [], [])
+    for _ in range(draw(st.integers(0, 3))):
+        draft.resident.append(draft.tensor(draw(SIZES), draw(st.sampled_from(["weight", "input", "state"]))))
+    draft.tensors += draft.resident
+    sizes = [size for size in (1, 2, 3, 4, 5, 6, 8, 10, 12, 14) if size <= max_ops]
+    for index in range(draw(st.sampled_from(sizes))):
+        choices = ["compute"] if not index or not draft.tensors else ["compute", "compute", "compute", "view", "update"]
+        _ADD[draw(st.sampled_from(choices))](draw, draft, plain)
+    return draft.builder.build()
+
+
+def _some(draw: Any, among: list[Any], most: int) -> list[Any]:
+    if not among:
+        return []
+    return list(draw(st.lists(st.sampled_from(among), max_size=min(most, len(among)), unique=True)))
+
+
+def _times(draw: Any, draft: _Draft) -> Any:
+    # Lists of different lengths cannot be mixed with each other, but one number goes with any of them.
+    how = draw(st.sampled_from(["model", "model", "one", "each"]))
+    if how == "one":
+        return draw(st.sampled_from([0, 0, 1, 7, 10]))
+    if how == "each" and draft.devices:
+        times = draw(st.lists(st.sampled_from([None, 0, 3, 10]), min_size=draft.devices, max_size=draft.devices))
+        times[draft.home] = times[draft.home] or 0
+        return times
+    return None
+
+
+def _settings(draw: Any, draft: _Draft, plain: bool) -> dict[str, Any]:
+    return {
+        "workspace_bytes": draw(st.sampled_from([0, 0, 0, 5, 200])),
+        "colocate": None if plain else draw(st.sampled_from([None] * 6 + ["g", "h"])),
+        "after": _some(draw, draft.ops, 2) if draw(SOMETIMES) else [],
+        "dtype": draw(st.sampled_from(["float32", "float16"])),
+    }
+
+
+def _outputs(draw: Any, draft: _Draft, most: int) -> list[int]:
+    roles = st.sampled_from(["activation"] * 5 + ["output", "state"])
+    return [draft.tensor(draw(SIZES), draw(roles)) for _ in range(draw(st.integers(0, most)))]
+
+
+def _finish(draft: _Draft, reads: list[int], makes: list[int], **settings: Any) -> None:
+    name = f"op{len(draft.ops)}"
+    draft.builder.op(name, "any", reads, makes, **settings)
+    draft.ops.append(name)
+    draft.tensors += makes
+
+
+def _add_compute(draw: Any, draft: _Draft, plain: bool) -> None:
+    reads, makes = _some(draw, draft.tensors, 3), _outputs(draw, draft, 3)
+    settings = _settings(draw, draft, plain)
+    _finish(draft, reads, makes, flops=draw(FLOPS), time_ns=_times(draw, draft), **settings)
+
+
+def _add_view(draw: Any, draft: _Draft, plain: bool) -> None:
+    shown = draw(st.sampled_from(draft.tensors))
+    size = draw(st.integers(0, draft.sizes[shown]))
+    makes = [draft.tensor(size, draw(st.sampled_from(["activation"] * 4 + ["output"])), shown)]
+    reads = [shown] + ([draw(st.sampled_from(draft.tensors))] if draw(SOMETIMES) else [])
+    _finish(draft, reads, makes, after=_some(draw, draft.ops, 2) if draw(SOMETIMES) else [])
+
+
+def _add_update(draw: Any, draft: _Draft, plain: bool) -> None:
+    """An op that overwrites a weight or an activation, and may make other tensors too."""
+    target = draw(st.sampled_from(draft.resident + draft.tensors))
+    role = draw(st.sampled_from(["activation", "activation", "output", "state"]))
+    makes = [draft.tensor(draft.sizes[target], role, target), *_outputs(draw, draft, 1)]
+    reads = list({target, *_some(draw, draft.tensors[: -len(makes)], 2)})
+    time_ns = _times(draw, draft)
+    _finish(draft, reads, makes, flops=draw(FLOPS) or 1, time_ns=time_ns, **_settings(draw, draft, plain))
+
+
+_ADD = {"compute": _add_compute, "view": _add_view, "update": _add_update}
+
+
+@st.composite
+def clusters(draw: Any, max_devices: int = 4) -> Cluster:
+    """One to four unlike devices and unlike links, wired in one of five ways."""
+    count = draw(st.integers(1, max_devices))
+    devices = tuple(draw(_devices(f"d{index}")) for index in range(count))
+    pairs = [(src, dst) for src in range(count) for dst in range(count) if src != dst]
+    links = {pair: Link(draw(LINK_RATES), draw(st.sampled_from([0, 0, 3, 5]))) for pair in pairs}
+    op_ns = draw(st.sampled_from([None, None, None, None, 0, 4]))
+    return Cluster("random", devices, links, draw(_channels(count)), op_ns)
+
+
+@st.composite
+def _devices(draw: Any, name: str) -> Device:
+    rate = draw(RATES)
+    rates = {"default": rate, "float16": 2 * rate} if draw(SOMETIMES) else rate
+    memory = draw(st.sampled_from([0, 300, 1500, 2**30, 2**30]))
+    return Device(name, "any", memory, rates, draw(st.sampled_from([1e9, 1e10, 7.6e9])), draw(st.sampled_from([0, 1, 5])))
+
+
+@st.composite
+def _channels(draw: Any, count: int) -> Any:
+    wiring = draw(st.sampled_from(["pair", "out", "in", "one", "any"]))
+    channel = np.full((count, count), -1, np.int64)
+    for src in range(count):
+        for dst in range(count):
+            if src != dst:
+                number = {"pair": src * count + dst, "out": src, "in": dst, "one": 0}
+                channel[src, dst] = number[wiring] if wiring in number else draw(st.integers(0, 3))
+    return dense_channels(channel)
+
+
+@st.composite
+def equal_clusters(draw: Any) -> Cluster:
+    """Equal devices and equal links: any relabelling gives the same cluster."""
+    count = draw(st.integers(2, 4))
+    device = draw(_devices("d"))
+    link = Link(draw(LINK_RATES), draw(st.sampled_from([0, 3])))
+    wiring = draw(st.sampled_from(["pair", "out", "one"]))
+    channel = np.full((count, count), -1, np.int64)
+    links = {}
+    for src in range(count):
+        for dst in range(count):
+            if src != dst:
+                links[src, dst] = link
+                channel[src, dst] = {"pair": src * count + dst, "out": src, "one": 0}[wiring]
+    devices = tuple(replace(device, name=f"d{index}") for index in range(count))
+    return Cluster("equal", devices, links, dense_channels(channel))
+
+
+@st.composite
+def problems(draw: Any, max_ops: int = 14, max_devices: int = 4, plain: bool = False) -> Problem:
+    """A priced graph; memory is sometimes too small for any plan, sometimes for some."""
+    cluster = draw(clusters(max_devices))
+    graph = draw(graphs(max_ops, cluster.num_devices, plain))
+    limit = draw(st.sampled_from([None, None, 100, 1000]))
+    return price(graph, cluster, objective=draw(st.sampled_from(OBJECTIVES)), memory_limit=limit)
+
+
+@st.composite
+def equal_problems(draw: Any) -> Problem:
+    return price(draw(graphs()), draw(equal_clusters()))
+
+
+@st.composite
+def plans(draw: Any, problem: Problem, fuse: bool = True, ties: bool = True, sends: bool = True) -> Plan:
+    """A valid plan; `fuse`: it may fuse; `ties`: ranks may be equal; `sends`: it may give ranks to sends."""
+    kernel = draw(kernels(problem)) if fuse and draw(st.booleans()) else None
+    together = _together(problem, kernel)
+    device = np.zeros(problem.num_ops, np.int64)
+    for ops in together:
+        device[sorted(ops)] = draw(st.sampled_from(_common_devices(problem, ops)))
+    plan = Plan.of(problem, device, draw(_ranks(problem.num_ops, ties)), kernel)
+    if sends and draw(SOMETIMES):
+        count = problem.graph.num_tensors * problem.num_devices
+        given = draw(st.lists(st.integers(-1, 5), min_size=count, max_size=count))
+        plan = replace(plan, send_rank=ints(np.array(given, np.int64).reshape(-1, problem.num_devices)))
+    return plan
+
+
+@st.composite
+def _ranks(draw: Any, count: int, ties: bool) -> Any:
+    if not ties or draw(SOMETIMES):
+        return draw(st.permutations(range(count)))
+    most = draw(st.sampled_from([0, 2, 5, 2**31 - 1]))
+    return draw(st.lists(st.integers(0, most), min_size=count, max_size=count))
+
+
+@st.composite
+def kernels(draw: Any, problem: Problem) -> Any:
+    """[ops] kernels from random merges, each kept if no kernel then waits for itself and some device can run all."""
+    count = problem.num_ops
+    kernel = np.arange(count)
+    ops = st.integers(0, count - 1)
+    for one, other in draw(st.lists(st.tuples(ops, ops), max_size=2 * count)):
+        trial = np.where((kernel == kernel[one]) | (kernel == kernel[other]), min(kernel[one], kernel[other]), kernel)
+        if is_acyclic(problem, trial) and all(_common_devices(problem, ops) for ops in _together(problem, trial)):
+            kernel = trial
+    return kernel
+
+
+def is_acyclic(problem: Problem, kernel: Any) -> bool:
+    """Whether the kernels can be done one after the other."""
+    graph = problem.graph
+    waits: dict[int, set[int]] = {int(head): set() for head in kernel}
+    for op in range(problem.num_ops):
+        makers = {int(graph.producer[t]) for t in graph.reads_of(op)} - {-1}
+        waits[int(kernel[op])] |= {int(kernel[earlier]) for earlier in (*makers, *graph.after_of(op))}
+    for head, before in waits.items():
+        before.discard(head)
+    done: set[int] = set()
+    while ready := {head for head, before in waits.items() if head not in done and before <= done}:
+        done |= ready
+    return len(done) == len(waits)
+
+
+def _together(problem: Problem, kernel: Any | None) -> list[set[int]]:
+    """Ops that must share a device, by group or by kernel."""
+    sets: list[set[int]] = []
+    for op in range(problem.num_ops):
+        group = int(problem.graph.colocate[op])
+        same = {other for other in range(problem.num_ops) if group >= 0 and problem.graph.colocate[other] == group}
+        if kernel is not None:
+            same |= {other for other in range(problem.num_ops) if kernel[other] == kernel[op]}
+        joined = same | {op}
+        apart = [known for known in sets if not known & joined]
+        sets = [*apart, joined.union(*(known for known in sets if known & joined))]
+    return sets
+
+
+def _common_devices(problem: Problem, ops: set[int]) -> list[int]:
+    return [d for d in range(problem.num_devices) if all(problem.op_ns[op, d] != CANNOT for op in ops)]
