@@ -28,7 +28,16 @@ class Judged:
     sends: list[tuple[int, int, int, int, int]]  # (tensor, src, dst, start, end), sorted
     peak: list[int]  # [devices]
     over_bytes: int
+    resident: list[int]  # [devices] bytes there before anything starts
     rounds: list[tuple[int, list[int]]]  # per round its instant and the bytes on each device after its starts
+
+    def curve(self, device: int) -> list[tuple[int, int]]:
+        """(ns, bytes) of the device: what it holds before the step, then each round that changes it."""
+        points = [(0, self.resident[device])]
+        for instant, held in self.rounds:
+            if held[device] != points[-1][1]:
+                points.append((instant, held[device]))
+        return points
 
     def score(self, objective: Objective) -> tuple[int, int]:
         return self.over_bytes, self.step_ns if objective == "step-time" else max(self.peak)
@@ -78,6 +87,7 @@ def judge(problem: Problem, plan: Plan) -> Judged:
         sends=sorted((t, world.home[t], dst, span.start_ns, span.end_ns) for (t, dst), span in run.sends.items()),
         peak=peak,
         over_bytes=sum(max(0, most - limit) for most, limit in zip(peak, limits, strict=True)),
+        resident=world.bytes_resident(),
         rounds=rounds,
     )
 
@@ -169,6 +179,10 @@ class World:
     def _device_of(self, op: int) -> int:
         return self.kernels[self.kernel_of[op]].device
 
+    def kernel_order(self, kernel: Kernel) -> tuple[int, int]:
+        """Rule 3; in a coarser problem an op counts as the lowest op it was made of (rule 12)."""
+        return kernel.rank, int(self.problem.source_ops[kernel.lowest])
+
     def send_ns(self, send: Send) -> int:
         """Rule 4."""
         tensor, dst = send
@@ -187,6 +201,13 @@ class World:
         readers = [self.kernels[reader] for reader in self.readers[tensor]]
         urgent = min(reader.rank for reader in readers if reader.device == dst)
         return (given if given >= 0 else urgent), tensor, dst
+
+    def bytes_resident(self) -> list[int]:
+        held = [0] * self.num_devices
+        for tensor in self.tensors:
+            for device, nbytes, _, _ in self._resident(tensor) if self.producer[tensor] < 0 else []:
+                held[device] += nbytes
+        return held
 
     def bytes_held(self, number: int, run: Run) -> list[int]:
         """[devices] bytes alive once everything that starts in that round has started (rules 7 to 9)."""
@@ -288,7 +309,7 @@ class Run:
                 self.sends[send] = Span(number, -1, now, now + world.send_ns(send))
 
     def _start_kernels(self, now: int, number: int) -> None:
-        for kernel in sorted(self.world.kernels.values(), key=lambda kernel: (kernel.rank, kernel.lowest)):
+        for kernel in sorted(self.world.kernels.values(), key=self.world.kernel_order):
             busy = {self.world.kernels[other].device for other in self._running_kernels()}
             if kernel.lowest not in self.kernels and kernel.device not in busy and self._is_ready(kernel):
                 self.kernels[kernel.lowest] = Span(number, -1, now, now + kernel.time_ns)

@@ -24,34 +24,54 @@ SOMETIMES = st.sampled_from([False, False, False, True])
 
 @dataclass
 class _Draft:
-    """A graph in the making: what later ops may read and wait for."""
+    """A graph in the making. Tensors are numbered here as they come and may be declared in another order."""
 
-    builder: GraphBuilder
     devices: int | None  # for lists of times; None: one time for all devices
     home: int  # a device that can run everything, so that no group is left without one
-    tensors: list[int]
+    plain: bool
+    tensors: list[tuple[int, str, int | None]]  # bytes, role, alias
     resident: list[int]
-    ops: list[str]
-    sizes: list[int]
+    readable: list[int]
+    ops: list[tuple[list[int], list[int], dict[str, Any]]]  # reads, makes, settings
 
     def tensor(self, nbytes: int, role: str, alias_of: int | None = None) -> int:
-        self.sizes.append(nbytes)
-        return self.builder.tensor(nbytes, role, alias_of=alias_of)
+        self.tensors.append((nbytes, role, alias_of))
+        return len(self.tensors) - 1
+
+    def op(self, reads: list[int], makes: list[int], **settings: Any) -> None:
+        self.ops.append((reads, makes, settings))
+        self.readable += makes
+
+    def build(self, tensor_order: list[int], op_order: list[int]) -> Graph:
+        builder = GraphBuilder("random")
+        number = {tensor: place for place, tensor in enumerate(tensor_order)}
+        for tensor in tensor_order:
+            nbytes, role, alias = self.tensors[tensor]
+            builder.tensor(nbytes, role, alias_of=None if alias is None else number[alias])
+        for op in op_order:
+            reads, makes, settings = self.ops[op]
+            builder.op(f"op{op}", "any", [number[t] for t in reads], [number[t] for t in makes], **settings)
+        return builder.build()
 
 
 @st.composite
-def graphs(draw: Any, max_ops: int = 14, devices: int | None = None, plain: bool = False) -> Graph:
-    """A graph of up to `max_ops` ops, views among them; `plain`: no groups, so that any ops may be apart."""
+def graphs(draw: Any, max_ops: int = 14, devices: int | None = None, plain: bool = False, min_ops: int = 1) -> Graph:
+    """A graph of up to `max_ops` ops, views among them; `plain`: every op alike on all devices and in no group."""
     home = draw(st.integers(0, devices - 1)) if devices else 0
-    draft = _Draft(GraphBuilder("random"), devices, home, [], [], [], [])
+    draft = _Draft(None if plain else devices, home, plain, [], [], [], [])
     for _ in range(draw(st.integers(0, 3))):
-        draft.resident.append(draft.tensor(draw(SIZES), draw(st.sampled_from(["weight", "input", "state"]))))
-    draft.tensors += draft.resident
-    sizes = [size for size in (1, 2, 3, 4, 5, 6, 8, 10, 12, 14) if size <= max_ops]
+        alias = draw(st.sampled_from(draft.resident)) if draft.resident and draw(SOMETIMES) else None
+        draft.resident.append(draft.tensor(draw(SIZES), draw(st.sampled_from(["weight", "input", "state"])), alias))
+    draft.readable += draft.resident
+    sizes = [size for size in (1, 2, 3, 4, 5, 6, 8, 10, 12, 14) if min_ops <= size <= max_ops]
     for index in range(draw(st.sampled_from(sizes))):
-        choices = ["compute"] if not index or not draft.tensors else ["compute", "compute", "compute", "view", "update"]
-        _ADD[draw(st.sampled_from(choices))](draw, draft, plain)
-    return draft.builder.build()
+        choices = ["compute", "compute", "compute", "view", "update", "update"]
+        kind = draw(st.sampled_from(choices)) if index and draft.readable else "compute"
+        _ADD[kind](draw, draft)
+    tensors, ops = range(len(draft.tensors)), range(len(draft.ops))
+    if draw(SOMETIMES):
+        return draft.build(draw(st.permutations(tensors)), draw(st.permutations(ops)))
+    return draft.build(list(tensors), list(ops))
 
 
 def _some(draw: Any, among: list[Any], most: int) -> list[Any]:
@@ -61,7 +81,6 @@ def _some(draw: Any, among: list[Any], most: int) -> list[Any]:
 
 
 def _times(draw: Any, draft: _Draft) -> Any:
-    # Lists of different lengths cannot be mixed with each other, but one number goes with any of them.
     how = draw(st.sampled_from(["model", "model", "one", "each"]))
     if how == "one":
         return draw(st.sampled_from([0, 0, 1, 7, 10]))
@@ -72,12 +91,17 @@ def _times(draw: Any, draft: _Draft) -> Any:
     return None
 
 
-def _settings(draw: Any, draft: _Draft, plain: bool) -> dict[str, Any]:
+def _afters(draw: Any, draft: _Draft) -> list[str]:
+    return [f"op{op}" for op in _some(draw, list(range(len(draft.ops))), 2)] if draw(SOMETIMES) else []
+
+
+def _settings(draw: Any, draft: _Draft) -> dict[str, Any]:
     return {
         "workspace_bytes": draw(st.sampled_from([0, 0, 0, 5, 200])),
-        "colocate": None if plain else draw(st.sampled_from([None] * 6 + ["g", "h"])),
-        "after": _some(draw, draft.ops, 2) if draw(SOMETIMES) else [],
+        "colocate": None if draft.plain else draw(st.sampled_from([None] * 6 + ["g", "h"])),
+        "after": _afters(draw, draft),
         "dtype": draw(st.sampled_from(["float32", "float16"])),
+        "time_ns": _times(draw, draft),
     }
 
 
@@ -86,35 +110,29 @@ def _outputs(draw: Any, draft: _Draft, most: int) -> list[int]:
     return [draft.tensor(draw(SIZES), draw(roles)) for _ in range(draw(st.integers(0, most)))]
 
 
-def _finish(draft: _Draft, reads: list[int], makes: list[int], **settings: Any) -> None:
-    name = f"op{len(draft.ops)}"
-    draft.builder.op(name, "any", reads, makes, **settings)
-    draft.ops.append(name)
-    draft.tensors += makes
+def _add_compute(draw: Any, draft: _Draft) -> None:
+    reads, makes = _some(draw, draft.readable, 3), _outputs(draw, draft, 3)
+    draft.op(reads, makes, flops=draw(FLOPS), **_settings(draw, draft))
 
 
-def _add_compute(draw: Any, draft: _Draft, plain: bool) -> None:
-    reads, makes = _some(draw, draft.tensors, 3), _outputs(draw, draft, 3)
-    settings = _settings(draw, draft, plain)
-    _finish(draft, reads, makes, flops=draw(FLOPS), time_ns=_times(draw, draft), **settings)
-
-
-def _add_view(draw: Any, draft: _Draft, plain: bool) -> None:
-    shown = draw(st.sampled_from(draft.tensors))
-    size = draw(st.integers(0, draft.sizes[shown]))
+def _add_view(draw: Any, draft: _Draft) -> None:
+    shown = draw(st.sampled_from(draft.readable))
+    size = draw(st.integers(0, draft.tensors[shown][0]))
+    reads = [shown] + ([draw(st.sampled_from(draft.readable))] if draw(SOMETIMES) else [])
     makes = [draft.tensor(size, draw(st.sampled_from(["activation"] * 4 + ["output"])), shown)]
-    reads = [shown] + ([draw(st.sampled_from(draft.tensors))] if draw(SOMETIMES) else [])
-    _finish(draft, reads, makes, after=_some(draw, draft.ops, 2) if draw(SOMETIMES) else [])
+    draft.op(reads, makes, after=_afters(draw, draft))
 
 
-def _add_update(draw: Any, draft: _Draft, plain: bool) -> None:
+def _add_update(draw: Any, draft: _Draft) -> None:
     """An op that overwrites a weight or an activation, and may make other tensors too."""
-    target = draw(st.sampled_from(draft.resident + draft.tensors))
-    role = draw(st.sampled_from(["activation", "activation", "output", "state"]))
-    makes = [draft.tensor(draft.sizes[target], role, target), *_outputs(draw, draft, 1)]
-    reads = list({target, *_some(draw, draft.tensors[: -len(makes)], 2)})
-    time_ns = _times(draw, draft)
-    _finish(draft, reads, makes, flops=draw(FLOPS) or 1, time_ns=time_ns, **_settings(draw, draft, plain))
+    target = draw(st.sampled_from(draft.resident + draft.readable))
+    unread = target in draft.resident and draw(SOMETIMES)
+    reads = sorted({*_some(draw, draft.readable, 2)} - {target}) if unread else [target, *_some(draw, draft.readable, 2)]
+    roles = st.sampled_from(["activation", "activation", "output", "state"])
+    size = draft.tensors[target][0]
+    makes = [draft.tensor(size, draw(roles), target) for _ in range(draw(st.sampled_from([1, 1, 1, 2])))]
+    makes += _outputs(draw, draft, 1)
+    draft.op(reads, makes, flops=draw(FLOPS) or 1, **_settings(draw, draft))
 
 
 _ADD = {"compute": _add_compute, "view": _add_view, "update": _add_update}
@@ -170,17 +188,17 @@ def equal_clusters(draw: Any) -> Cluster:
 
 
 @st.composite
-def problems(draw: Any, max_ops: int = 14, max_devices: int = 4, plain: bool = False) -> Problem:
+def problems(draw: Any, max_ops: int = 14, max_devices: int = 4, plain: bool = False, min_ops: int = 1) -> Problem:
     """A priced graph; memory is sometimes too small for any plan, sometimes for some."""
     cluster = draw(clusters(max_devices))
-    graph = draw(graphs(max_ops, cluster.num_devices, plain))
+    graph = draw(graphs(max_ops, cluster.num_devices, plain, min_ops))
     limit = draw(st.sampled_from([None, None, 100, 1000]))
     return price(graph, cluster, objective=draw(st.sampled_from(OBJECTIVES)), memory_limit=limit)
 
 
 @st.composite
 def equal_problems(draw: Any) -> Problem:
-    return price(draw(graphs()), draw(equal_clusters()))
+    return price(draw(graphs(plain=True)), draw(equal_clusters()))
 
 
 @st.composite

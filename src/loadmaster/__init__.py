@@ -1,1 +1,106 @@
-"""placeholder"""
+"""Plans fusion, placement and schedule of machine-learning graphs on the devices you have.
+
+>>> import loadmaster as lm
+>>> result = lm.solve(lm.price(lm.load("zoo:gnmt-4"), "4xp100-pcie"))  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loadmaster.bounds import lower_bound as lower_bound
+    from loadmaster.cluster import Cluster as Cluster
+    from loadmaster.cluster import Device as Device
+    from loadmaster.cost import price as price
+    from loadmaster.errors import DoesNotFit as DoesNotFit
+    from loadmaster.errors import ImportFailed as ImportFailed
+    from loadmaster.errors import InvalidCluster as InvalidCluster
+    from loadmaster.errors import InvalidGraph as InvalidGraph
+    from loadmaster.errors import InvalidPlan as InvalidPlan
+    from loadmaster.errors import InvalidSetting as InvalidSetting
+    from loadmaster.errors import LoadmasterError as LoadmasterError
+    from loadmaster.errors import MissingExtra as MissingExtra
+    from loadmaster.errors import UnknownName as UnknownName
+    from loadmaster.errors import UnreadableFile as UnreadableFile
+    from loadmaster.graph import Graph as Graph
+    from loadmaster.graph import GraphBuilder as GraphBuilder
+    from loadmaster.importers import load as load
+    from loadmaster.plan import Plan as Plan
+    from loadmaster.plan import check as check
+    from loadmaster.problem import Problem as Problem
+    from loadmaster.problem import fuse as fuse
+    from loadmaster.search import Budget as Budget
+    from loadmaster.search import Result as Result
+    from loadmaster.search import solve as solve
+    from loadmaster.simulate import Timeline as Timeline
+    from loadmaster.simulate import settle as settle
+    from loadmaster.simulate import simulate as simulate
+    from loadmaster.simulate import simulate_many as simulate_many
+    from loadmaster.specs import make_optimizer as make_optimizer
+
+__version__ = "0.1.0"
+
+# name -> module that has it; a module is imported when one of its names is first used
+_HOMES = {
+    "load": "importers",
+    "price": "cost",
+    "solve": "search",
+    "simulate": "simulate",
+    "simulate_many": "simulate",
+    "check": "plan",
+    "settle": "simulate",
+    "fuse": "problem",
+    "lower_bound": "bounds",
+    "make_optimizer": "specs",
+    "Graph": "graph",
+    "GraphBuilder": "graph",
+    "Cluster": "cluster",
+    "Device": "cluster",
+    "Budget": "search",
+    "Plan": "plan",
+    "Problem": "problem",
+    "Timeline": "simulate",
+    "Result": "search",
+    "LoadmasterError": "errors",
+    "InvalidGraph": "errors",
+    "InvalidCluster": "errors",
+    "InvalidPlan": "errors",
+    "InvalidSetting": "errors",
+    "UnknownName": "errors",
+    "UnreadableFile": "errors",
+    "ImportFailed": "errors",
+    "MissingExtra": "errors",
+    "DoesNotFit": "errors",
+}
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 (names only)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'loadmaster' has no attribute '{name}'")
+    value = getattr(import_module(f"loadmaster.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """This package, in which a public name is not hidden by the submodule of the same name.
+
+    Importing `loadmaster.simulate` would otherwise replace the function `simulate` by the module.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -21,9 +21,9 @@ from torch.utils.flop_counter import flop_registry
 Formula = Callable[..., int]  # of the tensors made, then the op's own arguments
 Made = Sequence[Tensor]
 
-# Multiply, add and square for the moments (3 + 4), root, division and epsilon (3), scaled step (3); Kingma and Ba
-# 2014, arXiv 1412.6980, algorithm 1 in the order at the end of its section 2. SGD: scale and subtract.
-OPTIMIZER_FLOPS_PER_ELEMENT = {"adam": 13, "sgd": 2}
+# Adam: 3 for the mean of the gradient, 4 for that of its square, 5 for the step, whose size is one number a step (Kingma
+# and Ba 2014, arXiv 1412.6980, end of section 2). SGD: scale and subtract.
+OPTIMIZER_FLOPS_PER_ELEMENT = {"adam": 12, "sgd": 2}
 
 _MOVES = {
     "_to_copy", "cat", "stack", "clone", "copy", "lift_fresh_copy", "repeat", "roll", "flip", "embedding", "gather",
@@ -35,7 +35,6 @@ _MOVES = {
     "zeros_like", "ones_like", "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty",
     "new_empty_strided", "new_zeros", "new_ones", "new_full", "tril_indices", "triu_indices", "upsample_nearest2d",
 }  # fmt: skip
-)
 
 # Passes over the data: softmax takes a maximum, subtracts, exponentiates, sums and divides; norms take mean and
 # variance, normalise and scale. Transcendental functions count as four.

@@ -72,8 +72,10 @@ class _Writer:
             self._add_given(node)
         elif node.target is operator.getitem:
             self.tensor[node] = self.tensor[node.args[0]][node.args[1]]  # type: ignore[index]
+        elif node in self.skipped:
+            self.same[node] = self.skipped[node].given
         elif isinstance(node.target, OpOverload):
-            if node not in self.skipped and (tensors_in(node.meta.get("val")) or written_by(node)):
+            if tensors_in(node.meta.get("val")) or written_by(node):  # else it is an assertion
                 self._add_op(node, node.target)
         elif node.op != "output":
             what = f"'{node.target}' is not an ATen op, so its cost and its memory are unknown"

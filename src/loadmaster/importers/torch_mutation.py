@@ -7,6 +7,7 @@ that is also seen through a view, is traced away before.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,20 +15,37 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 GIVEN = ("placeholder", "get_attr")
+_KEY = "loadmaster_written"
 
 
 def written_by(node: fx.Node) -> list[fx.Node]:
     """The arguments that the op writes to, by its schema."""
     if not isinstance(node.target, OpOverload) or not node.target._schema.is_mutable:
         return []
+    if _KEY not in node.meta:
+        node.meta[_KEY] = _find_written(node, node.target)
+    written: list[fx.Node] = node.meta[_KEY]
+    return written
+
+
+def _find_written(node: fx.Node, op: OpOverload) -> list[fx.Node]:
     written = []
-    for position, argument in enumerate(node.target._schema.arguments):
+    for position, argument in enumerate(op._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
         value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
         parts = value if isinstance(value, (list, tuple)) else [value]
-        written += [part for part in parts if isinstance(part, fx.Node)]
+        written += [_written_first(part) for part in parts if isinstance(part, fx.Node)]
     return written
+
+
+def _written_first(node: fx.Node) -> fx.Node:
+    """What a chain of writes started from: each op is given the result of the write before."""
+    if isinstance(node.target, OpOverload) and isinstance(node.meta.get("val"), Tensor):
+        for before in written_by(node):
+            if storage_of(before.meta["val"]) == storage_of(node.meta["val"]):
+                return before
+    return node
 
 
 def storage_of(tensor: Tensor) -> int:
@@ -68,21 +86,21 @@ class Landing(NamedTuple):
 
 
 def landings(graph: fx.Graph) -> dict[fx.Node, Landing]:
-    """For each final `copy_` of a result into a given tensor: where the result may be written instead.
-
-    Only where all others that read the old value come before the op that makes the new one.
-    """
+    """For each `copy_` of a result into a given tensor: the op that may write there itself, so that no copy is made."""
     position = {node: index for index, node in enumerate(graph.nodes)}
+    writes = Counter(given for node in graph.nodes for given in written_by(node))
     found: dict[fx.Node, Landing] = {}
     for copy in graph.nodes:
         if str(copy.target) != "aten.copy_.default":
             continue
         given, result = copy.args[:2]
         landing = Landing(*maker_of(result), given)
-        if given.op in GIVEN and landing[:2] not in {other[:2] for other in found.values()} and _fits(result, landing):
-            others = [user for user in given.users if user is not copy]
-            if all(position[user] <= position[landing.maker] for user in others) and not _views(others, given):
-                found[copy] = landing
+        taken = any(landing[:2] == other[:2] for other in found.values())
+        others = [user for user in given.users if user is not copy]
+        # All who read the old value must come before the op that makes the new one.
+        in_time = all(position[user] <= position[landing.maker] for user in others) and not _views(others, given)
+        if given.op in GIVEN and writes[given] == 1 and not taken and in_time and _fits(result, landing):
+            found[copy] = landing
     return found
 
 
@@ -96,14 +114,13 @@ def maker_of(node: fx.Node) -> tuple[fx.Node, int | None]:
 
 
 def _fits(result: fx.Node, landing: Landing) -> bool:
-    """Whether the result has memory of its own, and of the same form."""
+    """Whether the result has memory of its own and of the same form, and is not returned."""
     value, target = result.meta["val"], landing.given.meta["val"]
-    same_form = value.shape == target.shape and value.dtype == target.dtype and value.stride() == target.stride()
-    return (
-        same_form
-        and landing.maker.op == "call_function"
-        and not _views([landing.maker], *landing.maker.all_input_nodes)
-    )
+    if value.shape != target.shape or value.dtype != target.dtype or value.stride() != target.stride():
+        return False
+    if landing.maker.op != "call_function" or any(user.op == "output" for user in result.users):
+        return False
+    return not _views([landing.maker], *landing.maker.all_input_nodes)
 
 
 def _views(nodes: Sequence[fx.Node], *bases: fx.Node) -> bool:

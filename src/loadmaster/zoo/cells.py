@@ -21,12 +21,12 @@ IDENTITY = "identity"
 @dataclass(frozen=True)
 class Wiring:
     blocks: tuple[Block, ...]
-    joined: tuple[int, ...] = ()  # states that make the output; none given: those that no block reads
+    joined: tuple[int, ...] = ()  # states that make the output; none given: the blocks that no block reads
 
     @property
     def outputs(self) -> tuple[int, ...]:
         read = {state for _, left, _, right in self.blocks for state in (left, right)}
-        return self.joined or tuple(i for i in range(len(self.blocks) + 2) if i not in read)
+        return self.joined or tuple(i for i in range(2, len(self.blocks) + 2) if i not in read)
 
 
 # Zoph et al. 2017, arXiv 1707.07012, figure 4; states 1 and 3 are passed on although read, as the authors' model does.

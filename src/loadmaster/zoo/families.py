@@ -34,12 +34,18 @@ def member(family: str, index: int) -> Entry:
 
 
 def random_cell(draw: random.Random) -> tuple[tuple[str, int, str, int], ...]:
-    """Each block applies two random ops to any two earlier states (ENAS, section 2.4)."""
+    """Each block applies two random ops to any two earlier states (ENAS, section 2.4).
+
+    Differs from the paper: a cell that ignores one of its two inputs is drawn again, so that no weight is unused.
+    """
 
     def one(states: int) -> tuple[str, int]:
         return draw.choice(CELL_OPS), draw.randrange(states)
 
-    return tuple((*one(states), *one(states)) for states in range(2, 2 + CELL_BLOCKS))
+    while True:
+        blocks = tuple((*one(states), *one(states)) for states in range(2, 2 + CELL_BLOCKS))
+        if {0, 1} <= {state for _, left, _, right in blocks for state in (left, right)}:
+            return blocks
 
 
 def nas_cells(name: str, draw: random.Random) -> Entry:
@@ -69,7 +75,7 @@ def rnnlm_family(name: str, draw: random.Random) -> Entry:
 
 
 def nmt_family(name: str, draw: random.Random) -> Entry:
-    settings = recurrent_sizes(draw, layers=draw.randint(1, 4), most=20)
+    settings = recurrent_sizes(draw, layers=draw.randint(1, 4), most=16)
     return Entry(name, "rnn:gnmt", settings, recurrent_note(settings), "Wu et al. 2016, arXiv 1609.08144")
 
 

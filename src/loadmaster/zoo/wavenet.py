@@ -20,16 +20,16 @@ class CausalConv(nn.Conv1d):
 class GatedLayer(nn.Module):
     """tanh times sigmoid, then a residual and a skip connection (sections 2.3 and 2.4, figure 4)."""
 
-    def __init__(self, residual: int, gate: int, skip: int, dilation: int) -> None:
+    def __init__(self, residual: int, gate: int, skip: int, dilation: int, last: bool) -> None:
         super().__init__()
         self.dilated = CausalConv(residual, 2 * gate, dilation)
-        self.to_residual = nn.Conv1d(gate, residual, 1)
+        self.to_residual = None if last else nn.Conv1d(gate, residual, 1)  # only the skip of the last layer is read
         self.to_skip = nn.Conv1d(gate, skip, 1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         content, gate = self.dilated(x).chunk(2, dim=1)
         gated = torch.tanh(content) * torch.sigmoid(gate)
-        return x + self.to_residual(gated), self.to_skip(gated)
+        return x if self.to_residual is None else x + self.to_residual(gated), self.to_skip(gated)
 
 
 class WaveNet(nn.Module):
@@ -39,8 +39,9 @@ class WaveNet(nn.Module):
         super().__init__()
         self.levels = levels
         self.enter = CausalConv(levels, residual)
-        dilations = [2**i for i in range(layers // stacks)] * stacks
-        self.layers = nn.ModuleList(GatedLayer(residual, gate, skip, dilation) for dilation in dilations)
+        depth = layers // stacks
+        last = [i == layers - 1 for i in range(layers)]
+        self.layers = nn.ModuleList(GatedLayer(residual, gate, skip, 2 ** (i % depth), last[i]) for i in range(layers))
         self.head = nn.Sequential(nn.ReLU(), nn.Conv1d(skip, skip, 1), nn.ReLU(), nn.Conv1d(skip, levels, 1))
 
     def forward(self, samples: Tensor, targets: Tensor | None = None) -> Tensor:

@@ -1,0 +1,210 @@
+"""JSON on disk: plain, .gz or .xz, read with errors that say what is wrong, written a row a line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Set
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+
+from loadmaster.errors import LoadmasterError, UnknownName, UnreadableFile
+
+PathLike: TypeAlias = str | os.PathLike[str]
+
+_DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+
+
+def checked_path(path: PathLike) -> Path:
+    """The path, if an ordinary file is there."""
+    found = Path(path)
+    try:
+        there, ordinary = found.exists(), found.is_file()
+    except OSError as error:
+        raise UnreadableFile(f"'{found}' cannot be read: {error.strerror}", "", "check the path") from None
+    if not there:
+        raise UnreadableFile(f"there is no file '{found}'", "", "check the path")
+    if not ordinary:
+        kind = "a directory" if found.is_dir() else "not an ordinary file"
+        raise UnreadableFile(f"'{found}' is {kind}", "", "give the path of a file")
+    return found
+
+
+def read_json(path: PathLike) -> Any:
+    """What a .json, .json.gz or .json.xz file holds."""
+    found = checked_path(path)
+    try:
+        with _open(found) as file:
+            raw = file.read()
+    except _DAMAGE as error:
+        raise _damaged(found, error) from None
+    return parse_json(raw, str(found))
+
+
+def read_json_lines(path: PathLike) -> Iterator[tuple[Any, str]]:
+    """Each line of a .jsonl, .jsonl.gz or .jsonl.xz file with its place, one at a time; blank lines are skipped."""
+    return _lines(checked_path(path))
+
+
+def _lines(path: Path) -> Iterator[tuple[Any, str]]:
+    number = 0
+    try:
+        with _open(path) as file:
+            for number, line in enumerate(file, 1):  # noqa: B007
+                if line.strip():
+                    yield parse_json(line, f"{path}, line {number}"), f"{path}, line {number}"
+    except _DAMAGE as error:
+        raise _damaged(path, error) from None
+    if not number:
+        raise UnreadableFile(f"'{path}' is empty", "", "give a file with one graph a line")
+
+
+def _open(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    if path.suffix == ".xz":
+        return lzma.open(path, "rb")
+    return path.open("rb")
+
+
+def _damaged(path: Path, error: Exception) -> UnreadableFile:
+    packed = {".gz": "gzip", ".xz": "xz"}.get(path.suffix)
+    if isinstance(error, OSError) and error.errno is not None:
+        return UnreadableFile(f"'{path}' cannot be read: {error.strerror}", "", "check its permissions")
+    what = f"'{path}' is not a whole {packed} file: {error}"
+    return UnreadableFile(what, "", f"copy it again, or drop {path.suffix} from its name if it is not compressed")
+
+
+def parse_json(raw: bytes, where: str) -> Any:
+    """The value of JSON text; NaN, Infinity, lone surrogates and bottomless nesting are refused."""
+    if not raw.strip():
+        raise UnreadableFile(f"'{where}' is empty", "", "give a JSON file")
+    try:
+        data = json.loads(raw, parse_constant=_refuse)
+        if _SURROGATE.search(raw):
+            json.dumps(data, ensure_ascii=False).encode()
+        return data
+    except UnicodeError:
+        raise UnreadableFile("its text is not valid UTF-8", where, "save it as UTF-8") from None
+    except ValueError as error:
+        raise UnreadableFile(f"not valid JSON: {error}", where, "is the file cut short, or not JSON at all?") from None
+    except RecursionError:
+        raise too_deep(where) from None
+
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+def too_deep(where: str) -> UnreadableFile:
+    return UnreadableFile("it is nested too deeply", where, "none of our formats is deeper than six levels")
+
+
+def write_json(data: Mapping[str, Any], path: PathLike) -> None:
+    """Writes the object; lists of objects a row a line. The same data gives the same bytes, compressed or not."""
+    target = Path(path)
+    raw = to_text(data).encode()
+    if target.suffix == ".gz":
+        raw = gzip.compress(raw, mtime=0)
+    elif target.suffix == ".xz":
+        raw = lzma.compress(raw)
+    try:
+        target.write_bytes(raw)
+    except OSError as error:
+        what = f"'{target}' cannot be written: {error.strerror}"
+        raise UnreadableFile(what, "", "check that its folder exists and may be written") from None
+
+
+def to_text(data: Mapping[str, Any]) -> str:
+    """Indented outside, one compact line for each row of a list of objects."""
+    fields = [f"  {_compact(key)}: {_field(value)}" for key, value in data.items()]
+    return "{\n" + ",\n".join(fields) + "\n}\n"
+
+
+def _field(value: Any) -> str:
+    if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
+        return "[\n" + ",\n".join(f"    {_compact(row)}" for row in value) + "\n  ]"
+    return _compact(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+_compact = json.JSONEncoder(allow_nan=False, default=_plain).encode
+
+
+def shown(value: Any) -> str:
+    """A value for an error message: short, whatever it is."""
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    text = {True: "true", False: "false"}[value] if isinstance(value, bool) else "null" if value is None else repr(value)
+    return text if len(text) <= 40 else f"{text[:30]}… ({len(text)} characters)"
+
+
+class Row:
+    """A JSON object being read: fields are asked for by type, and whatever is wrong is named with its place."""
+
+    def __init__(self, data: Any, where: str, error: type[LoadmasterError], known: Set[str] | None = None) -> None:
+        self.where, self.error = where, error
+        if not isinstance(data, dict):
+            raise error(f"{shown(data)} stands where an object is needed", where, "write { … } there")
+        self.data: dict[str, Any] = data
+        if known is not None and not data.keys() <= known:
+            raise unknown_key(data, known, where, error)
+
+    def wrong(self, key: str, wanted: str) -> LoadmasterError:
+        return self.error(f"'{key}' is {shown(self.data[key])}", self.where, f"give {wanted}")
+
+    def has(self, key: str) -> bool:
+        """Whether the field is given; null counts as not given."""
+        return self.data.get(key) is not None
+
+    def any(self, key: str) -> Any:
+        if key not in self.data:
+            raise self.error(f"'{key}' is missing", self.where, f"add \"{key}\"")
+        return self.data[key]
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.any(key) if default is None or key in self.data else default
+        if not isinstance(value, str):
+            raise self.wrong(key, "a text")
+        return value
+
+    def rows(self, key: str) -> list[Any]:
+        value = self.any(key)
+        if not isinstance(value, list):
+            raise self.wrong(key, "a list")
+        return value
+
+    def whole(self, key: str, most: int) -> int:
+        value = self.any(key)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if type(value) is not int or not 0 <= value <= most:
+            raise self.wrong(key, f"a whole number from 0 to {most}")
+        return value
+
+    def rate(self, key: str) -> float:
+        value = self.any(key)
+        if type(value) not in (int, float) or not 0 < value <= 1e24:
+            raise self.wrong(key, "a number above 0, per second")
+        return float(value)
+
+
+def unknown_key(data: Mapping[str, Any], known: Set[str], where: str, error: type[LoadmasterError]) -> LoadmasterError:
+    key = min(data.keys() - known)
+    fix = UnknownName.among("key", key, known).fix
+    return error(f"there is no key '{shown(key)[1:-1]}' in this format", where, fix)
+

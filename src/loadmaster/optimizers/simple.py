@@ -1,0 +1,114 @@
+"""The simplest plans: one device, round robin, random, and the best of several optimizers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from loadmaster.columns import Ints, ints
+from loadmaster.plan import Plan
+from loadmaster.problem import CANNOT, Problem
+from loadmaster.search import Optimizer, Search
+from loadmaster.simulate import first_come
+from loadmaster.specs import make_optimizer
+
+
+@dataclass(frozen=True)
+class OneDevice:
+    """Everything on the device where it takes the least time, in program order; what cannot run there goes where it can."""
+
+    def optimize(self, search: Search) -> Plan:
+        problem = search.problem
+        total = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None], problem.op_ns).sum(axis=0)
+        able = (problem.op_ns != CANNOT).sum(axis=0)
+        device = int(np.lexsort((np.arange(problem.num_devices), total, -able))[0])
+        return Plan.of(problem, legal(problem, np.full(problem.num_ops, device)))
+
+
+@dataclass(frozen=True)
+class RoundRobin:
+    """Ops dealt out to the devices one by one, in program order."""
+
+    def optimize(self, search: Search) -> Plan:
+        problem = search.problem
+        return Plan.of(problem, legal(problem, np.arange(problem.num_ops) % problem.num_devices))
+
+
+@dataclass(frozen=True)
+class Random:
+    """The best of plans with random devices and ranks, until the budget is spent; `samples` at most."""
+
+    samples: int = 64
+
+    def optimize(self, search: Search) -> Plan:
+        problem, left = search.problem, self.samples
+        while left and not search.spent:
+            count = min(left, search.room, 16)
+            device = search.rng.integers(0, problem.num_devices, (count, problem.num_ops))
+            rank = np.argsort(search.rng.random((count, problem.num_ops)), axis=1)
+            search.score_many(np.stack([legal(problem, row) for row in device]), rank)
+            left -= count
+        return search.best or OneDevice().optimize(search)
+
+
+@dataclass(frozen=True)
+class BestOf:
+    """Runs several optimizers, each with an equal share of what is left, and keeps the best plan."""
+
+    of: tuple[Optimizer, ...] = field(default_factory=lambda: tuple(map(make_optimizer, DEFAULTS)))
+
+    def optimize(self, search: Search) -> Plan:
+        for index, optimizer in enumerate(self.of):
+            if index and search.spent:
+                break
+            part = search.part(1 / (len(self.of) - index))
+            plan = optimizer.optimize(part)
+            search.score(plan if part.best is None else part.best)
+        assert search.best is not None
+        return search.best
+
+
+DEFAULTS = ("one-device", "expert", "heft", "etf")
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """Another optimizer's placement under a fixed rule of order."""
+
+    of: Optimizer = field(default_factory=OneDevice)
+    order: Literal["fifo", "program"] = "fifo"
+
+    def optimize(self, search: Search) -> Plan:
+        plan = self.of.optimize(search)
+        if self.order == "fifo":
+            return first_come(search.problem, plan.device, plan.kernel)
+        return plan.with_rank(ints(np.arange(search.problem.num_ops)))
+
+
+def legal(problem: Problem, device: Ints) -> Ints:
+    """The placement with colocation groups brought together and ops moved off devices that cannot run them."""
+    device = np.array(device, np.int64)
+    group = problem.graph.colocate
+    members = np.flatnonzero(group >= 0)
+    if len(members):
+        first = np.full(int(group.max()) + 1, -1, np.int64)
+        first[group[members][::-1]] = members[::-1]
+        device[members] = device[first[group[members]]]
+    able = allowed(problem)
+    bad = ~able[np.arange(problem.num_ops), device]
+    device[bad] = able[bad].argmax(axis=1)
+    return ints(device)
+
+
+def allowed(problem: Problem) -> np.ndarray:
+    """[ops, devices] where each op can run together with its whole colocation group."""
+    able = problem.op_ns != CANNOT
+    if able.all():
+        return able
+    able = able.copy()
+    group = problem.graph.colocate
+    for number in np.unique(group[group >= 0]):
+        able[group == number] = able[group == number].all(axis=0)
+    return able

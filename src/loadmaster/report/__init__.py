@@ -1,0 +1,1 @@
+"""What a person reads: tables, and the numbers behind them as plain data."""

@@ -1,0 +1,47 @@
+"""Why a plan does not fit, and the smallest change that may help."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.bounds import peak_bound
+from loadmaster.errors import DoesNotFit
+from loadmaster.problem import Problem
+from loadmaster.report.units import size_text
+from loadmaster.search import Result
+
+
+def does_not_fit(result: Result, memory_limit: int | None = None) -> DoesNotFit:
+    """The error for a result with bytes over the memory of its devices."""
+    problem = result.problem
+    over = np.maximum(result.timeline.peak_bytes - problem.memory_bytes, 0)
+    names = problem.cluster.device_names
+    parts = [f"'{names[device]}' is over by {size_text(int(over[device]))}" for device in np.argsort(-over)[:3] if over[device]]
+    more = int((over > 0).sum()) - len(parts)
+    what = f"the plan of '{problem.source.name}' does not fit: {', '.join(parts)}" + (f" and {more} more" if more else "")
+    worst = int(over.argmax())
+    where = (
+        f"'{names[worst]}' needs {size_text(int(result.timeline.peak_bytes[worst]))} "
+        f"and has {size_text(int(problem.memory_bytes[worst]))}; best plan of {result.optimizer}"
+    )
+    return DoesNotFit(what, where, _advice(result, names[worst], int(over[worst]), memory_limit))
+
+
+def _advice(result: Result, device: str, over: int, memory_limit: int | None) -> str:
+    problem = result.problem
+    give = f"give '{device}' {size_text(over)} more"
+    if memory_limit is not None:
+        need = int(result.timeline.peak_bytes.max())
+        give = f"raise --memory-limit from {size_text(memory_limit)} to {size_text(need)} ({need} bytes)"
+    if (hopeless := _hopeless(problem, result.plan.fuses)) is not None:
+        return f"no plan can fit on these devices ({hopeless}): {give}, or use more devices with --on"
+    other = "more --seconds" if problem.objective == "peak-memory" else "--objective peak-memory"
+    return f"{give}, or add a device with --on, or try {other}"
+
+
+def _hopeless(problem: Problem, fusing: bool) -> str | None:
+    """Why no plan at all fits, when that can be proved."""
+    bound = peak_bound(problem, fusing=fusing)
+    if bound <= int(problem.memory_bytes.max()):
+        return None
+    return f"one of them must hold at least {size_text(bound)}"

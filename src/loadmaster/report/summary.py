@@ -1,0 +1,72 @@
+"""Results as plain data: what `--json` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loadmaster.problem import Problem
+from loadmaster.search import Result
+
+
+def plan_summary(result: Result, baselines: Mapping[str, Result]) -> dict[str, Any]:
+    """One result, with what it is compared with."""
+    return {
+        **problem_summary(result.problem),
+        **method_summary(result),
+        "baselines": {name: _cost(baseline) for name, baseline in baselines.items()},
+    }
+
+
+def compare_summary(results: Sequence[Result]) -> dict[str, Any]:
+    """Several results on one problem."""
+    best = best_of(results)
+    return {**problem_summary(best.problem), "best": best.optimizer, "methods": [method_summary(result) for result in results]}
+
+
+def best_of(results: Sequence[Result]) -> Result:
+    """The lowest score; the first among equals."""
+    return min(results, key=lambda result: result.score)
+
+
+def problem_summary(problem: Problem) -> dict[str, Any]:
+    graph, cluster = problem.source, problem.cluster
+    return {
+        "graph": {
+            "name": graph.name,
+            "digest": graph.digest,
+            "ops": graph.num_ops,
+            "planned_ops": problem.num_ops,
+            "tensors": graph.num_tensors,
+        },
+        "cluster": cluster.name,
+        "cluster_digest": cluster.digest,
+        "devices": [
+            {"name": name, "memory_bytes": int(memory)}
+            for name, memory in zip(cluster.device_names, problem.memory_bytes, strict=True)
+        ],
+        "objective": problem.objective,
+    }
+
+
+def method_summary(result: Result) -> dict[str, Any]:
+    return {
+        "optimizer": result.optimizer,
+        "seed": result.seed,
+        **_cost(result),
+        "lower_bound": result.lower_bound,
+        "gap": result.gap if math.isfinite(result.gap) else None,
+        "simulations": result.simulations,
+        "seconds": round(result.seconds, 3),
+        "kernels": result.plan.num_kernels,
+    }
+
+
+def _cost(result: Result) -> dict[str, Any]:
+    return {
+        "step_ns": result.timeline.step_ns,
+        "peak_bytes": [int(peak) for peak in result.timeline.peak_bytes],
+        "fits": result.fits,
+        "over_bytes": result.timeline.over_bytes,
+    }

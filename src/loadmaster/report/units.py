@@ -1,0 +1,71 @@
+"""Numbers with units, for people: 1.24 ms, 15.9 GiB; and sizes as people write them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from loadmaster.errors import InvalidSetting
+
+_TIMES = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
+_SIZES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+_COUNTS = (("P", 10**15), ("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3), ("", 1))
+_WRITTEN = {"": 1, "b": 1} | {f"{letter}ib": 2 ** (10 * power) for power, letter in enumerate("kmgt", 1)}
+_WRITTEN |= {f"{letter}b": 10 ** (3 * power) for power, letter in enumerate("kmgt", 1)}
+
+
+def time_text(ns: float) -> str:
+    """74 ns, 12.3 us, 1.24 ms, 2.50 s."""
+    return _scaled(ns, _TIMES)
+
+
+def size_text(nbytes: float) -> str:
+    """512 B, 1.50 KiB, 15.9 GiB."""
+    return _scaled(nbytes, _SIZES)
+
+
+def count_text(count: float, unit: str) -> str:
+    """1.24 TFLOP, 3.10 GFLOP."""
+    return _scaled(count, tuple((prefix + unit, scale) for prefix, scale in _COUNTS))
+
+
+def sizes_text(sizes: Sequence[int], most: int = 8) -> str:
+    """Several sizes in the unit of the largest: 3.10 4.00 2.20 GiB; more than `most` of them as a range."""
+    unit, scale = next((unit, scale) for unit, scale in _SIZES if max(sizes) >= scale or scale == 1)
+    shown = [_digits(size / scale, whole=scale == 1) for size in sizes]
+    if len(sizes) > most:
+        low, high = _digits(min(sizes) / scale, whole=scale == 1), _digits(max(sizes) / scale, whole=scale == 1)
+        return f"{low} to {high} {unit}"
+    return f"{' '.join(shown)} {unit}"
+
+
+def percent_text(share: float) -> str:
+    """+12.3 %; a dash where there is nothing to compare with."""
+    return "-" if not math.isfinite(share) else f"{100 * share:+.1f} %"
+
+
+def parse_size(text: str, where: str) -> int:
+    """Bytes of 16GiB, 512 MiB, 2GB or 1048576."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    scale = _WRITTEN.get(match[2].lower()) if match else None
+    if match is None or scale is None:
+        raise InvalidSetting(f"'{text}' is not a size", where, "write a number and a unit: 16GiB, 512MiB, 2GB or 1048576 (bytes)")
+    nbytes = float(match[1]) * scale if "." in match[1] else int(match[1]) * scale
+    if not 1 <= nbytes < 2**50:
+        raise InvalidSetting(f"'{text}' is not a size a device can have", where, "give 1 byte to 1023TiB")
+    return int(nbytes)
+
+
+def _scaled(value: float, units: tuple[tuple[str, int], ...]) -> str:
+    # A value that would be shown as 1000 belongs to the next unit: 999,999 ns are 1.00 ms.
+    shown = max(value, float(f"{value:.3g}"))
+    unit, scale = next(((unit, scale) for unit, scale in units if shown >= scale), units[-1])
+    return f"{_digits(value / scale, whole=scale == 1)} {unit}"
+
+
+def _digits(value: float, whole: bool = False) -> str:
+    """Three significant digits, without an exponent."""
+    if whole:
+        return f"{value:.0f}"
+    return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"

@@ -1,0 +1,11 @@
+"""Captures a model of the zoo as a graph. Imports torch."""
+
+from loadmaster.graph import Graph
+from loadmaster.importers.torch_export import capture_fake
+from loadmaster.zoo.entry import Entry
+
+
+def capture_entry(entry: Entry, training: bool) -> Graph:
+    """One step of the entry's model, with its own optimizer; without memory for weights or activations."""
+    name = f"{entry.name}/{'train' if training else 'infer'}"
+    return capture_fake(entry.model, training=training, optimizer=entry.optimizer, name=name)
