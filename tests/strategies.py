@@ -202,9 +202,12 @@ def equal_problems(draw: Any) -> Problem:
 
 
 @st.composite
-def plans(draw: Any, problem: Problem, fuse: bool = True, ties: bool = True, sends: bool = True) -> Plan:
+def plans(
+    draw: Any, problem: Problem, fuse: bool = True, ties: bool = True, sends: bool = True, kernel: Any | None = None
+) -> Plan:
     """A valid plan; `fuse`: it may fuse; `ties`: ranks may be equal; `sends`: it may give ranks to sends."""
-    kernel = draw(kernels(problem)) if fuse and draw(st.booleans()) else None
+    if kernel is None and fuse and draw(st.booleans()):
+        kernel = draw(kernels(problem))
     together = _together(problem, kernel)
     device = np.zeros(problem.num_ops, np.int64)
     for ops in together:

@@ -14,6 +14,13 @@ OPTIMIZERS: Mapping[str, str] = {
     "heft": "loadmaster.optimizers.list_schedulers:Heft",
     "etf": "loadmaster.optimizers.list_schedulers:Etf",
     "greedy-fusion": "loadmaster.optimizers.fusion:GreedyFusion",
+    "cpop": "loadmaster.optimizers.list_schedulers:Cpop",
+    "sct": "loadmaster.optimizers.list_schedulers:Etf(favourite=yes)",
+    "m-etf": "loadmaster.optimizers.list_schedulers:Etf(memory=yes)",
+    "m-sct": "loadmaster.optimizers.list_schedulers:Etf(memory=yes,favourite=yes)",
+    "m-heft": "loadmaster.optimizers.list_schedulers:Heft(memory=yes)",
+    "local-search": "loadmaster.optimizers.descent:LocalSearch",
+    "anneal": "loadmaster.optimizers.descent:Anneal",
     "best-of": "loadmaster.optimizers.simple:BestOf",
 }
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
@@ -28,9 +29,10 @@ def capture(module: nn.Module, inputs: Any, *, training: bool, optimizer: str = 
     When training, the step is forward, backward and the update of every weight that needs a gradient. The loss is the
     module's output if that is a single number, or its `loss`, else the sum of the means of its float tensors.
     """
-    if not isinstance(module, nn.Module):
-        what = f"a {type(module).__name__} was given where a torch.nn.Module is needed"
-        raise ImportFailed(what, name or "capture", "give a module, and its inputs beside it")
+    module = getattr(module, "_orig_mod", module)  # inside what torch.compile returns
+    if not isinstance(module, nn.Module) or isinstance(module, torch.jit.ScriptModule):
+        what = f"a {type(module).__name__} was given where a plain torch.nn.Module is needed"
+        raise ImportFailed(what, name or "capture", "give the module itself, and its inputs beside it")
     if optimizer not in OPTIMIZER_STATE:
         raise UnknownName.among("optimizer to capture", optimizer, OPTIMIZER_STATE)
     label = name or type(module).__name__
@@ -91,6 +93,8 @@ def _advice(cause: Exception) -> str:
     data_dependent = isinstance(cause, (DataDependentOutputException, DynamicOutputShapeException))
     if data_dependent or "value out of a tracing tensor" in str(cause) or "data-dependent" in str(cause).lower():
         return "the model branches on, or takes a size from, the value of a tensor; make that a setting of the module"
+    if "Sparse" in str(cause):
+        return "sparse tensors have no size known in advance; build embeddings with sparse=False"
     if isinstance(cause, (TypeError, RuntimeError, ValueError, IndexError)):
         return "check that the module runs on inputs of these shapes and types"
     return "check that the module runs eagerly"

@@ -21,8 +21,8 @@ from torch.utils.flop_counter import flop_registry
 Formula = Callable[..., int]  # of the tensors made, then the op's own arguments
 Made = Sequence[Tensor]
 
-# Adam: 3 for the mean of the gradient, 4 for that of its square, 5 for the step, whose size is one number a step (Kingma
-# and Ba 2014, arXiv 1412.6980, end of section 2). SGD: scale and subtract.
+# Adam: 3 for the mean of the gradient, 4 for that of its square, 5 for the step, whose size is one number for all
+# weights (Kingma and Ba 2014, arXiv 1412.6980, end of section 2). SGD: scale and subtract.
 OPTIMIZER_FLOPS_PER_ELEMENT = {"adam": 12, "sgd": 2}
 
 _MOVES = {
@@ -193,6 +193,7 @@ _FORMULAS: dict[str, Formula] = {
     "avg_pool2d_backward": _pool_backward, "avg_pool3d_backward": _pool_backward,
     "max_pool2d_with_indices_backward": _of_first, "max_pool3d_with_indices_backward": _of_first,
     "embedding_dense_backward": _of_first, "_embedding_bag": _embedding_bag,
+    "_embedding_bag_forward_only": _embedding_bag,
     "index_add": _added, "scatter_add": _added, "scatter_reduce": _added,
     "nll_loss_forward": _of_targets, "nll_loss2d_forward": _of_targets,
     "nll_loss_backward": _of_gradient_targets, "nll_loss2d_backward": _of_gradient_targets,

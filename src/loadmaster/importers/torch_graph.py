@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from loadmaster.errors import ImportFailed
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.importers.torch_flops import OPTIMIZER_FLOPS_PER_ELEMENT, flops_of
 from loadmaster.importers.torch_mutation import GIVEN, landings, maker_of, storage_of, tensors_in, written_by
@@ -74,13 +73,8 @@ class _Writer:
             self.tensor[node] = self.tensor[node.args[0]][node.args[1]]  # type: ignore[index]
         elif node in self.skipped:
             self.same[node] = self.skipped[node].given
-        elif isinstance(node.target, OpOverload):
-            if tensors_in(node.meta.get("val")) or written_by(node):  # else it is an assertion
-                self._add_op(node, node.target)
-        elif node.op != "output":
-            what = f"'{node.target}' is not an ATen op, so its cost and its memory are unknown"
-            where = " at ".join(filter(None, origin_of(node)))
-            raise ImportFailed(what, where, "use plain torch in place of the custom kernel or control flow behind it")
+        elif isinstance(node.target, OpOverload) and (tensors_in(node.meta.get("val")) or written_by(node)):
+            self._add_op(node, node.target)  # what neither makes nor writes anything is an assertion
 
     def update(self, weight: str, gradient: fx.Node, optimizer: str) -> None:
         node = self.named[weight]

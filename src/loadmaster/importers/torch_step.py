@@ -6,20 +6,23 @@ The optimizer's update is not traced: `torch_graph` adds one op per weight, as a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils import _pytree as pytree
 
 from loadmaster.errors import ImportFailed
 from loadmaster.importers.torch_mutation import writes_only_given
-from loadmaster.importers.torch_origin import Origins
+from loadmaster.importers.torch_origin import Origins, origin_of
 
 Inputs = tuple[Any, ...] | dict[str, Any]
 
@@ -54,13 +57,23 @@ def trace_step(module: nn.Module, inputs: Inputs, training: bool, origins: Origi
     step = _Step.of(module, inputs, training, _Fakes(mode), origins)
     fakes = [given.fake for given in step.given]
     # The Python dispatcher has the decompositions by which torch.compile traces: dropout is one op as on a GPU,
-    # recurrent layers are unrolled, and batch norm says that it writes to its statistics.
-    with mode, enable_python_dispatcher(), origins.watching(module):
+    # recurrent layers are unrolled unless oneDNN takes them, and batch norm says that it writes to its statistics.
+    with mode, enable_python_dispatcher(), _without_onednn(), origins.watching(module):
         traced = make_fx(step, _allow_non_fake_inputs=True)(*fakes)
     _tidy(traced)
     if not writes_only_given(traced.graph):
         traced = _without_writes(traced, fakes, mode, origins)
     return step.finish(traced)
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    enabled = torch._C._get_mkldnn_enabled()  # torch.backends.mkldnn.flags() would warn about Intel GPUs
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
 
 
 @dataclass
@@ -186,8 +199,17 @@ def _without_writes(
 
 def _tidy(traced: fx.GraphModule) -> None:
     traced.graph.eliminate_dead_code()
-    for node in traced.graph.find_nodes(op="get_attr"):
-        node.meta.setdefault("val", getattr(traced, str(node.target)))
+    for node in traced.graph.nodes:
+        if (
+            node.op == "call_function"
+            and node.target is not operator.getitem
+            and not isinstance(node.target, OpOverload)
+        ):
+            what = f"'{node.target}' is not an op of torch, so its cost and its memory are unknown"
+            where = " at ".join(filter(None, origin_of(node)))
+            raise ImportFailed(what, where, "use plain torch in place of the control flow or custom kernel behind it")
+        if node.op == "get_attr":
+            node.meta.setdefault("val", getattr(traced, str(node.target)))
 
 
 def _tensors_of(result: Any) -> list[Tensor]:

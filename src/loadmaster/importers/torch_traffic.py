@@ -30,8 +30,8 @@ _UNREAD = {
 
 # Their first tensor is a table of which they read what they fetch.
 _FETCHES = {
-    "embedding", "gather", "index", "index_select", "_unsafe_index", "take", "_embedding_bag", "nll_loss_forward",
-    "nll_loss2d_forward",
+    "embedding", "gather", "index", "index_select", "_unsafe_index", "take", "_embedding_bag",
+    "_embedding_bag_forward_only", "nll_loss_forward", "nll_loss2d_forward",
 }  # fmt: skip
 
 
@@ -61,6 +61,6 @@ def _fetched(name: str, read: Sequence[Tensor], written: Sequence[Tensor]) -> in
     table, index = read[0], read[1]
     if name.startswith("nll_loss"):
         return index.numel() * table.element_size()
-    if name == "_embedding_bag":
+    if name.startswith("_embedding_bag"):
         return index.numel() * table.shape[-1] * table.element_size()
     return visible_bytes(written[0])

@@ -51,7 +51,7 @@ NASNET_REDUCTION = Wiring(
     (3, 4, 5, 6),
 )
 
-# Real et al. 2018, arXiv 1802.01548, figure 6 (D); the normal cell also passes state 0 on, as the authors' model does.
+# AmoebaNet-D of Real et al. 2018, arXiv 1802.01548; as in the authors' model the normal cell also passes state 0 on.
 AMOEBANET_NORMAL = Wiring(
     (
         ("conv1", 1, "max3", 1),
@@ -80,7 +80,7 @@ class ReluConvNorm(nn.Sequential):
 
 
 class Separable(nn.Sequential):
-    """ReLU, depthwise, pointwise, batch normalisation, all twice (arXiv 1707.07012, appendix A.4)."""
+    """ReLU, depthwise, pointwise, batch normalisation, all twice (arXiv 1707.07012, appendix A)."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
         layers: list[nn.Module] = []
@@ -166,7 +166,7 @@ class Cell(nn.Module):
 
 
 def adjustment(now: Place, before: Place | None, channels: int) -> nn.Module:
-    """What brings the older input to the size and width of the cell (arXiv 1707.07012, appendix A.4)."""
+    """What brings the older input to the size and width of the cell (arXiv 1707.07012, appendix A)."""
     if before is None or (before.shrink == now.shrink and before.channels == channels):
         return nn.Identity()
     if before.shrink != now.shrink:
@@ -209,7 +209,7 @@ class CellNetwork(nn.Module):
             cell = Cell(wiring, now, before, channels, stride)
             before, now = (before if self.skips(len(self.cells)) else now), cell.place
             self.cells.append(cell)
-        # Two thirds up, before the last reduction (arXiv 1707.07012, appendix A.4).
+        # Two thirds up, before the last reduction (arXiv 1707.07012, appendix A).
         self.branch_after = len(self.cells) - layout.cells // 3 - 2
         joined = layout.channels * 2 * len(layout.normal.outputs)
         self.auxiliary = Auxiliary(joined, auxiliary_size, classes) if auxiliary_size else None

@@ -13,87 +13,21 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
 
 from loadmaster.errors import ImportFailed, UnknownName  # noqa: E402
-from loadmaster.graph import INPUT, OUTPUT, STATE, WEIGHT, Graph  # noqa: E402
+from loadmaster.graph import INPUT, OUTPUT, STATE, WEIGHT  # noqa: E402
 from loadmaster.importers.torch_export import capture, capture_fake  # noqa: E402
-
-
-class Mlp(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(16, 32)
-        self.second = nn.Linear(32, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(torch.relu(self.first(x))).sum()
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, dropout: float) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.attention = nn.Linear(width, 3 * width)
-        self.inner = nn.Linear(width, 2 * width)
-        self.outer = nn.Linear(2 * width, width)
-        self.drop = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, steps, width = x.shape
-        query, key, value = self.attention(self.norm(x)).view(batch, steps, 3, 2, width // 2).unbind(2)
-        mixed = F.scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
-        x = x + self.drop(mixed.transpose(1, 2).reshape(batch, steps, width))
-        return x + self.drop(self.outer(F.gelu(self.inner(x))))
-
-
-class Transformer(nn.Module):
-    def __init__(self, dropout: float = 0.1) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(50, 8)
-        self.blocks = nn.ModuleList(Block(8, dropout) for _ in range(2))
-        self.head = nn.Linear(8, 50)
-
-    def forward(self, words: Tensor) -> Tensor:
-        x = self.embedding(words)
-        for block in self.blocks:
-            x = block(x)
-        return F.cross_entropy(self.head(x).flatten(0, 1), words.flatten())
-
-
-class ConvNet(nn.Module):
-    def __init__(self, inplace: bool = False) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(4, 8, 3, groups=2, bias=False)
-        self.norm = nn.BatchNorm2d(8)
-        self.relu = nn.ReLU(inplace=inplace)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.relu(self.norm(self.conv(x))).mean((2, 3)))
-
-
-WORDS = torch.arange(12).view(2, 6)
-IMAGES = torch.ones(2, 4, 6, 6)
-
-
-def ops(graph: Graph, kind: str) -> list[int]:
-    return [op for op in range(graph.num_ops) if graph.kind[op].startswith(kind)]
-
-
-def kinds(graph: Graph) -> list[str]:
-    """Of the ops that are not views, in order, without their overloads."""
-    return [graph.kind[op].split(".")[1] for op in range(graph.num_ops) if not graph.is_view[op]]
-
-
-def owned_bytes(graph: Graph, role: int) -> int:
-    return int(graph.nbytes[(graph.role == role) & (graph.alias_of < 0)].sum())
-
-
-def readers_of_memory(graph: Graph, tensor: int) -> set[int]:
-    """Ops that read the tensor's memory, through whatever alias."""
-    same = [t for t in range(graph.num_tensors) if graph.owner[t] == graph.owner[tensor]]
-    return {int(op) for t in same for op in graph.readers_of(t)}
+from tests.unit.importers.torch_models import (  # noqa: E402
+    IMAGES,
+    WORDS,
+    Block,
+    ConvNet,
+    Mlp,
+    Transformer,
+    kinds,
+    ops,
+    owned_bytes,
+)
 
 
 def test_mlp_inference_by_hand() -> None:
@@ -147,135 +81,6 @@ def test_backward_of_a_grouped_convolution() -> None:
     assert graph.flops[backward] == 2 * multiply_adds  # of the weight alone: the image needs no gradient
 
 
-def states_written(graph: Graph) -> dict[str, str]:
-    """Name of each state that is no optimizer's, and the kind of the op that writes it."""
-    found = {}
-    for tensor in range(graph.num_tensors):
-        base, op = int(graph.alias_of[tensor]), int(graph.producer[tensor])
-        if base >= 0 and graph.role[base] == STATE and not graph.kind[op].startswith("optim."):
-            found[graph.tensor_name[base]] = graph.kind[op]
-    return found
-
-
-def test_batch_norm_writes_its_statistics_in_place() -> None:
-    graph = capture(ConvNet(), (IMAGES,), training=True)
-    assert states_written(graph) == {
-        "norm.running_mean": "aten._native_batch_norm_legit.default",
-        "norm.running_var": "aten._native_batch_norm_legit.default",
-        "norm.num_batches_tracked": "aten.add_.Tensor",
-    }
-    assert not any(graph.is_view[graph.producer[t]] for t in range(graph.num_tensors) if graph.role[t] == STATE)
-
-
-def test_batch_norm_in_evaluation_only_reads_them() -> None:
-    graph = capture(ConvNet(), (IMAGES,), training=False)
-    assert owned_bytes(graph, STATE) == 0
-    named = dict(zip(graph.tensor_name, graph.role.tolist(), strict=True))
-    assert named["norm.running_mean"] == named["norm.running_var"] == WEIGHT
-
-
-def test_writes_to_activations_are_traced_away() -> None:
-    """A ReLU in place makes the second trace, in which batch norm returns its statistics instead of writing them."""
-    graph, plain = (capture(ConvNet(inplace), (IMAGES,), training=True) for inplace in (True, False))
-    assert states_written(graph) == {
-        "norm.running_mean": "aten._native_batch_norm_legit_functional.default",
-        "norm.running_var": "aten._native_batch_norm_legit_functional.default",
-        "norm.num_batches_tracked": "aten.add.Tensor",
-    }
-    assert not ops(graph, "aten.copy_") and not ops(graph, "aten.relu_")
-    assert int(graph.flops.sum()) == int(plain.flops.sum())
-    assert owned_bytes(graph, STATE) == owned_bytes(plain, STATE)
-    assert graph.scope[ops(graph, "aten.threshold_backward")[0]] == "relu"
-
-
-class Remembers(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        new = self.mean * 0.5 + x
-        old_and_new = self.mean + new  # reads the old value after the new one is made
-        self.mean.copy_(new)
-        return old_and_new
-
-
-def test_a_new_state_waits_for_those_who_read_the_old_one() -> None:
-    graph = capture(Remembers(), (torch.ones(4),), training=False)
-    (copy,) = ops(graph, "aten.copy_")
-    assert states_written(graph) == {"mean": "aten.copy_.default"}
-    assert {graph.op_name[op] for op in graph.after_of(copy)} == {"mul", "add_1"}
-    assert not graph.is_view[copy]
-
-
-class Replaces(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.mean.copy_(self.mean * 0.5 + x)
-        return self.mean * 2
-
-
-def test_a_new_state_is_written_without_a_copy_where_nobody_needs_the_old_one() -> None:
-    graph = capture(Replaces(), (torch.ones(4),), training=False)
-    assert kinds(graph) == ["mul", "add", "mul"]
-    assert states_written(graph) == {"mean": "aten.add.Tensor"}
-    assert graph.producer[graph.reads_of(2)].tolist() == [1]
-    assert graph.after_of(1).tolist() == [0]
-
-
-class Counts(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("count", torch.zeros(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        before = self.count * x
-        self.count.add_(1)
-        between = self.count * x
-        self.count.mul_(2)
-        return before + between + self.count
-
-
-def test_every_reader_of_a_state_sees_the_version_it_was_written_for() -> None:
-    graph = capture(Counts(), (torch.ones(4),), training=False)
-    op = {name: index for index, name in enumerate(graph.op_name)}
-    assert op["mul"] in graph.after_of(op["add_"])  # reads what add_ overwrites
-    assert graph.producer[graph.reads_of(op["mul_1"])].max() == op["add_"]
-    assert op["mul_1"] in graph.after_of(op["mul_"])
-    assert op["mul_"] in graph.producer[graph.reads_of(op["add_1"])]
-    assert graph.colocate[op["add_"]] == graph.colocate[op["mul_"]] >= 0
-
-
-@pytest.mark.parametrize("make", [Mlp, Transformer, ConvNet])
-def test_an_update_comes_after_all_who_read_what_it_overwrites(make: Any) -> None:
-    inputs = {Mlp: torch.ones(8, 16), Transformer: WORDS, ConvNet: IMAGES}[make]
-    graph = capture(make(), (inputs,), training=True)
-    updates = ops(graph, "optim.")
-    assert len(updates) == len(list(make().parameters()))
-    for op in updates:
-        for made in graph.makes_of(op):
-            assert readers_of_memory(graph, made) - {op} <= set(graph.after_of(op).tolist())
-
-
-def test_weights_are_grouped_with_their_update_but_not_with_their_readers() -> None:
-    graph = capture(Transformer(), (WORDS,), training=True)
-    updates = ops(graph, "optim.")
-    assert len({int(graph.colocate[op]) for op in updates}) == len(updates)
-    assert all(graph.colocate[op] == -1 for op in range(graph.num_ops) if op not in updates)
-
-
-def test_random_ops_are_chained_in_program_order() -> None:
-    graph = capture(Transformer(dropout=0.1), (WORDS,), training=True)
-    drops = ops(graph, "aten.native_dropout.default")
-    assert len(drops) == 4
-    assert [graph.after_of(op).tolist() for op in drops] == [[], *([op] for op in drops[:-1])]
-    others = set(range(graph.num_ops)) - set(drops) - set(ops(graph, "optim."))
-    assert not any(len(graph.after_of(op)) for op in others)  # attention that drops nothing draws nothing
-
-
 def test_tied_weights_are_one_weight() -> None:
     model = Transformer()
     model.head.weight = model.embedding.weight
@@ -301,59 +106,6 @@ def test_views_are_aliases_without_cost() -> None:
     assert [graph.shape[t] for t in outputs] == [(2, 6), (6, 2)]
     assert {graph.tensor_name[graph.owner[t]] for t in outputs} == {"mul"}
     assert [int(graph.nbytes[t]) for t in outputs] == [48, 48]
-
-
-def test_forward_ops_are_scoped_where_their_weight_is() -> None:
-    graph = capture(Transformer(), (WORDS,), training=True)
-    checked = 0
-    for tensor, name in enumerate(graph.tensor_name):
-        if graph.role[tensor] == WEIGHT and graph.alias_of[tensor] < 0:
-            readers = [op for op in readers_of_memory(graph, tensor) if not graph.kind[op].startswith("optim.")]
-            assert {graph.scope[op] for op in readers} == {name.rpartition(".")[0]}
-            checked += len(readers)
-    assert checked > 20
-
-
-def test_backward_ops_are_scoped_where_the_weight_is_whose_gradient_they_make() -> None:
-    graph = capture(Transformer(), (WORDS,), training=True)
-    updates = ops(graph, "optim.")
-    for op in updates:
-        weight = graph.op_name[op].removeprefix("adam:")
-        gradient = graph.reads_of(op)[1]
-        maker = int(graph.producer[graph.owner[gradient]])
-        assert graph.scope[maker] == graph.scope[op] == weight.rpartition(".")[0]
-    scoped = [op for op in range(graph.num_ops) if graph.scope[op]]
-    assert len(scoped) > 0.85 * graph.num_ops  # the rest is the model's own forward: embedding sums and the loss
-
-
-def test_backward_ops_have_the_line_of_their_forward_op() -> None:
-    graph = capture(Transformer(), (WORDS,), training=True)
-    with open(__file__, encoding="utf-8") as file:
-        lines = file.read().splitlines()
-    for kind in ("aten.gelu.default", "aten.gelu_backward.default"):
-        for op in ops(graph, kind):
-            name, line = graph.source[op].split(":")
-            assert name == os.path.basename(__file__)
-            assert "F.gelu" in lines[int(line) - 1]
-    assert not any("/" in source for source in graph.source)
-
-
-def test_a_cell_called_in_every_step_has_one_scope() -> None:
-    class Rnn(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList([nn.GRUCell(4, 4), nn.GRUCell(4, 4)])
-
-        def forward(self, x: Tensor) -> Tensor:
-            first, second = x.new_zeros(2, 4), x.new_zeros(2, 4)
-            for step in x.unbind(1):
-                first = self.layers[0](step, first)
-                second = self.layers[1](first, second)
-            return second.sum()
-
-    graph = capture(Rnn(), (torch.ones(2, 3, 4),), training=True)
-    products = [graph.scope[op] for op in ops(graph, "aten.addmm")]
-    assert products == ["layers.0", "layers.0", "layers.1", "layers.1"] * 3
 
 
 def test_dtype_is_that_of_the_arithmetic() -> None:
@@ -421,8 +173,8 @@ def test_seven_billion_weights_take_no_memory() -> None:
 
 
 DIGEST = """
-import torch
-from tests.unit.importers.test_torch_export import ConvNet, IMAGES, capture
+from loadmaster.importers.torch_export import capture
+from tests.unit.importers.torch_models import IMAGES, ConvNet
 print(capture(ConvNet(True), (IMAGES,), training=True).digest)
 """
 
@@ -482,6 +234,36 @@ def test_inputs_that_do_not_fit_are_refused_with_the_module() -> None:
         capture(Mlp(), {"y": torch.ones(8, 16)}, training=True)
     with pytest.raises(ImportFailed, match="NoneType"):
         capture(Mlp(), None, training=True)
+
+
+class Chooses(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_what_has_no_known_cost_is_refused() -> None:
+    with pytest.raises(ImportFailed, match="'cond' is not an op of torch"):
+        capture(Chooses(), (torch.ones(4),), training=False)
+    with pytest.raises(ImportFailed, match="sparse=False"):
+        capture(nn.Embedding(10, 4, sparse=True), (WORDS % 10,), training=True)
+    with pytest.raises(ImportFailed, match="plain"):
+        capture(torch.jit.trace(nn.ReLU(), torch.ones(4)), (torch.ones(4),), training=False)
+
+
+def test_a_recurrent_layer_is_unrolled_with_or_without_gradient() -> None:
+    lstm, x = nn.LSTM(4, 5), torch.ones(3, 2, 4)
+    for training in (False, True):
+        graph = capture(lstm, (x,), training=training)
+        # All steps of the input at once, then the hidden state of each step.
+        flops = [int(graph.flops[op]) for op in ops(graph, "aten.addmm")]
+        assert flops == [2 * 3 * 2 * 4 * 20, *[2 * 2 * 5 * 20] * 3]
+
+
+def test_what_torch_compile_returns_is_captured_as_the_module_inside() -> None:
+    model = Mlp()
+    inside = capture(model, (torch.ones(8, 16),), training=True)
+    assert capture(torch.compile(model), (torch.ones(8, 16),), training=True).digest == inside.digest
 
 
 def test_what_cannot_be_trained_is_refused() -> None:

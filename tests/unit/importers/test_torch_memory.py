@@ -17,7 +17,7 @@ from loadmaster.graph import OUTPUT, Graph  # noqa: E402
 from loadmaster.importers.torch_graph import graph_of  # noqa: E402
 from loadmaster.importers.torch_origin import Origins  # noqa: E402
 from loadmaster.importers.torch_step import trace_step  # noqa: E402
-from tests.unit.importers.test_torch_export import IMAGES, WORDS, ConvNet, Mlp, Transformer  # noqa: E402
+from tests.unit.importers.torch_models import IMAGES, WORDS, ConvNet, Mlp, Transformer  # noqa: E402
 
 
 class Meter(TorchDispatchMode):
@@ -41,7 +41,7 @@ class Meter(TorchDispatchMode):
 
 
 def predicted_peak(graph: Graph) -> int:
-    """Of what ops make, in the graph's own order: from the start of the op that makes it to the end of its last reader."""
+    """Of what ops make, in the graph's own order: from the start of its maker to the end of its last reader."""
     last = {}
     for op in range(graph.num_ops):
         for tensor in (*graph.reads_of(op), *graph.makes_of(op)):
@@ -67,6 +67,11 @@ MODELS = {
 }
 
 
+# Traced twice, batch norm makes new statistics (two of 8 floats, one count) that are copied at the end of the run; the
+# graph writes them in place at once.
+COPIED_BYTES = {("in place", True): 2 * 8 * 4 + 8}
+
+
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_peak_in_program_order_is_that_of_a_real_run(name: str, training: bool) -> None:
@@ -77,7 +82,7 @@ def test_peak_in_program_order_is_that_of_a_real_run(name: str, training: bool) 
     with Meter([*given, example]) as meter, torch.no_grad():
         fx.Interpreter(trace.module).run(*given, example)
     graph = graph_of(trace, "adam", name)
-    assert predicted_peak(graph) == meter.peak > 0
+    assert predicted_peak(graph) == meter.peak - COPIED_BYTES.get((name, training), 0) > 0
 
 
 def test_a_traced_step_computes_what_the_module_and_torch_compute() -> None:

@@ -56,7 +56,7 @@ def _lines(path: Path) -> Iterator[tuple[Any, str]]:
     number = 0
     try:
         with _open(path) as file:
-            for number, line in enumerate(file, 1):  # noqa: B007
+            for number, line in enumerate(file, 1):
                 if line.strip():
                     yield parse_json(line, f"{path}, line {number}"), f"{path}, line {number}"
     except _DAMAGE as error:
@@ -149,7 +149,9 @@ def shown(value: Any) -> str:
     """A value for an error message: short, whatever it is."""
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
-    text = {True: "true", False: "false"}[value] if isinstance(value, bool) else "null" if value is None else repr(value)
+    text = (
+        {True: "true", False: "false"}[value] if isinstance(value, bool) else "null" if value is None else repr(value)
+    )
     return text if len(text) <= 40 else f"{text[:30]}… ({len(text)} characters)"
 
 
@@ -173,7 +175,7 @@ class Row:
 
     def any(self, key: str) -> Any:
         if key not in self.data:
-            raise self.error(f"'{key}' is missing", self.where, f"add \"{key}\"")
+            raise self.error(f"'{key}' is missing", self.where, f'add "{key}"')
         return self.data[key]
 
     def text(self, key: str, default: str | None = None) -> str:
@@ -207,4 +209,3 @@ def unknown_key(data: Mapping[str, Any], known: Set[str], where: str, error: typ
     key = min(data.keys() - known)
     fix = UnknownName.among("key", key, known).fix
     return error(f"there is no key '{shown(key)[1:-1]}' in this format", where, fix)
-

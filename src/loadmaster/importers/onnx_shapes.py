@@ -1,0 +1,272 @@
+"""Sizes of every tensor of an ONNX model: unknown dimensions bound, shapes inferred, small constants computed."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper, shape_inference
+
+from loadmaster.errors import ImportFailed
+
+Array = NDArray[Any]
+
+SMALL = 4096  # elements of a constant that may be a shape, a list of axes or a number of trips
+
+_BITS = {"STRING": 64, "BOOL": 8, "FLOAT": 32, "DOUBLE": 64, "COMPLEX64": 64, "COMPLEX128": 128}
+_DTYPES = {"FLOAT": "float32", "DOUBLE": "float64"}
+_SUBGRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Element type and shape of a tensor."""
+
+    elem_type: int
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return -(-self.elements * _bits(self.elem_type) // 8)
+
+    @property
+    def dtype(self) -> str:
+        name = TensorProto.DataType.Name(self.elem_type)
+        return _DTYPES.get(name, name.lower())
+
+
+def _bits(elem_type: int) -> int:
+    """Of one element. The digits of a name are its size, those of a small float its parts: FLOAT8E4M3FN has 8 bits."""
+    name = TensorProto.DataType.Name(elem_type)
+    if name in _BITS:
+        return _BITS[name]
+    digits = name.removeprefix("B").lstrip("UINTFLOA").partition("E")[0]
+    return int(digits or 0)
+
+
+def known_of(kind: TypeProto) -> Known | None:
+    """None when a dimension, the rank or the element type is unknown."""
+    if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
+        return None
+    elem_type, dims = kind.tensor_type.elem_type, kind.tensor_type.shape.dim
+    named = elem_type in TensorProto.DataType.values() and elem_type != TensorProto.UNDEFINED
+    if not named or not all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims):
+        return None
+    return Known(elem_type, tuple(dim.dim_value for dim in dims))
+
+
+def bodies_of(node: NodeProto) -> list[onnx.GraphProto]:
+    graphs = [
+        [a.g] if a.type == onnx.AttributeProto.GRAPH else list(a.graphs) for a in node.attribute if a.type in _SUBGRAPHS
+    ]
+    return [graph for several in graphs for graph in several]
+
+
+def attributes(node: NodeProto) -> dict[str, Any]:
+    """Its plain attributes by name."""
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute if a.type not in _SUBGRAPHS}
+
+
+def reads_of(node: NodeProto) -> list[str]:
+    """What it needs of the graph it stands in, each once."""
+    names = [name for name in node.input if name]
+    for body in bodies_of(node):
+        own = {value.name for value in body.input} | {weight.name for weight in body.initializer}
+        for inner in body.node:
+            names += [name for name in reads_of(inner) if name not in own]
+            own.update(inner.output)
+        names += [value.name for value in body.output if value.name not in own]
+    return list(dict.fromkeys(names))
+
+
+def lean(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy without the data of large weights: sizes are all that is wanted, and protobuf stops at 2 GiB."""
+    copy = onnx.ModelProto(ir_version=model.ir_version)
+    copy.opset_import.extend(model.opset_import)
+    copy.functions.extend(model.functions)
+    graph = model.graph
+    copy.graph.name = graph.name or "onnx"
+    for field in ("node", "input", "output", "value_info"):
+        getattr(copy.graph, field).extend(getattr(graph, field))
+    for weight in graph.initializer:
+        if math.prod(weight.dims) <= SMALL:
+            copy.graph.initializer.append(weight)
+        else:
+            copy.graph.initializer.add(name=weight.name, dims=weight.dims, data_type=weight.data_type)
+    for sparse in graph.sparse_initializer:
+        copy.graph.initializer.add(name=sparse.values.name, dims=sparse.dims, data_type=sparse.values.data_type)
+    return copy
+
+
+def bind_dims(model: onnx.ModelProto, dims: Mapping[str, int], name: str) -> None:
+    """Gives every unknown dimension of the inputs its number; a batch is 1 unless `dims` says otherwise."""
+    given, weights = dict(dims), {weight.name for weight in model.graph.initializer}
+    assumed: dict[str, int] = {}
+    for value in model.graph.input:
+        if value.name not in weights:
+            for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+                if not dim.HasField("dim_value") or dim.dim_value < 0:
+                    label = dim.dim_param or f"{value.name}_{axis}"
+                    if label not in given and label not in assumed:
+                        assumed[label] = _assume(label, axis, value.name, name)
+                    dim.dim_value = given.get(label, assumed.get(label, 1))
+    if assumed:
+        said = ", ".join(f"{label} = {size}" for label, size in assumed.items())
+        warnings.warn(f"{name}: assumed {said}; pass dims={{…}} for another size", stacklevel=5)
+    for value in (*model.graph.output, *model.graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in given or dim.dim_param in assumed:
+                dim.dim_value = given.get(dim.dim_param, assumed.get(dim.dim_param, 1))
+            elif not dim.HasField("dim_value"):
+                dim.ClearField("dim_param")
+
+
+def _assume(label: str, axis: int, tensor: str, name: str) -> int:
+    if axis == 0 or "batch" in label.lower():
+        return 1
+    what = f"dimension {axis} ('{label}') of input '{tensor}' has no size"
+    raise ImportFailed(what, name, f"pass dims={{'{label}': …}}, or write {name}.onnx#{label}=…")
+
+
+def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with functions inlined and the shapes that onnx itself can infer."""
+    try:
+        if model.functions:
+            import onnx.inliner
+
+            model = onnx.inliner.inline_local_functions(model)
+        return shape_inference.infer_shapes(model, data_prop=True)
+    except (shape_inference.InferenceError, RuntimeError, ValueError):
+        return model  # what is missing is inferred op by op, and the error names the op
+
+
+class Scope:
+    """What is known of the tensors of a graph, or of a body inside one, while its ops are walked in order."""
+
+    def __init__(
+        self, graph: onnx.GraphProto, opsets: Sequence[onnx.OperatorSetIdProto], outer: Scope | None = None
+    ) -> None:
+        self.opsets, self.outer = opsets, outer
+        self.known: dict[str, Known] = dict(outer.known) if outer else {}
+        self.value: dict[str, Array] = dict(outer.value) if outer else {}
+        self.constant: set[str] = set(outer.constant) if outer else set()
+        self.version = {opset.domain or "ai.onnx": opset.version for opset in opsets}
+        values = (*graph.value_info, *graph.output)
+        self.declared = {value.name: known for value in values if (known := known_of(value.type))}
+        # Constants are computed only where a size depends on one: it is slow.
+        self.wanted = {name for node in graph.node for name in reads_of(node)} | {value.name for value in graph.output}
+        made = {name for node in graph.node for name in node.output}
+        self.computes = not (self.wanted & made) <= self.declared.keys() or any(bodies_of(node) for node in graph.node)
+        for weight in graph.initializer:
+            self.known[weight.name] = Known(weight.data_type, tuple(weight.dims))
+            self.constant.add(weight.name)
+            self._keep_value(weight)
+
+    def _keep_value(self, weight: TensorProto) -> None:
+        if math.prod(weight.dims) <= SMALL and weight.data_location != TensorProto.EXTERNAL:
+            with suppress(ValueError, TypeError):  # damaged data matters only where a shape depends on it
+                self.value[weight.name] = numpy_helper.to_array(weight)
+
+    def add(self, node: NodeProto, made: Mapping[str, Known]) -> None:
+        self.known.update(made)
+        if self.is_constant(node):
+            self.constant.update(made)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """The inputs of a body hide what has the same name around it."""
+        for name in names:
+            self.known.pop(name, None)
+            self.value.pop(name, None)
+            self.constant.discard(name)
+
+    def is_constant(self, node: NodeProto) -> bool:
+        """Whether its results are the same in every step: every runtime computes them beforehand."""
+        if node.op_type in ("Constant", "Shape", "Size"):
+            return True
+        if node.op_type in _FRESH or bodies_of(node):
+            return False
+        inputs = [name for name in node.input if name]
+        return bool(inputs) and all(name in self.constant for name in inputs)
+
+    def infer(self, node: NodeProto) -> dict[str, Known]:
+        """Outputs by name, as far as they are known: declared, computed, or inferred from the inputs."""
+        names = [name for name in node.output if name]
+        found = {name: self.declared[name] for name in names if name in self.declared}
+        for name, value in (self._evaluate(node) if self.computes else {}).items():
+            self.value[name] = value
+            found[name] = Known(helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        if len(found) < len(names):
+            found = {**self._ask_schema(node), **found}
+        return found
+
+    def _ask_schema(self, node: NodeProto) -> dict[str, Known]:
+        domain = node.domain if node.domain != "ai.onnx" else ""
+        kinds = {
+            name: helper.make_tensor_type_proto(self.known[name].elem_type, self.known[name].shape)
+            for name in node.input
+            if name in self.known
+        }
+        data = {name: numpy_helper.from_array(self.value[name], name) for name in node.input if name in self.value}
+        try:
+            schema = onnx.defs.get_schema(node.op_type, self.version.get(domain or "ai.onnx", 1), domain)
+            outputs = shape_inference.infer_node_outputs(schema, node, kinds, data, opset_imports=list(self.opsets))
+        except (onnx.defs.SchemaError, shape_inference.InferenceError, RuntimeError, KeyError, ValueError, TypeError):
+            return {}
+        return {name: known for name, kind in outputs.items() if (known := known_of(kind))}
+
+    def _evaluate(self, node: NodeProto) -> dict[str, Array]:
+        """Results of an op whose operands are small constants, or a shape; empty when they are not."""
+        inputs = [name for name in node.input if name]
+        if node.op_type in ("Shape", "Size") and len(inputs) == 1 and inputs[0] in self.known:
+            return {node.output[0]: _shape_value(node, self.known[inputs[0]])}
+        small = self.is_constant(node) and all(name in self.value for name in inputs)
+        if not small or node.domain not in ("", "ai.onnx") or self._is_large(node):
+            return {}
+        return _run(node, {name: self.value[name] for name in inputs}, self.opsets)
+
+    def _is_large(self, node: NodeProto) -> bool:
+        """A small constant may ask for a large result, as ConstantOfShape does."""
+        if node.op_type == "Constant":
+            return any(math.prod(a.t.dims) > SMALL for a in node.attribute if a.HasField("t"))
+        sizes = [known.elements for name, known in self._ask_schema(node).items()]
+        return not sizes or max(sizes) > SMALL
+
+
+# Random or stateful, or kept by runtimes as they are: weights stay packed until they are used.
+_FRESH = {
+    "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout",
+    "DequantizeLinear",
+}  # fmt: skip
+
+
+def _shape_value(node: NodeProto, known: Known) -> Array:
+    if node.op_type == "Size":
+        return np.array(known.elements, np.int64)
+    bounds = attributes(node)
+    return np.array(known.shape[bounds.get("start", 0) : bounds.get("end")], np.int64)
+
+
+def _run(node: NodeProto, values: Mapping[str, Array], opsets: Iterable[onnx.OperatorSetIdProto]) -> dict[str, Array]:
+    from onnx.reference import ReferenceEvaluator
+
+    def typed(name: str) -> onnx.ValueInfoProto:
+        return helper.make_value_info(name, TypeProto())
+
+    names = [name for name in node.output if name]
+    graph = helper.make_graph([node], "constant", [typed(name) for name in values], [typed(name) for name in names])
+    try:
+        results = ReferenceEvaluator(helper.make_model(graph, opset_imports=list(opsets))).run(None, dict(values))
+    except Exception:  # anything may go wrong in an op of someone else's model; then its value is just not known
+        return {}
+    return {name: result for name, result in zip(names, results, strict=True) if isinstance(result, np.ndarray)}

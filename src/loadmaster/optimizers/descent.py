@@ -1,0 +1,172 @@
+"""Local search and simulated annealing over placement and order."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from loadmaster.columns import Ints, inverse, ints
+from loadmaster.optimizers import _moves
+from loadmaster.optimizers.grouping import grouping
+from loadmaster.optimizers.list_schedulers import Heft
+from loadmaster.optimizers.simple import allowed
+from loadmaster.plan import Plan
+from loadmaster.problem import Problem
+from loadmaster.search import Optimizer, Score, Search
+from loadmaster.simulate import Lift, coarse, layout, simulate, spread
+
+# How often each kind of move is tried: window, scope, slice, neighbour, border, swap, shift, beside, critical.
+STEP_TIME = (4.0, 3.0, 3.0, 2.0, 4.0, 1.0, 4.0, 2.0, 0.5)
+PEAK_MEMORY = (4.0, 2.0, 2.0, 2.0, 4.0, 1.0, 6.0, 4.0, 0.0)
+ROUND = 64  # moves of each chain between two looks at the budget, where answers must not depend on the clock
+
+
+@dataclass(frozen=True)
+class Anneal:
+    """Simulated annealing (Kirkpatrick, Gelatt and Vecchi, 1983) over placement and order.
+
+    Moves act on windows of the program with the backward ops that belong to them, on module scopes, on readers of one
+    weight and on single ops. Two chains walk side by side and go on from the better one.
+
+    Differs from the paper: starts from another optimizer's plan, not from a random one.
+    """
+
+    start: Optimizer = field(default_factory=Heft)
+    heat: float = 0.02  # first temperature, as a share of the value
+    cold: float = 1e-4  # last temperature
+    chains: int = 2
+    follow: float = 0.5  # chance that ranks follow the critical path after a change of placement
+
+    def optimize(self, search: Search) -> Plan:
+        plan = self.start.optimize(search)
+        return improve(search, plan, self.heat, self.cold, self.chains, self.follow)
+
+
+@dataclass(frozen=True)
+class LocalSearch:
+    """Takes a move whenever it does not make the plan worse."""
+
+    start: Optimizer = field(default_factory=Heft)
+    chains: int = 2
+    follow: float = 0.5
+
+    def optimize(self, search: Search) -> Plan:
+        plan = self.start.optimize(search)
+        return improve(search, plan, 0.0, 0.0, self.chains, self.follow)
+
+
+def improve(search: Search, plan: Plan, heat: float, cold: float, chains: int = 2, follow: float = 0.5) -> Plan:
+    """Walks from the plan until the budget is spent; returns the best plan met. Kernels stay as the plan has them."""
+    problem = coarse(search.problem, plan.kernel) if plan.fuses else search.problem
+    lift = Lift.of(search.problem, problem, plan.kernel)
+    walkers = Walkers(problem, lift.down(plan.device), _spread_ranks(search.problem, plan, lift), chains, search)
+    walkers.walk(heat, cold, follow, lambda device, rank: Plan.of(search.problem, lift.up(device), lift.up(rank), plan.kernel))
+    return search.best if search.best is not None else plan
+
+
+def _spread_ranks(problem: Problem, plan: Plan, lift: Lift) -> Ints:
+    """Ranks in the order of dispatch, spread over the whole scale so that there is room between them."""
+    turn = lift.lowest(simulate(problem, plan).turn)
+    place = np.argsort(np.argsort(turn, kind="stable"), kind="stable")
+    return ints(place * (_moves.TOP_RANK // max(1, len(place))))
+
+
+class Walkers:
+    """A few annealing chains on one problem, kept between rounds."""
+
+    def __init__(self, problem: Problem, device: Ints, rank: Ints, chains: int, search: Search) -> None:
+        self.problem, self.search = problem, search
+        self.layout, self.ground = layout(problem), ground_of(problem)
+        self.weights = np.array(STEP_TIME if problem.objective == "step-time" else PEAK_MEMORY)
+        self.chains = [self._chain(device, rank, int(search.rng.integers(1, 2**62))) for _ in range(max(1, chains))]
+
+    def _chain(self, device: Ints, rank: Ints, seed: int) -> _moves.Chain:
+        place, order = device.astype(np.int32), rank.astype(np.int32)
+        random = np.array([seed, seed ^ 0x9E3779B97F4A7C15], np.uint64)
+        tallies = (np.zeros(_moves.KINDS, np.int64), np.zeros(_moves.KINDS, np.int64))
+        return _moves.Chain(place, order, place.copy(), order.copy(), np.full(4, np.iinfo(np.int64).max), random, *tallies)
+
+    def walk(self, heat: float, cold: float, follow: float, plan_of: object) -> None:
+        """Rounds of moves until the budget is spent, cooling as it goes."""
+        assert callable(plan_of)
+        search = self.search
+        begun, used = search.progress, search.progress
+        steps = 8
+        self._measure_start(plan_of)
+        while not search.spent:
+            before, clock = used, time.perf_counter()
+            steps = min(steps, -(-search.room // len(self.chains)))
+            self._round(steps, self._heat(heat, cold, begun, before), follow)
+            search.count(min(search.room, steps * len(self.chains)))
+            self._share(plan_of)
+            used = search.progress
+            steps = ROUND if search.counts_simulations else self._next_steps(steps, time.perf_counter() - clock)
+
+    def _heat(self, heat: float, cold: float, begun: float, now: float) -> float:
+        if heat <= 0:
+            return 0.0
+        share = (now - begun) / max(1e-9, 1 - begun)
+        return float(heat * (cold / heat) ** share)
+
+    def _next_steps(self, steps: int, seconds: float) -> int:
+        """As many as a fiftieth of the time that is left allows, at most a tenth of a second."""
+        goal = min(0.1, max(0.002, self.search.seconds_left / 50))
+        return int(np.clip(steps * goal / max(seconds, 1e-6), 1, 8 * steps))
+
+    def _measure_start(self, plan_of: object) -> None:
+        """Scores the start once; every chain stands there."""
+        assert callable(plan_of)
+        first = self.chains[0]
+        score = self.search.score(plan_of(ints(first.place), ints(first.rank)))
+        for chain in self.chains:
+            chain.score[:] = (*score, *score)
+
+    def _round(self, steps: int, heat: float, follow: float) -> None:
+        def part(low: int, high: int) -> None:
+            for chain in self.chains[low:high]:
+                _moves.walk(self.layout, self.ground, chain, self.weights, steps, heat, heat, follow)
+
+        spread(part, len(self.chains), len(self.chains))
+
+    def _share(self, plan_of: object) -> None:
+        """The best of all chains is kept, and a chain that has fallen far behind goes on from it."""
+        assert callable(plan_of)
+        best = min(self.chains, key=lambda chain: (chain.score[2], chain.score[3]))
+        score = Score(int(best.score[2]), int(best.score[3]))
+        if score < self.search.best_score:
+            self.search.offer(plan_of(ints(best.best_place), ints(best.best_rank)), score)
+        for chain in self.chains:
+            behind = (chain.score[0], chain.score[1] * 0.97) > (best.score[2], best.score[3])
+            if behind:
+                chain.place[:], chain.rank[:] = best.best_place, best.best_rank
+                chain.score[:2] = best.score[2:]
+
+
+def ground_of(problem: Problem) -> _moves.Ground:
+    """What moves need to know of the problem."""
+    graph, groups = problem.graph, grouping(problem)
+    mirror_place = np.empty(problem.num_ops, np.int64)
+    mirror_place[groups.by_mirror] = np.arange(problem.num_ops)
+    members = np.flatnonzero(graph.colocate >= 0)
+    mate_start, mates = inverse(ints(np.arange(len(members) + 1)), ints(graph.colocate[members]), int(graph.colocate.max(initial=-1)) + 1)
+    return _moves.Ground(
+        graph.read_start,
+        graph.reads,
+        graph.producer,
+        graph.after_start,
+        graph.after,
+        problem.send_ns.reshape(len(problem.send_ns), -1) if problem.send_ns.size else ints(np.zeros((graph.num_tensors, 1))),
+        problem.send_class,
+        groups.start,
+        groups.ops,
+        groups.by_mirror,
+        mirror_place,
+        graph.colocate,
+        mate_start,
+        ints(members[mates]),
+        np.ascontiguousarray(allowed(problem)),
+        problem.memory_bytes,
+        problem.objective == "step-time",
+    )

@@ -1,0 +1,177 @@
+"""Tables and progress for a terminal; plain text when piped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from loadmaster.problem import Problem
+from loadmaster.report.inspection import Inspection
+from loadmaster.report.summary import best_of
+from loadmaster.report.units import count_text, percent_text, size_text, sizes_text, time_text
+from loadmaster.search import WORST, Result, Search
+
+PIPED_WIDTH = 160  # wide enough that no cell is cut when nobody looks at a window
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Coloured on a terminal unless NO_COLOR is set, plain elsewhere."""
+    screen = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    if not screen.is_terminal and "COLUMNS" not in os.environ:
+        screen = Console(stderr=stderr, highlight=False, width=PIPED_WIDTH)
+    return screen
+
+
+def _table(*columns: tuple[str, bool]) -> Table:
+    """A table with a line under its head; each column is (title, is a number)."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for title, number in columns:
+        table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number)
+    return table
+
+
+def problem_line(problem: Problem, choice: str = "") -> Text:
+    """What is planned, where; `choice` says why that cluster was taken when nobody asked for it."""
+    source = problem.source
+    memory = sorted({int(size) for size in problem.memory_bytes}, reverse=True)
+    each = " or ".join(size_text(size) for size in memory[:3])
+    devices = f"{problem.num_devices} device{'s' if problem.num_devices > 1 else ''} of {each}"
+    views = f" ({problem.num_ops:,} to plan, the rest are views)" if problem.num_ops < source.num_ops else ""
+    text = Text.assemble((source.name, "bold"), f": {source.num_ops:,} ops{views}, {source.num_tensors:,} tensors")
+    text.append(f"\non {problem.cluster.name}: {devices}{choice}")
+    return text
+
+
+def methods_table(rows: Sequence[tuple[str, Result]]) -> Table:
+    """One line per method; speed-ups are over the row called one-device, where there is one."""
+    table = _table(
+        ("method", False),
+        ("step", True),
+        ("speed-up", True),
+        ("peak per device", True),
+        ("fits", False),
+        ("lower bound", True),
+        ("gap", True),
+    )
+    alone = next((result.timeline.step_ns for name, result in rows if name == "one-device"), None)
+    best = best_of([result for _, result in rows])
+    for name, result in rows:
+        table.add_row(*_method_cells(name, result, alone), style="bold" if result is best and len(rows) > 1 else "")
+    return table
+
+
+def _method_cells(name: str, result: Result, alone: int | None) -> list[str | Text]:
+    line, by_time = result.timeline, result.problem.objective == "step-time"
+    fits = Text("yes", "green") if result.fits else Text(f"no, {size_text(line.over_bytes)} over", "red")
+    return [
+        name,
+        time_text(line.step_ns),
+        f"{alone / line.step_ns:.2f}x" if alone is not None and line.step_ns else "-",
+        sizes_text([int(peak) for peak in line.peak_bytes]),
+        fits,
+        (time_text if by_time else size_text)(result.lower_bound),
+        percent_text(result.gap),
+    ]
+
+
+def verdict(rows: Sequence[tuple[str, Result]]) -> str:
+    """The best row in words, beside one device and the expert."""
+    best = best_of([result for _, result in rows])
+    name = next(name for name, result in rows if result is best)
+    others = [(label, dict(rows).get(label)) for label in ("one-device", "expert")]
+    words = [_against(best, label, other) for label, other in others if other is not None and other is not best]
+    tail = f" ({', '.join(words)})" if words else ""
+    shown = time_text(best.value) if best.problem.objective == "step-time" else size_text(best.value)
+    goal = "a step" if best.problem.objective == "step-time" else "at most, on any device"
+    work = f"{best.simulations:,} simulation{'s' if best.simulations > 1 else ''} in {best.seconds:.1f} s"
+    return f"best: {name}, {shown} {goal}{tail}; {work}"
+
+
+def _against(best: Result, label: str, other: Result) -> str:
+    ratio = other.value / best.value if best.value else 1.0
+    return f"{ratio:.2f}x better than {label}" + ("" if other.fits else ", which does not fit")
+
+
+def inspection_view(problem: Problem, found: Inspection) -> list[Table]:
+    """Facts, then time by kind of op, then the largest tensors."""
+    return [_facts(problem, found), _kinds(found), _tensors(found)]
+
+
+def _facts(problem: Problem, found: Inspection) -> Table:
+    source = problem.source
+    table = Table.grid(padding=(0, 2))
+    path = f"{time_text(found.critical_path_ns)} over {found.critical_path_ops:,} ops"
+    for label, text in (
+        ("graph", f"{source.name}, digest {source.digest}"),
+        ("ops", f"{found.ops:,}, of which {found.views:,} views"),
+        ("tensors", f"{found.tensors:,}"),
+        ("arithmetic", count_text(found.flops, "FLOP")),
+        ("memory traffic", size_text(found.bytes_moved)),
+        *((f"{role} bytes", size_text(nbytes)) for role, nbytes in found.bytes_by_role.items()),
+        (f"work on {found.cluster}", time_text(found.work_ns)),
+        ("critical path", path),
+        ("work / critical path", f"{found.parallelism:.2f}"),
+    ):
+        table.add_row(label, text)
+    return table
+
+
+def _kinds(found: Inspection) -> Table:
+    table = _table(("kind of op", False), ("ops", True), ("arithmetic", True), ("time", True), ("share", True))
+    for kind in found.kinds:
+        share = f"{100 * kind.time_ns / max(1, found.work_ns):.1f} %"
+        table.add_row(kind.kind, f"{kind.ops:,}", count_text(kind.flops, "FLOP"), time_text(kind.time_ns), share)
+    return table
+
+
+def _tensors(found: Inspection) -> Table:
+    table = _table(("largest tensors", False), ("bytes", True), ("role", False), ("shape", False), ("made by", False))
+    for tensor in found.largest_tensors:
+        shape = "" if tensor.shape is None else " x ".join(map(str, tensor.shape))
+        table.add_row(tensor.name, size_text(tensor.nbytes), tensor.role, shape, tensor.made_by or "-")
+    return table
+
+
+def names_table(rows: Sequence[Mapping[str, Any]], numbers: frozenset[str] = frozenset()) -> Table:
+    """Rows of equal keys, which are the titles."""
+    table = _table(*((title, title in numbers) for title in rows[0]))
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    return table
+
+
+@contextmanager
+def solving(label: str) -> Iterator[Callable[[Search], None]]:
+    """Shows how a search goes, on stderr; silent when that is no terminal. Gives the listener for `solve`."""
+    screen = console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
+        task = progress.add_task(label, total=1.0, state="starting")
+
+        def listen(search: Search) -> None:
+            progress.update(task, completed=search.progress, state=_state(search))
+
+        yield listen
+
+
+def _state(search: Search) -> str:
+    parts = [f"{search.simulations:,} simulations"]
+    if search.best_score != WORST:
+        over, value = search.best_score
+        shown = time_text(value) if search.problem.objective == "step-time" else size_text(value)
+        parts.insert(0, f"best {shown}" if not over else f"best is {size_text(over)} over")
+    return ", ".join([*parts, search.note] if search.note else parts)

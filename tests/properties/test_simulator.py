@@ -1,0 +1,177 @@
+"""The compiled simulator against the slow reference, and what must not change a timeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadmaster.columns import ints
+from loadmaster.plan import Plan, check
+from loadmaster.problem import Problem, fuse
+from loadmaster.simulate import Timeline, settle, simulate, simulate_many
+from tests.reference import judge
+from tests.strategies import equal_problems, is_acyclic, kernels, plans, problems
+
+
+def sends_of(line: Timeline) -> list[tuple[int, ...]]:
+    columns = (line.send_tensor, line.send_src, line.send_dst, line.send_start_ns, line.send_end_ns)
+    return sorted(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def assert_equal_to_reference(problem: Problem, plan: Plan) -> None:
+    line, judged = simulate(problem, plan), judge(problem, plan)
+    assert line.start_ns.tolist() == judged.start
+    assert line.end_ns.tolist() == judged.end
+    assert line.step_ns == judged.step_ns
+    assert sends_of(line) == judged.sends
+    for device in range(problem.num_devices):
+        ns, held = line.curve(device)
+        assert list(zip(ns.tolist(), held.tolist(), strict=True)) == judged.curve(device)
+    assert line.peak_bytes.tolist() == judged.peak
+    assert line.over_bytes == judged.over_bytes
+
+
+def assert_same(one: Timeline, other: Timeline) -> None:
+    assert one.step_ns == other.step_ns
+    assert one.start_ns.tolist() == other.start_ns.tolist()
+    assert one.end_ns.tolist() == other.end_ns.tolist()
+    assert sends_of(one) == sends_of(other)
+    assert one.peak_bytes.tolist() == other.peak_bytes.tolist()
+    assert one.over_bytes == other.over_bytes
+    assert one.curve_start.tolist() == other.curve_start.tolist()
+    assert one.curve_ns.tolist() == other.curve_ns.tolist()
+    assert one.curve_bytes.tolist() == other.curve_bytes.tolist()
+
+
+@settings(max_examples=1000)
+@given(st.data())
+def test_compiled_equals_reference(data: st.DataObject) -> None:
+    problem = data.draw(problems())
+    plan = data.draw(plans(problem))
+    check(plan, problem)
+    assert_equal_to_reference(problem, plan)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_compiled_equals_reference_on_larger_graphs(data: st.DataObject) -> None:
+    problem = data.draw(problems(min_ops=10))
+    assert_equal_to_reference(problem, data.draw(plans(problem)))
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_settled_plan_gives_the_same_timeline(data: st.DataObject) -> None:
+    problem = data.draw(problems())
+    plan = data.draw(plans(problem))
+    line = simulate(problem, plan)
+    settled = settle(problem, plan, line)
+    check(settled, problem)
+    assert_same(simulate(problem, settled), line)
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_settled_ranks_follow_the_starts(data: st.DataObject) -> None:
+    problem = data.draw(problems())
+    plan = data.draw(plans(problem))
+    line = simulate(problem, plan)
+    settled = settle(problem, plan, line)
+    by_rank = np.argsort(settled.rank, kind="stable")
+    assert (np.diff(line.start_ns[by_rank]) >= 0).all()
+    kernels_of = {(int(rank), int(kernel)) for rank, kernel in zip(settled.rank, settled.kernel, strict=True)}
+    assert len(kernels_of) == plan.num_kernels == len({rank for rank, _ in kernels_of})
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_relabelling_equal_devices_relabels_the_result(data: st.DataObject) -> None:
+    problem = data.draw(equal_problems())
+    plan = data.draw(plans(problem, ties=False, sends=False))
+    label = np.array(data.draw(st.permutations(range(problem.num_devices))))
+    line, other = simulate(problem, plan), simulate(problem, replace(plan, device=ints(label[plan.device])))
+    assert other.step_ns == line.step_ns
+    assert other.start_ns.tolist() == line.start_ns.tolist()
+    assert other.peak_bytes[label].tolist() == line.peak_bytes.tolist()
+    moved = [(t, int(label[src]), int(label[dst]), start, end) for t, src, dst, start, end in sends_of(line)]
+    assert sends_of(other) == sorted(moved)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_fusing_all_is_one_kernel(data: st.DataObject) -> None:
+    problem = data.draw(problems(plain=True))
+    everything = np.zeros(problem.num_ops, np.int64)
+    device = data.draw(st.integers(0, problem.num_devices - 1))
+    plan = Plan.of(problem, everything + device, kernel=everything)
+    if (problem.graph.colocate >= 0).all() or is_acyclic(problem, everything):
+        check(plan, problem)
+    line = simulate(problem, plan)
+    small = fuse(problem, ints(everything))
+    assert small.num_ops == 1
+    assert line.step_ns == small.op_ns[0, device]
+    assert line.num_sends == 0
+    assert set(line.start_ns.tolist()) == {0} and set(line.end_ns.tolist()) == {line.step_ns}
+    assert_equal_to_reference(problem, plan)
+
+
+def coarsen(small: Problem, problem: Problem, plan: Plan) -> Plan:
+    """The plan as one for the coarser problem: a kernel's device, and the lowest rank of its members."""
+    head = [int(np.flatnonzero(problem.source_ops == source)[0]) for source in small.source_ops]
+    rank = [int(plan.rank[plan.kernel == lowest].min()) for lowest in head]
+    return Plan.of(small, plan.device[head], rank)
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_fused_plan_equals_plan_of_fused_problem(data: st.DataObject) -> None:
+    problem = data.draw(problems())
+    plan = data.draw(plans(problem, sends=False))
+    small = fuse(problem, plan.kernel)
+    own = coarsen(small, problem, plan)
+    check(own, small)
+    line, coarse = simulate(problem, plan), simulate(small, own)
+    head = {int(source): index for index, source in enumerate(small.source_ops)}
+    index = [head[int(problem.source_ops[kernel])] for kernel in plan.kernel]
+    assert line.start_ns.tolist() == coarse.start_ns[index].tolist()
+    assert line.end_ns.tolist() == coarse.end_ns[index].tolist()
+    assert line.peak_bytes.tolist() == coarse.peak_bytes.tolist()
+    named = [(problem.graph.tensor_name[t], *rest) for t, *rest in sends_of(line)]
+    assert named == [(small.graph.tensor_name[t], *rest) for t, *rest in sends_of(coarse)]
+    assert_equal_to_reference(small, own)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_fusing_twice_equals_fusing_once(data: st.DataObject) -> None:
+    problem = data.draw(problems(min_ops=4))
+    first = data.draw(kernels(problem))
+    small = fuse(problem, ints(first))
+    plan = data.draw(plans(small))
+    assert_equal_to_reference(small, plan)
+
+
+@settings(max_examples=100)
+@given(st.data(), st.booleans(), st.booleans())
+def test_many_equals_one_by_one(data: st.DataObject, fused: bool, own_ranks: bool) -> None:
+    problem = data.draw(problems())
+    first = data.draw(plans(problem, fuse=fused, sends=False))
+    count = data.draw(st.integers(1, 4))
+    others = [data.draw(plans_like(problem, first)) for _ in range(count)]
+    rank = np.stack([plan.rank for plan in others]) if own_ranks else first.rank
+    scores = simulate_many(problem, np.stack([plan.device for plan in others]), rank, first.kernel)
+    for index, plan in enumerate(others):
+        line = simulate(problem, plan if own_ranks else replace(plan, rank=first.rank))
+        assert scores.step_ns[index] == line.step_ns
+        assert scores.peak_bytes[index].tolist() == line.peak_bytes.tolist()
+        assert scores.over_bytes[index] == line.over_bytes
+
+
+@st.composite
+def plans_like(draw: Any, problem: Problem, first: Plan) -> Plan:
+    """Another plan with the same kernels."""
+    return draw(plans(problem, sends=False, kernel=first.kernel))
