@@ -303,16 +303,21 @@ class Run:
 
     def _start_sends(self, now: int, number: int) -> None:
         world = self.world
-        for send in sorted(world.sends, key=world.send_order):
-            busy = {world.channel(other) for other in self._running_sends()}
-            if send not in self.sends and self._is_made(send[0]) and world.channel(send) not in busy:
+        busy = {world.channel(send) for send in self._running_sends()}
+        waiting = {send for send in world.sends if send not in self.sends and self._is_made(send[0])}
+        for send in sorted(waiting, key=world.send_order):
+            if world.channel(send) not in busy:
                 self.sends[send] = Span(number, -1, now, now + world.send_ns(send))
+                busy.add(world.channel(send))
 
     def _start_kernels(self, now: int, number: int) -> None:
-        for kernel in sorted(self.world.kernels.values(), key=self.world.kernel_order):
-            busy = {self.world.kernels[other].device for other in self._running_kernels()}
-            if kernel.lowest not in self.kernels and kernel.device not in busy and self._is_ready(kernel):
+        world = self.world
+        busy = {world.kernels[kernel].device for kernel in self._running_kernels()}
+        waiting = [kernel for kernel in world.kernels.values() if kernel.lowest not in self.kernels]
+        for kernel in sorted(filter(self._is_ready, waiting), key=world.kernel_order):
+            if kernel.device not in busy:
                 self.kernels[kernel.lowest] = Span(number, -1, now, now + kernel.time_ns)
+                busy.add(kernel.device)
 
     def _is_made(self, tensor: int) -> bool:
         maker = self.world._made_by(tensor)

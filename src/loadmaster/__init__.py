@@ -77,7 +77,7 @@ _HOMES = {
     "DoesNotFit": "errors",
 }
 
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 (names only)
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

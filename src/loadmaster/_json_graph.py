@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -53,7 +53,7 @@ def _index_tensors(rows: list[Any]) -> dict[int | str, int]:
 
 def _add_tensor(builder: GraphBuilder, tensor: dict[str, Any], index: Mapping[int | str, int]) -> str:
     """Adds the tensor and returns its dtype."""
-    get = tensor.get
+    get: Callable[[str], Any] = tensor.get
     shape, dtype, alias, role = get("shape"), get("dtype"), get("alias_of"), get("role")
     well = (
         tensor.keys() <= _TENSOR_KEYS

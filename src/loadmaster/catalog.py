@@ -21,6 +21,11 @@ OPTIMIZERS: Mapping[str, str] = {
     "m-heft": "loadmaster.optimizers.list_schedulers:Heft(memory=yes)",
     "local-search": "loadmaster.optimizers.descent:LocalSearch",
     "anneal": "loadmaster.optimizers.descent:Anneal",
+    "brkga": "loadmaster.optimizers.genetic:Brkga",
+    "brkga-5k": "loadmaster.optimizers.genetic:Brkga(evaluations=5000)",
+    "tuned-brkga": "loadmaster.optimizers.genetic:TunedBrkga",
+    "memory-order": "loadmaster.optimizers.memory:MemoryOrder",
+    "anneal-order": "loadmaster.optimizers.memory:AnnealOrder",
     "best-of": "loadmaster.optimizers.simple:BestOf",
 }
 

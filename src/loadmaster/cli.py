@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json as json_text
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -14,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from loadmaster import __version__, catalog
-from loadmaster.errors import InvalidSetting, LoadmasterError, UnreadableFile
+from loadmaster import __version__
+from loadmaster import _cli_words as words
+from loadmaster.errors import LoadmasterError
 
 if TYPE_CHECKING:
-    from loadmaster.cluster import Cluster
-    from loadmaster.graph import Graph
+    from loadmaster.plan import Plan
     from loadmaster.problem import Problem
     from loadmaster.search import Budget, Result
 
@@ -29,13 +28,14 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # square brackets in help are meant as such
     epilog="Exit codes: 0 ok, 1 error, 2 wrong usage, 3 the plan does not fit in memory.",
 )
-zoo_app = typer.Typer(help="Real models to plan without bringing one.", invoke_without_command=True)
+zoo_app = typer.Typer(
+    help="Real models to plan without bringing one.", invoke_without_command=True, rich_markup_mode=None
+)
 app.add_typer(zoo_app, name="zoo")
 
-DEFAULT_SECONDS = 10.0
-DEFAULT_CLUSTER = "2xa100-nvlink"
 COMPARED = ("one-device", "expert", "heft", "etf", "greedy-fusion")
 BASELINES = ("one-device", "expert")
 
@@ -43,15 +43,23 @@ _MODEL_HELP = "zoo:NAME[/train|/infer], a .json, .json.gz or .onnx file, or pack
 _OPTIMIZER_HELP = "A name from 'loadmaster list optimizers', with settings: best-of:of=[heft,etf]."
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL_HELP, show_default=False)]
-On = Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="A preset such as 4xp100-pcie, or a JSON file.")]
+On = Annotated[
+    str | None, typer.Option("--on", metavar="CLUSTER", help="A preset such as 4xp100-pcie, or a JSON file.")
+]
 NeededOn = Annotated[str, typer.Option("--on", metavar="CLUSTER", help="A preset such as 4xp100-pcie, or a JSON file.")]
 Objective = Annotated[Literal["step-time", "peak-memory"], typer.Option("--objective", help="What to make small.")]
-MemoryLimit = Annotated[str | None, typer.Option("--memory-limit", metavar="SIZE", help="At most this per device: 16GiB.")]
+MemoryLimit = Annotated[
+    str | None, typer.Option("--memory-limit", metavar="SIZE", help="At most this per device: 16GiB.")
+]
 Seconds = Annotated[
     float | None,
-    typer.Option("--seconds", help=f"Time for each search. [default: {DEFAULT_SECONDS:g}, or no limit with --simulations]"),
+    typer.Option(
+        "--seconds", help=f"Time for each search. [default: {words.DEFAULT_SECONDS:g}, or no limit with --simulations]"
+    ),
 ]
-Simulations = Annotated[int | None, typer.Option("--simulations", help="Simulations for each search; alone, answers repeat.")]
+Simulations = Annotated[
+    int | None, typer.Option("--simulations", help="Simulations for each search; alone, answers repeat.")
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="For methods that draw random numbers.")]
 Fusion = Annotated[Literal["none", "greedy"], typer.Option("--fusion", help="Fuse ops into kernels before planning.")]
 Save = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to this JSON file.")]
@@ -111,7 +119,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _top(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Plans fusion, placement and schedule of machine-learning graphs on the devices you have."""
 
@@ -133,12 +143,12 @@ def plan(
     debug: Debug = False,
 ) -> None:
     """Plan a model: which device runs what, and in which order."""
-    budget, spec = _budget(seconds, simulations), _fused(optimizer or default_optimizer(), fusion)
-    limit = _check_settings([spec], memory_limit, save)
+    budget, spec = words.budget_of(seconds, simulations), words.fused(optimizer or words.default_optimizer(), fusion)
+    limit = words.check_settings([spec], memory_limit, save)
     problem, choice = _problem(model, on, objective, limit)
     result = _solve(problem, spec, budget, seed)
     baselines = _baselines(problem, seed)
-    misfit = _save_or_explain(result, limit, save)
+    misfit = _save_or_explain(result, limit, save, baselines)
     if json:
         from loadmaster.report.summary import plan_summary
 
@@ -163,12 +173,11 @@ def simulate(
     from loadmaster.files import load_plan
     from loadmaster.report.fit import does_not_fit
     from loadmaster.report.summary import simulation_summary
-    from loadmaster.search import replay
 
-    limit = _size(memory_limit)
+    limit = words.size_of(memory_limit)
     saved = load_plan(plan)
     problem, choice = _problem(model, on, "step-time", limit)
-    result = replay(problem, saved, plan.name)
+    result = _replay(problem, saved, plan.name)
     misfit = None if result.fits else does_not_fit(result, limit)
     if json:
         _print_json(_with_error(simulation_summary(result), misfit))
@@ -183,7 +192,8 @@ def compare(
     model: Model,
     on: On = None,
     optimizers: Annotated[
-        str | None, typer.Option("--with", metavar="A,B,C", help="Optimizers, joined with commas; each may have settings.")
+        str | None,
+        typer.Option("--with", metavar="A,B,C", help="Optimizers, joined with commas; each may have settings."),
     ] = None,
     objective: Objective = "step-time",
     memory_limit: MemoryLimit = None,
@@ -191,17 +201,19 @@ def compare(
     simulations: Simulations = None,
     seed: Seed = 0,
     fusion: Fusion = "none",
-    save: Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write the best plan to this JSON file.")] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Write the best plan to this JSON file.")
+    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Plan a model with several optimizers: same budget for each, same simulator, one table."""
     from loadmaster.report.summary import best_of, compare_summary
 
-    budget = _budget(seconds, simulations)
-    names = split_specs(optimizers) if optimizers else list(dict.fromkeys([*COMPARED, default_optimizer()]))
-    specs = [_fused(name, fusion) for name in names]
-    limit = _check_settings(specs, memory_limit, save)
+    budget = words.budget_of(seconds, simulations)
+    names = words.split_specs(optimizers) if optimizers else list(dict.fromkeys([*COMPARED, words.default_optimizer()]))
+    specs = [words.fused(name, fusion) for name in names]
+    limit = words.check_settings(specs, memory_limit, save)
     problem, choice = _problem(model, on, objective, limit)
     rows = [(spec, _solve(problem, spec, budget, seed)) for spec in specs]
     results = [result for _, result in rows]
@@ -254,136 +266,40 @@ def zoo(context: typer.Context, json: Json = False, debug: Debug = False) -> Non
 
 @_verb
 def _list_zoo(json: bool, debug: bool) -> None:
-    from loadmaster.zoo.shelf import shelf
-
-    _show_rows("models", shelf(), json)
+    _show_rows("models", words.zoo_rows(), json)
 
 
 @zoo_app.command("capture")
 @_verb
 def zoo_capture(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name from 'loadmaster zoo', with /train or /infer.")],
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where to write it. [default: NAME.json.gz]")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Where to. [default: the package itself]")
+    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Make the graph of a model in the zoo again from its source, without its weights. Needs torch."""
-    from loadmaster.files import save_graph
+    from loadmaster.files import load_graph
     from loadmaster.zoo.shelf import capture
 
     stem = name.removeprefix("zoo:")
-    target = out or Path(f"{stem.replace('/', '-')}.json.gz")
-    _check_writable(target)
     with _status(f"capturing {stem}"):
-        graph = capture(stem)
-    save_graph(graph, target)
+        file = capture(stem, out)
+        graph = load_graph(file)
     if json:
-        _print_json({"graph": {**_graph_data(graph)}, "file": str(target)})
+        facts = {"name": graph.name, "digest": graph.digest, "ops": graph.num_ops, "tensors": graph.num_tensors}
+        _print_json({"graph": facts, "file": str(file)})
     else:
-        print(f"{graph.name}: {graph.num_ops:,} ops, {graph.num_tensors:,} tensors, digest {graph.digest}, in {target}")
-
-
-def _graph_data(graph: Graph) -> dict[str, Any]:
-    return {"name": graph.name, "digest": graph.digest, "ops": graph.num_ops, "tensors": graph.num_tensors}
-
-
-# Settings
-
-
-def default_optimizer() -> str:
-    return "auto" if "auto" in catalog.OPTIMIZERS else "best-of"
-
-
-def split_specs(text: str) -> list[str]:
-    """Specs joined with commas. 'anneal:heat=0.1,start=heft,etf' is two: a setting belongs to the spec before it."""
-    from loadmaster.specs import _split
-
-    specs: list[str] = []
-    for part in _split(text):
-        head = part.partition("=")[0]
-        if "=" in part and ":" not in head and specs:
-            specs[-1] += f",{part}"
-        else:
-            specs.append(part.strip())
-    return list(dict.fromkeys(specs))
-
-
-def _fused(spec: str, fusion: str) -> str:
-    return spec if fusion == "none" else f"greedy-fusion:inner=[{spec}]"
-
-
-def _budget(seconds: float | None, simulations: int | None) -> Budget:
-    from loadmaster.search import Budget
-
-    if seconds is None and simulations is None:
-        seconds = DEFAULT_SECONDS
-    return Budget(seconds, simulations)
-
-
-def _size(text: str | None) -> int | None:
-    from loadmaster.report.units import parse_size
-
-    return None if text is None else parse_size(text, "--memory-limit")
-
-
-def _check_settings(specs: list[str], memory_limit: str | None, save: Path | None) -> int | None:
-    """Finds mistakes before any work is done; returns the memory limit in bytes."""
-    from loadmaster.specs import make_optimizer
-
-    if not specs:
-        raise InvalidSetting("no optimizer was named", "--with", "give one or more names from 'loadmaster list optimizers'")
-    for spec in specs:
-        make_optimizer(spec)
-    if save is not None:
-        _check_writable(save)
-    return _size(memory_limit)
-
-
-def _check_writable(path: Path) -> None:
-    folder = path.absolute().parent
-    if path.is_dir():
-        raise UnreadableFile(f"'{path}' is a folder", "", "give the name of a file")
-    if not folder.is_dir():
-        raise UnreadableFile(f"there is no folder '{folder}' to write '{path.name}' in", "", "make it first, or write elsewhere")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise UnreadableFile(f"'{path}' cannot be written", "", "check its permissions, or write elsewhere")
+        print(f"{graph.name}: {graph.num_ops:,} ops, {graph.num_tensors:,} tensors, digest {graph.digest}, in {file}")
 
 
 # Stages
 
 
 def _problem(model: str, on: str | None, objective: Any, memory_limit: int | None) -> tuple[Problem, str]:
-    """The priced problem, and why that cluster when nobody asked for it."""
     with _status(f"loading {model}"):
-        from loadmaster.cost import price
-        from loadmaster.importers import load
-
-        named = None if on is None else _cluster(on)
-        graph = load(model)
-        cluster, choice = (named, "") if named is not None else _default_cluster(model, graph)
-        return price(graph, cluster, objective=objective, memory_limit=memory_limit), choice
-
-
-def _cluster(name: str) -> Cluster:
-    from loadmaster.cluster import Cluster
-
-    is_file = "/" in name or name.endswith((".json", ".json.gz", ".json.xz"))
-    return Cluster.load(name) if is_file else Cluster.preset(name)
-
-
-def _default_cluster(model: str, graph: Graph) -> tuple[Cluster, str]:
-    """As many P100 as the model was planned for in its paper, where the zoo knows; else two A100."""
-    from loadmaster.cluster import Cluster
-
-    name, reason = DEFAULT_CLUSTER, "the default"
-    if model.startswith("zoo:"):
-        from loadmaster.zoo import find
-
-        if devices := find(model.removeprefix("zoo:"))[0].devices:
-            name, reason = f"{devices}xp100-pcie", "as many as its published comparison used"
-    elif graph.time_ns.shape[1] > 1:
-        name, reason = f"{graph.time_ns.shape[1]}xa100-nvlink", "one for each of its times"
-    return Cluster.preset(name), f" ({reason}; choose with --on)"
+        return words.problem_of(model, on, objective, memory_limit)
 
 
 def _solve(problem: Problem, spec: str, budget: Budget, seed: int) -> Result:
@@ -392,6 +308,17 @@ def _solve(problem: Problem, spec: str, budget: Budget, seed: int) -> Result:
 
     with solving(spec) as listener:
         return solve(problem, spec, budget, seed, listener=listener)
+
+
+def _replay(problem: Problem, plan: Plan, name: str) -> Result:
+    from loadmaster.bounds import lower_bound
+    from loadmaster.plan import check
+    from loadmaster.search import Result
+    from loadmaster.simulate import simulate
+
+    check(plan, problem)
+    bound = lower_bound(problem, fusing=plan.fuses)
+    return Result(problem, plan, simulate(problem, plan), name, 0, (), bound, simulations=1, seconds=0.0)
 
 
 def _baselines(problem: Problem, seed: int) -> dict[str, Result]:
@@ -403,12 +330,14 @@ def _baselines(problem: Problem, seed: int) -> dict[str, Result]:
 # Answers
 
 
-def _save_or_explain(result: Result, memory_limit: int | None, save: Path | None) -> LoadmasterError | None:
+def _save_or_explain(
+    result: Result, memory_limit: int | None, save: Path | None, others: Mapping[str, Result] | None = None
+) -> LoadmasterError | None:
     """Saves a plan that fits; gives the error for one that does not, which is never saved."""
     if not result.fits:
         from loadmaster.report.fit import does_not_fit
 
-        return does_not_fit(result, memory_limit)
+        return does_not_fit(result, memory_limit, others)
     if save is not None:
         from loadmaster.files import save_plan
         from loadmaster.report.summary import method_summary
@@ -439,13 +368,18 @@ def _show_methods(problem: Problem, choice: str, rows: list[tuple[str, Result]],
         screen.print(f"plan written to {saved}", soft_wrap=True)
 
 
-def _show_rows(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
+def _show_rows(what: Literal["optimizers", "clusters", "models"], rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        _print_json({title: rows})
+        _print_json({what: rows})
         return
-    from loadmaster.report.terminal import console, names_table
+    from loadmaster.report import terminal
 
-    console().print(names_table(rows))
+    tables = {
+        "optimizers": terminal.optimizers_table,
+        "clusters": terminal.clusters_table,
+        "models": terminal.zoo_table,
+    }
+    terminal.console().print(tables[what](rows))
 
 
 @contextmanager

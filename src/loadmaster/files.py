@@ -8,7 +8,16 @@ from typing import Any
 from loadmaster._json_cluster import CLUSTER_SCHEMA, cluster_from_json, cluster_to_json
 from loadmaster._json_graph import GRAPH_SCHEMA, graph_from_json, graph_to_json
 from loadmaster._json_plan import PLAN_SCHEMA, plan_from_json, plan_to_json
-from loadmaster._json_text import PathLike, Row, checked_path, read_json, read_json_lines, shown, write_json
+from loadmaster._json_text import (
+    PathLike,
+    Row,
+    checked_path,
+    read_json,
+    read_json_lines,
+    shown,
+    uncollected,
+    write_json,
+)
 from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidPlan, LoadmasterError, UnreadableFile
 from loadmaster.graph import Graph
@@ -41,9 +50,10 @@ def load_graph(path: PathLike) -> Graph:
     if ".jsonl" in found.suffixes:
         fix = "take one with load_graphs, or name its line: " + f"{found.name}#1"
         raise UnreadableFile(f"'{found}' holds many graphs, one a line", "", fix)
-    data = read_json(found)
-    _check_schema(data, GRAPH_SCHEMA, str(found), InvalidGraph)
-    return graph_from_json(data, str(found))
+    with uncollected():
+        data = read_json(found)
+        _check_schema(data, GRAPH_SCHEMA, str(found), InvalidGraph)
+        return graph_from_json(data, str(found))
 
 
 def load_graphs(path: PathLike) -> Iterator[Graph]:

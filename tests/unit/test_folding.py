@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from loadmaster.folding import fold
-from loadmaster.graph import ACTIVATION, OUTPUT, ROLES, STATE, Graph, GraphBuilder
+from loadmaster.graph import OUTPUT, ROLES, Graph, GraphBuilder
 from tests.graphs.tiny import views
 from tests.strategies import graphs
 
@@ -226,7 +226,3 @@ def test_folded_graphs_have_owners_and_updates_only(graph: Graph) -> None:
             assert folded.producer[tensor] >= 0 and folded.nbytes[tensor] == folded.nbytes[folded.owner[tensor]]
     for op in range(folded.num_ops):
         assert len(set(folded.reads_of(op).tolist())) == len(folded.reads_of(op))
-
-
-def test_roles_used_here_are_what_they_are_called() -> None:
-    assert (ROLES[ACTIVATION], ROLES[OUTPUT], ROLES[STATE]) == ("activation", "output", "state")

@@ -11,7 +11,18 @@ import pytest
 import loadmaster
 from loadmaster import errors
 
-VERBS = {"load", "price", "solve", "simulate", "simulate_many", "check", "settle", "fuse", "lower_bound", "make_optimizer"}
+VERBS = {
+    "load",
+    "price",
+    "solve",
+    "simulate",
+    "simulate_many",
+    "check",
+    "settle",
+    "fuse",
+    "lower_bound",
+    "make_optimizer",
+}
 TYPES = {"Graph", "GraphBuilder", "Cluster", "Device", "Budget", "Plan", "Problem", "Timeline", "Result"}
 ERRORS = {kind.__name__ for kind in (errors.LoadmasterError, *errors.LoadmasterError.__subclasses__())}
 
@@ -30,7 +41,11 @@ def test_each_name_is_there_and_no_module(name):
 
 def test_type_checkers_see_the_same_names_from_the_same_modules():
     tree = ast.parse(Path(loadmaster.__file__).read_text())
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("loadmaster.")]
+    imports = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("loadmaster.")
+    ]
     seen = {alias.asname: node.module for node in imports for alias in node.names}
     assert seen == {name: f"loadmaster.{home}" for name, home in loadmaster._HOMES.items()}
 

@@ -1,0 +1,235 @@
+"""load: whatever a model is given as, to a Graph."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from loadmaster import catalog
+from loadmaster.errors import ImportFailed, InvalidSetting, LoadmasterError, MissingExtra, UnknownName, UnreadableFile
+from loadmaster.graph import Graph
+
+FORMS = "a file (.json, .json.gz, .json.xz, .onnx), zoo:NAME, or package.module:callable"
+
+# How to get from what people have to what can be loaded.
+_TORCH_WEIGHTS = (
+    "it holds weights only: write a function that returns (module, example inputs), and give module:function"
+)
+_ELSEWHERE: Mapping[str, str] = {
+    ".pt": _TORCH_WEIGHTS,
+    ".pth": _TORCH_WEIGHTS,
+    ".bin": _TORCH_WEIGHTS,
+    ".ckpt": _TORCH_WEIGHTS,
+    ".safetensors": _TORCH_WEIGHTS,
+    ".pt2": "give module:function, where the function returns (torch.export.load(path).module(), inputs)",
+    ".gguf": "it holds weights, not a computation: export the model to .onnx",
+    ".h5": "convert it to .onnx with tf2onnx",
+    ".keras": "convert it to .onnx with tf2onnx",
+    ".pb": "convert it to .onnx with tf2onnx",
+    ".tflite": "convert it to .onnx with tf2onnx",
+    ".mlmodel": "convert it to .onnx with onnxmltools",
+    ".py": "give package.module:callable, where the callable returns (module, example inputs)",
+    ".onnxtxt": "save it as binary .onnx",
+}
+
+
+def load(
+    model: Any,
+    *,
+    training: bool = True,
+    inputs: Any = None,
+    optimizer: str = "adam",
+    dims: Mapping[str, int] | None = None,
+    name: str = "",
+) -> Graph:
+    """The graph of a model: a file, "zoo:NAME", "package.module:callable", a torch.nn.Module or an onnx.ModelProto.
+
+    `training`, `optimizer` and `inputs` are for torch modules, and `training` for the zoo; files hold one graph or
+    the other. `dims` gives unknown dimensions of an ONNX model by name.
+    """
+    if isinstance(model, Graph):
+        return model
+    if isinstance(model, (str, os.PathLike)):
+        text = os.fspath(model)
+        if isinstance(text, bytes):
+            text = os.fsdecode(text)
+        if text.startswith("zoo:"):
+            return _load_zoo(text.removeprefix("zoo:"), training)
+        if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
+            return _load_callable(text, training, optimizer, name)
+        return _load_file(text, dims)
+    return _load_object(model, training, inputs, optimizer, dims, name)
+
+
+def _load_object(
+    model: Any, training: bool, inputs: Any, optimizer: str, dims: Mapping[str, int] | None, name: str
+) -> Graph:
+    if _is(model, "ModelProto", "onnx"):
+        load_onnx = _resolve(catalog.IMPORTERS[".onnx"])
+        return load_onnx(model, dims=dims, name=name)  # type: ignore[no-any-return]
+    if not _is(model, "Module", "torch.nn.modules.module"):
+        raise ImportFailed(f"a {type(model).__name__} is not a model", "load", f"give {FORMS}, or a torch.nn.Module")
+    if inputs is None:
+        what = f"a {type(model).__name__} needs example inputs"
+        raise ImportFailed(what, "load", "give them: load(module, inputs=(x, ...))")
+    capture = _resolve("loadmaster.importers.torch_export:capture")
+    return capture(model, inputs, training=training, optimizer=optimizer, name=name)  # type: ignore[no-any-return]
+
+
+def _is(value: Any, name: str, module: str) -> bool:
+    """Whether it is an instance of a class of a package that may not be installed."""
+    return any(
+        kind.__name__ == name and kind.__module__.partition("_pb2")[0].startswith(module)
+        for kind in type(value).__mro__
+    )
+
+
+def _resolve(target: str) -> Callable[..., Any]:
+    module, _, attribute = target.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.partition(".")[0] == "torch":
+            raise MissingExtra.of("torch", "torch", "capturing a torch model") from None
+        raise
+    return found
+
+
+def _load_zoo(name: str, training: bool) -> Graph:
+    if name.rpartition("/")[2] not in ("train", "infer"):
+        name = f"{name}/{'train' if training else 'infer'}"
+    # By name: the zoo stands above the importers.
+    return _resolve("loadmaster.zoo.shelf:load_zoo")(name)  # type: ignore[no-any-return]
+
+
+def _load_file(text: str, dims: Mapping[str, int] | None) -> Graph:
+    path, _, part = text.partition("#") if not Path(text).exists() else (text, "", "")
+    suffix = suffix_of(path)
+    if suffix.startswith(".jsonl"):
+        return _load_line(path, part)
+    if suffix not in catalog.IMPORTERS:
+        raise _unknown_file(text, path)
+    importer = _resolve(catalog.IMPORTERS[suffix])
+    if suffix != ".onnx":
+        return importer(text)  # type: ignore[no-any-return]
+    return importer(path, dims={**_dims(part, text), **(dims or {})})  # type: ignore[no-any-return]
+
+
+def suffix_of(path: str) -> str:
+    """The last suffix, with the one before it when that says only how the file is compressed."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    return "".join(suffixes[-2:] if suffixes[-1:] in ([".gz"], [".xz"]) else suffixes[-1:])
+
+
+def _dims(part: str, text: str) -> dict[str, int]:
+    """Of "model.onnx#batch=8,sequence=128"."""
+    dims = {}
+    for item in filter(None, part.split(",")):
+        label, equals, size = item.partition("=")
+        if not equals or not size.isdecimal() or len(size) > 9:
+            raise InvalidSetting(f"'{item}' gives no dimension", text, "write model.onnx#name=size,name=size")
+        dims[label] = int(size)
+    return dims
+
+
+def _load_line(path: str, part: str) -> Graph:
+    """One graph of many: "graphs.jsonl#3" is the third."""
+    from loadmaster.files import load_graphs
+
+    if part and not (part.isdecimal() and len(part) < 10 and int(part) > 0):
+        raise InvalidSetting(f"'{part}' is no line of a file", f"{path}#{part}", f"write {path}#1 for the first graph")
+    first = int(part or 1) - 1
+    found = list(islice(load_graphs(path), first, first + (1 if part else 2)))
+    if not found:
+        raise UnreadableFile(f"'{path}' has fewer than {first + 1} graphs", "", "give a smaller number")
+    if len(found) > 1:
+        raise UnreadableFile(f"'{path}' holds many graphs", "", f"say which: {path}#1 is the first")
+    return found[0]
+
+
+def _unknown_file(text: str, path: str) -> LoadmasterError:
+    suffix = suffix_of(path)
+    if suffix in _ELSEWHERE:
+        return ImportFailed(f"'{text}' cannot be loaded as it is", f"a {suffix} file", _ELSEWHERE[suffix])
+    if suffix and Path(path).exists():
+        return UnknownName.among("format for files that end in", suffix, catalog.IMPORTERS, text)
+    return UnknownName(f"there is no model called '{text}'", "", f"give {FORMS}")
+
+
+def _load_callable(text: str, training: bool, optimizer: str, name: str) -> Graph:
+    build = _find_callable(text)
+    made = _call(build, text)
+    if isinstance(made, Graph) or _is(made, "ModelProto", "onnx"):
+        return load(made, name=name)
+    if not isinstance(made, tuple) or len(made) != 2:
+        what = f"'{text}' returned a {type(made).__name__}"
+        raise ImportFailed(what, text, "return two things: (module, example inputs)")
+    return load(made[0], training=training, inputs=made[1], optimizer=optimizer, name=name or text.partition(":")[2])
+
+
+def _find_callable(text: str) -> Callable[[], Any]:
+    module, _, path = text.partition(":")
+    try:
+        with _here_first():
+            found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module}.".startswith(f"{error.name}."):
+            fix = "check its name; it must be installed, or lie in the current folder"
+            raise UnknownName(f"there is no module '{error.name}'", text, fix) from None
+        raise ImportFailed(
+            f"'{module}' needs the module '{error.name}', which is not there", text, "install it"
+        ) from error
+    except Exception as error:
+        raise ImportFailed(
+            f"importing '{module}' failed: {type(error).__name__}: {error}", text, "see it with --debug"
+        ) from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise UnknownName.among(
+                f"function in {module}", path, [n for n in dir(found) if not n.startswith("_")], text
+            )
+        found = getattr(found, part)
+    if not callable(found):
+        raise ImportFailed(f"'{text}' is a {type(found).__name__}, not a function", text, "name a function")
+    return found  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _here_first() -> Iterator[None]:
+    """The current folder on the path of modules, as `python -m` has it and an installed command has not."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+
+
+def _call(build: Callable[[], Any], text: str) -> Any:
+    """What it returns: built from tensors without memory if it can be, so that a model may be of any size."""
+    try:
+        fake_mode = _resolve("loadmaster.importers.torch_step:fake_mode")
+    except MissingExtra:
+        return _called(build, text)
+    try:
+        with fake_mode():
+            return build()
+    except Exception:  # it looks at the numbers in its tensors, which fake ones do not have
+        return _called(build, text)
+
+
+def _called(build: Callable[[], Any], text: str) -> Any:
+    try:
+        return build()
+    except Exception as error:
+        raise ImportFailed(
+            f"'{text}' raised {type(error).__name__}: {error}", text, "it is called without arguments"
+        ) from error

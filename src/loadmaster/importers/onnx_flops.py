@@ -107,12 +107,12 @@ def _attention(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known])
     context = key[-2] + past
     if len(query) == 4:
         return 2 * math.prod(query[:3]) * context * (query[-1] + value[-1])
-    heads, shared = settings["q_num_heads"], settings["kv_num_heads"]
+    heads, shared = int(settings["q_num_heads"]), int(settings["kv_num_heads"])
     return 2 * math.prod(query[:2]) * context * (query[-1] + value[-1] * heads // shared)
 
 
 def _pool(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
-    return made[0].elements * math.prod(settings["kernel_shape"])
+    return made[0].elements * int(math.prod(settings["kernel_shape"]))
 
 
 def _whole_input(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
@@ -125,7 +125,7 @@ def _batch_norm(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]
 
 def _local_response(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
     """Square, sum over the window, scale and shift, power, divide."""
-    return made[0].elements * (1 + settings["size"] - 1 + 2 + 4 + 1)
+    return made[0].elements * int(1 + settings["size"] - 1 + 2 + 4 + 1)
 
 
 def _variadic(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:

@@ -42,7 +42,7 @@ class Known:
 
     @property
     def dtype(self) -> str:
-        name = TensorProto.DataType.Name(self.elem_type)
+        name: str = TensorProto.DataType.Name(self.elem_type)
         return _DTYPES.get(name, name.lower())
 
 

@@ -89,14 +89,14 @@ def _view_of(node: NodeProto, scope: Scope) -> str | None:
     """The tensor that its result is a view of, where it only is one."""
     if not node.input or not node.input[0] or any(name in scope.wanted for name in node.output[1:]):
         return None
-    plain = node.domain in ("", "ai.onnx")
+    plain, data = node.domain in ("", "ai.onnx"), str(node.input[0])
     if plain and node.op_type in VIEWS:
-        return node.input[0]
-    if plain and node.op_type == "Cast" and attributes(node).get("to") == scope.known[node.input[0]].elem_type:
-        return node.input[0]
+        return data
+    if plain and node.op_type == "Cast" and attributes(node).get("to") == scope.known[data].elem_type:
+        return data
     if plain and node.op_type == "Dropout":
         training = node.input[2] if len(node.input) > 2 else ""
-        return None if training and scope.value.get(training, True) else node.input[0]
+        return None if training and scope.value.get(training, True) else data
     return None
 
 

@@ -100,6 +100,7 @@ class _Writer:
             colocate=weight,
             after=made.after,
         )
+        self._remember(f"{optimizer}:{weight}", made.reads)
 
     def _index(self, node: fx.Node) -> int:
         index: int = self.tensor[self.same.get(node, node)]
@@ -146,8 +147,11 @@ class _Writer:
             colocate=made.overwrites[0] if made.overwrites else None,
             after=[name for name in made.after if name != node.name],
         )
-        for root in {self.root[tensor] for tensor in made.reads}:
-            self.readers.setdefault(root, []).append(node.name)
+        self._remember(node.name, made.reads)
+
+    def _remember(self, op: str, reads: Sequence[int]) -> None:
+        for root in {self.root[tensor] for tensor in reads}:
+            self.readers.setdefault(root, []).append(op)
 
     def _overwrite(self, given: fx.Node, made: _Made, value: Tensor | None = None) -> int:
         """A new version of a given tensor, in its memory: all who have read the old one come before."""
@@ -176,12 +180,11 @@ class _Writer:
         return self._result(node, value, which, made)
 
     def _result(self, node: fx.Node, value: Tensor, which: int | None, made: _Made) -> int:
-        first = self.of_storage.get(storage_of(value))
-        made.owns |= first is None
-        # The nearest tensor on that storage: a view of a view is an alias of the view.
-        shown = None if first is None else next((t for t in made.reads if self.root[t] == self.root[first]), first)
+        shown = self.of_storage.get(storage_of(value))
+        made.owns |= shown is None
         name = node.name if which is None else f"{node.name}.{which}"
-        tensor = self._tensor(value, name, "output" if (node, which) in self.outputs else "activation", shown)
+        role = "output" if (node, which) in self.outputs else "activation"
+        tensor = self._tensor(value, name, role, alias_of=shown)
         made.outputs.append(tensor)
         return tensor
 

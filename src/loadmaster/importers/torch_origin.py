@@ -1,7 +1,7 @@
 """Where a traced op comes from: the module that issued it and the line of the model's code.
 
 Backward ops have no module on the stack and no line of the model: they take both from the forward op whose autograd
-node is running. Sums of gradients run between autograd nodes and take those of the first gradient they add.
+node is running, or from what they read where none is (the gradient of the loss itself).
 """
 
 from __future__ import annotations

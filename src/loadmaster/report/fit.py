@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from loadmaster.bounds import peak_bound
@@ -11,19 +13,30 @@ from loadmaster.report.units import size_text
 from loadmaster.search import Result
 
 
-def does_not_fit(result: Result, memory_limit: int | None = None) -> DoesNotFit:
-    """The error for a result with bytes over the memory of its devices."""
+def does_not_fit(
+    result: Result, memory_limit: int | None = None, others: Mapping[str, Result] | None = None
+) -> DoesNotFit:
+    """The error for a result with bytes over the memory of its devices; `others` may have found plans that fit."""
     problem = result.problem
     over = np.maximum(result.timeline.peak_bytes - problem.memory_bytes, 0)
     names = problem.cluster.device_names
-    parts = [f"'{names[device]}' is over by {size_text(int(over[device]))}" for device in np.argsort(-over)[:3] if over[device]]
+    parts = [
+        f"'{names[device]}' is over by {size_text(int(over[device]))}"
+        for device in np.argsort(-over)[:3]
+        if over[device]
+    ]
     more = int((over > 0).sum()) - len(parts)
-    what = f"the plan of '{problem.source.name}' does not fit: {', '.join(parts)}" + (f" and {more} more" if more else "")
+    what = f"the plan of '{problem.source.name}' does not fit: {', '.join(parts)}" + (
+        f" and {more} more" if more else ""
+    )
     worst = int(over.argmax())
     where = (
         f"'{names[worst]}' needs {size_text(int(result.timeline.peak_bytes[worst]))} "
         f"and has {size_text(int(problem.memory_bytes[worst]))}; best plan of {result.optimizer}"
     )
+    fitting = next((name for name, other in (others or {}).items() if other.fits), None)
+    if fitting is not None:
+        return DoesNotFit(what, where, f"--with {fitting} gives a plan that fits")
     return DoesNotFit(what, where, _advice(result, names[worst], int(over[worst]), memory_limit))
 
 

@@ -22,7 +22,19 @@ def plan_summary(result: Result, baselines: Mapping[str, Result]) -> dict[str, A
 def compare_summary(results: Sequence[Result]) -> dict[str, Any]:
     """Several results on one problem."""
     best = best_of(results)
-    return {**problem_summary(best.problem), "best": best.optimizer, "methods": [method_summary(result) for result in results]}
+    return {
+        **problem_summary(best.problem),
+        "best": best.optimizer,
+        "methods": [method_summary(result) for result in results],
+    }
+
+
+def simulation_summary(result: Result) -> dict[str, Any]:
+    """One plan simulated, whoever made it."""
+    found = method_summary(result)
+    sends = {"sends": result.timeline.num_sends}
+    kept = ("step_ns", "peak_bytes", "fits", "over_bytes", "lower_bound", "gap", "kernels")
+    return {**problem_summary(result.problem), "plan": result.optimizer, **{key: found[key] for key in kept}, **sends}
 
 
 def best_of(results: Sequence[Result]) -> Result:

@@ -24,10 +24,12 @@ PIPED_WIDTH = 160  # wide enough that no cell is cut when nobody looks at a wind
 
 def console(*, stderr: bool = False) -> Console:
     """Coloured on a terminal unless NO_COLOR is set, plain elsewhere."""
-    screen = Console(stderr=stderr, highlight=False, soft_wrap=False)
-    if not screen.is_terminal and "COLUMNS" not in os.environ:
-        screen = Console(stderr=stderr, highlight=False, width=PIPED_WIDTH)
-    return screen
+    # Square brackets are never markup: specs have them.
+    plain: dict[str, Any] = {"stderr": stderr, "highlight": False, "markup": False, "emoji": False}
+    screen = Console(**plain)
+    if screen.is_terminal or "COLUMNS" in os.environ:
+        return screen
+    return Console(**plain, width=PIPED_WIDTH)
 
 
 def _table(*columns: tuple[str, bool]) -> Table:
@@ -86,6 +88,8 @@ def verdict(rows: Sequence[tuple[str, Result]]) -> str:
     """The best row in words, beside one device and the expert."""
     best = best_of([result for _, result in rows])
     name = next(name for name, result in rows if result is best)
+    if not best.fits:
+        return f"no plan fits; the closest is that of {name}, {size_text(best.timeline.over_bytes)} over"
     others = [(label, dict(rows).get(label)) for label in ("one-device", "expert")]
     words = [_against(best, label, other) for label, other in others if other is not None and other is not best]
     tail = f" ({', '.join(words)})" if words else ""
@@ -140,11 +144,38 @@ def _tensors(found: Inspection) -> Table:
     return table
 
 
-def names_table(rows: Sequence[Mapping[str, Any]], numbers: frozenset[str] = frozenset()) -> Table:
-    """Rows of equal keys, which are the titles."""
-    table = _table(*((title, title in numbers) for title in rows[0]))
+def optimizers_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table(("optimizer", False), ("settings", False), ("what it does", False))
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+        settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
+        table.add_row(row["name"], settings or "-", row["summary"])
+    return table
+
+
+def clusters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    titles = ("memory each", "arithmetic", "memory traffic", "launch", "link", "link latency")
+    table = _table(("cluster", False), ("devices", True), *((title, True) for title in titles))
+    for row in rows:
+        fixed, wire = row["op_ns"], row["link_bytes_per_s"]
+        table.add_row(
+            row["name"],
+            str(row["devices"] or "N"),
+            size_text(row["memory_bytes"]),
+            count_text(row["flops_per_s"], "FLOP/s") if fixed is None else f"{time_text(fixed)} an op",
+            count_text(row["bytes_per_s"], "B/s"),
+            time_text(row["launch_ns"]),
+            "free" if wire is None else count_text(wire, "B/s"),
+            time_text(row["link_latency_ns"]),
+        )
+    return table
+
+
+def zoo_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table(("model", False), ("shipped", False), ("devices", True), ("sizes", False), ("source", False))
+    for row in rows:
+        table.add_row(
+            row["name"], ", ".join(row["shipped"]) or "-", str(row["devices"] or "-"), row["sizes"], row["source"]
+        )
     return table
 
 

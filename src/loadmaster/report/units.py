@@ -50,7 +50,9 @@ def parse_size(text: str, where: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     scale = _WRITTEN.get(match[2].lower()) if match else None
     if match is None or scale is None:
-        raise InvalidSetting(f"'{text}' is not a size", where, "write a number and a unit: 16GiB, 512MiB, 2GB or 1048576 (bytes)")
+        raise InvalidSetting(
+            f"'{text}' is not a size", where, "write a number and a unit: 16GiB, 512MiB, 2GB or 1048576 (bytes)"
+        )
     nbytes = float(match[1]) * scale if "." in match[1] else int(match[1]) * scale
     if not 1 <= nbytes < 2**50:
         raise InvalidSetting(f"'{text}' is not a size a device can have", where, "give 1 byte to 1023TiB")

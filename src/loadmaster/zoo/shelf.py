@@ -1,23 +1,31 @@
-"""The shelf: graphs of the zoo that ship with the package, and remaking them."""
+"""The shelf: graphs of the zoo that ship with the package, what is known of each, and remaking them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from loadmaster.cost import price
 from loadmaster.errors import UnknownName
 from loadmaster.files import load_graph, save_graph
-from loadmaster.graph import Graph
-from loadmaster.zoo import ENTRIES, Entry
+from loadmaster.graph import ACTIVATION, WEIGHT, Graph
+from loadmaster.zoo import ENTRIES, Entry, find
 
 GRAPHS = "graphs"
+INDEX = "index.json"
 MODES = ("train", "infer")
+MEASURED_ON = "1xp100-pcie"  # work and critical path are those of the roofline on this cluster
 
 
 @dataclass(frozen=True)
 class Spot:
-    """One graph on the shelf: an entry in one mode."""
+    """One graph of the zoo: an entry in one mode."""
 
     entry: Entry
     mode: str
@@ -28,43 +36,120 @@ class Spot:
 
     @property
     def file(self) -> str:
-        return f"{self.entry.name}.{self.mode}.json.xz"
+        return f"{self.entry.name.replace('/', '.')}.{self.mode}.json.xz"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the index says of a graph, so that listing the zoo reads none."""
+
+    digest: str
+    ops: int  # views included
+    planned_ops: int
+    tensors: int
+    weight_bytes: int
+    activation_bytes: int  # all that a step makes, alive at once or not
+    flops: int
+    work_ns: int
+    critical_path_ns: int
+
+    @property
+    def parallelism(self) -> float:
+        return self.work_ns / self.critical_path_ns
 
 
 def spot(name: str) -> Spot:
-    """The place of "gnmt-4", "gnmt-4/train" or "gnmt-4/infer"; training is meant when nothing is said."""
-    base, slash, mode = name.rpartition("/")
-    if not slash or mode not in MODES:
-        base, mode = name, "train"
-    if base not in ENTRIES:
-        raise UnknownName.among("model in the zoo", name, ENTRIES, f"zoo:{name}")
-    return Spot(ENTRIES[base], mode)
+    """The place of "gnmt-4", "gnmt-4/train", "gnmt-4/infer" or "nas-cells/7"; training when nothing is said."""
+    entry, training = find(name)
+    return Spot(entry, MODES[0] if training else MODES[1])
 
 
 def on_shelf() -> list[Spot]:
     """Every graph that ships with the package, in the order of the zoo."""
-    there = {item.name for item in resources.files("loadmaster.zoo").joinpath(GRAPHS).iterdir()}
+    there = {item.name for item in _folder().iterdir()} if _folder().is_dir() else set()
     return [place for entry in ENTRIES.values() for mode in MODES if (place := Spot(entry, mode)).file in there]
 
 
 def load_zoo(name: str) -> Graph:
-    """The shipped graph of that name."""
+    """The shipped graph of that name; a member of a family is captured, which takes torch and some seconds."""
     place = spot(name)
-    item = resources.files("loadmaster.zoo").joinpath(GRAPHS, place.file)
-    if not item.is_file():
+    file = _folder() / place.file
+    if file.is_file():
+        return load_graph(file)
+    if place.entry.name in ENTRIES:
         shipped = [place.name for place in on_shelf()]
         raise UnknownName.among("shipped graph", place.name, shipped, f"make it: loadmaster zoo capture {place.name}")
-    with resources.as_file(item) as path:
-        return load_graph(path)
+    return capture_graph(place)
+
+
+def capture_graph(place: Spot) -> Graph:
+    """Builds the model and captures one step of it. Imports torch."""
+    from loadmaster.zoo.capture import capture_entry
+
+    return capture_entry(place.entry, training=place.mode == "train")
 
 
 def capture(name: str, folder: Path | None = None) -> Path:
-    """Builds the model, captures its graph and writes it to the folder (the shelf itself when none is given)."""
-    from loadmaster.zoo.capture import capture_entry
-
+    """Captures a graph and writes it to the folder; to the shelf itself, with its line in the index, when none is given."""
     place = spot(name)
-    graph = capture_entry(place.entry, training=place.mode == "train")
-    target = folder or Path(str(resources.files("loadmaster.zoo").joinpath(GRAPHS)))
+    graph = capture_graph(place)
+    target = folder or _folder()
     target.mkdir(parents=True, exist_ok=True)
     save_graph(graph, target / place.file)
+    if folder is None and place.entry.name in ENTRIES:
+        _note(place, facts_of(graph))
     return target / place.file
+
+
+def facts_of(graph: Graph) -> Facts:
+    from loadmaster._order import longest_path_to
+
+    problem = price(graph, MEASURED_ON)
+    own = np.where(graph.alias_of < 0, graph.nbytes, 0)
+    return Facts(
+        digest=graph.digest,
+        ops=graph.num_ops,
+        planned_ops=problem.num_ops,
+        tensors=graph.num_tensors,
+        weight_bytes=int(own[graph.role == WEIGHT].sum()),
+        activation_bytes=int(own[graph.role == ACTIVATION].sum()),
+        flops=int(graph.flops.sum()),
+        work_ns=int(problem.best_ns.sum()),
+        critical_path_ns=int(longest_path_to(*problem.graph.dependencies, problem.best_ns).max()),
+    )
+
+
+@cache
+def index() -> dict[str, Facts]:
+    """What is known of each shipped graph, by its name with the mode."""
+    rows = json.loads((_folder() / INDEX).read_text()) if (_folder() / INDEX).is_file() else {}
+    return {name: Facts(**row) for name, row in rows.items()}
+
+
+def shelf_rows() -> list[dict[str, Any]]:
+    """A row per shipped graph: name, sizes, work ÷ critical path and source; no graph is read."""
+    return [
+        {
+            "name": place.name,
+            "devices": place.entry.devices or None,
+            **asdict(facts),
+            "work_over_critical_path": round(facts.parallelism, 2),
+            "sizes": place.entry.note,
+            "source": place.entry.source,
+        }
+        for place in on_shelf()
+        if (facts := index().get(place.name))
+    ]
+
+
+def _note(place: Spot, facts: Facts) -> None:
+    """Writes the graph's line of the index, which is in the order of the zoo."""
+    known = {**index(), place.name: facts}
+    names = [f"{name}/{mode}" for name in ENTRIES for mode in MODES]
+    rows = [f"{json.dumps(name)}: {json.dumps(asdict(known[name]))}" for name in names if name in known]
+    (_folder() / INDEX).write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    index.cache_clear()
+
+
+def _folder() -> Path:
+    return Path(str(resources.files("loadmaster.zoo").joinpath(GRAPHS)))

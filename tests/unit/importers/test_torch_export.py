@@ -108,6 +108,23 @@ def test_views_are_aliases_without_cost() -> None:
     assert [int(graph.nbytes[t]) for t in outputs] == [48, 48]
 
 
+def test_an_input_given_twice_is_one_input() -> None:
+    class Product(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x * y
+
+    x = torch.ones(4, 6)
+    assert owned_bytes(capture(Product(), (x, x), training=False), INPUT) == 96
+    assert owned_bytes(capture(Product(), (x, x.clone()), training=False), INPUT) == 192
+
+
+def test_an_input_that_shows_part_of_its_memory_holds_all_that_it_spans() -> None:
+    every_second = torch.ones(4, 6)[:, ::2]
+    assert owned_bytes(capture(nn.ReLU(), (every_second,), training=False), INPUT) == 4 * (3 * 6 + 2 * 2 + 1)
+    repeated = torch.ones(1, 6).expand(4, 6)
+    assert owned_bytes(capture(nn.ReLU(), (repeated,), training=False), INPUT) == 4 * 6
+
+
 def test_dtype_is_that_of_the_arithmetic() -> None:
     graph = capture(nn.Embedding(10, 4).to(torch.bfloat16), (WORDS % 10,), training=False)
     assert graph.dtype == ("bfloat16",)
@@ -150,6 +167,14 @@ def test_the_module_is_left_as_it_was() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(not isinstance(weight.grad, Tensor) for weight in model.parameters())
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+
+
+def test_a_part_kept_in_evaluation_mode_stays_in_it() -> None:
+    model = ConvNet().train()
+    model.norm.eval()
+    graph = capture(model, (IMAGES,), training=True, optimizer="sgd")
+    assert owned_bytes(graph, STATE) == 0
+    assert owned_bytes(capture(ConvNet(), (IMAGES,), training=True, optimizer="sgd"), STATE) == 2 * 8 * 4 + 8
 
 
 def test_a_module_without_memory_is_captured_too() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from loadmaster.graph import STATE, WEIGHT, Graph  # noqa: E402
+from loadmaster.graph import OUTPUT, STATE, WEIGHT, Graph  # noqa: E402
 from loadmaster.importers.torch_export import capture  # noqa: E402
 from tests.unit.importers.torch_models import (  # noqa: E402
     IMAGES,
@@ -66,65 +68,161 @@ def test_writes_to_activations_are_traced_away() -> None:
     assert graph.scope[ops(graph, "aten.threshold_backward")[0]] == "relu"
 
 
-class Remembers(nn.Module):
-    def __init__(self) -> None:
+class Stateful(nn.Module):
+    """A module with two buffers of 4 floats; each of the functions below is the forward pass of one."""
+
+    def __init__(self, step: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("other", torch.zeros(4))
+        self.step = step
 
     def forward(self, x: Tensor) -> Tensor:
-        new = self.mean * 0.5 + x
-        old_and_new = self.mean + new  # reads the old value after the new one is made
-        self.mean.copy_(new)
-        return old_and_new
+        return self.step(self.mean, self.other, x)
+
+
+def remembers(mean: Tensor, other: Tensor, x: Tensor) -> Tensor:
+    new = mean * 0.5 + x
+    old_and_new = mean + new  # reads the old value after the new one is made
+    mean.copy_(new)
+    return old_and_new
+
+
+def replaces(mean: Tensor, other: Tensor, x: Tensor) -> Tensor:
+    mean.copy_(mean * 0.5 + x)
+    return mean * 2
+
+
+def counts(mean: Tensor, other: Tensor, x: Tensor) -> Tensor:
+    before = mean * x
+    mean.add_(1)
+    between = mean * x
+    mean.mul_(2)
+    return before + between + mean
+
+
+def changes_its_copy(mean: Tensor, other: Tensor, x: Tensor) -> Tensor:
+    new = x * 2
+    mean.copy_(new)
+    mean.add_(1)
+    return new + mean
+
+
+def copies_twice(mean: Tensor, other: Tensor, x: Tensor) -> Tensor:
+    new = x + 1
+    mean.copy_(new)
+    other.copy_(new)
+    return new * 2
+
+
+def returns_it(mean: Tensor, other: Tensor, x: Tensor) -> Tensor:
+    new = x + 1
+    mean.copy_(new)
+    return new
+
+
+def keeps_the_input(mean: Tensor, other: Tensor, x: Tensor) -> Tensor:
+    mean.copy_(x)
+    return mean + x
+
+
+def looks_through_a_view(mean: Tensor, other: Tensor, x: Tensor) -> Tensor:
+    half = mean[:2]
+    mean.add_(1)
+    return half * 2 + x[:2]
+
+
+def writes_through_a_view(mean: Tensor, other: Tensor, x: Tensor) -> Tensor:
+    before = mean * 2
+    mean[1:3] = x[:2]
+    return before + mean
+
+
+STEPS = [remembers, replaces, counts, changes_its_copy, copies_twice, returns_it, keeps_the_input]
+STEPS += [looks_through_a_view, writes_through_a_view]
+
+
+def any_order(graph: Graph, rng: random.Random) -> list[int]:
+    """Some order in which every op comes after those it waits for."""
+    start, before = graph.dependencies
+    left = [set(before[start[op] : start[op + 1]].tolist()) for op in range(graph.num_ops)]
+    order: list[int] = []
+    while len(order) < graph.num_ops:
+        done = set(order)
+        order.append(rng.choice([op for op in range(graph.num_ops) if op not in done and left[op] <= done]))
+    return order
+
+
+def run(graph: Graph, order: list[int]) -> dict[str, Any]:
+    """What memory holds at the end, where an op's result is a term of what it finds in memory when it runs.
+
+    A view passes on the memory itself. Two orders of the same computation end with the same terms.
+    """
+    memory: dict[int, Any] = {t: graph.tensor_name[t] for t in range(graph.num_tensors) if graph.producer[t] < 0}
+    for op in order:
+        if not graph.is_view[op]:
+            term = hash((graph.kind[op], *(memory[int(graph.owner[t])] for t in graph.reads_of(op))))
+            memory |= {int(graph.owner[t]): (term, index) for index, t in enumerate(graph.makes_of(op))}
+    return {graph.tensor_name[t]: held for t, held in memory.items()}
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+def test_every_legal_order_computes_the_same(step: Any) -> None:
+    graph = capture(Stateful(step), (torch.ones(4),), training=False)
+    expected = run(graph, list(range(graph.num_ops)))
+    rng = random.Random(0)
+    for _ in range(20):
+        assert run(graph, any_order(graph, rng)) == expected
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+def test_program_order_computes_what_the_module_does(step: Any) -> None:
+    """Terms that hold no overwritten value: each read finds the tensor that it names, not a later one in its place."""
+    graph = capture(Stateful(step), (torch.ones(4),), training=False)
+    holds = {t: t for t in range(graph.num_tensors) if graph.producer[t] < 0}
+    for op in range(graph.num_ops):
+        for tensor in graph.reads_of(op):
+            held = holds[int(graph.owner[tensor])]
+            shown = int(tensor)
+            while graph.producer[shown] >= 0 and graph.is_view[graph.producer[shown]]:
+                shown = int(graph.alias_of[shown])
+            assert held == shown
+        if not graph.is_view[op]:
+            holds |= {int(graph.owner[t]): int(t) for t in graph.makes_of(op)}
 
 
 def test_a_new_state_waits_for_those_who_read_the_old_one() -> None:
-    graph = capture(Remembers(), (torch.ones(4),), training=False)
+    graph = capture(Stateful(remembers), (torch.ones(4),), training=False)
     (copy,) = ops(graph, "aten.copy_")
     assert states_written(graph) == {"mean": "aten.copy_.default"}
     assert {graph.op_name[op] for op in graph.after_of(copy)} == {"mul", "add_1"}
     assert not graph.is_view[copy]
 
 
-class Replaces(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.mean.copy_(self.mean * 0.5 + x)
-        return self.mean * 2
-
-
 def test_a_new_state_is_written_without_a_copy_where_nobody_needs_the_old_one() -> None:
-    graph = capture(Replaces(), (torch.ones(4),), training=False)
+    graph = capture(Stateful(replaces), (torch.ones(4),), training=False)
     assert kinds(graph) == ["mul", "add", "mul"]
     assert states_written(graph) == {"mean": "aten.add.Tensor"}
     assert graph.producer[graph.reads_of(2)].tolist() == [1]
     assert graph.after_of(1).tolist() == [0]
 
 
-class Counts(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("count", torch.zeros(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        before = self.count * x
-        self.count.add_(1)
-        between = self.count * x
-        self.count.mul_(2)
-        return before + between + self.count
-
-
-def test_every_reader_of_a_state_sees_the_version_it_was_written_for() -> None:
-    graph = capture(Counts(), (torch.ones(4),), training=False)
+def test_all_who_write_one_state_share_a_device() -> None:
+    graph = capture(Stateful(counts), (torch.ones(4),), training=False)
     op = {name: index for index, name in enumerate(graph.op_name)}
-    assert op["mul"] in graph.after_of(op["add_"])  # reads what add_ overwrites
-    assert graph.producer[graph.reads_of(op["mul_1"])].max() == op["add_"]
-    assert op["mul_1"] in graph.after_of(op["mul_"])
-    assert op["mul_"] in graph.producer[graph.reads_of(op["add_1"])]
     assert graph.colocate[op["add_"]] == graph.colocate[op["mul_"]] >= 0
+
+
+def test_one_result_is_written_to_one_place_and_copied_to_the_other() -> None:
+    graph = capture(Stateful(copies_twice), (torch.ones(4),), training=False)
+    assert states_written(graph) == {"mean": "aten.add.Tensor", "other": "aten.copy_.default"}
+
+
+def test_what_is_returned_or_given_keeps_its_own_memory() -> None:
+    returned = capture(Stateful(returns_it), (torch.ones(4),), training=False)
+    assert owned_bytes(returned, OUTPUT) == 16
+    given = capture(Stateful(keeps_the_input), (torch.ones(4),), training=False)
+    assert kinds(given) == ["copy_", "add"]
 
 
 @pytest.mark.parametrize("make", [Mlp, Transformer, ConvNet])

@@ -67,3 +67,39 @@ def test_a_cell_called_in_every_step_has_one_scope() -> None:
     graph = capture(Rnn(), (torch.ones(2, 3, 4),), training=True)
     products = [graph.scope[op] for op in ops(graph, "aten.addmm")]
     assert products == ["layers.0", "layers.0", "layers.1", "layers.1"] * 3
+
+
+class Fork(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.gate = nn.Linear(4, 4), Gate()
+        self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shared = self.gate(self.trunk(x))
+        return (self.left(shared) + self.right(shared)).sum()
+
+
+class Gate(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (x > 0)  # the comparison needs no gradient, and comes right after the trunk's product
+
+
+def test_an_op_without_gradient_does_not_take_the_backward_ops_of_the_op_before() -> None:
+    graph = capture(Fork(), (torch.ones(2, 4),), training=True)
+    (update,) = (op for op in range(graph.num_ops) if graph.op_name[op] == "adam:trunk.weight")
+    gradient = graph.owner[graph.reads_of(update)[1]]
+    assert graph.scope[graph.producer[gradient]] == "trunk"
+
+
+def test_a_sum_of_gradients_is_scoped_with_one_of_them() -> None:
+    graph = capture(Fork(), (torch.ones(2, 4),), training=True)
+    forward_sum, gradient_sum = ops(graph, "aten.add.Tensor")
+    assert graph.scope[forward_sum] == ""
+    assert graph.scope[gradient_sum] in ("left", "right")
+
+
+def test_the_first_gradient_comes_from_the_loss() -> None:
+    graph = capture(Fork(), (torch.ones(2, 4),), training=True)
+    (seed,), (loss, *_) = ops(graph, "aten.ones_like"), ops(graph, "aten.sum.default")
+    assert graph.source[seed] == graph.source[loss] != ""

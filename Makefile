@@ -1,0 +1,51 @@
+# make install   everything, in .venv
+# make demo      plan a real model with no download
+# make test      everything that must hold; what CI runs
+# make check     format, lint, types, import layers
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+WORKERS ?= 2
+SOURCES := src tests benchmarks
+
+.PHONY: install demo test check format bench-simulator clean
+
+install: $(VENV)/.dev
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "loadmaster needs Python 3.11 or newer; try make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+# Stamps: an install is repeated only when what it depends on has changed.
+$(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[dev]'
+	touch $@ $(VENV)/.core
+
+demo: $(VENV)/.core
+	$(BIN)/loadmaster compare zoo:gnmt-4 --on 4xp100-pcie --seconds 2 \
+		--with one-device,expert,heft,etf,greedy-fusion,best-of --save plan.json
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+bench-simulator: $(VENV)/.core
+	$(BIN)/python benchmarks/simulator.py
+
+clean:
+	rm -rf $(VENV) build dist plan.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,169 @@
+"""Holdings: what lies in the memory of each device, from when to when (rules 7 to 9 of the simulator)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmaster.columns import Bools, Ints, ints, rows_of
+from loadmaster.report.schedule import Schedule
+
+FOREVER = np.iinfo(np.int64).max
+BEFORE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """When things begin and end, as numbers that order rounds within one instant, too (rule 11)."""
+
+    begin: Ints  # [kernels]
+    finish: Ints  # [kernels]
+    send_begin: Ints  # [sends]
+    send_finish: Ints  # [sends]
+    instant_ns: Ints  # [instants] moment m lies in instant m // rounds
+    rounds: int
+
+    def ns(self, moment: int) -> int:
+        return 0 if moment < 0 else int(self.instant_ns[moment // self.rounds])
+
+
+@dataclass(frozen=True, eq=False)
+class Holdings:
+    """Alive at moment m: those with begin <= m < finish."""
+
+    device: Ints
+    nbytes: Ints
+    begin: Ints
+    finish: Ints
+    tensor: Ints  # -1: workspace
+    kernel: Ints  # that needs the workspace, or makes the tensor; of what is there before the step, its first reader
+    received: Bools  # a copy that was sent
+
+
+def moments(schedule: Schedule) -> Moments:
+    line, kernels = schedule.timeline, schedule.num_kernels
+    start = np.concatenate([schedule.start_ns, line.send_start_ns])
+    end = np.concatenate([schedule.end_ns, line.send_end_ns])
+    begun = _begin_round(schedule, start, end)
+    ended = np.where(start == end, begun + 1, 0)
+    rounds = int(ended.max(initial=0)) + 1
+    instants = np.unique(np.concatenate([start, end]))
+    begin = np.searchsorted(instants, start) * rounds + begun
+    finish = np.searchsorted(instants, end) * rounds + ended
+    parts = (begin[:kernels], finish[:kernels], begin[kernels:], finish[kernels:])
+    return Moments(*(ints(part) for part in parts), ints(instants), rounds)
+
+
+def _begin_round(schedule: Schedule, start: Ints, end: Ints) -> Ints:
+    """[kernels and sends] the round of its instant in which each begins: after all of no length that it waited for."""
+    before, after = _waits(schedule)
+    brief = (start[before] == end[before]) & (end[before] == start[after])
+    before, after = before[brief], after[brief]
+    begun = np.zeros(len(start), np.int64)
+    while True:
+        later = begun.copy()
+        np.maximum.at(later, after, begun[before] + 1)
+        if (later == begun).all():
+            return begun
+        begun = later
+
+
+def _waits(schedule: Schedule) -> tuple[Ints, Ints]:
+    """Pairs (earlier, later) of all that waits for something; sends are numbered after the kernels."""
+    graph, kernels = schedule.problem.graph, schedule.num_kernels
+    reader, maker, sends = rows_of(graph.read_start), graph.producer[graph.reads], schedule.read_send
+    here, far = (sends < 0) & (maker >= 0), sends >= 0
+    sent_maker = graph.producer[schedule.send_tensor]
+    made = np.flatnonzero(sent_maker >= 0)
+    follows, sends_after = np.flatnonzero(schedule.previous >= 0), np.flatnonzero(schedule.previous_send >= 0)
+    pairs = (
+        (maker[here], reader[here]),
+        (kernels + sends[far], reader[far]),
+        (graph.after, rows_of(graph.after_start)),
+        (schedule.previous[follows], follows),
+        (sent_maker[made], kernels + made),
+        (kernels + schedule.previous_send[sends_after], kernels + sends_after),
+    )
+    return np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
+
+
+def holdings(schedule: Schedule, when: Moments) -> Holdings:
+    graph, last = schedule.problem.graph, _last_use(schedule, when)
+    devices = schedule.num_devices
+    made = np.flatnonzero((graph.producer >= 0) & (graph.alias_of < 0))
+    home = schedule.device[graph.producer[made]]
+    sent = schedule.send_tensor
+    works = np.flatnonzero(graph.workspace_bytes)
+    kept, where = _residents(schedule)
+    copies = sent * devices + schedule.timeline.send_dst
+    maker = np.where(schedule.maker[kept] >= 0, schedule.maker[kept], _first_reader(schedule)[kept])
+    parts = (
+        (
+            home,
+            graph.nbytes[made],
+            when.begin[graph.producer[made]],
+            last[made * devices + home],
+            made,
+            graph.producer[made],
+        ),
+        (schedule.timeline.send_dst, graph.nbytes[sent], when.send_begin, last[copies], sent, schedule.maker[sent]),
+        (where, graph.nbytes[kept], _same(kept, BEFORE), _same(kept, FOREVER), kept, maker),
+        (
+            schedule.device[works],
+            graph.workspace_bytes[works],
+            when.begin[works],
+            when.finish[works],
+            _same(works, -1),
+            works,
+        ),
+    )
+    columns = [np.concatenate([part[i] for part in parts]) for i in range(6)]
+    received = np.zeros(len(columns[0]), bool)
+    received[len(made) : len(made) + len(sent)] = True
+    some = columns[1] > 0
+    return Holdings(*(ints(column[some]) for column in columns), received[some])
+
+
+def _same(like: Ints, value: int) -> Ints:
+    return np.full(len(like), value, np.int64)
+
+
+def _last_use(schedule: Schedule, when: Moments) -> Ints:
+    """[tensors * devices] the moment its bytes there are freed."""
+    graph, devices = schedule.problem.graph, schedule.num_devices
+    last = np.full(graph.num_tensors * devices, BEFORE, np.int64)
+    reader = rows_of(graph.read_start)
+    np.maximum.at(last, graph.reads * devices + schedule.device[reader], when.finish[reader])
+    maker = rows_of(graph.make_start)
+    own = graph.makes * devices + schedule.device[maker]
+    np.maximum.at(last, own, np.where(schedule.problem.stays[graph.makes], FOREVER, when.finish[maker]))
+    np.maximum.at(last, schedule.send_tensor * devices + schedule.timeline.send_src, when.send_finish)
+    updates = np.flatnonzero((graph.producer >= 0) & (graph.alias_of >= 0))
+    # The newest update first: each keeps alive what it overwrote.
+    for tensor in updates[np.argsort(-graph.producer[updates], kind="stable")].tolist():
+        base = int(graph.alias_of[tensor])
+        if graph.producer[base] >= 0:
+            device = int(schedule.device[graph.producer[tensor]])
+            last[base * devices + device] = max(last[base * devices + device], last[tensor * devices + device])
+    return last
+
+
+def _residents(schedule: Schedule) -> tuple[Ints, Ints]:
+    """(tensor, device) of all that is there before the step: updated ones at home, the others wherever they are read."""
+    problem, devices = schedule.problem, schedule.num_devices
+    graph = problem.graph
+    updated = np.flatnonzero(problem.resident & (problem.updater >= 0))
+    fixed = problem.resident[graph.reads] & (problem.updater[graph.reads] < 0)
+    spots = np.unique(graph.reads[fixed] * devices + schedule.device[rows_of(graph.read_start)[fixed]])
+    tensor = np.concatenate([updated, spots // devices])
+    return tensor, np.concatenate([schedule.device[problem.updater[updated]], spots % devices])
+
+
+def _first_reader(schedule: Schedule) -> Ints:
+    """[tensors] -1 where nobody reads it."""
+    start, readers = schedule.problem.graph.readers
+    read = np.flatnonzero(np.diff(start) > 0)
+    first = np.full(len(start) - 1, -1, np.int64)
+    first[read] = readers[start[read]]
+    return first

@@ -1,0 +1,184 @@
+"""Problem and fuse: what a contracted problem must have kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadmaster.columns import ints
+from loadmaster.cost import price
+from loadmaster.errors import InvalidPlan
+from loadmaster.graph import GraphBuilder
+from loadmaster.problem import CANNOT, Problem, fuse
+from tests.graphs import pair
+from tests.graphs.tiny import chain, diamond, shared_weight
+from tests.strategies import kernels, problems
+
+
+class TestColumns:
+    def test_updated_weights_and_their_updater(self) -> None:
+        problem = price(shared_weight(), pair())
+        assert problem.resident.tolist() == [True, True, False, False, False]
+        assert problem.updater.tolist() == [2, -1, -1, -1, -1]
+        assert problem.stays.tolist() == [False, False, False, False, True]
+
+    def test_the_first_of_several_updaters(self) -> None:
+        g = GraphBuilder()
+        w = g.tensor(8, "weight")
+        one = g.tensor(8, "state", alias_of=w)
+        g.op("read", "any", [w], flops=1)
+        g.op("one", "any", [w], [one], flops=1)
+        g.op("two", "any", [one], [g.tensor(8, "state", alias_of=one)], flops=1)
+        assert price(g.build(), pair()).updater.tolist() == [1, -1, -1]
+
+    def test_best_time_is_over_the_devices_that_can(self) -> None:
+        g = GraphBuilder()
+        g.op("a", "any", time_ns=[None, 9])
+        g.op("b", "any", time_ns=[4, 9])
+        assert price(g.build(), pair()).best_ns.tolist() == [9, 4]
+
+    def test_with_objective(self) -> None:
+        assert price(chain(), pair()).with_objective("peak-memory").objective == "peak-memory"
+
+
+class TestFuse:
+    def test_nothing_fused_is_the_same_problem(self) -> None:
+        problem = price(diamond(), pair())
+        same = fuse(problem, ints(range(4)))
+        assert same.op_ns.tolist() == problem.op_ns.tolist()
+        assert same.graph.reads.tolist() == problem.graph.reads.tolist()
+        assert same.graph.nbytes.tolist() == problem.graph.nbytes.tolist()
+
+    def test_a_chain_in_one(self) -> None:
+        problem = price(chain(), pair())
+        small = fuse(problem, ints([0, 0, 0]))
+        assert small.num_ops == 1
+        assert small.op_ns.tolist() == [[35, 35]]  # given times, no launches
+        assert [small.graph.tensor_name[t] for t in small.graph.makes] == ["3"]
+        assert [small.graph.tensor_name[t] for t in small.graph.reads] == ["0"]
+
+    def test_price_of_a_kernel(self) -> None:
+        g = GraphBuilder()
+        x, a, b = g.tensor(30, "input"), g.tensor(100), g.tensor(40, "output")
+        g.op("a", "any", [x], [a], flops=20, workspace_bytes=3)
+        g.op("b", "any", [a, x], [b], flops=70, workspace_bytes=4)
+        small = fuse(price(g.build(), pair(launch_ns=5)), ints([0, 0]))
+        # 130 + 170 bytes less 2 x 100 is 100 ns; arithmetic 90 ns.
+        assert small.traffic_bytes.tolist() == [100] and small.compute_ns.tolist() == [[90, 90]]
+        assert small.op_ns.tolist() == [[105, 105]]
+        assert small.graph.workspace_bytes.tolist() == [7]
+        assert small.read_bytes.tolist() == [60]  # both members read x
+
+    def test_traffic_never_falls_below_nothing(self) -> None:
+        g = GraphBuilder()
+        a = g.tensor(100)
+        g.op("a", "any", [], [a], flops=1, bytes_moved=30)  # says less than it writes
+        g.op("b", "any", [a], [g.tensor(8, "output")], flops=1)
+        small = fuse(price(g.build(), pair()), ints([0, 0]))
+        assert small.traffic_bytes.tolist() == [8]
+
+    @pytest.mark.parametrize("role", ["output", "state"])
+    def test_what_is_kept_is_never_inner(self, role: str) -> None:
+        g = GraphBuilder()
+        a = g.tensor(100, role)
+        g.op("a", "any", [], [a], flops=1)
+        g.op("b", "any", [a], flops=1)
+        small = fuse(price(g.build(), pair()), ints([0, 0]))
+        assert small.graph.num_tensors == 1 and small.traffic_bytes.tolist() == [200]
+
+    def test_updates_in_place_are_never_inner(self) -> None:
+        g = GraphBuilder()
+        a = g.tensor(100)
+        over = g.tensor(100, alias_of=a)
+        g.op("a", "any", [], [a], flops=1)
+        g.op("over", "any", [a], [over], flops=1)
+        g.op("read", "any", [over], flops=1)
+        small = fuse(price(g.build(), pair()), ints([0, 0, 0]))
+        assert small.graph.num_tensors == 2 and small.graph.alias_of.tolist() == [-1, 0]
+
+    def test_a_device_that_one_member_cannot_use(self) -> None:
+        g = GraphBuilder()
+        g.op("a", "any", time_ns=[None, 9])
+        g.op("b", "any", time_ns=[4, 9])
+        small = fuse(price(g.build(), pair()), ints([0, 0]))
+        assert small.op_ns.tolist() == [[CANNOT, 18]]
+
+    def test_orders_without_data_are_kept(self) -> None:
+        g = GraphBuilder()
+        for name, after in (("a", []), ("b", ["a"]), ("c", ["a", "b"]), ("d", ["c"])):
+            g.op(name, "any", time_ns=1, after=after)
+        small = fuse(price(g.build(), pair()), ints([0, 1, 1, 3]))
+        assert [small.graph.after_of(op).tolist() for op in range(3)] == [[], [0], [1]]
+
+    def test_groups_that_meet_in_a_kernel_become_one(self) -> None:
+        g = GraphBuilder()
+        for name, group in zip("abcde", ("left", "left", "right", "right", None), strict=True):
+            g.op(name, "any", time_ns=1, colocate=group)
+        small = fuse(price(g.build(), pair()), ints([0, 1, 1, 3, 4]))
+        *together, alone = small.graph.colocate.tolist()
+        assert len(set(together)) == 1 and together[0] >= 0 and alone == -1
+
+    def test_kernels_are_reordered_where_they_must(self) -> None:
+        g = GraphBuilder()
+        x = g.tensor(1)
+        g.op("head", "any", time_ns=1)
+        g.op("between", "any", [], [x], time_ns=1)
+        g.op("tail", "any", [x], time_ns=1)
+        small = fuse(price(g.build(), pair()), ints([0, 1, 0]))
+        assert small.graph.op_name == ("between", "head") and small.source_ops.tolist() == [1, 0]
+
+
+class TestRefusals:
+    def test_a_kernel_that_would_wait_for_itself(self) -> None:
+        with pytest.raises(InvalidPlan, match="the kernel of 'a', 'd' would wait for itself"):
+            fuse(price(diamond(), pair()), ints([0, 1, 2, 0]))
+
+    def test_two_kernels_that_wait_for_each_other(self) -> None:
+        g = GraphBuilder()
+        x, y = g.tensor(1), g.tensor(1)
+        g.op("a", "any", [], [x], time_ns=1)
+        g.op("b", "any", [], [y], time_ns=1)
+        g.op("c", "any", [y], time_ns=1)
+        g.op("d", "any", [x], time_ns=1)
+        with pytest.raises(InvalidPlan, match="'a', 'c'|'b', 'd'"):
+            fuse(price(g.build(), pair()), ints([0, 1, 0, 1]))
+
+    def test_the_guilty_kernel_is_named_not_one_that_waits_for_it(self) -> None:
+        g = GraphBuilder()
+        x = [g.tensor(1) for _ in range(4)]
+        g.op("innocent head", "any", [], [], time_ns=1)
+        g.op("guilty head", "any", [], [x[1]], time_ns=1)
+        g.op("between", "any", [x[1]], [x[2]], time_ns=1)
+        g.op("guilty tail", "any", [x[2]], [x[3]], time_ns=1)
+        g.op("innocent tail", "any", [x[3]], [x[0]], time_ns=1)
+        with pytest.raises(InvalidPlan, match="'guilty head', 'guilty tail'"):
+            fuse(price(g.build(), pair()), ints([0, 1, 2, 1, 0]))
+
+
+def inner_names(problem: Problem, kernel: np.ndarray) -> set[str]:
+    """Found from the other side: tensors that could be forgotten without anyone outside noticing."""
+    graph, inner = problem.graph, set()
+    for tensor in range(graph.num_tensors):
+        users = {int(kernel[op]) for op in graph.readers_of(tensor)}
+        plain = graph.alias_of[tensor] < 0 and tensor not in graph.alias_of and graph.role[tensor] == 0
+        if plain and graph.producer[tensor] >= 0 and users == {int(kernel[graph.producer[tensor]])}:
+            inner.add(graph.tensor_name[tensor])
+    return inner
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_fusing_keeps_sums_and_forgets_inner_tensors_only(data: st.DataObject) -> None:
+    problem = data.draw(problems())
+    kernel = ints(data.draw(kernels(problem)))
+    small = fuse(problem, kernel)
+    assert small.num_ops == len(set(kernel.tolist()))
+    for column in ("compute_ns", "fixed_ns"):
+        assert getattr(small, column).sum(axis=0).tolist() == getattr(problem, column).sum(axis=0).tolist()
+    assert small.graph.workspace_bytes.sum() == problem.graph.workspace_bytes.sum()
+    gone = set(problem.graph.tensor_name) - set(small.graph.tensor_name)
+    assert gone == inner_names(problem, kernel)
+    assert small.traffic_bytes.sum() <= problem.traffic_bytes.sum()
+    assert len(small.read_bytes) == len(small.graph.reads)
