@@ -7,5 +7,5 @@ import os
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("ci", deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-settings.register_profile("hunt", settings.get_profile("ci"), derandomize=False, max_examples=10_000)
+settings.register_profile("hunt", settings.get_profile("ci"), derandomize=False)
 settings.load_profile(os.environ.get("LOADMASTER_HYPOTHESIS", "ci"))

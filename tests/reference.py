@@ -120,7 +120,7 @@ class World:
         }
 
     def _find_inner(self) -> set[int]:
-        """Rule 12: made in a kernel, read there, and neither read elsewhere, nor kept, nor part of an update in place."""
+        """Rule 12: made in a kernel and read only there; not kept, and no part of an update in place."""
         overwritten = {self.alias_of[t] for t in self.inplace}
         inner = set()
         for tensor in set(self.tensors) - self.inplace - overwritten:
@@ -162,7 +162,7 @@ class World:
         for at in range(int(graph.read_start[op]), int(graph.read_start[op + 1])):
             if int(graph.reads[at]) in self.inner:
                 moved -= int(problem.read_bytes[at])
-        moved -= sum(self.nbytes[t] for t in graph.makes_of(op).tolist() if t in self.inner)
+        moved -= sum(self.nbytes[t] for t in map(int, graph.makes_of(op)) if t in self.inner)
         return max(0, moved)
 
     def _find_homes(self) -> dict[int, int]:
@@ -181,7 +181,7 @@ class World:
 
     def kernel_order(self, kernel: Kernel) -> tuple[int, int]:
         """Rule 3; in a coarser problem an op counts as the lowest op it was made of (rule 12)."""
-        return kernel.rank, int(self.problem.source_ops[kernel.lowest])
+        return kernel.rank, min(int(self.problem.tie[op]) for op in kernel.members)
 
     def send_ns(self, send: Send) -> int:
         """Rule 4."""

@@ -127,7 +127,9 @@ def _add_update(draw: Any, draft: _Draft) -> None:
     """An op that overwrites a weight or an activation, and may make other tensors too."""
     target = draw(st.sampled_from(draft.resident + draft.readable))
     unread = target in draft.resident and draw(SOMETIMES)
-    reads = sorted({*_some(draw, draft.readable, 2)} - {target}) if unread else [target, *_some(draw, draft.readable, 2)]
+    reads = (
+        sorted({*_some(draw, draft.readable, 2)} - {target}) if unread else [target, *_some(draw, draft.readable, 2)]
+    )
     roles = st.sampled_from(["activation", "activation", "output", "state"])
     size = draft.tensors[target][0]
     makes = [draft.tensor(size, draw(roles), target) for _ in range(draw(st.sampled_from([1, 1, 1, 2])))]
@@ -154,7 +156,9 @@ def _devices(draw: Any, name: str) -> Device:
     rate = draw(RATES)
     rates = {"default": rate, "float16": 2 * rate} if draw(SOMETIMES) else rate
     memory = draw(st.sampled_from([0, 300, 1500, 2**30, 2**30]))
-    return Device(name, "any", memory, rates, draw(st.sampled_from([1e9, 1e10, 7.6e9])), draw(st.sampled_from([0, 1, 5])))
+    return Device(
+        name, "any", memory, rates, draw(st.sampled_from([1e9, 1e10, 7.6e9])), draw(st.sampled_from([0, 1, 5]))
+    )
 
 
 @st.composite

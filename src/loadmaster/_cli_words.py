@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from loadmaster import catalog
 from loadmaster.errors import InvalidSetting, UnreadableFile
@@ -113,21 +113,3 @@ def default_cluster(model: str, graph: Graph) -> tuple[Cluster, str]:
     elif graph.time_ns.shape[1] > 1:
         name, reason = f"{graph.time_ns.shape[1]}xa100-nvlink", "one for each of its times"
     return Cluster.preset(name), f" ({reason}; choose with --on)"
-
-
-def zoo_rows() -> list[dict[str, Any]]:
-    """The models of the zoo and in which modes their graphs ship with the package."""
-    from loadmaster.zoo import ENTRIES
-    from loadmaster.zoo.shelf import on_shelf
-
-    shipped = [(spot.entry.name, spot.mode) for spot in on_shelf()]
-    return [
-        {
-            "name": entry.name,
-            "shipped": [mode for name, mode in shipped if name == entry.name],
-            "devices": entry.devices or None,
-            "sizes": entry.note,
-            "source": entry.source,
-        }
-        for entry in ENTRIES.values()
-    ]

@@ -18,16 +18,21 @@ CLUSTER_SCHEMA = "loadmaster.cluster/1"
 MOST_MEMORY_BYTES = 2**60
 MOST_CHANNEL = 2**31 - 1
 
+_KEYS = frozenset(("schema", "name", "devices", "links", "default_link", "op_ns"))
+_DEVICE_KEYS = frozenset(("name", "kind", "memory_bytes", "flops_per_s", "bytes_per_s", "launch_ns"))
+_LINK_KEYS = frozenset(("from", "to", "bytes_per_s", "latency_ns", "channel"))
+
 
 def cluster_from_json(data: Any, where: str = "cluster") -> Cluster:
     """The cluster of parsed JSON; `where` says in errors what was read."""
-    known = frozenset(["schema", "name", "devices", "links", "default_link", "op_ns"])
-    head = Row(data, where, InvalidCluster, known)
+    head = Row(data, where, InvalidCluster, _KEYS)
     devices = tuple(_device(row, f"{where}: devices[{i}]") for i, row in enumerate(head.rows("devices")))
+    if not devices:
+        raise InvalidCluster("the cluster has no devices", where, "give at least one device")
     names = [device.name for device in devices]
     number = {name: i for i, name in enumerate(names)}
     if len(number) < len(names):
-        twin = next(name for i, name in enumerate(names) if name in names[:i])
+        twin = next(name for i, name in enumerate(names) if number[name] != i)
         raise InvalidCluster(f"two devices are called '{twin}'", where, "give every device its own name")
     links, wires = _links(head, number, where)
     _fill_default(head, links, wires, len(devices), where)
@@ -37,8 +42,7 @@ def cluster_from_json(data: Any, where: str = "cluster") -> Cluster:
 
 
 def _device(data: Any, where: str) -> Device:
-    known = frozenset(["name", "kind", "memory_bytes", "flops_per_s", "bytes_per_s", "launch_ns"])
-    row = Row(data, where, InvalidCluster, known)
+    row = Row(data, where, InvalidCluster, _DEVICE_KEYS)
     name = row.text("name")
     row.where = f"{where} '{name}'"
     memory = row.whole("memory_bytes", MOST_MEMORY_BYTES)
@@ -76,7 +80,9 @@ def _links(
         ends = row.text("from"), row.text("to")
         for key, name in zip(("from", "to"), ends, strict=True):
             if name not in number:
-                raise row.wrong(key, f"the name of a device: {', '.join(number)}")
+                raise InvalidCluster(
+                    f"'{key}' names '{name}', which is no device", row.where, f"use {', '.join(number)}"
+                )
         pair = number[ends[0]], number[ends[1]]
         if pair[0] == pair[1]:
             raise row.wrong("to", "another device than 'from'")

@@ -70,7 +70,7 @@ class Room(NamedTuple):
     count: np.ndarray
     low: np.ndarray
     far: np.ndarray
-    arrivals: np.ndarray  # [1] how many have come, where ranks are not given
+    tally: np.ndarray  # [2]
 
 
 class Record(NamedTuple):
@@ -101,7 +101,7 @@ def layout_of(problem: Problem) -> Layout:
     next_start = np.zeros(problem.num_ops + 1, np.int64)
     np.cumsum(np.bincount(graph.after, minlength=problem.num_ops), out=next_start[1:])
     nexts = rows_of(graph.after_start)[np.argsort(graph.after, kind="stable")]
-    op_of_tie = np.argsort(problem.source_ops, kind="stable")
+    op_of_tie = np.argsort(problem.tie, kind="stable")
     tie = np.empty(problem.num_ops, np.int64)
     tie[op_of_tie] = np.arange(problem.num_ops)
     channel = problem.cluster.channel
@@ -118,7 +118,7 @@ def layout_of(problem: Problem) -> Layout:
         waits.astype(narrow),
         np.flatnonzero(waits == 0).astype(narrow),
         graph.make_start.astype(narrow),
-        graph.makes.astype(narrow),
+        _bases_first(problem).astype(narrow),
         read_start.astype(narrow),
         graph.reads[moving].astype(narrow),
         next_start.astype(narrow),
@@ -139,6 +139,16 @@ def layout_of(problem: Problem) -> Layout:
         heap_start,
         heap_room,
     )
+
+
+def _bases_first(problem: Problem) -> np.ndarray:
+    """[makes] the tensors of each op, those it overwrites in place (in a fused kernel) before those that do."""
+    graph = problem.graph
+    depth, under = np.zeros(graph.num_tensors, np.int64), graph.alias_of
+    while (under >= 0).any():
+        depth += under >= 0
+        under = np.where(under >= 0, graph.alias_of[under], -1)
+    return graph.makes[np.lexsort((graph.makes, depth[graph.makes], rows_of(graph.make_start)))]
 
 
 def _heaps(problem: Problem, channels: int) -> tuple[np.ndarray, int]:
@@ -168,8 +178,8 @@ def make_room(layout):
         np.empty(layout.devices, np.int64),
         np.zeros(layout.devices, np.int32),
         np.empty(layout.devices, np.int64),
-        np.empty(layout.devices, np.int32),
-        np.zeros(1, np.int64),
+        np.empty(layout.devices, np.int64),
+        np.zeros(2, np.int64),
     )
 
 
@@ -189,316 +199,260 @@ def make_record(ops, sends, points):
     )
 
 
-@njit(inline="always")
-def _wait(heap, start, size, key):
-    """Adds a key to the heap at `start` that holds `size` keys."""
-    here = size
-    while here > 0:
-        parent = (here - 1) >> 1
-        if heap[start + parent] <= key:
-            break
-        heap[start + here] = heap[start + parent]
-        here = parent
-    heap[start + here] = key
-
-
-@njit(inline="always")
-def _take(heap, start, size):
-    """Removes the lowest key; `size` is what remains."""
-    lowest = heap[start]
-    key = heap[start + size]
-    here = 0
-    while True:
-        child = 2 * here + 1
-        if child >= size:
-            break
-        if child + 1 < size and heap[start + child + 1] < heap[start + child]:
-            child += 1
-        if heap[start + child] >= key:
-            break
-        heap[start + here] = heap[start + child]
-        here = child
-    heap[start + here] = key
-    return lowest
-
-
-@njit(inline="always")
-def _queue(layout, room, at, key, dirty):
-    """Lets a key wait for resource `at`; returns the number of resources to look at this round."""
-    _wait(room.heap, layout.heap_start[at], room.size[at], key)
-    room.size[at] += 1
-    if room.busy[at] < 0 and room.is_dirty[at] == 0:
-        room.is_dirty[at] = 1
-        room.dirty[dirty] = at
-        dirty += 1
-    return dirty
-
-
-@njit(inline="always")
-def _ready(layout, room, place, rank, op, dirty):
-    """An op may run. Without ranks, first come first served."""
-    if len(rank):
-        order = np.int64(rank[op])
-    else:
-        order = room.arrivals[0]
-        room.arrivals[0] += 1
-    return _queue(layout, room, place[op], (order << 32) | np.int64(layout.tie[op]), dirty)
-
-
-@njit(inline="always")
-def _release(layout, room, place, tensor, device):
-    """Frees a tensor nobody on the device needs any more, and what it kept alive there."""
-    while layout.base[tensor] >= 0 and place[layout.maker[tensor]] == device:
-        tensor = layout.base[tensor]
-        if layout.origin[tensor] != MADE:
-            return
-        slot = tensor * layout.devices + device
-        room.hold[slot] -= 1
-        if room.hold[slot] > 0:
-            return
-    room.memory[device] -= layout.nbytes[tensor]
-
-
-@njit(inline="always")
-def _announce(layout, room, place, rank, send_rank, tensor, device, dirty, local_change):
-    """Counts who needs the tensor where, queues its sends, and wakes its readers on the device (change -1)."""
-    devices = layout.devices
-    local, fars = 0, 0
-    for at in range(layout.reader_start[tensor], layout.reader_start[tensor + 1]):
-        op = layout.readers[at]
-        where = place[op]
-        if where == device:
-            local += 1
-            if local_change:
-                room.left[op] -= 1
-                if room.left[op] == 0:
-                    dirty = _ready(layout, room, place, rank, op, dirty)
-            continue
-        if room.count[where] == 0:
-            room.far[fars] = where
-            fars += 1
-            room.low[where] = rank[op] if len(rank) else room.arrivals[0]
-        elif len(rank) and rank[op] < room.low[where]:
-            room.low[where] = rank[op]
-        room.count[where] += 1
-        if not local_change:
-            room.left[op] += 1
-    for far in range(fars):
-        where = room.far[far]
-        slot = tensor * devices + where
-        room.hold[slot] = room.count[where]
-        room.count[where] = 0
-        order = room.low[where]
-        if send_rank.size and send_rank[slot] >= 0:
-            order = send_rank[slot]
-        dirty = _queue(layout, room, layout.channel[device * devices + where], (np.int64(order) << 32) | np.int64(slot), dirty)
-    room.hold[tensor * devices + device] = local + fars + layout.stays[tensor]
-    return dirty
-
-
-@njit(inline="always")
-def _prepare(layout, room, place, rank, send_rank, peak):
-    """The state at time 0: residents in place, updated weights queued for other readers, first ops ready."""
-    for device in range(layout.devices):
-        room.memory[device] = 0
-        room.far[device] = -1
-    for at in range(len(room.size)):
-        room.size[at] = 0
-        room.busy[at] = -1
-        room.is_dirty[at] = 0
-    room.left[:] = layout.waits
-    room.arrivals[0] = 0
-    for tensor in layout.fixed:
-        for at in range(layout.reader_start[tensor], layout.reader_start[tensor + 1]):
-            device = place[layout.readers[at]]
-            if room.far[device] != tensor:
-                room.far[device] = tensor
-                room.memory[device] += layout.nbytes[tensor]
-    dirty = 0
-    for tensor in layout.updated:
-        home = place[layout.maker[tensor]]
-        room.memory[home] += layout.nbytes[tensor]
-        dirty = _announce(layout, room, place, rank, send_rank, tensor, home, dirty, False)
-    for op in layout.sources:
-        if room.left[op] == 0:
-            dirty = _ready(layout, room, place, rank, op, dirty)
-    peak[:] = room.memory
-    return dirty
-
-
-@njit(inline="always")
-def _end_op(layout, room, place, rank, send_rank, op, device, dirty):
-    room.memory[device] -= layout.workspace[op]
-    for at in range(layout.make_start[op], layout.make_start[op + 1]):
-        tensor = layout.makes[at]
-        dirty = _announce(layout, room, place, rank, send_rank, tensor, device, dirty, True)
-        held = room.hold[tensor * layout.devices + device] > 0
-        base = layout.base[tensor]
-        if base < 0:
-            if not held:
-                room.memory[device] -= layout.nbytes[tensor]
-        elif held and layout.origin[base] == MADE:
-            room.hold[base * layout.devices + device] += 1
-    for at in range(layout.read_start[op], layout.read_start[op + 1]):
-        tensor = layout.reads[at]
-        if layout.origin[tensor] == UPDATED and place[layout.maker[tensor]] == device:
-            continue
-        slot = tensor * layout.devices + device
-        room.hold[slot] -= 1
-        if room.hold[slot] == 0:
-            _release(layout, room, place, tensor, device)
-    for at in range(layout.next_start[op], layout.next_start[op + 1]):
-        later = layout.nexts[at]
-        room.left[later] -= 1
-        if room.left[later] == 0:
-            dirty = _ready(layout, room, place, rank, later, dirty)
-    return dirty
-
-
-@njit(inline="always")
-def _end_send(layout, room, place, rank, slot, dirty):
-    tensor, device = slot // layout.devices, slot % layout.devices
-    source = place[layout.maker[tensor]]
-    if layout.origin[tensor] == MADE:
-        room.hold[tensor * layout.devices + source] -= 1
-        if room.hold[tensor * layout.devices + source] == 0:
-            _release(layout, room, place, tensor, source)
-    for at in range(layout.reader_start[tensor], layout.reader_start[tensor + 1]):
-        op = layout.readers[at]
-        if place[op] == device:
-            room.left[op] -= 1
-            if room.left[op] == 0:
-                dirty = _ready(layout, room, place, rank, op, dirty)
-    return dirty
-
-
-@njit(inline="always")
-def _schedule(room, events, end, at):
-    """Adds the end of what resource `at` runs to the heap of events."""
-    here = events
-    while here > 0:
-        parent = (here - 1) >> 1
-        if room.event_ns[parent] <= end:
-            break
-        room.event_ns[here] = room.event_ns[parent]
-        room.event_at[here] = room.event_at[parent]
-        here = parent
-    room.event_ns[here] = end
-    room.event_at[here] = at
-
-
-@njit(inline="always")
-def _next_event(room, events):
-    """Removes the earliest event, `events` remaining, and returns its resource."""
-    first = room.event_at[0]
-    end, at = room.event_ns[events], room.event_at[events]
-    here = 0
-    while True:
-        child = 2 * here + 1
-        if child >= events:
-            break
-        if child + 1 < events and room.event_ns[child + 1] < room.event_ns[child]:
-            child += 1
-        if room.event_ns[child] >= end:
-            break
-        room.event_ns[here] = room.event_ns[child]
-        room.event_at[here] = room.event_at[child]
-        here = child
-    room.event_ns[here] = end
-    room.event_at[here] = at
-    return first
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
 def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recording, record):
-    """Runs one step; returns its time, or -1 once it passes most_ns or a device passes most_bytes."""
-    devices = layout.devices
-    dirty = _prepare(layout, room, place, rank, send_rank, peak)
+    """Runs one step; returns its time, or -1 once it passes most_ns or a device passes most_bytes.
+
+    Without ranks, ops and sends go first come first served. Arrays are taken out of their tuples once: reading one from
+    a tuple inside the loop would count its references each time, which costs more than the loop itself.
+    """
+    devices, op_ns, workspace, tie, op_of_tie = layout.devices, layout.op_ns, layout.workspace, layout.tie, layout.op_of_tie
+    make_start, makes, read_start, reads = layout.make_start, layout.makes, layout.read_start, layout.reads
+    next_start, nexts, reader_start, readers = layout.next_start, layout.nexts, layout.reader_start, layout.readers
+    nbytes, origin, maker, base, stays = layout.nbytes, layout.origin, layout.maker, layout.base, layout.stays
+    send_classes, send_ns, send_class = layout.send_classes, layout.send_ns, layout.send_class
+    channel, heap_start = layout.channel, layout.heap_start
+    left, hold, heap, size, busy = room.left, room.hold, room.heap, room.size, room.busy
+    event_ns, event_at, dirty, is_dirty = room.event_ns, room.event_at, room.dirty, room.is_dirty
+    memory, count, low, far = room.memory, room.count, room.low, room.far
+    tally = room.tally  # [0] resources to look at this round, [1] how many have come, where ranks are not given
+    ranked, ranked_sends = len(rank) > 0, len(send_rank) > 0
+
+    def queue(at, key):
+        """Lets a key wait for resource `at`."""
+        start, here = heap_start[at], size[at]
+        size[at] += 1
+        while here > 0:
+            parent = (here - 1) >> 1
+            if heap[start + parent] <= key:
+                break
+            heap[start + here] = heap[start + parent]
+            here = parent
+        heap[start + here] = key
+        if busy[at] < 0 and is_dirty[at] == 0:
+            is_dirty[at] = 1
+            dirty[tally[0]] = at
+            tally[0] += 1
+
+    def wake(op):
+        """One thing less to wait for."""
+        left[op] -= 1
+        if left[op] == 0:
+            if ranked:
+                queue(place[op], (np.int64(rank[op]) << 32) | np.int64(tie[op]))
+            else:
+                queue(place[op], (tally[1] << 32) | np.int64(tie[op]))
+                tally[1] += 1
+
+    def let_go(tensor, device):
+        """One use of the tensor on the device less; when none is left it is freed, and what it kept alive there."""
+        while True:
+            slot = tensor * devices + device
+            hold[slot] -= 1
+            if hold[slot] > 0:
+                break
+            if base[tensor] < 0 or place[maker[tensor]] != device:
+                memory[device] -= nbytes[tensor]
+                break
+            tensor = base[tensor]
+            if origin[tensor] != MADE:
+                break
+
+    def announce(tensor, device, made):
+        """Counts who needs the tensor where, queues its sends, and wakes its readers on the device."""
+        local, fars = 0, 0
+        for at in range(reader_start[tensor], reader_start[tensor + 1]):
+            op = readers[at]
+            where = place[op]
+            if where == device:
+                local += 1
+                if made:
+                    wake(op)
+            else:
+                order = np.int64(rank[op]) if ranked else tally[1]
+                if count[where] == 0:
+                    far[fars] = where
+                    fars += 1
+                    low[where] = order
+                elif order < low[where]:
+                    low[where] = order
+                count[where] += 1
+                if not made:
+                    left[op] += 1
+        for index in range(fars):
+            where = far[index]
+            slot = tensor * devices + where
+            hold[slot] = count[where]
+            count[where] = 0
+            order = low[where]
+            if ranked_sends and send_rank[slot] >= 0:
+                order = send_rank[slot]
+            queue(channel[device * devices + where], (order << 32) | np.int64(slot))
+        hold[tensor * devices + device] = local + fars + stays[tensor]
+
+    # Time 0: residents in place, updated weights queued for other readers, first ops ready.
+    for device in range(devices):
+        memory[device] = 0
+        far[device] = -1
+    for at in range(len(size)):
+        size[at] = 0
+        busy[at] = -1
+        is_dirty[at] = 0
+    left[:] = layout.waits
+    tally[:] = 0
+    for tensor in layout.fixed:
+        for at in range(reader_start[tensor], reader_start[tensor + 1]):
+            device = place[readers[at]]
+            if far[device] != tensor:
+                far[device] = tensor
+                memory[device] += nbytes[tensor]
+    for tensor in layout.updated:
+        home = place[maker[tensor]]
+        memory[home] += nbytes[tensor]
+        announce(tensor, home, False)
+    for op in layout.sources:
+        if left[op] == 0:
+            left[op] = 1
+            wake(op)
+    peak[:] = memory
+    for device in range(devices):
+        if peak[device] > most_bytes:
+            return np.int64(-1)
+
     events, now, turn, last = 0, np.int64(0), 0, np.int64(0)
     sends, points = 0, 0
+    before = memory.copy()
     if recording:
-        before = room.memory.copy()
         for device in range(devices):
             record.curve_device[points] = device
             record.curve_ns[points] = 0
             record.curve_bytes[points] = before[device]
             points += 1
-    for device in range(devices):
-        if peak[device] > most_bytes:
-            return np.int64(-1)
     while True:
-        for index in range(dirty):
-            at = room.dirty[index]
-            room.is_dirty[at] = 0
-            if room.size[at] == 0:
+        # Everything free takes the first thing that waits for it.
+        for index in range(tally[0]):
+            at = dirty[index]
+            is_dirty[at] = 0
+            if size[at] == 0:
                 continue
-            room.size[at] -= 1
-            key = _take(room.heap, layout.heap_start[at], room.size[at]) & 0xFFFFFFFF
+            size[at] -= 1
+            start, left_over, here = heap_start[at], size[at], 0
+            key, moved = heap[start] & 0xFFFFFFFF, heap[start + left_over]
+            while True:
+                child = 2 * here + 1
+                if child >= left_over:
+                    break
+                if child + 1 < left_over and heap[start + child + 1] < heap[start + child]:
+                    child += 1
+                if heap[start + child] >= moved:
+                    break
+                heap[start + here] = heap[start + child]
+                here = child
+            heap[start + here] = moved
             if at < devices:
-                op = layout.op_of_tie[key]
-                room.busy[at] = op
-                end = now + layout.op_ns[op * devices + at]
-                total = room.memory[at] + layout.workspace[op]
-                for make in range(layout.make_start[op], layout.make_start[op + 1]):
-                    tensor = layout.makes[make]
-                    if layout.base[tensor] < 0:
-                        total += layout.nbytes[tensor]
-                room.memory[at] = total
-                if total > peak[at]:
-                    peak[at] = total
-                    if total > most_bytes:
-                        return np.int64(-1)
+                op = np.int64(op_of_tie[key])
+                busy[at] = op
+                end = now + op_ns[op * devices + at]
+                where = np.int64(at)
+                memory[at] += workspace[op]
+                for make in range(make_start[op], make_start[op + 1]):
+                    if base[makes[make]] < 0:
+                        memory[at] += nbytes[makes[make]]
                 if recording:
                     record.start_ns[op] = now
                     record.end_ns[op] = end
                     record.turn[op] = turn
                     turn += 1
             else:
-                room.busy[at] = key
+                busy[at] = key
                 tensor, where = key // devices, key % devices
-                source = place[layout.maker[tensor]]
-                link = layout.send_class[source * devices + where]
-                end = now + layout.send_ns[tensor * layout.send_classes + link]
-                room.memory[where] += layout.nbytes[tensor]
-                if room.memory[where] > peak[where]:
-                    peak[where] = room.memory[where]
-                    if peak[where] > most_bytes:
-                        return np.int64(-1)
+                link = send_class[place[maker[tensor]] * devices + where]
+                end = now + send_ns[tensor * send_classes + link]
+                memory[where] += nbytes[tensor]
                 if recording:
                     record.send_key[sends] = key
                     record.send_start_ns[sends] = now
                     record.send_end_ns[sends] = end
                 sends += 1
-            _schedule(room, events, end, at)
+            if memory[where] > peak[where]:
+                peak[where] = memory[where]
+                if memory[where] > most_bytes:
+                    return np.int64(-1)
+            here = events
             events += 1
-        dirty = 0
+            while here > 0:
+                parent = (here - 1) >> 1
+                if event_ns[parent] <= end:
+                    break
+                event_ns[here] = event_ns[parent]
+                event_at[here] = event_at[parent]
+                here = parent
+            event_ns[here] = end
+            event_at[here] = at
+        tally[0] = 0
         if recording:
             for device in range(devices):
-                if room.memory[device] != before[device]:
-                    before[device] = room.memory[device]
+                if memory[device] != before[device]:
+                    before[device] = memory[device]
                     record.curve_device[points] = device
                     record.curve_ns[points] = now
                     record.curve_bytes[points] = before[device]
                     points += 1
         if events == 0:
             break
-        now = room.event_ns[0]
+        now = event_ns[0]
         if now > most_ns:
             return np.int64(-1)
-        while events > 0 and room.event_ns[0] == now:
+        while events > 0 and event_ns[0] == now:
+            at = np.int64(event_at[0])
             events -= 1
-            at = _next_event(room, events)
-            done = room.busy[at]
-            room.busy[at] = -1
-            if room.is_dirty[at] == 0:
-                room.is_dirty[at] = 1
-                room.dirty[dirty] = at
-                dirty += 1
+            end, moved_at, here = event_ns[events], event_at[events], 0
+            while True:
+                child = 2 * here + 1
+                if child >= events:
+                    break
+                if child + 1 < events and event_ns[child + 1] < event_ns[child]:
+                    child += 1
+                if event_ns[child] >= end:
+                    break
+                event_ns[here] = event_ns[child]
+                event_at[here] = event_at[child]
+                here = child
+            event_ns[here] = end
+            event_at[here] = moved_at
+            done = busy[at]
+            busy[at] = -1
+            if is_dirty[at] == 0:
+                is_dirty[at] = 1
+                dirty[tally[0]] = at
+                tally[0] += 1
             if at < devices:
                 last = now
-                dirty = _end_op(layout, room, place, rank, send_rank, done, at, dirty)
+                memory[at] -= workspace[done]
+                for make in range(make_start[done], make_start[done + 1]):
+                    announce(np.int64(makes[make]), at, True)
+                # What is written in place comes before what it overwrites, which it may keep alive.
+                for make in range(make_start[done + 1] - 1, make_start[done] - 1, -1):
+                    tensor = np.int64(makes[make])
+                    under = np.int64(base[tensor])
+                    if hold[tensor * devices + at] == 0:
+                        if under < 0:
+                            memory[at] -= nbytes[tensor]
+                    elif under >= 0 and origin[under] == MADE:
+                        hold[under * devices + at] += 1
+                for read in range(read_start[done], read_start[done + 1]):
+                    tensor = np.int64(reads[read])
+                    if origin[tensor] == MADE or place[maker[tensor]] != at:
+                        let_go(tensor, at)
+                for index in range(next_start[done], next_start[done + 1]):
+                    wake(nexts[index])
             else:
-                dirty = _end_send(layout, room, place, rank, done, dirty)
+                tensor, where = done // devices, done % devices
+                if origin[tensor] == MADE:
+                    let_go(tensor, np.int64(place[maker[tensor]]))
+                for reader in range(reader_start[tensor], reader_start[tensor + 1]):
+                    if place[readers[reader]] == where:
+                        wake(readers[reader])
     record.counts[0] = sends
     record.counts[1] = points
     return last

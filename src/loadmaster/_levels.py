@@ -37,21 +37,66 @@ def bottlenecks(start, before):
     return joins
 
 
+@njit(cache=True, nogil=True)
+def prices(times, count, most_ops, turns):
+    """[kinds] prices of device time, 1 over all devices, under which the ops cost much at their cheapest places.
+
+    Multiplicative weights, over the given number of ops evenly spread.
+    """
+    ops, kinds = times.shape
+    stride = max(1, ops // most_ops)
+    price, kept = np.ones(kinds), np.ones(kinds)
+    best = -1.0
+    for turn in range(turns):
+        price /= (price * count).sum()
+        load, total = np.zeros(kinds), 0.0
+        for op in range(0, ops, stride):
+            least, chosen = np.inf, 0
+            for kind in range(kinds):
+                if times[op, kind] >= 0 and times[op, kind] * price[kind] < least:
+                    least, chosen = times[op, kind] * price[kind], kind
+            total += least
+            load[chosen] += times[op, chosen]
+        if total > best:
+            best = total
+            kept[:] = price
+        load /= count
+        if load.max() <= 0:
+            break
+        # A kind that draws too much work is priced higher, so that the others look better.
+        price *= np.exp(0.5 / (1 + turn / 8) * load / load.max())
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def cheapest(times, price, scale):
+    """[ops] price x time at the cheapest kind, in whole parts of 1 / scale, rounded down."""
+    work = np.empty(len(times), np.int64)
+    for op in range(len(times)):
+        least = np.inf
+        for kind in range(len(price)):
+            if times[op, kind] >= 0:
+                least = min(least, times[op, kind] * price[kind])
+        # A part in 10^12 for the rounding of the product.
+        work[op] = np.int64(np.floor(least * scale * (1 - 1e-12)))
+    return work
+
+
 @njit(inline="always")
-def _soonest(finish, sends, op, tensor, kind, kinds):
+def _soonest(finish, sends, column, op, tensor, kind, kinds):
     """When what the op makes can be on a device of that kind."""
     best = finish[op, kind]
     for other in range(kinds):
         if other != kind:
-            best = min(best, finish[op, other] + sends[tensor, other * kinds + kind])
+            best = min(best, finish[op, other] + sends[tensor, column[other, kind]])
     return best
 
 
 @njit(cache=True, nogil=True)
-def heads(read_start, reads, producer, after_start, after, times, sends, joins, work, share):
+def heads(read_start, reads, producer, after_start, after, times, sends, column, joins, work, share):
     """[ops, kinds] no op starts sooner on a device of that kind.
 
-    `sends[tensor, from * kinds + to]`: least time between kinds; `joins`: ops that all earlier ones lead to, so that
+    `sends[tensor, column[from, to]]`: least time between kinds; `joins`: ops that all earlier ones lead to, so that
     all work since the last such op is done before them, which takes at least work ÷ share.
     """
     ops, kinds = times.shape
@@ -71,7 +116,7 @@ def heads(read_start, reads, producer, after_start, after, times, sends, joins, 
             if maker < 0:
                 continue
             for kind in range(kinds):
-                start[op, kind] = max(start[op, kind], _soonest(finish, sends, maker, reads[at], kind, kinds))
+                start[op, kind] = max(start[op, kind], _soonest(finish, sends, column, maker, reads[at], kind, kinds))
         least = FAR
         for kind in range(kinds):
             finish[op, kind] = FAR if times[op, kind] < 0 else min(FAR, start[op, kind] + times[op, kind])
@@ -83,7 +128,7 @@ def heads(read_start, reads, producer, after_start, after, times, sends, joins, 
 
 
 @njit(cache=True, nogil=True)
-def tails(read_start, reads, producer, after_start, after, times, sends, joins, work, share):
+def tails(read_start, reads, producer, after_start, after, times, sends, column, joins, work, share):
     """[ops, kinds] the step does not end sooner than this after the op's end on a device of that kind."""
     ops, kinds = times.shape
     left = np.zeros((ops, kinds), np.int64)
@@ -109,7 +154,7 @@ def tails(read_start, reads, producer, after_start, after, times, sends, joins, 
                 way = with_op[kind]
                 for other in range(kinds):
                     if other != kind:
-                        way = min(way, with_op[other] + sends[reads[at], kind * kinds + other])
+                        way = min(way, with_op[other] + sends[reads[at], column[kind, other]])
                 left[maker, kind] = max(left[maker, kind], way)
         between += work[op]
         if joins[op]:

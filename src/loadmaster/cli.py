@@ -15,7 +15,7 @@ import typer
 
 from loadmaster import __version__
 from loadmaster import _cli_words as words
-from loadmaster.errors import LoadmasterError
+from loadmaster.errors import LoadmasterError, MissingExtra
 
 if TYPE_CHECKING:
     from loadmaster.plan import Plan
@@ -252,9 +252,13 @@ def list_names(
 ) -> None:
     """List the optimizers or the clusters there are."""
     from loadmaster.report.listing import cluster_rows, optimizer_rows
+    from loadmaster.report.terminal import clusters_table, console, optimizers_table
 
     rows = optimizer_rows() if what == "optimizers" else cluster_rows()
-    _show_rows(what, rows, json)
+    if json:
+        _print_json({what: rows})
+    else:
+        console().print((optimizers_table if what == "optimizers" else clusters_table)(rows))
 
 
 @zoo_app.callback()
@@ -266,7 +270,21 @@ def zoo(context: typer.Context, json: Json = False, debug: Debug = False) -> Non
 
 @_verb
 def _list_zoo(json: bool, debug: bool) -> None:
-    _show_rows("models", words.zoo_rows(), json)
+    from loadmaster.zoo import ENTRIES
+    from loadmaster.zoo.shelf import shelf_rows
+
+    rows = shelf_rows()
+    shipped = {row["name"].rpartition("/")[0] for row in rows}
+    others = [name for name in ENTRIES if name not in shipped]
+    if json:
+        _print_json({"models": rows, "to_capture": others})
+        return
+    from loadmaster.report.terminal import console, zoo_table
+
+    screen = console()
+    screen.print(zoo_table(rows))
+    if others:
+        screen.print(f"\nmade by 'loadmaster zoo capture NAME', which needs torch: {', '.join(others)}")
 
 
 @zoo_app.command("capture")
@@ -284,9 +302,12 @@ def zoo_capture(
     from loadmaster.zoo.shelf import capture
 
     stem = name.removeprefix("zoo:")
-    with _status(f"capturing {stem}"):
-        file = capture(stem, out)
-        graph = load_graph(file)
+    try:
+        with _status(f"capturing {stem}"):
+            file = capture(stem, out)
+            graph = load_graph(file)
+    except ModuleNotFoundError as error:
+        raise MissingExtra.of(error.name or "torch", "zoo", "capturing a model of the zoo") from error
     if json:
         facts = {"name": graph.name, "digest": graph.digest, "ops": graph.num_ops, "tensors": graph.num_tensors}
         _print_json({"graph": facts, "file": str(file)})
@@ -366,20 +387,6 @@ def _show_methods(problem: Problem, choice: str, rows: list[tuple[str, Result]],
         screen.print(verdict(rows), soft_wrap=True)
     if saved is not None:
         screen.print(f"plan written to {saved}", soft_wrap=True)
-
-
-def _show_rows(what: Literal["optimizers", "clusters", "models"], rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        _print_json({what: rows})
-        return
-    from loadmaster.report import terminal
-
-    tables = {
-        "optimizers": terminal.optimizers_table,
-        "clusters": terminal.clusters_table,
-        "models": terminal.zoo_table,
-    }
-    terminal.console().print(tables[what](rows))
 
 
 @contextmanager

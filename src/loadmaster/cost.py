@@ -69,6 +69,8 @@ def price(
         graph=folded,
         source=graph,
         source_ops=source_ops,
+        heads=ints(np.arange(folded.num_ops)),
+        tie=ints(np.arange(folded.num_ops)),
         cluster=cluster,
         op_ns=ints(op_ns),
         compute_ns=compute,

@@ -29,6 +29,8 @@ class Problem:
     graph: Graph  # views folded away
     source: Graph  # as imported
     source_ops: Ints  # [ops] index in the imported graph; of a fused kernel, of its lowest member
+    heads: Ints  # [ops] of a fused problem: the lowest member of each kernel, in the problem it was made from
+    tie: Ints  # [ops] who goes first among equal ranks: the op index; of a fused kernel, the lowest of its members'
     cluster: Cluster
     op_ns: Ints  # [ops, devices] launch included; CANNOT where it cannot run
     compute_ns: Ints  # [ops, devices] arithmetic alone, 0 for given times
@@ -197,6 +199,8 @@ def _reprice(
         problem,
         graph=graph,
         source_ops=ints(problem.source_ops[heads]),
+        heads=ints(heads),
+        tie=_lowest(problem.tie, member_of, count),
         op_ns=ints(op_ns),
         compute_ns=compute,
         fixed_ns=fixed,
@@ -230,6 +234,12 @@ def _total(column: Ints, member_of: Ints, count: int) -> Ints:
     total = np.zeros((count, *column.shape[1:]), np.int64)
     np.add.at(total, member_of, column)
     return ints(total)
+
+
+def _lowest(column: Ints, member_of: Ints, count: int) -> Ints:
+    low = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(low, member_of, column)
+    return ints(low)
 
 
 def _join_groups(colocate: Ints, member_of: Ints, count: int) -> Ints:

@@ -143,7 +143,7 @@ class Lift:
 
     @staticmethod
     def of(problem: Problem, small: Problem, kernel: Ints) -> Lift:
-        heads = np.searchsorted(problem.source_ops, small.source_ops)
+        heads = small.heads if small is not problem else ints(np.arange(problem.num_ops))
         index = np.empty(problem.num_ops, np.int64)
         index[heads] = np.arange(small.num_ops)
         return Lift(ints(index[kernel]), ints(heads), ints(np.flatnonzero(~inner_tensors(problem, kernel))))

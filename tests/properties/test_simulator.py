@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -73,7 +72,9 @@ def test_compiled_equals_reference_on_deep_queues(seed: int) -> None:
     rng = np.random.default_rng(seed)
     problem = price(wide_graph(rng), bus_cluster(devices=3, shared=seed % 2 == 0))
     device = rng.integers(3, size=problem.num_ops)
-    assert_equal_to_reference(problem, Plan.of(problem, device, rng.integers(8 if seed < 3 else 2**31, size=problem.num_ops)))
+    assert_equal_to_reference(
+        problem, Plan.of(problem, device, rng.integers(8 if seed < 3 else 2**31, size=problem.num_ops))
+    )
 
 
 def wide_graph(rng: np.random.Generator) -> Graph:
@@ -191,7 +192,7 @@ def test_many_equals_one_by_one(data: st.DataObject, fused: bool, own_ranks: boo
     problem = data.draw(problems())
     first = data.draw(plans(problem, fuse=fused, sends=False))
     count = data.draw(st.integers(1, 4))
-    others = [data.draw(plans_like(problem, first)) for _ in range(count)]
+    others = [data.draw(plans(problem, sends=False, kernel=first.kernel)) for _ in range(count)]
     rank = np.stack([plan.rank for plan in others]) if own_ranks else first.rank
     scores = simulate_many(problem, np.stack([plan.device for plan in others]), rank, first.kernel)
     for index, plan in enumerate(others):
@@ -199,9 +200,3 @@ def test_many_equals_one_by_one(data: st.DataObject, fused: bool, own_ranks: boo
         assert scores.step_ns[index] == line.step_ns
         assert scores.peak_bytes[index].tolist() == line.peak_bytes.tolist()
         assert scores.over_bytes[index] == line.over_bytes
-
-
-@st.composite
-def plans_like(draw: Any, problem: Problem, first: Plan) -> Plan:
-    """Another plan with the same kernels."""
-    return draw(plans(problem, sends=False, kernel=first.kernel))

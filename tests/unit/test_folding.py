@@ -119,6 +119,29 @@ class TestUpdates:
         folded, _, read_bytes = fold(g.build())
         assert reads(folded) == [[], ["base"]] and read_bytes.tolist() == [0]
 
+    def test_what_is_overwritten_or_shown_unread_comes_first_all_the_same(self) -> None:
+        g = GraphBuilder()
+        base = g.tensor(100, name="base")
+        shown, over, tied = (g.tensor(100, alias_of=base) for _ in range(3))
+        g.op("through tied", "any", [tied], flops=1)  # an alias that no op makes
+        g.op("through view", "any", [shown], flops=1)
+        g.op("view", "view", [], [shown])
+        g.op("fill", "any", [], [over], flops=1)
+        g.op("make", "any", [], [base], flops=1)
+        folded, _, _ = fold(g.build())
+        assert folded.op_name[0] == "make" and set(folded.op_name[1:]) == {"through tied", "through view", "fill"}
+        assert reads(folded) == [[], ["base"], ["base"], ["base"]]
+
+    def test_an_op_may_make_a_tensor_and_show_it_too(self) -> None:
+        g = GraphBuilder()
+        base = g.tensor(100, name="base")
+        shown = g.tensor(50, name="shown", alias_of=base)
+        g.op("make", "any", [], [base, shown], flops=1)
+        g.op("read", "any", [shown], flops=1)
+        folded, _, read_bytes = fold(g.build())
+        assert folded.tensor_name == ("base",) and folded.makes.tolist() == [0]
+        assert reads(folded) == [[], ["base"]] and read_bytes.tolist() == [50]
+
     def test_updaters_of_one_weight_share_a_group(self) -> None:
         g = GraphBuilder()
         w, v = g.tensor(10, "weight"), g.tensor(10, "state")

@@ -212,7 +212,8 @@ class TestRefusals:
             g.build()
 
     @pytest.mark.parametrize(
-        ("value", "word"), [(-1, "negative"), (1.5, "whole"), (True, "whole"), ("8", "whole"), (MOST_BYTES + 1, "large")]
+        ("value", "word"),
+        [(-1, "negative"), (1.5, "whole"), (True, "whole"), ("8", "whole"), (MOST_BYTES + 1, "large")],
     )
     def test_sizes_that_are_none(self, value: Any, word: str) -> None:
         with pytest.raises(InvalidGraph, match=word) as caught:

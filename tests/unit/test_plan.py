@@ -67,7 +67,8 @@ class TestBelongs:
 class TestRefusals:
     @pytest.mark.parametrize("column", ["device", "rank", "kernel"])
     def test_wrong_length(self, problem: Problem, column: str) -> None:
-        error = refusal(replace(Plan.of(problem, [0, 0, 0, 0]), **{column: ints([0, 0, 0])}), problem)
+        short: dict[str, Any] = {column: ints([0, 0, 0])}
+        error = refusal(replace(Plan.of(problem, [0, 0, 0, 0]), **short), problem)
         assert f"'{column}' has 3 entries for 4 ops" in error.what
 
     @pytest.mark.parametrize("place", [-1, 2, 99])

@@ -142,7 +142,7 @@ class TestRefusals:
         g.op("b", "any", [], [y], time_ns=1)
         g.op("c", "any", [y], time_ns=1)
         g.op("d", "any", [x], time_ns=1)
-        with pytest.raises(InvalidPlan, match="'a', 'c'|'b', 'd'"):
+        with pytest.raises(InvalidPlan, match=r"'a', 'c'|'b', 'd'"):
             fuse(price(g.build(), pair()), ints([0, 1, 0, 1]))
 
     def test_the_guilty_kernel_is_named_not_one_that_waits_for_it(self) -> None:

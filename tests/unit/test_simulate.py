@@ -1,61 +1,22 @@
-"""The rules of simulate.py one by one, each on an example small enough to run by hand."""
+"""The rules of simulate.py about time, one by one, each on an example small enough to run by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from loadmaster.cluster import Cluster, Device, Link
+from loadmaster.cluster import Link
 from loadmaster.columns import ints
 from loadmaster.cost import price
-from loadmaster.errors import InvalidCluster, InvalidPlan
+from loadmaster.errors import InvalidCluster
 from loadmaster.graph import GraphBuilder
-from loadmaster.plan import Plan, check
-from loadmaster.problem import Problem, fuse
+from loadmaster.plan import Plan
 from loadmaster.simulate import Timeline, settle, simulate, simulate_many
 from tests.graphs import pair
 from tests.graphs.tiny import diamond
-from tests.reference import brute_force
-
-FREE = Link(None, 0)
-
-
-def trio(channel: Sequence[Sequence[int]], link: Link = Link(1e9, 0)) -> Cluster:
-    """d0, d1, d2; every link moves a byte per ns unless told."""
-    devices = tuple(Device(f"d{index}", "toy", 2**30, 1e9, 1e9) for index in range(3))
-    links = {(src, dst): link for src in range(3) for dst in range(3) if src != dst}
-    return Cluster("trio", devices, links, ints(channel))
-
-
-PER_PAIR = [[-1, 0, 1], [2, -1, 3], [4, 5, -1]]
-OUT_BUS = [[-1, 0, 0], [1, -1, 1], [2, 2, -1]]
-
-
-def run(graph: GraphBuilder, device: Sequence[int], cluster: Cluster | None = None, **plan: Any) -> Timeline:
-    problem = price(graph.build(), cluster or pair())
-    made = Plan.of(problem, device, **plan)
-    check(made, problem)
-    return simulate(problem, made)
-
-
-def sends(line: Timeline) -> list[tuple[int, int, int, int]]:
-    """(tensor, dst, start, end) in order of start."""
-    columns = (line.send_start_ns, line.send_tensor, line.send_dst, line.send_end_ns)
-    ordered = sorted(zip(*(column.tolist() for column in columns), strict=True))
-    return [(tensor, dst, start, end) for start, tensor, dst, end in ordered]
-
-
-def spans(line: Timeline) -> list[tuple[int, int]]:
-    return list(zip(line.start_ns.tolist(), line.end_ns.tolist(), strict=True))
-
-
-def curve(line: Timeline, device: int) -> list[tuple[int, int]]:
-    ns, held = line.curve(device)
-    return list(zip(ns.tolist(), held.tolist(), strict=True))
+from tests.unit.by_hand import FREE, OUT_BUS, PER_PAIR, curve, run, sends, spans, three_tensors, trio
 
 
 class TestWorkedExample:
@@ -169,16 +130,6 @@ def test_rule_4_latency_plus_bytes_over_bandwidth_rounded_up(link: Link, nbytes:
     assert sends(run(g, [0, 1], pair(link=link))) == [(0, 1, 1, 1 + takes)]
 
 
-def three_tensors() -> GraphBuilder:
-    """One op makes three tensors of 10 bytes; an op of each rank 0, 1, 2 elsewhere reads one."""
-    g = GraphBuilder()
-    made = [g.tensor(10) for _ in range(3)]
-    g.op("make", "any", [], made, time_ns=0)
-    for tensor in made:
-        g.op(f"read{tensor}", "any", [tensor], time_ns=1)
-    return g
-
-
 def test_rule_4_sends_go_by_the_lowest_rank_among_the_readers() -> None:
     line = run(three_tensors(), [0, 1, 1, 1], rank=[0, 3, 1, 2])
     assert [tensor for tensor, *_ in sends(line)] == [1, 2, 0]
@@ -239,128 +190,6 @@ def test_rule_6_sends_overlap_with_compute_on_both_sides() -> None:
     assert sends(line) == [(0, 1, 10, 110)]
 
 
-def test_rule_7_a_weight_nobody_updates_is_wherever_it_is_read() -> None:
-    g = GraphBuilder()
-    w, unread = g.tensor(100, "weight"), g.tensor(1000, "weight")
-    g.op("a", "any", [w], time_ns=10)
-    g.op("b", "any", [w], time_ns=10)
-    g.op("c", "any", [w], time_ns=10)
-    line = run(g, [0, 0, 1])
-    assert line.num_sends == 0 and line.step_ns == 20
-    assert curve(line, 0) == [(0, 100)] and curve(line, 1) == [(0, 100)]
-    assert unread not in line.send_tensor
-
-
-def test_rule_7_an_updated_weight_lives_with_its_update_and_is_sent_once_to_others() -> None:
-    g = GraphBuilder()
-    w = g.tensor(100, "weight")
-    new = g.tensor(100, "weight", alias_of=w)
-    g.op("a", "any", [w], time_ns=10)
-    g.op("b", "any", [w], time_ns=10)
-    g.op("update", "any", [w], [new], time_ns=5, after=["a", "b"])
-    line = run(g, [0, 0, 1])
-    assert sends(line) == [(0, 0, 0, 15)]  # from time 0 on
-    assert spans(line) == [(15, 25), (25, 35), (35, 40)]
-    assert curve(line, 0) == [(0, 0), (0, 100), (35, 0)]
-    assert curve(line, 1) == [(0, 100)]
-
-
-def test_rule_7_an_update_that_nobody_else_reads_still_keeps_the_weight() -> None:
-    g = GraphBuilder()
-    w = g.tensor(100, "state")
-    g.op("update", "any", [], [g.tensor(100, "state", alias_of=w)], time_ns=5)
-    assert curve(run(g, [1]), 1) == [(0, 100)]
-
-
-def test_rule_8_a_made_tensor_lives_from_its_op_to_its_last_reader_and_send() -> None:
-    g = GraphBuilder()
-    x = g.tensor(100)
-    g.op("make", "any", [], [x], time_ns=10)
-    g.op("here", "any", [x], time_ns=3)
-    g.op("there", "any", [x], time_ns=20)
-    line = run(g, [0, 0, 1])  # sent 10 to 25, read here until 13
-    assert curve(line, 0) == [(0, 0), (0, 100), (25, 0)]
-    assert curve(line, 1) == [(0, 0), (10, 100), (45, 0)]
-    line = run(g, [0, 0, 1], pair(link=Link(None, 1)))  # sent 10 to 11
-    assert curve(line, 0) == [(0, 0), (0, 100), (13, 0)]
-
-
-def test_rule_8_unread_dies_with_its_op_and_an_output_never() -> None:
-    g = GraphBuilder()
-    g.op("make", "any", [], [g.tensor(1), g.tensor(10, "output"), g.tensor(100, "state")], time_ns=10)
-    assert curve(run(g, [0]), 0) == [(0, 0), (0, 111), (10, 110)]
-
-
-def test_rule_8_a_copy_of_an_output_dies_with_its_last_reader() -> None:
-    g = GraphBuilder()
-    x = g.tensor(100, "output")
-    g.op("make", "any", [], [x], time_ns=10)
-    g.op("there", "any", [x], time_ns=20)
-    line = run(g, [0, 1])
-    assert curve(line, 0) == [(0, 0), (0, 100)]
-    assert curve(line, 1) == [(0, 0), (10, 100), (45, 0)]
-
-
-def test_rule_8_an_update_in_place_has_no_bytes_and_keeps_its_base() -> None:
-    g = GraphBuilder()
-    x = g.tensor(100)
-    over = g.tensor(100, alias_of=x)
-    twice = g.tensor(100, alias_of=over)
-    g.op("make", "any", [], [x], time_ns=10)
-    g.op("over", "any", [x], [over], time_ns=10)
-    g.op("twice", "any", [over], [twice], time_ns=10)
-    g.op("read", "any", [twice], time_ns=10)
-    assert curve(run(g, [0, 0, 0, 0]), 0) == [(0, 0), (0, 100), (40, 0)]
-
-
-def test_rule_8_an_update_of_a_received_copy_keeps_the_copy() -> None:
-    g = GraphBuilder()
-    x = g.tensor(100)
-    over = g.tensor(100, alias_of=x)
-    g.op("make", "any", [], [x], time_ns=10)
-    g.op("over", "any", [x], [over], time_ns=10)
-    g.op("back", "any", [over], time_ns=10)
-    g.op("late", "any", time_ns=200)
-    # x goes over 10 to 25 and is overwritten there; the new value comes back 35 to 50 at the full 100 bytes and
-    # waits for the long op to end.
-    line = run(g, [0, 1, 0, 0])
-    assert sends(line) == [(0, 1, 10, 25), (1, 0, 35, 50)]
-    assert curve(line, 1) == [(0, 0), (10, 100), (50, 0)]
-    assert curve(line, 0) == [(0, 0), (0, 100), (25, 0), (35, 100), (220, 0)]
-
-
-def test_rule_8_an_output_written_in_place_keeps_its_base_to_the_end() -> None:
-    g = GraphBuilder()
-    x = g.tensor(100)
-    g.op("make", "any", [], [x], time_ns=10)
-    g.op("over", "any", [x], [g.tensor(100, "output", alias_of=x)], time_ns=10)
-    line = run(g, [0, 1])
-    assert curve(line, 0) == [(0, 0), (0, 100), (25, 0)]
-    assert curve(line, 1) == [(0, 0), (10, 100)]
-
-
-def test_rule_8_workspace_lives_while_its_op_runs() -> None:
-    g = GraphBuilder()
-    g.op("a", "any", time_ns=10, workspace_bytes=64)
-    g.op("b", "any", time_ns=10)
-    assert curve(run(g, [0, 0]), 0) == [(0, 0), (0, 64), (10, 0)]
-
-
-def test_rule_9_things_of_no_length_count() -> None:
-    g = GraphBuilder()
-    g.op("flash", "any", [], [g.tensor(70)], time_ns=0, workspace_bytes=7)
-    line = run(g, [0])
-    assert line.step_ns == 0 and line.peak_bytes.tolist() == [77, 0]
-
-
-def test_rule_9_over_bytes_are_summed_over_devices() -> None:
-    g = GraphBuilder()
-    g.op("a", "any", [], [g.tensor(130)], time_ns=1)
-    g.op("b", "any", [], [g.tensor(120)], time_ns=1)
-    assert run(g, [0, 1], pair(memory_bytes=100)).over_bytes == 50
-    assert run(g, [0, 0], pair(memory_bytes=100)).over_bytes == 30  # one after the other
-
-
 def test_rule_10_the_step_ends_with_the_last_op() -> None:
     g = GraphBuilder()
     g.op("a", "any", time_ns=10)
@@ -406,139 +235,6 @@ def test_rule_11_a_channel_carries_one_send_of_no_length_a_round() -> None:
     assert line.peak_bytes[1] == 30
 
 
-def fusible() -> GraphBuilder:
-    """a makes 100 bytes for b alone; b makes 40 for c, and for d."""
-    g = GraphBuilder()
-    x, a, b = g.tensor(30, "input"), g.tensor(100), g.tensor(40)
-    g.op("a", "any", [x], [a], flops=20, workspace_bytes=3)
-    g.op("b", "any", [a], [b], flops=50, workspace_bytes=4)
-    g.op("c", "any", [b], [g.tensor(10, "output")], flops=10)
-    g.op("d", "any", [b], [g.tensor(10, "output")], flops=10)
-    return g
-
-
-def test_rule_12_a_kernel_takes_launch_and_the_longer_of_arithmetic_and_remaining_traffic() -> None:
-    cluster = pair(launch_ns=5)
-    # Apart: 130, 140, 50 and 50 bytes at a byte per ns, each with its launch.
-    assert spans(run(fusible(), [0, 0, 0, 0], cluster)) == [(0, 135), (135, 280), (280, 335), (335, 390)]
-    # a and b in one: 130 + 140 bytes less 100 written and 100 read; arithmetic 70 ns is as long.
-    line = run(fusible(), [0, 0, 0, 0], cluster, kernel=[0, 0, 2, 3])
-    assert spans(line) == [(0, 75), (0, 75), (75, 130), (130, 185)]
-
-
-def test_rule_12_inner_tensors_take_no_memory() -> None:
-    line = run(fusible(), [0, 0, 0, 0], kernel=[0, 0, 2, 3])
-    assert curve(line, 0)[:3] == [(0, 30), (0, 77), (70, 80)]  # x; b and workspace 3 + 4; b and c's output
-
-
-def test_rule_12_a_tensor_read_inside_and_outside_is_no_inner_one() -> None:
-    # b is read by c inside and by d outside: its 40 bytes are written, and read by both.
-    line = run(fusible(), [0, 0, 0, 1], kernel=[0, 0, 0, 3])
-    # 30 read of x, 40 written and 40 read of b, 10 written of c: 120 bytes; arithmetic 80 ns.
-    assert spans(line)[:3] == [(0, 120)] * 3
-    assert sends(line) == [(2, 1, 120, 129)]
-
-
-def test_rule_12_given_times_add_up_less_a_launch_for_each_op_but_one() -> None:
-    g = GraphBuilder()
-    x = g.tensor(10)
-    g.op("a", "any", [], [x], time_ns=20)
-    g.op("b", "any", [x], time_ns=30)
-    assert run(g, [0, 0], pair(launch_ns=5), kernel=[0, 0]).step_ns == 45
-    assert run(g, [0, 0], pair(launch_ns=500), kernel=[0, 0]).step_ns == 0  # never negative
-
-
-def test_rule_12_a_kernel_waits_for_all_it_reads_and_gives_all_at_its_end() -> None:
-    g = GraphBuilder()
-    x, y, z = g.tensor(10), g.tensor(10), g.tensor(10)
-    g.op("early", "any", [], [y], time_ns=1)
-    g.op("slow", "any", [], [x], time_ns=50)
-    g.op("late", "any", [x], [z], time_ns=1)
-    g.op("reader", "any", [y], time_ns=1)
-    line = run(g, [0, 1, 0, 1], kernel=[0, 1, 0, 3])
-    assert spans(line) == [(56, 58), (0, 50), (56, 58), (64, 65)]
-
-
-def test_rule_12_a_kernel_ranks_as_its_lowest_member() -> None:
-    g = GraphBuilder()
-    for name in "abcd":
-        g.op(name, "any", time_ns=10)
-    line = run(g, [0, 0, 0, 0], rank=[7, 5, 9, 4], kernel=[0, 1, 2, 0])
-    assert line.start_ns.tolist() == [0, 20, 30, 0]
-
-
-def test_rule_12_ties_of_kernels_go_by_their_lowest_member() -> None:
-    g = GraphBuilder()
-    x = g.tensor(0)
-    g.op("head", "any", time_ns=10)
-    g.op("first", "any", [], [x], time_ns=10)
-    g.op("other", "any", time_ns=10)
-    g.op("tail", "any", [x], time_ns=10)
-    # head and tail wait for first; then they come before other, whose index lies between theirs.
-    line = run(g, [0, 0, 0, 0], rank=[1, 0, 1, 1], kernel=[0, 1, 2, 0])
-    assert line.start_ns.tolist() == [10, 0, 30, 10]
-
-
-def test_rule_12_a_kernel_that_overwrites_what_it_made_keeps_it_once() -> None:
-    g = GraphBuilder()
-    base = g.tensor(100)
-    over = g.tensor(100, alias_of=base)
-    twice = g.tensor(100, alias_of=over)
-    g.op("make", "any", [], [base], time_ns=10)
-    g.op("over", "any", [base], [over], time_ns=10)
-    g.op("twice", "any", [over], [twice], time_ns=10)
-    g.op("read", "any", [twice], [g.tensor(8, "output")], time_ns=10)
-    line = run(g, [0, 0, 0, 0], kernel=[0, 0, 0, 3])
-    assert curve(line, 0) == [(0, 0), (0, 100), (30, 108), (40, 8)]
-
-
-def test_rule_12_the_order_in_which_tensors_are_declared_does_not_matter() -> None:
-    g = GraphBuilder()
-    twice, over, base = g.tensor(100, alias_of=1), g.tensor(100, alias_of=2), g.tensor(100)
-    g.op("make", "any", [], [base], time_ns=10)
-    g.op("over", "any", [base], [over], time_ns=10)
-    g.op("twice", "any", [over], [twice], time_ns=10)
-    g.op("read", "any", [twice], [g.tensor(8, "output")], time_ns=10)
-    for kernel in ([0, 0, 0, 3], [0, 1, 1, 3], [0, 0, 2, 3]):
-        assert curve(run(g, [0, 0, 0, 0], kernel=kernel), 0) == [(0, 0), (0, 100), (30, 108), (40, 8)]
-
-
-def test_rule_13_reads_of_views_are_reads_of_their_base() -> None:
-    g = GraphBuilder()
-    base = g.tensor(100)
-    half = g.tensor(50, alias_of=base)
-    row = g.tensor(5, "output", alias_of=half)
-    g.op("make", "any", [], [base], time_ns=10)
-    g.op("half", "view", [base], [half])
-    g.op("row", "view", [half], [row])
-    g.op("read", "any", [half, row, base], time_ns=10)
-    line = run(g, [0, 1])
-    assert sends(line) == [(0, 1, 10, 25)]  # once, all 100 bytes
-    assert curve(line, 0) == [(0, 0), (0, 100)]  # an output, because a view of it is
-
-
-class TestFusedProblems:
-    def four(self) -> Problem:
-        g = GraphBuilder()
-        a, b, c, d = (g.tensor(size) for size in (1, 10, 100, 1000))
-        g.op("p", "any", [], [a], time_ns=1)
-        g.op("q", "any", [], [b], time_ns=2)
-        g.op("r", "any", [], [c], time_ns=4)
-        g.op("s", "any", [a, b], [d], time_ns=8)
-        return price(g.build(), pair())
-
-    def test_a_fused_problem_may_be_fused_again(self) -> None:
-        small = fuse(self.four(), ints([0, 1, 2, 0]))
-        assert small.graph.op_name == ("q", "p", "r")  # p and s wait for q
-        line = simulate(small, Plan.of(small, [0, 0, 0], kernel=[0, 1, 0]))
-        assert spans(line) == [(0, 6), (6, 15), (0, 6)]
-
-    def test_a_kernel_that_would_wait_for_itself_is_refused(self) -> None:
-        problem = price(diamond(), pair())
-        with pytest.raises(InvalidPlan, match="'a', 'd' would wait for itself"):
-            simulate(problem, Plan.of(problem, [0, 0, 0, 0], kernel=[0, 1, 2, 0]))
-
-
 class TestMany:
     def test_stops_at_most_ns_and_most_bytes(self) -> None:
         problem = price(diamond(), pair())
@@ -566,29 +262,3 @@ def test_settle_gives_ranks_in_order_of_dispatch() -> None:
     settled = settle(problem, plan, line)
     assert settled.rank.tolist() == [0, 1, 2, 3]
     assert settled.send_rank is not None and settled.send_rank.tolist() == [[-1, 0], [-1, -1], [1, -1], [-1, -1]]
-
-
-class TestBruteForce:
-    """The reference's own optimum, where it can be found by thought."""
-
-    def test_two_ops_share_two_devices(self) -> None:
-        g = GraphBuilder()
-        for name in "abc":
-            g.op(name, "any", [], [g.tensor(10)], time_ns=10)
-        problem = price(g.build(), pair())
-        assert brute_force(problem, "step-time") == (0, 20)
-        assert brute_force(problem, "peak-memory") == (0, 10)
-
-    def test_a_send_is_worth_it_only_when_short(self) -> None:
-        # Together 70, c away 74. b and d away: c 10 to 40, A sent 10 to 25, b 25 to 45, C sent 40 to 49, d 49 to 59.
-        # Less is impossible: c ends at 40 at best, and then d waits for C or for B.
-        assert brute_force(price(diamond(), pair()), "step-time") == (0, 59)
-
-    def test_what_does_not_fit_comes_last(self) -> None:
-        # The reader's device must hold both 100 bytes: 50 over 150, wherever the others are.
-        g = GraphBuilder()
-        a, b = g.tensor(100), g.tensor(100)
-        g.op("a", "any", [], [a], time_ns=1)
-        g.op("b", "any", [], [b], time_ns=1)
-        g.op("c", "any", [a, b], time_ns=1)
-        assert brute_force(price(g.build(), pair(memory_bytes=150)), "step-time") == (50, 3)

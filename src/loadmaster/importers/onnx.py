@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
     raise MissingExtra.of("onnx", "onnx", "reading an ONNX model") from error
 
 from loadmaster.importers.onnx_flops import is_counted
-from loadmaster.importers.onnx_shapes import Known, Scope, bind_dims, inferred, known_of, lean
+from loadmaster.importers.onnx_shapes import Known, Scope, bind_dims, has_broken_text, inferred, known_of, lean
 from loadmaster.importers.onnx_walk import Call, kind_of, label_of, scope_of, source_of, walk
 
 
@@ -52,6 +52,8 @@ def _import(model: onnx.ModelProto, dims: Mapping[str, int], name: str) -> Graph
             raise InvalidSetting(f"dimension '{label}' is {size!r}", name, "give a whole number above 0")
     if not model.graph.node:
         raise ImportFailed("the model has no ops", name, "is it an ONNX model, and was it exported whole?")
+    if has_broken_text(model.graph):
+        raise UnreadableFile("some of its names are not valid UTF-8", name, "is the file damaged? export it again")
     small = lean(model)
     bind_dims(small, dims, name)
     graph = inferred(small)

@@ -55,13 +55,16 @@ def _bits(elem_type: int) -> int:
     return int(digits or 0)
 
 
+def _is_type(elem_type: int) -> bool:
+    return elem_type in TensorProto.DataType.values() and elem_type != TensorProto.UNDEFINED
+
+
 def known_of(kind: TypeProto) -> Known | None:
     """None when a dimension, the rank or the element type is unknown."""
     if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
     elem_type, dims = kind.tensor_type.elem_type, kind.tensor_type.shape.dim
-    named = elem_type in TensorProto.DataType.values() and elem_type != TensorProto.UNDEFINED
-    if not named or not all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims):
+    if not _is_type(elem_type) or not all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims):
         return None
     return Known(elem_type, tuple(dim.dim_value for dim in dims))
 
@@ -88,6 +91,19 @@ def reads_of(node: NodeProto) -> list[str]:
             own.update(inner.output)
         names += [value.name for value in body.output if value.name not in own]
     return list(dict.fromkeys(names))
+
+
+def has_broken_text(graph: onnx.GraphProto) -> bool:
+    """Protobuf gives bytes where a text is not valid UTF-8."""
+    texts = [graph.name]
+    for node in graph.node:
+        texts += [node.name, node.op_type, node.domain, *node.input, *node.output, *(a.name for a in node.attribute)]
+        texts += [text for entry in node.metadata_props for text in (entry.key, entry.value)]
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        texts += [value.name, *(dim.dim_param for dim in value.type.tensor_type.shape.dim)]
+    texts += [weight.name for weight in graph.initializer]
+    inner = (body for node in graph.node for body in bodies_of(node))
+    return not all(isinstance(text, str) for text in texts) or any(map(has_broken_text, inner))
 
 
 def lean(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -139,6 +155,20 @@ def _assume(label: str, axis: int, tensor: str, name: str) -> int:
     raise ImportFailed(what, name, f"pass dims={{'{label}': …}}, or write {name}.onnx#{label}=…")
 
 
+def fault_of(node: NodeProto, opsets: Sequence[onnx.OperatorSetIdProto]) -> str:
+    """Why it is no proper op of its kind; empty when it is. onnx's inference may take the process down with one."""
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = onnx.IR_VERSION
+    context.opset_imports = {opset.domain if opset.domain != "ai.onnx" else "": opset.version for opset in opsets}
+    if bodies_of(node):
+        return next(filter(None, (fault_of(inner, opsets) for body in bodies_of(node) for inner in body.node)), "")
+    try:
+        onnx.checker.check_node(node, context)
+    except Exception as error:
+        return next(iter(str(error).splitlines()), "malformed")
+    return ""
+
+
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with functions inlined and the shapes that onnx itself can infer."""
     try:
@@ -146,9 +176,11 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
             import onnx.inliner
 
             model = onnx.inliner.inline_local_functions(model)
+        if any(fault_of(node, model.opset_import) for node in model.graph.node):
+            return model
         return shape_inference.infer_shapes(model, data_prop=True)
-    except (shape_inference.InferenceError, RuntimeError, ValueError):
-        return model  # what is missing is inferred op by op, and the error names the op
+    except Exception:  # then sizes are inferred op by op, and the error names the op
+        return model
 
 
 class Scope:
@@ -169,13 +201,16 @@ class Scope:
         made = {name for node in graph.node for name in node.output}
         self.computes = not (self.wanted & made) <= self.declared.keys() or any(bodies_of(node) for node in graph.node)
         for weight in graph.initializer:
+            if not _is_type(weight.data_type) or min(weight.dims, default=0) < 0:
+                what = f"weight '{weight.name}' has the type {weight.data_type} and the shape {list(weight.dims)}"
+                raise ImportFailed(what, graph.name, "is the file damaged? export it again")
             self.known[weight.name] = Known(weight.data_type, tuple(weight.dims))
             self.constant.add(weight.name)
             self._keep_value(weight)
 
     def _keep_value(self, weight: TensorProto) -> None:
         if math.prod(weight.dims) <= SMALL and weight.data_location != TensorProto.EXTERNAL:
-            with suppress(ValueError, TypeError):  # damaged data matters only where a shape depends on it
+            with suppress(Exception):  # damaged data matters only where a shape depends on it
                 self.value[weight.name] = numpy_helper.to_array(weight)
 
     def add(self, node: NodeProto, made: Mapping[str, Known]) -> None:
@@ -211,6 +246,8 @@ class Scope:
         return found
 
     def _ask_schema(self, node: NodeProto) -> dict[str, Known]:
+        if fault_of(node, self.opsets):
+            return {}
         domain = node.domain if node.domain != "ai.onnx" else ""
         kinds = {
             name: helper.make_tensor_type_proto(self.known[name].elem_type, self.known[name].shape)
@@ -221,14 +258,16 @@ class Scope:
         try:
             schema = onnx.defs.get_schema(node.op_type, self.version.get(domain or "ai.onnx", 1), domain)
             outputs = shape_inference.infer_node_outputs(schema, node, kinds, data, opset_imports=list(self.opsets))
-        except (onnx.defs.SchemaError, shape_inference.InferenceError, RuntimeError, KeyError, ValueError, TypeError):
+        except Exception:  # an op that is unknown or malformed, in one of the many ways onnx has to say so
             return {}
         return {name: known for name, kind in outputs.items() if (known := known_of(kind))}
 
     def _evaluate(self, node: NodeProto) -> dict[str, Array]:
         """Results of an op whose operands are small constants, or a shape; empty when they are not."""
         inputs = [name for name in node.input if name]
-        if node.op_type in ("Shape", "Size") and len(inputs) == 1 and inputs[0] in self.known:
+        if fault_of(node, self.opsets):
+            return {}
+        if node.op_type in ("Shape", "Size") and inputs[0] in self.known:
             return {node.output[0]: _shape_value(node, self.known[inputs[0]])}
         small = self.is_constant(node) and all(name in self.value for name in inputs)
         if not small or node.domain not in ("", "ai.onnx") or self._is_large(node):

@@ -10,7 +10,7 @@ from onnx import GraphProto, NodeProto, TensorProto
 
 from loadmaster.errors import ImportFailed
 from loadmaster.importers.onnx_flops import VIEWS, flops_of
-from loadmaster.importers.onnx_shapes import Known, Scope, attributes, bodies_of, reads_of
+from loadmaster.importers.onnx_shapes import Known, Scope, attributes, bodies_of, fault_of, reads_of
 
 Weights = dict[str, Known]
 
@@ -66,7 +66,7 @@ def _plain_call(node: NodeProto, scope: Scope, where: str) -> Call:
     made = {name: found[name] for name in node.output if name in found}
     for position, name in enumerate(node.output):
         if name and name not in made and (name in scope.wanted or position == 0):
-            raise _unknown_size(node, name, where)
+            raise _unknown_size(node, name, fault_of(node, scope.opsets), where)
     reads = [scope.known[name] if name else None for name in node.input]
     constant, view = scope.is_constant(node), _view_of(node, scope)
     if view is not None:
@@ -79,7 +79,13 @@ def _plain_call(node: NodeProto, scope: Scope, where: str) -> Call:
     return Call(node, tuple(dict.fromkeys(filter(None, node.input))), made, flops, constant, view)
 
 
-def _unknown_size(node: NodeProto, name: str, where: str) -> ImportFailed:
+def _unknown_size(node: NodeProto, name: str, fault: str, where: str) -> ImportFailed:
+    if fault:
+        what = f"op '{label_of(node)}' is no proper {kind_of(node)}: {fault}"
+        return ImportFailed(what, where, "check the model with onnx.checker.check_model, and export it again")
+    if "Sequence" in node.op_type or "Optional" in node.op_type:
+        what = f"op '{label_of(node)}' ({kind_of(node)}) makes a sequence or an optional, which has no fixed size"
+        return ImportFailed(what, where, "export the model with tensors only")
     what = f"the size of tensor '{name}' is unknown; op '{label_of(node)}' ({kind_of(node)}) makes it"
     fix = "pass dims={…} for the sizes of the inputs; where data decide, give it a shape in the model's value_info"
     return ImportFailed(what, where, fix)
@@ -87,7 +93,7 @@ def _unknown_size(node: NodeProto, name: str, where: str) -> ImportFailed:
 
 def _view_of(node: NodeProto, scope: Scope) -> str | None:
     """The tensor that its result is a view of, where it only is one."""
-    if not node.input or not node.input[0] or any(name in scope.wanted for name in node.output[1:]):
+    if not node.output or not node.input or not node.input[0] or any(name in scope.wanted for name in node.output[1:]):
         return None
     plain, data = node.domain in ("", "ai.onnx"), str(node.input[0])
     if plain and node.op_type in VIEWS:
@@ -105,6 +111,7 @@ class _Body:
     calls: Sequence[Call]
     outputs: Sequence[Known]
     weights: Weights
+    known: Mapping[str, Known]
 
     @property
     def flops(self) -> int:
@@ -147,14 +154,14 @@ class _Control:
             if not call.is_constant:
                 own = [read for read in call.reads if read in scope.constant and read not in self.scope.known]
                 weights.update({read: scope.known[read] for read in own})
-        return _Body(calls, [scope.known[value.name] for value in graph.output], weights)
+        return _Body(calls, [scope.known[value.name] for value in graph.output], weights, scope.known)
 
     def _made(self, outputs: Iterable[Known]) -> dict[str, Known]:
         return {name: known for name, known in zip(self.node.output, outputs, strict=False) if name}
 
     def _finish(self, bodies: Sequence[_Body], dear: _Body, rounds: int, outputs: Iterable[Known]) -> Call:
         weights = {name: known for body in bodies for name, known in body.weights.items()}
-        moved, held = _traffic(dear, self.scope)
+        moved, held = _traffic(dear)
         return Call(
             self.node,
             tuple(reads_of(self.node)),
@@ -220,15 +227,13 @@ def _with(known: Known, axis: int, length: int) -> Known:
     return Known(known.elem_type, (*known.shape[:axis], length, *known.shape[axis:]))
 
 
-def _traffic(body: _Body, scope: Scope) -> tuple[int, int]:
+def _traffic(body: _Body) -> tuple[int, int]:
     """Bytes that one run of the body moves, and the bytes of all it makes."""
-    size = {name: known.nbytes for name, known in (*scope.known.items(), *body.weights.items())}
     moved = held = 0
     for call in body.calls:
-        size.update({name: known.nbytes for name, known in call.made.items()})
         if not call.is_constant and call.view_of is None:
             written = sum(known.nbytes for known in call.made.values())
-            read = sum(size.get(name, 0) for name in call.reads)
+            read = sum(body.known[name].nbytes for name in call.reads)
             moved += read + written if call.bytes_moved is None else call.bytes_moved
             held += written + call.workspace_bytes
     return moved, held

@@ -7,7 +7,7 @@ in the memory of its graph alone. This and its neighbours `torch_*` are the only
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -65,9 +65,10 @@ def _as_arguments(inputs: Any, label: str) -> tuple[Any, ...] | dict[str, Any]:
 def _switched(module: nn.Module, training: bool) -> Iterator[None]:
     """The module in training or evaluation mode; one that is in it already may keep parts of itself in the other."""
     modes = [(part, part.training) for part in module.modules()]
-    if module.training != training:
-        module.train(training)
     try:
+        if module.training != training:
+            with suppress(NotImplementedError):  # what torch.export made has one mode only
+                module.train(training)
         yield
     finally:
         for part, mode in modes:

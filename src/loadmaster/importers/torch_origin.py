@@ -25,6 +25,7 @@ _TORCH = str(Path(torch.__file__).parent)
 _STANDARD = sysconfig.get_path("stdlib")
 _SITE = sysconfig.get_path("purelib")
 _HERE = str(Path(__file__).parent)
+_STEP = str(Path(__file__).with_name("torch_step.py"))  # calls the model: what is further out is none of it
 
 
 class Origin(NamedTuple):
@@ -105,7 +106,7 @@ class Origins:
 
     def _line(self, frame: FrameType | None) -> str:
         """The innermost line of code that is neither torch's, nor Python's, nor the importer's."""
-        while frame is not None:
+        while frame is not None and frame.f_code.co_filename != _STEP:
             code = frame.f_code
             known = self._lines.get(code)
             if known is None:

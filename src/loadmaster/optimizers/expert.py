@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.columns import Bools, Ints, ints
+from loadmaster.optimizers.experts import Advice, Lane, advice_for, unit_of
 from loadmaster.optimizers.simple import legal
 from loadmaster.plan import Plan
-from loadmaster.problem import Problem
+from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Search
 from loadmaster.simulate import first_come
 
@@ -21,8 +22,8 @@ from loadmaster.simulate import first_come
 class Expert:
     """What people do by hand (the "human expert" rows of Mirhoseini 2017, HDP 2018 and GO 2020).
 
-    One RNN layer per device, transformer blocks and CNN modules in contiguous shares, the embedding with the first and
-    the head with the last layer; without scopes, contiguous shares of the program order balanced by time.
+    Models of the zoo follow `experts.ADVICE`, with its reasons. Other models are cut between layers, in the order in
+    which the program comes to them, into contiguous shares of equal time; without scopes, the program order is.
 
     Differs from the papers: their placements were never published; these follow their descriptions.
     """
@@ -41,12 +42,14 @@ def expert_placement(problem: Problem) -> Ints:
     known = sum(1 for scope in scopes if scope)
     if problem.num_devices == 1 or known < problem.num_ops / 2:
         return shares(problem.best_ns, problem)
-    layers = [layer_of(scope) for scope in scopes]
-    stacks = {stack for stack, number in layers if number >= 0}
-    deep = {stack: 1 + max(n for s, n in layers if s == stack) for stack in stacks}
-    if not deep or max(deep.values()) < 2:
-        return _by_module(problem)
-    return _by_layer(problem, layers, deep)
+    device = np.full(problem.num_ops, -1, np.int64)
+    if advice := advice_for(problem.graph.name):
+        _follow(device, problem, advice)
+    if (device < 0).all():
+        unit = _by_first_use(scopes)
+        place = shares(_load(problem, unit), problem)
+        device[unit >= 0] = place[unit[unit >= 0]]
+    return _place_rest(problem, device)
 
 
 def shares(time_ns: Ints, problem: Problem) -> Ints:
@@ -59,8 +62,10 @@ def shares(time_ns: Ints, problem: Problem) -> Ints:
 
 def _speed(problem: Problem) -> np.ndarray:
     """[devices] how much of the whole graph each would do in unit time."""
-    total = np.where(problem.op_ns < 0, problem.best_ns[:, None] * 100, problem.op_ns).sum(axis=0)
-    return 1.0 / np.maximum(total, 1)
+    slow_ns = problem.best_ns[:, None] * 100
+    total = np.where(problem.op_ns == CANNOT, slow_ns, problem.op_ns).sum(axis=0)
+    speed: np.ndarray = 1.0 / np.maximum(total, 1)
+    return speed
 
 
 def layer_of(scope: str) -> tuple[str, int]:
@@ -72,51 +77,76 @@ def layer_of(scope: str) -> tuple[str, int]:
     return scope, -1
 
 
-def _by_layer(problem: Problem, layers: list[tuple[str, int]], deep: dict[str, int]) -> Ints:
-    """Each stack of layers is spread over all devices; what is in no stack goes with the layer it feeds or follows."""
-    where = {stack: _spread_stack(problem, layers, stack, count) for stack, count in deep.items()}
-    device = np.full(problem.num_ops, -1, np.int64)
-    for op, (stack, number) in enumerate(layers):
-        if number >= 0:
-            device[op] = where[stack][number]
-    for scope in {problem.graph.scope[op] for op in np.flatnonzero(device < 0)}:
-        ops = [op for op in np.flatnonzero(device < 0) if problem.graph.scope[op] == scope]
-        device[ops] = _loose_device(problem, device, ops)
+def _by_first_use(scopes: Sequence[str]) -> Ints:
+    """[ops] layers, and modules outside any layer, numbered as the program comes to them; -1 for ops of no module."""
+    layers = [layer_of(scope) if scope else None for scope in scopes]
+    number = {layer: index for index, layer in enumerate(dict.fromkeys(layer for layer in layers if layer))}
+    return ints([-1 if layer is None else number[layer] for layer in layers])
+
+
+def _load(problem: Problem, unit: Ints) -> Ints:
+    """[units] time of the ops of each unit."""
+    load = np.zeros(int(unit.max(initial=-1)) + 1, np.int64)
+    np.add.at(load, unit[unit >= 0], problem.best_ns[unit >= 0])
+    return ints(load)
+
+
+def _follow(device: Ints, problem: Problem, advice: Advice) -> None:
+    """Places what the advice names."""
+    for lane in advice.lanes:
+        unit = _number(problem.graph.scope, lane.modules)
+        if (unit >= 0).any():
+            _place_lane(device, problem, lane, unit)
+
+
+def _number(scopes: Sequence[str], modules: tuple[str, ...]) -> Ints:
+    """[ops] the modules of a lane numbered in their order; -1 for ops in none of them."""
+    found = [unit_of(scope, modules) for scope in scopes]
+    number = {unit: index for index, unit in enumerate(sorted({unit for unit in found if unit}))}
+    return ints([-1 if unit is None else number[unit] for unit in found])
+
+
+def _place_lane(device: Ints, problem: Problem, lane: Lane, unit: Ints) -> None:
+    first, last = (_inside(problem.graph.scope, modules) for modules in (lane.on_first, lane.on_last))
+    load, count = _load(problem, ints(np.where(first | last, -1, unit))), problem.num_devices
+    if lane.cut == "layers" or len(load) <= count:
+        place = ints([0, *(np.arange(len(load)) * count // len(load)), count - 1])
+    else:
+        ends = [int(problem.best_ns[there].sum()) for there in (first, last)]
+        place = shares(ints([ends[0], *load, ends[1]]), problem)
+    device[unit >= 0] = place[1:-1][unit[unit >= 0]]
+    device[first], device[last] = place[0], place[-1]
+
+
+def _inside(scopes: Sequence[str], modules: tuple[str, ...]) -> Bools:
+    return np.array([unit_of(scope, modules) is not None for scope in scopes], bool)
+
+
+def _place_rest(problem: Problem, device: Ints) -> Ints:
+    """Ops still at -1 go, in program order, where the fewest bytes cross to or from what is placed already."""
+    device = device.copy()
+    for op in np.flatnonzero(device < 0).tolist():
+        cost = _crossing_bytes(problem, device, op)
+        device[op] = min(cost, key=lambda where: (cost[where], where)) if cost else 0
     return ints(device)
 
 
-def _spread_stack(problem: Problem, layers: list[tuple[str, int]], stack: str, count: int) -> list[int]:
-    if count <= problem.num_devices:
-        return [number * problem.num_devices // count for number in range(count)]
-    load = np.zeros(count, np.int64)
-    for op, (name, number) in enumerate(layers):
-        if name == stack:
-            load[number] += problem.best_ns[op]
-    return [int(d) for d in shares(load, problem)]
-
-
-def _loose_device(problem: Problem, device: Ints, ops: list[int]) -> int:
-    """For ops outside any stack: the device of the layers that read what they make; of a head, of those it reads."""
+def _crossing_bytes(problem: Problem, device: Ints, op: int) -> dict[int, int]:
+    """For each device with a neighbour of the op, the bytes that would be sent if the op were there too."""
     graph = problem.graph
-    votes: dict[int, int] = defaultdict(int)
-    first = min(ops)
-    fed = [int(device[r]) for op in ops[:64] for t in graph.makes_of(op) for r in graph.readers_of(int(t))]
-    feeds = [int(device[graph.producer[t]]) for op in ops[:64] for t in graph.reads_of(op) if graph.producer[t] >= 0]
-    placed = [d for d in feeds if d >= 0] or [d for d in fed if d >= 0]
-    if not placed:
-        return 0 if first < problem.num_ops / 4 else problem.num_devices - 1
-    for d in placed:
-        votes[d] += 1
-    return max(sorted(votes), key=lambda d: votes[d])
+    gets: list[tuple[int, set[int]]] = []  # bytes, and the devices that have them anyway
+    for tensor in graph.reads_of(op).tolist():
+        if graph.producer[tensor] >= 0:
+            there = {*_devices(device, graph.readers_of(tensor)), int(device[graph.producer[tensor]])}
+            gets.append((int(graph.nbytes[tensor]), there))
+    gives = [(int(graph.nbytes[t]), _devices(device, graph.readers_of(t))) for t in graph.makes_of(op).tolist()]
+    near = {where for _, places in (*gets, *gives) for where in places if where >= 0}
+    return {
+        where: sum(size for size, places in gets if where not in places)
+        + sum(size * len(places - {where, -1}) for size, places in gives)
+        for where in near
+    }
 
 
-def _by_module(problem: Problem) -> Ints:
-    """Top-level modules in order of first use, in contiguous shares balanced by time (backward ops with their module)."""
-    scopes = problem.graph.scope
-    depth = 1 if len({scope.split(".")[0] for scope in scopes}) >= 2 * problem.num_devices else 2
-    names = [".".join(scope.split(".")[:depth]) for scope in scopes]
-    order = {name: index for index, name in enumerate(dict.fromkeys(names))}
-    load = np.zeros(len(order), np.int64)
-    np.add.at(load, [order[name] for name in names], problem.best_ns)
-    place = shares(load, problem)
-    return ints([place[order[name]] for name in names])
+def _devices(device: Ints, ops: Ints) -> set[int]:
+    return set(device[ops].tolist())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -125,9 +126,7 @@ def _send_piece(schedule: Schedule, send: int, why: Why) -> Piece:
 
 def _summed(schedule: Schedule, pieces: tuple[Piece, ...]) -> CriticalPath:
     spent = {kind: sum(piece.length_ns for piece in pieces if piece.kind == kind) for kind in ("op", "transfer")}
-    queued = sum(
-        held.length_ns for held, held_up in zip(pieces, pieces[1:], strict=False) if held_up.why in ("device", "link")
-    )
+    queued = sum(held.length_ns for held, held_up in pairwise(pieces) if held_up.why in ("device", "link"))
     return CriticalPath(pieces, _by_scope(schedule, pieces), spent["op"], spent["transfer"], queued)
 
 

@@ -51,8 +51,14 @@ def moments(schedule: Schedule) -> Moments:
     instants = np.unique(np.concatenate([start, end]))
     begin = np.searchsorted(instants, start) * rounds + begun
     finish = np.searchsorted(instants, end) * rounds + ended
-    parts = (begin[:kernels], finish[:kernels], begin[kernels:], finish[kernels:])
-    return Moments(*(ints(part) for part in parts), ints(instants), rounds)
+    return Moments(
+        begin=ints(begin[:kernels]),
+        finish=ints(finish[:kernels]),
+        send_begin=ints(begin[kernels:]),
+        send_finish=ints(finish[kernels:]),
+        instant_ns=ints(instants),
+        rounds=rounds,
+    )
 
 
 def _begin_round(schedule: Schedule, start: Ints, end: Ints) -> Ints:
@@ -118,11 +124,19 @@ def holdings(schedule: Schedule, when: Moments) -> Holdings:
             works,
         ),
     )
-    columns = [np.concatenate([part[i] for part in parts]) for i in range(6)]
-    received = np.zeros(len(columns[0]), bool)
+    device, nbytes, begin, finish, tensor, kernel = (np.concatenate([part[i] for part in parts]) for i in range(6))
+    received = np.zeros(len(device), bool)
     received[len(made) : len(made) + len(sent)] = True
-    some = columns[1] > 0
-    return Holdings(*(ints(column[some]) for column in columns), received[some])
+    some = nbytes > 0
+    return Holdings(
+        device=ints(device[some]),
+        nbytes=ints(nbytes[some]),
+        begin=ints(begin[some]),
+        finish=ints(finish[some]),
+        tensor=ints(tensor[some]),
+        kernel=ints(kernel[some]),
+        received=received[some],
+    )
 
 
 def _same(like: Ints, value: int) -> Ints:
@@ -150,7 +164,7 @@ def _last_use(schedule: Schedule, when: Moments) -> Ints:
 
 
 def _residents(schedule: Schedule) -> tuple[Ints, Ints]:
-    """(tensor, device) of all that is there before the step: updated ones at home, the others wherever they are read."""
+    """(tensor, device) of all that is there before the step: updated ones at home, others where they are read."""
     problem, devices = schedule.problem, schedule.num_devices
     graph = problem.graph
     updated = np.flatnonzero(problem.resident & (problem.updater >= 0))

@@ -140,5 +140,3 @@ def _alive(schedule: Schedule, when: Moments, held: Holdings, index: int) -> Ali
     since = when.ns(int(held.begin[index]))
     scope = graph.scope[kernel] if kernel >= 0 else ""
     return AliveTensor(name, _role(schedule, held, index), scope, int(held.nbytes[index]), since, until)
-
-

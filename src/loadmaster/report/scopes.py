@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from loadmaster.graph import Graph
 
 NO_SCOPE = "(no module)"
+ITSELF = "(itself)"  # ops of a module that are in none of those below it
 
 
 @dataclass
@@ -49,7 +50,7 @@ def folded(paths: Sequence[tuple[str, ...]], weight: Sequence[int], most: int) -
             number += 1
             heapq.heappush(heap, (-child.weight, number, child))
         for op in branch.ops:
-            label[op] = branch.name or NO_SCOPE
+            label[op] = f"{branch.name} {ITSELF}" if branch.name else NO_SCOPE
     for branch in done:
         for op in _all_ops(branch):
             label[op] = branch.name or NO_SCOPE

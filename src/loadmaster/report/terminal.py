@@ -32,11 +32,14 @@ def console(*, stderr: bool = False) -> Console:
     return Console(**plain, width=PIPED_WIDTH)
 
 
-def _table(*columns: tuple[str, bool]) -> Table:
-    """A table with a line under its head; each column is (title, is a number)."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for title, number in columns:
-        table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number)
+def _table(*columns: str) -> Table:
+    """A table with a line under its head. A title with ">" is of numbers, one with "~" may be broken to fit."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold")
+    for column in columns:
+        title = column.lstrip(">~")
+        table.add_column(
+            title, justify="right" if ">" in column else "left", no_wrap="~" not in column, overflow="fold"
+        )
     return table
 
 
@@ -54,15 +57,7 @@ def problem_line(problem: Problem, choice: str = "") -> Text:
 
 def methods_table(rows: Sequence[tuple[str, Result]]) -> Table:
     """One line per method; speed-ups are over the row called one-device, where there is one."""
-    table = _table(
-        ("method", False),
-        ("step", True),
-        ("speed-up", True),
-        ("peak per device", True),
-        ("fits", False),
-        ("lower bound", True),
-        ("gap", True),
-    )
+    table = _table("~method", ">step", ">speed-up", "~>peak per device", "~fits", ">lower bound", ">gap")
     alone = next((result.timeline.step_ns for name, result in rows if name == "one-device"), None)
     best = best_of([result for _, result in rows])
     for name, result in rows:
@@ -129,7 +124,7 @@ def _facts(problem: Problem, found: Inspection) -> Table:
 
 
 def _kinds(found: Inspection) -> Table:
-    table = _table(("kind of op", False), ("ops", True), ("arithmetic", True), ("time", True), ("share", True))
+    table = _table("~kind of op", ">ops", ">arithmetic", ">time", ">share")
     for kind in found.kinds:
         share = f"{100 * kind.time_ns / max(1, found.work_ns):.1f} %"
         table.add_row(kind.kind, f"{kind.ops:,}", count_text(kind.flops, "FLOP"), time_text(kind.time_ns), share)
@@ -137,7 +132,7 @@ def _kinds(found: Inspection) -> Table:
 
 
 def _tensors(found: Inspection) -> Table:
-    table = _table(("largest tensors", False), ("bytes", True), ("role", False), ("shape", False), ("made by", False))
+    table = _table("~largest tensors", ">bytes", "role", "shape", "~made by")
     for tensor in found.largest_tensors:
         shape = "" if tensor.shape is None else " x ".join(map(str, tensor.shape))
         table.add_row(tensor.name, size_text(tensor.nbytes), tensor.role, shape, tensor.made_by or "-")
@@ -145,7 +140,7 @@ def _tensors(found: Inspection) -> Table:
 
 
 def optimizers_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table(("optimizer", False), ("settings", False), ("what it does", False))
+    table = _table("optimizer", "~settings", "~what it does")
     for row in rows:
         settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
         table.add_row(row["name"], settings or "-", row["summary"])
@@ -153,8 +148,7 @@ def optimizers_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def clusters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    titles = ("memory each", "arithmetic", "memory traffic", "launch", "link", "link latency")
-    table = _table(("cluster", False), ("devices", True), *((title, True) for title in titles))
+    table = _table("cluster", ">devices", ">memory", "~>arithmetic", "~>traffic", ">launch", "~>link")
     for row in rows:
         fixed, wire = row["op_ns"], row["link_bytes_per_s"]
         table.add_row(
@@ -164,17 +158,22 @@ def clusters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             count_text(row["flops_per_s"], "FLOP/s") if fixed is None else f"{time_text(fixed)} an op",
             count_text(row["bytes_per_s"], "B/s"),
             time_text(row["launch_ns"]),
-            "free" if wire is None else count_text(wire, "B/s"),
-            time_text(row["link_latency_ns"]),
+            "free" if wire is None else f"{count_text(wire, 'B/s')} + {time_text(row['link_latency_ns'])}",
         )
     return table
 
 
 def zoo_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table(("model", False), ("shipped", False), ("devices", True), ("sizes", False), ("source", False))
+    """One line per shipped graph."""
+    table = _table("model", ">ops", ">to plan", ">weights", ">devices", "~sizes")
     for row in rows:
         table.add_row(
-            row["name"], ", ".join(row["shipped"]) or "-", str(row["devices"] or "-"), row["sizes"], row["source"]
+            row["name"],
+            f"{row['ops']:,}",
+            f"{row['planned_ops']:,}",
+            size_text(row["weight_bytes"]),
+            str(row["devices"] or "-"),
+            row["sizes"],
         )
     return table
 

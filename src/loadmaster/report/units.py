@@ -31,12 +31,11 @@ def count_text(count: float, unit: str) -> str:
 
 
 def sizes_text(sizes: Sequence[int], most: int = 8) -> str:
-    """Several sizes in the unit of the largest: 3.10 4.00 2.20 GiB; more than `most` of them as a range."""
+    """Several sizes in the unit of the largest: 3.10 4.00 0 GiB; more than `most` of them as a range."""
     unit, scale = next((unit, scale) for unit, scale in _SIZES if max(sizes) >= scale or scale == 1)
-    shown = [_digits(size / scale, whole=scale == 1) for size in sizes]
+    shown = [_digits(size / scale, whole=size == 0 or scale == 1) for size in sizes]
     if len(sizes) > most:
-        low, high = _digits(min(sizes) / scale, whole=scale == 1), _digits(max(sizes) / scale, whole=scale == 1)
-        return f"{low} to {high} {unit}"
+        shown = [shown[sizes.index(min(sizes))], "to", shown[sizes.index(max(sizes))]]
     return f"{' '.join(shown)} {unit}"
 
 

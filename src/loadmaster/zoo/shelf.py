@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.cost import price
 from loadmaster.errors import UnknownName
 from loadmaster.files import load_graph, save_graph
 from loadmaster.graph import ACTIVATION, WEIGHT, Graph
@@ -90,7 +89,7 @@ def capture_graph(place: Spot) -> Graph:
 
 
 def capture(name: str, folder: Path | None = None) -> Path:
-    """Captures a graph and writes it to the folder; to the shelf itself, with its line in the index, when none is given."""
+    """Captures a graph and writes it to the folder; when none is given, to the shelf, with its line in the index."""
     place = spot(name)
     graph = capture_graph(place)
     target = folder or _folder()
@@ -103,6 +102,7 @@ def capture(name: str, folder: Path | None = None) -> Path:
 
 def facts_of(graph: Graph) -> Facts:
     from loadmaster._order import longest_path_to
+    from loadmaster.cost import price
 
     problem = price(graph, MEASURED_ON)
     own = np.where(graph.alias_of < 0, graph.nbytes, 0)

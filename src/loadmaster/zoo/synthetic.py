@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from loadmaster.columns import Ints
-from loadmaster.errors import InvalidSetting, UnknownName
+from loadmaster.columns import Ints, ints
+from loadmaster.errors import InvalidSetting, UnknownName, UnreadableFile
 from loadmaster.files import graph_to_json
 from loadmaster.graph import Graph, GraphBuilder
 
@@ -28,7 +28,7 @@ SIZE_UNIT_BYTES = 2**20
 COST_UNIT_NS = 100_000
 OPS = (50, 200)  # fewest and most; every number between them is as likely
 
-COINS, TAILS_TAKEN = 400, 150
+COINS, LESS = 400, 150
 
 Edge = tuple[int, int]  # from the lower to the higher number
 
@@ -43,6 +43,14 @@ def generate(kind: str, count: int, seed: int = 0, ops: int | tuple[int, int] = 
     if count < 1 or seed < 0:
         raise InvalidSetting(f"{count} graphs of seed {seed}", kind, "give a count from 1 and a seed from 0 up")
     return (_make(kind, seed, number, least, most) for number in range(count))
+
+
+def parse_ops(text: str) -> tuple[int, int]:
+    """The range of "120" or "50-200"."""
+    low, _, high = text.partition("-")
+    if not (low.isdecimal() and (high or low).isdecimal()):
+        raise InvalidSetting(f"'{text}' is no number of ops", "--ops", "give one number, or a range such as 50-200")
+    return int(low), int(high or low)
 
 
 class Draws:
@@ -68,7 +76,7 @@ class Draws:
         """[count] whole numbers of mean 50 and deviation 10, at least 1."""
         raw = self._bits.random_raw((count, -(-COINS // 64)))
         coins = np.unpackbits(raw.astype("<u8").view(np.uint8), axis=1)[:, :COINS]
-        return np.maximum(coins.sum(axis=1, dtype=np.int64) - TAILS_TAKEN, 1)
+        return ints(np.maximum(coins.sum(axis=1, dtype=np.int64) - LESS, 1))
 
 
 def layered(draw: Draws, ops: int) -> set[Edge]:
@@ -159,6 +167,8 @@ def _make(kind: str, seed: int, number: int, least: int, most: int) -> Graph:
 
 def write_graphs(graphs: Iterable[Graph], path: Path) -> int:
     """Writes one graph a line, compressed if the name ends in .gz or .xz, the same bytes each time; how many."""
+    if ".jsonl" not in path.suffixes[-2:]:
+        raise UnreadableFile(f"'{path}' is no name for many graphs", "", "end it in .jsonl, .jsonl.gz or .jsonl.xz")
     lines = [json.dumps(graph_to_json(graph), separators=(",", ":")) + "\n" for graph in graphs]
     raw = "".join(lines).encode()
     if path.suffix == ".gz":

@@ -291,6 +291,14 @@ def test_what_torch_compile_returns_is_captured_as_the_module_inside() -> None:
     assert capture(torch.compile(model), (torch.ones(8, 16),), training=True).digest == inside.digest
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_what_torch_export_returns_is_captured_as_the_module_it_was(training: bool) -> None:
+    model, x = Mlp(), torch.ones(8, 16)
+    exported = capture(torch.export.export(model, (x,)).module(), (x,), training=training)
+    assert exported.digest == capture(model, (x,), training=training).digest
+    assert set(exported.source) == {""}  # generated code has no lines of its own
+
+
 def test_what_cannot_be_trained_is_refused() -> None:
     with pytest.raises(ImportFailed, match="no weight"):
         capture(nn.ReLU(), (torch.ones(4),), training=True)

@@ -1,0 +1,149 @@
+# mypy: ignore-errors
+"""Compiled loops behind static addresses: rounds of a timeline, and blocks packed into an arena."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+
+class Steps(NamedTuple):
+    """A simulated step as columns; sends are in order of dispatch."""
+
+    device: np.ndarray  # [ops]
+    start_ns: np.ndarray  # [ops]
+    end_ns: np.ndarray  # [ops]
+    by_turn: np.ndarray  # [ops] in order of dispatch
+    send_maker: np.ndarray  # [sends] op to wait for, or -1
+    send_channel: np.ndarray  # [sends]
+    send_start_ns: np.ndarray  # [sends]
+    send_end_ns: np.ndarray  # [sends]
+    wait_start: np.ndarray  # [ops + 1]
+    waits: np.ndarray  # what op i waits for: an op, or ops + a send
+
+
+@njit(inline="always")
+def _no_sooner(now, ns, round_, least):
+    return max(least, round_) if ns == now else least
+
+
+@njit(cache=True, nogil=True)
+def rounds(steps, devices, channels):
+    """(round in which each op, then each send, starts; round in which it ends), within their instants.
+
+    What starts does so in the first round in which its device or channel is free and all it waits for has ended: neither
+    ever idles with something ready (rules 3, 4 and 11), and the timeline says what came next on each.
+    """
+    ops, sends = len(steps.device), len(steps.send_maker)
+    begun, ended = np.full(ops + sends, -1, np.int64), np.full(ops + sends, -1, np.int64)
+    end_ns = np.concatenate((steps.end_ns, steps.send_end_ns))
+    last = np.full(devices + channels, -1, np.int64)  # what each device and channel ran last
+    turn, sent = 0, 0
+    while turn < ops or sent < sends:
+        moved = False
+        while sent < sends:
+            maker, now = steps.send_maker[sent], steps.send_start_ns[sent]
+            if maker >= 0 and ended[maker] < 0:
+                break
+            at = devices + steps.send_channel[sent]
+            least = np.int64(0) if maker < 0 else _no_sooner(now, end_ns[maker], ended[maker], np.int64(0))
+            if last[at] >= 0:
+                least = _no_sooner(now, end_ns[last[at]], ended[last[at]], least)
+            begun[ops + sent] = least
+            ended[ops + sent] = least + 1 if steps.send_end_ns[sent] == now else 0
+            last[at] = ops + sent
+            sent += 1
+            moved = True
+        while turn < ops:
+            op = steps.by_turn[turn]
+            now, least, known = steps.start_ns[op], np.int64(0), True
+            for at in range(steps.wait_start[op], steps.wait_start[op + 1]):
+                item = steps.waits[at]
+                if ended[item] < 0:
+                    known = False
+                    break
+                least = _no_sooner(now, end_ns[item], ended[item], least)
+            if not known:
+                break
+            if last[steps.device[op]] >= 0:
+                item = last[steps.device[op]]
+                least = _no_sooner(now, end_ns[item], ended[item], least)
+            begun[op] = least
+            ended[op] = least + 1 if steps.end_ns[op] == now else 0
+            last[steps.device[op]] = op
+            turn += 1
+            moved = True
+        if not moved:
+            break
+    return begun, ended
+
+
+@njit(cache=True, nogil=True)
+def pack(order, begin, end, size, most):
+    """(offsets, arena bytes, work): each block in turn at the lowest address free during its whole life.
+
+    Gives up, with arena bytes `most`, once the arena would reach `most`.
+    """
+    count = len(order)
+    offset = np.zeros(len(size), np.int64)
+    low, high = np.empty(count, np.int64), np.empty(count, np.int64)  # addresses of placed blocks, lowest first
+    first, last = np.empty(count, np.int64), np.empty(count, np.int64)  # and their lives
+    placed, top, work = 0, np.int64(0), 0
+    for block in order:
+        here, since, until = np.int64(0), begin[block], end[block]
+        spot = 0
+        while spot < placed:
+            if first[spot] < until and since < last[spot]:
+                if low[spot] - here >= size[block]:
+                    break
+                here = max(here, high[spot])
+            spot += 1
+        work += spot + 1
+        offset[block] = here
+        top = max(top, here + size[block])
+        if top >= most:
+            return offset, most, work
+        into = np.searchsorted(low[:placed], here)
+        for move in range(placed, into, -1):
+            low[move], high[move] = low[move - 1], high[move - 1]
+            first[move], last[move] = first[move - 1], last[move - 1]
+        work += (placed - into) // 4
+        low[into], high[into], first[into], last[into] = here, here + size[block], since, until
+        placed += 1
+    return offset, top, work
+
+
+@njit(cache=True, nogil=True)
+def improve(order, offset, begin, end, size, top, goal, work, seed):
+    """Moves a block that reaches the top of the arena forward in the order, again and again, and keeps what is no worse."""
+    np.random.seed(seed)
+    count = len(order)
+    best_offset, best = offset.copy(), top
+    current = order.copy()
+    place = np.empty(len(size), np.int64)
+    tops = np.empty(count, np.int64)
+    while work > 0 and best > goal and count > 1:
+        found = 0
+        for turn in range(count):
+            place[current[turn]] = turn
+            if best_offset[current[turn]] + size[current[turn]] == best:
+                tops[found] = current[turn]
+                found += 1
+        block = tops[np.random.randint(found)]
+        until = place[block]
+        if until == 0:
+            block = current[1 + np.random.randint(count - 1)]
+            until = place[block]
+        # Half the time to the very front region, else to a random place before its own.
+        into = np.random.randint(until) if np.random.random() < 0.5 else np.random.randint(min(until, 1 + count // 16))
+        trial = current.copy()
+        for turn in range(until, into, -1):
+            trial[turn] = trial[turn - 1]
+        trial[into] = block
+        found_offset, found_top, used = pack(trial, begin, end, size, best + 1)
+        work -= used + 2 * count
+        if found_top <= best:
+            current, best_offset, best = trial, found_offset, found_top
+    return best_offset, best

@@ -1,0 +1,188 @@
+"""diff: what changed between two plans of one problem, and what each change is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from loadmaster.columns import Ints, ints
+from loadmaster.plan import Plan, check
+from loadmaster.problem import Problem
+from loadmaster.report.groups import Group, groups_of
+from loadmaster.report.schedule import Schedule
+from loadmaster.report.trials import Trials
+from loadmaster.report.units import size_text, time_text
+from loadmaster.report.words import Grid, grid_text, share_text, signed
+from loadmaster.simulate import Scores, simulate
+
+MOST_MOVES = 60
+Kind = Literal["kernels split", "moved", "kernels fused", "order"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    step_ns: int
+    peak_bytes: int  # largest of any device
+    over_bytes: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change, made after those before it; `worth` is what the objective then changes by: negative is better."""
+
+    kind: Kind
+    name: str
+    ops: int
+    source: str  # device, for a move
+    target: str
+    worth: int
+    alone: int | None  # of a move: what the objective changes by if this move alone is made
+    after: Cost
+
+
+@dataclass(frozen=True)
+class Difference:
+    """From `before` to `after`, change by change; what they are worth adds up to the difference exactly."""
+
+    objective: str
+    before: Cost
+    after: Cost
+    changes: tuple[Change, ...]
+
+    @property
+    def worth(self) -> int:
+        return sum(change.worth for change in self.changes)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": "loadmaster.difference/1", **asdict(self), "worth": self.worth}
+
+    def text(self) -> str:
+        return _in_words(self)
+
+
+def diff(problem: Problem, plan_a: Plan, plan_b: Plan) -> Difference:
+    """Takes kernels of a apart, moves groups of ops, fuses as b does, and last takes over b's order."""
+    for plan in (plan_a, plan_b):
+        check(plan, problem)
+    meet = _meet(plan_a.kernel, plan_b.kernel)
+    split = replace(plan_a, kernel=meet)
+    trail = _Trail(problem, _cost(problem, plan_a))
+    if not np.array_equal(meet, plan_a.kernel):
+        trail.add(
+            "kernels split",
+            "kernels of the first plan only",
+            _in_other_kernels(plan_a.kernel, meet),
+            _cost(problem, split),
+        )
+    _add_moves(trail, problem, split, plan_b.device)
+    if not np.array_equal(meet, plan_b.kernel):
+        fused = replace(split, device=plan_b.device, kernel=plan_b.kernel)
+        trail.add(
+            "kernels fused",
+            "kernels of the second plan only",
+            _in_other_kernels(plan_b.kernel, meet),
+            _cost(problem, fused),
+        )
+    last = _cost(problem, plan_b)
+    if trail.cost != last or not _same_order(plan_a, plan_b):
+        trail.add("order", "order of ops and transfers", plan_a.rank != plan_b.rank, last)
+    return Difference(problem.objective, trail.first, last, tuple(trail.changes))
+
+
+class _Trail:
+    """The costs on the way from one plan to the other."""
+
+    def __init__(self, problem: Problem, first: Cost) -> None:
+        self.problem, self.first, self.cost = problem, first, first
+        self.changes: list[Change] = []
+
+    def add(
+        self, kind: Kind, name: str, ops: Any, cost: Cost, ends: tuple[str, str] = ("", ""), alone: int | None = None
+    ) -> None:
+        worth = self.value(cost) - self.value(self.cost)
+        self.changes.append(Change(kind, name, int(np.sum(ops)), *ends, worth, alone, cost))
+        self.cost = cost
+
+    def value(self, cost: Cost) -> int:
+        return cost.step_ns if self.problem.objective == "step-time" else cost.peak_bytes
+
+
+def _add_moves(trail: _Trail, problem: Problem, plan: Plan, target: Ints) -> None:
+    """Groups with the same way from device to device; those that gain most alone go first."""
+    schedule = Schedule.of(problem, plan, simulate(problem, plan))
+    trials, devices, names = Trials.of(schedule), problem.num_devices, problem.cluster.device_names
+    time_ns = ints(schedule.end_ns - schedule.start_ns)
+    ways = ints(schedule.device * devices + target[schedule.heads])
+    groups = [
+        g for g in groups_of(schedule.problem, ways, time_ns, MOST_MOVES) if g.device // devices != g.device % devices
+    ]
+    moves = [(group.kernels, group.device % devices) for group in groups]
+    if not groups:
+        return
+    alone = _costs(trials.score(schedule.device, [[move] for move in moves]))
+    order = sorted(range(len(groups)), key=lambda g: (alone[g].over_bytes, trail.value(alone[g])))
+    ahead = _costs(trials.score(schedule.device, [[moves[g] for g in order[: n + 1]] for n in range(len(order))]))
+    start = trail.value(trail.cost)
+    for g, cost in zip(order, ahead, strict=True):
+        group: Group = groups[g]
+        ends = names[group.device // devices], names[group.device % devices]
+        ops = schedule.members[group.kernels].sum()
+        trail.add("moved", group.name, ops, cost, ends, trail.value(alone[g]) - start)
+
+
+def _costs(scores: Scores) -> list[Cost]:
+    rows = zip(scores.step_ns.tolist(), scores.peak_bytes.max(axis=1).tolist(), scores.over_bytes.tolist(), strict=True)
+    return [Cost(*row) for row in rows]
+
+
+def _cost(problem: Problem, plan: Plan) -> Cost:
+    line = simulate(problem, plan)
+    return Cost(line.step_ns, int(line.peak_bytes.max()), line.over_bytes)
+
+
+def _meet(one: Ints, other: Ints) -> Ints:
+    """Ops that are one kernel in both plans. No kernel of these waits for itself: a loop would be one in both plans."""
+    _, first, which = np.unique(one * len(one) + other, return_index=True, return_inverse=True)
+    return ints(first[which])
+
+
+def _in_other_kernels(kernel: Ints, meet: Ints) -> Ints:
+    """[ops] 1 for every op of a kernel that is not one in both plans."""
+    return ints(np.isin(kernel, kernel[kernel != meet]))
+
+
+def _same_order(one: Plan, other: Plan) -> bool:
+    if not np.array_equal(one.rank, other.rank) or (one.send_rank is None) != (other.send_rank is None):
+        return False
+    return one.send_rank is None or other.send_rank is None or np.array_equal(one.send_rank, other.send_rank)
+
+
+def _in_words(found: Difference) -> str:
+    shown: Callable[[float], str] = time_text if found.objective == "step-time" else size_text
+    was, now = (c.step_ns if found.objective == "step-time" else c.peak_bytes for c in (found.before, found.after))
+    goal = "The step" if found.objective == "step-time" else "The largest peak"
+    lines = [
+        f"{goal} goes from {shown(was)} to {shown(now)}: {signed(now - was, shown)} ({share_text(now - was, was)})."
+    ]
+    if found.before.over_bytes or found.after.over_bytes:
+        over = [size_text(cost.over_bytes) for cost in (found.before, found.after)]
+        lines.append(f"Bytes over the memory of the devices: {over[0]} before, {over[1]} after.")
+    if not found.changes:
+        return "\n".join([*lines, "The plans are the same."]) + "\n"
+    rows = tuple(
+        (
+            change.kind,
+            change.name,
+            f"{change.ops:,}",
+            f"{change.source} > {change.target}" if change.source else "",
+            signed(change.worth, shown),
+            "" if change.alone is None else signed(change.alone, shown),
+        )
+        for change in found.changes
+    )
+    head = ("change", "what", "ops", "from > to", "worth", "alone")
+    grid = Grid("Changes, each made after those above it; negative is better", head, rows, frozenset((2, 4, 5)))
+    return "\n".join([*lines, "", grid_text(grid, most=len(rows))]) + "\n"

@@ -1,0 +1,62 @@
+"""Other hardware: the same model planned for clusters you need not own, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadmaster.cluster import Cluster
+from loadmaster.cost import CostModel, price
+from loadmaster.report.expense import expense
+from loadmaster.report.occupancy import device_times
+from loadmaster.report.schedule import Schedule
+from loadmaster.search import Budget, Result, solve
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a step of the model takes on one cluster."""
+
+    cluster: str
+    devices: int
+    optimizer: str
+    step_ns: int
+    peak_bytes: int  # largest of any device
+    fits: bool
+    over_bytes: int
+    lower_bound: int
+    money: float | None
+    energy_j: float | None
+
+
+def hardware_of(result: Result) -> Hardware:
+    line, problem = result.timeline, result.problem
+    times = device_times(Schedule.of(problem, result.plan, line))
+    cost = expense(problem.cluster, times, line.step_ns)
+    return Hardware(
+        problem.cluster.name,
+        problem.num_devices,
+        result.optimizer,
+        line.step_ns,
+        int(line.peak_bytes.max()),
+        result.fits,
+        line.over_bytes,
+        result.lower_bound,
+        cost.money,
+        cost.energy_j,
+    )
+
+
+def on_other_hardware(
+    result: Result,
+    clusters: Sequence[Cluster],
+    optimizer: str = "best-of",
+    budget: Budget | None = None,
+    cost: CostModel | None = None,
+) -> tuple[Hardware, ...]:
+    """The plan first, then a plan for each cluster by the given optimizer."""
+    rows = [hardware_of(result)]
+    for cluster in clusters:
+        problem = price(result.problem.source, cluster, objective=result.problem.objective, cost=cost)
+        rows.append(hardware_of(solve(problem, optimizer, budget or Budget(5.0), result.seed)))
+    return tuple(rows)

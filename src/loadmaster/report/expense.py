@@ -1,0 +1,38 @@
+"""Money and energy of a step, where the cluster gives prices and watts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadmaster.cluster import Cluster
+from loadmaster.report.occupancy import DeviceTime
+
+NS_PER_HOUR = 3_600 * 10**9
+
+
+@dataclass(frozen=True)
+class Expense:
+    """None where no device says. Every device is paid for all of the step; it draws its watts while it computes."""
+
+    money: float | None  # in the currency of the prices
+    money_idle: float | None  # of it, for time in which devices do not compute
+    energy_j: float | None
+
+
+def expense(cluster: Cluster, times: Sequence[DeviceTime], step_ns: int) -> Expense:
+    prices = [_number(device, "price_per_hour") for device in cluster.devices]
+    watts = [_number(device, "watts") for device in cluster.devices]
+    busy = [row.compute_ns for row in times]
+    paid = [(price, ns) for price, ns in zip(prices, busy, strict=True) if price is not None]
+    drawn = [watt * ns / 1e9 for watt, ns in zip(watts, busy, strict=True) if watt is not None]
+    return Expense(
+        sum(price * step_ns / NS_PER_HOUR for price, _ in paid) if paid else None,
+        sum(price * (step_ns - ns) / NS_PER_HOUR for price, ns in paid) if paid else None,
+        sum(drawn) if drawn else None,
+    )
+
+
+def _number(device: object, field: str) -> float | None:
+    value = getattr(device, field, None)
+    return None if value is None else float(value)

@@ -1,0 +1,109 @@
+"""explain: why a plan costs what it costs, as data; words.py says it in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from loadmaster.bounds import lower_bound
+from loadmaster.cluster import Cluster
+from loadmaster.plan import Plan, check
+from loadmaster.problem import Objective, Problem
+from loadmaster.report.critical import CriticalPath, critical_path
+from loadmaster.report.elsewhere import Hardware, on_other_hardware
+from loadmaster.report.expense import Expense, expense
+from loadmaster.report.kernels import Fusion, fusion
+from loadmaster.report.memory import Peak, peaks
+from loadmaster.report.moves import Decisions, decisions
+from loadmaster.report.occupancy import DeviceTime, WireLoad, device_times, wire_loads
+from loadmaster.report.schedule import Schedule
+from loadmaster.report.whatif import WhyNotFaster, why_not_faster
+from loadmaster.search import Budget, Result
+from loadmaster.simulate import simulate
+
+SCHEMA = "loadmaster.explanation/1"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Times add up to the step exactly, bytes to the peaks exactly; costs of moves and changes were simulated."""
+
+    graph: str
+    cluster: str
+    optimizer: str
+    objective: Objective
+    step_ns: int
+    value: int  # of the objective: the step in ns, or the largest peak in bytes
+    lower_bound: int
+    over_bytes: int
+    path: CriticalPath
+    devices: tuple[DeviceTime, ...]
+    wires: tuple[WireLoad, ...]  # busiest first
+    peaks: tuple[Peak, ...]
+    decisions: Decisions
+    why_not_faster: WhyNotFaster
+    fusion: Fusion
+    expense: Expense
+    hardware: tuple[Hardware, ...]  # empty, or this cluster first and then the others asked for
+
+    @property
+    def gap(self) -> float:
+        if self.lower_bound == 0:
+            return 0.0 if self.value == 0 else math.inf
+        return self.value / self.lower_bound - 1
+
+    def to_json(self) -> dict[str, Any]:
+        gap = self.gap if math.isfinite(self.gap) else None
+        return {"schema": SCHEMA, **asdict(self), "gap": gap}
+
+    def text(self) -> str:
+        """The whole of it in words."""
+        from loadmaster.report.words import in_words
+
+        return in_words(self)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def explain(
+    result: Result, elsewhere: Sequence[Cluster] = (), *, seconds: float = 6.0, optimizer: str = "best-of"
+) -> Explanation:
+    """Explains a result. `seconds` is about what trying alternatives takes; `elsewhere`: clusters to plan for, too."""
+    problem, line = result.problem, result.timeline
+    schedule = Schedule.of(problem, result.plan, line)
+    times = device_times(schedule)
+    return Explanation(
+        graph=problem.source.name,
+        cluster=problem.cluster.name,
+        optimizer=result.optimizer,
+        objective=problem.objective,
+        step_ns=line.step_ns,
+        value=result.value,
+        lower_bound=result.lower_bound,
+        over_bytes=line.over_bytes,
+        path=critical_path(schedule),
+        devices=times,
+        wires=wire_loads(schedule),
+        peaks=peaks(schedule),
+        decisions=decisions(schedule, seconds * 0.4),
+        why_not_faster=why_not_faster(schedule, seconds * 0.6),
+        fusion=fusion(schedule),
+        expense=expense(problem.cluster, times, line.step_ns),
+        hardware=on_other_hardware(result, elsewhere, optimizer, Budget(seconds)) if elsewhere else (),
+    )
+
+
+def explain_plan(problem: Problem, plan: Plan, name: str = "plan", **settings: Any) -> Explanation:
+    """Explains a plan that was made elsewhere; takes the settings of `explain`."""
+    return explain(replayed(problem, plan, name), **settings)
+
+
+def replayed(problem: Problem, plan: Plan, name: str = "plan") -> Result:
+    """A plan checked and simulated afresh."""
+    check(plan, problem)
+    line = simulate(problem, plan)
+    bound = lower_bound(problem, fusing=plan.fuses)
+    return Result(problem, plan, line, name, 0, (), bound, 1, 0.0)

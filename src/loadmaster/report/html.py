@@ -1,0 +1,152 @@
+"""One page that shows a plan: self-contained, no network, opens from disk."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+
+from loadmaster import __version__
+from loadmaster.report.explain import Explanation
+from loadmaster.report.page_data import packed
+from loadmaster.report.schedule import Schedule
+from loadmaster.report.units import percent_text, size_text, sizes_text, time_text
+from loadmaster.report.words import Grid, Section, sections, share_text
+from loadmaster.search import Result
+
+SCRIPTS = ("page_data.js", "page_timeline.js", "page_graph.js", "page.js")
+
+
+def write_report(
+    path: str | Path,
+    result: Result,
+    explanation: Explanation,
+    compared: Sequence[Result] = (),
+    *,
+    cost_model: str = "roofline",
+) -> None:
+    """Writes the page. `compared`: other results on the same problem, for the table of methods."""
+    Path(path).write_text(report_page(result, explanation, compared, cost_model=cost_model), encoding="utf-8")
+
+
+def report_page(
+    result: Result, explanation: Explanation, compared: Sequence[Result] = (), *, cost_model: str = "roofline"
+) -> str:
+    schedule = Schedule.of(result.problem, result.plan, result.timeline)
+    script = "\n".join(_part(name) for name in SCRIPTS)
+    every = [*compared, result] if all(other is not result for other in compared) else list(compared)
+    slots = {
+        "TITLE": escape(f"{explanation.graph} on {explanation.cluster}"),
+        "POLICY": f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src 'sha256-{_hash(script)}'",
+        "STYLE": _part("page.css"),
+        "SUBTITLE": escape(_subtitle(result)),
+        "FIGURES": _figures(result, explanation, every),
+        "METHODS": _methods(result, every),
+        "WORDS": "".join(_section(section) for section in sections(explanation)),
+        "PROVENANCE": _provenance(result, cost_model),
+        "PACKED": packed(schedule, explanation),
+        "SCRIPT": script,
+    }
+    page = _part("page.html")
+    for name, text in slots.items():
+        before, _, after = page.partition("{{" + name + "}}")
+        page = before + text + after
+    return page
+
+
+def _part(name: str) -> str:
+    return resources.files("loadmaster.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+
+
+def _subtitle(result: Result) -> str:
+    problem = result.problem
+    devices = f"{problem.num_devices} device{'s' if problem.num_devices > 1 else ''}"
+    goal = "for a short step" if problem.objective == "step-time" else "for little memory"
+    return f"{problem.num_ops:,} ops on {devices}, planned {goal} by {result.optimizer}"
+
+
+def _figures(result: Result, found: Explanation, every: Sequence[Result]) -> str:
+    shown = time_text if found.objective == "step-time" else size_text
+    line, memory = result.timeline, result.problem.memory_bytes
+    fullest = int((line.peak_bytes / memory.clip(1)).argmax())
+    alone = next((other.timeline.step_ns for other in every if other.optimizer == "one-device"), None)
+    fits = "fits" if result.fits else f"{size_text(line.over_bytes)} over"
+    rows = [
+        ("step", time_text(line.step_ns), f"{line.step_ns:,} ns"),
+        ("lower bound", shown(found.lower_bound), "no plan can go under it"),
+        ("gap", percent_text(found.gap), "above the bound"),
+        (
+            "largest peak",
+            size_text(int(line.peak_bytes[fullest])),
+            f"of {size_text(int(memory[fullest]))} on {result.problem.cluster.device_names[fullest]}: {fits}",
+        ),
+    ]
+    if alone is not None and line.step_ns and result.problem.num_devices > 1:
+        rows.insert(1, ("speed-up", f"{alone / line.step_ns:.2f}x", f"over one device ({time_text(alone)})"))
+    cells = (
+        f"<div class=figure><dt>{escape(name)}</dt><dd>{escape(value)}</dd><small>{escape(note)}</small></div>"
+        for name, value, note in rows
+    )
+    return "".join(cells)
+
+
+def _methods(result: Result, every: Sequence[Result]) -> str:
+    alone = next((other.timeline.step_ns for other in every if other.optimizer == "one-device"), None)
+    shown = time_text if result.problem.objective == "step-time" else size_text
+    rows = tuple(
+        (
+            other.optimizer + (" (shown here)" if other is result else ""),
+            time_text(other.timeline.step_ns),
+            f"{alone / other.timeline.step_ns:.2f}x" if alone and other.timeline.step_ns else "-",
+            sizes_text([int(peak) for peak in other.timeline.peak_bytes]),
+            "yes" if other.fits else f"no, {size_text(other.timeline.over_bytes)} over",
+            shown(other.lower_bound),
+            percent_text(other.gap),
+            f"{other.simulations:,}",
+            f"{other.seconds:.1f} s",
+        )
+        for other in sorted(every, key=lambda other: other.score)
+    )
+    head = ("method", "step", "speed-up", "peak per device", "fits", "lower bound", "gap", "simulations", "time")
+    return _grid(Grid("", head, rows, frozenset((1, 2, 3, 5, 6, 7, 8))))
+
+
+def _section(section: Section) -> str:
+    paragraphs = "".join(f"<p>{escape(sentence)}</p>" for sentence in section.sentences)
+    return f"<section class=words><h3>{escape(section.title)}</h3>{paragraphs}{''.join(map(_grid, section.grids))}</section>"
+
+
+def _grid(grid: Grid) -> str:
+    def cells(row: Sequence[str], tag: str) -> str:
+        kind = [" class=number" if at in grid.numbers else "" for at in range(len(row))]
+        return "".join(f"<{tag}{kind[at]}>{escape(cell)}</{tag}>" for at, cell in enumerate(row))
+
+    title = f"<caption>{escape(grid.title)}</caption>" if grid.title else ""
+    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in grid.rows)
+    table = f"<table>{title}<thead><tr>{cells(grid.head, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class=scroll tabindex=0 role=group aria-label='{escape(grid.title or 'table')}'>{table}</div>"
+
+
+def _provenance(result: Result, cost_model: str) -> str:
+    problem, plan = result.problem, result.plan
+    rows = (
+        ("graph", f"{problem.source.name}, digest {plan.graph_digest}"),
+        ("ops", f"{problem.source.num_ops:,} imported, {problem.num_ops:,} planned, {plan.num_kernels:,} kernels"),
+        ("cluster", f"{problem.cluster.name}, digest {plan.cluster_digest}"),
+        ("objective", problem.objective),
+        ("optimizer", result.optimizer),
+        ("seed", f"{result.seed}"),
+        ("search", f"{result.simulations:,} simulations in {result.seconds:.1f} s"),
+        ("cost model", cost_model),
+        ("lower bound", f"{result.lower_bound:,} {'ns' if problem.objective == 'step-time' else 'bytes'}"),
+        ("memory used", share_text(int(result.timeline.peak_bytes.sum()), int(problem.memory_bytes.sum()))),
+        ("made with", f"loadmaster {__version__}"),
+    )
+    return "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in rows)

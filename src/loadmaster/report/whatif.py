@@ -1,0 +1,198 @@
+"""Why the step is not faster: which bound binds, and what would help, measured by planning for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from loadmaster._order import longest_path_to
+from loadmaster.columns import Ints, ints
+from loadmaster.problem import CANNOT, Problem
+from loadmaster.report.groups import Group, can_run, groups_of
+from loadmaster.report.hardware import with_links, with_memory, with_twin
+from loadmaster.report.occupancy import wire_loads
+from loadmaster.report.schedule import Schedule
+from loadmaster.report.trials import Move, Trials, affordable
+from loadmaster.search import Budget, Score, solve
+from loadmaster.simulate import Scores
+
+BoundName = Literal["work", "critical path", "link", "memory"]
+STARTS = ("heft", "expert")
+MANY_OPS = 50_000  # from here on, one quick method in place of two
+MOST_GROUPS = 60
+WORTH = 0.01  # a gain under this share is none
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Something no plan passes (work, critical path, memory), or not this placement (link)."""
+
+    name: BoundName
+    value: int  # ns; of memory, bytes on the fullest device
+    limit: int  # what it is held against: the step in ns; of memory, the bytes the device has
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The best of a quick search on changed hardware, which begins with the plan itself."""
+
+    change: str
+    step_ns: int
+    peak_bytes: int  # largest of any device
+    over_bytes: int
+    gain: int  # of the objective against the plan, ns or bytes; positive is better
+    how: str  # the plan that did it
+
+
+@dataclass(frozen=True)
+class WhyNotFaster:
+    bounds: tuple[Bound, ...]
+    binds: BoundName
+    without_transfers_ns: int  # the same plan over links that take no time
+    control: WhatIf  # the same search on the same hardware: what searching alone gains
+    helps: tuple[WhatIf, ...]
+
+
+def why_not_faster(schedule: Schedule, seconds: float = 3.0) -> WhyNotFaster:
+    problem = schedule.problem
+    busiest = int(np.bincount(schedule.device, schedule.end_ns - schedule.start_ns, schedule.num_devices).argmax())
+    twin = problem.cluster.devices[busiest].kind
+    changes: tuple[tuple[str, Callable[[Problem], Problem]], ...] = (
+        ("nothing changed, searched as long", lambda same: same),
+        (f"one more device ({twin})", lambda base: with_twin(base, busiest)),
+        ("links twice as fast", lambda base: with_links(base, 2.0)),
+        ("10 % more memory", lambda base: with_memory(base, 1.1)),
+    )
+    rows = [_what_if(schedule, name, change(problem), seconds / len(changes)) for name, change in changes]
+    free = Trials.of(schedule)
+    step = int(_on(free, with_links(problem, None)).score(schedule.device, [[]]).step_ns[0])
+    found = bounds(schedule)
+    return WhyNotFaster(found, _binding(schedule, found, rows), step, rows[0], tuple(rows[1:]))
+
+
+def bounds(schedule: Schedule) -> tuple[Bound, ...]:
+    """With the kernels as they are: shared-out work, longest chain, busiest wire of this placement, fullest device."""
+    problem, step = schedule.problem, schedule.step_ns
+    start, before = problem.graph.dependencies
+    chain = int(longest_path_to(start, before, problem.best_ns).max())
+    wires = wire_loads(schedule)
+    full = _fullest(schedule)
+    return (
+        Bound("work", _shared_work(problem), step),
+        Bound("critical path", chain, step),
+        Bound("link", wires[0].busy_ns if wires else 0, step),
+        Bound("memory", int(schedule.timeline.peak_bytes[full]), int(problem.memory_bytes[full])),
+    )
+
+
+def _fullest(schedule: Schedule) -> int:
+    return int((schedule.timeline.peak_bytes / np.maximum(schedule.problem.memory_bytes, 1)).argmax())
+
+
+def _shared_work(problem: Problem) -> int:
+    """For any shares that add up to 1, no step is shorter than the sum over ops of the least share * time."""
+    times = np.where(problem.op_ns == CANNOT, np.inf, problem.op_ns.astype(np.float64))
+    total = np.where(np.isfinite(times), times, 0.0).sum(axis=0)
+    speed = 1.0 / np.maximum(total, 1.0)
+    even = np.full(problem.num_devices, 1.0 / problem.num_devices)
+    best = max(float((times * share).min(axis=1).sum()) for share in (even, speed / speed.sum()))
+    return int(np.floor(best * (1 - 1e-9)))
+
+
+def _binding(schedule: Schedule, found: Sequence[Bound], rows: Sequence[WhatIf]) -> BoundName:
+    """The largest of the times; memory when that is the objective, is passed, or more of it makes plans faster."""
+    memory_gain = rows[3].gain - rows[0].gain
+    value = _value(schedule.problem, schedule.step_ns, int(schedule.timeline.peak_bytes.max()))
+    if schedule.problem.objective == "peak-memory" or schedule.timeline.over_bytes or memory_gain > WORTH * value:
+        return "memory"
+    return max(found[:3], key=lambda bound: bound.value).name
+
+
+def _value(problem: Problem, step_ns: int, peak_bytes: int) -> int:
+    return step_ns if problem.objective == "step-time" else peak_bytes
+
+
+def _what_if(schedule: Schedule, name: str, problem: Problem, seconds: float) -> WhatIf:
+    """Starts with the plan and with quick methods, then moves groups while that helps."""
+    plan = _on(Trials.of(schedule), problem)
+    best = _searched(plan, schedule.device, seconds / 2, "the same plan")
+    for method in STARTS if problem.num_ops < MANY_OPS and not schedule.plan.fuses else STARTS[:1]:
+        result = solve(problem, method, Budget(seconds, 1))
+        other = Schedule.of(problem, result.plan, result.timeline)
+        if Score(result.timeline.over_bytes, result.value) < best.score:
+            best = _searched(Trials.of(other), other.device, seconds / 2, f"a new plan by {method}")
+    line, peak = schedule.timeline, int(best.scores.peak_bytes[0].max())
+    was = _value(problem, line.step_ns, int(line.peak_bytes.max()))
+    return WhatIf(name, int(best.scores.step_ns[0]), peak, best.score.over_bytes, was - best.score.value, best.how)
+
+
+def _on(trials: Trials, problem: Problem) -> Trials:
+    """The same order on other hardware; devices that are new are sent to in the order of their readers."""
+    table = trials.send_rank.reshape(-1, trials.problem.num_devices)
+    wider = np.full((len(table), problem.num_devices), -1, np.int64)
+    wider[:, : table.shape[1]] = table
+    return Trials(problem, trials.rank, ints(wider.reshape(-1)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    scores: Scores
+    score: Score
+    how: str
+
+
+def _searched(trials: Trials, place: Ints, seconds: float, how: str) -> _Found:
+    """Moves groups, several at once where that is better still, until nothing helps or the trials are used up."""
+    problem, left = trials.problem, affordable(trials.problem, seconds)
+    scores = trials.score(place, [[]])
+    best, moved = _best(problem, scores)[1], 0
+    while left > 0:
+        moves = _moves(problem, place, left)
+        if not moves:
+            break
+        first = trials.score(place, [[move] for move in moves])
+        chosen = _prefixes(problem, moves, first, best)
+        left -= len(moves) + len(chosen)
+        if not chosen:
+            break
+        trial = trials.score(place, chosen)
+        at, score = _best(problem, trial)
+        place = place.copy()
+        for kernels, device in chosen[at]:
+            place[kernels] = device
+        best, moved = score, moved + len(chosen[at])
+    groups = f", {moved} group{'s' if moved > 1 else ''} moved" if moved else ""
+    return _Found(trials.score(place, [[]]), best, how + groups)
+
+
+def _best(problem: Problem, scores: Scores) -> tuple[int, Score]:
+    value = scores.objective(problem)
+    at = int(np.lexsort((value, scores.over_bytes))[0])
+    return at, Score(int(scores.over_bytes[at]), int(value[at]))
+
+
+def _moves(problem: Problem, place: Ints, most: int) -> list[Move]:
+    """One group to one device, groups with most work and emptiest devices first."""
+    time_ns = problem.op_ns[np.arange(problem.num_ops), place]
+    load = np.bincount(place, time_ns, problem.num_devices)
+    groups: list[Group] = groups_of(problem, place, ints(time_ns), MOST_GROUPS)
+    heavy = sorted(groups, key=lambda group: -int(time_ns[group.kernels].sum()))
+    targets = np.argsort(load, kind="stable").tolist()
+    pairs = [(group, device) for device in targets for group in heavy if device != group.device]
+    return [(group.kernels, device) for group, device in pairs[:most] if can_run(problem, group, device)]
+
+
+def _prefixes(problem: Problem, moves: list[Move], scores: Scores, best: Score) -> list[list[Move]]:
+    """The moves that help, best first: the first one, the first two, four, … of them; each group once."""
+    value = scores.objective(problem)
+    order = np.lexsort((value, scores.over_bytes)).tolist()
+    helpful = [row for row in order if Score(int(scores.over_bytes[row]), int(value[row])) < best]
+    once: dict[int, Move] = {}
+    for row in helpful:
+        once.setdefault(int(moves[row][0][0]), moves[row])
+    kept = list(once.values())
+    sizes = sorted({min(2**power, len(kept)) for power in range(len(kept).bit_length() + 1)} - {0})
+    return [kept[:size] for size in sizes]

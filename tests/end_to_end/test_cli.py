@@ -1,0 +1,466 @@
+"""The verbs of the command line, from model to exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from loadmaster import Cluster, __version__, load, price, simulate
+from loadmaster.cli import app
+from loadmaster.files import load_plan
+from tests.end_to_end.conftest import command, parsed, write_cluster, write_model, write_onnx
+
+QUICK = ("--simulations", "20")
+PLAN_KEYS = {
+    "graph": dict,
+    "cluster": str,
+    "optimizer": str,
+    "seed": int,
+    "objective": str,
+    "fits": bool,
+    "over_bytes": int,
+    "step_ns": int,
+    "peak_bytes": list,
+    "lower_bound": int,
+    "gap": float,
+    "simulations": int,
+    "seconds": float,
+    "kernels": int,
+    "baselines": dict,
+}
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def answer(*words: str) -> Any:
+    """The JSON of a verb that succeeds."""
+    result = run(*words, "--json")
+    assert result.exit_code == 0, result.output
+    return parsed(result.stdout)
+
+
+def refusal(*words: str, code: int = 1) -> Any:
+    """The error of a verb that fails, the same on stderr and as JSON on stdout."""
+    result = run(*words, "--json")
+    assert result.exit_code == code, result.output
+    error = parsed(result.stdout)["error"]
+    assert error["exit_code"] == code
+    assert error["type"] in result.stderr and error["what"] in result.stderr
+    assert "Traceback" not in result.output
+    return error
+
+
+# plan
+
+
+def test_plan_json_has_what_it_promises(model: str) -> None:
+    found = answer("plan", model, "--on", "2xp100-pcie", *QUICK)
+    for key, kind in PLAN_KEYS.items():
+        assert isinstance(found[key], kind), key
+    graph = load(model)
+    assert found["graph"]["digest"] == graph.digest
+    assert (found["graph"]["name"], found["graph"]["ops"], found["graph"]["tensors"]) == (
+        "lanes",
+        13,
+        graph.num_tensors,
+    )
+    assert found["cluster"] == "2xp100-pcie"
+    assert found["fits"] is True and found["over_bytes"] == 0
+    assert len(found["peak_bytes"]) == 2
+    assert set(found["baselines"]) == {"one-device", "expert"}
+    for baseline in found["baselines"].values():
+        assert set(baseline) >= {"step_ns", "peak_bytes", "fits"}
+        assert baseline["step_ns"] >= found["step_ns"]
+    assert found["gap"] == pytest.approx(found["step_ns"] / found["lower_bound"] - 1)
+
+
+def test_one_device_takes_the_sum_of_its_ops(model: str) -> None:
+    found = answer("plan", model, "--on", "2xp100-pcie", "--with", "one-device")
+    problem = price(load(model), "2xp100-pcie")
+    assert found["step_ns"] == int(problem.op_ns[:, 0].sum())
+    assert found["simulations"] == 1
+
+
+def test_saved_plan_simulates_to_the_same_numbers(model: str, folder: Path) -> None:
+    made = answer("plan", model, "--on", "2xp100-pcie", "--save", "plan.json", *QUICK)
+    again = answer("simulate", model, "--on", "2xp100-pcie", "--plan", "plan.json")
+    for key in ("step_ns", "peak_bytes", "fits", "over_bytes", "lower_bound", "kernels", "graph", "cluster"):
+        assert made[key] == again[key], key
+    line = simulate(price(load(model), "2xp100-pcie"), load_plan(folder / "plan.json"))
+    assert line.step_ns == made["step_ns"]
+
+
+@pytest.mark.parametrize("spec", ["random", "best-of", "anneal"])
+def test_simulations_alone_give_the_same_answer_every_time(model: str, spec: str) -> None:
+    one, two = (answer("plan", model, "--with", spec, "--seed", "3", *QUICK) for _ in range(2))
+    del one["seconds"], two["seconds"]
+    assert one == two
+    assert one["seed"] == 3
+    assert one["simulations"] <= 20
+
+
+def test_greedy_fusion_makes_fewer_kernels(model: str) -> None:
+    plain = answer("plan", model, "--with", "heft", *QUICK)
+    fused = answer("plan", model, "--with", "heft", "--fusion", "greedy", *QUICK)
+    assert plain["kernels"] == 13
+    assert fused["kernels"] < 13
+    assert fused["optimizer"] == "greedy-fusion:inner=[heft]"
+
+
+def test_fusion_goes_with_the_default_optimizer(model: str) -> None:
+    assert answer("plan", model, "--fusion", "greedy", *QUICK)["fits"]
+
+
+def test_objective_peak_memory_lowers_the_peak(model: str) -> None:
+    found = answer("plan", model, "--objective", "peak-memory", *QUICK)
+    assert found["objective"] == "peak-memory"
+    assert max(found["peak_bytes"]) <= max(found["baselines"]["one-device"]["peak_bytes"])
+    assert found["lower_bound"] <= max(found["peak_bytes"])
+
+
+def test_the_default_cluster_is_said(model: str) -> None:
+    result = run("plan", model, *QUICK)
+    assert result.exit_code == 0
+    assert "2xa100-nvlink" in result.stdout and "--on" in result.stdout
+
+
+def test_zoo_models_take_the_devices_of_their_paper() -> None:
+    assert answer("plan", "zoo:transformer-xl-2", "--with", "one-device")["cluster"] == "2xp100-pcie"
+
+
+def test_cluster_from_a_file(model: str, folder: Path) -> None:
+    write_cluster(folder / "mine.json")
+    by_file, by_name = (answer("plan", model, "--on", on, *QUICK) for on in ("mine.json", "2xp100-pcie"))
+    assert by_file["step_ns"] == by_name["step_ns"]
+    assert by_file["cluster_digest"] == by_name["cluster_digest"] == Cluster.preset("2xp100-pcie").digest
+
+
+def test_onnx_file(folder: Path) -> None:
+    write_onnx(folder / "squeezenet.onnx")
+    found = answer("plan", "squeezenet.onnx", "--with", "heft", *QUICK)
+    assert found["graph"]["ops"] > 60
+
+
+def test_a_function_that_returns_a_torch_module(folder: Path) -> None:
+    pytest.importorskip("torch")
+    source = "import torch\ndef build():\n    return torch.nn.Linear(8, 4), (torch.zeros(2, 8),)\n"
+    (folder / "my_model.py").write_text(source)
+    found = answer("plan", "my_model:build", "--with", "heft", *QUICK)
+    assert found["graph"]["ops"] > 3
+    assert found["fits"]
+
+
+# What does not fit
+
+
+def test_a_plan_that_does_not_fit_is_no_success(model: str, folder: Path) -> None:
+    words = ("plan", model, "--memory-limit", "30MiB", "--save", "plan.json", *QUICK)
+    error = refusal(*words, code=3)
+    document = parsed(run(*words, "--json").stdout)
+    assert document["fits"] is False and document["over_bytes"] > 0
+    worst = max(document["peak_bytes"]) - 30 * 2**20
+    assert 0 < worst <= document["over_bytes"]
+    assert f"over by {worst / 2**20:.1f} MiB" in error["what"]
+    assert "--memory-limit" in error["fix"]
+    assert not (folder / "plan.json").exists()
+
+
+def test_the_memory_it_asks_for_is_enough(model: str) -> None:
+    error = refusal("plan", model, "--memory-limit", "30MiB", "--with", "heft", code=3)
+    need = error["fix"].partition("(")[2].rpartition(" bytes)")[0].rpartition("(")[2]
+    found = answer("plan", model, "--memory-limit", need, "--with", "heft")
+    assert found["fits"]
+    assert max(found["peak_bytes"]) == int(need)
+
+
+def test_a_saved_plan_that_no_longer_fits(model: str) -> None:
+    answer("plan", model, "--on", "2xp100-pcie", "--save", "plan.json", *QUICK)
+    refusal("simulate", model, "--on", "2xp100-pcie", "--plan", "plan.json", "--memory-limit", "10MiB", code=3)
+
+
+def test_the_table_says_no_where_a_plan_does_not_fit(model: str) -> None:
+    result = run("plan", model, "--memory-limit", "30MiB", *QUICK)
+    assert result.exit_code == 3
+    assert "no plan fits" in result.stdout and "best:" not in result.stdout
+    assert "DoesNotFit" in result.stderr
+
+
+def test_compare_fails_only_when_nothing_fits(model: str) -> None:
+    peaks = {
+        row["optimizer"]: max(row["peak_bytes"])
+        for row in answer("compare", model, "--with", "one-device,expert", *QUICK)["methods"]
+    }
+    assert peaks["expert"] < peaks["one-device"]
+    between = str((peaks["expert"] + peaks["one-device"]) // 2)
+    some = answer("compare", model, "--with", "one-device,expert", "--memory-limit", between, *QUICK)
+    assert [row["fits"] for row in some["methods"]] == [False, True]
+    assert some["best"] == "expert"
+    refusal("compare", model, "--with", "one-device", "--memory-limit", between, *QUICK, code=3)
+
+
+# simulate
+
+
+def test_a_plan_for_another_graph_or_cluster_is_refused_by_digest(model: str, folder: Path) -> None:
+    made = answer("plan", model, "--on", "2xp100-pcie", "--save", "plan.json", *QUICK)
+    error = refusal("simulate", model, "--on", "2xk80", "--plan", "plan.json")
+    assert error["type"] == "InvalidPlan" and made["cluster_digest"] in error["what"]
+    data = json.loads((folder / model).read_text())
+    data["ops"][0]["flops"] += 1
+    (folder / "other.json").write_text(json.dumps(data))
+    error = refusal("simulate", "other.json", "--on", "2xp100-pcie", "--plan", "plan.json")
+    assert error["type"] == "InvalidPlan" and made["graph"]["digest"] in error["what"]
+
+
+def test_a_damaged_plan_is_refused(model: str, folder: Path) -> None:
+    answer("plan", model, "--on", "2xp100-pcie", "--save", "plan.json", *QUICK)
+    whole = (folder / "plan.json").read_text()
+    for text in ("", "[]", whole[: len(whole) // 2], whole.replace('"device": 0', '"device": 9')):
+        (folder / "plan.json").write_text(text)
+        refusal("simulate", model, "--on", "2xp100-pcie", "--plan", "plan.json")
+
+
+# compare, inspect, zoo, list
+
+
+def test_compare_gives_every_method_the_same_budget(model: str) -> None:
+    found = answer("compare", model, "--with", "one-device,expert,best-of:of=[heft,etf],random:samples=500", *QUICK)
+    names = [row["optimizer"] for row in found["methods"]]
+    assert names == ["one-device", "expert", "best-of:of=[heft,etf]", "random:samples=500"]
+    assert all(row["simulations"] <= 20 for row in found["methods"])
+    assert found["best"] == min(found["methods"], key=lambda row: row["step_ns"])["optimizer"]
+
+
+def test_compare_saves_the_best_plan(model: str) -> None:
+    found = answer("compare", model, "--on", "2xp100-pcie", "--with", "one-device,heft", "--save", "best.json", *QUICK)
+    again = answer("simulate", model, "--on", "2xp100-pcie", "--plan", "best.json")
+    assert again["step_ns"] == min(row["step_ns"] for row in found["methods"])
+
+
+def test_compare_table_has_a_line_for_each_method(model: str) -> None:
+    result = run("compare", model, *QUICK)
+    lines = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
+    for name in ("one-device", "expert", "heft", "etf", "greedy-fusion"):
+        assert name in lines
+
+
+def test_inspect(model: str) -> None:
+    found = answer("inspect", model)
+    assert (found["ops"], found["views"]) == (13, 0)
+    assert found["flops"] == 12 * 2 * 10**10 + 10**6
+    assert found["bytes_by_role"] == {
+        "activation": 12 * 4 << 20,
+        "weight": 4 * 16 << 20,
+        "input": 4 << 20,
+        "output": 4 << 20,
+        "state": 0,
+    }
+    assert found["parallelism"] == pytest.approx(found["work_ns"] / found["critical_path_ns"])
+    assert found["critical_path_ops"] == 5
+    text = run("inspect", model).stdout
+    assert "critical path" in text and "largest tensors" in text
+
+
+def test_zoo_lists_what_can_be_planned() -> None:
+    rows = answer("zoo")["models"]
+    names = {row["name"] for row in rows}
+    for name in ("rnnlm-2", "gnmt-4", "gnmt-8", "transformer-xl-2", "inception-v3-b32", "gpt2"):
+        assert f"{name}/train" in names
+    assert "gnmt-4/train" in run("zoo").stdout
+
+
+def test_zoo_capture_writes_a_graph_that_loads(folder: Path) -> None:
+    pytest.importorskip("torch")
+    found = answer("zoo", "capture", "transformer-xl-2", "--out", "here")
+    assert load(found["file"]).digest == found["graph"]["digest"] == load("zoo:transformer-xl-2").digest
+    assert Path(found["file"]).parent == Path("here")
+
+
+def test_list_optimizers_and_clusters() -> None:
+    optimizers = {row["name"]: row for row in answer("list", "optimizers")["optimizers"]}
+    assert {"one-device", "round-robin", "random", "expert", "heft", "etf", "greedy-fusion", "best-of"} <= set(
+        optimizers
+    )
+    assert all(row["summary"] for row in optimizers.values())
+    clusters = {row["name"]: row for row in answer("list", "clusters")["clusters"]}
+    for kind in ("p100-pcie", "k80", "v100-nvlink", "a100-nvlink", "h100-nvswitch", "h200", "cpu"):
+        assert f"Nx{kind}" in clusters
+    assert clusters["regal"]["link_bytes_per_s"] is None
+    assert "best-of" in run("list", "optimizers").stdout
+    assert "Nxk80" in run("list", "clusters").stdout
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("plan", "nothing.json"), "nothing.json"),
+        (("plan", "zoo:gnmt-44"), "gnmt-4"),
+        (("plan", "model.json", "--with", "hefd"), "heft"),
+        (("plan", "model.json", "--with", "anneal:hot=1"), "heat"),
+        (("plan", "model.json", "--on", "4xp101"), "p100-pcie"),
+        (("plan", "model.json", "--on", "nowhere.json"), "nowhere.json"),
+        (("plan", "model.json", "--memory-limit", "16gigs"), "16GiB"),
+        (("plan", "model.json", "--seconds", "0"), "seconds"),
+        (("plan", "model.json", "--simulations", "0"), "simulations"),
+        (("plan", "model.json", "--save", "no/such/folder/plan.json"), "folder"),
+        (("compare", "model.json", "--with", ","), "--with"),
+        (("simulate", "model.json", "--on", "2xk80", "--plan", "none.json"), "none.json"),
+        (("inspect", "no.such.module:build"), "no"),
+        (("zoo", "capture", "gnmt-44"), "gnmt-4"),
+    ],
+)
+def test_mistakes_are_named_with_a_way_out(folder: Path, words: tuple[str, ...], says: str) -> None:
+    write_model(folder / "model.json")
+    error = refusal(*words)
+    assert says in f"{error['what']} {error['where']} {error['fix']}"
+    assert error["fix"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", "[1, 2]", '{"schema": "loadmaster.graph/1"}', "NaN", "[" * 100_000])
+def test_broken_files_are_errors_of_ours(folder: Path, text: str) -> None:
+    (folder / "broken.json").write_text(text)
+    assert refusal("plan", "broken.json")["type"] in {"InvalidGraph", "UnreadableFile"}
+    refusal("plan", "zoo:transformer-xl-2", "--on", "broken.json")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan",),
+        ("fly", "model.json"),
+        ("plan", "model.json", "--fast"),
+        ("plan", "model.json", "--objective", "speed"),
+        ("plan", "model.json", "--seconds", "ten"),
+        ("plan", "model.json", "--seed", "-1"),
+        ("simulate", "model.json"),
+        ("list", "models"),
+    ],
+)
+def test_wrong_usage_is_exit_2(words: tuple[str, ...]) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+def test_debug_shows_the_traceback(folder: Path) -> None:
+    plain, debugged = run("plan", "nothing.json"), run("plan", "nothing.json", "--debug")
+    assert plain.exit_code == debugged.exit_code == 1
+    assert "Traceback" not in plain.stderr
+    assert "Traceback" in debugged.stderr and "nothing.json" in debugged.stderr
+
+
+def test_a_bug_of_ours_is_told_without_a_traceback(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr("loadmaster._cli_words.problem_of", broken)
+    result = run("plan", model)
+    assert result.exit_code == 1
+    assert "ZeroDivisionError" in result.stderr and "--debug" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+# As a program
+
+
+def test_piped_output_is_plain_and_json_is_alone_on_stdout(model: str) -> None:
+    table = command("plan", model, "--with", "heft")
+    assert table.returncode == 0
+    assert "\x1b" not in table.stdout + table.stderr
+    assert "lower bound" in table.stdout
+    assert table.stderr == ""
+    document = command("plan", model, "--with", "heft", "--json")
+    assert parsed(document.stdout)["fits"]
+    assert document.stderr == ""
+
+
+def test_exit_codes_of_the_program(model: str) -> None:
+    assert command("plan", model, "--with", "heft", "--memory-limit", "1MiB").returncode == 3
+    assert command("plan", "nothing.json").returncode == 1
+    assert command("plan").returncode == 2
+
+
+def test_no_color_is_honoured(model: str) -> None:
+    coloured = command("plan", model, "--with", "heft", FORCE_COLOR="1", TERM="xterm-256color")
+    plain = command("plan", model, "--with", "heft", FORCE_COLOR="1", TERM="xterm-256color", NO_COLOR="1")
+    green = "\x1b[32m"
+    assert green in coloured.stdout
+    assert green not in plain.stdout
+
+
+def test_progress_is_shown_on_a_terminal_and_only_there(model: str) -> None:
+    ours, theirs = pty.openpty()
+    program = [
+        sys.executable,
+        "-m",
+        "loadmaster.cli",
+        "plan",
+        model,
+        "--with",
+        "random:samples=100000",
+        "--seconds",
+        "2",
+    ]
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    with subprocess.Popen([*program, "--json"], stdout=subprocess.PIPE, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                part = os.read(ours, 4096)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            shown += part
+        assert process.stdout is not None
+        assert parsed(process.stdout.read().decode())["fits"]
+    os.close(ours)
+    assert b"simulations" in shown and b"best" in shown
+
+
+def test_version() -> None:
+    assert run("--version").stdout.strip() == f"loadmaster {__version__}"
+
+
+HELP = "import sys; from loadmaster.cli import app; app(['--help'], standalone_mode=False); "
+
+
+def test_help_imports_neither_numba_nor_torch() -> None:
+    heavy = ("numba", "torch", "numpy", "scipy", "onnx")
+    code = HELP + f"print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "plan" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_takes_under_400_ms() -> None:
+    def seconds() -> float:
+        """Of processor time, so that whatever else the machine does is not counted."""
+        before, begun = os.times(), time.perf_counter()
+        subprocess.run([sys.executable, "-m", "loadmaster.cli", "--help"], capture_output=True, check=True)
+        after = os.times()
+        used = after.children_user + after.children_system - before.children_user - before.children_system
+        return min(used, time.perf_counter() - begun)
+
+    assert min(seconds() for _ in range(5)) < 0.4
+
+
+def test_every_verb_has_json_and_debug() -> None:
+    for words in (["plan"], ["simulate"], ["compare"], ["inspect"], ["zoo"], ["zoo", "capture"], ["list"]):
+        text = run(*words, "--help").stdout
+        assert "--json" in text and "--debug" in text, words

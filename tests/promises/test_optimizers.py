@@ -1,0 +1,197 @@
+"""What every optimizer of the catalog promises. A new one is tested by being listed.
+
+Examples are few and small, so that the suite stays short as the catalog grows. What a plan is worth is judged here from
+its timeline and the problem's own columns, not by `check`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+
+from loadmaster import Budget, GraphBuilder, MissingExtra, catalog, load, make_optimizer, price, solve
+from loadmaster.problem import CANNOT, Problem
+from loadmaster.search import Result
+from tests.graphs.tiny import diamond, pair
+from tests.strategies import problems
+
+NAMES = sorted(catalog.optimizers())
+SMALL = Budget(seconds=None, simulations=40)
+
+every_optimizer = pytest.mark.parametrize("name", NAMES)
+few = settings(max_examples=8)
+fewer = settings(max_examples=4)
+
+
+@cache
+def missing(name: str) -> str:
+    """The optional package an optimizer lacks here, or nothing."""
+    try:
+        solve(price(diamond(), pair()), name, SMALL)
+    except MissingExtra as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(autouse=True)
+def _skip_what_is_not_installed(request: pytest.FixtureRequest) -> None:
+    name = request.node.callspec.params["name"] if hasattr(request.node, "callspec") else None
+    if name and missing(name):
+        pytest.skip(missing(name))
+
+
+@every_optimizer
+@few
+@given(problem=problems(max_ops=10, max_devices=3))
+def test_plan_is_legal_and_obeys_dependencies_within_the_budget(name: str, problem: Problem) -> None:
+    before = _columns(problem)
+    result = solve(problem, name, SMALL)
+    _assert_placed_legally(result)
+    _assert_dependencies(result)
+    _assert_one_kernel_at_a_time(result)
+    assert result.simulations <= 40
+    assert result.value >= result.lower_bound >= 0
+    assert _columns(problem) == before, "the problem was written to"
+
+
+@every_optimizer
+@fewer
+@given(problem=problems(max_ops=10, max_devices=3))
+def test_same_seed_and_simulations_give_the_same_plan(name: str, problem: Problem) -> None:
+    one, two = (solve(problem, name, SMALL, seed=7) for _ in range(2))
+    for column in ("kernel", "device", "rank"):
+        np.testing.assert_array_equal(getattr(one.plan, column), getattr(two.plan, column), column)
+    assert one.simulations == two.simulations
+
+
+@every_optimizer
+@fewer
+@given(problem=problems(max_ops=10, max_devices=3))
+def test_never_worse_than_where_it_starts(name: str, problem: Problem) -> None:
+    optimizer = make_optimizer(name)
+    starts = _starts(optimizer)
+    if not starts:
+        pytest.skip(f"{name} starts from no other plan")
+    result = solve(problem, optimizer, SMALL)
+    for start in starts:
+        assert result.score <= solve(problem, start, SMALL).score, start
+
+
+def _braid() -> Problem:
+    """Three lanes of matrix products and an op that joins them: fusing it changes the order of the heads of kernels."""
+    graph = GraphBuilder("braid")
+    lanes = [graph.tensor(4_000, "input")] * 3
+    for layer in range(4):
+        made = [graph.tensor(4_000) for _ in lanes]
+        for lane, (read, make) in enumerate(zip(lanes, made, strict=True)):
+            graph.op(f"mm {layer} {lane}", "mm", [read], [make], flops=2 * 10**6)
+        lanes = made
+    graph.op("join", "add", lanes, [graph.tensor(4_000, "output")], flops=1_000)
+    return price(graph.build(), "2xp100-pcie")
+
+
+@every_optimizer
+@settings(max_examples=2)
+@given(problem=problems(max_ops=10, max_devices=3))
+@example(problem=_braid())
+def test_plans_kernels_as_well_as_ops(name: str, problem: Problem) -> None:
+    result = solve(problem, f"greedy-fusion:inner=[{name}]", SMALL)
+    _assert_placed_legally(result)
+    _assert_dependencies(result)
+    assert result.value >= result.lower_bound
+
+
+@every_optimizer
+def test_a_real_model(name: str) -> None:
+    result = solve(_real_model(), name, SMALL)
+    _assert_placed_legally(result)
+    _assert_dependencies(result)
+    assert result.simulations <= 40
+    assert result.value >= result.lower_bound > 0
+
+
+@cache
+def _real_model() -> Problem:
+    return price(load("zoo:transformer-xl-2"), "2xp100-pcie")
+
+
+def test_a_single_op_on_a_single_device_and_a_budget_of_one() -> None:
+    problem = price(diamond(), "1xcpu")
+    for name in NAMES:
+        if not missing(name):
+            result = solve(problem, name, Budget(None, 1))
+            assert result.simulations == 1, name
+            assert set(result.plan.device) == {0}, name
+
+
+def _starts(optimizer: Any) -> list[Any]:
+    start = getattr(optimizer, "start", None)
+    return [] if start is None else [start]
+
+
+def _columns(problem: Problem) -> dict[str, bytes]:
+    """All arrays of the problem and its graph, as they are now."""
+    parts = {"problem": problem, "graph": problem.graph, "source": problem.source}
+    return {
+        f"{label}.{field.name}": getattr(part, field.name).tobytes()
+        for label, part in parts.items()
+        for field in dataclasses.fields(part)
+        if isinstance(getattr(part, field.name), np.ndarray)
+    }
+
+
+def _assert_placed_legally(result: Result) -> None:
+    problem, plan = result.problem, result.plan
+    device = plan.device.tolist()
+    assert len(device) == problem.num_ops
+    homes: dict[int, int] = {}
+    for op, place in enumerate(device):
+        assert 0 <= place < problem.num_devices
+        assert problem.op_ns[op, place] != CANNOT, f"op {op} cannot run on {place}"
+        assert device[plan.kernel[op]] == place, "a kernel on two devices"
+        group = int(problem.graph.colocate[op])
+        if group >= 0:
+            assert homes.setdefault(group, place) == place, f"group {group} is apart"
+
+
+def _assert_dependencies(result: Result) -> None:
+    """Every tensor is there when it is read: made on that device before, or sent there before."""
+    problem, plan, line = result.problem, result.plan, result.timeline
+    graph, device, start, end = problem.graph, plan.device, line.start_ns, line.end_ns
+    arrives = {
+        (int(t), int(dst)): (int(begin), int(done))
+        for t, dst, begin, done in zip(
+            line.send_tensor, line.send_dst, line.send_start_ns, line.send_end_ns, strict=True
+        )
+    }
+    assert len(arrives) == line.num_sends, "a tensor is sent twice to one device"
+    assert line.step_ns == max(end)
+    for op in range(problem.num_ops):
+        assert all(
+            end[earlier] <= start[op] for earlier in graph.after_of(op) if plan.kernel[earlier] != plan.kernel[op]
+        )
+        for tensor in map(int, graph.reads_of(op)):
+            maker = int(graph.producer[tensor])
+            home = int(problem.updater[tensor]) if maker < 0 else maker
+            if home < 0 or plan.kernel[home] == plan.kernel[op]:
+                continue
+            if device[home] != device[op]:
+                begin, done = arrives[tensor, int(device[op])]
+                assert begin >= (end[maker] if maker >= 0 else 0)
+                assert done <= start[op]
+            elif maker >= 0:
+                assert end[maker] <= start[op]
+
+
+def _assert_one_kernel_at_a_time(result: Result) -> None:
+    plan, line = result.plan, result.timeline
+    for device in range(result.problem.num_devices):
+        heads = [op for op in np.flatnonzero(plan.device == device) if plan.kernel[op] == op]
+        spans = sorted((int(line.start_ns[op]), int(line.end_ns[op])) for op in heads)
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))
