@@ -70,7 +70,9 @@ class Room(NamedTuple):
     count: np.ndarray
     low: np.ndarray
     far: np.ndarray
-    tally: np.ndarray  # [2]
+    come_at: np.ndarray
+    come_key: np.ndarray
+    tally: np.ndarray  # [3]
 
 
 class Record(NamedTuple):
@@ -179,7 +181,9 @@ def make_room(layout):
         np.zeros(layout.devices, np.int32),
         np.empty(layout.devices, np.int64),
         np.empty(layout.devices, np.int64),
-        np.zeros(2, np.int64),
+        np.empty(len(layout.waits) + len(layout.nbytes) * layout.devices, np.int32),
+        np.empty(len(layout.waits) + len(layout.nbytes) * layout.devices, np.int64),
+        np.zeros(3, np.int64),
     )
 
 
@@ -215,34 +219,19 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     left, hold, heap, size, busy = room.left, room.hold, room.heap, room.size, room.busy
     event_ns, event_at, dirty, is_dirty = room.event_ns, room.event_at, room.dirty, room.is_dirty
     memory, count, low, far = room.memory, room.count, room.low, room.far
-    tally = room.tally  # [0] resources to look at this round, [1] how many have come, where ranks are not given
+    come_at, come_key = room.come_at, room.come_key  # what is to be queued: resource and key
+    tally = room.tally  # [0] resources to look at this round, [1] ops that became ready, [2] things to be queued
     ranked, ranked_sends = len(rank) > 0, len(send_rank) > 0
 
-    def queue(at, key):
-        """Lets a key wait for resource `at`."""
-        start, here = heap_start[at], size[at]
-        size[at] += 1
-        while here > 0:
-            parent = (here - 1) >> 1
-            if heap[start + parent] <= key:
-                break
-            heap[start + here] = heap[start + parent]
-            here = parent
-        heap[start + here] = key
-        if busy[at] < 0 and is_dirty[at] == 0:
-            is_dirty[at] = 1
-            dirty[tally[0]] = at
-            tally[0] += 1
-
     def wake(op):
-        """One thing less to wait for."""
+        """One thing less to wait for; an op that waits for nothing more will be queued."""
         left[op] -= 1
         if left[op] == 0:
-            if ranked:
-                queue(place[op], (np.int64(rank[op]) << 32) | np.int64(tie[op]))
-            else:
-                queue(place[op], (tally[1] << 32) | np.int64(tie[op]))
-                tally[1] += 1
+            order = np.int64(rank[op]) if ranked else tally[1]
+            tally[1] += 1
+            come_at[tally[2]] = place[op]
+            come_key[tally[2]] = (order << 32) | np.int64(tie[op])
+            tally[2] += 1
 
     def let_go(tensor, device):
         """One use of the tensor on the device less; when none is left it is freed, and what it kept alive there."""
@@ -287,7 +276,9 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
             order = low[where]
             if ranked_sends and send_rank[slot] >= 0:
                 order = send_rank[slot]
-            queue(channel[device * devices + where], (order << 32) | np.int64(slot))
+            come_at[tally[2]] = channel[device * devices + where]
+            come_key[tally[2]] = (order << 32) | np.int64(slot)
+            tally[2] += 1
         hold[tensor * devices + device] = local + fars + stays[tensor]
 
     # Time 0: residents in place, updated weights queued for other readers, first ops ready.
@@ -329,6 +320,22 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
             record.curve_bytes[points] = before[device]
             points += 1
     while True:
+        for index in range(tally[2]):
+            at, key = come_at[index], come_key[index]
+            start, here = heap_start[at], size[at]
+            size[at] += 1
+            while here > 0:
+                parent = (here - 1) >> 1
+                if heap[start + parent] <= key:
+                    break
+                heap[start + here] = heap[start + parent]
+                here = parent
+            heap[start + here] = key
+            if busy[at] < 0 and is_dirty[at] == 0:
+                is_dirty[at] = 1
+                dirty[tally[0]] = at
+                tally[0] += 1
+        tally[2] = 0
         # Everything free takes the first thing that waits for it.
         for index in range(tally[0]):
             at = dirty[index]

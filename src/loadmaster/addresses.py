@@ -49,7 +49,9 @@ class Arenas:
         return int(found[0]) if len(found) else -1
 
 
-def assign_addresses(problem: Problem, plan: Plan, timeline: Timeline, *, effort: int = EFFORT, seed: int = 0) -> Arenas:
+def assign_addresses(
+    problem: Problem, plan: Plan, timeline: Timeline, *, effort: int = EFFORT, seed: int = 0
+) -> Arenas:
     """Offsets for all that the step keeps in memory: first fit in several orders, the best of them improved.
 
     `effort` limits the search by comparisons made, not by the clock, so that equal input gives equal addresses.
@@ -209,7 +211,13 @@ class _Step:
         made = np.flatnonzero((graph.producer >= 0) & (graph.alias_of < 0))
         home = self.device[graph.producer[made]]
         makes = (made, np.full(len(made), -1), home, self.begin[graph.producer[made]], end[made, home])
-        copies = (self.send_tensor, np.full(len(self.send_tensor), -1), self.send_dst, self.begin[ops:], end[self.send_tensor, self.send_dst])
+        copies = (
+            self.send_tensor,
+            np.full(len(self.send_tensor), -1),
+            self.send_dst,
+            self.begin[ops:],
+            end[self.send_tensor, self.send_dst],
+        )
         return [tuple(map(ints, part)) for part in (workspace, residents, makes, copies)]  # type: ignore[misc]
 
     def _residents(self) -> tuple[Ints, Ints]:

@@ -84,7 +84,11 @@ def _kind_of(times: Ints, limits: Ints) -> Ints:
     first: list[int] = []
     kind_of = []
     for device in range(times.shape[1]):
-        like = (k for k, d in enumerate(first) if limits[d] == limits[device] and np.array_equal(times[:, d], times[:, device]))
+        like = (
+            k
+            for k, d in enumerate(first)
+            if limits[d] == limits[device] and np.array_equal(times[:, d], times[:, device])
+        )
         kind = next(like, len(first))
         if kind == len(first):
             first.append(device)
@@ -164,7 +168,9 @@ def _memory_prices(kinds: _Kinds, held: Ints) -> tuple[np.ndarray, np.ndarray]:
     each = np.kron(np.eye(size), np.ones(count))
     goal = np.append(np.zeros(size * count), 1.0)
     reach = [(0.0, 0.0 if no else 1.0) for no in cannot.reshape(-1)] + [(0.0, None)]
-    answer: Any = linprog(goal, rows, limit, np.hstack([each, np.zeros((size, 1))]), np.ones(size), reach, method="highs")
+    answer: Any = linprog(
+        goal, rows, limit, np.hstack([each, np.zeros((size, 1))]), np.ones(size), reach, method="highs"
+    )
     if not answer.success:
         return np.full(count, 1.0 / kinds.count.sum()), np.zeros(count)
     dual = np.maximum(-answer.ineqlin.marginals, 0.0)
@@ -260,7 +266,16 @@ class _Memory:
         follow_start, follows = inverse(wait_start, waits, problem.num_ops)
         nbytes, stays = graph.nbytes[storages], self._stays[storages]
         return Net(
-            wait_start, waits, follow_start, follows, graph.producer[storages], nbytes, stays, user_start, users, self.appears(False)
+            wait_start,
+            waits,
+            follow_start,
+            follows,
+            graph.producer[storages],
+            nbytes,
+            stays,
+            user_start,
+            users,
+            self.appears(False),
         )
 
 

@@ -6,21 +6,35 @@ import functools
 import json as json_text
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from loadmaster import __version__
+from loadmaster import _cli_stages as stages
 from loadmaster import _cli_words as words
+from loadmaster._cli_options import (
+    OPTIMIZER_HELP,
+    Debug,
+    Fusion,
+    Json,
+    MemoryLimit,
+    Model,
+    NeededOn,
+    Objective,
+    On,
+    Save,
+    Seconds,
+    Seed,
+    Simulations,
+)
 from loadmaster.errors import LoadmasterError, MissingExtra
 
 if TYPE_CHECKING:
-    from loadmaster.plan import Plan
     from loadmaster.problem import Problem
-    from loadmaster.search import Budget, Result
+    from loadmaster.search import Result
 
 app = typer.Typer(
     name="loadmaster",
@@ -37,34 +51,6 @@ zoo_app = typer.Typer(
 app.add_typer(zoo_app, name="zoo")
 
 COMPARED = ("one-device", "expert", "heft", "etf", "greedy-fusion")
-BASELINES = ("one-device", "expert")
-
-_MODEL_HELP = "zoo:NAME[/train|/infer], a .json, .json.gz or .onnx file, or package.module:callable"
-_OPTIMIZER_HELP = "A name from 'loadmaster list optimizers', with settings: best-of:of=[heft,etf]."
-
-Model = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL_HELP, show_default=False)]
-On = Annotated[
-    str | None, typer.Option("--on", metavar="CLUSTER", help="A preset such as 4xp100-pcie, or a JSON file.")
-]
-NeededOn = Annotated[str, typer.Option("--on", metavar="CLUSTER", help="A preset such as 4xp100-pcie, or a JSON file.")]
-Objective = Annotated[Literal["step-time", "peak-memory"], typer.Option("--objective", help="What to make small.")]
-MemoryLimit = Annotated[
-    str | None, typer.Option("--memory-limit", metavar="SIZE", help="At most this per device: 16GiB.")
-]
-Seconds = Annotated[
-    float | None,
-    typer.Option(
-        "--seconds", help=f"Time for each search. [default: {words.DEFAULT_SECONDS:g}, or no limit with --simulations]"
-    ),
-]
-Simulations = Annotated[
-    int | None, typer.Option("--simulations", help="Simulations for each search; alone, answers repeat.")
-]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="For methods that draw random numbers.")]
-Fusion = Annotated[Literal["none", "greedy"], typer.Option("--fusion", help="Fuse ops into kernels before planning.")]
-Save = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to this JSON file.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 def main() -> None:
@@ -131,7 +117,7 @@ def _top(
 def plan(
     model: Model,
     on: On = None,
-    optimizer: Annotated[str | None, typer.Option("--with", metavar="OPTIMIZER", help=_OPTIMIZER_HELP)] = None,
+    optimizer: Annotated[str | None, typer.Option("--with", metavar="OPTIMIZER", help=OPTIMIZER_HELP)] = None,
     objective: Objective = "step-time",
     memory_limit: MemoryLimit = None,
     seconds: Seconds = None,
@@ -145,10 +131,10 @@ def plan(
     """Plan a model: which device runs what, and in which order."""
     budget, spec = words.budget_of(seconds, simulations), words.fused(optimizer or words.default_optimizer(), fusion)
     limit = words.check_settings([spec], memory_limit, save)
-    problem, choice = _problem(model, on, objective, limit)
-    result = _solve(problem, spec, budget, seed)
-    baselines = _baselines(problem, seed)
-    misfit = _save_or_explain(result, limit, save, baselines)
+    problem, choice = stages.problem_for(model, on, objective, limit)
+    result = stages.run_optimizer(problem, spec, budget, seed)
+    baselines = stages.run_baselines(problem, seed)
+    misfit = stages.save_or_explain(result, limit, save, baselines)
     if json:
         from loadmaster.report.summary import plan_summary
 
@@ -176,8 +162,8 @@ def simulate(
 
     limit = words.size_of(memory_limit)
     saved = load_plan(plan)
-    problem, choice = _problem(model, on, "step-time", limit)
-    result = _replay(problem, saved, plan.name)
+    problem, choice = stages.problem_for(model, on, "step-time", limit)
+    result = stages.replay(problem, saved, plan.name)
     misfit = None if result.fits else does_not_fit(result, limit)
     if json:
         _print_json(_with_error(simulation_summary(result), misfit))
@@ -214,10 +200,10 @@ def compare(
     names = words.split_specs(optimizers) if optimizers else list(dict.fromkeys([*COMPARED, words.default_optimizer()]))
     specs = [words.fused(name, fusion) for name in names]
     limit = words.check_settings(specs, memory_limit, save)
-    problem, choice = _problem(model, on, objective, limit)
-    rows = [(spec, _solve(problem, spec, budget, seed)) for spec in specs]
+    problem, choice = stages.problem_for(model, on, objective, limit)
+    rows = [(spec, stages.run_optimizer(problem, spec, budget, seed)) for spec in specs]
     results = [result for _, result in rows]
-    misfit = _save_or_explain(best_of(results), limit, save)
+    misfit = stages.save_or_explain(best_of(results), limit, save)
     if json:
         _print_json(_with_error(compare_summary(results), misfit))
     else:
@@ -231,7 +217,7 @@ def inspect(model: Model, on: On = None, json: Json = False, debug: Debug = Fals
     """Show what is in a model: ops, arithmetic, bytes by role, critical path, largest tensors."""
     from loadmaster.report.inspection import inspect_problem
 
-    problem, _ = _problem(model, on, "step-time", None)
+    problem, _ = stages.problem_for(model, on, "step-time", None)
     found = inspect_problem(problem)
     if json:
         graph = {"name": problem.source.name, "digest": problem.source.digest}
@@ -303,7 +289,7 @@ def zoo_capture(
 
     stem = name.removeprefix("zoo:")
     try:
-        with _status(f"capturing {stem}"):
+        with stages.status(f"capturing {stem}"):
             file = capture(stem, out)
             graph = load_graph(file)
     except ModuleNotFoundError as error:
@@ -315,56 +301,37 @@ def zoo_capture(
         print(f"{graph.name}: {graph.num_ops:,} ops, {graph.num_tensors:,} tensors, digest {graph.digest}, in {file}")
 
 
-# Stages
+@app.command()
+@_verb
+def generate(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND", help="layered, erdos-renyi, barabasi-albert, watts-strogatz or stochastic-block-model."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="Where to: a .jsonl, .jsonl.gz or .jsonl.xz file.")
+    ],
+    count: Annotated[int, typer.Option("--count", min=1, help="How many graphs.")] = 100,
+    seed: Seed = 0,
+    ops: Annotated[str, typer.Option("--ops", metavar="N|LOW-HIGH", help="Ops in a graph.")] = "50-200",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Make random graphs of the kinds that REGAL trained on; the same seed gives the same graphs everywhere."""
+    from loadmaster.zoo.synthetic import generate, parse_ops, write_graphs
 
-
-def _problem(model: str, on: str | None, objective: Any, memory_limit: int | None) -> tuple[Problem, str]:
-    with _status(f"loading {model}"):
-        return words.problem_of(model, on, objective, memory_limit)
-
-
-def _solve(problem: Problem, spec: str, budget: Budget, seed: int) -> Result:
-    from loadmaster.report.terminal import solving
-    from loadmaster.search import solve
-
-    with solving(spec) as listener:
-        return solve(problem, spec, budget, seed, listener=listener)
-
-
-def _replay(problem: Problem, plan: Plan, name: str) -> Result:
-    from loadmaster.bounds import lower_bound
-    from loadmaster.plan import check
-    from loadmaster.search import Result
-    from loadmaster.simulate import simulate
-
-    check(plan, problem)
-    bound = lower_bound(problem, fusing=plan.fuses)
-    return Result(problem, plan, simulate(problem, plan), name, 0, (), bound, simulations=1, seconds=0.0)
-
-
-def _baselines(problem: Problem, seed: int) -> dict[str, Result]:
-    from loadmaster.search import Budget, solve
-
-    return {name: solve(problem, name, Budget(None, 1), seed) for name in BASELINES}
+    graphs = generate(kind, count, seed, parse_ops(ops))
+    words.check_writable(out)
+    write_graphs(graphs, out)
+    if json:
+        _print_json({"kind": kind, "count": count, "seed": seed, "ops": ops, "file": str(out)})
+    else:
+        print(f"{count:,} graphs of kind {kind}, seed {seed}, in {out}")
 
 
 # Answers
-
-
-def _save_or_explain(
-    result: Result, memory_limit: int | None, save: Path | None, others: Mapping[str, Result] | None = None
-) -> LoadmasterError | None:
-    """Saves a plan that fits; gives the error for one that does not, which is never saved."""
-    if not result.fits:
-        from loadmaster.report.fit import does_not_fit
-
-        return does_not_fit(result, memory_limit, others)
-    if save is not None:
-        from loadmaster.files import save_plan
-        from loadmaster.report.summary import method_summary
-
-        save_plan(result.plan, result.problem, save, {"result": method_summary(result)})
-    return None
 
 
 def _with_error(document: dict[str, Any], error: LoadmasterError | None) -> dict[str, Any]:
@@ -387,18 +354,6 @@ def _show_methods(problem: Problem, choice: str, rows: list[tuple[str, Result]],
         screen.print(verdict(rows), soft_wrap=True)
     if saved is not None:
         screen.print(f"plan written to {saved}", soft_wrap=True)
-
-
-@contextmanager
-def _status(text: str) -> Iterator[None]:
-    from loadmaster.report.terminal import console
-
-    screen = console(stderr=True)
-    if not screen.is_terminal:
-        yield
-        return
-    with screen.status(text):
-        yield
 
 
 if __name__ == "__main__":

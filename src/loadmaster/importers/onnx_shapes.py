@@ -178,7 +178,8 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
             model = onnx.inliner.inline_local_functions(model)
         if any(fault_of(node, model.opset_import) for node in model.graph.node):
             return model
-        return shape_inference.infer_shapes(model, data_prop=True)
+        # Without data_prop, which lists every element of a vector; shapes that are computed are followed op by op.
+        return shape_inference.infer_shapes(model)
     except Exception:  # then sizes are inferred op by op, and the error names the op
         return model
 

@@ -73,7 +73,7 @@ def _plain_call(node: NodeProto, scope: Scope, where: str) -> Call:
         made = {node.output[0]: made[node.output[0]]}
     try:
         flops = flops_of(node, reads, list(made.values())) if view is None and not constant else 0
-    except (IndexError, KeyError, ValueError, TypeError, AttributeError) as error:
+    except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
         what = f"op '{label_of(node)}' does not have the operands of a {kind_of(node)}: {error}"
         raise ImportFailed(what, where, "check the model with onnx.checker.check_model") from None
     return Call(node, tuple(dict.fromkeys(filter(None, node.input))), made, flops, constant, view)
@@ -135,7 +135,7 @@ class _Control:
             )
         try:
             return kinds[self.node.op_type]()
-        except (IndexError, KeyError, ValueError) as error:
+        except (ArithmeticError, LookupError, ValueError, TypeError) as error:
             what = f"does not have the operands of a {self.node.op_type}: {error}"
             raise self._failed(what, "check the model with onnx.checker.check_model") from None
 
@@ -143,7 +143,7 @@ class _Control:
         return ImportFailed(f"op '{label_of(self.node)}' {what}", self.where, fix)
 
     def _body(self, name: str, inputs: Sequence[Known]) -> _Body:
-        graph = next(attribute.g for attribute in self.node.attribute if attribute.name == name)
+        graph = {attribute.name: attribute.g for attribute in self.node.attribute}[name]
         scope = Scope(graph, self.scope.opsets, self.scope)
         scope.forget(value.name for value in graph.input)
         scope.known.update({value.name: known for value, known in zip(graph.input, inputs, strict=True)})

@@ -61,16 +61,15 @@ def improve(search: Search, plan: Plan, heat: float, cold: float, chains: int = 
     """Walks from the plan until the budget is spent; returns the best plan met. Kernels stay as the plan has them."""
     problem = coarse(search.problem, plan.kernel) if plan.fuses else search.problem
     lift = Lift.of(search.problem, problem, plan.kernel)
-    walkers = Walkers(problem, lift.down(plan.device), _spread_ranks(search.problem, plan, lift), chains, search)
+    walkers = Walkers(problem, lift.down(plan.device), lift.lowest(spread_ranks(search.problem, plan)), chains, search)
     walkers.walk(heat, cold, follow, lambda device, rank: Plan.of(search.problem, lift.up(device), lift.up(rank), plan.kernel))
     return search.best if search.best is not None else plan
 
 
-def _spread_ranks(problem: Problem, plan: Plan, lift: Lift) -> Ints:
+def spread_ranks(problem: Problem, plan: Plan) -> Ints:
     """Ranks in the order of dispatch, spread over the whole scale so that there is room between them."""
-    turn = lift.lowest(simulate(problem, plan).turn)
-    place = np.argsort(np.argsort(turn, kind="stable"), kind="stable")
-    return ints(place * (_moves.TOP_RANK // max(1, len(place))))
+    turn = simulate(problem, plan).turn
+    return ints(turn * (_moves.TOP_RANK // (int(turn.max()) + 1)))
 
 
 class Walkers:
@@ -97,11 +96,25 @@ class Walkers:
         self._measure_start(plan_of)
         while not search.spent:
             before, clock = used, time.perf_counter()
-            steps = min(steps, -(-search.room // len(self.chains)))
+            steps = max(1, min(steps, search.room // len(self.chains)))
             self._round(steps, self._heat(heat, cold, begun, before), follow)
             search.count(min(search.room, steps * len(self.chains)))
             self._share(plan_of)
             used = search.progress
+            steps = ROUND if search.counts_simulations else self._next_steps(steps, time.perf_counter() - clock)
+
+    def epoch(self, simulations: int, heat: float, cold: float, follow: float, plan_of: object) -> None:
+        """That many simulations, cooling from heat to cold whatever the budget is; less only where the budget ends."""
+        self._measure_start(plan_of)
+        search, chains, done = self.search, len(self.chains), 0
+        steps = ROUND if search.counts_simulations else 4
+        while done < simulations and not search.spent:
+            clock = time.perf_counter()
+            steps = max(1, min(steps, search.room // chains, -(-(simulations - done) // chains)))
+            self._round(steps, heat * (cold / heat) ** (done / simulations), follow)
+            search.count(min(search.room, steps * chains))
+            done += steps * chains
+            self._share(plan_of)
             steps = ROUND if search.counts_simulations else self._next_steps(steps, time.perf_counter() - clock)
 
     def _heat(self, heat: float, cold: float, begun: float, now: float) -> float:
@@ -124,11 +137,13 @@ class Walkers:
             chain.score[:] = (*score, *score)
 
     def _round(self, steps: int, heat: float, follow: float) -> None:
-        def part(low: int, high: int) -> None:
-            for chain in self.chains[low:high]:
-                _moves.walk(self.layout, self.ground, chain, self.weights, steps, heat, heat, follow)
+        walking = self.chains[: max(1, self.search.room)]
 
-        spread(part, len(self.chains), len(self.chains))
+        def part(low: int, high: int) -> None:
+            for chain in walking[low:high]:
+                _moves.walk(self.layout, self.ground, chain, self.weights, steps, heat, follow)
+
+        spread(part, len(walking), len(walking))
 
     def _share(self, plan_of: object) -> None:
         """The best of all chains is kept, and a chain that has fallen far behind goes on from it."""

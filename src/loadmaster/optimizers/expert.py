@@ -17,6 +17,8 @@ from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Search
 from loadmaster.simulate import first_come
 
+TOO_SLOW = 5  # a device this many times slower than the best, such as the CPU beside GPUs, gets no layers
+
 
 @dataclass(frozen=True)
 class Expert:
@@ -57,15 +59,15 @@ def shares(time_ns: Ints, problem: Problem) -> Ints:
     speed = _speed(problem)
     edge = np.cumsum(speed) / speed.sum()
     middle = (np.cumsum(time_ns) - time_ns / 2) / max(1, time_ns.sum())
-    return ints(np.minimum(np.searchsorted(edge, middle, side="right"), problem.num_devices - 1))
+    return ints(np.minimum(np.searchsorted(edge, middle, side="right"), np.flatnonzero(speed)[-1]))
 
 
 def _speed(problem: Problem) -> np.ndarray:
-    """[devices] how much of the whole graph each would do in unit time."""
+    """[devices] how much of the whole graph each would do in unit time; 0 where nobody would put a layer."""
     slow_ns = problem.best_ns[:, None] * 100
     total = np.where(problem.op_ns == CANNOT, slow_ns, problem.op_ns).sum(axis=0)
     speed: np.ndarray = 1.0 / np.maximum(total, 1)
-    return speed
+    return np.where(speed * TOO_SLOW < speed.max(), 0.0, speed)
 
 
 def layer_of(scope: str) -> tuple[str, int]:
@@ -108,9 +110,9 @@ def _number(scopes: Sequence[str], modules: tuple[str, ...]) -> Ints:
 
 def _place_lane(device: Ints, problem: Problem, lane: Lane, unit: Ints) -> None:
     first, last = (_inside(problem.graph.scope, modules) for modules in (lane.on_first, lane.on_last))
-    load, count = _load(problem, ints(np.where(first | last, -1, unit))), problem.num_devices
-    if lane.cut == "layers" or len(load) <= count:
-        place = ints([0, *(np.arange(len(load)) * count // len(load)), count - 1])
+    load, able = _load(problem, ints(np.where(first | last, -1, unit))), np.flatnonzero(_speed(problem))
+    if lane.cut == "layers" or len(load) <= len(able):
+        place = able[ints([0, *(np.arange(len(load)) * len(able) // len(load)), -1])]
     else:
         ends = [int(problem.best_ns[there].sum()) for there in (first, last)]
         place = shares(ints([ends[0], *load, ends[1]]), problem)

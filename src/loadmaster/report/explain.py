@@ -69,7 +69,7 @@ class Explanation:
 
 
 def explain(
-    result: Result, elsewhere: Sequence[Cluster] = (), *, seconds: float = 6.0, optimizer: str = "best-of"
+    result: Result, elsewhere: Sequence[Cluster] = (), *, seconds: float = 4.0, optimizer: str = "best-of"
 ) -> Explanation:
     """Explains a result. `seconds` is about what trying alternatives takes; `elsewhere`: clusters to plan for, too."""
     problem, line = result.problem, result.timeline

@@ -43,10 +43,10 @@ def _groups(problem: Problem, place: Ints, time_ns: Ints, most: int) -> list[Gro
 
 def _labels(problem: Problem, time_ns: Ints, most: int) -> list[str]:
     """[ops] module; single ops where all of them find room; a long run of ops without a module, in pieces."""
-    graph = problem.graph
-    named = [(*path, name) for path, name in zip(paths_of(graph), graph.op_name, strict=True)]
-    loose = [op for op, path in enumerate(named) if len(path) == 1]
-    paths = named if graph.num_ops <= most else [path[:-1] or path for path in named]
+    graph, paths = problem.graph, list(paths_of(problem.graph))
+    loose = [op for op, path in enumerate(paths) if not path]
+    for op in range(graph.num_ops) if graph.num_ops <= most else loose:
+        paths[op] = (*paths[op], graph.op_name[op])
     if len(loose) > most // 2 and len(loose) > 1:
         for piece in np.array_split(np.array(loose), max(1, min(len(loose), most // 2))):
             first, last = graph.op_name[piece[0]], graph.op_name[piece[-1]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
@@ -29,7 +30,8 @@ def write_report(
     cost_model: str = "roofline",
 ) -> None:
     """Writes the page. `compared`: other results on the same problem, for the table of methods."""
-    Path(path).write_text(report_page(result, explanation, compared, cost_model=cost_model), encoding="utf-8")
+    page = report_page(result, explanation, compared, cost_model=cost_model)
+    Path(path).write_text(page, encoding="utf-8", errors="replace", newline="\n")
 
 
 def report_page(
@@ -40,7 +42,7 @@ def report_page(
     every = [*compared, result] if all(other is not result for other in compared) else list(compared)
     slots = {
         "TITLE": escape(f"{explanation.graph} on {explanation.cluster}"),
-        "POLICY": f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src 'sha256-{_hash(script)}'",
+        "POLICY": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_hash(script)}'",
         "STYLE": _part("page.css"),
         "SUBTITLE": escape(_subtitle(result)),
         "FIGURES": _figures(result, explanation, every),
@@ -50,11 +52,8 @@ def report_page(
         "PACKED": packed(schedule, explanation),
         "SCRIPT": script,
     }
-    page = _part("page.html")
-    for name, text in slots.items():
-        before, _, after = page.partition("{{" + name + "}}")
-        page = before + text + after
-    return page
+    # In one pass, so that a model called {{SCRIPT}} stays a name.
+    return re.sub(r"\{\{([A-Z]+)\}\}", lambda slot: slots[slot[1]], _part("page.html"))
 
 
 def _part(name: str) -> str:
@@ -120,7 +119,8 @@ def _methods(result: Result, every: Sequence[Result]) -> str:
 
 def _section(section: Section) -> str:
     paragraphs = "".join(f"<p>{escape(sentence)}</p>" for sentence in section.sentences)
-    return f"<section class=words><h3>{escape(section.title)}</h3>{paragraphs}{''.join(map(_grid, section.grids))}</section>"
+    grids = "".join(map(_grid, section.grids))
+    return f"<section class=words><h3>{escape(section.title)}</h3>{paragraphs}{grids}</section>"
 
 
 def _grid(grid: Grid) -> str:

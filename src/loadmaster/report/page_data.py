@@ -10,6 +10,7 @@ import base64
 import json
 import zlib
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def _json_bytes(value: Any) -> bytes:
 
 def varints(column: Ints) -> bytes:
     """Differences from one entry to the next, zigzag, seven bits a byte, lowest first."""
-    step = np.diff(column.astype(np.int64), prepend=0)
+    step: Ints = np.diff(column, prepend=np.int64(0)).astype(np.int64)
     left = ((step << 1) ^ (step >> 63)).astype(np.uint64)
     length = np.ones(len(left), np.int64)
     for bits in range(7, 64, 7):
@@ -73,7 +74,8 @@ def _head(schedule: Schedule, found: Explanation) -> dict[str, Any]:
         "paths": [list(path) for path in dict.fromkeys(paths)],
         "kinds": kinds,
         "modules": modules,
-        "peaks": found.to_json()["peaks"],
+        "peaks": [asdict(peak) for peak in found.peaks],
+        "device_times": [asdict(row) for row in found.devices],
     }
 
 
@@ -87,7 +89,7 @@ def _numbered(values: Sequence[Any], names: Sequence[Any]) -> Ints:
 
 
 def _op_columns(schedule: Schedule, found: Explanation) -> dict[str, Ints]:
-    """In order of start, so that differences are small. `op` is the number of the kernel in the graph."""
+    """Kernel by kernel, in program order; one op that is not fused is a kernel."""
     graph = schedule.problem.graph
     paths = paths_of(graph)
     modules = _modules(schedule, paths)

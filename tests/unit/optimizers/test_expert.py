@@ -194,6 +194,12 @@ def test_a_slower_device_gets_a_smaller_share() -> None:
     assert np.bincount(expert_placement(problem)).tolist() == [20, 10]
 
 
+def test_the_cpu_beside_gpus_gets_no_layer() -> None:
+    for name in ("rnnlm-2", "inception-v3"):
+        problem = price(load_zoo(name), "2xp100-pcie+1xcpu")
+        assert set(expert_placement(problem).tolist()) == {0, 1}
+
+
 def test_advice_whose_modules_are_not_there_is_ignored() -> None:
     """Another model that happens to be called gpt2."""
     problem = price(chain([f"body.{i // 2}" for i in range(8)], name="gpt2"), "2xp100-pcie")

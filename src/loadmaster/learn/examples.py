@@ -1,0 +1,242 @@
+"""Problems to learn from: graphs of a corpus, varied, on drawn clusters; and good plans for them from long classical runs.
+
+An example is named by (number of the graph, seed) alone, so that every process makes the same one from the corpus.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.cluster import Cluster, Device, Link, dense_channels
+from loadmaster.columns import Ints, digest, ints
+from loadmaster.cost import price
+from loadmaster.errors import UnreadableFile
+from loadmaster.files import graph_from_json
+from loadmaster.graph import ACTIVATION, Graph
+from loadmaster.learn.features import Features, device_class, fair_share, features_of
+from loadmaster.optimizers import descent, genetic
+from loadmaster.optimizers.genetic import Brkga, decoder_of, evolve, prior_of
+from loadmaster.optimizers.list_schedulers import Heft
+from loadmaster.optimizers.simple import legal
+from loadmaster.plan import Plan
+from loadmaster.problem import Objective, Problem
+from loadmaster.search import Budget, Search
+from loadmaster.simulate import simulate
+
+FEWEST_OPS, MOST_OPS = 40, 1_600
+
+
+class Key(NamedTuple):
+    """Which example: a line of the corpus and a seed; seed 0 is the graph as it is, on the setting named."""
+
+    line: int
+    seed: int
+    setting: str = ""  # "": drawn from the seed
+
+
+# Settings with a name, for validation: cluster and objective.
+SETTINGS: dict[str, tuple[str, Objective]] = {
+    "regal": ("regal", "peak-memory"),
+    "unlike": ("2xp100-pcie+2xk80", "peak-memory"),
+    "bandwidth": ("placeto-2", "step-time"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Elite:
+    """A good plan: where each op runs and when it is dispatched, and its value."""
+
+    device: Ints  # [ops] with equal devices numbered by where in the mirrored order their ops lie
+    turn: Ints  # [ops]
+    value: int
+
+
+_lines: list[bytes] = []  # of the corpus; processes that are forked later have them too
+
+
+def read_corpus(path: str | Path, training_share: float = 0.75, seed: int = 0) -> tuple[list[int], str]:
+    """Reads the lines, chooses those to learn from (training steps first) and gives the digest of all."""
+    found = Path(path)
+    if not found.is_file():
+        raise UnreadableFile(f"there is no corpus '{found}'", "", "give a .jsonl or .jsonl.xz file of graphs")
+    opened = lzma.open(found) if found.suffix == ".xz" else found.open("rb")
+    with opened as file:
+        _lines[:] = [line for line in file if line.strip()]
+    training = [i for i, line in enumerate(_lines) if b'"mode":"training"' in line.replace(b": ", b":")]
+    rest = np.setdiff1d(np.arange(len(_lines)), training)
+    most = len(rest) if not training else int(len(training) * (1 - training_share) / training_share)
+    some = np.random.default_rng(seed).permutation(rest)[:most].tolist()
+    return sorted([*training, *some]), digest(*_lines)
+
+
+@lru_cache(maxsize=256)
+def _graph(line: int) -> Graph:
+    return graph_from_json(json.loads(_lines[line]), f"line {line + 1} of the corpus")
+
+
+@lru_cache(maxsize=64)
+def make_problem(key: Key) -> Problem:
+    """The problem of an example."""
+    graph = _graph(key.line)
+    if key.setting:
+        cluster_name, goal = SETTINGS[key.setting]
+        return price(graph, cluster_name, objective=goal)
+    rng = np.random.default_rng([key.line, key.seed])
+    cluster, objective = draw_setting(rng)
+    return price(vary(graph, rng), cluster, objective=objective)
+
+
+@lru_cache(maxsize=64)
+def make_features(key: Key) -> Features:
+    """What a policy sees of it; half of the drawn ones without scopes."""
+    features = features_of(make_problem(key))
+    drops = not key.setting and np.random.default_rng([key.line, key.seed, 1]).random() < 0.5
+    return features.without_scopes() if drops else features
+
+
+def suits(key: Key) -> bool:
+    return FEWEST_OPS <= make_problem(key).num_ops <= MOST_OPS
+
+
+def vary(graph: Graph, rng: np.random.Generator) -> Graph:
+    """Sizes and flops times log-normal noise, and now and then larger activations, as of a larger batch."""
+    noise = float(rng.choice([0.0, 0.1, 0.3]))
+    batch = float(rng.choice([1, 1, 1, 4, 16]))
+    sizes = np.exp(noise * rng.standard_normal(graph.num_tensors)) * np.where(graph.role == ACTIVATION, batch, 1.0)
+    work = np.exp(noise * rng.standard_normal(graph.num_ops)) * batch
+    sizes, work = np.minimum(sizes, 64.0), np.minimum(work, 64.0)
+    return replace(
+        graph,
+        nbytes=ints(np.ceil(graph.nbytes * sizes)),
+        flops=ints(np.ceil(graph.flops * work)),
+        bytes_moved=ints(np.ceil(graph.bytes_moved * work)),
+    )
+
+
+def draw_setting(rng: np.random.Generator) -> tuple[Cluster, Objective]:
+    """Most often two equal devices and peak memory; else more devices, unlike ones, or step time over real links."""
+    kind = rng.random()
+    if kind < 0.6:
+        return Cluster.preset("regal"), "peak-memory"
+    count = int(rng.integers(2, 5))
+    if kind < 0.75:
+        return _drawn_cluster(rng, count, rng.random() < 0.5, free=True), "peak-memory"
+    return _drawn_cluster(rng, count, rng.random() < 0.6, free=False), "step-time" if kind < 0.92 else "peak-memory"
+
+
+def _drawn_cluster(rng: np.random.Generator, count: int, unlike: bool, free: bool) -> Cluster:
+    speed = 2.0 ** rng.uniform(-2, 0, count) if unlike else np.ones(count)
+    flops, traffic, launch = 1e13 * 2.0 ** rng.uniform(-1, 2), 7e11 * 2.0 ** rng.uniform(-1, 2), int(rng.integers(1_000, 6_000))
+    devices = tuple(
+        Device(f"d{i}", "drawn", int(2**34 * 2.0 ** (rng.uniform(0, 2) if unlike else 1)), flops * s, traffic * s, launch)
+        for i, s in enumerate(speed)
+    )
+    link = Link(None, 0) if free else Link(1e10 * 2.0 ** rng.uniform(-2, 4), int(rng.integers(2_000, 25_000)))
+    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
+    bus = bool(rng.random() < 0.5)
+    channel = np.full((count, count), -1, np.int64)
+    for a, b in pairs:
+        channel[a, b] = a if bus else a * count + b
+    op_ns = 1_000 if free and not unlike else None
+    return Cluster("drawn", devices, dict.fromkeys(pairs, link), dense_channels(ints(channel)), op_ns)
+
+
+def alone() -> None:
+    """Keeps compiled loops of this process on one core; the other cores have processes of their own."""
+
+    def on_one_core(part: object, count: int, workers: int | None = None) -> None:
+        assert callable(part)
+        part(0, count)
+
+    for module in (genetic, descent):
+        module.spread = on_one_core  # type: ignore[attr-defined]
+
+
+def find_elite(key: Key, simulations: int) -> Elite | None:
+    """A long run: cuts of the mirrored order under several orders, annealing, BRKGA from there, annealing again."""
+    if not suits(key):
+        return None
+    problem, features = make_problem(key), make_features(key)
+    search = Search(problem, Budget(None, simulations), key.seed)
+    _try_cuts(search, features)
+    assert search.best is not None
+    first = search.part(0.4)
+    descent.improve(first, search.best, 0.01, 1e-4)
+    _take(search, first)
+    genes = Brkga(order="memory" if problem.objective == "peak-memory" else "given", width=0.1)
+    second = search.part(0.5)
+    evolve(second, replace(genes, evaluations=second.room), decoder_of(problem, genes), prior_of(problem, genes), search.best)
+    _take(search, second)
+    last = search.part(1.0)
+    descent.improve(last, search.best, 0.003, 1e-5)
+    _take(search, last)
+    line = simulate(problem, search.best)
+    return Elite(canonical(problem, features, search.best.device), line.turn, search.best_score.value)
+
+
+def _take(search: Search, part: Search) -> None:
+    if part.best is not None:
+        search.offer(part.best, part.best_score)
+
+
+def _try_cuts(search: Search, features: Features) -> None:
+    problem = search.problem
+    low, high = fair_share(problem)
+    columns = features.pairs.reshape(problem.num_ops, problem.num_devices, -1)[:, :, 3::2]
+    ranks = [np.argsort(np.argsort(order, kind="stable"), kind="stable") for order in features.orders.T]
+    devices = [legal(problem, ints(columns[:, :, share].argmax(axis=1))) for share in range(columns.shape[2])]
+    pairs = [(device, rank) for device in devices for rank in ranks]
+    search.score_many(np.stack([device for device, _ in pairs]), np.stack([rank for _, rank in pairs]))
+    if problem.objective == "step-time":
+        search.score(Heft().optimize(search))
+
+
+def canonical(problem: Problem, features: Features, device: Ints) -> Ints:
+    """The placement with equal devices numbered in the order in which the mirrored program comes to them.
+
+    A plan and its relabelling are the same plan; without this the labels to learn from contradict each other.
+    """
+    place = np.full(problem.num_devices, float(problem.num_ops))
+    used = np.bincount(device, features.weight, problem.num_devices)
+    total = np.bincount(device, features.weight * features.mirror, problem.num_devices)
+    place[used > 0] = total[used > 0] / used[used > 0]
+    label, name = device_class(problem), np.arange(problem.num_devices)
+    for group in np.unique(label):
+        members = np.flatnonzero(label == group)
+        name[members[np.argsort(place[members], kind="stable")]] = members
+    return ints(name[device])
+
+
+def save_elites(path: Path, keys: Sequence[Key], elites: Sequence[Elite | None]) -> None:
+    """One compressed file, put in place whole."""
+    columns: dict[str, NDArray[np.generic]] = {
+        "keys": np.array([[key.line, key.seed] for key in keys], np.int64).reshape(-1, 2),
+        "size": np.array([0 if elite is None else len(elite.device) for elite in elites], np.int64),
+        "value": np.array([0 if elite is None else elite.value for elite in elites], np.int64),
+        "device": np.concatenate([np.zeros(0, np.uint8), *(e.device.astype(np.uint8) for e in elites if e)]),
+        "turn": np.concatenate([np.zeros(0, np.uint16), *(e.turn.astype(np.uint16) for e in elites if e)]),
+    }
+    aside = path.with_suffix(".tmp.npz")
+    np.savez_compressed(aside, allow_pickle=False, **columns)
+    aside.replace(path)
+
+
+def load_elites(path: Path) -> dict[Key, Elite | None]:
+    with np.load(path) as file:
+        columns = {name: file[name] for name in file.files}
+    edges = np.concatenate([[0], np.cumsum(columns["size"])])
+    found: dict[Key, Elite | None] = {}
+    for row, (line, seed) in enumerate(columns["keys"].tolist()):
+        part = slice(edges[row], edges[row + 1])
+        elite = Elite(ints(columns["device"][part]), ints(columns["turn"][part]), int(columns["value"][row]))
+        found[Key(line, seed)] = elite if columns["size"][row] else None
+    return found

@@ -1,0 +1,294 @@
+"""What a policy sees of a problem: numbers per op, per device, per pair of them and for the whole graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.kinds import ELEMENTWISE, HEAVY, OPAQUE, REDUCTION, work_of
+from loadmaster.optimizers.grouping import mirrored_position, turning_point
+from loadmaster.optimizers.list_schedulers import downward_rank, upward_rank
+from loadmaster.optimizers.memory import memory_order
+from loadmaster.optimizers.simple import allowed
+from loadmaster.problem import CANNOT, Problem
+
+Floats = NDArray[np.float32]
+
+ORDERS = ("given", "memory", "critical", "dfs")  # columns of Features.orders
+SHARES = 6  # cumulative shares along the mirrored order: count, made, resident, load, held, time
+SCOPE_COLUMNS = 5  # the last columns of Features.ops: zero where scopes are unknown or dropped
+OPS_WIDTH = 2 * 8 + 10 + 2 * SHARES + 4 + 4 + SCOPE_COLUMNS
+DEVICES_WIDTH = 9
+PAIRS_WIDTH = 3 + 2 * SHARES
+GRAPH_WIDTH = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """One problem in numbers, about -3 to 3 each."""
+
+    ops: Floats  # [ops, OPS_WIDTH]
+    devices: Floats  # [devices, DEVICES_WIDTH]
+    pairs: Floats  # [ops * devices, PAIRS_WIDTH] op-major
+    able: NDArray[np.bool_]  # [ops * devices]
+    graph: Floats  # [GRAPH_WIDTH]
+    before: Ints  # [edges] op that comes first
+    after: Ints  # [edges] op that waits for it
+    orders: Floats  # [ops, orders] place in each order, 0 to 1
+    mirror: Ints  # [ops] place in the mirrored order: a backward op beside its forward op
+    weight: Floats  # [ops] how many bytes hang on the op, mean 1
+
+    @property
+    def num_ops(self) -> int:
+        return len(self.ops)
+
+    @property
+    def num_devices(self) -> int:
+        return len(self.devices)
+
+    def without_scopes(self) -> Features:
+        ops = self.ops.copy()
+        ops[:, -SCOPE_COLUMNS:] = 0
+        return replace(self, ops=ops)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sizes:
+    """Bytes and times per op, before they are scaled."""
+
+    made: NDArray[np.float64]
+    read: NDArray[np.float64]
+    workspace: NDArray[np.float64]
+    resident: NDArray[np.float64]  # weights and inputs, counted where first read in the mirrored order
+    shared: NDArray[np.float64]  # weights and inputs it reads, wherever they are counted
+    saved: NDArray[np.float64]  # made before the turning point and read after it
+    stays: NDArray[np.float64]  # made and alive to the end
+    held: NDArray[np.float64]  # made bytes times how long they live in program order
+    time: NDArray[np.float64]
+
+
+def features_of(problem: Problem) -> Features:
+    """Everything the networks read, computed once per problem."""
+    mirror_order = np.argsort(mirrored_position(problem), kind="stable")
+    mirror = _place(mirror_order)
+    orders = _orders(problem)
+    sizes = _sizes(problem, mirror)
+    shares = _shares(sizes, mirror_order)
+    start, before = problem.graph.dependencies
+    load = sizes.resident + sizes.saved + sizes.stays + sizes.made
+    return Features(
+        ops=_op_columns(problem, sizes, shares, orders, mirror),
+        devices=_device_columns(problem),
+        pairs=_pair_columns(problem, shares),
+        able=allowed(problem).reshape(-1),
+        graph=_graph_columns(problem, sizes),
+        before=ints(before),
+        after=ints(rows_of(start)),
+        orders=orders,
+        mirror=ints(mirror),
+        weight=_narrow(0.5 + 0.5 * np.minimum(10.0, load / max(1e-9, load.mean()))),
+    )
+
+
+def device_order(problem: Problem) -> Ints:
+    """Devices from fast to slow, then by memory, then by number: the order in which shares are dealt out."""
+    able_ns = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 10, problem.op_ns)
+    return ints(np.lexsort((np.arange(problem.num_devices), -problem.memory_bytes, able_ns.sum(axis=0))))
+
+
+def device_class(problem: Problem) -> Ints:
+    """[devices] the lowest device that is equal to it in times, memory and links."""
+    label = np.arange(problem.num_devices)
+    for device in range(problem.num_devices):
+        for other in range(device):
+            if label[other] == other and _alike(problem, device, other):
+                label[device] = other
+                break
+    return ints(label)
+
+
+def _alike(problem: Problem, one: int, two: int) -> bool:
+    if problem.memory_bytes[one] != problem.memory_bytes[two] or (problem.op_ns[:, one] != problem.op_ns[:, two]).any():
+        return False
+    rest = np.setdiff1d(np.arange(problem.num_devices), [one, two])
+    links = problem.send_class
+    same_out = (links[one, rest] == links[two, rest]).all() and (links[rest, one] == links[rest, two]).all()
+    return bool(same_out and links[one, two] == links[two, one])
+
+
+def _place(order: Ints) -> Ints:
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return place
+
+
+def _narrow(column: NDArray[np.floating]) -> Floats:
+    return np.ascontiguousarray(np.clip(column, -8, 8), np.float32)
+
+
+def _orders(problem: Problem) -> Floats:
+    by_critical = np.lexsort((np.arange(problem.num_ops), -upward_rank(problem)))
+    orders = (np.arange(problem.num_ops), memory_order(problem), by_critical, memory_order(problem, "dfs"))
+    return _narrow(np.stack([(_place(order) + 0.5) / problem.num_ops for order in orders], axis=1))
+
+
+def _sizes(problem: Problem, mirror: Ints) -> _Sizes:
+    graph, count = problem.graph, problem.num_ops
+    reader, nbytes = rows_of(graph.read_start), np.where(graph.alias_of >= 0, 0, graph.nbytes).astype(np.float64)
+    made_of, is_made = graph.producer, graph.producer >= 0
+    last = np.maximum(made_of, 0)
+    np.maximum.at(last, graph.reads, reader)
+    turn = turning_point(problem)
+    own = nbytes[is_made]
+    maker = made_of[is_made]
+
+    def total(values: NDArray[np.floating]) -> NDArray[np.float64]:
+        return np.bincount(maker, values, count)
+
+    there = problem.resident[graph.reads]
+    tensors, readers = graph.reads[there], reader[there]
+    by_place = np.lexsort((mirror[readers], tensors))
+    first = by_place[np.unique(tensors[by_place], return_index=True)[1]]
+    crosses = (maker <= turn) & (last[is_made] > turn)
+    return _Sizes(
+        made=total(own),
+        read=np.bincount(reader, problem.read_bytes, count),
+        workspace=graph.workspace_bytes.astype(np.float64),
+        resident=np.bincount(readers[first], nbytes[tensors[first]], count),
+        shared=np.bincount(readers, nbytes[tensors], count),
+        saved=total(own * crosses),
+        stays=total(own * problem.stays[is_made]),
+        held=total(own * (last[is_made] - maker + 1) / count),
+        time=problem.best_ns.astype(np.float64),
+    )
+
+
+def _shares(sizes: _Sizes, mirror_order: Ints) -> NDArray[np.float64]:
+    """[ops, SHARES] how much of the whole lies before the middle of each op, along the mirrored order."""
+    load = sizes.resident + sizes.saved + sizes.stays
+    columns = np.stack([np.ones_like(load), sizes.made, sizes.resident, load, sizes.held, sizes.time], axis=1)
+    in_order = columns[mirror_order] + 1e-9
+    middle = np.cumsum(in_order, axis=0) - in_order / 2
+    shares = np.empty_like(middle)
+    shares[mirror_order] = middle / in_order.sum(axis=0)
+    return shares
+
+
+def _scaled(column: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """The logarithm of the size, and of its ratio to the mean."""
+    mean = max(1.0, float(column.mean()))
+    return [np.log2(1 + column) / 16, np.log2(0.01 + column / mean) / 4]
+
+
+def _op_columns(
+    problem: Problem, sizes: _Sizes, shares: NDArray[np.float64], orders: Floats, mirror: Ints
+) -> Floats:
+    graph, count = problem.graph, problem.num_ops
+    start, before = graph.dependencies
+    up, down = upward_rank(problem).astype(np.float64), downward_rank(problem).astype(np.float64)
+    turn = turning_point(problem)
+    columns: list[NDArray[np.floating]] = []
+    for column in (sizes.made, sizes.read, sizes.workspace, sizes.resident, sizes.shared, sizes.saved, sizes.held, sizes.time):
+        columns += _scaled(column)
+    columns += [np.log2(1 + np.diff(start)) / 4, np.log2(1 + np.bincount(before, minlength=count)) / 4]
+    columns += [up / max(1.0, up.max()), down / max(1.0, down.max()), (up + down) / max(1.0, (up + down).max())]
+    columns += [(np.arange(count) > turn).astype(float), np.full(count, (turn + 1) / count)]
+    columns += [sizes.stays > 0, sizes.shared > 0, mirror / count]
+    program = np.cumsum(np.stack([np.ones(count), sizes.made, sizes.resident, sizes.stays, sizes.held, sizes.time], 1) + 1e-9, 0)
+    columns += [*(2 * shares - 1).T, *(2 * program / program[-1] - 1).T]
+    columns += [*(2 * orders - 1).T]
+    work = np.array([work_of(kind) for kind in graph.kind])
+    columns += [work == kind for kind in (HEAVY, ELEMENTWISE, REDUCTION, OPAQUE)]
+    columns += _scope_columns(problem, mirror)
+    return _narrow(np.stack([np.asarray(column, np.float64) for column in columns], axis=1))
+
+
+def _scope_columns(problem: Problem, mirror: Ints) -> list[NDArray[np.float64]]:
+    """Whether the op has a scope; of its scope and of the one above it, the share of ops and the middle."""
+    count = problem.num_ops
+    known = np.array([bool(scope) for scope in problem.graph.scope])
+    if not known.any():
+        return [np.zeros(count)] * SCOPE_COLUMNS
+    columns: list[NDArray[np.float64]] = [known.astype(float)]
+    for names in (problem.graph.scope, tuple(scope.rpartition(".")[0] for scope in problem.graph.scope)):
+        _, label = np.unique(np.array(names), return_inverse=True)
+        size = np.bincount(label)
+        middle = np.bincount(label, mirror / count) / size
+        columns += [size[label] / count * known, (2 * middle[label] - 1) * known]
+    return columns
+
+
+def _device_columns(problem: Problem) -> Floats:
+    count = problem.num_devices
+    able_ns = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 10, problem.op_ns).sum(axis=0) + 1.0
+    speed = able_ns.min() / able_ns
+    memory = problem.memory_bytes / problem.memory_bytes.max()
+    apart = ~np.eye(count, dtype=bool)
+    typical_ns = np.maximum(problem.send_ns, 0).mean(axis=0) if problem.send_ns.size else np.zeros(1)
+    link = np.where(apart, typical_ns[problem.send_class], 0.0).sum(axis=1) / max(1, count - 1)
+    place = _place(device_order(problem))
+    needed = max(1.0, float(problem.graph.nbytes.sum()))
+    columns = [
+        np.log2(speed) / 4,
+        speed / speed.sum() * count - 1,
+        np.log2(memory) / 4,
+        np.minimum(4.0, problem.memory_bytes / needed) / 2,
+        np.log2(problem.bytes_per_s / problem.bytes_per_s.max()) / 4,
+        np.log2(1e-3 + link / max(1.0, able_ns.min() / problem.num_ops)) / 10,
+        (2 * place + 1) / count - 1,
+        np.full(count, 1 / count),
+        (place == 0).astype(float),
+    ]
+    return _narrow(np.stack(columns, axis=1))
+
+
+def fair_share(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[devices] (low, high): the part of the whole that falls to each device when it is dealt out in device order."""
+    order = device_order(problem)
+    part = np.ones(problem.num_devices)
+    if problem.objective == "step-time":
+        able_ns = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 10, problem.op_ns)
+        part = 1.0 / (able_ns.sum(axis=0) + 1.0)
+    high = np.empty(problem.num_devices)
+    high[order] = np.cumsum(part[order]) / part.sum()
+    return high - part / part.sum(), high
+
+
+def _pair_columns(problem: Problem, shares: NDArray[np.float64]) -> Floats:
+    """How long the op takes there, and how far inside or outside the device's fair share it lies."""
+    low, high = fair_share(problem)
+    time = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 100, problem.op_ns) + 1.0
+    relative = np.log2(time / (problem.best_ns[:, None] + 1.0)) / 4
+    columns = [relative, time / time.mean() / 4, np.broadcast_to((high - low)[None], time.shape)]
+    for share in shares.T:
+        above, below = share[:, None] - low[None], high[None] - share[:, None]
+        inside = np.minimum(above, below) * problem.num_devices
+        columns += [np.clip(4 * inside, -2, 2), np.clip(share[:, None] - (low + high)[None] / 2, -1, 1)]
+    return _narrow(np.stack(columns, axis=2).reshape(problem.num_ops * problem.num_devices, -1))
+
+
+def _graph_columns(problem: Problem, sizes: _Sizes) -> Floats:
+    graph = problem.graph
+    able_ns = problem.best_ns.astype(np.float64)
+    path = max(1.0, float(upward_rank(problem).max()))
+    resident, made = float(graph.nbytes[problem.resident].sum()), float(sizes.made.sum())
+    sends = float(np.maximum(problem.send_ns, 0).mean()) if problem.send_ns.size else 0.0
+    needed = max(1.0, resident + float(sizes.saved.sum()))
+    columns = [
+        np.log2(problem.num_ops) / 10,
+        np.log2(problem.num_devices) / 3,
+        float(problem.objective == "step-time"),
+        np.log2(1e-3 + resident / max(1.0, made)) / 8,
+        np.log2(1e-3 + sizes.saved.sum() / max(1.0, made)) / 8,
+        np.log2(1e-3 + sizes.stays.sum() / max(1.0, made)) / 8,
+        np.log2(max(1.0, able_ns.sum() / path)) / 4,
+        np.log2(1e-3 + sends / max(1.0, able_ns.mean())) / 10,
+        np.log2(1e-3 + problem.memory_bytes.sum() / needed) / 8,
+        turning_point(problem) / problem.num_ops,
+        len(graph.dependencies[1]) / problem.num_ops / 4,
+        float(any(graph.scope)),
+    ]
+    return _narrow(np.array(columns, np.float64))

@@ -1,0 +1,122 @@
+"""Auto: a portfolio under one budget. Cheap methods first, then search from the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmaster import catalog
+from loadmaster.columns import Ints, ints
+from loadmaster.errors import MissingExtra
+from loadmaster.optimizers.descent import Walkers, spread_ranks
+from loadmaster.optimizers.grouping import mirrored_position
+from loadmaster.optimizers.list_schedulers import critical_rank
+from loadmaster.optimizers.memory import memory_order
+from loadmaster.optimizers.simple import legal
+from loadmaster.plan import Plan
+from loadmaster.problem import Problem
+from loadmaster.search import Score, Search
+from loadmaster.simulate import first_come
+from loadmaster.specs import make_optimizer
+
+ONE_SHOT = ("one-device", "expert", "heft", "etf", "cpop", "heft:contention=no", "sct", "pipeline", "metis:order=program")
+WHEN_TIGHT = ("m-etf", "m-heft", "m-sct")
+STARTS = 3  # plans that search goes on from, at first
+EPOCH = 192  # simulations of the first epoch; each later one has half as many again
+
+
+@dataclass(frozen=True)
+class Auto:
+    """The portfolio. What it does with N simulations is the beginning of what it does with more, so more is never worse.
+
+    One-shot plans and each of them under the usual orders; then epochs of annealing, the first ones from several good
+    starts, the later and longer ones from the best plan so far.
+    """
+
+    heat: float = 0.01
+    cold: float = 1e-4
+    follow: float = 0.5
+
+    def optimize(self, search: Search) -> Plan:
+        starts = one_shots(search)
+        ranked = sorted(starts, key=lambda start: start[0])
+        if search.problem.objective == "step-time" and search.problem.num_ops == 1:
+            return ranked[0][1]
+        self._search(search, [plan for _, plan in ranked])
+        return search.best if search.best is not None else ranked[0][1]
+
+    def _search(self, search: Search, plans: list[Plan]) -> None:
+        epoch, turn = EPOCH, 0
+        heats = (self.heat / 5, self.heat / 5, self.heat / 5, self.heat)
+        while not search.spent:
+            plan = plans[turn] if turn < min(STARTS, len(plans)) else search.best
+            assert plan is not None
+            heat = heats[turn % len(heats)]
+            self._epoch(search, plan, epoch, heat)
+            turn += 1
+            if turn >= STARTS:
+                epoch = int(epoch * 1.5)
+
+    def _epoch(self, search: Search, plan: Plan, simulations: int, heat: float) -> None:
+        problem = search.problem
+        rank = spread_ranks(problem, plan)
+        walkers = Walkers(problem, plan.device, rank, 2, search)
+        walkers.epoch(simulations, heat, self.cold, self.follow, lambda device, rank: Plan.of(problem, device, rank))
+
+
+def one_shots(search: Search) -> list[tuple[Score, Plan]]:
+    """Scored plans of every one-shot method under every order, best placements of each kept apart."""
+    problem, scored = search.problem, []
+    for plan in _placements(search):
+        if scored and search.spent:
+            break
+        scored.append((search.score(plan), plan))
+        for rank in _orders(problem, plan):
+            if not search.spent:
+                other = plan.with_rank(rank)
+                scored.append((search.score(other), other))
+    return scored
+
+
+def _placements(search: Search) -> Iterator[Plan]:
+    problem = search.problem
+    tight = problem.memory_bytes.sum() < 4 * problem.graph.nbytes.sum()
+    names = ONE_SHOT + (WHEN_TIGHT if tight else ())
+    for name in names:
+        if name.partition(":")[0] in catalog.OPTIMIZERS:
+            try:
+                yield make_optimizer(name).optimize(search)
+            except MissingExtra:
+                continue
+    for device in cuts(problem):
+        yield Plan.of(problem, device)
+
+
+def _orders(problem: Problem, plan: Plan) -> list[Ints]:
+    program = np.arange(problem.num_ops)
+    orders = [ints(program)]
+    if problem.objective == "step-time":
+        fifo = first_come(problem, plan.device)
+        return [*orders, critical_rank(problem, plan.device), fifo.rank]
+    best = np.empty(problem.num_ops, np.int64)
+    best[memory_order(problem)] = program
+    return [*orders, ints(best)]
+
+
+def cuts(problem: Problem) -> list[Ints]:
+    """Placements that cut the mirrored order into contiguous shares: of equal time, of equal bytes, of equal count."""
+    if problem.num_devices == 1:
+        return []
+    graph = problem.graph
+    order = np.lexsort((np.arange(problem.num_ops), mirrored_position(problem)))
+    made = np.zeros(problem.num_ops, np.int64)
+    np.add.at(made, graph.producer[graph.producer >= 0], graph.nbytes[graph.producer >= 0])
+    placements = []
+    for weight in (problem.best_ns, made, np.ones(problem.num_ops, np.int64)):
+        share = np.cumsum(weight[order]) - weight[order] / 2
+        device = np.empty(problem.num_ops, np.int64)
+        device[order] = np.minimum(share * problem.num_devices // max(1, int(weight.sum())), problem.num_devices - 1)
+        placements.append(legal(problem, device))
+    return placements

@@ -1,0 +1,338 @@
+"use strict";
+// The graph folded by module: boxes in the order of the data, an unfolded module a box around its own.
+
+const SVG = "http://www.w3.org/2000/svg";
+const MOST_BESIDE = 24; // ops of one module beyond this are put into runs
+const SPACE = 16, HEAD = 24, STACK = 8, MOST_LINES = 500;
+
+class Branch {
+  constructor(name, parent, op = -1) {
+    this.name = name;
+    this.parent = parent;
+    this.op = op;
+    this.kids = [];
+    this.below = new Map(); // name -> module, while the tree is built
+    this.ops = []; // that are in this module and in none below
+    this.open = false;
+  }
+}
+
+class Folded {
+  constructor(data, place, reveal) {
+    this.data = data;
+    this.place = place;
+    this.reveal = reveal; // called with an op that was clicked
+    this.colouring = "device";
+    this.found = null;
+    this.all = [];
+    this.root = this.grow();
+    this.foldAll();
+  }
+
+  // The tree
+
+  grow() {
+    const { data } = this, root = new Branch("", null);
+    const branches = data.paths.map((path) => {
+      let here = root;
+      for (const part of path) {
+        if (!here.below.has(part)) here.below.set(part, new Branch(part, here));
+        here = here.below.get(part);
+      }
+      return here;
+    });
+    for (let op = 0; op < data.op_path.length; op++) branches[data.op_path[op]].ops.push(op);
+    this.finish(root);
+    return root;
+  }
+
+  finish(branch) {
+    while (branch.below.size === 1 && !branch.ops.length && branch.parent) {
+      const [only] = branch.below.values();
+      branch.name += "." + only.name;
+      branch.below = only.below;
+      branch.ops = only.ops;
+      for (const kid of branch.below.values()) kid.parent = branch;
+    }
+    for (const kid of branch.below.values()) this.finish(kid);
+    this.addOps(branch, branch.ops);
+    branch.kids.push(...branch.below.values());
+    branch.kids.sort((a, b) => a.first - b.first);
+    this.sum(branch);
+  }
+
+  // Single ops, or runs of them where there are many.
+  addOps(branch, ops) {
+    const { data } = this;
+    if (ops.length <= MOST_BESIDE) {
+      for (const op of ops) {
+        const leaf = new Branch(data.op_name[op], branch, op);
+        leaf.members = [op];
+        this.sum(leaf);
+        branch.kids.push(leaf);
+      }
+      return;
+    }
+    const size = Math.max(MOST_BESIDE, Math.ceil(ops.length / MOST_BESIDE));
+    for (let at = 0; at < ops.length; at += size) {
+      const some = ops.slice(at, at + size), run = new Branch(`${data.op_name[some[0]]} … ${data.op_name[some[some.length - 1]]}`, branch);
+      this.addOps(run, some);
+      run.kids.sort((a, b) => a.first - b.first);
+      this.sum(run);
+      branch.kids.push(run);
+    }
+  }
+
+  sum(branch) {
+    const { data } = this;
+    branch.id = this.all.length;
+    this.all.push(branch);
+    branch.by = new Float64Array(data.devices.length);
+    branch.time = branch.bytes = branch.critical = branch.count = 0;
+    branch.first = Infinity;
+    if (branch.op >= 0) {
+      const op = branch.op;
+      branch.by[data.op_device[op]] = data.op_length[op];
+      Object.assign(branch, { time: data.op_length[op], bytes: data.op_bytes[op], count: data.op_ops[op], first: op });
+      branch.critical = data.op_critical[op] ? data.op_length[op] : 0;
+    }
+    for (const kid of branch.kids) {
+      kid.by.forEach((time, device) => { branch.by[device] += time; });
+      for (const name of ["time", "bytes", "critical", "count"]) branch[name] += kid[name];
+      branch.first = Math.min(branch.first, kid.first);
+      kid.parent = branch;
+    }
+    branch.members = branch.op >= 0 ? [branch.op] : branch.kids.flatMap((kid) => kid.members);
+    branch.onPath = branch.members.some((op) => data.op_critical[op]);
+  }
+
+  foldAll() {
+    for (const branch of this.all) branch.open = false;
+    let here = this.root;
+    here.open = true;
+    while (here.kids.length === 1 && here.kids[0].kids.length) {
+      [here] = here.kids;
+      here.open = true;
+    }
+    this.draw();
+  }
+
+  toggle(branch) {
+    if (branch.op >= 0) {
+      this.reveal(branch.op);
+      return;
+    }
+    branch.open = !branch.open;
+    this.draw(branch.id);
+  }
+
+  // Unfolds what is needed to see an op.
+  show(op) {
+    for (let here = this.root; here && here.op < 0; ) {
+      here.open = true;
+      here = here.kids.find((kid) => kid.members.includes(op));
+    }
+    this.draw();
+    const leaf = this.visible.find((branch) => branch.op === op), box = leaf && this.place.querySelector(`g[data-id="${leaf.id}"]`);
+    if (!box) return;
+    box.scrollIntoView({ block: "center", inline: "center" });
+    box.focus({ preventScroll: true });
+  }
+
+  // Where things are
+
+  leaves() {
+    const leafOf = new Int32Array(this.data.op_start.length), visible = [];
+    const visit = (branch) => {
+      if (branch.open && branch.kids.length) { branch.kids.forEach(visit); return; }
+      visible.push(branch);
+      for (const op of branch.members) leafOf[op] = branch.id;
+    };
+    visit(this.root);
+    return [visible, leafOf];
+  }
+
+  // Who reads from whom among the visible boxes: [earlier, later, reads], most reads first.
+  lines(leafOf) {
+    const { data } = this, count = new Map(), size = this.all.length;
+    for (let at = 0; at < data.read_maker.length; at++) {
+      let from = leafOf[data.read_maker[at]], to = leafOf[data.read_reader[at]];
+      if (from === to) continue;
+      if (this.all[from].first > this.all[to].first) [from, to] = [to, from];
+      count.set(from * size + to, (count.get(from * size + to) || 0) + 1);
+    }
+    const lines = [...count].map(([key, reads]) => [this.all[Math.floor(key / size)], this.all[key % size], reads]);
+    return lines.sort((a, b) => b[2] - a[2]);
+  }
+
+  // For each open module, which of its own boxes come after which.
+  orders(lines) {
+    const after = new Map();
+    for (const [from, to] of lines) {
+      const above = new Set();
+      for (let here = from; here; here = here.parent) above.add(here);
+      let low = to;
+      while (!above.has(low.parent)) low = low.parent;
+      let high = from;
+      while (high.parent !== low.parent) high = high.parent;
+      if (high.first > low.first) [high, low] = [low, high];
+      if (!after.has(low)) after.set(low, new Set());
+      after.get(low).add(high);
+    }
+    return after;
+  }
+
+  arrange(branch, after, wide) {
+    if (!(branch.open && branch.kids.length)) {
+      const text = Math.max(branch.name.length * 7, this.note(branch).length * 5.8) + 22;
+      branch.w = Math.min(190, Math.max(branch.op >= 0 ? 84 : 112, text));
+      branch.h = branch.op >= 0 ? 36 : 46;
+      return;
+    }
+    for (const kid of branch.kids) this.arrange(kid, after, wide - 2 * SPACE);
+    const top = branch === this.root ? SPACE : HEAD + SPACE / 2;
+    let x = SPACE, y = top, deep = 0, right = 0;
+    for (const column of this.stacks(branch, after)) {
+      const w = Math.max(...column.map((kid) => kid.w)), h = column.reduce((sum, kid) => sum + kid.h + 10, -10);
+      if (x > SPACE && x + w + SPACE > wide) { x = SPACE; y += deep + SPACE + 6; deep = 0; }
+      let at = y;
+      for (const kid of column) { kid.x = x + (w - kid.w) / 2; kid.y = at; at += kid.h + 10; }
+      x += w + 26;
+      deep = Math.max(deep, h);
+      right = Math.max(right, x - 26 + SPACE);
+    }
+    branch.w = Math.max(right, branch.name.length * 7 + 40);
+    branch.h = y + deep + SPACE;
+  }
+
+  // Boxes in columns: each after all that it waits for; long columns are broken.
+  stacks(branch, after) {
+    const layer = new Map(), columns = [];
+    for (const kid of branch.kids) {
+      let at = 0;
+      for (const before of after.get(kid) || []) at = Math.max(at, (layer.get(before) ?? -1) + 1);
+      layer.set(kid, at);
+      (columns[at] = columns[at] || []).push(kid);
+    }
+    const broken = [];
+    for (const column of columns) for (let at = 0; column && at < column.length; at += STACK) broken.push(column.slice(at, at + STACK));
+    return broken;
+  }
+
+  note(branch) {
+    return branch.op >= 0 ? timeText(branch.time) : `${countText(branch.count, "op")} · ${timeText(branch.time)}`;
+  }
+
+  // Drawing
+
+  draw(focus = -1) {
+    const [visible, leafOf] = this.leaves(), lines = this.lines(leafOf);
+    const wide = Math.max(480, (this.place.clientWidth || 1200) - 4);
+    this.arrange(this.root, this.orders(lines), wide);
+    this.most = { time: 1, bytes: 1 };
+    for (const leaf of visible) for (const name of ["time", "bytes"]) this.most[name] = Math.max(this.most[name], leaf[name]);
+    const picture = this.shape("svg", { width: Math.max(wide - 2, this.root.w), height: this.root.h, role: "group", "aria-label": "Modules" });
+    // Lines lie over the frames of open modules and under the boxes.
+    const frames = this.shape("g", {}), wires = this.shape("g", {}), boxes = this.shape("g", {});
+    picture.append(frames, wires, boxes);
+    this.root.X = this.root.Y = 0;
+    const aside = this.root.open ? 0 : SPACE;
+    for (const kid of this.root.open ? this.root.kids : [this.root]) this.drawBox(frames, boxes, kid, aside, aside);
+    for (const line of lines.slice(0, MOST_LINES)) this.drawLine(wires, line);
+    this.place.replaceChildren(picture);
+    this.visible = visible;
+    const kept = focus >= 0 && picture.querySelector(`g[data-id="${focus}"]`);
+    if (kept) kept.focus({ preventScroll: true });
+  }
+
+  shape(tag, settings, ...children) {
+    const made = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(settings)) made.setAttribute(name, value);
+    made.append(...children);
+    return made;
+  }
+
+  label(text, settings) {
+    const made = this.shape("text", settings);
+    made.textContent = text;
+    return made;
+  }
+
+  cut(text, width, size) {
+    const most = Math.floor(width / size);
+    return text.length <= most ? text : text.slice(0, Math.max(1, most - 1)) + "…";
+  }
+
+  drawBox(frames, boxes, branch, dx, dy) {
+    branch.X = (branch.x || 0) + dx;
+    branch.Y = (branch.y || 0) + dy;
+    const open = branch.open && branch.kids.length > 0;
+    const what = branch.op >= 0 ? "op" : open ? "unfolded module" : "folded module";
+    const group = this.shape("g", { transform: `translate(${branch.X} ${branch.Y})`, tabindex: 0, role: "button", "data-id": branch.id,
+      "aria-label": `${branch.name || "whole graph"}, ${what}, ${this.note(branch)}` });
+    if (branch.op < 0) group.setAttribute("aria-expanded", open);
+    const marks = (branch.onPath ? " critical" : "") + (this.found && branch.members.some((op) => this.found[op]) ? " match" : "");
+    group.append(this.shape("rect", { width: branch.w, height: branch.h, rx: open ? 10 : 7, class: (open ? "open" : "box") + (open ? "" : marks) }));
+    if (open) group.append(this.label("▾ " + this.cut(branch.name || "graph", branch.w - 24, 7), { x: 12, y: 17 }));
+    else this.fillBox(group, branch);
+    group.append(this.tip(branch));
+    group.addEventListener("click", () => this.toggle(branch));
+    group.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      this.toggle(branch);
+    });
+    for (const kind of ["mouseenter", "focus"]) group.addEventListener(kind, () => this.mark(branch, true));
+    for (const kind of ["mouseleave", "blur"]) group.addEventListener(kind, () => this.mark(branch, false));
+    (open ? frames : boxes).append(group);
+    if (open) for (const kid of branch.kids) this.drawBox(frames, boxes, kid, branch.X, branch.Y);
+  }
+
+  tip(branch) {
+    const made = this.shape("title", {});
+    const device = this.data.devices.filter((_, at) => branch.by[at] > 0).join(", ");
+    made.textContent = `${branch.name}\n${countText(branch.count, "op")}, ${timeText(branch.time)} on ${device || "-"}\nmakes ${sizeText(branch.bytes)}`
+      + (branch.onPath ? `\n${timeText(branch.critical)} on the critical path` : "");
+    return made;
+  }
+
+  fillBox(group, branch) {
+    const tint = { device: [moduleColour(this.main(branch)), 0.34], time: ["var(--hot)", 0.04 + 0.72 * Math.sqrt(branch.time / this.most.time)],
+      memory: ["var(--accent)", 0.04 + 0.62 * Math.sqrt(branch.bytes / this.most.bytes)] }[this.colouring];
+    group.append(this.shape("rect", { width: branch.w, height: branch.h, rx: 7, "pointer-events": "none", style: `fill:${tint[0]};fill-opacity:${tint[1].toFixed(3)}` }));
+    group.append(this.label(this.cut(branch.name, branch.w - 18, 7), { x: 10, y: 16 }));
+    const small = this.colouring === "memory" ? `makes ${sizeText(branch.bytes)}` : this.note(branch);
+    group.append(this.label(small, { x: 10, y: branch.op >= 0 ? 29 : 31, class: "small" }));
+    if (branch.op < 0 && branch.time) this.drawShares(group, branch);
+  }
+
+  // Which devices share a module: a bar along its foot.
+  drawShares(group, branch) {
+    let x = 10;
+    branch.by.forEach((time, device) => {
+      const w = ((branch.w - 20) * time) / branch.time;
+      if (w > 0.4) group.append(this.shape("rect", { x, y: branch.h - 9, width: w, height: 4, style: `fill:${moduleColour(device)}` }));
+      x += w;
+    });
+  }
+
+  main(branch) {
+    return branch.op >= 0 ? this.data.op_device[branch.op] : branch.by.indexOf(Math.max(...branch.by));
+  }
+
+  drawLine(wires, [from, to, reads]) {
+    const ahead = to.X >= from.X + from.w - 4;
+    const a = ahead ? [from.X + from.w, from.Y + from.h / 2] : [from.X + from.w / 2, from.Y + from.h];
+    const b = ahead ? [to.X, to.Y + to.h / 2] : [to.X + to.w / 2, to.Y];
+    const bend = Math.max(14, Math.abs(ahead ? b[0] - a[0] : b[1] - a[1]) / 2);
+    const middle = ahead ? `${a[0] + bend} ${a[1]} ${b[0] - bend} ${b[1]}` : `${a[0]} ${a[1] + bend} ${b[0]} ${b[1] - bend}`;
+    const width = Math.min(4, 0.8 + Math.log10(reads));
+    wires.append(this.shape("path", { d: `M${a[0]} ${a[1]}C${middle} ${b[0]} ${b[1]}`, "stroke-width": width.toFixed(2), "data-ends": `${from.id} ${to.id}` }));
+  }
+
+  mark(branch, near) {
+    for (const line of this.place.querySelectorAll("path[data-ends]")) {
+      if (line.getAttribute("data-ends").split(" ").includes(String(branch.id))) line.classList.toggle("near", near);
+    }
+  }
+}

@@ -1,0 +1,104 @@
+"""Every command and every piece of Python in the documents is run.
+
+Commands stand in code blocks marked `sh`, Python in blocks marked `python`; the blocks of one document run in order in
+one fresh folder with a few files a reader is taken to have. To keep this short, `--seconds` becomes half a second and
+`plan` and `compare` without it get that too. Of `make TARGET` it is checked that make knows the target, and the
+loadmaster commands in it are run; lines in OUTSIDE, which change the machine, are not run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import ROOT, command, write_cluster, write_model, write_onnx
+
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+OUTSIDE = ("pip install", "python3 -m venv", "git clone", "source ", "cd ")
+SECONDS = "0.5"
+
+
+def blocks(path: Path, *marks: str) -> list[str]:
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
+    return [text for mark, text in found if mark in marks]
+
+
+def commands(path: Path) -> list[str]:
+    """One a line; a backslash at the end joins the next."""
+    lines = [
+        line
+        for text in blocks(path, "sh", "bash", "shell", "console")
+        for line in text.replace("\\\n", " ").splitlines()
+    ]
+    return [line.removeprefix("$ ").strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
+@pytest.fixture
+def desk(folder: Path) -> Path:
+    write_model(folder / "model.json")
+    write_cluster(folder / "cluster.json")
+    write_onnx(folder / "model.onnx")
+    return folder
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_run(path: Path, desk: Path) -> None:
+    found = commands(path)
+    if not found:
+        pytest.skip("no commands")
+    for line in found:
+        _run(line)
+
+
+def _run(line: str) -> None:
+    if line.startswith(OUTSIDE):
+        return
+    words = shlex.split(line, comments=True)
+    if words[0] == "make":
+        done = subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        for inner in done.stdout.replace("\\\n", " ").splitlines():
+            if inner.startswith(".venv/bin/loadmaster "):
+                _run(inner)
+        return
+    assert words[0].rpartition("/")[2] == "loadmaster", f"no way to test '{line}'"
+    done = command(*_short(words[1:]))
+    assert done.returncode == 0, f"{line}: {done.stderr}"
+
+
+def _short(words: list[str]) -> list[str]:
+    if words[0] not in ("plan", "compare") or "--simulations" in words:
+        return words
+    if "--seconds" in words:
+        words[words.index("--seconds") + 1] = SECONDS
+        return words
+    return [*words, "--seconds", SECONDS]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_python_runs(path: Path, desk: Path) -> None:
+    found = blocks(path, "python")
+    if not found:
+        pytest.skip("no Python")
+    if any("torch" in text for text in found):
+        pytest.importorskip("torch")
+    code = "\n".join(found)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_is_something_to_run() -> None:
+    readme = ROOT / "README.md"
+    assert any(line.startswith("loadmaster ") for line in commands(readme))
+    assert blocks(readme, "python")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
+        assert (path.parent / target).exists(), target
