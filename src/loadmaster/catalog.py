@@ -15,6 +15,8 @@ OPTIMIZERS: Mapping[str, str] = {
     "heft": "loadmaster.optimizers.list_schedulers:Heft",
     "etf": "loadmaster.optimizers.list_schedulers:Etf",
     "greedy-fusion": "loadmaster.optimizers.fusion:GreedyFusion",
+    "random-fusion": "loadmaster.optimizers.fusion:RandomFusion",
+    "anneal-fusion": "loadmaster.optimizers.fusion:AnnealFusion",
     "cpop": "loadmaster.optimizers.list_schedulers:Cpop",
     "sct": "loadmaster.optimizers.list_schedulers:Etf(favourite=yes)",
     "m-etf": "loadmaster.optimizers.list_schedulers:Etf(memory=yes)",

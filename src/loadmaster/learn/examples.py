@@ -22,7 +22,7 @@ from loadmaster.cost import price
 from loadmaster.errors import UnreadableFile
 from loadmaster.files import graph_from_json
 from loadmaster.graph import ACTIVATION, Graph
-from loadmaster.learn.features import Features, device_class, fair_share, features_of
+from loadmaster.learn.features import Features, device_class, features_of
 from loadmaster.optimizers import descent, genetic
 from loadmaster.optimizers.genetic import Brkga, decoder_of, evolve, prior_of
 from loadmaster.optimizers.list_schedulers import Heft
@@ -190,7 +190,6 @@ def _take(search: Search, part: Search) -> None:
 
 def _try_cuts(search: Search, features: Features) -> None:
     problem = search.problem
-    low, high = fair_share(problem)
     columns = features.pairs.reshape(problem.num_ops, problem.num_devices, -1)[:, :, 3::2]
     ranks = [np.argsort(np.argsort(order, kind="stable"), kind="stable") for order in features.orders.T]
     devices = [legal(problem, ints(columns[:, :, share].argmax(axis=1))) for share in range(columns.shape[2])]

@@ -99,3 +99,91 @@ def merge(problem: Problem, producers: Ints, consumers: Ints, *, sole_reader: bo
         sole_reader,
     )
     return ints(kernel)
+
+
+@dataclass(frozen=True)
+class RandomFusion:
+    """Merges in a random order, the best of several; kernels stay on the devices that `inner` chose."""
+
+    inner: Optimizer = field(default_factory=Heft)
+    samples: int = 64
+
+    def optimize(self, search: Search) -> Plan:
+        plan = start_of(search, self.inner)
+        for _ in range(self.samples):
+            if search.spent:
+                break
+            search.score(refuse(search.problem, plan, search.rng.random(search.problem.num_ops)))
+        return search.best if search.best is not None else plan
+
+
+@dataclass(frozen=True)
+class AnnealFusion:
+    """Simulated annealing over the priorities in which merges are tried; devices and order are those of `inner`.
+
+    Starts from the default rule's kernels, expressed as priorities.
+    """
+
+    inner: Optimizer = field(default_factory=Heft)
+    heat: float = 2e-3
+    cold: float = 1e-5
+
+    def optimize(self, search: Search) -> Plan:
+        problem = search.problem
+        plan = start_of(search, self.inner)
+        search.score(with_kernels(problem, plan, greedy_on(problem, plan)))
+        priority = search.rng.random(problem.num_ops)
+        here = score = search.score(refuse(problem, plan, priority)) if not search.spent else search.best_score
+        begun = search.progress
+        while not search.spent:
+            heat = self.heat * (self.cold / self.heat) ** ((search.progress - begun) / max(1e-9, 1 - begun))
+            trial = _shuffle_some(priority, search.rng)
+            score = search.score(refuse(problem, plan, trial))
+            bar = here.value * (1 + heat * search.rng.exponential())
+            if score.over_bytes <= here.over_bytes and score.value <= bar:
+                priority, here = trial, score
+        return search.best if search.best is not None else plan
+
+
+def _shuffle_some(priority: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """New priorities for a window of ops, log-uniform in length."""
+    count = len(priority)
+    length = int(np.exp(rng.random() * np.log(count + 1)))
+    start = int(rng.integers(0, count))
+    trial = priority.copy()
+    part = slice(start, start + max(1, length))
+    trial[part] = rng.random(len(trial[part])) - 0.1
+    return trial
+
+
+def start_of(search: Search, inner: Optimizer) -> Plan:
+    """The inner optimizer's plan without fusion, scored."""
+    plan = inner.optimize(search.part(0.2))
+    search.score(plan)
+    return plan
+
+
+def greedy_on(problem: Problem, plan: Plan) -> Ints:
+    """[ops] kernels by the default rule among ops of one device."""
+    producers, consumers = _same_device(problem, plan.device)
+    order = np.argsort(-consumers, kind="stable")
+    return merge(problem, producers[order], consumers[order], sole_reader=True)
+
+
+def refuse(problem: Problem, plan: Plan, priority: np.ndarray) -> Plan:
+    """The plan with kernels merged by priority among ops of one device; producers below 0 are not merged."""
+    producers, consumers = _same_device(problem, plan.device)
+    wanted = priority[producers] >= 0
+    producers, consumers = producers[wanted], consumers[wanted]
+    order = np.lexsort((consumers, -priority[producers]))
+    return with_kernels(problem, plan, merge(problem, producers[order], consumers[order], sole_reader=False))
+
+
+def _same_device(problem: Problem, device: Ints) -> tuple[Ints, Ints]:
+    producers, consumers = candidate_pairs(problem)
+    together = device[producers] == device[consumers]
+    return ints(producers[together]), ints(consumers[together])
+
+
+def with_kernels(problem: Problem, plan: Plan, kernel: Ints) -> Plan:
+    return Plan.of(problem, plan.device, plan.rank, kernel)

@@ -33,7 +33,7 @@ class Schedule:
     @staticmethod
     def of(problem: Problem, plan: Plan, timeline: Timeline) -> Schedule:
         small = coarse(problem, plan.kernel) if plan.fuses else problem
-        lift = Lift.of(problem, small, plan.kernel) if plan.fuses else _same(problem)
+        lift = Lift.of(problem, small, plan.kernel)
         columns = (plan.device, timeline.start_ns, timeline.end_ns, timeline.turn)
         device, start_ns, end_ns, turn = (lift.down(column) for column in columns)
         sent = ints(np.searchsorted(lift.tensors, timeline.send_tensor))
@@ -122,12 +122,6 @@ class Schedule:
         name = graph.tensor_name[tensor]
         made_by = int(graph.producer[tensor])
         return f"output of {graph.op_name[made_by]}" if name.isdigit() and made_by >= 0 else name
-
-
-def _same(problem: Problem) -> Lift:
-    """For a plan that fuses nothing."""
-    ops = ints(np.arange(problem.num_ops))
-    return Lift(ops, ops, ints(np.arange(problem.graph.num_tensors)))
 
 
 def _previous(resource: Ints, order: Ints) -> Ints:

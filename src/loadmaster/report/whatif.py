@@ -119,7 +119,7 @@ def _what_if(schedule: Schedule, name: str, problem: Problem, seconds: float) ->
     """Starts with the plan and with quick methods, then moves groups while that helps."""
     plan = _on(Trials.of(schedule), problem)
     best = _searched(plan, schedule.device, seconds / 2, "the same plan")
-    for method in STARTS if problem.num_ops < MANY_OPS and not schedule.plan.fuses else STARTS[:1]:
+    for method in STARTS if problem.num_ops < MANY_OPS else STARTS[:1]:
         result = solve(problem, method, Budget(seconds, 1))
         other = Schedule.of(problem, result.plan, result.timeline)
         if Score(result.timeline.over_bytes, result.value) < best.score:
