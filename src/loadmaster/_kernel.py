@@ -210,7 +210,13 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     Without ranks, ops and sends go first come first served. Arrays are taken out of their tuples once: reading one from
     a tuple inside the loop would count its references each time, which costs more than the loop itself.
     """
-    devices, op_ns, workspace, tie, op_of_tie = layout.devices, layout.op_ns, layout.workspace, layout.tie, layout.op_of_tie
+    devices, op_ns, workspace, tie, op_of_tie = (
+        layout.devices,
+        layout.op_ns,
+        layout.workspace,
+        layout.tie,
+        layout.op_of_tie,
+    )
     make_start, makes, read_start, reads = layout.make_start, layout.makes, layout.read_start, layout.reads
     next_start, nexts, reader_start, readers = layout.next_start, layout.nexts, layout.reader_start, layout.readers
     nbytes, origin, maker, base, stays = layout.nbytes, layout.origin, layout.maker, layout.base, layout.stays

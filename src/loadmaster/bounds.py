@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from loadmaster.columns import Bools, Ints, inverse, ints, rows_of
+from loadmaster.columns import Bools, Ints, ints, inverse, rows_of
 from loadmaster.graph import ACTIVATION
 from loadmaster.problem import CANNOT, Problem
 

@@ -71,7 +71,11 @@ class Cluster:
     def digest(self) -> str:
         """Of all that decides times; memory sizes and names are left out."""
         rates = [
-            (sorted(d.flops_per_s.items()) if isinstance(d.flops_per_s, Mapping) else d.flops_per_s, d.bytes_per_s, d.launch_ns)
+            (
+                sorted(d.flops_per_s.items()) if isinstance(d.flops_per_s, Mapping) else d.flops_per_s,
+                d.bytes_per_s,
+                d.launch_ns,
+            )
             for d in self.devices
         ]
         links = [(pair, link.bytes_per_s, link.latency_ns) for pair, link in sorted(self.links.items())]
@@ -102,7 +106,9 @@ class Cluster:
         for src, dst in np.ndindex(self.num_devices, self.num_devices):
             if src != dst and (src, dst) not in self.links:
                 pair = f"'{self.devices[src].name}' to '{self.devices[dst].name}'"
-                raise InvalidCluster(f"there is no link from {pair}", self.name, "add the link, or a default_link for such pairs")
+                raise InvalidCluster(
+                    f"there is no link from {pair}", self.name, "add the link, or a default_link for such pairs"
+                )
 
     def __repr__(self) -> str:
         return f"Cluster({self.name!r}, {self.num_devices} devices, {self.digest})"
@@ -139,21 +145,31 @@ _PARTS = {
     # NVIDIA V100 SXM2 32 GB data sheet: 15.7 TFLOP/s fp32, 125 fp16 tensor, 900 GB/s. NVLink 2.0: 25 GB/s a link and
     # direction, two links between neighbours.
     "v100-nvlink": _Part(
-        _gpu("v100-nvlink", 32, {"default": 15.7, "float16": 125, "float64": 7.8}, 900, 4_500), Link(48e9, 8_000), "pair"
+        _gpu("v100-nvlink", 32, {"default": 15.7, "float16": 125, "float64": 7.8}, 900, 4_500),
+        Link(48e9, 8_000),
+        "pair",
     ),
     # NVIDIA A100 SXM 80 GB data sheet: 19.5 TFLOP/s fp32, 312 bf16 and fp16, 2,039 GB/s; NVLink 3.0, 300 GB/s a direction.
     "a100-nvlink": _Part(
-        _gpu("a100-nvlink", 80, {"default": 19.5, "float64": 9.7, **_halves(312)}, 2039, 4_000), Link(270e9, 7_000), "out"
+        _gpu("a100-nvlink", 80, {"default": 19.5, "float64": 9.7, **_halves(312)}, 2039, 4_000),
+        Link(270e9, 7_000),
+        "out",
     ),
     # NVIDIA H100 SXM 80 GB data sheet: 67 TFLOP/s fp32, 989 bf16, 3,350 GB/s; NVLink 4.0 through NVSwitch, 450 GB/s a direction.
     "h100-nvswitch": _Part(
-        _gpu("h100-nvswitch", 80, {"default": 67, "float64": 34, **_halves(989)}, 3350, 3_500), Link(400e9, 6_000), "out"
+        _gpu("h100-nvswitch", 80, {"default": 67, "float64": 34, **_halves(989)}, 3350, 3_500),
+        Link(400e9, 6_000),
+        "out",
     ),
     # NVIDIA H200 SXM 141 GB data sheet: arithmetic as H100, 4,800 GB/s.
-    "h200": _Part(_gpu("h200", 141, {"default": 67, "float64": 34, **_halves(989)}, 4800, 3_500), Link(400e9, 6_000), "out"),
+    "h200": _Part(
+        _gpu("h200", 141, {"default": 67, "float64": 34, **_halves(989)}, 4800, 3_500), Link(400e9, 6_000), "out"
+    ),
     # A two-socket server of the P100's years (2 x Xeon E5-2690 v4: 28 cores x 2.6 GHz x 32 fp32 FLOP per cycle at half
     # efficiency, 8 channels of DDR4-2400). Joined to GPUs by PCIe 3.0.
-    "cpu": _Part(Device("cpu", "cpu", 256 * GIB, {"default": 1.1e12, "float64": 0.55e12}, 120e9, 1_000), Link(12e9, 5_000), "out"),
+    "cpu": _Part(
+        Device("cpu", "cpu", 256 * GIB, {"default": 1.1e12, "float64": 0.55e12}, 120e9, 1_000), Link(12e9, 5_000), "out"
+    ),
 }
 _ALIASES = {"h100": "h100-nvswitch", "a100": "a100-nvlink", "v100": "v100-nvlink", "p100": "p100-pcie"}
 # Between unlike parts: PCIe 3.0 x16 through host memory.
@@ -174,7 +190,9 @@ def preset(name: str) -> Cluster:
         return _placeto(int(match[1]))
     parts = [_parse_part(part, name) for part in name.split("+")]
     if sum(count for count, _ in parts) > 64:
-        raise InvalidCluster(f"'{name}' has more than 64 devices", "", "presets go up to 64; write a cluster file for more")
+        raise InvalidCluster(
+            f"'{name}' has more than 64 devices", "", "presets go up to 64; write a cluster file for more"
+        )
     return _join(name, [kind for count, kind in parts for _ in range(count)])
 
 
@@ -190,7 +208,9 @@ def _parse_part(text: str, name: str) -> tuple[int, str]:
 
 
 def _join(name: str, kinds: list[str]) -> Cluster:
-    devices = tuple(replace(_PARTS[kind].device, name=f"{kind}:{kinds[:i].count(kind)}") for i, kind in enumerate(kinds))
+    devices = tuple(
+        replace(_PARTS[kind].device, name=f"{kind}:{kinds[:i].count(kind)}") for i, kind in enumerate(kinds)
+    )
     count = len(kinds)
     links, channel = {}, np.full((count, count), -1, np.int64)
     for src in range(count):

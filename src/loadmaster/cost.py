@@ -103,7 +103,9 @@ def _given(graph: Graph, cluster: Cluster) -> Ints:
         table[:] = np.where(graph.time_ns == UNGIVEN, _MODEL, np.where(graph.time_ns == NOWHERE, CANNOT, graph.time_ns))
     stuck = (table == CANNOT).all(axis=1)
     if stuck.any():
-        raise InvalidGraph(f"op '{graph.op_name[stuck.argmax()]}' cannot run on any device", graph.name, "give it a time on one")
+        raise InvalidGraph(
+            f"op '{graph.op_name[stuck.argmax()]}' cannot run on any device", graph.name, "give it a time on one"
+        )
     return ints(table)
 
 

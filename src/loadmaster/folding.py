@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadmaster.columns import Bools, Ints, from_pairs, ints, ragged, rows_of
-from loadmaster.graph import ACTIVATION, INPUT, OUTPUT, Graph
+from loadmaster.columns import Ints, ints, ragged
+from loadmaster.graph import ACTIVATION, OUTPUT, Graph
 
 
 def fold(graph: Graph) -> tuple[Graph, Ints, Ints]:

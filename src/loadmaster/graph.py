@@ -115,7 +115,9 @@ class Graph:
         late = before >= rows_of(start)
         if late.any():
             op = int(rows_of(start)[late.argmax()])
-            raise InvalidGraph(f"op '{self.op_name[op]}' stands before an op it waits for", self.name, "use GraphBuilder")
+            raise InvalidGraph(
+                f"op '{self.op_name[op]}' stands before an op it waits for", self.name, "use GraphBuilder"
+            )
 
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, {self.num_ops} ops, {self.num_tensors} tensors, {self.digest})"
@@ -173,7 +175,9 @@ class GraphBuilder:
         index = len(self._nbytes)
         label = str(index) if name is None else name
         if role not in ROLES:
-            raise InvalidGraph(f"tensor '{label}' has unknown role '{role}'", self.name, f"use one of {', '.join(ROLES)}")
+            raise InvalidGraph(
+                f"tensor '{label}' has unknown role '{role}'", self.name, f"use one of {', '.join(ROLES)}"
+            )
         self._names.append(label)
         self._nbytes.append(whole(nbytes, MOST_BYTES, f"bytes of tensor '{label}'", self.name))
         self._role.append(ROLES.index(role))
@@ -211,7 +215,21 @@ class GraphBuilder:
         # Plain copies: a caller may go on changing its lists.
         reads, makes = tuple(dict.fromkeys(inputs)), tuple(outputs)
         self._ops.append(
-            _Op(name, kind, reads, makes, flops, scope, source, dtype, bytes_moved, workspace_bytes, colocate, after, time_ns)
+            _Op(
+                name,
+                kind,
+                reads,
+                makes,
+                flops,
+                scope,
+                source,
+                dtype,
+                bytes_moved,
+                workspace_bytes,
+                colocate,
+                after,
+                time_ns,
+            )
         )
         return len(self._ops) - 1
 
@@ -241,11 +259,17 @@ class GraphBuilder:
         for index, op in enumerate(self._ops):
             for tensor in (*op.inputs, *op.outputs):
                 if not 0 <= tensor < count:
-                    raise InvalidGraph(f"op '{op.name}' names tensor {tensor}, which does not exist", self.name, "declare it first")
+                    raise InvalidGraph(
+                        f"op '{op.name}' names tensor {tensor}, which does not exist", self.name, "declare it first"
+                    )
             for tensor in op.outputs:
                 if producer[tensor] >= 0:
                     both = f"'{self._ops[producer[tensor]].name}' and '{op.name}'"
-                    raise InvalidGraph(f"tensor '{self._names[tensor]}' is made twice, by {both}", self.name, "give each its own output")
+                    raise InvalidGraph(
+                        f"tensor '{self._names[tensor]}' is made twice, by {both}",
+                        self.name,
+                        "give each its own output",
+                    )
                 producer[tensor] = index
         return producer
 
@@ -258,9 +282,13 @@ class GraphBuilder:
             self._check_alias(tensor, seen)
             if producer[tensor] < 0 and role == ACTIVATION and self._alias[tensor] < 0:
                 what = f"tensor '{self._names[tensor]}' is an activation that no op makes"
-                raise InvalidGraph(what, self.name, "give it the role input, weight or state, or list it in an op's outputs")
+                raise InvalidGraph(
+                    what, self.name, "give it the role input, weight or state, or list it in an op's outputs"
+                )
             if producer[tensor] >= 0 and role == INPUT:
-                what = f"tensor '{self._names[tensor]}' is an input, but op '{self._ops[producer[tensor]].name}' makes it"
+                what = (
+                    f"tensor '{self._names[tensor]}' is an input, but op '{self._ops[producer[tensor]].name}' makes it"
+                )
                 raise InvalidGraph(what, self.name, "give it the role activation or output")
 
     def _check_alias(self, tensor: int, seen: bytearray) -> None:
@@ -268,7 +296,9 @@ class GraphBuilder:
         here = tensor
         while here >= 0 and not seen[here]:
             if not here < len(self._alias):
-                raise InvalidGraph(f"tensor '{self._names[chain[-1]]}' is an alias of {here}, which does not exist", self.name, "")
+                raise InvalidGraph(
+                    f"tensor '{self._names[chain[-1]]}' is an alias of {here}, which does not exist", self.name, ""
+                )
             if here in chain[-64:] or len(chain) > len(self._alias):
                 names = " -> ".join(self._names[link] for link in (*chain[-4:], here))
                 raise InvalidGraph(f"aliases run in a circle: {names}", self.name, "one of them must own its memory")
@@ -281,7 +311,9 @@ class GraphBuilder:
         resolved = []
         for name in dict.fromkeys(op.after):
             if name not in number:
-                raise InvalidGraph(f"op '{op.name}' comes after '{name}', which does not exist", self.name, "name an op of this graph")
+                raise InvalidGraph(
+                    f"op '{op.name}' comes after '{name}', which does not exist", self.name, "name an op of this graph"
+                )
             resolved.append(number[name])
         return resolved
 
@@ -307,7 +339,9 @@ class GraphBuilder:
                 if not left[follower]:
                     heapq.heappush(ready, follower)
         if len(order) < len(waits):
-            raise InvalidGraph(f"ops wait for each other: {self._circle(waits, left)}", self.name, "a graph has no cycles")
+            raise InvalidGraph(
+                f"ops wait for each other: {self._circle(waits, left)}", self.name, "a graph has no cycles"
+            )
         return order
 
     def _circle(self, waits: list[set[int]], left: list[int]) -> str:
@@ -326,7 +360,11 @@ class GraphBuilder:
     def _given_times(self, ops: list[_Op]) -> Ints:
         widths = {len(op.time_ns) for op in ops if isinstance(op.time_ns, Sequence)}
         if len(widths) > 1:
-            raise InvalidGraph(f"time_ns lists have lengths {sorted(widths)}", self.name, "give one time per device, for the same devices")
+            raise InvalidGraph(
+                f"time_ns lists have lengths {sorted(widths)}",
+                self.name,
+                "give one time per device, for the same devices",
+            )
         if not any(op.time_ns is not None for op in ops):
             return ints(np.zeros((len(ops), 0)))
         table = np.full((len(ops), max(widths, default=1)), UNGIVEN, np.int64)
@@ -357,7 +395,9 @@ class GraphBuilder:
             scope=tuple(op.scope for op in ops),
             source=tuple(op.source for op in ops),
             flops=ints([op.flops for op in ops]),
-            bytes_moved=ints([self._default_bytes(op, owner) if op.bytes_moved is None else op.bytes_moved for op in ops]),
+            bytes_moved=ints(
+                [self._default_bytes(op, owner) if op.bytes_moved is None else op.bytes_moved for op in ops]
+            ),
             workspace_bytes=ints([op.workspace_bytes for op in ops]),
             colocate=ints([-1 if op.colocate is None else groups.setdefault(op.colocate, len(groups)) for op in ops]),
             time_ns=self._given_times(ops),

@@ -82,7 +82,9 @@ def _check_shape(plan: Plan, problem: Problem) -> None:
             raise InvalidPlan(what, "views are folded away and have none", "give one entry per op")
     expected = (problem.graph.num_tensors, problem.num_devices)
     if plan.send_rank is not None and plan.send_rank.shape != expected:
-        raise InvalidPlan(f"'send_rank' has shape {plan.send_rank.shape}", "", f"it must be {expected}: tensors, devices")
+        raise InvalidPlan(
+            f"'send_rank' has shape {plan.send_rank.shape}", "", f"it must be {expected}: tensors, devices"
+        )
 
 
 def _check_devices(plan: Plan, problem: Problem) -> None:
@@ -92,7 +94,9 @@ def _check_devices(plan: Plan, problem: Problem) -> None:
     if off.any():
         op = int(off.argmax())
         what = f"op '{problem.graph.op_name[op]}' is placed on device {plan.device[op]}"
-        raise InvalidPlan(what, f"op {op} of {problem.num_ops}; {off.sum()} ops are placed off the cluster", f"use {names}")
+        raise InvalidPlan(
+            what, f"op {op} of {problem.num_ops}; {off.sum()} ops are placed off the cluster", f"use {names}"
+        )
     cannot = problem.op_ns[np.arange(problem.num_ops), plan.device] == CANNOT
     if cannot.any():
         op = int(cannot.argmax())
@@ -141,4 +145,6 @@ def _check_colocation(plan: Plan, problem: Problem) -> None:
         op = int(members[apart.argmax()])
         mates = members[(group[members] == group[op]) & (plan.device[members] == low[group[op]])]
         pair = f"'{problem.graph.op_name[op]}' and '{problem.graph.op_name[mates[0]]}'"
-        raise InvalidPlan(f"ops {pair} must share a device", f"colocation group {group[op]}", "place the whole group together")
+        raise InvalidPlan(
+            f"ops {pair} must share a device", f"colocation group {group[op]}", "place the whole group together"
+        )

@@ -149,7 +149,9 @@ def _contract(problem: Problem, heads: Ints, member_of: Ints) -> Problem:
     tensor_index = np.cumsum(~inner) - 1
     reader, maker = member_of[rows_of(graph.read_start)], graph.producer[graph.reads]
     local = (maker >= 0) & (member_of[maker] == reader)
-    read_start, reads, read_bytes = _sum_reads(reader[~local], tensor_index[graph.reads[~local]], problem.read_bytes[~local], count)
+    read_start, reads, read_bytes = _sum_reads(
+        reader[~local], tensor_index[graph.reads[~local]], problem.read_bytes[~local], count
+    )
     made_by = member_of[graph.producer[kept]]
     produced = graph.producer[kept] >= 0
     make_start, makes = from_pairs(made_by[produced], np.flatnonzero(produced), count)

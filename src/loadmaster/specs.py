@@ -55,7 +55,9 @@ def _convert(text: str, hint: Any, item: str) -> Any:
     try:
         if origin in (types.UnionType, typing.Union):
             inner = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
-            return None if text == "none" and len(inner) < len(typing.get_args(hint)) else _convert(text, inner[0], item)
+            return (
+                None if text == "none" and len(inner) < len(typing.get_args(hint)) else _convert(text, inner[0], item)
+            )
         if origin is typing.Literal:
             if text not in typing.get_args(hint):
                 raise ValueError
@@ -67,7 +69,9 @@ def _convert(text: str, hint: Any, item: str) -> Any:
         if hint in (int, float, str):
             return hint(text)
     except (ValueError, KeyError) as error:
-        choices = "|".join(map(str, typing.get_args(hint))) if origin is typing.Literal else getattr(hint, "__name__", hint)
+        choices = (
+            "|".join(map(str, typing.get_args(hint))) if origin is typing.Literal else getattr(hint, "__name__", hint)
+        )
         raise InvalidSetting(f"'{text}' does not fit '{item.partition('=')[0]}'", item, f"give {choices}") from error
     return make_optimizer(text.removeprefix("[").removesuffix("]"))
 

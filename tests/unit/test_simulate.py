@@ -135,6 +135,16 @@ def test_rule_4_sends_go_by_the_lowest_rank_among_the_readers() -> None:
     assert [tensor for tensor, *_ in sends(line)] == [1, 2, 0]
 
 
+def test_rule_4_the_most_urgent_of_several_readers_counts() -> None:
+    g = GraphBuilder()
+    plain, urgent = g.tensor(10), g.tensor(10)
+    g.op("make", "any", [], [plain, urgent], time_ns=0)
+    for name, tensor in (("plain", plain), ("lazy", urgent), ("hasty", urgent), ("lazier", urgent)):
+        g.op(name, "any", [tensor], time_ns=1)
+    line = run(g, [0, 1, 1, 1, 1], rank=[0, 5, 8, 1, 9])
+    assert [tensor for tensor, *_ in sends(line)] == [urgent, plain]
+
+
 def test_rule_4_send_rank_comes_before_the_readers_rank() -> None:
     problem = price(three_tensors().build(), pair())
     # Tensor 2 has no rank of its own and goes by its reader's, 1: between the other two.

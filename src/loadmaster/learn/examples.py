@@ -1,4 +1,4 @@
-"""Problems to learn from: graphs of a corpus, varied, on drawn clusters; and good plans for them from long classical runs.
+"""Problems to learn from: graphs of a corpus, varied, on drawn clusters; and good plans for them from long runs.
 
 An example is named by (number of the graph, seed) alone, so that every process makes the same one from the corpus.
 """
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster import simulate as simulate_module
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.columns import Ints, digest, ints
 from loadmaster.cost import price
@@ -27,7 +28,6 @@ from loadmaster.optimizers import descent, genetic
 from loadmaster.optimizers.genetic import Brkga, decoder_of, evolve, prior_of
 from loadmaster.optimizers.list_schedulers import Heft
 from loadmaster.optimizers.simple import legal
-from loadmaster.plan import Plan
 from loadmaster.problem import Objective, Problem
 from loadmaster.search import Budget, Search
 from loadmaster.simulate import simulate
@@ -64,18 +64,29 @@ _lines: list[bytes] = []  # of the corpus; processes that are forked later have 
 
 
 def read_corpus(path: str | Path, training_share: float = 0.75, seed: int = 0) -> tuple[list[int], str]:
-    """Reads the lines, chooses those to learn from (training steps first) and gives the digest of all."""
+    """Reads the lines behind those already there; gives the numbers of those to learn from, and the digest of all.
+
+    Training steps first, of the rest as many as the share leaves room for: inference graphs have little to gain.
+    """
     found = Path(path)
     if not found.is_file():
         raise UnreadableFile(f"there is no corpus '{found}'", "", "give a .jsonl or .jsonl.xz file of graphs")
-    opened = lzma.open(found) if found.suffix == ".xz" else found.open("rb")
-    with opened as file:
-        _lines[:] = [line for line in file if line.strip()]
-    training = [i for i, line in enumerate(_lines) if b'"mode":"training"' in line.replace(b": ", b":")]
-    rest = np.setdiff1d(np.arange(len(_lines)), training)
+    with lzma.open(found) if found.suffix == ".xz" else found.open("rb") as file:
+        lines = [line for line in file if line.strip()]
+    first = len(_lines)
+    _lines.extend(lines)
+    training = [first + i for i, line in enumerate(lines) if b'"mode":"training"' in line[:4096].replace(b": ", b":")]
+    rest = np.setdiff1d(np.arange(first, len(_lines)), training)
     most = len(rest) if not training else int(len(training) * (1 - training_share) / training_share)
     some = np.random.default_rng(seed).permutation(rest)[:most].tolist()
-    return sorted([*training, *some]), digest(*_lines)
+    return sorted([*training, *some]), digest(*lines)
+
+
+def forget_corpora() -> None:
+    """Empties what read_corpus has read, and all that was made of it."""
+    _lines.clear()
+    for made in (_graph, make_problem, make_features):
+        made.cache_clear()
 
 
 @lru_cache(maxsize=256)
@@ -135,9 +146,15 @@ def draw_setting(rng: np.random.Generator) -> tuple[Cluster, Objective]:
 
 def _drawn_cluster(rng: np.random.Generator, count: int, unlike: bool, free: bool) -> Cluster:
     speed = 2.0 ** rng.uniform(-2, 0, count) if unlike else np.ones(count)
-    flops, traffic, launch = 1e13 * 2.0 ** rng.uniform(-1, 2), 7e11 * 2.0 ** rng.uniform(-1, 2), int(rng.integers(1_000, 6_000))
+    flops, traffic, launch = (
+        1e13 * 2.0 ** rng.uniform(-1, 2),
+        7e11 * 2.0 ** rng.uniform(-1, 2),
+        int(rng.integers(1_000, 6_000)),
+    )
     devices = tuple(
-        Device(f"d{i}", "drawn", int(2**34 * 2.0 ** (rng.uniform(0, 2) if unlike else 1)), flops * s, traffic * s, launch)
+        Device(
+            f"d{i}", "drawn", int(2**34 * 2.0 ** (rng.uniform(0, 2) if unlike else 1)), flops * s, traffic * s, launch
+        )
         for i, s in enumerate(speed)
     )
     link = Link(None, 0) if free else Link(1e10 * 2.0 ** rng.uniform(-2, 4), int(rng.integers(2_000, 25_000)))
@@ -157,24 +174,24 @@ def alone() -> None:
         assert callable(part)
         part(0, count)
 
-    for module in (genetic, descent):
+    for module in (genetic, descent, simulate_module):
         module.spread = on_one_core  # type: ignore[attr-defined]
 
 
 def find_elite(key: Key, simulations: int) -> Elite | None:
-    """A long run: cuts of the mirrored order under several orders, annealing, BRKGA from there, annealing again."""
+    """A long run: cuts of the mirrored order under several orders, annealing, BRKGA afresh, annealing from the best."""
     if not suits(key):
         return None
     problem, features = make_problem(key), make_features(key)
     search = Search(problem, Budget(None, simulations), key.seed)
     _try_cuts(search, features)
     assert search.best is not None
-    first = search.part(0.4)
+    first = search.part(0.35)
     descent.improve(first, search.best, 0.01, 1e-4)
     _take(search, first)
-    genes = Brkga(order="memory" if problem.objective == "peak-memory" else "given", width=0.1)
-    second = search.part(0.5)
-    evolve(second, replace(genes, evaluations=second.room), decoder_of(problem, genes), prior_of(problem, genes), search.best)
+    genes = Brkga(sends=problem.objective == "step-time", order="uniform" if key.seed % 2 else "given")
+    second = search.part(0.6)
+    evolve(second, replace(genes, evaluations=second.room), decoder_of(problem, genes), prior_of(problem, genes))
     _take(search, second)
     last = search.part(1.0)
     descent.improve(last, search.best, 0.003, 1e-5)

@@ -183,21 +183,30 @@ def _scaled(column: NDArray[np.float64]) -> list[NDArray[np.float64]]:
     return [np.log2(1 + column) / 16, np.log2(0.01 + column / mean) / 4]
 
 
-def _op_columns(
-    problem: Problem, sizes: _Sizes, shares: NDArray[np.float64], orders: Floats, mirror: Ints
-) -> Floats:
+def _op_columns(problem: Problem, sizes: _Sizes, shares: NDArray[np.float64], orders: Floats, mirror: Ints) -> Floats:
     graph, count = problem.graph, problem.num_ops
     start, before = graph.dependencies
     up, down = upward_rank(problem).astype(np.float64), downward_rank(problem).astype(np.float64)
     turn = turning_point(problem)
     columns: list[NDArray[np.floating]] = []
-    for column in (sizes.made, sizes.read, sizes.workspace, sizes.resident, sizes.shared, sizes.saved, sizes.held, sizes.time):
+    for column in (
+        sizes.made,
+        sizes.read,
+        sizes.workspace,
+        sizes.resident,
+        sizes.shared,
+        sizes.saved,
+        sizes.held,
+        sizes.time,
+    ):
         columns += _scaled(column)
     columns += [np.log2(1 + np.diff(start)) / 4, np.log2(1 + np.bincount(before, minlength=count)) / 4]
     columns += [up / max(1.0, up.max()), down / max(1.0, down.max()), (up + down) / max(1.0, (up + down).max())]
     columns += [(np.arange(count) > turn).astype(float), np.full(count, (turn + 1) / count)]
     columns += [sizes.stays > 0, sizes.shared > 0, mirror / count]
-    program = np.cumsum(np.stack([np.ones(count), sizes.made, sizes.resident, sizes.stays, sizes.held, sizes.time], 1) + 1e-9, 0)
+    program = np.cumsum(
+        np.stack([np.ones(count), sizes.made, sizes.resident, sizes.stays, sizes.held, sizes.time], 1) + 1e-9, 0
+    )
     columns += [*(2 * shares - 1).T, *(2 * program / program[-1] - 1).T]
     columns += [*(2 * orders - 1).T]
     work = np.array([work_of(kind) for kind in graph.kind])

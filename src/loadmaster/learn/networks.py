@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -96,7 +97,7 @@ def log_softmax_by(scores: Tensor, row: Tensor, count: int) -> Tensor:
 
 def _mlp(*widths: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for wide, narrow in zip(widths, widths[1:], strict=False):
+    for wide, narrow in pairwise(widths):
         layers += [nn.Linear(wide, narrow), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 

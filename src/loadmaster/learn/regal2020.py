@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints
+from loadmaster.columns import ints
 from loadmaster.errors import MissingExtra, UnreadableFile
 from loadmaster.learn.features import ORDERS, Features, device_order, features_of
 from loadmaster.optimizers import _genes
@@ -174,7 +174,9 @@ def orders_of(features: Features, action: Action) -> Iterator[NDArray[np.float32
 
 def prior_of_action(problem: Problem, features: Features, action: Action) -> tuple[_genes.Decoder, _genes.Prior, Brkga]:
     """Where BRKGA draws its genes from under the action."""
-    choices = dict(zip(("strength", "spread", "order", "width", "bias", "blocks", "sends"), action.choices.tolist(), strict=True))
+    choices = dict(
+        zip(("strength", "spread", "order", "width", "bias", "blocks", "sends"), action.choices.tolist(), strict=True)
+    )
     blocks = BLOCKS[choices["blocks"]]
     plain = Brkga(by="mirror" if blocks else "op", blocks=blocks or 8, sends=SENDS[choices["sends"]])
     decoder, uniform = decoder_of(problem, plain), prior_of(problem, plain)
@@ -283,7 +285,9 @@ def likeliest_choices(logits: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.array([int(part.argmax()) for part in np.split(logits, edges)])
 
 
-def action_of(outputs: Outputs, features: Features, choices: NDArray[np.int64], rng: np.random.Generator | None) -> Action:
+def action_of(
+    outputs: Outputs, features: Features, choices: NDArray[np.int64], rng: np.random.Generator | None
+) -> Action:
     """The levels nearest to their targets, or drawn around them, of a batch with one problem."""
     chance = outputs.chance.cpu().numpy()
     shift = outputs.shift.cpu().numpy()
@@ -297,7 +301,7 @@ def level_targets(
 ) -> tuple[NDArray[np.float64], ...]:
     """Where the levels lie, as real numbers: of means and variances [pairs], of widths and biases [ops].
 
-    The paper's two devices have chances p and 1 - p. With more, a device at the even chance 1/devices has mean one half.
+    The paper's two devices have chances p and 1 - p. With more, the even chance 1/devices has mean one half.
     """
     even = 1 / devices
     chances = np.exp(chance.astype(np.float64))
@@ -340,5 +344,7 @@ def weights_path(checkpoint: str) -> Path:
         path = Path(str(resources.files("loadmaster.learn").joinpath("weights", f"{checkpoint}.safetensors")))
     if not path.is_file():
         fix = "give checkpoint=FILE.safetensors, or train one: loadmaster train regal --corpus FILE --out DIR"
-        raise UnreadableFile(f"there are no trained weights '{checkpoint}'", str(path) if "/" in checkpoint else "", fix)
+        raise UnreadableFile(
+            f"there are no trained weights '{checkpoint}'", str(path) if "/" in checkpoint else "", fix
+        )
     return path

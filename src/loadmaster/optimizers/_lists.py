@@ -195,10 +195,17 @@ def in_order(layout, start, before, fixed_reads, colocate, able, order, fixed_de
             ready = max(base, _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention))
             time = layout.op_ns[op * devices + device]
             finish = _gap(busy_from[device], busy_to[device], count[device], ready, time) + time
-            over = max(0, used[device] + _new_bytes(layout, op, device, fixed_start, fixed, there, has) - limits[device])
+            over = max(
+                0, used[device] + _new_bytes(layout, op, device, fixed_start, fixed, there, has) - limits[device]
+            )
             if over < least_over or (over == least_over and finish < best):
                 best, chosen, least_over = finish, device, over
-        ready = max(base, _commit(layout, op, chosen, made_ns, home, there, channel_free, contention, home_of, colocate, groups, where))
+        ready = max(
+            base,
+            _commit(
+                layout, op, chosen, made_ns, home, there, channel_free, contention, home_of, colocate, groups, where
+            ),
+        )
         time = layout.op_ns[op * devices + chosen]
         begin[op] = _gap(busy_from[chosen], busy_to[chosen], count[chosen], ready, time)
         end[op] = begin[op] + time
@@ -274,7 +281,8 @@ def _pop(heap_ns, heap_level, heap_op, size):
             break
         right = child + 1
         if right < size and (
-            heap_ns[right] < heap_ns[child] or (heap_ns[right] == heap_ns[child] and heap_level[right] > heap_level[child])
+            heap_ns[right] < heap_ns[child]
+            or (heap_ns[right] == heap_ns[child] and heap_level[right] > heap_level[child])
         ):
             child = right
         if heap_ns[child] > ns or (heap_ns[child] == ns and heap_level[child] <= level):
@@ -301,8 +309,16 @@ def earliest_first(layout, start, before, fixed_reads, colocate, able, level, fa
     home_of = np.full(ops, -1, np.int64)
     has, left, used = np.zeros(tensors * devices, np.int8), np.zeros(tensors, np.int64), np.zeros(devices, np.int64)
     free = np.zeros(devices, np.int64)
-    soon_ns, soon_level, soon_op = np.empty((devices, ops), np.int64), np.empty((devices, ops), np.int64), np.empty((devices, ops), np.int64)
-    now_ns, now_level, now_op = np.empty((devices, ops), np.int64), np.empty((devices, ops), np.int64), np.empty((devices, ops), np.int64)
+    soon_ns, soon_level, soon_op = (
+        np.empty((devices, ops), np.int64),
+        np.empty((devices, ops), np.int64),
+        np.empty((devices, ops), np.int64),
+    )
+    now_ns, now_level, now_op = (
+        np.empty((devices, ops), np.int64),
+        np.empty((devices, ops), np.int64),
+        np.empty((devices, ops), np.int64),
+    )
     soon, now = np.zeros(devices, np.int64), np.zeros(devices, np.int64)
     waiting = np.diff(start)
     base = np.zeros(ops, np.int64)
@@ -330,7 +346,9 @@ def earliest_first(layout, start, before, fixed_reads, colocate, able, level, fa
             op = fresh[index]
             for device in range(devices):
                 if able[op, device]:
-                    ready = max(base[op], _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention))
+                    ready = max(
+                        base[op], _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention)
+                    )
                     _push(soon_ns[device], soon_level[device], soon_op[device], soon[device], ready, level[op], op)
                     soon[device] += 1
         news = 0
@@ -359,9 +377,14 @@ def earliest_first(layout, start, before, fixed_reads, colocate, able, level, fa
                 stale = where[op] >= 0 or (only >= 0 and only != device and able[op, only])
                 ready = ns
                 if not stale:
-                    ready = max(base[op], _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention))
+                    ready = max(
+                        base[op], _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention)
+                    )
                 if not stale and ready <= ns:
-                    over = max(0, used[device] + _new_bytes(layout, op, device, fixed_start, fixed, there, has) - limits[device])
+                    over = max(
+                        0,
+                        used[device] + _new_bytes(layout, op, device, fixed_start, fixed, there, has) - limits[device],
+                    )
                     if over == 0:
                         if ns < best or (ns == best and level[op] > best_level):
                             best, best_level, chosen, chosen_op = ns, level[op], device, op
@@ -381,7 +404,12 @@ def earliest_first(layout, start, before, fixed_reads, colocate, able, level, fa
         if chosen < 0:
             chosen, chosen_op = full_device, full_op
         op = chosen_op
-        ready = max(base[op], _commit(layout, op, chosen, made_ns, home, there, channel_free, contention, home_of, colocate, groups, where))
+        ready = max(
+            base[op],
+            _commit(
+                layout, op, chosen, made_ns, home, there, channel_free, contention, home_of, colocate, groups, where
+            ),
+        )
         begin[op] = max(ready, free[chosen])
         end[op] = begin[op] + layout.op_ns[op * devices + chosen]
         free[chosen] = end[op]

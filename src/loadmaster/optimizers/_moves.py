@@ -105,15 +105,32 @@ def walk(layout, ground, chain, weights, steps, heat, follow):
     """
     devices, op_ns = layout.devices, layout.op_ns
     make_start, makes, reader_start, readers = layout.make_start, layout.makes, layout.reader_start, layout.readers
-    read_start, reads, producer, after_start, after = ground.read_start, ground.reads, ground.producer, ground.after_start, ground.after
-    send_ns, send_class, able, limits, by_time = ground.send_ns, ground.send_class, ground.able, ground.limits, ground.by_time
+    read_start, reads, producer, after_start, after = (
+        ground.read_start,
+        ground.reads,
+        ground.producer,
+        ground.after_start,
+        ground.after,
+    )
+    send_ns, send_class, able, limits, by_time = (
+        ground.send_ns,
+        ground.send_class,
+        ground.able,
+        ground.limits,
+        ground.by_time,
+    )
     group_start, group_ops, by_mirror = ground.group_start, ground.group_ops, ground.by_mirror
     colocate, mate_start, mates = ground.colocate, ground.mate_start, ground.mates
     place, rank, score, state = chain.place, chain.rank, chain.score, chain.random
     ops, groups = len(place), len(group_start) - 1
     room, record, no_sends = make_room(layout), make_record(0, 0, 0), np.empty(0, np.int64)
     peak, times = np.zeros(devices, np.int64), np.empty(ops, np.int64)
-    touched, old, old_rank, stamp = np.empty(ops, np.int64), np.empty(ops, np.int32), np.empty(ops, np.int32), np.full(ops, -1, np.int64)
+    touched, old, old_rank, stamp = (
+        np.empty(ops, np.int64),
+        np.empty(ops, np.int32),
+        np.empty(ops, np.int32),
+        np.full(ops, -1, np.int64),
+    )
     total = weights.sum()
 
     for step in range(steps):
@@ -221,7 +238,9 @@ def walk(layout, ground, chain, weights, steps, heat, follow):
             if over == 0:
                 keep = new_over == 0 and new_value <= value + value * slack
             else:
-                keep = new_over < over or (new_over <= over + over * slack and (new_over > over or new_value <= value + value * slack))
+                keep = new_over < over or (
+                    new_over <= over + over * slack and (new_over > over or new_value <= value + value * slack)
+                )
             if keep:
                 score[0], score[1] = new_over, new_value
                 if new_over < score[2] or (new_over == score[2] and new_value < score[3]):

@@ -21,7 +21,17 @@ from loadmaster.search import Score, Search
 from loadmaster.simulate import first_come
 from loadmaster.specs import make_optimizer
 
-ONE_SHOT = ("one-device", "expert", "heft", "etf", "cpop", "heft:contention=no", "sct", "pipeline", "metis:order=program")
+ONE_SHOT = (
+    "one-device",
+    "expert",
+    "heft",
+    "etf",
+    "cpop",
+    "heft:contention=no",
+    "sct",
+    "pipeline",
+    "metis:order=program",
+)
 WHEN_TIGHT = ("m-etf", "m-heft", "m-sct")
 STARTS = 3  # plans that search goes on from, at first
 EPOCH = 192  # simulations of the first epoch; each later one has half as many again

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadmaster.columns import Ints, inverse, ints
+from loadmaster.columns import Ints, ints, inverse
 from loadmaster.optimizers import _moves
 from loadmaster.optimizers.grouping import grouping
 from loadmaster.optimizers.list_schedulers import Heft
@@ -62,7 +62,9 @@ def improve(search: Search, plan: Plan, heat: float, cold: float, chains: int = 
     problem = coarse(search.problem, plan.kernel) if plan.fuses else search.problem
     lift = Lift.of(search.problem, problem, plan.kernel)
     walkers = Walkers(problem, lift.down(plan.device), lift.lowest(spread_ranks(search.problem, plan)), chains, search)
-    walkers.walk(heat, cold, follow, lambda device, rank: Plan.of(search.problem, lift.up(device), lift.up(rank), plan.kernel))
+    walkers.walk(
+        heat, cold, follow, lambda device, rank: Plan.of(search.problem, lift.up(device), lift.up(rank), plan.kernel)
+    )
     return search.best if search.best is not None else plan
 
 
@@ -85,7 +87,9 @@ class Walkers:
         place, order = device.astype(np.int32), rank.astype(np.int32)
         random = np.array([seed, seed ^ 0x9E3779B97F4A7C15], np.uint64)
         tallies = (np.zeros(_moves.KINDS, np.int64), np.zeros(_moves.KINDS, np.int64))
-        return _moves.Chain(place, order, place.copy(), order.copy(), np.full(4, np.iinfo(np.int64).max), random, *tallies)
+        return _moves.Chain(
+            place, order, place.copy(), order.copy(), np.full(4, np.iinfo(np.int64).max), random, *tallies
+        )
 
     def walk(self, heat: float, cold: float, follow: float, plan_of: object) -> None:
         """Rounds of moves until the budget is spent, cooling as it goes."""
@@ -165,14 +169,18 @@ def ground_of(problem: Problem) -> _moves.Ground:
     mirror_place = np.empty(problem.num_ops, np.int64)
     mirror_place[groups.by_mirror] = np.arange(problem.num_ops)
     members = np.flatnonzero(graph.colocate >= 0)
-    mate_start, mates = inverse(ints(np.arange(len(members) + 1)), ints(graph.colocate[members]), int(graph.colocate.max(initial=-1)) + 1)
+    mate_start, mates = inverse(
+        ints(np.arange(len(members) + 1)), ints(graph.colocate[members]), int(graph.colocate.max(initial=-1)) + 1
+    )
     return _moves.Ground(
         graph.read_start,
         graph.reads,
         graph.producer,
         graph.after_start,
         graph.after,
-        problem.send_ns.reshape(len(problem.send_ns), -1) if problem.send_ns.size else ints(np.zeros((graph.num_tensors, 1))),
+        problem.send_ns.reshape(len(problem.send_ns), -1)
+        if problem.send_ns.size
+        else ints(np.zeros((graph.num_tensors, 1))),
         problem.send_class,
         groups.start,
         groups.ops,

@@ -119,7 +119,9 @@ def prior_of(problem: Problem, settings: Brkga) -> _genes.Prior:
     return _genes.Prior(center, width, np.zeros(genes, np.uint8), UNIFORM, bias)
 
 
-def evolve(search: Search, settings: Brkga, decoder: _genes.Decoder, prior: _genes.Prior, first: Plan | None = None) -> Plan:
+def evolve(
+    search: Search, settings: Brkga, decoder: _genes.Decoder, prior: _genes.Prior, first: Plan | None = None
+) -> Plan:
     """Generations until the evaluations or the budget are spent."""
     size = max(3, min(settings.population, settings.evaluations))
     elites, mutants = max(1, int(size * settings.elites)), int(size * settings.mutants)

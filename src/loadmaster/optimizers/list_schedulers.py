@@ -114,7 +114,9 @@ def _fixed_reads(problem: Problem) -> tuple[Ints, Ints]:
     fixed = problem.resident & (problem.updater < 0)
     keep = fixed[graph.reads]
     count = np.zeros(problem.num_ops + 1, np.int64)
-    np.cumsum(np.add.reduceat(np.append(keep, 0), graph.read_start[:-1]) * (np.diff(graph.read_start) > 0), out=count[1:])
+    np.cumsum(
+        np.add.reduceat(np.append(keep, 0), graph.read_start[:-1]) * (np.diff(graph.read_start) > 0), out=count[1:]
+    )
     return ints(count), ints(graph.reads[keep])
 
 
@@ -129,25 +131,41 @@ def mean_times(problem: Problem) -> Ints:
 
 
 def mean_sends(problem: Problem) -> Ints:
-    """[tensors] time of a send averaged over all ordered pairs, the same device (nothing) included."""
+    """[tensors] time of a send averaged over all ordered pairs of two devices."""
     devices = problem.num_devices
     if devices == 1:
         return ints(np.zeros(problem.graph.num_tensors))
     classes = problem.send_class[~np.eye(devices, dtype=bool)]
     weight = np.bincount(classes, minlength=problem.send_ns.shape[1])
-    return ints((problem.send_ns * weight).sum(axis=1) // devices**2)
+    return ints((problem.send_ns * weight).sum(axis=1) // len(classes))
 
 
 def upward_rank(problem: Problem) -> Ints:
     """[ops] mean length of the longest way from the op's start to the end of the step, transfers included."""
     graph = problem.graph
-    return _lists.upward(graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after, mean_times(problem), mean_sends(problem))
+    return _lists.upward(
+        graph.read_start,
+        graph.reads,
+        graph.producer,
+        graph.after_start,
+        graph.after,
+        mean_times(problem),
+        mean_sends(problem),
+    )
 
 
 def downward_rank(problem: Problem) -> Ints:
     """[ops] mean length of the longest way from the start of the step to the op's end."""
     graph = problem.graph
-    return _lists.downward(graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after, mean_times(problem), mean_sends(problem))
+    return _lists.downward(
+        graph.read_start,
+        graph.reads,
+        graph.producer,
+        graph.after_start,
+        graph.after,
+        mean_times(problem),
+        mean_sends(problem),
+    )
 
 
 def critical_rank(problem: Problem, device: Ints) -> Ints:
@@ -155,7 +173,15 @@ def critical_rank(problem: Problem, device: Ints) -> Ints:
     graph = problem.graph
     times = ints(problem.op_ns[np.arange(problem.num_ops), device])
     level = _lists.upward_placed(
-        graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after, times, problem.send_ns, problem.send_class, device
+        graph.read_start,
+        graph.reads,
+        graph.producer,
+        graph.after_start,
+        graph.after,
+        times,
+        problem.send_ns,
+        problem.send_class,
+        device,
     )
     rank = np.empty(problem.num_ops, np.int64)
     rank[np.lexsort((np.arange(problem.num_ops), -level))] = np.arange(problem.num_ops)
@@ -173,5 +199,3 @@ def favourite_child(problem: Problem) -> Ints:
             if len(readers):
                 child[op] = readers[level[readers].argmax()]
     return ints(child)
-
-

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from loadmaster.columns import Ints, inverse, ints, rows_of
+from loadmaster.columns import Ints, ints, inverse, rows_of
 from loadmaster.optimizers import _orders
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem

@@ -28,6 +28,7 @@ from loadmaster.search import WORST, Score, Search
 from loadmaster.simulate import simulate
 
 MOST_REPAIRS = 12
+FEW_UNITS = 3  # for each part: below that there is nothing to cut
 MOST_SEATS = 16  # Mt-KaHyPar looks at every set of a few blocks
 
 
@@ -126,8 +127,12 @@ def plan_parts(search: Search, parts: Parts, cut: Cutter, order: Order) -> Plan:
 
 def _place(search: Search, parts: Parts, cut: Cutter) -> Ints:
     """[ops] the device of each op."""
-    if parts.num_devices == 1 or parts.num_units == 1 or not len(parts.cost):
+    if not len(parts.cost):
         device = _spread(parts)
+    elif (
+        parts.num_devices == 1 or parts.num_units < FEW_UNITS * parts.num_devices
+    ):  # libraries complain of parts without units
+        device = _in_shares(parts)
     else:
         device = cut(parts, search.seed)
     return legal(search.problem, device[parts.unit])
@@ -140,6 +145,12 @@ def _spread(parts: Parts) -> Ints:
         device[unit] = ((load + parts.weight[unit]) / parts.share).argmin()
         load[device[unit]] += parts.weight[unit]
     return ints(device)
+
+
+def _in_shares(parts: Parts) -> Ints:
+    """[units] contiguous shares of the program order."""
+    middle = (np.cumsum(parts.weight) - parts.weight / 2) / parts.weight.sum()
+    return ints(np.minimum(np.searchsorted(np.cumsum(parts.share), middle), parts.num_devices - 1))
 
 
 def _may_be_full(search: Search) -> bool:
@@ -267,14 +278,18 @@ def _mtkahypar_parts(parts: Parts, imbalance: float, seed: int) -> Ints:
     library, session = _library("mtkahypar"), _mtkahypar_session()
     # Shares as seats of equal size: given as weights per block, version 1.7 ends the process when it maps.
     seats = _seats(parts, MOST_SEATS)
-    if parts.num_units < 4 * len(seats):  # and with fewer units than blocks it may trip over its own coarsening
-        return metis_parts(parts, imbalance, seed)
+    if parts.num_units < FEW_UNITS * len(
+        seats
+    ):  # and with hardly more units than blocks it trips over its own coarsening
+        return _in_shares(parts)
     library.set_seed(seed % 2**31)
     context = session.context_from_preset(library.PresetType.DETERMINISTIC_QUALITY)
     context.logging = False
     context.set_mapping_parameters(len(seats), imbalance)
     nets = [net.tolist() for net in np.split(parts.pins, parts.net_start[1:-1])]
-    graph = session.create_hypergraph(context, parts.num_units, len(nets), nets, parts.weight.tolist(), parts.cost.tolist())
+    graph = session.create_hypergraph(
+        context, parts.num_units, len(nets), nets, parts.weight.tolist(), parts.cost.tolist()
+    )
     pairs = [(one, other) for one in range(len(seats)) for other in range(one)]
     lengths = [max(1, int(parts.distance[seats[one], seats[other]])) for one, other in pairs]
     machine = session.create_target_graph(context, len(seats), len(pairs), pairs, lengths)

@@ -14,7 +14,7 @@ from loadmaster.problem import Problem
 from loadmaster.report.schedule import Schedule
 from loadmaster.simulate import NO_LIMIT, Scores, layout, spread
 
-NS_PER_READ = 120  # what simulating one op or read takes, about; only decides how many trials are made
+NS_PER_READ = 80  # what simulating one op or read takes, about; only decides how many trials are made
 Move = tuple[Ints, int]  # kernels, and the device they go to
 
 

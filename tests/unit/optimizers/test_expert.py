@@ -21,7 +21,7 @@ from loadmaster.zoo.shelf import load_zoo
 
 PAGE = Path(__file__).parents[3] / "docs" / "zoo.md"
 
-CHAIN = "a chain of equal layers: the first device ends its gradients of weights while the second goes on"
+CHAIN = "a chain of equal layers: both devices wait while the hidden state crosses, forward and again backward"
 # Where cutting the program itself is quicker than what people do, by how much at most, and why.
 WORSE = {
     "transformer-xl-2": (1.03, CHAIN),

@@ -1,0 +1,156 @@
+"""Local search, annealing, BRKGA and auto: what they promise beyond every optimizer's promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loadmaster.cluster import Cluster
+from loadmaster.cost import price
+from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.optimizers import _genes
+from loadmaster.optimizers.auto import Auto, one_shots
+from loadmaster.optimizers.genetic import Brkga, decoder_of, evolve, genes_of, prior_of
+from loadmaster.optimizers.grouping import mirrored_position
+from loadmaster.optimizers.simple import legal
+from loadmaster.plan import Plan
+from loadmaster.problem import Problem
+from loadmaster.search import Budget, Search, solve
+from loadmaster.simulate import layout
+
+
+def ladder(layers: int, width: int = 1000) -> Graph:
+    """Forward ops f0 … fn, then backward ops bn … b0 that each read their forward op's output; weights updated in place.
+
+    x -> f0 -> f1 -> … -> fn
+         |     |           |
+    b0 <- b1 <- … <------- bn
+    """
+    builder = GraphBuilder("ladder")
+    here = builder.tensor(width, "input")
+    weights, saved = [], []
+    for i in range(layers):
+        weights.append(builder.tensor(width * 2, "weight"))
+        made = builder.tensor(width * (1 + i % 3))
+        builder.op(f"f{i}", "aten.mm.default", [here, weights[i]], [made], flops=10**7, scope=f"layers.{i}")
+        saved.append(made)
+        here = made
+    for i in reversed(range(layers)):
+        grad = builder.tensor(width)
+        builder.op(
+            f"b{i}", "aten.mm.default", [here, saved[i], weights[i]], [grad], flops=2 * 10**7, scope=f"layers.{i}"
+        )
+        new = builder.tensor(width * 2, "weight", alias_of=weights[i])
+        after = [f"f{i}", f"b{i}"]
+        builder.op(
+            f"u{i}",
+            "optim.sgd",
+            [weights[i], grad],
+            [new],
+            flops=width,
+            colocate=f"w{i}",
+            after=after,
+            scope=f"layers.{i}",
+        )
+        here = grad
+    return builder.build()
+
+
+def problem_of(layers: int = 12, on: str = "2xp100-pcie", objective: str = "step-time") -> Problem:
+    return price(ladder(layers), Cluster.preset(on), objective=objective)  # type: ignore[arg-type]
+
+
+def test_a_backward_op_has_the_position_of_its_forward_op() -> None:
+    problem = problem_of(6)
+    position = mirrored_position(problem)
+    index = {name: op for op, name in enumerate(problem.graph.op_name)}
+    for layer in range(5):
+        assert abs(position[index[f"b{layer}"]] - position[index[f"f{layer}"]]) <= 1
+
+
+@pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
+def test_auto_never_gets_worse_with_more_simulations(objective: str) -> None:
+    problem = problem_of(objective=objective)
+    budgets = (1, 2, 5, 17, 60, 61, 150, 400, 401, 900)
+    scores = [solve(problem, "auto", Budget(None, count), seed=3).score for count in budgets]
+    assert all(later <= earlier for earlier, later in zip(scores, scores[1:], strict=False))
+
+
+@pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
+def test_auto_is_never_worse_than_a_one_shot_method(objective: str) -> None:
+    problem = problem_of(objective=objective, on="2xa100-nvlink+2xp100-pcie")
+    auto = solve(problem, "auto", Budget(None, 300))
+    for name in ("one-device", "expert", "expert:order=program", "heft", "etf", "cpop", "sct", "heft:contention=no"):
+        assert auto.score <= solve(problem, name, Budget(None, 300)).score, name
+
+
+def test_auto_scores_every_start_under_every_order() -> None:
+    search = Search(problem_of(), Budget(None, 1000))
+    scored = one_shots(search)
+    assert search.simulations == len(scored) >= 4 * 8
+    assert search.best_score == min(score for score, _ in scored)
+
+
+@pytest.mark.parametrize(
+    "spec", ["anneal:start=expert", "local-search:start=expert", "brkga:start=expert,evaluations=150"]
+)
+def test_search_is_no_worse_than_its_start_and_reproducible(spec: str) -> None:
+    problem = problem_of()
+    start = solve(problem, "expert", Budget(None, 1))
+    one, two = (solve(problem, spec, Budget(None, 200), seed=5) for _ in range(2))
+    assert one.score <= start.score
+    assert one.plan.device.tolist() == two.plan.device.tolist() and one.plan.rank.tolist() == two.plan.rank.tolist()
+    assert one.simulations <= 200
+
+
+def test_genes_of_a_plan_decode_to_it() -> None:
+    problem = problem_of(8, "4xp100-pcie")
+    rng = np.random.default_rng(1)
+    device = legal(problem, rng.integers(0, 4, problem.num_ops))
+    plan = Plan.of(problem, device, rng.permutation(problem.num_ops))
+    decoder = decoder_of(problem, Brkga())
+    place, rank, _ = _genes.decode_one(layout(problem), decoder, genes_of(problem, decoder, plan))
+    assert place.tolist() == device.tolist()
+    assert np.argsort(rank, kind="stable").tolist() == np.argsort(plan.rank).tolist()
+
+
+def test_stopping_evaluations_early_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(10, objective="peak-memory")
+    bounded = solve(problem, Brkga(evaluations=600), Budget(None, 600), seed=2)
+    whole = _genes.breed
+
+    def unbounded(*args: object) -> None:
+        whole(*args[:-1], _genes.STOPPED)
+
+    monkeypatch.setattr(_genes, "breed", unbounded)
+    assert solve(problem, Brkga(evaluations=600), Budget(None, 600), seed=2).value == bounded.value
+
+
+def test_priors_draw_where_they_say() -> None:
+    """Fresh genes of a "given order" prior stay within half a width of their position; uniform ones fill the range."""
+    problem = problem_of(30)
+    settings = Brkga(order="given", width=0.2, evaluations=100, population=100)
+    decoder, prior = decoder_of(problem, settings), prior_of(problem, settings)
+    search, genes = Search(problem, Budget(None, 100)), []
+    keep = _genes.breed
+
+    def spy(*args: object) -> None:
+        keep(*args)
+        genes.append(np.array(args[4]))
+
+    try:
+        _genes.breed = spy
+        evolve(search, settings, decoder, prior)
+    finally:
+        _genes.breed = keep
+    drawn = genes[-1] / 65536
+    priority = drawn[:, decoder.blocks * 2 : decoder.blocks * 2 + problem.num_ops]
+    position = (np.arange(problem.num_ops) + 0.5) / problem.num_ops
+    assert np.abs(priority - position).max() <= 0.1 + 1e-3
+    assert abs(drawn[:, : decoder.blocks * 2].mean() - 0.5) < 0.03 and drawn[:, : decoder.blocks * 2].std() > 0.25
+
+
+def test_a_tight_memory_limit_is_met_by_search() -> None:
+    problem = price(ladder(12), Cluster.preset("2xp100-pcie"), memory_limit=42_000)
+    assert not solve(problem, "one-device", Budget(None, 1)).fits
+    assert solve(problem, Auto(), Budget(None, 800)).fits
