@@ -33,7 +33,8 @@ def _no_sooner(now, ns, round_, least):
 def rounds(steps, devices, channels):
     """(round in which each op, then each send, starts; round in which it ends), within their instants.
 
-    What starts does so in the first round in which its device or channel is free and all it waits for has ended: neither
+    What starts does so in the first round in which its device or channel is free and all it waits for has ended:
+    neither
     ever idles with something ready (rules 3, 4 and 11), and the timeline says what came next on each.
     """
     ops, sends = len(steps.device), len(steps.send_maker)
@@ -117,7 +118,8 @@ def pack(order, begin, end, size, most):
 
 @njit(cache=True, nogil=True)
 def improve(order, offset, begin, end, size, top, goal, work, seed):
-    """Moves a block that reaches the top of the arena forward in the order, again and again, and keeps what is no worse."""
+    """Moves a block that reaches the top of the arena forward in the order, again and again, and keeps what is no
+    worse."""
     np.random.seed(seed)
     count = len(order)
     best_offset, best = offset.copy(), top

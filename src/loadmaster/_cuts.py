@@ -162,7 +162,8 @@ def _build(net, flow, side):
 
 @njit(cache=True, nogil=True)
 def _levels(flow, source, sink):
-    """Distances from the source in arcs with room; returns how many arcs it looked at, less than 0 if it met no sink."""
+    """Distances from the source in arcs with room; returns how many arcs it looked at, less than 0 if it met no
+    sink."""
     flow.level[:] = -1
     flow.level[source] = 0
     flow.queue[0] = source

@@ -1,5 +1,6 @@
 # mypy: ignore-errors
-"""Compiled walks for the bound on step time: how early an op can start, how much must follow it, and what lies between."""
+"""Compiled walks for the bound on step time: how early an op can start, how much must follow it, and what lies
+between."""
 
 from __future__ import annotations
 

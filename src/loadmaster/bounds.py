@@ -37,7 +37,8 @@ def step_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False)
     """Of the step time: critical path, work shared out among the devices, and both together.
 
     The path goes by the best kind of device for each op and pays the sends between kinds. Ops that all start late and
-    all have much after them must share the time between; so must the ops between two that all others lead to or come from.
+    all have much after them must share the time between; so must the ops between two that all others lead to or come
+    from.
     """
     from loadmaster import _levels
 
@@ -135,7 +136,8 @@ def _work(kinds: _Kinds) -> tuple[Ints, int]:
 
 
 def _work_in_memory(problem: Problem, kinds: _Kinds) -> int:
-    """As `_work` over all ops, with a price on memory too: residents that a fast device cannot hold send their ops elsewhere."""
+    """As `_work` over all ops, with a price on memory too: residents that a fast device cannot hold send their ops
+    elsewhere."""
     held = _op_residents(problem)
     able = kinds.times != CANNOT
     room = kinds.memory * kinds.count
@@ -148,7 +150,8 @@ def _work_in_memory(problem: Problem, kinds: _Kinds) -> int:
 
 
 def _memory_prices(kinds: _Kinds, held: Ints) -> tuple[np.ndarray, np.ndarray]:
-    """Prices of device time and of memory from the linear program over bundles of similar ops; any prices give a bound."""
+    """Prices of device time and of memory from the linear program over bundles of similar ops; any prices give a
+    bound."""
     from scipy.optimize import linprog
 
     bundle, size = _bundles(kinds, held)
@@ -239,7 +242,8 @@ class _Memory:
         return int(self.problem.graph.nbytes[self._stays & ~self.problem.resident].sum())
 
     def appears(self, fusing: bool) -> Ints:
-        """[ops] bytes that are there when the op starts and were not before; a fused kernel may hide what is read in it."""
+        """[ops] bytes that are there when the op starts and were not before; a fused kernel may hide what is read in
+        it."""
         graph, total = self.problem.graph, self.problem.graph.workspace_bytes.copy()
         new = (graph.alias_of < 0) & (_never_inner(self.problem) if fusing else True)
         np.add.at(total, rows_of(graph.make_start), np.where(new[graph.makes], graph.nbytes[graph.makes], 0))
@@ -341,7 +345,8 @@ def _sum_once(rows: Ints, tensors: Ints, nbytes: Ints, size: int) -> Ints:
 
 
 def _op_residents(problem: Problem) -> Ints:
-    """[ops] bytes of residents, each given to one op that must run where it lies: its updater, else its first reader."""
+    """[ops] bytes of residents, each given to one op that must run where it lies: its updater, else its first
+    reader."""
     graph = problem.graph
     start, readers = graph.readers
     read = np.diff(start) > 0

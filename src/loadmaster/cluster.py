@@ -26,6 +26,8 @@ class Device:
     flops_per_s: float | Mapping[str, float]
     bytes_per_s: float
     launch_ns: int = 0
+    price_per_hour: float | None = None  # in whatever currency; for reports only
+    watts: float | None = None  # for reports only
 
     def rate(self, dtype: str) -> float:
         """Arithmetic per second for ops of that dtype."""
@@ -103,12 +105,38 @@ class Cluster:
             raise InvalidCluster("the cluster has no devices", self.name, "give at least one device")
         if len(set(self.device_names)) < len(self.devices):
             raise InvalidCluster("two devices have the same name", self.name, "give every device its own name")
+        self._check_devices()
+        self._check_links()
+
+    def _check_devices(self) -> None:
+        for device in self.devices:
+            rates = device.flops_per_s.values() if isinstance(device.flops_per_s, Mapping) else [device.flops_per_s]
+            if isinstance(device.flops_per_s, Mapping) and "default" not in device.flops_per_s:
+                what = f"device '{device.name}' has no default rate"
+                raise InvalidCluster(what, self.name, "give flops_per_s a 'default'")
+            if not all(0 < rate < float("inf") for rate in (*rates, device.bytes_per_s)):
+                what = f"device '{device.name}' has a rate that is not positive"
+                raise InvalidCluster(what, self.name, "give rates per second")
+            if device.memory_bytes < 0 or device.launch_ns < 0:
+                what = f"device '{device.name}' has a negative number"
+                raise InvalidCluster(what, self.name, "give a number of at least 0")
+
+    def _check_links(self) -> None:
         for src, dst in np.ndindex(self.num_devices, self.num_devices):
             if src != dst and (src, dst) not in self.links:
                 pair = f"'{self.devices[src].name}' to '{self.devices[dst].name}'"
                 raise InvalidCluster(
                     f"there is no link from {pair}", self.name, "add the link, or a default_link for such pairs"
                 )
+        for (src, dst), link in self.links.items():
+            pair = f"'{self.devices[src].name}' to '{self.devices[dst].name}'"
+            if link.latency_ns < 0 or not (link.bytes_per_s is None or 0 < link.bytes_per_s < float("inf")):
+                what = f"the link from {pair} cannot be: {link}"
+                raise InvalidCluster(what, self.name, "give a positive rate, or null for free")
+        count = self.num_devices
+        if self.channel.shape != (count, count) or (self.channel[~np.eye(count, dtype=bool)] < 0).any():
+            fix = "give every ordered pair a channel number from 0 on"
+            raise InvalidCluster("a pair of devices has no channel", self.name, fix)
 
     def __repr__(self) -> str:
         return f"Cluster({self.name!r}, {self.num_devices} devices, {self.digest})"
@@ -135,11 +163,13 @@ def _halves(rate: float) -> dict[str, float]:
 # Peak figures of the vendors' data sheets; links at the rate one direction sustains. Launch: a few microseconds
 # is what eager frameworks need between two small kernels on these generations.
 _PARTS = {
-    # NVIDIA Tesla P100 PCIe 16 GB data sheet: 9.3 TFLOP/s fp32, 18.7 fp16, 4.7 fp64, 732 GB/s. PCIe 3.0 x16: 12 GB/s of 15.75.
+    # NVIDIA Tesla P100 PCIe 16 GB data sheet: 9.3 TFLOP/s fp32, 18.7 fp16, 4.7 fp64, 732 GB/s. PCIe 3.0 x16: 12 GB/s
+    # of 15.75.
     "p100-pcie": _Part(
         _gpu("p100-pcie", 16, {"default": 9.3, "float16": 18.7, "float64": 4.7}, 732, 5_000), Link(12e9, 10_000), "out"
     ),
-    # NVIDIA Tesla K80 board specification, one of its two GK210: 4.37 TFLOP/s fp32 with boost for half the board's 8.74,
+    # NVIDIA Tesla K80 board specification, one of its two GK210: 4.37 TFLOP/s fp32 with boost for half the board's
+    # 8.74,
     # 240 GB/s, 12 GB. PCIe 3.0 x16 shared by the two halves.
     "k80": _Part(_gpu("k80", 12, {"default": 4.37, "float64": 1.46}, 240, 6_000), Link(10e9, 15_000), "out"),
     # NVIDIA V100 SXM2 32 GB data sheet: 15.7 TFLOP/s fp32, 125 fp16 tensor, 900 GB/s. NVLink 2.0: 25 GB/s a link and
@@ -149,13 +179,15 @@ _PARTS = {
         Link(48e9, 8_000),
         "pair",
     ),
-    # NVIDIA A100 SXM 80 GB data sheet: 19.5 TFLOP/s fp32, 312 bf16 and fp16, 2,039 GB/s; NVLink 3.0, 300 GB/s a direction.
+    # NVIDIA A100 SXM 80 GB data sheet: 19.5 TFLOP/s fp32, 312 bf16 and fp16, 2,039 GB/s; NVLink 3.0, 300 GB/s a
+    # direction.
     "a100-nvlink": _Part(
         _gpu("a100-nvlink", 80, {"default": 19.5, "float64": 9.7, **_halves(312)}, 2039, 4_000),
         Link(270e9, 7_000),
         "out",
     ),
-    # NVIDIA H100 SXM 80 GB data sheet: 67 TFLOP/s fp32, 989 bf16, 3,350 GB/s; NVLink 4.0 through NVSwitch, 450 GB/s a direction.
+    # NVIDIA H100 SXM 80 GB data sheet: 67 TFLOP/s fp32, 989 bf16, 3,350 GB/s; NVLink 4.0 through NVSwitch, 450 GB/s
+    # a direction.
     "h100-nvswitch": _Part(
         _gpu("h100-nvswitch", 80, {"default": 67, "float64": 34, **_halves(989)}, 3350, 3_500),
         Link(400e9, 6_000),
@@ -247,6 +279,7 @@ def _regal() -> Cluster:
 
 
 def _placeto(count: int) -> Cluster:
-    # Placeto's simulator (arXiv 1906.08879): 5.7 us launch, one outgoing bus per device at 7,600 bytes per us, 25 us latency.
+    # Placeto's simulator (arXiv 1906.08879): 5.7 us launch, one outgoing bus per device at 7,600 bytes per us, 25 us
+    # latency.
     device = replace(_PARTS["p100-pcie"].device, launch_ns=5_700)
     return _equal(f"placeto-{count}", count, device, Link(7.6e9, 25_000), None, bus=True)

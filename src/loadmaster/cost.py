@@ -11,9 +11,9 @@ import numpy as np
 
 from loadmaster.cluster import Cluster, Link
 from loadmaster.columns import Ints, ints
-from loadmaster.errors import InvalidGraph, InvalidSetting
+from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidSetting
 from loadmaster.folding import fold
-from loadmaster.graph import NOWHERE, UNGIVEN, Graph
+from loadmaster.graph import MOST_NS, MOST_TOTAL, NOWHERE, UNGIVEN, Graph
 from loadmaster.problem import CANNOT, OBJECTIVES, Objective, Problem, time_of
 
 
@@ -33,7 +33,8 @@ class Roofline:
         kinds = sorted(set(graph.dtype))
         which = np.array([kinds.index(dtype) for dtype in graph.dtype])
         rates = np.array([[device.rate(dtype) for device in cluster.devices] for dtype in kinds])
-        return ints(np.ceil(graph.flops[:, None] * 1e9 / (rates[which] * self.efficiency)))
+        # Cut off far above any sensible time: `price` refuses such ops by name.
+        return ints(np.minimum(np.ceil(graph.flops[:, None] * 1e9 / (rates[which] * self.efficiency)), 2.0 * MOST_NS))
 
 
 def price(
@@ -50,6 +51,8 @@ def price(
     if objective not in OBJECTIVES:
         raise InvalidSetting(f"objective '{objective}' is unknown", "", f"use one of {', '.join(OBJECTIVES)}")
     if memory_limit is not None:
+        if isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 1:
+            raise InvalidSetting(f"a memory limit of {memory_limit!r} bytes", "", "give a whole number of at least 1")
         cluster = cluster.with_memory(memory_limit)
     folded, source_ops, read_bytes = fold(graph)
     if not folded.num_ops:
@@ -64,6 +67,7 @@ def price(
     traffic = ints(np.where(free.any(axis=1), folded.bytes_moved, 0))
     op_ns = time_of(compute, traffic, fixed, bandwidth, launch).copy()
     op_ns[given == CANNOT] = CANNOT
+    _check_times(folded, op_ns)
     send_class, send_ns = _sends(folded, cluster)
     return Problem(
         graph=folded,
@@ -109,6 +113,15 @@ def _given(graph: Graph, cluster: Cluster) -> Ints:
     return ints(table)
 
 
+def _check_times(graph: Graph, op_ns: Ints) -> None:
+    """Refuses times whose sums would leave the range of whole numbers."""
+    longest = op_ns.max(axis=1)
+    if longest.max() > MOST_NS or longest.sum(dtype=np.float64) > MOST_TOTAL:
+        op = int(longest.argmax())
+        what = f"op '{graph.op_name[op]}' would take {longest[op] / 86400e9:.0f} days"
+        raise InvalidGraph(what, graph.name, "check its flops and bytes, and the rates of the cluster")
+
+
 def send_time_ns(link: Link, nbytes: int) -> int:
     """Latency + bytes ÷ bandwidth, rounded up (rule 4)."""
     if link.bytes_per_s is None:
@@ -126,4 +139,7 @@ def _sends(graph: Graph, cluster: Cluster) -> tuple[Ints, Ints]:
         send_class[pair] = column[link]
     sizes, where = np.unique(graph.nbytes, return_inverse=True)
     table = [[send_time_ns(link, int(size)) for link in kinds] for size in sizes]
+    if max((time for row in table for time in row), default=0) > MOST_NS:
+        what = f"sending {sizes.max()} bytes would take more than {MOST_NS // 86400_000_000_000} days"
+        raise InvalidCluster(what, cluster.name, "check the bytes_per_s and latency_ns of its links")
     return ints(send_class), ints(np.array(table, np.int64).reshape(len(sizes), len(kinds))[where])

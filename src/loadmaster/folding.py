@@ -7,14 +7,15 @@ from dataclasses import replace
 import numpy as np
 
 from loadmaster.columns import Ints, ints, ragged
-from loadmaster.graph import ACTIVATION, OUTPUT, Graph
+from loadmaster.graph import ACTIVATION, INPUT, OUTPUT, Graph
 
 
 def fold(graph: Graph) -> tuple[Graph, Ints, Ints]:
     """(folded graph, its ops' indices in the given one, bytes read per read of the folded one).
 
     What remains: ops that cost something, tensors that own memory, and outputs written in place, whose
-    `alias_of` is the tensor they overwrite. A tensor written in place has the bytes of its owner: that is what a send costs.
+    `alias_of` is the tensor they overwrite. A tensor written in place has the bytes of its owner: that is what a
+    send costs.
     """
     base = _bases(graph)
     keep_tensor = base == np.arange(graph.num_tensors)
@@ -26,7 +27,7 @@ def fold(graph: Graph) -> tuple[Graph, Ints, Ints]:
     read_start, read_tensors = ragged(reads)
     afters = [_after_of(graph, int(op), base, barrier, op_index) for op in ops]
     after_start, after = ragged(afters)
-    make_start, makes = ragged([tensor_index[t] for t in graph.makes_of(int(op))] for op in ops)
+    make_start, makes = ragged([tensor_index[t] for t in graph.makes_of(int(op)) if keep_tensor[t]] for op in ops)
     kept = np.flatnonzero(keep_tensor)
     alias = np.where(graph.alias_of[kept] >= 0, base[graph.alias_of[kept]], -1)
     folded = replace(
@@ -61,7 +62,9 @@ def fold(graph: Graph) -> tuple[Graph, Ints, Ints]:
 def _bases(graph: Graph) -> Ints:
     """[tensors] the nearest tensor down its chain of aliases that a view did not make."""
     made_by_view = (graph.producer < 0) | graph.is_view[graph.producer]
-    step = np.where((graph.alias_of >= 0) & made_by_view, graph.alias_of, np.arange(graph.num_tensors))
+    made_with_base = (graph.producer >= 0) & (graph.producer[graph.alias_of] == graph.producer)
+    shown = (graph.alias_of >= 0) & (made_by_view | made_with_base)
+    step = np.where(shown, graph.alias_of, np.arange(graph.num_tensors))
     while not np.array_equal(further := step[step], step):
         step = further
     return ints(step)
@@ -115,7 +118,7 @@ def _reads(graph: Graph, base: Ints, ops: Ints) -> tuple[list[list[int]], list[l
             of[int(base[tensor])] = of.get(int(base[tensor]), 0) + int(size[tensor])
         for tensor in graph.makes_of(op).tolist():
             under = int(base[graph.alias_of[tensor]]) if graph.alias_of[tensor] >= 0 else -1
-            if under >= 0 and graph.producer[under] >= 0:
+            if under >= 0 and graph.producer[under] not in (-1, op):
                 of.setdefault(under, 0)  # what is overwritten must be there
         reads.append(list(of))
         sizes.append(list(of.values()))
@@ -123,9 +126,10 @@ def _reads(graph: Graph, base: Ints, ops: Ints) -> tuple[list[list[int]], list[l
 
 
 def _roles(graph: Graph, base: Ints) -> Ints:
-    """A base is an output if any view of it is."""
+    """A base lives to the end if any view of it does, as an output or as the new value of a weight or state."""
     role = graph.role.copy()
-    shown = base[(graph.role == OUTPUT)]
+    lasting = (graph.role != ACTIVATION) & (graph.role != INPUT)
+    shown = base[lasting]
     role[shown[role[shown] == ACTIVATION]] = OUTPUT
     return ints(role)
 

@@ -178,6 +178,8 @@ class GraphBuilder:
             raise InvalidGraph(
                 f"tensor '{label}' has unknown role '{role}'", self.name, f"use one of {', '.join(ROLES)}"
             )
+        if alias_of is not None and alias_of < 0:
+            raise InvalidGraph(f"tensor '{label}' is an alias of {alias_of}", self.name, "give the index of a tensor")
         self._names.append(label)
         self._nbytes.append(whole(nbytes, MOST_BYTES, f"bytes of tensor '{label}'", self.name))
         self._role.append(ROLES.index(role))
@@ -294,11 +296,12 @@ class GraphBuilder:
     def _check_alias(self, tensor: int, seen: bytearray) -> None:
         chain: list[int] = []
         here = tensor
-        while here >= 0 and not seen[here]:
-            if not here < len(self._alias):
-                raise InvalidGraph(
-                    f"tensor '{self._names[chain[-1]]}' is an alias of {here}, which does not exist", self.name, ""
-                )
+        while here >= 0:
+            if here >= len(self._alias):
+                what = f"tensor '{self._names[chain[-1]]}' is an alias of {here}, which does not exist"
+                raise InvalidGraph(what, self.name, "declare it")
+            if seen[here]:
+                break
             if here in chain[-64:] or len(chain) > len(self._alias):
                 names = " -> ".join(self._names[link] for link in (*chain[-4:], here))
                 raise InvalidGraph(f"aliases run in a circle: {names}", self.name, "one of them must own its memory")
@@ -319,9 +322,13 @@ class GraphBuilder:
 
     def _sort(self, producer: list[int], after: list[list[int]]) -> list[int]:
         waits = [
-            {producer[t] for t in op.inputs if producer[t] >= 0} | set(late)
-            for op, late in zip(self._ops, after, strict=True)
+            {self._real_producer(t, producer) for t in op.inputs}
+            | ({self._real_producer(self._alias[t], producer) for t in op.outputs if self._alias[t] >= 0} - {index})
+            | set(late)
+            for index, (op, late) in enumerate(zip(self._ops, after, strict=True))
         ]
+        for before in waits:
+            before.discard(-1)
         if all(max(before, default=-1) < index for index, before in enumerate(waits)):
             return list(range(len(self._ops)))
         followers: list[list[int]] = [[] for _ in waits]
@@ -343,6 +350,12 @@ class GraphBuilder:
                 f"ops wait for each other: {self._circle(waits, left)}", self.name, "a graph has no cycles"
             )
         return order
+
+    def _real_producer(self, tensor: int, producer: list[int]) -> int:
+        """The op to wait for before the tensor may be read or overwritten: an alias that no op makes is its base."""
+        while producer[tensor] < 0 and self._alias[tensor] >= 0:
+            tensor = self._alias[tensor]
+        return producer[tensor]
 
     def _circle(self, waits: list[set[int]], left: list[int]) -> str:
         here = next(index for index, count in enumerate(left) if count)

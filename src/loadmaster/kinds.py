@@ -27,7 +27,8 @@ _OPAQUE = re.compile(
 
 @lru_cache(maxsize=4096)
 def work_of(kind: str) -> str:
-    """HEAVY, ELEMENTWISE, REDUCTION or OPAQUE. Unknown ops count as elementwise only if torch or ONNX names are plain."""
+    """HEAVY, ELEMENTWISE, REDUCTION or OPAQUE. Unknown ops count as elementwise only if torch or ONNX names are
+    plain."""
     name = kind.lower()
     if name.startswith("optim."):
         return OPAQUE

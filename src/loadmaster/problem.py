@@ -90,8 +90,12 @@ class Problem:
 
 def time_of(compute_ns: Ints, traffic_bytes: Ints, fixed_ns: Ints, bytes_per_s: Ints, launch_ns: Ints) -> Ints:
     """[ops, devices] time of ops or kernels by the roofline rule, launch included."""
-    # float64 division rounds the same way on every machine, so the whole nanoseconds are the same too
-    traffic_ns = np.ceil(traffic_bytes[:, None] * 1e9 / bytes_per_s[None, :]).astype(np.int64)
+    rate = bytes_per_s[None, :]
+    traffic_ns = np.ceil(traffic_bytes[:, None] * 1e9 / rate).astype(np.int64)
+    # Above 2^53 the product is not exact and may be a nanosecond off. What is left over is small and exact even though
+    # the two products wrap around.
+    left = traffic_bytes[:, None] * 10**9 - traffic_ns * rate
+    traffic_ns += (left > 0).astype(np.int64) - (left <= -rate)
     return ints(np.maximum(launch_ns[None, :] + np.maximum(compute_ns, traffic_ns) + fixed_ns, 0))
 
 
@@ -108,13 +112,22 @@ def fuse(problem: Problem, kernel: Ints) -> Problem:
     start, before = _dependencies(graph, member_of, len(heads))
     order = topological_order(start, before, np.arange(len(heads)))
     if len(order) < len(heads):
-        stuck = int(heads[np.setdiff1d(np.arange(len(heads)), order)[0]])
+        stuck = int(heads[_on_a_cycle(start, before, np.setdiff1d(np.arange(len(heads)), order))])
         members = [graph.op_name[op] for op in np.flatnonzero(kernel == stuck)[:4]]
         what = f"the kernel of {', '.join(repr(name) for name in members)} would wait for itself"
         raise InvalidPlan(what, f"kernel {stuck}", "fuse only ops with no path that leaves the kernel and comes back")
     rank_of = np.empty(len(heads), np.int64)
     rank_of[order] = np.arange(len(heads))
     return _contract(problem, heads[order], rank_of[member_of])
+
+
+def _on_a_cycle(start: Ints, before: Ints, stuck: Ints) -> int:
+    """A kernel that waits for itself, of several fused ones on the way the lowest; not one that only waits for it."""
+    left, seen, here = set(stuck.tolist()), [], int(stuck[0])
+    while here not in seen:
+        seen.append(here)
+        here = next(int(b) for b in before[start[here] : start[here + 1]] if int(b) in left)
+    return min(seen[seen.index(here) :])
 
 
 def _dependencies(graph: Graph, member_of: Ints, count: int) -> tuple[Ints, Ints]:

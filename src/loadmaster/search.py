@@ -187,7 +187,8 @@ class Search:
         self._tell()
 
     def part(self, share: float = 1.0, problem: Problem | None = None, *, simulations: int | None = None) -> Search:
-        """A search with that share of what is left, counted together with this one, on this problem or a coarser one."""
+        """A search with that share of what is left, counted together with this one, on this problem or a coarser
+        one."""
         seconds = None if self.counts_simulations else max(1e-3, self.seconds_left * share)
         some = None if self._last_simulation == float("inf") else max(1, int(self.room * share))
         if simulations is not None:

@@ -4,7 +4,8 @@ The rules, which every method is judged by:
 
  1. Time is whole nanoseconds, size whole bytes.
  2. A device runs one kernel at a time and never stops in the middle. A kernel takes its time there, launch included.
- 3. An op is ready when every tensor it reads is on its device and every op of its `after` has ended. A free device takes
+ 3. An op is ready when every tensor it reads is on its device and every op of its `after` has ended. A free device
+     takes
     the ready op of lowest rank, ties by op index, and never idles while it has one.
  4. A tensor is sent at most once to each other device that reads it, once made and its channel free. A transfer takes
     latency + bytes ÷ bandwidth, rounded up. Waiting sends of a channel go by `send_rank`, else by the lowest rank among
@@ -35,6 +36,7 @@ import os
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -43,6 +45,7 @@ from numpy.typing import NDArray
 
 from loadmaster import _kernel
 from loadmaster.columns import Ints, ints
+from loadmaster.errors import InvalidPlan
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem, fuse, inner_tensors
 
@@ -119,6 +122,7 @@ def coarse(problem: Problem, kernel: Ints) -> Problem:
 
 def simulate(problem: Problem, plan: Plan) -> Timeline:
     """Runs one step under the plan. The plan is taken to be valid: see `check`."""
+    _check_places(problem, plan.device)
     if not plan.fuses:
         return _record(problem, plan.device, plan.rank, plan.send_rank)
     small = coarse(problem, plan.kernel)
@@ -131,6 +135,16 @@ def simulate(problem: Problem, plan: Plan) -> Timeline:
         turn=ints(line.turn[lift.kernel_of]),
         send_tensor=ints(lift.tensors[line.send_tensor]),
     )
+
+
+def _check_places(problem: Problem, device: NDArray[np.integer]) -> None:
+    """The compiled loop trusts these: an entry off the cluster would read and write outside its arrays."""
+    if device.shape[-1:] != (problem.num_ops,) or (
+        device.size and not 0 <= device.min() <= device.max() < problem.num_devices
+    ):
+        what = f"a placement of {device.shape[-1]} ops on devices {device.min()} to {device.max()}"
+        fix = f"place {problem.num_ops} ops on devices 0 to {problem.num_devices - 1}; `check` says which is wrong"
+        raise InvalidPlan(what, f"'{problem.graph.name}' on '{problem.cluster.name}'", fix)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,6 +233,7 @@ def simulate_many(
 
     A candidate that passes `most_ns`, or `most_bytes` on a device, is stopped and its step is -1.
     """
+    _check_places(problem, device)
     ranks = np.arange(problem.num_ops)[None] if rank is None else np.atleast_2d(rank)
     if kernel is not None and (kernel != np.arange(problem.num_ops)).any():
         small = coarse(problem, ints(kernel))
@@ -253,12 +268,13 @@ def spread(part: object, count: int, workers: int | None = None) -> None:
     if not _pool:
         _pool.append(ThreadPoolExecutor(os.cpu_count() or 1))
     edges = [count * i // threads for i in range(threads + 1)]
-    for job in [_pool[0].submit(part, low, high) for low, high in zip(edges, edges[1:], strict=False)]:
+    for job in [_pool[0].submit(part, low, high) for low, high in pairwise(edges)]:
         job.result()
 
 
 def first_come(problem: Problem, device: Ints, kernel: Ints | None = None) -> Plan:
-    """The plan in which every device takes ready ops, and every channel sends, in the order they came: a framework's ready queue."""
+    """The plan in which every device takes ready ops, and every channel sends, in the order they came: a framework's
+    ready queue."""
     plan = Plan.of(problem, device, kernel=kernel)
     small = coarse(problem, plan.kernel) if plan.fuses else problem
     lift = Lift.of(problem, small, plan.kernel)

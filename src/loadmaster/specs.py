@@ -13,7 +13,8 @@ from loadmaster.errors import InvalidSetting, UnknownName
 
 
 def make_optimizer(spec: str) -> Any:
-    """The optimizer of a spec: a name of the catalog, then settings. Nested ones go in brackets: best-of:of=[heft,etf]."""
+    """The optimizer of a spec: a name of the catalog, then settings. Nested ones go in brackets:
+    best-of:of=[heft,etf]."""
     name, _, settings = spec.strip().partition(":")
     known = catalog.optimizers()
     if name not in known:

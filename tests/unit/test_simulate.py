@@ -10,7 +10,7 @@ import pytest
 from loadmaster.cluster import Link
 from loadmaster.columns import ints
 from loadmaster.cost import price
-from loadmaster.errors import InvalidCluster
+from loadmaster.errors import InvalidCluster, InvalidPlan
 from loadmaster.graph import GraphBuilder
 from loadmaster.plan import Plan
 from loadmaster.simulate import Timeline, settle, simulate, simulate_many
@@ -272,3 +272,13 @@ def test_settle_gives_ranks_in_order_of_dispatch() -> None:
     settled = settle(problem, plan, line)
     assert settled.rank.tolist() == [0, 1, 2, 3]
     assert settled.send_rank is not None and settled.send_rank.tolist() == [[-1, 0], [-1, -1], [1, -1], [-1, -1]]
+
+
+@pytest.mark.parametrize("device", [[0, 0, 2, 0], [0, -1, 0, 0], [0, 0, 0], [0] * 5])
+def test_a_placement_off_the_cluster_is_refused_not_run(device: list[int]) -> None:
+    # The compiled loop would read and write outside its arrays.
+    problem = price(diamond(), pair())
+    with pytest.raises(InvalidPlan):
+        simulate(problem, Plan.of(problem, device))
+    with pytest.raises(InvalidPlan):
+        simulate_many(problem, np.array([device]))

@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
     raise MissingExtra.of("onnx", "onnx", "reading an ONNX model") from error
 
 from loadmaster.importers.onnx_flops import is_counted
-from loadmaster.importers.onnx_shapes import Known, Scope, bind_dims, has_broken_text, inferred, known_of, lean
+from loadmaster.importers.onnx_shapes import Known, Scope, bind_dims, has_broken_text, inlined, known_of, lean
 from loadmaster.importers.onnx_walk import Call, kind_of, label_of, scope_of, source_of, walk
 
 
@@ -54,16 +54,15 @@ def _import(model: onnx.ModelProto, dims: Mapping[str, int], name: str) -> Graph
         raise ImportFailed("the model has no ops", name, "is it an ONNX model, and was it exported whole?")
     if has_broken_text(model.graph):
         raise UnreadableFile("some of its names are not valid UTF-8", name, "is the file damaged? export it again")
-    small = lean(model)
+    small = inlined(lean(model), name)
     bind_dims(small, dims, name)
-    graph = inferred(small)
-    scope = Scope(graph.graph, graph.opset_import)
-    for value in graph.graph.input:
+    scope = Scope(small.graph, small.opset_import)
+    for value in small.graph.input:
         known = known_of(value.type)
         if known and value.name not in scope.known:
             scope.known[value.name] = known
-    calls = walk(graph.graph, scope, dims, name)
-    return _Writer(name, scope, graph.graph).write(calls)
+    calls = walk(small.graph, scope, dims, name)
+    return _Writer(name, scope, small.graph).write(calls)
 
 
 class _Writer:

@@ -169,19 +169,17 @@ def fault_of(node: NodeProto, opsets: Sequence[onnx.OperatorSetIdProto]) -> str:
     return ""
 
 
-def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with functions inlined and the shapes that onnx itself can infer."""
-    try:
-        if model.functions:
-            import onnx.inliner
-
-            model = onnx.inliner.inline_local_functions(model)
-        if any(fault_of(node, model.opset_import) for node in model.graph.node):
-            return model
-        # Without data_prop, which lists every element of a vector; shapes that are computed are followed op by op.
-        return shape_inference.infer_shapes(model)
-    except Exception:  # then sizes are inferred op by op, and the error names the op
+def inlined(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """The model with its own functions written out where they are called."""
+    if not model.functions:
         return model
+    import onnx.inliner
+
+    try:
+        return onnx.inliner.inline_local_functions(model)
+    except Exception as error:
+        what = f"its functions cannot be written out: {error}"
+        raise ImportFailed(what, name, "check the model with onnx.checker.check_model") from None
 
 
 class Scope:
@@ -197,10 +195,7 @@ class Scope:
         self.version = {opset.domain or "ai.onnx": opset.version for opset in opsets}
         values = (*graph.value_info, *graph.output)
         self.declared = {value.name: known for value in values if (known := known_of(value.type))}
-        # Constants are computed only where a size depends on one: it is slow.
         self.wanted = {name for node in graph.node for name in reads_of(node)} | {value.name for value in graph.output}
-        made = {name for node in graph.node for name in node.output}
-        self.computes = not (self.wanted & made) <= self.declared.keys() or any(bodies_of(node) for node in graph.node)
         for weight in graph.initializer:
             if not _is_type(weight.data_type) or min(weight.dims, default=0) < 0:
                 what = f"weight '{weight.name}' has the type {weight.data_type} and the shape {list(weight.dims)}"
@@ -239,7 +234,7 @@ class Scope:
         """Outputs by name, as far as they are known: declared, computed, or inferred from the inputs."""
         names = [name for name in node.output if name]
         found = {name: self.declared[name] for name in names if name in self.declared}
-        for name, value in (self._evaluate(node) if self.computes else {}).items():
+        for name, value in self._evaluate(node).items():
             self.value[name] = value
             found[name] = Known(helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         if len(found) < len(names):
@@ -247,7 +242,7 @@ class Scope:
         return found
 
     def _ask_schema(self, node: NodeProto) -> dict[str, Known]:
-        if fault_of(node, self.opsets):
+        if fault_of(node, self.opsets) or (node.op_type == "Einsum" and not self._fits_equation(node)):
             return {}
         domain = node.domain if node.domain != "ai.onnx" else ""
         kinds = {
@@ -263,24 +258,32 @@ class Scope:
             return {}
         return {name: known for name, kind in outputs.items() if (known := known_of(kind))}
 
+    def _fits_equation(self, node: NodeProto) -> bool:
+        """Whether the terms of an Einsum have the ranks of its operands; onnx loops forever on some that have not."""
+        terms = attributes(node)["equation"].replace(b" ", b"").partition(b"->")[0].split(b",")
+        ranks = [len(self.known[name].shape) for name in node.input]
+        letters = [len(term.replace(b"...", b"")) for term in terms]
+        dots = [b"..." in term for term in terms]
+        fits = (rank >= count if open_ended else rank == count for rank, count, open_ended in zip(ranks, letters, dots))
+        return len(ranks) == len(terms) and all(fits)
+
     def _evaluate(self, node: NodeProto) -> dict[str, Array]:
         """Results of an op whose operands are small constants, or a shape; empty when they are not."""
-        inputs = [name for name in node.input if name]
-        if fault_of(node, self.opsets):
+        if not self.is_constant(node) or fault_of(node, self.opsets):
             return {}
-        if node.op_type in ("Shape", "Size") and inputs[0] in self.known:
+        inputs = [name for name in node.input if name]
+        if node.op_type in ("Shape", "Size"):
             return {node.output[0]: _shape_value(node, self.known[inputs[0]])}
-        small = self.is_constant(node) and all(name in self.value for name in inputs)
-        if not small or node.domain not in ("", "ai.onnx") or self._is_large(node):
+        known = all(name in self.value for name in inputs) and node.domain in ("", "ai.onnx")
+        if not known or not all(map(_is_small, self._ask_schema(node).values() or [None])):
             return {}
         return _run(node, {name: self.value[name] for name in inputs}, self.opsets)
 
-    def _is_large(self, node: NodeProto) -> bool:
-        """A small constant may ask for a large result, as ConstantOfShape does."""
-        if node.op_type == "Constant":
-            return any(math.prod(a.t.dims) > SMALL for a in node.attribute if a.HasField("t"))
-        sizes = [known.elements for name, known in self._ask_schema(node).items()]
-        return not sizes or max(sizes) > SMALL
+
+def _is_small(known: Known | None) -> bool:
+    """Whether it may be a shape, a list of axes or a number of rounds; computing every small weight would be slow."""
+    whole = known is not None and ("int" in known.dtype or known.dtype == "bool")
+    return known is not None and known.elements <= (SMALL if whole else 16)
 
 
 # Random or stateful, or kept by runtimes as they are: weights stay packed until they are used.

@@ -22,7 +22,7 @@ from loadmaster.importers.torch_flops import OPTIMIZER_FLOPS_PER_ELEMENT, flops_
 from loadmaster.importers.torch_mutation import GIVEN, landings, maker_of, storage_of, tensors_in, written_by
 from loadmaster.importers.torch_origin import origin_of
 from loadmaster.importers.torch_step import Trace
-from loadmaster.importers.torch_traffic import bytes_of, visible_bytes
+from loadmaster.importers.torch_traffic import bytes_of, unneeded, visible_bytes
 
 OPTIMIZER_STATE = {"adam": ("m", "v"), "sgd": ()}  # running means of the gradient and of its square
 
@@ -127,7 +127,7 @@ class _Writer:
         return name, "state" if node in self.written else "weight"
 
     def _add_op(self, node: fx.Node, op: OpOverload) -> None:
-        made = _Made(list(dict.fromkeys(map(self._index, node.all_input_nodes))))
+        made = _Made(list(dict.fromkeys(map(self._index, _operands(node, op)))))
         for given in written_by(node):
             self._overwrite(given, made)
         self.tensor[node] = self._results(node, node.meta.get("val"), None, made)
@@ -142,7 +142,7 @@ class _Writer:
             flops=0 if view else _flops(node, op, bool(made.overwrites)),
             scope=origin.scope,
             source=origin.source,
-            dtype=_rate_dtype(node),
+            dtype=_rate_dtype(node, op),
             bytes_moved=0 if view else _bytes_moved(node, op),
             colocate=made.overwrites[0] if made.overwrites else None,
             after=[name for name in made.after if name != node.name],
@@ -201,13 +201,22 @@ def dtype_name(value: Tensor) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
-def _values(node: fx.Node) -> list[Tensor]:
-    return [value for source in node.all_input_nodes for value in tensors_in(source.meta["val"])]
+def _operands(node: fx.Node, op: OpOverload) -> list[fx.Node]:
+    """What it reads, each once."""
+    dropped = unneeded(op, node.args)
+    if not dropped:
+        return node.all_input_nodes
+    kept = [argument for position, argument in enumerate(node.args) if position not in dropped]
+    return list(dict.fromkeys(argument for argument in kept if isinstance(argument, fx.Node)))
 
 
-def _rate_dtype(node: fx.Node) -> str:
+def _values(node: fx.Node, op: OpOverload) -> list[Tensor]:
+    return [value for source in _operands(node, op) for value in tensors_in(source.meta["val"])]
+
+
+def _rate_dtype(node: fx.Node, op: OpOverload) -> str:
     """What decides the speed of its arithmetic: its first floating-point operand, else its result."""
-    values, made = _values(node), tensors_in(node.meta.get("val"))
+    values, made = _values(node, op), tensors_in(node.meta.get("val"))
     return dtype_name(next((value for value in values if value.is_floating_point()), (made or values)[0]))
 
 
@@ -220,7 +229,7 @@ def _flops(node: fx.Node, op: OpOverload, overwrites: bool) -> int:
 def _bytes_moved(node: fx.Node, op: OpOverload) -> int:
     written = {storage_of(given.meta["val"]): given.meta["val"] for given in written_by(node)}
     made = [value for value in tensors_in(node.meta.get("val")) if storage_of(value) not in written]
-    return bytes_of(op, _values(node), [*written.values(), *made])
+    return bytes_of(op, _values(node, op), [*written.values(), *made])
 
 
 def _draws_nothing(node: fx.Node, op: OpOverload) -> bool:

@@ -1,6 +1,7 @@
 """Traces one step of a torch module (forward, or forward and backward) on fake tensors, which have no memory.
 
-The optimizer's update is not traced: `torch_graph` adds one op per weight, as a fused optimizer launches it.
+The optimizer's update is not traced: `torch_graph` adds one op per weight, as a fused optimizer launches it. The
+backward op of a convolution is traced as its two halves, as GPU libraries run it and as products are traced already.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from loadmaster.importers.torch_mutation import writes_only_given
 from loadmaster.importers.torch_origin import Origins, origin_of
 
 Inputs = tuple[Any, ...] | dict[str, Any]
+_convolution_backward = torch.ops.aten.convolution_backward.default
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,22 @@ def trace_step(module: nn.Module, inputs: Inputs, training: bool, origins: Origi
     # The Python dispatcher has the decompositions by which torch.compile traces: dropout is one op as on a GPU,
     # recurrent layers are unrolled unless oneDNN takes them, and batch norm says that it writes to its statistics.
     with mode, enable_python_dispatcher(), _without_onednn(), origins.watching(module):
-        traced = make_fx(step, _allow_non_fake_inputs=True)(*fakes)
+        halves = {_convolution_backward: _halves}
+        traced = make_fx(step, decomposition_table=halves, _allow_non_fake_inputs=True)(*fakes)
     _tidy(traced)
     if not writes_only_given(traced.graph):
         traced = _without_writes(traced, fakes, mode, origins)
     return step.finish(traced)
+
+
+def _halves(*args: Any) -> Any:
+    """The gradient of a convolution's input, for which earlier layers wait, apart from those of its weight and bias,
+    for which only the update does. NotImplemented leaves the op whole."""
+    *operands, (of_input, of_weight, of_bias) = args
+    if not (of_input and of_weight):
+        return NotImplemented
+    gradient, _, _ = _convolution_backward(*operands, [True, False, False])
+    return gradient, *_convolution_backward(*operands, [False, True, of_bias])[1:]
 
 
 @contextmanager

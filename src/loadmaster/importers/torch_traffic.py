@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 from torch._ops import OpOverload
@@ -55,6 +56,18 @@ def bytes_of(op: OpOverload, read: Sequence[Tensor], written: Sequence[Tensor]) 
     if name in _FETCHES:
         sizes[0] = min(sizes[0], _fetched(name, read, written))
     return sum(sizes) + out
+
+
+def unneeded(op: OpOverload, args: Sequence[Any]) -> set[int]:
+    """Positions of the tensors whose values this call does not depend on, so that nobody need keep or send them.
+
+    By its mask, the backward op of a convolution needs the input's values for the weight's gradient alone, and the
+    weight's for the input's alone.
+    """
+    if plain_name(op) != "convolution_backward":
+        return set()
+    of_input, of_weight = args[-1][:2]
+    return {position for position, needed in ((1, of_weight), (2, of_input)) if not needed}
 
 
 def _fetched(name: str, read: Sequence[Tensor], written: Sequence[Tensor]) -> int:

@@ -7,14 +7,8 @@ import numpy as np
 from numba import njit
 
 from loadmaster._kernel import MADE, UPDATED
-from loadmaster._order import topological_order
 
 FAR = np.iinfo(np.int64).max // 4
-
-
-def by_priority(start, before, key):
-    """Ops in topological order, lowest key first among the ready."""
-    return topological_order(start, before, key)
 
 
 @njit(cache=True, nogil=True)

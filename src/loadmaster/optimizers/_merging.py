@@ -61,7 +61,8 @@ def merge(start, before, producers, consumers, heavy, able, most_members, sole_r
 
 @njit(inline="always")
 def _blocked(follow_start, follow, parent, ring, top, a, b, stamp, stack, mark, sole_reader):
-    """Whether a way leads from kernel a out and back into kernel b; with sole_reader, whether anything but b follows a."""
+    """Whether a way leads from kernel a out and back into kernel b; with sole_reader, whether anything but b follows
+    a."""
     size, visits, limit = 0, 0, top[b]
     stamp[a] = mark
     op = a

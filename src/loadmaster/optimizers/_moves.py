@@ -100,7 +100,8 @@ def _neighbour(read_start, reads, producer, make_start, makes, reader_start, rea
 def walk(layout, ground, chain, weights, steps, heat, follow):
     """Takes `steps` moves from where the chain stands, at a heat that is a share of the value.
 
-    `follow`: the chance that ranks are set anew to the critical path after a change of placement. Arrays are taken out of
+    `follow`: the chance that ranks are set anew to the critical path after a change of placement. Arrays are taken
+    out of
     their tuples once, as in the simulator's loop.
     """
     devices, op_ns = layout.devices, layout.op_ns

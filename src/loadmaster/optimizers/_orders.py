@@ -12,7 +12,8 @@ from loadmaster.optimizers._moves import _below, _unit
 
 
 class Flow(NamedTuple):
-    """What comes alive and what ends with each op, on one device. Only made tensors; in-place outputs are folded into their base."""
+    """What comes alive and what ends with each op, on one device. Only made tensors; in-place outputs are folded
+    into their base."""
 
     read_start: np.ndarray  # made tensors each op reads or keeps in use
     reads: np.ndarray

@@ -20,7 +20,8 @@ TOTAL_WEIGHT = 10**8  # what weights are scaled to: METIS counts in 32 bits
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Units: ops, colocation groups in one. Nets: tensors, each with its maker or updater first and then its readers."""
+    """Units: ops, colocation groups in one. Nets: tensors, each with its maker or updater first and then its
+    readers."""
 
     unit: Ints  # [ops]
     weight: Ints  # [units] at least 1
@@ -135,7 +136,8 @@ def _speeds(problem: Problem) -> Floats:
 
 
 def _nets(problem: Problem, unit: Ints) -> tuple[Ints, Ints, Floats]:
-    """Made tensors with their readers; weights that are updated, with theirs (rule 7). Others are free to be anywhere."""
+    """Made tensors with their readers; weights that are updated, with theirs (rule 7). Others are free to be
+    anywhere."""
     graph = problem.graph
     count = int(unit.max()) + 1
     maker = np.where(graph.producer >= 0, graph.producer, problem.updater)

@@ -39,7 +39,8 @@ EPOCH = 192  # simulations of the first epoch; each later one has half as many a
 
 @dataclass(frozen=True)
 class Auto:
-    """The portfolio. What it does with N simulations is the beginning of what it does with more, so more is never worse.
+    """The portfolio. What it does with N simulations is the beginning of what it does with more, so more is never
+    worse.
 
     One-shot plans and each of them under the usual orders; then epochs of annealing, the first ones from several good
     starts, the later and longer ones from the best plan so far.
@@ -78,7 +79,7 @@ class Auto:
 
 def one_shots(search: Search) -> list[tuple[Score, Plan]]:
     """Scored plans of every one-shot method under every order, best placements of each kept apart."""
-    problem, scored = search.problem, []
+    problem, scored = search.problem, list[tuple[Score, Plan]]()
     for plan in _placements(search):
         if scored and search.spent:
             break

@@ -21,7 +21,8 @@ MOST_MEMBERS = 64  # ops in one kernel; generated code gets slow to compile beyo
 
 @dataclass(frozen=True)
 class GreedyFusion:
-    """The default rule of graph compilers: a producer joins its consumer when nobody else reads it; then `inner` plans the kernels.
+    """The default rule of graph compilers: a producer joins its consumer when nobody else reads it; then `inner`
+    plans the kernels.
 
     In the manner of XLA's instruction fusion (consumers visited last to first), without duplicating producers.
     """
@@ -86,7 +87,8 @@ def heavy(problem: Problem) -> Bools:
 
 
 def merge(problem: Problem, producers: Ints, consumers: Ints, *, sole_reader: bool) -> Ints:
-    """[ops] kernels after trying the merges in order; each only if the kernel stays convex, small, and has one heavy op."""
+    """[ops] kernels after trying the merges in order; each only if the kernel stays convex, small, and has one heavy
+    op."""
     start, before = problem.graph.dependencies
     kernel = _merging.merge(
         start,

@@ -143,7 +143,7 @@ def evolve(
         search.count(high - low)
         return high - low
 
-    done = generation(0, size, size, _genes.STOPPED)
+    done = generation(0, size, size, int(_genes.STOPPED))
     if first is not None and done < settings.evaluations and not search.spent:
         new[done - 1] = genes_of(search.problem, decoder, first)
         search.score(first)

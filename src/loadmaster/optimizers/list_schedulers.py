@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadmaster._order import topological_order
 from loadmaster.columns import Ints, ints
 from loadmaster.optimizers import _lists
 from loadmaster.optimizers.simple import allowed
@@ -35,7 +36,8 @@ class Heft:
 
 @dataclass(frozen=True)
 class Cpop:
-    """Critical path on a processor (Topcuoglu, Hariri and Wu, 2002): the critical path on one device, the rest as in HEFT."""
+    """Critical path on a processor (Topcuoglu, Hariri and Wu, 2002): the critical path on one device, the rest as in
+    HEFT."""
 
     contention: bool = True
     memory: bool = False
@@ -49,7 +51,7 @@ class Cpop:
         fixed = no_device(problem).copy()
         total = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 100, problem.op_ns)[on_path].sum(axis=0)
         fixed[on_path] = total.argmin()
-        order = _lists.by_priority(*problem.graph.dependencies, ints(-through))
+        order = ints(topological_order(*problem.graph.dependencies, ints(-through)))
         return _in_order(problem, order, ints(fixed), self.contention, self.memory)
 
 
@@ -57,8 +59,10 @@ class Cpop:
 class Etf:
     """Earliest time first (Hwang, Chow, Anger and Lee, 1989): of all ready ops, the one that can start soonest.
 
-    Ties by upward rank. Differs from the paper as Heft does. `favourite`: a device is kept for the child with the largest
-    transfer of the op that just ran there, in the manner of small-communication-times scheduling (Hanen and Munier, 1995).
+    Ties by upward rank. Differs from the paper as Heft does. `favourite`: a device is kept for the child with the
+    largest
+    transfer of the op that just ran there, in the manner of small-communication-times scheduling (Hanen and Munier,
+    1995).
     """
 
     contention: bool = True
@@ -143,28 +147,32 @@ def mean_sends(problem: Problem) -> Ints:
 def upward_rank(problem: Problem) -> Ints:
     """[ops] mean length of the longest way from the op's start to the end of the step, transfers included."""
     graph = problem.graph
-    return _lists.upward(
-        graph.read_start,
-        graph.reads,
-        graph.producer,
-        graph.after_start,
-        graph.after,
-        mean_times(problem),
-        mean_sends(problem),
+    return ints(
+        _lists.upward(
+            graph.read_start,
+            graph.reads,
+            graph.producer,
+            graph.after_start,
+            graph.after,
+            mean_times(problem),
+            mean_sends(problem),
+        )
     )
 
 
 def downward_rank(problem: Problem) -> Ints:
     """[ops] mean length of the longest way from the start of the step to the op's end."""
     graph = problem.graph
-    return _lists.downward(
-        graph.read_start,
-        graph.reads,
-        graph.producer,
-        graph.after_start,
-        graph.after,
-        mean_times(problem),
-        mean_sends(problem),
+    return ints(
+        _lists.downward(
+            graph.read_start,
+            graph.reads,
+            graph.producer,
+            graph.after_start,
+            graph.after,
+            mean_times(problem),
+            mean_sends(problem),
+        )
     )
 
 

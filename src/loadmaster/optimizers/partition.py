@@ -66,7 +66,8 @@ class Scotch:
 
 @dataclass(frozen=True)
 class Kahip:
-    """Partitioning of KaHIP (Sanders and Schulz, 2013). It knows equal parts only: unlike devices get several small ones."""
+    """Partitioning of KaHIP (Sanders and Schulz, 2013). It knows equal parts only: unlike devices get several small
+    ones."""
 
     order: Order = "best"
     imbalance: float = 0.03
@@ -298,7 +299,8 @@ def _mtkahypar_parts(parts: Parts, imbalance: float, seed: int) -> Ints:
 
 @lru_cache(maxsize=1)
 def _mtkahypar_session() -> Any:
-    """Its threads are started once per process. One thread and a deterministic preset give the same answer everywhere."""
+    """Its threads are started once per process. One thread and a deterministic preset give the same answer
+    everywhere."""
     return _library("mtkahypar").initialize(1, False)
 
 

@@ -7,17 +7,20 @@ from typing import Literal
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.columns import Bools, Ints, ints
 from loadmaster.plan import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Optimizer, Search
 from loadmaster.simulate import first_come
 from loadmaster.specs import make_optimizer
 
+DEFAULTS = ("one-device", "expert", "heft", "etf")
+
 
 @dataclass(frozen=True)
 class OneDevice:
-    """Everything on the device where it takes the least time, in program order; what cannot run there goes where it can."""
+    """Everything on the device where it takes the least time, in program order; what cannot run there goes where it
+    can."""
 
     def optimize(self, search: Search) -> Plan:
         problem = search.problem
@@ -70,9 +73,6 @@ class BestOf:
         return search.best
 
 
-DEFAULTS = ("one-device", "expert", "heft", "etf")
-
-
 @dataclass(frozen=True)
 class Ordered:
     """Another optimizer's placement under a fixed rule of order."""
@@ -102,9 +102,9 @@ def legal(problem: Problem, device: Ints) -> Ints:
     return ints(device)
 
 
-def allowed(problem: Problem) -> np.ndarray:
+def allowed(problem: Problem) -> Bools:
     """[ops, devices] where each op can run together with its whole colocation group."""
-    able = problem.op_ns != CANNOT
+    able: Bools = problem.op_ns != CANNOT
     if able.all():
         return able
     able = able.copy()

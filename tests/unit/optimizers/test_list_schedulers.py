@@ -1,4 +1,5 @@
-"""List schedulers against the worked example of the HEFT paper, and their behaviour under contention and memory limits."""
+"""List schedulers against the worked example of the HEFT paper, and their behaviour under contention and memory
+limits."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def test_upward_ranks_are_those_printed_in_the_paper() -> None:
 
 
 def length_without_contention(problem: Problem, plan: Plan) -> int:
-    """The schedule as the paper counts it: every processor in the order of ranks, every transfer on a wire of its own."""
+    """The schedule as the paper counts it: every processor in the order of ranks, every transfer on a wire of its
+    own."""
     graph, end, free = problem.graph, {}, dict.fromkeys(range(3), 0)
     for op in np.argsort(plan.rank).tolist():
         device = int(plan.device[op])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -20,7 +22,8 @@ from loadmaster.simulate import layout
 
 
 def ladder(layers: int, width: int = 1000) -> Graph:
-    """Forward ops f0 … fn, then backward ops bn … b0 that each read their forward op's output; weights updated in place.
+    """Forward ops f0 … fn, then backward ops bn … b0 that each read their forward op's output; weights updated in
+    place.
 
     x -> f0 -> f1 -> … -> fn
          |     |           |
@@ -73,7 +76,7 @@ def test_auto_never_gets_worse_with_more_simulations(objective: str) -> None:
     problem = problem_of(objective=objective)
     budgets = (1, 2, 5, 17, 60, 61, 150, 400, 401, 900)
     scores = [solve(problem, "auto", Budget(None, count), seed=3).score for count in budgets]
-    assert all(later <= earlier for earlier, later in zip(scores, scores[1:], strict=False))
+    assert all(later <= earlier for earlier, later in pairwise(scores))
 
 
 @pytest.mark.parametrize("objective", ["step-time", "peak-memory"])

@@ -24,7 +24,7 @@ def schedule_of(result: Result) -> Schedule:
 
 
 def training_like(ops: int, blocks: int = 12) -> Graph:
-    """Forward through blocks of modules, then backward through them, reading what forward kept; weights updated last."""
+    """Forward through blocks of modules, then backward, reading what forward kept; weights are updated last."""
     g = GraphBuilder(f"training-like {ops}")
     rng = np.random.default_rng(ops)
     forward = (ops - blocks) // 2
@@ -36,7 +36,14 @@ def training_like(ops: int, blocks: int = 12) -> Graph:
         scope = f"block.{block}.part.{at % 4}"
         out = g.tensor(int(rng.integers(1, 64)) << 12)
         skip = [kept[-7][0]] if len(kept) > 7 and at % 5 == 0 else []
-        g.op(f"f{at}", "matmul" if at % 3 == 0 else "relu", [last, *skip, weights[block]], [out], flops=10**7, scope=scope)
+        g.op(
+            f"f{at}",
+            "matmul" if at % 3 == 0 else "relu",
+            [last, *skip, weights[block]],
+            [out],
+            flops=10**7,
+            scope=scope,
+        )
         kept.append((out, scope, block))
         last = out
     last_of: dict[int, int] = {}
@@ -52,6 +59,6 @@ def training_like(ops: int, blocks: int = 12) -> Graph:
 
 
 def by_blocks(problem: Problem) -> Plan:
-    """Contiguous shares of the blocks, fused in pairs nowhere."""
+    """Contiguous shares of the blocks, nothing fused."""
     device = [int(scope.split(".")[1]) * problem.num_devices // 12 for scope in problem.graph.scope]
     return Plan.of(problem, device)

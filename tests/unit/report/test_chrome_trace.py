@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def check_rows(events: list[dict[str, Any]]) -> None:
     assert set(rows) <= named
     for spans in rows.values():
         spans.sort()
-        assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
 def check_arrows(events: list[dict[str, Any]]) -> None:
@@ -90,7 +91,11 @@ def test_worked_example(tmp_path: Path) -> None:
     events = traced(tiny(), tmp_path)
     ops = {e["name"]: (e["tid"], ns(e["ts"]), ns(e["dur"])) for e in events if e["ph"] == "X" and e["cat"] == "op"}
     assert ops == {"a": (0, 0, 10), "b": (0, 10, 20), "c": (1, 25, 30), "d": (0, 64, 10)}
-    sent = [(e["name"], e["args"]["bytes"], ns(e["ts"]), ns(e["dur"])) for e in events if e.get("cat") == "transfer" and e["ph"] == "X"]
+    sent = [
+        (e["name"], e["args"]["bytes"], ns(e["ts"]), ns(e["dur"]))
+        for e in events
+        if e.get("cat") == "transfer" and e["ph"] == "X"
+    ]
     assert sent == [("output of a", 100, 10, 15), ("output of c", 40, 55, 9)]
     # from a (0) over the wire (10) to c (25); from c (25) over the wire (55) to d (64)
     arrows = [(e["ph"], e["id"], ns(e["ts"])) for e in events if e["ph"] in "stf"]
@@ -105,11 +110,15 @@ def test_every_number_is_that_of_the_timeline(tmp_path: Path) -> None:
     events, line = traced(result, tmp_path), result.timeline
     heads = np.unique(result.plan.kernel)
     ops = sorted((ns(e["ts"]), ns(e["dur"]), e["tid"]) for e in events if e["ph"] == "X" and e["cat"] == "op")
-    assert ops == sorted(zip(line.start_ns[heads], line.end_ns[heads] - line.start_ns[heads], result.plan.device[heads], strict=True))
+    assert ops == sorted(
+        zip(line.start_ns[heads], line.end_ns[heads] - line.start_ns[heads], result.plan.device[heads], strict=True)
+    )
     sends = sorted((ns(e["ts"]), ns(e["dur"])) for e in events if e["ph"] == "X" and e["cat"] == "transfer")
     assert sends == sorted(zip(line.send_start_ns, line.send_end_ns - line.send_start_ns, strict=True))
     for device, name in enumerate(problem.cluster.device_names):
-        points = [(ns(e["ts"]), e["args"]["bytes"]) for e in events if e["ph"] == "C" and e["name"] == f"bytes on {name}"]
+        points = [
+            (ns(e["ts"]), e["args"]["bytes"]) for e in events if e["ph"] == "C" and e["name"] == f"bytes on {name}"
+        ]
         assert points == list(zip(*line.curve(device), strict=True))
     fused = [e for e in events if e.get("cat") == "op" and e["ph"] == "X" and "ops" in e["args"]]
     assert sum(e["args"]["ops_count"] for e in fused) == problem.num_ops - (len(heads) - len(fused))

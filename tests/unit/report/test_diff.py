@@ -59,7 +59,8 @@ def test_fusing_and_order_have_a_worth_of_their_own() -> None:
     before = Plan.of(problem, [0, 0, 0, 1], rank=[1, 2, 0, 3])
     after = Plan.of(problem, [0, 0, 0, 1], rank=[0, 1, 2, 3], kernel=[0, 0, 2, 3])
     found = diff(problem, before, after)
-    # long first: 100 + 20 + 6 to send + 50 = 176; a and b fused save a launch: 173; fused and first: 17 + 6 + 50, long ends at 117
+    # long first: 100 + 20 + 6 to send + 50 = 176; a and b fused save a launch: 173; fused and first: 17 + 6 + 50,
+    # long ends at 117
     assert [(change.kind, change.worth) for change in found.changes] == [("kernels fused", -3), ("order", -56)]
     assert (found.before.step_ns, found.after.step_ns) == (176, 117)
     back = diff(problem, after, before)

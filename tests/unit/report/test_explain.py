@@ -145,7 +145,9 @@ def test_changed_hardware_is_simulated_as_it_would_be_priced() -> None:
     assert with_memory(problem, 1.1).memory_bytes[0] == int(problem.memory_bytes[0] * 1.1)
 
 
-@pytest.mark.parametrize("preset", ["1xp100-pcie", "2xa100-nvlink", "3xv100-nvlink", "2xa100-nvlink+1xcpu", "placeto-2"])
+@pytest.mark.parametrize(
+    "preset", ["1xp100-pcie", "2xa100-nvlink", "3xv100-nvlink", "2xa100-nvlink+1xcpu", "placeto-2"]
+)
 def test_a_twin_of_every_device_gives_a_cluster(preset: str) -> None:
     problem = price(GRAPHS["ladder"](), preset)
     for device in range(problem.num_devices):
@@ -154,7 +156,10 @@ def test_a_twin_of_every_device_gives_a_cluster(preset: str) -> None:
         channel = twin.cluster.channel
         assert sorted(np.unique(channel[channel >= 0])) == list(range(channel.max() + 1))
         assert (channel[~np.eye(len(channel), dtype=bool)] >= 0).all()
-        assert simulate(twin, Plan.of(twin, [device] * 6)).step_ns == simulate(problem, Plan.of(problem, [device] * 6)).step_ns
+        assert (
+            simulate(twin, Plan.of(twin, [device] * 6)).step_ns
+            == simulate(problem, Plan.of(problem, [device] * 6)).step_ns
+        )
 
 
 def test_fusion_counts_bytes_and_launches() -> None:

@@ -1,4 +1,5 @@
-"""Counterfactuals equal what `simulate` says of the moved plan; groups cover all ops and never part a colocation group."""
+"""Counterfactuals equal what `simulate` says of the moved plan; groups cover all ops and never part a colocation
+group."""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ def test_groups_cover_every_op_once_and_keep_colocated_ops_together(data: Any) -
 
 
 def test_verdicts_by_hand() -> None:
-    # All of the chain on d0 takes 35. With a alone on d1, A (100 B) travels 15: 50. b alone: 15 + 10: 60. c alone: B travels 10: 45.
+    # All of the chain on d0 takes 35. With a alone on d1, A (100 B) travels 15: 50. b alone: 15 + 10: 60. c alone: B
+    # travels 10: 45.
     problem = price(GRAPHS["chain"](), pair())
     schedule = settled(problem, Plan.of(problem, [0, 0, 0]))
     rows = {row.group: row for row in decisions(schedule).rows}
@@ -148,5 +150,3 @@ def test_groups_of_a_scoped_graph_are_its_modules() -> None:
         "layer.2",
         "layer.3",
     ]
-
-

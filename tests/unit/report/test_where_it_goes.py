@@ -1,4 +1,5 @@
-"""Critical path, device times, wire loads and peaks: they add up exactly, on any plan, and are right by hand on tiny ones."""
+"""Critical path, device times, wire loads and peaks: they add up exactly, on any plan, and are right by hand on tiny
+ones."""
 
 from __future__ import annotations
 

@@ -1,0 +1,306 @@
+"""The report in a real browser: drawn, zoomed, searched, unfolded, and true to the timeline."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadmaster.cost import price
+from loadmaster.errors import LoadmasterError
+from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.plan import Plan
+from loadmaster.report.explain import explain, replayed
+from loadmaster.report.html import write_report
+from loadmaster.search import Budget, Result, solve
+from tests.unit.report.subjects import training_like
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the pages were not opened")
+
+SCRIPT_NAME = "<script>alert(1)</script>"
+
+
+@dataclass
+class Opened:
+    """A page that has finished drawing, with what it complained about."""
+
+    page: Any
+    result: Result
+    complaints: list[str] = field(default_factory=list)
+
+    def js(self, code: str) -> Any:
+        return self.page.evaluate(code)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as tools:
+        opened = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--headless"])
+        yield opened
+        opened.close()
+
+
+def from_zoo(name: str, instead: int) -> Graph:
+    """The shipped graph, or a made one of about that size while there is none."""
+    from loadmaster.importers import load
+
+    try:
+        return load(f"zoo:{name}")
+    except LoadmasterError:
+        return training_like(instead)
+
+
+def inception() -> Result:
+    return solve(price(from_zoo("inception-v3", 5_000), "2xp100-pcie"), "heft", Budget(None, 1))
+
+
+def gnmt() -> Result:
+    return solve(price(from_zoo("gnmt-8", 50_000), "8xp100-pcie"), "expert", Budget(None, 1))
+
+
+def odd() -> Result:
+    g = GraphBuilder("odd names")
+    x = g.tensor(100, name="<img src=x onerror=alert(2)>")
+    g.op(SCRIPT_NAME, "any", [], [x], time_ns=1_000, scope="<i>module</i>")
+    g.op("other", "any", [x], [g.tensor(8, "output")], time_ns=1_000)
+    problem = price(g.build(), "2xp100-pcie")
+    return replayed(problem, Plan.of(problem, [0, 1]))
+
+
+def open_page(browser: Any, result: Result, folder: Path, **settings: Any) -> Opened:
+    target = folder / "page.html"
+    write_report(target, result, explain(result, seconds=0.5))
+    page = browser.new_page(viewport={"width": 1280, "height": 900}, **settings)
+    opened = Opened(page, result)
+    page.on("console", lambda said: opened.complaints.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    page.on("dialog", lambda dialog: (opened.complaints.append("dialog: " + dialog.message), dialog.dismiss()))
+    page.on("request", lambda asked: None if asked.url.startswith("file:") else opened.complaints.append(asked.url))
+    page.goto(target.as_uri())
+    page.wait_for_function("window.loadmaster && window.loadmaster.ready", timeout=30_000)
+    page.wait_for_timeout(100)
+    return opened
+
+
+@pytest.fixture(scope="module", params=[(inception, 2.0), (gnmt, 6.0)], ids=["inception-v3", "gnmt-8"])
+def shown(request: Any, browser: Any, tmp_path_factory: Any) -> Iterator[tuple[Opened, float]]:
+    make, most_seconds = request.param
+    opened = open_page(browser, make(), tmp_path_factory.mktemp("page"))
+    yield opened, most_seconds
+    assert opened.complaints == []
+    opened.page.close()
+
+
+def colours_in(opened: Opened, canvas: str) -> int:
+    """How many different colours the canvas shows."""
+    return int(
+        opened.js(
+            f"""() => {{ const canvas = document.getElementById("{canvas}");
+            const dots = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data, seen = new Set();
+            for (let i = 0; i < dots.length; i += 4 * 7)
+              if (dots[i + 3]) seen.add(dots[i] * 65536 + dots[i + 1] * 256 + dots[i + 2]);
+            return seen.size; }}"""
+        )
+    )
+
+
+def test_painted_in_time_and_drawn(shown: tuple[Opened, float]) -> None:
+    opened, most_seconds = shown
+    painted_ms = opened.js("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    assert painted_ms < most_seconds * 1000
+    assert colours_in(opened, "lanes") > 8
+    assert colours_in(opened, "memory") > 3
+    assert opened.js("document.querySelectorAll('#canvas svg g[role=button]').length") > 3
+
+
+def test_numbers_are_those_of_the_timeline(shown: tuple[Opened, float]) -> None:
+    opened, _ = shown
+    line = opened.result.timeline
+    columns = {
+        "op_start": line.start_ns,
+        "op_length": line.end_ns - line.start_ns,
+        "op_device": opened.result.plan.device,
+        "send_start": line.send_start_ns,
+        "send_length": line.send_end_ns - line.send_start_ns,
+        "curve_ns": line.curve_ns,
+        "curve_bytes": line.curve_bytes,
+        "peak_bytes": line.peak_bytes,
+    }
+    for name, column in columns.items():
+        assert np.array_equal(opened.js(f"Array.from(loadmaster.data.{name})"), column), name
+    assert opened.js("loadmaster.data.step_ns") == line.step_ns
+    names = opened.js("loadmaster.data.op_name")
+    assert tuple(names) == opened.result.problem.graph.op_name
+
+
+def view(opened: Opened) -> tuple[float, float]:
+    opened.page.wait_for_timeout(60)
+    return opened.js("loadmaster.page.timeline.from"), opened.js("loadmaster.page.timeline.to")
+
+
+def test_zoom_by_button_key_and_wheel(shown: tuple[Opened, float]) -> None:
+    opened, _ = shown
+    page, step = opened.page, opened.result.timeline.step_ns
+    page.click("#zoom-fit")
+    assert view(opened) == (0, step)
+    page.click("#zoom-in")
+    low, high = view(opened)
+    assert high - low == pytest.approx(step / 2)
+    page.focus("#lanes")
+    page.keyboard.press("+")
+    assert view(opened)[1] - view(opened)[0] < high - low
+    before = view(opened)[0]
+    page.keyboard.press("ArrowRight")
+    assert view(opened)[0] > before
+    page.hover("#lanes")
+    page.mouse.wheel(0, -400)
+    assert view(opened)[1] - view(opened)[0] < (high - low) / 1.6
+    page.keyboard.press("0")
+    assert view(opened) == (0, step)
+
+
+def test_search_finds_and_shows(shown: tuple[Opened, float]) -> None:
+    opened, _ = shown
+    page, graph = opened.page, opened.result.problem.graph
+    wanted = graph.op_name[graph.num_ops // 2]
+    page.fill("#search", wanted)
+    count = opened.js("loadmaster.page.matches.length")
+    low = wanted.lower()
+    fields = zip(graph.op_name, graph.scope, graph.kind, strict=True)
+    assert count == sum(1 for row in fields if any(low in text.lower() for text in row))
+    page.press("#search", "Enter")
+    first = opened.js("loadmaster.page.matches[0]")
+    assert page.inner_text("#details h3") == graph.op_name[first]
+    start_ns = int(opened.result.timeline.start_ns[first])
+    assert f"{start_ns:,} ns" in page.inner_text("#details")
+    low_ns, high_ns = view(opened)
+    assert low_ns <= start_ns <= high_ns
+    page.press("#search", "Escape")
+    assert opened.js("loadmaster.page.timeline.found") is None
+    page.click("#zoom-fit")
+
+
+def test_fold_and_unfold(shown: tuple[Opened, float]) -> None:
+    opened, _ = shown
+    page = opened.page
+    before = opened.js("loadmaster.page.graph.visible.length")
+    box = page.locator("#canvas g[aria-expanded=false]").first
+    label = box.get_attribute("aria-label").split(",")[0]
+    box.click()
+    assert opened.js("loadmaster.page.graph.visible.length") > before
+    frame = page.locator(f'#canvas g[aria-expanded=true][aria-label^="{label},"]').first
+    frame.focus()
+    page.keyboard.press("Enter")
+    assert opened.js("loadmaster.page.graph.visible.length") == before
+    for colour in ("time", "memory", "device"):
+        page.click(f"[data-colour={colour}]")
+        assert page.get_attribute(f"[data-colour={colour}]", "aria-pressed") == "true"
+
+
+def test_peak_shows_what_is_alive(shown: tuple[Opened, float]) -> None:
+    opened, _ = shown
+    page = opened.page
+    page.locator("#memory").click(position={"x": 500, "y": 20})
+    assert "Peak of" in page.inner_text("#details h3")
+    page.locator("#peaks button").nth(1).click()
+    peak = int(opened.result.timeline.peak_bytes[1])
+    assert f"{peak:,} bytes" in page.inner_text("#details")
+    parts = opened.js("loadmaster.data.peaks[1].parts.map((part) => part.nbytes)")
+    assert sum(parts) == peak
+
+
+def test_clicking_an_op_says_what_it_is(shown: tuple[Opened, float]) -> None:
+    opened, _ = shown
+    page, line = opened.page, opened.result.timeline
+    longest = int((line.end_ns - line.start_ns).argmax())
+    spot = opened.js(
+        f"""() => {{ const t = loadmaster.page.timeline, row = t.rowOf("op", {longest});
+        const middle = loadmaster.data.op_start[{longest}] + loadmaster.data.op_length[{longest}] / 2;
+        t.show(middle - 1e6, middle + 1e6); return [t.x(middle), row.top + row.height / 2]; }}"""
+    )
+    page.wait_for_timeout(60)
+    page.locator("#lanes").click(position={"x": spot[0], "y": spot[1]})
+    assert page.inner_text("#details h3") == opened.result.problem.graph.op_name[longest]
+    page.get_by_role("button", name="Show in the graph").click()
+    focused = opened.js("document.activeElement.getAttribute('aria-label')")
+    assert focused.startswith(opened.result.problem.graph.op_name[longest] + ",")
+    page.click("#fold-all")
+    page.click("#zoom-fit")
+
+
+def test_critical_path_is_as_long_as_the_step(shown: tuple[Opened, float]) -> None:
+    opened, _ = shown
+    total = opened.js(
+        """() => { const d = loadmaster.data; let sum = 0; d.path_index.forEach((item, at) => {
+        sum += d.path_kind[at] ? d.send_length[item] : d.op_length[item]; }); return sum; }"""
+    )
+    assert total == opened.result.timeline.step_ns
+    opened.page.click("#critical")
+    assert opened.page.get_attribute("#critical", "aria-pressed") == "true"
+    assert colours_in(opened, "lanes") > 3
+    opened.page.click("#critical")
+
+
+def test_every_control_can_be_reached_by_key(shown: tuple[Opened, float]) -> None:
+    opened, _ = shown
+    opened.page.evaluate("document.activeElement.blur(); window.scrollTo(0, 0)")
+    reached = set()
+    for _ in range(60):
+        opened.page.keyboard.press("Tab")
+        reached.add(opened.js("document.activeElement.id"))
+        if {"search", "critical", "zoom-in", "lanes"} <= reached:
+            break
+    assert {"search", "critical", "zoom-in", "lanes"} <= reached
+    opened.page.focus("#lanes")
+    opened.page.keyboard.press("/")
+    assert opened.js("document.activeElement.id") == "search"
+
+
+def test_a_script_in_a_name_is_shown_as_text(browser: Any, tmp_path: Path) -> None:
+    opened = open_page(browser, odd(), tmp_path)
+    opened.page.fill("#search", "alert(1)")
+    opened.page.press("#search", "Enter")
+    assert opened.page.inner_text("#details h3") == SCRIPT_NAME
+    opened.page.locator("#canvas g[aria-expanded=false]").first.click()
+    assert SCRIPT_NAME[:10] in opened.page.inner_text("#canvas")
+    opened.page.locator("#peaks button").nth(1).click()
+    assert "<img src=x" in opened.page.inner_text("#details")
+    assert opened.js("document.querySelectorAll('script').length") == 2
+    assert opened.js("document.querySelectorAll('img, i[onclick], #canvas i').length") == 0
+    assert opened.complaints == []
+
+
+def test_light_dark_and_print_differ(browser: Any, tmp_path: Path) -> None:
+    grounds = []
+    for scheme in ("light", "dark"):
+        opened = open_page(browser, odd(), tmp_path, color_scheme=scheme)
+        grounds.append(opened.js("getComputedStyle(document.body).backgroundColor"))
+        assert colours_in(opened, "lanes") > 2
+    assert grounds[0] != grounds[1]
+    opened.page.emulate_media(media="print")
+    assert not opened.page.is_visible("nav")
+    assert opened.page.is_visible("#words")
+    assert opened.js("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_80000_ops_stay_usable(browser: Any, tmp_path: Path) -> None:
+    problem = price(training_like(80_000), "8xp100-pcie")
+    device = np.arange(problem.num_ops) * 8 // problem.num_ops
+    opened = open_page(browser, replayed(problem, Plan.of(problem, device)), tmp_path)
+    assert (tmp_path / "page.html").stat().st_size < 6_000_000
+    milliseconds = opened.js(
+        """() => { const t = loadmaster.page.timeline, from = performance.now();
+        for (let i = 0; i < 5; i++) { t.from = i; t.draw(); } return (performance.now() - from) / 5; }"""
+    )
+    assert milliseconds < 250
+    assert opened.complaints == []
