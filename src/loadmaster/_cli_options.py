@@ -32,5 +32,11 @@ Simulations = Annotated[
 Seed = Annotated[int, typer.Option("--seed", min=0, help="For methods that draw random numbers.")]
 Fusion = Annotated[Literal["none", "greedy"], typer.Option("--fusion", help="Fuse ops into kernels before planning.")]
 Save = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to this JSON file.")]
+Report = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Write a page about the plan: page.html.")
+]
+Trace = Annotated[
+    Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace for ui.perfetto.dev: trace.json.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

@@ -9,7 +9,7 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -125,8 +125,20 @@ def too_deep(where: str) -> UnreadableFile:
 
 def write_json(data: Mapping[str, Any], path: PathLike) -> None:
     """Writes the object; lists of objects a row a line. The same data gives the same bytes, compressed or not."""
+    _write(to_text(data).encode(), Path(path))
+
+
+def write_json_lines(rows: Iterable[Mapping[str, Any]], path: PathLike) -> int:
+    """Writes one object a line, with the same promise; how many."""
     target = Path(path)
-    raw = to_text(data).encode()
+    if ".jsonl" not in target.suffixes[-2:]:
+        raise UnreadableFile(f"'{target}' is no name for many graphs", "", "end it in .jsonl, .jsonl.gz or .jsonl.xz")
+    lines = [_tight(row) + "\n" for row in rows]
+    _write("".join(lines).encode(), target)
+    return len(lines)
+
+
+def _write(raw: bytes, target: Path) -> None:
     if target.suffix == ".gz":
         raw = gzip.compress(raw, mtime=0)
     elif target.suffix == ".xz":
@@ -157,6 +169,7 @@ def _plain(value: Any) -> Any:
 
 
 _compact = json.JSONEncoder(allow_nan=False, default=_plain).encode
+_tight = json.JSONEncoder(allow_nan=False, default=_plain, separators=(",", ":")).encode
 
 
 def shown(value: Any) -> str:

@@ -202,7 +202,7 @@ def peak_bound(problem: Problem, *, fusing: bool = False, effort: int = EFFORT) 
     """
     devices = problem.num_devices
     alone = int(_device_bytes(problem, fusing).max())
-    memory = _Memory(problem)
+    memory = Storages(problem)
     residents, kept = memory.resident_bytes, memory.kept_bytes
     alone = max(alone, -(-(residents + kept) // devices))
     if fusing:
@@ -216,7 +216,7 @@ def peak_bound(problem: Problem, *, fusing: bool = False, effort: int = EFFORT) 
 
 
 @dataclass(frozen=True, eq=False)
-class _Memory:
+class Storages:
     """Storages: tensors that own memory, each with all that is written over it in place."""
 
     problem: Problem

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from loadmaster import __version__
+from loadmaster import _cli_reports as reports
 from loadmaster import _cli_stages as stages
 from loadmaster import _cli_words as words
 from loadmaster._cli_options import (
@@ -25,10 +26,12 @@ from loadmaster._cli_options import (
     NeededOn,
     Objective,
     On,
+    Report,
     Save,
     Seconds,
     Seed,
     Simulations,
+    Trace,
 )
 from loadmaster.errors import LoadmasterError, MissingExtra
 
@@ -125,16 +128,20 @@ def plan(
     seed: Seed = 0,
     fusion: Fusion = "none",
     save: Save = None,
+    report: Report = None,
+    trace: Trace = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Plan a model: which device runs what, and in which order."""
     budget, spec = words.budget_of(seconds, simulations), words.fused(optimizer or words.default_optimizer(), fusion)
     limit = words.check_settings([spec], memory_limit, save)
+    reports.check_targets(report, trace)
     problem, choice = stages.problem_for(model, on, objective, limit)
     result = stages.run_optimizer(problem, spec, budget, seed)
     baselines = stages.run_baselines(problem, seed)
     misfit = stages.save_or_explain(result, limit, save, baselines)
+    reports.write_files(result, list(baselines.values()), report, trace)
     if json:
         from loadmaster.report.summary import plan_summary
 
@@ -142,6 +149,7 @@ def plan(
     else:
         rows = [*baselines.items(), *([(spec, result)] if spec not in baselines else [])]
         _show_methods(problem, choice, rows, save if misfit is None else None)
+        reports.tell_files(report, trace)
     _finish(misfit)
 
 
@@ -190,6 +198,8 @@ def compare(
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the best plan to this JSON file.")
     ] = None,
+    report: Report = None,
+    trace: Trace = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -200,14 +210,17 @@ def compare(
     names = words.split_specs(optimizers) if optimizers else list(dict.fromkeys([*COMPARED, words.default_optimizer()]))
     specs = [words.fused(name, fusion) for name in names]
     limit = words.check_settings(specs, memory_limit, save)
+    reports.check_targets(report, trace)
     problem, choice = stages.problem_for(model, on, objective, limit)
     rows = [(spec, stages.run_optimizer(problem, spec, budget, seed)) for spec in specs]
     results = [result for _, result in rows]
     misfit = stages.save_or_explain(best_of(results), limit, save)
+    reports.write_files(best_of(results), results, report, trace)
     if json:
         _print_json(_with_error(compare_summary(results), misfit))
     else:
         _show_methods(problem, choice, rows, save if misfit is None else None)
+        reports.tell_files(report, trace)
     _finish(misfit)
 
 
@@ -227,6 +240,10 @@ def inspect(model: Model, on: On = None, json: Json = False, debug: Debug = Fals
 
     for table in inspection_view(problem, found):
         console().print(table, "")
+
+
+for _function in reports.VERBS:
+    app.command()(_verb(_function))
 
 
 @app.command("list")
@@ -265,10 +282,12 @@ def _list_zoo(json: bool, debug: bool) -> None:
     if json:
         _print_json({"models": rows, "to_capture": others})
         return
-    from loadmaster.report.terminal import console, zoo_table
+    from loadmaster.report.terminal import console, zoo_models_table, zoo_table
 
     screen = console()
     screen.print(zoo_table(rows))
+    screen.print()
+    screen.print(zoo_models_table(rows))
     if others:
         screen.print(f"\nmade by 'loadmaster zoo capture NAME', which needs torch: {', '.join(others)}")
 
@@ -320,11 +339,12 @@ def generate(
     debug: Debug = False,
 ) -> None:
     """Make random graphs of the kinds that REGAL trained on; the same seed gives the same graphs everywhere."""
-    from loadmaster.zoo.synthetic import generate, parse_ops, write_graphs
+    from loadmaster.files import save_graphs
+    from loadmaster.zoo.synthetic import generate, parse_ops
 
     graphs = generate(kind, count, seed, parse_ops(ops))
     words.check_writable(out)
-    write_graphs(graphs, out)
+    save_graphs(graphs, out)
     if json:
         _print_json({"kind": kind, "count": count, "seed": seed, "ops": ops, "file": str(out)})
     else:

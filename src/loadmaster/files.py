@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from loadmaster._json_cluster import CLUSTER_SCHEMA, cluster_from_json, cluster_to_json
@@ -17,6 +17,7 @@ from loadmaster._json_text import (
     shown,
     uncollected,
     write_json,
+    write_json_lines,
 )
 from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidPlan, LoadmasterError, UnreadableFile
@@ -38,6 +39,7 @@ __all__ = [
     "plan_to_json",
     "save_cluster",
     "save_graph",
+    "save_graphs",
     "save_plan",
 ]
 
@@ -88,6 +90,11 @@ def _check_schema(data: Any, schema: str, where: str, error: type[LoadmasterErro
 def save_graph(graph: Graph, path: PathLike) -> None:
     """Writes a .json, .json.gz or .json.xz file."""
     write_json(graph_to_json(graph), path)
+
+
+def save_graphs(graphs: Iterable[Graph], path: PathLike) -> int:
+    """Writes a .jsonl, .jsonl.gz or .jsonl.xz file, one graph a line; how many."""
+    return write_json_lines(map(graph_to_json, graphs), path)
 
 
 def load_cluster(path: PathLike) -> Cluster:

@@ -77,9 +77,11 @@ def optimizers() -> str:
 
 
 def zoo() -> str:
-    facts = {"ops": 17_392, "planned_ops": 10_296, "weight_bytes": 2**29}
-    row = {"name": "gnmt-4/train", **facts, "devices": 4, "sizes": "4 + 4 layers"}
-    return rendered(terminal.zoo_table([row, {**row, "name": "gpt2/train", "devices": None}]))
+    sizes = {"ops": 17_392, "planned_ops": 10_296, "weight_bytes": 2**29, "activation_bytes": 3 * 2**30}
+    facts = {**sizes, "flops": 4_855_000_000_000, "work_over_critical_path": 2.5}
+    row = {"name": "gnmt-4/train", **facts, "devices": 4, "sizes": "4 + 4 layers", "source": "Wu et al. 2016"}
+    shown = [row, {**row, "name": "gnmt-4/infer"}, {**row, "name": "gpt2/train", "devices": None}]
+    return rendered(terminal.zoo_table(shown), "", terminal.zoo_models_table(shown))
 
 
 VIEWS: dict[str, Callable[[], str]] = {

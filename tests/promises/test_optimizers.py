@@ -123,13 +123,11 @@ def _real_model() -> Problem:
     return price(load("zoo:transformer-xl-2"), "2xp100-pcie")
 
 
-def test_a_single_op_on_a_single_device_and_a_budget_of_one() -> None:
-    problem = price(diamond(), "1xcpu")
-    for name in NAMES:
-        if not missing(name):
-            result = solve(problem, name, Budget(None, 1))
-            assert result.simulations == 1, name
-            assert set(result.plan.device) == {0}, name
+@every_optimizer
+def test_a_budget_of_one_simulation_on_one_device(name: str) -> None:
+    result = solve(price(diamond(), "1xcpu"), name, Budget(None, 1))
+    assert result.simulations == 1
+    assert set(result.plan.device) == {0}
 
 
 def _columns(problem: Problem) -> dict[str, bytes]:

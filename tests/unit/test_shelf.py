@@ -20,7 +20,7 @@ from loadmaster.zoo.shelf import capture, facts_of, index, load_zoo, on_shelf, s
 
 FOLDER = Path(str(resources.files("loadmaster.zoo"))) / "graphs"
 PAGE = Path(__file__).parents[2] / "docs" / "zoo.md"
-RECAPTURED = ("rnnlm-2/train", "transformer-xl-2/train", "transformer-xl-2/infer", "gpt2/infer")
+RECAPTURED = ("rnnlm-2/train", "wavenet-2x18/train", "transformer-xl-2/train", "transformer-xl-2/infer", "gpt2/infer")
 
 
 def test_every_model_is_shipped_in_both_modes_and_all_are_small() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadmaster.errors import InvalidSetting, UnknownName
-from loadmaster.files import load_graphs
+from loadmaster.errors import InvalidSetting, UnknownName, UnreadableFile
+from loadmaster.files import load_graphs, save_graphs
 from loadmaster.graph import ACTIVATION, OUTPUT, Graph
-from loadmaster.zoo.synthetic import COST_UNIT_NS, KINDS, SIZE_UNIT_BYTES, Draws, generate, write_graphs
+from loadmaster.zoo.synthetic import COST_UNIT_NS, KINDS, SIZE_UNIT_BYTES, Draws, generate
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -154,14 +154,23 @@ def test_draws_are_the_documented_stream() -> None:
 
 def test_what_is_written_is_read_back_and_the_bytes_are_the_same(tmp_path: Path) -> None:
     graphs = list(generate("layered", 3, seed=1))
-    assert write_graphs(graphs, tmp_path / "a.jsonl.gz") == 3
+    assert save_graphs(graphs, tmp_path / "a.jsonl.gz") == 3
     assert [g.digest for g in load_graphs(tmp_path / "a.jsonl.gz")] == [g.digest for g in graphs]
-    write_graphs(generate("layered", 3, seed=1), tmp_path / "b.jsonl.gz")
-    write_graphs(graphs, tmp_path / "c.jsonl")
+    save_graphs(generate("layered", 3, seed=1), tmp_path / "b.jsonl.gz")
+    save_graphs(graphs, tmp_path / "c.jsonl")
     packed = (tmp_path / "a.jsonl.gz").read_bytes()
     assert packed == (tmp_path / "b.jsonl.gz").read_bytes()
     assert gzip.decompress(packed) == (tmp_path / "c.jsonl").read_bytes()
     assert json.loads((tmp_path / "c.jsonl").read_text().splitlines()[2])["name"] == "layered/1/2"
+
+
+def test_many_graphs_need_a_name_for_many_and_a_folder(tmp_path: Path) -> None:
+    for name in ("one.json", "one.json.gz", "one.jsonl.zip.gz"):
+        with pytest.raises(UnreadableFile, match="jsonl"):
+            save_graphs(generate("layered", 1), tmp_path / name)
+    with pytest.raises(UnreadableFile, match="cannot be written"):
+        save_graphs(generate("layered", 1), tmp_path / "nowhere" / "a.jsonl")
+    assert not list(tmp_path.iterdir())
 
 
 def test_wrong_settings_are_named() -> None:

@@ -264,8 +264,10 @@ class Scope:
         ranks = [len(self.known[name].shape) for name in node.input]
         letters = [len(term.replace(b"...", b"")) for term in terms]
         dots = [b"..." in term for term in terms]
-        fits = (rank >= count if open_ended else rank == count for rank, count, open_ended in zip(ranks, letters, dots))
-        return len(ranks) == len(terms) and all(fits)
+        if len(ranks) != len(terms):
+            return False
+        rows = zip(ranks, letters, dots, strict=True)
+        return all(rank >= count if open_ended else rank == count for rank, count, open_ended in rows)
 
     def _evaluate(self, node: NodeProto) -> dict[str, Array]:
         """Results of an op whose operands are small constants, or a shape; empty when they are not."""

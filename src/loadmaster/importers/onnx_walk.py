@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto
 
@@ -102,7 +103,7 @@ def _view_of(node: NodeProto, scope: Scope) -> str | None:
         return data
     if plain and node.op_type == "Dropout":
         training = node.input[2] if len(node.input) > 2 else ""
-        return None if training and scope.value.get(training, True) else data
+        return None if training and np.any(scope.value.get(training, True)) else data
     return None
 
 

@@ -10,13 +10,13 @@ import lzma
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster import simulate as simulate_module
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.columns import Ints, digest, ints
 from loadmaster.cost import price
@@ -174,7 +174,8 @@ def alone() -> None:
         assert callable(part)
         part(0, count)
 
-    for module in (genetic, descent, simulate_module):
+    # By name: the package has a function `simulate` that hides the module.
+    for module in (genetic, descent, import_module("loadmaster.simulate")):
         module.spread = on_one_core  # type: ignore[attr-defined]
 
 

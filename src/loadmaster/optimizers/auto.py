@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster import catalog
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import MissingExtra
 from loadmaster.optimizers.descent import Walkers, spread_ranks
@@ -21,18 +20,10 @@ from loadmaster.search import Score, Search
 from loadmaster.simulate import first_come
 from loadmaster.specs import make_optimizer
 
-ONE_SHOT = (
-    "one-device",
-    "expert",
-    "heft",
-    "etf",
-    "cpop",
-    "heft:contention=no",
-    "sct",
-    "pipeline",
-    "metis:order=program",
-)
+ONE_SHOT = ("one-device", "expert", "heft", "etf", "cpop", "sct", "heft:contention=no")
+PARTITIONS = tuple(f"{name}:order=critical" for name in ("metis", "scotch", "kahip", "mtkahypar"))
 WHEN_TIGHT = ("m-etf", "m-heft", "m-sct")
+MOST_PARTITIONED = 12_000  # ops; the better partitioners take many seconds beyond
 STARTS = 3  # plans that search goes on from, at first
 EPOCH = 192  # simulations of the first epoch; each later one has half as many again
 
@@ -94,13 +85,13 @@ def one_shots(search: Search) -> list[tuple[Score, Plan]]:
 def _placements(search: Search) -> Iterator[Plan]:
     problem = search.problem
     tight = problem.memory_bytes.sum() < 4 * problem.graph.nbytes.sum()
-    names = ONE_SHOT + (WHEN_TIGHT if tight else ())
-    for name in names:
-        if name.partition(":")[0] in catalog.OPTIMIZERS:
-            try:
-                yield make_optimizer(name).optimize(search)
-            except MissingExtra:
-                continue
+    partitions = PARTITIONS if problem.num_ops <= MOST_PARTITIONED else PARTITIONS[:1]
+    several = ("pipeline:order=critical", *partitions) if problem.num_devices > 1 else ()
+    for name in (*ONE_SHOT, *(WHEN_TIGHT if tight else ()), *several):
+        try:
+            yield make_optimizer(name).optimize(search)
+        except MissingExtra:
+            continue
     for device in cuts(problem):
         yield Plan.of(problem, device)
 

@@ -115,10 +115,10 @@ def _work_row(title: str, work: Cells, row: int) -> Text:
 
 
 def _memory_row(schedule: Schedule, device: int, margin: int, columns: int, plain: bool) -> Text:
-    """The most held in each column, against the memory there is or, if that is passed, the peak."""
+    """The most held in each column, against the memory there is where that is half used, else against the peak."""
     held = held_in_columns(*schedule.timeline.curve(device), schedule.step_ns, columns)
-    full = max(int(schedule.problem.memory_bytes[device]), int(schedule.timeline.peak_bytes[device]), 1)
-    over = schedule.timeline.peak_bytes[device] > schedule.problem.memory_bytes[device]
+    peak, limit = int(schedule.timeline.peak_bytes[device]), int(schedule.problem.memory_bytes[device])
+    full, over = max(1, peak if peak > limit or 2 * peak < limit else limit), peak > limit
     line = Text("memory".rjust(margin - 2) + "  ", "dim")
     line.append(_bars(held / full, plain), "red" if over else "dim")
     return line.append(f" {_memory_tail(schedule, device)}", "red" if over else "dim")

@@ -164,17 +164,27 @@ def clusters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def zoo_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One line per shipped graph."""
-    table = _table("model", ">ops", ">to plan", ">weights", ">devices", "~sizes")
+    """One line per shipped graph, narrow enough for 80 columns."""
+    table = _table("graph", ">ops", ">to plan", ">weights", ">activa-\ntions", ">FLOPs", ">work ÷\npath")
     for row in rows:
         table.add_row(
             row["name"],
             f"{row['ops']:,}",
             f"{row['planned_ops']:,}",
             size_text(row["weight_bytes"]),
-            str(row["devices"] or "-"),
-            row["sizes"],
+            size_text(row["activation_bytes"]),
+            count_text(row["flops"], ""),
+            f"{row['work_over_critical_path']:.2f}",
         )
+    return table
+
+
+def zoo_models_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One line per model of those graphs: the devices it was published for, its sizes and its source."""
+    table = _table("model", ">devices", "~sizes", "~source")
+    models = {row["name"].rpartition("/")[0]: row for row in rows}
+    for name, row in models.items():
+        table.add_row(name, str(row["devices"] or "-"), row["sizes"], row["source"])
     return table
 
 

@@ -11,17 +11,12 @@ machines could round differently. Numbers come from the raw stream of PCG64, whi
 
 from __future__ import annotations
 
-import gzip
-import json
-import lzma
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from loadmaster.columns import Ints, ints
-from loadmaster.errors import InvalidSetting, UnknownName, UnreadableFile
-from loadmaster.files import graph_to_json
+from loadmaster.errors import InvalidSetting, UnknownName
 from loadmaster.graph import Graph, GraphBuilder
 
 SIZE_UNIT_BYTES = 2**20
@@ -163,17 +158,3 @@ def _make(kind: str, seed: int, number: int, least: int, most: int) -> Graph:
     for op in range(ops):
         builder.op(f"op{op}", kind, inputs[op], [op], time_ns=int(costs[op]) * COST_UNIT_NS)
     return builder.build()
-
-
-def write_graphs(graphs: Iterable[Graph], path: Path) -> int:
-    """Writes one graph a line, compressed if the name ends in .gz or .xz, the same bytes each time; how many."""
-    if ".jsonl" not in path.suffixes[-2:]:
-        raise UnreadableFile(f"'{path}' is no name for many graphs", "", "end it in .jsonl, .jsonl.gz or .jsonl.xz")
-    lines = [json.dumps(graph_to_json(graph), separators=(",", ":")) + "\n" for graph in graphs]
-    raw = "".join(lines).encode()
-    if path.suffix == ".gz":
-        raw = gzip.compress(raw, mtime=0)
-    elif path.suffix == ".xz":
-        raw = lzma.compress(raw)
-    path.write_bytes(raw)
-    return len(lines)

@@ -54,7 +54,15 @@ def training_like(ops: int, blocks: int = 12) -> Graph:
     for block, weight in enumerate(weights):
         new = g.tensor(4 << 20, "state", alias_of=weight)
         after = [f"f{at}" for at in range(forward) if at * blocks // forward == block]
-        g.op(f"sgd:block.{block}", "sgd", [weight, last_of[block]], [new], after=after, scope=f"block.{block}")
+        g.op(
+            f"sgd:block.{block}",
+            "sgd",
+            [weight, last_of[block]],
+            [new],
+            flops=10**6,
+            after=after,
+            scope=f"block.{block}",
+        )
     return g.build()
 
 

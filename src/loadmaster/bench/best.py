@@ -1,0 +1,116 @@
+"""Best-known values: the least that any method ever reached on a problem, in a dated file that only improves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+
+from loadmaster._json_text import read_json, write_json
+from loadmaster.bench.records import Place, Record
+from loadmaster.errors import UnreadableFile
+
+SCHEMA = "loadmaster.best/1"
+LONG = 200_000  # simulations of a run that a best-known value may rest on
+
+
+@dataclass(frozen=True)
+class Known:
+    """The best value of a problem, and how it was found."""
+
+    graph: str
+    cluster: str  # digest, memory sizes included
+    objective: str
+    value: int
+    optimizer: str
+    seed: int
+    simulations: int
+    date: str
+    name: str  # the graph's, for people
+
+    @property
+    def place(self) -> Place:
+        return self.graph, self.cluster, self.objective
+
+    @staticmethod
+    def of(record: Record) -> Known:
+        at = record.history[-1][0] if record.history else record.simulations
+        return Known(*record.place, record.value, record.spec, record.seed, at, record.date, record.row)
+
+
+class BestKnown:
+    """What is known, by problem."""
+
+    def __init__(self, known: Iterable[Known] = ()) -> None:
+        self._known: dict[Place, Known] = {}
+        for each in known:
+            self.offer(each)
+
+    @property
+    def values(self) -> Mapping[Place, int]:
+        return {place: known.value for place, known in self._known.items()}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, place: Place) -> Known | None:
+        return self._known.get(place)
+
+    def offer(self, known: Known) -> bool:
+        """Takes it if it is better than what there was."""
+        before = self._known.get(known.place)
+        better = before is None or known.value < before.value
+        if better:
+            self._known[known.place] = known
+        return better
+
+    def offer_records(self, records: Iterable[Record]) -> int:
+        """How many of the runs were better; only plans that fit, fuse nothing and keep to the bound count."""
+        usable = (r for r in records if not r.error and r.fits and not r.fuses and r.value >= r.bound)
+        return sum(self.offer(Known.of(record)) for record in usable)
+
+    def save(self, path: Path) -> None:
+        """Joins what the file holds by now, so that two writers never lose a better value, and replaces it at once."""
+        for known in load_best(path)._known.values() if path.exists() else ():
+            self.offer(known)
+        rows = sorted(self._known.values(), key=lambda known: (known.objective, known.cluster, known.name, known.graph))
+        part = path.with_name(f"{path.name}.{os.getpid()}.part.json")
+        today = datetime.now(UTC).date().isoformat()
+        write_json({"schema": SCHEMA, "date": today, "rows": [asdict(row) for row in rows]}, part)
+        part.replace(path)
+
+
+def shipped_path() -> Path:
+    return Path(str(resources.files("loadmaster.bench").joinpath("best_known.json")))
+
+
+def load_best(path: Path | None = None) -> BestKnown:
+    """The values of the file; those that ship with the package when none is given."""
+    found = path or shipped_path()
+    if not found.exists():
+        return BestKnown()
+    data = read_json(found)
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise UnreadableFile(f"'{found}' holds no best-known values", "", f'it must say "schema": "{SCHEMA}"')
+    try:
+        return BestKnown(Known(**row) for row in data["rows"])
+    except (KeyError, TypeError) as error:
+        raise UnreadableFile(f"a row cannot be read: {error}", str(found), "restore the file") from None
+
+
+def long_specs(simulations: int) -> tuple[str, ...]:
+    """Every method that searches, told to use the whole budget."""
+    evolved = f"evaluations={simulations}"
+    return (
+        "auto",
+        "anneal",
+        "local-search",
+        f"brkga:{evolved}",
+        f"tuned-brkga:{evolved}",
+        f"brkga:{evolved},order=given,by=mirror",
+        f"brkga:{evolved},order=memory,by=mirror,blocks=32",
+        "anneal:start=expert",
+    )

@@ -1,0 +1,69 @@
+"""What a column of a table may be: any optimizer of the catalog, and a few that only a comparison needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from loadmaster import catalog
+from loadmaster.bench.peers import Accelerate, Inductor, Saga
+from loadmaster.errors import UnknownName
+from loadmaster.optimizers.expert import expert_placement
+from loadmaster.optimizers.memory import MemoryOrder
+from loadmaster.optimizers.placed import ordered
+from loadmaster.optimizers.simple import legal
+from loadmaster.plan import Plan
+from loadmaster.search import Optimizer, Search
+from loadmaster.specs import make_optimizer
+
+
+@dataclass(frozen=True)
+class ExpertBestOrder:
+    """The expert's placement under the best of the usual orders: what the order alone is worth."""
+
+    def optimize(self, search: Search) -> Plan:
+        problem = search.problem
+        return ordered(search, legal(problem, expert_placement(problem)), "best")
+
+
+EXTRA: Mapping[str, Callable[[], Optimizer]] = {
+    "expert-best-order": ExpertBestOrder,
+    "given-order": partial(MemoryOrder, "given"),
+    "inductor": Inductor,
+    "inductor-lpmf": partial(Inductor, "lpmf"),
+    "inductor-bfs": partial(Inductor, "bfs"),
+    "inductor-dfs": partial(Inductor, "dfs"),
+    "saga-heft": partial(Saga, "heft"),
+    "saga-etf": partial(Saga, "etf"),
+    "saga-cpop": partial(Saga, "cpop"),
+    "accelerate": Accelerate,
+}
+
+PEERS = frozenset(name for name in EXTRA if name.startswith(("inductor", "saga", "accelerate")))
+
+# They draw no random numbers, so one seed says all.
+_ONE_SHOT = frozenset(
+    ["one-device", "round-robin", "expert", "heft", "etf", "cpop", "sct", "m-etf", "m-sct", "m-heft", "memory-order"]
+    + ["pipeline", "greedy-fusion", *EXTRA]
+)
+
+
+def is_known(spec: str) -> bool:
+    """Whether there is such a method at all; its settings may still be wrong."""
+    return spec in EXTRA or spec.partition(":")[0] in catalog.optimizers()
+
+
+def method(spec: str) -> Optimizer:
+    """The optimizer of a column. A name of the catalog wins over one of ours."""
+    if spec.partition(":")[0] not in catalog.optimizers() and spec in EXTRA:
+        return EXTRA[spec]()
+    if not is_known(spec):
+        raise UnknownName.among("method", spec, [*catalog.optimizers(), *EXTRA], "--with")
+    made: Optimizer = make_optimizer(spec)
+    return made
+
+
+def seeds_of(spec: str, seeds: int) -> range:
+    """One-shot methods give the same plan for every seed; nested ones may not."""
+    return range(1 if spec.partition(":")[0] in _ONE_SHOT and "[" not in spec else seeds)

@@ -1,0 +1,132 @@
+"""Records: what one run of one method gave, a JSON line each, so that a benchmark can be killed and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from loadmaster.cluster import Cluster
+from loadmaster.columns import digest
+from loadmaster.errors import UnreadableFile
+
+Place = tuple[str, str, str]  # digests of graph and cluster, objective: which problem it was
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run: which problem, which method under which budget, and what came of it."""
+
+    row: str  # the graph's name
+    graph: str  # its digest
+    cluster: str
+    cluster_digest: str  # memory sizes included
+    objective: str
+    spec: str
+    budget: str
+    seed: int
+    ops: int = 0
+    devices: int = 0
+    value: int = 0  # step ns, or the largest peak in bytes
+    over_bytes: int = 0
+    bound: int = 0
+    fuses: bool = False
+    step_ns: int = 0
+    peak_bytes: int = 0
+    load_ns: int = 0  # work of the device that has most
+    ideal_ns: int = 0  # the same if work could be shared out exactly by speed
+    simulations: int = 0
+    seconds: float = 0.0
+    history: tuple[tuple[int, int], ...] = ()  # (simulations, value) of improvements that fit
+    date: str = ""
+    version: str = ""
+    error: str = ""
+
+    @property
+    def place(self) -> Place:
+        return self.graph, self.cluster_digest, self.objective
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return *self.place, self.spec, self.budget, str(self.seed)
+
+    @property
+    def fits(self) -> bool:
+        return self.over_bytes == 0
+
+    def to_line(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False) + "\n"
+
+
+def cluster_key(cluster: Cluster) -> str:
+    """As Cluster.digest, with the memory sizes: they decide what fits."""
+    return digest("bench/1", cluster.digest, cluster.memory_bytes.tolist())
+
+
+class Ledger:
+    """The records of a suite in one file. Lines are only ever added; the last one of a key holds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._records = {record.key: record for record in read_records(path)} if path.exists() else {}
+
+    @property
+    def records(self) -> list[Record]:
+        return list(self._records.values())
+
+    def finished(self, key: tuple[str, ...]) -> bool:
+        """A run that failed is not finished: it may have been repaired since."""
+        return key in self._records and not self._records[key].error
+
+    def get(self, key: tuple[str, ...]) -> Record | None:
+        return self._records.get(key)
+
+    def add(self, record: Record) -> None:
+        self._records[record.key] = record
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        append(self.path, record.to_line())
+
+
+def append(path: Path, line: str) -> None:
+    """Adds a line in one write, after ending one that a kill cut short; several processes may do so at once."""
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        size = os.lseek(handle, 0, os.SEEK_END)
+        torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+        os.write(handle, (b"\n" if torn else b"") + line.encode())
+    finally:
+        os.close(handle)
+
+
+def read_records(path: Path) -> Iterable[Record]:
+    """Every whole line; one that a kill cut short is left out, and its run counts as not done."""
+    return [_record(data, path) for data in read_lines(path) if "spec" in data]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text().splitlines():
+        try:
+            data = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(data, dict):
+            found.append(data)
+    return found
+
+
+_FIELDS = frozenset(field.name for field in fields(Record))
+
+
+def _record(data: dict[str, Any], path: Path) -> Record:
+    known = {key: value for key, value in data.items() if key in _FIELDS}
+    known["history"] = tuple((int(at), int(value)) for at, value in known.get("history", ()))
+    try:
+        return Record(**known)
+    except TypeError as error:
+        raise UnreadableFile(f"a line is no record: {error}", str(path), "give another --out folder") from None

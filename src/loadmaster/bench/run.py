@@ -1,0 +1,237 @@
+"""Running a suite: every method on every problem under every seed, once; finished runs are not repeated."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import FrameType
+
+import numpy as np
+
+from loadmaster import __version__
+from loadmaster.bench.methods import is_known, method, seeds_of
+from loadmaster.bench.peers import ideal_load_ns, loads_ns
+from loadmaster.bench.records import Ledger, Record, cluster_key
+from loadmaster.bench.suite import Allowance, Row, Source, Suite
+from loadmaster.bounds import lower_bound
+from loadmaster.cost import price
+from loadmaster.errors import InvalidSetting, MissingExtra
+from loadmaster.problem import Problem
+from loadmaster.search import Budget, Result, Search, solve
+from loadmaster.zoo.synthetic import generate
+
+MOST_MOMENTS = 64  # improvements kept in a record
+
+Listener = Callable[[Search], None]
+# Called around every run with a label; gives what listens to its search.
+Watch = Callable[[str], "contextmanager[Listener] | object"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is wanted of a run."""
+
+    suite: Suite
+    specs: tuple[str, ...]
+    seeds: int = 3
+    allowance: Allowance = field(default_factory=lambda: Allowance(simulations=5_000))
+    source: Source = field(default_factory=Source)
+    again: bool = False  # run finished ones once more
+
+    @staticmethod
+    def of(suite: Suite, specs: Sequence[str] | None, allowance: Allowance | None, **others: object) -> Order:
+        """With what the suite says where nothing was asked for. Names that were asked for must exist."""
+        if specs is not None:
+            for spec in specs:
+                method(spec)
+        chosen = tuple(specs) if specs is not None else tuple(spec for spec in suite.specs if is_known(spec))
+        if not chosen:
+            raise InvalidSetting("no method was named", "--with", "give one or more, joined with commas")
+        return Order(suite, chosen, allowance=allowance or suite.allowance, **others)  # type: ignore[arg-type]
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Methods that the suite would run if they were there."""
+        return tuple(spec for spec in self.suite.specs if not is_known(spec))
+
+    def columns(self) -> list[tuple[str, Allowance]]:
+        """The baseline first: the time of others may depend on it."""
+        rest = [(spec, self.allowance) for spec in self.specs if spec != self.suite.baseline]
+        return [(self.suite.baseline, self.suite.baseline_allowance), *rest]
+
+
+@dataclass
+class Outcome:
+    """What a run did."""
+
+    done: int = 0
+    kept: int = 0  # were finished before
+    skipped: dict[str, str] = field(default_factory=dict)  # method -> why it could not be run
+    failed: list[str] = field(default_factory=list)
+    stopped: bool = False
+
+
+class _Stop:
+    """Ctrl-C ends a search early with what it has; such a result is not that of its budget and must not be kept."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _interruptible() -> Iterator[_Stop]:
+    stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def run(
+    order: Order,
+    ledger: Ledger,
+    tell: Callable[[str], None] = lambda text: None,
+    watch: Callable[[str], object] | None = None,
+    landed: Callable[[Record], None] = lambda record: None,
+) -> Outcome:
+    """Runs what is not finished. `tell` gets a line per problem, `watch` shows a search, `landed` gets each record."""
+    outcome = Outcome(skipped={spec: "not in this version" for spec in order.absent})
+    rows = list(order.suite.rows(order.source))
+    bench = _Bench(order, ledger, outcome, watch, landed)
+    with _interruptible() as stop:
+        for number in range(len(rows)):
+            try:
+                tell(bench.row(rows[number], f"{number + 1}/{len(rows)}", stop))
+            except KeyboardInterrupt:
+                outcome.stopped = True
+                break
+            rows[number] = None  # type: ignore[call-overload]  # its graph is not needed any more
+    return outcome
+
+
+@dataclass
+class _Bench:
+    order: Order
+    ledger: Ledger
+    outcome: Outcome
+    watch: Callable[[str], object] | None
+    landed: Callable[[Record], None]
+    warm: set[tuple[str, str, str]] = field(default_factory=set)
+
+    def row(self, row: Row, count: str, stop: _Stop) -> str:
+        """Runs what is left of one problem; gives a line about it."""
+        left = list(self._left(row))
+        before = self.outcome.done
+        problem = None
+        for spec, allowance, seed in left:
+            if spec in self.outcome.skipped:
+                continue
+            if problem is None:
+                problem = price(row.graph(), row.cluster, objective=row.objective)
+                lower_bound(problem)  # so that no method's time has it
+            record = self._one(row, problem, spec, allowance, seed, f"{count} {row.name}: {spec}, seed {seed}")
+            if stop.asked:
+                raise KeyboardInterrupt
+            if record is not None:
+                self.ledger.add(record)
+                self.landed(record)
+        return f"{count} {row.name}: {self.outcome.done - before} runs"
+
+    def _left(self, row: Row) -> Iterator[tuple[str, Allowance, int]]:
+        for spec, allowance in self.order.columns():
+            for seed in seeds_of(spec, self.order.seeds):
+                key = self._blank(row, spec, allowance, seed).key
+                if self.ledger.finished(key) and not self.order.again:
+                    self.outcome.kept += 1
+                else:
+                    yield spec, allowance, seed
+
+    def _blank(self, row: Row, spec: str, allowance: Allowance, seed: int) -> Record:
+        place = (row.name, row.digest, row.cluster.name, cluster_key(row.cluster), row.objective)
+        today = datetime.now(UTC).date().isoformat()
+        return Record(*place, spec, allowance.text, seed, date=today, version=__version__)
+
+    def _one(
+        self, row: Row, problem: Problem, spec: str, allowance: Allowance, seed: int, label: str
+    ) -> Record | None:
+        blank = self._blank(row, spec, allowance, seed)
+        try:
+            budget = allowance.budget(self._baseline_seconds(row))
+            self._warm_up(spec, row)
+            result = self._solve(problem, spec, budget, seed, label)
+        except MissingExtra as error:
+            self.outcome.skipped[spec] = f"{error.what}; {error.fix}"
+            return None
+        except Exception as error:  # one failure must not end a run of hours; it is shown, and tried again next time
+            self.outcome.failed.append(f"{label}: {type(error).__name__}: {error}")
+            return _filled(blank, error=f"{type(error).__name__}: {error}")
+        self.outcome.done += 1
+        return _filled(blank, **facts_of(result))
+
+    def _solve(self, problem: Problem, spec: str, budget: Budget, seed: int, label: str) -> Result:
+        if self.watch is None:
+            return solve(problem, method(spec), budget, seed)
+        with self.watch(label) as listener:  # type: ignore[attr-defined]
+            return solve(problem, method(spec), budget, seed, listener=listener)
+
+    def _baseline_seconds(self, row: Row) -> float:
+        suite, found = self.order.suite, []
+        for seed in seeds_of(suite.baseline, self.order.seeds):
+            record = self.ledger.get(self._blank(row, suite.baseline, suite.baseline_allowance, seed).key)
+            found += [record.seconds] if record is not None and not record.error else []
+        return float(np.mean(found)) if found else 0.0
+
+    def _warm_up(self, spec: str, row: Row) -> None:
+        """Compiled loops are loaded, and weights read, on a small graph first: their time is nobody's result."""
+        kind = (spec, row.cluster.name, row.objective)
+        if kind in self.warm:
+            return
+        self.warm.add(kind)
+        small = price(next(generate("layered", 1, seed=1, ops=12)), row.cluster, objective=row.objective)
+        try:
+            solve(small, method(spec), Budget(None, 50), 0)
+        except MissingExtra:
+            raise
+        except Exception:  # the real problem shows whether it matters
+            return
+
+
+def facts_of(result: Result) -> Mapping[str, object]:
+    """What a record keeps of a result."""
+    problem = result.problem
+    moments = [(m.simulations, m.score.value) for m in result.history if m.score.over_bytes == 0]
+    if len(moments) > MOST_MOMENTS:
+        moments = [moments[round(at)] for at in np.linspace(0, len(moments) - 1, MOST_MOMENTS)]
+    return {
+        "ops": problem.num_ops,
+        "devices": problem.num_devices,
+        "value": result.value,
+        "over_bytes": result.timeline.over_bytes,
+        "bound": result.lower_bound,
+        "fuses": result.plan.fuses,
+        "step_ns": result.timeline.step_ns,
+        "peak_bytes": int(result.timeline.peak_bytes.max()),
+        "load_ns": int(loads_ns(problem, result.plan).max()),
+        "ideal_ns": ideal_load_ns(problem),
+        "simulations": result.simulations,
+        "seconds": round(result.seconds, 4),
+        "history": tuple(moments),
+    }
+
+
+def _filled(record: Record, **facts: object) -> Record:
+    from dataclasses import replace
+
+    return replace(record, **facts)  # type: ignore[arg-type]

@@ -1,0 +1,86 @@
+"""Tables: plain values with a kind for each column, as text, markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["text", "number", "count", "percent", "share", "digits", "seconds", "megabytes", "milliseconds", "times"]
+
+_SHOW: Mapping[Kind, Callable[[Any], str]] = {
+    "text": str,
+    "number": str,  # a text that is a number
+    "count": lambda value: f"{value:,.0f}",
+    "percent": lambda value: f"{100 * value:+.2f} %",
+    "share": lambda value: f"{100 * value:.1f} %",
+    "digits": lambda value: f"{value:.3f}",
+    "seconds": lambda value: f"{value:.2f}" if value < 99.995 else f"{value:,.0f}",
+    "megabytes": lambda value: f"{value / 1e6:,.2f}",
+    "milliseconds": lambda value: f"{value / 1e6:,.2f}",
+    "times": lambda value: f"{value:.2f}x",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    kind: Kind = "text"
+
+    def show(self, value: Any) -> str:
+        """A text stands as it is, whatever the column holds: OOM, skipped. Nothing is a dash."""
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            return "-"
+        return value if isinstance(value, str) else _SHOW[self.kind](value)
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    columns: tuple[Column, ...]
+    rows: Sequence[tuple[Any, ...]]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.columns) for row in self.rows), f"a row of '{self.title}' has another width"
+
+    def _shown(self) -> list[list[str]]:
+        head = [column.title for column in self.columns]
+        return [head, *([c.show(v) for c, v in zip(self.columns, row, strict=True)] for row in self.rows)]
+
+    def text(self) -> str:
+        lines = self._shown()
+        width = [max(len(line[at]) for line in lines) for at in range(len(self.columns))]
+        ruled = [lines[0], ["─" * w for w in width], *lines[1:]]
+        body = ("  ".join(self._pad(at, cell, width[at]) for at, cell in enumerate(line)).rstrip() for line in ruled)
+        return "\n".join([self.title, "", *body, *self.notes]) + "\n"
+
+    def _pad(self, at: int, cell: str, width: int) -> str:
+        return cell.ljust(width) if self.columns[at].kind == "text" else cell.rjust(width)
+
+    def markdown(self, level: int = 3) -> str:
+        head, *body = ([cell.replace("|", "\\|") for cell in line] for line in self._shown())
+        rule = ["---" if column.kind == "text" else "--:" for column in self.columns]
+        lines = ["| " + " | ".join(line) + " |" for line in (head, *body)]
+        lines.insert(1, "|" + "|".join(rule) + "|")
+        notes = [f"\n{note[:1].upper()}{note[1:]}." for note in self.notes]
+        return "\n".join([f"{'#' * level} {self.title}", "", *lines, *notes]) + "\n"
+
+    def csv(self) -> str:
+        """Values as they are, not rounded; nothing is an empty cell."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow([column.title for column in self.columns])
+        writer.writerows(self.rows)
+        return out.getvalue()
+
+    def as_data(self) -> dict[str, Any]:
+        rows = [{c.title: _plain(v) for c, v in zip(self.columns, row, strict=True)} for row in self.rows]
+        return {"title": self.title, "rows": rows, "notes": list(self.notes)}
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,342 @@
+"""CP-SAT: a plan polished and, where it can be, proved optimal by constraint programming; tiny problems by trying all."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field, replace
+from itertools import permutations, product
+from math import ceil, gcd
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loadmaster.bounds import Storages, lower_bound
+from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.errors import MissingExtra
+from loadmaster.optimizers.descent import Anneal
+from loadmaster.optimizers.simple import allowed
+from loadmaster.plan import Plan
+from loadmaster.problem import Problem
+from loadmaster.search import Budget, Optimizer, Score, Search
+from loadmaster.simulate import Timeline, simulate
+
+MOST_INTERVALS = 20_000  # beyond that even the model takes long to build
+TINY_OPS, TINY_DEVICES = 6, 2
+PER_SIMULATION = 2e-3  # of CP-SAT's own deterministic seconds, where the budget counts simulations
+MOST_EFFORT = 30.0
+
+
+class Proof(NamedTuple):
+    """A plan, what no plan can beat, and whether the two meet. Over plans that fit, if the plan does."""
+
+    plan: Plan
+    bound: int
+    optimal: bool
+
+
+@dataclass(frozen=True)
+class CpSat:
+    """Constraint programming with CP-SAT (Perron and Furnon, OR-Tools), hinted with the plan of `start`.
+
+    The model lets devices and channels idle, which plans cannot (rule 3), so its optimum is a bound and its schedule is
+    judged by the simulator like any other. Problems of at most six ops on two devices are solved by trying every
+    placement and every order; "optimal" there is over plans whose sends go in the order of their readers.
+    """
+
+    start: Optimizer = field(default_factory=Anneal)
+    threads: int = 2
+
+    def optimize(self, search: Search) -> Plan:
+        if _is_tiny(search.problem):
+            return _try_all(search) or self.start.optimize(search)
+        part = search.part(0.5)
+        plan = self.start.optimize(part)
+        plan = part.best if part.best is not None and part.best_score <= search.score(plan) else plan
+        if search.spent:
+            return plan
+        proof = self.prove(search.problem, plan, budget=_left(search), seed=search.seed)
+        search.score(proof.plan)
+        search.note = "proved optimal" if proof.optimal else f"no plan is under {proof.bound:,}"
+        return proof.plan
+
+    def prove(self, problem: Problem, plan: Plan | None = None, *, budget: Budget | None = None, seed: int = 0) -> Proof:
+        """Improves the plan, or that of `start`, and bounds what any could reach, within the budget."""
+        budget = budget or Budget()
+        plan = plan or self.start.optimize(Search(problem, budget, seed))
+        line = simulate(problem, plan)
+        best, score, bound = plan, _score(problem, line), lower_bound(problem, fitting=line.over_bytes == 0)
+        if (score.over_bytes == 0 and score.value <= bound) or plan.fuses or _intervals(problem) > MOST_INTERVALS:
+            return Proof(plan, bound, score == Score(0, bound))
+        for trial, least in _solved(problem, plan, line, self.threads, budget, seed):
+            bound = max(bound, least)
+            if trial is not None and _score(problem, simulate(problem, trial)) < score:
+                best, score = trial, _score(problem, simulate(problem, trial))
+        return Proof(best, bound, score == Score(0, bound))
+
+
+def _left(search: Search) -> Budget:
+    if search.counts_simulations:
+        return Budget(None, max(1, search.room))
+    return Budget(max(0.01, 0.95 * search.seconds_left), None)
+
+
+def _score(problem: Problem, line: Timeline) -> Score:
+    return Score(line.over_bytes, line.step_ns if problem.objective == "step-time" else int(line.peak_bytes.max()))
+
+
+def _may_be_full(problem: Problem) -> bool:
+    graph = problem.graph
+    return int(graph.nbytes.sum() + graph.workspace_bytes.max()) > int(problem.memory_bytes.min())
+
+
+def _is_tiny(problem: Problem) -> bool:
+    return problem.num_ops <= TINY_OPS and problem.num_devices <= TINY_DEVICES
+
+
+def _try_all(search: Search) -> Plan | None:
+    """The best of all placements and all orders, as far as the budget goes."""
+    problem, ops = search.problem, search.problem.num_ops
+    able = allowed(problem)
+    ranks = np.array(list(permutations(range(ops))), np.int32)
+    group = problem.graph.colocate
+    for place in product(*(np.flatnonzero(row).tolist() for row in able)):
+        device = np.array(place, np.int32)
+        if len(set(zip(group[group >= 0].tolist(), device[group >= 0].tolist(), strict=True))) > len(set(group[group >= 0])):
+            continue
+        if search.spent:
+            return search.best
+        search.score_many(np.repeat(device[None], len(ranks), axis=0), ranks)
+    search.note = "proved optimal" if search.room else ""
+    return search.best
+
+
+def _intervals(problem: Problem) -> int:
+    return problem.num_devices * (problem.num_ops + problem.graph.num_tensors * (problem.num_devices - 1))
+
+
+def _solved(
+    problem: Problem, plan: Plan, line: Timeline, threads: int, budget: Budget, seed: int
+) -> list[tuple[Plan | None, int]]:
+    """Plans read off CP-SAT's schedule, each with the bound it gave."""
+    try:
+        library = importlib.import_module("ortools.sat.python.cp_model")
+    except ImportError as error:
+        raise MissingExtra.of("ortools", "exact", "cp-sat") from error
+    model = _Model(library, problem, plan, line)
+    solver = library.CpSolver()
+    settings = solver.parameters
+    settings.random_seed = seed % 2**31
+    settings.num_workers = max(1, min(2, threads))
+    if budget.seconds is None:
+        settings.num_workers = 1  # several race, and the answer depends on who wins
+        settings.max_deterministic_time = min(MOST_EFFORT, max(0.1, PER_SIMULATION * (budget.simulations or 0)))
+    else:
+        settings.max_time_in_seconds = budget.seconds
+    status = solver.solve(model.model)
+    if status not in (library.OPTIMAL, library.FEASIBLE):
+        return [(None, 0)]
+    least = ceil(solver.best_objective_bound - 1e-6) * model.unit
+    return [(trial, least) for trial in model.plans(solver)]
+
+
+class _Model:
+    """The problem in CP-SAT's terms: every timeline of the simulator that fits is a solution, up to its order of ties."""
+
+    def __init__(self, library: Any, problem: Problem, plan: Plan, line: Timeline) -> None:
+        self.problem, self.model = problem, library.CpModel()
+        self.graph, self.devices = problem.graph, range(problem.num_devices)
+        self.line, self.plan = line, plan
+        self.by_order = problem.objective == "peak-memory" and problem.num_devices == 1
+        # On one device only the order decides the peak, so there every op takes one unit of time.
+        times = np.ones_like(problem.op_ns) if self.by_order else problem.op_ns
+        self.scale = 1 if self.by_order else _common(times, problem.send_ns)
+        self.unit = 1 if problem.objective == "peak-memory" else self.scale
+        self.times, self.sends = times // self.scale, problem.send_ns // self.scale
+        self.counts_memory = _may_be_full(problem) or problem.objective == "peak-memory"
+        self.horizon = self._horizon(line)
+        self._place()
+        self._schedule()
+        self._send()
+        self._order()
+        self._remember()
+        self._aim()
+
+    def _horizon(self, line: Timeline) -> int:
+        """No better plan is longer, where the step is what counts and the plan at hand fits; else all one after the other."""
+        if self.problem.objective == "step-time" and line.over_bytes == 0:
+            return -(-line.step_ns // self.scale)
+        moving = self.sends.max(axis=1, initial=0).sum() * (self.problem.num_devices - 1)
+        return int(self.times.max(axis=1).sum() + moving)
+
+    def _place(self) -> None:
+        """One device for each colocation group."""
+        able, colocate = allowed(self.problem), self.graph.colocate
+        key = np.where(colocate >= 0, self.problem.num_ops + colocate, np.arange(self.problem.num_ops))
+        self.on: list[list[Any]] = []  # [ops][devices]
+        known: dict[int, list[Any]] = {}
+        for op in range(self.problem.num_ops):
+            group = int(key[op])
+            if group not in known:
+                known[group] = [self.model.new_bool_var("") if able[op, d] else self.model.new_constant(0) for d in self.devices]
+                self.model.add_exactly_one(known[group])
+                for d in self.devices:
+                    self.model.add_hint(known[group][d], int(self.plan.device[op]) == d)
+            self.on.append(known[group])
+
+    def _schedule(self) -> None:
+        """Start and end of every op; a device runs one at a time."""
+        self.start = [self.model.new_int_var(0, self.horizon, "") for _ in range(self.problem.num_ops)]
+        self.end = [self.model.new_int_var(0, self.horizon, "") for _ in range(self.problem.num_ops)]
+        self.running: list[list[Any]] = [[] for _ in self.devices]
+        turn = np.argsort(np.argsort(self.line.turn, kind="stable"), kind="stable")
+        for op in range(self.problem.num_ops):
+            for d in self.devices:
+                span = (self.start[op], int(max(0, self.times[op, d])), self.end[op], self.on[op][d])
+                self.running[d].append(self.model.new_optional_interval_var(*span, ""))
+            begin, end = (turn[op], turn[op] + 1) if self.by_order else (self.line.start_ns[op], self.line.end_ns[op])
+            self.model.add_hint(self.start[op], int(begin) // self.scale)
+            self.model.add_hint(self.end[op], int(end) // self.scale)
+        for d in self.devices:
+            self.model.add_no_overlap([span for op, span in enumerate(self.running[d]) if self.times[op, d] > 0])
+
+    def _send(self) -> None:
+        """A tensor goes once to each other device that reads it, over one channel, after it is made."""
+        problem, graph = self.problem, self.graph
+        home = np.where(graph.producer >= 0, graph.producer, problem.updater)
+        self.sent: dict[tuple[int, int], Any] = {}  # (tensor, destination): start
+        self.sending: dict[tuple[int, int, int], tuple[Any, Any]] = {}  # (tensor, source, destination): (whether, interval)
+        channels: dict[int, list[Any]] = {}
+        hint = {(int(t), int(d)): int(s) for t, d, s in zip(self.line.send_tensor, self.line.send_dst, self.line.send_start_ns, strict=True)}
+        for tensor in np.unique(graph.reads).tolist():
+            if home[tensor] < 0 or len(self.devices) == 1 or not (self.counts_memory or self.sends[tensor].any()):
+                continue
+            readers = [op for op in graph.readers_of(tensor).tolist() if self.on[op] is not self.on[home[tensor]]]
+            for dst in self.devices if readers else ():
+                begin = self.model.new_int_var(0, self.horizon, "")
+                self.sent[tensor, dst] = begin
+                self.model.add_hint(begin, hint.get((tensor, dst), 0) // self.scale)
+                for src in self.devices:
+                    if src != dst:
+                        span = self._transfer(tensor, int(home[tensor]), src, dst, begin, readers)
+                        channels.setdefault(int(problem.cluster.channel[src, dst]), []).append(span)
+        for spans in channels.values():
+            self.model.add_no_overlap(spans)
+
+    def _transfer(self, tensor: int, home: int, src: int, dst: int, begin: Any, readers: list[int]) -> Any:
+        model, made = self.model, self.graph.producer[tensor] >= 0
+        time = int(self.sends[tensor, self.problem.send_class[src, dst]])
+        used = model.new_bool_var("")
+        model.add_implication(used, self.on[home][src])
+        for op in readers:
+            model.add_bool_or([used, self.on[home][src].negated(), self.on[op][dst].negated()])
+            model.add(self.start[op] >= begin + time).only_enforce_if([used, self.on[op][dst]])
+        model.add_bool_or([used.negated(), *(self.on[op][dst] for op in readers)])
+        if made:
+            model.add(begin >= self.end[home]).only_enforce_if(used)
+        apart = self.plan.device[home] == src and any(self.plan.device[op] == dst for op in readers)
+        model.add_hint(used, bool(apart))
+        span = model.new_optional_fixed_size_interval_var(begin, time, used, "")
+        self.sending[tensor, src, dst] = used, span
+        return span
+
+    def _order(self) -> None:
+        start, before = self.graph.dependencies
+        for op, earlier in zip(rows_of(start).tolist(), before.tolist(), strict=True):
+            self.model.add(self.start[op] >= self.end[earlier])
+
+    def _remember(self) -> None:
+        """Memory, where it is the goal or could run out. What is written in place counts only on one device."""
+        problem, graph = self.problem, self.graph
+        total = int(graph.nbytes.sum() + graph.workspace_bytes.sum()) * problem.num_devices
+        self.peak = self.model.new_int_var(0, total, "")
+        for d in self.devices if self.counts_memory else ():
+            blocks = [*self._residents(d), *self._workspaces(d), *self._made(d), *self._copies(d)]
+            must_fit = problem.objective == "step-time" or self.line.over_bytes == 0
+            held = self.model.new_int_var(0, min(total, int(problem.memory_bytes[d])) if must_fit else total, "")
+            self.model.add(self.peak >= held)
+            self.model.add_cumulative([span for span, _ in blocks], [size for _, size in blocks], held)
+
+    def _residents(self, d: int) -> list[tuple[Any, int]]:
+        problem, graph = self.problem, self.graph
+        blocks = []
+        for tensor in np.flatnonzero(problem.resident & (graph.nbytes > 0)).tolist():
+            readers = graph.readers_of(tensor).tolist()
+            ops = [int(problem.updater[tensor])] if problem.updater[tensor] >= 0 else readers
+            if ops:
+                there = self.model.new_bool_var("")
+                self.model.add_bool_or([there.negated(), *(self.on[op][d] for op in ops)])
+                for op in ops:
+                    self.model.add_implication(self.on[op][d], there)
+                whole = self.model.new_optional_fixed_size_interval_var(0, self.horizon, there, "")
+                blocks.append((whole, int(graph.nbytes[tensor])))
+        return blocks
+
+    def _workspaces(self, d: int) -> list[tuple[Any, int]]:
+        size = self.graph.workspace_bytes
+        return [(self.running[d][op], int(size[op])) for op in np.flatnonzero(size).tolist()]
+
+    def _made(self, d: int) -> list[tuple[Any, int]]:
+        """A made tensor at home: from the start of its op until its readers there and its sends have ended."""
+        net = Storages(self.problem).net
+        blocks = []
+        for storage, tensor in enumerate(np.flatnonzero((self.graph.producer >= 0) & (self.graph.alias_of < 0)).tolist()):
+            if net.nbytes[storage] == 0:
+                continue
+            maker, here = int(net.maker[storage]), self.on[int(net.maker[storage])][d]
+            until = self.model.new_int_var(0, self.horizon, "")
+            self.model.add(until >= self.end[maker])
+            if net.stays[storage] if len(self.devices) == 1 else self.problem.stays[tensor]:
+                self.model.add(until == self.horizon)
+            # In place, on several devices, only readers of the tensor itself are sure to need it here.
+            one = len(self.devices) == 1
+            users = net.users[net.user_start[storage] : net.user_start[storage + 1]] if one else self.graph.readers_of(tensor)
+            for op in users.tolist():
+                self.model.add(until >= self.end[op]).only_enforce_if([here, self.on[op][d]])
+            for dst in self.devices:
+                if (tensor, d, dst) in self.sending:
+                    used, _ = self.sending[tensor, d, dst]
+                    time = int(self.sends[tensor, self.problem.send_class[d, dst]])
+                    self.model.add(until >= self.sent[tensor, dst] + time).only_enforce_if(used)
+            life = self.model.new_int_var(0, self.horizon, "")
+            blocks.append((self.model.new_optional_interval_var(self.start[maker], life, until, here, ""), int(net.nbytes[storage])))
+        return blocks
+
+    def _copies(self, d: int) -> list[tuple[Any, int]]:
+        """A received copy: from the start of its transfer until its readers there have ended."""
+        blocks = []
+        for (tensor, _, dst), (used, _) in self.sending.items():
+            if dst == d and self.graph.nbytes[tensor]:
+                until, life = (self.model.new_int_var(0, self.horizon, "") for _ in range(2))
+                for op in self.graph.readers_of(tensor).tolist():
+                    self.model.add(until >= self.end[op]).only_enforce_if([used, self.on[op][d]])
+                span = self.model.new_optional_interval_var(self.sent[tensor, d], life, until, used, "")
+                blocks.append((span, int(self.graph.nbytes[tensor])))
+        return blocks
+
+    def _aim(self) -> None:
+        if self.problem.objective == "peak-memory":
+            self.model.add_hint(self.peak, int(self.line.peak_bytes.max()))
+            self.model.minimize(self.peak)
+            return
+        step = self.model.new_int_var(0, self.horizon, "")
+        self.model.add_max_equality(step, self.end)
+        self.model.minimize(step)
+
+    def plans(self, solver: Any) -> list[Plan]:
+        """The placement and order of the solution, with sends in the solution's order and in that of their readers."""
+        device = [next(d for d in self.devices if solver.value(self.on[op][d])) for op in range(self.problem.num_ops)]
+        start = np.array([solver.value(begin) for begin in self.start])
+        rank = np.empty(self.problem.num_ops, np.int64)
+        rank[np.lexsort((np.arange(len(start)), start))] = np.arange(len(start))
+        plan = Plan.of(self.problem, device, rank)
+        order = sorted(self.sent, key=lambda send: (solver.value(self.sent[send]), send))
+        send_rank = np.full((self.graph.num_tensors, len(self.devices)), -1, np.int64)
+        for turn, (tensor, dst) in enumerate(order):
+            send_rank[tensor, dst] = turn
+        return [plan, replace(plan, send_rank=ints(send_rank))]
+
+
+def _common(times: Ints, sends: Ints) -> int:
+    """The largest number that divides every time."""
+    values = np.unique(np.concatenate([times[times > 0].reshape(-1), sends.reshape(-1)]))
+    return max(1, gcd(*values.tolist())) if len(values) else 1

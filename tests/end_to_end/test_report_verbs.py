@@ -1,0 +1,110 @@
+"""explain, diff, plot, --report and --trace as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from loadmaster.cli import app
+from loadmaster.cluster import Cluster
+from loadmaster.cost import price
+from loadmaster.files import load_plan, save_cluster, save_graph
+from loadmaster.simulate import simulate
+from tests.unit.report.subjects import training_like
+
+
+def typed(*words: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: Any) -> Path:
+    """A model, and two plans of it for two P100."""
+    here: Path = tmp_path_factory.mktemp("verbs")
+    save_graph(training_like(150), here / "model.json")
+    for name, optimizer in (("a", "expert"), ("b", "heft")):
+        done = typed(
+            *("plan", here / "model.json", "--on", "2xp100-pcie", "--with", optimizer, "--save", here / f"{name}.json"),
+            *("--report", here / f"{name}.html", "--trace", here / f"{name}.trace"),
+        )
+        assert done.exit_code == 0, done.output
+        assert f"report written to {here / name}.html" in done.output
+    return here
+
+
+def test_plan_writes_page_and_trace(folder: Path) -> None:
+    page = (folder / "a.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "one-device" in page
+    events = json.loads((folder / "a.trace").read_text())["traceEvents"]
+    assert sum(1 for event in events if event["ph"] == "X" and event["cat"] == "op") == 150
+
+
+def test_explain_prints_words_and_json(folder: Path) -> None:
+    asked = ("explain", folder / "a.json", "--model", folder / "model.json", "--seconds", "0.2")
+    text, data = typed(*asked), typed(*asked, "--json")
+    assert (text.exit_code, data.exit_code) == (0, 0), text.output
+    for title in ("IN SHORT", "WHERE THE STEP GOES", "WHERE THE MEMORY GOES", "WHY EACH GROUP", "WHY NOT FASTER"):
+        assert title in text.output
+    assert "planned by expert" in text.output
+    problem = price(training_like(150), "2xp100-pcie")
+    step_ns = simulate(problem, load_plan(folder / "a.json")).step_ns
+    found = json.loads(data.output)
+    assert found["step_ns"] == step_ns
+    assert sum(piece["end_ns"] - piece["start_ns"] for piece in found["path"]["pieces"]) == step_ns
+
+
+def test_explain_plans_for_other_hardware(folder: Path) -> None:
+    asked = ("explain", folder / "a.json", "--model", folder / "model.json", "--seconds", "0.2", "--json")
+    alone, both = (typed(*asked, "--on", "4xh100", *more) for more in ((), ("--on", "2xp100-pcie")))
+    for done in (alone, both):
+        names = [row["cluster"] for row in json.loads(done.output)["hardware"]]
+        assert names == ["2xp100-pcie", "4xh100"]
+
+
+def test_explain_finds_the_cluster_by_its_digest(folder: Path, tmp_path: Path) -> None:
+    save_cluster(Cluster.preset("2xp100-pcie"), tmp_path / "mine.json")
+    done = typed(
+        *("explain", folder / "a.json", "--model", folder / "model.json", "--on", tmp_path / "mine.json"),
+        *("--seconds", "0.2", "--json"),
+    )
+    assert json.loads(done.output)["hardware"] == []
+
+
+def test_explain_says_what_it_needs(folder: Path) -> None:
+    nameless = typed("explain", folder / "a.json")
+    assert nameless.exit_code == 1
+    assert "give it with --model" in nameless.output
+    wrong = typed("explain", folder / "a.json", "--model", "zoo:rnnlm/infer")
+    assert wrong.exit_code == 1
+    assert "another graph" in wrong.output
+
+
+def test_diff_adds_up(folder: Path) -> None:
+    asked = ("diff", folder / "a.json", folder / "b.json", "--model", folder / "model.json")
+    found = json.loads(typed(*asked, "--json").output)
+    problem = price(training_like(150), "2xp100-pcie")
+    steps = [simulate(problem, load_plan(folder / f"{name}.json")).step_ns for name in "ab"]
+    assert sum(change["worth"] for change in found["changes"]) == steps[1] - steps[0]
+    assert "Changes, each made after those above it" in typed(*asked).output
+
+
+def test_plot_draws_plans_and_comparisons(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    compared = typed("compare", folder / "model.json", "--on", "2xp100-pcie", "--with", "heft,expert", "--json")
+    (folder / "compared.json").write_text(compared.output)
+    for name, words in {
+        "timeline.svg": (folder / "a.json", "--model", folder / "model.json"),
+        "memory.png": (folder / "a.json", "--model", folder / "model.json", "--what", "memory"),
+        "methods.pdf": (folder / "compared.json",),
+    }.items():
+        done = typed("plot", *words, "--out", folder / name)
+        assert done.exit_code == 0, done.output
+        assert (folder / name).stat().st_size > 1000
+    refused = typed("plot", folder / "a.json", "--model", folder / "model.json", "--out", folder / "a.gif")
+    assert refused.exit_code == 1
+    assert ".svg" in refused.output
