@@ -91,8 +91,9 @@ def pack(order, begin, end, size, most):
     offset = np.zeros(len(size), np.int64)
     low, high = np.empty(count, np.int64), np.empty(count, np.int64)  # addresses of placed blocks, lowest first
     first, last = np.empty(count, np.int64), np.empty(count, np.int64)  # and their lives
-    placed, top, work = 0, np.int64(0), 0
-    for block in order:
+    top, work = np.int64(0), 0
+    for placed in range(count):
+        block = order[placed]
         here, since, until = np.int64(0), begin[block], end[block]
         spot = 0
         while spot < placed:
@@ -112,7 +113,6 @@ def pack(order, begin, end, size, most):
             first[move], last[move] = first[move - 1], last[move - 1]
         work += (placed - into) // 4
         low[into], high[into], first[into], last[into] = here, here + size[block], since, until
-        placed += 1
     return offset, top, work
 
 

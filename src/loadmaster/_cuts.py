@@ -24,6 +24,7 @@ class Net(NamedTuple):
     waits: np.ndarray  # ops that op i waits for
     follow_start: np.ndarray  # [ops + 1]
     follows: np.ndarray  # ops that wait for op i
+    tensor: np.ndarray  # [storages]
     maker: np.ndarray  # [storages] op that makes it
     nbytes: np.ndarray  # [storages]
     stays: np.ndarray  # [storages] alive to the end
@@ -162,8 +163,7 @@ def _build(net, flow, side):
 
 @njit(cache=True, nogil=True)
 def _levels(flow, source, sink):
-    """Distances from the source in arcs with room; returns how many arcs it looked at, less than 0 if it met no
-    sink."""
+    """Distances from the source in arcs with room; returns how many arcs it looked at, under 0 if it met no sink."""
     flow.level[:] = -1
     flow.level[source] = 0
     flow.queue[0] = source

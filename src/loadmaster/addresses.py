@@ -201,7 +201,7 @@ class _Step:
 
     def blocks(self) -> list[tuple[Ints, Ints, Ints, Ints, Ints]]:
         """(tensor, op, device, begin, end) of workspaces, residents, made tensors and received copies."""
-        problem, graph, ops = self.problem, self.problem.graph, self.problem.num_ops
+        graph, ops = self.problem.graph, self.problem.num_ops
         none, every = np.full(ops, -1, np.int64), np.arange(ops)
         workspace = (none, every, self.device, self.begin[:ops], self.end[:ops])
         tensor, device = self._residents()

@@ -268,15 +268,15 @@ class Storages:
         wait_start, waits = graph.dependencies
         user_start, users = inverse(ints(use_start), ints(use_storage), len(storages))
         follow_start, follows = inverse(wait_start, waits, problem.num_ops)
-        nbytes, stays = graph.nbytes[storages], self._stays[storages]
         return Net(
             wait_start,
             waits,
             follow_start,
             follows,
+            ints(storages),
             graph.producer[storages],
-            nbytes,
-            stays,
+            graph.nbytes[storages],
+            self._stays[storages],
             user_start,
             users,
             self.appears(False),
@@ -286,7 +286,7 @@ class Storages:
 def _never_inner(problem: Problem) -> Bools:
     """[tensors] no fusion hides it: kept to the end, read by nobody, or written over in place (rule 12)."""
     graph = problem.graph
-    never = graph.role != ACTIVATION
+    never: Bools = graph.role != ACTIVATION
     unread = np.ones(graph.num_tensors, bool)
     unread[graph.reads] = False
     never |= unread

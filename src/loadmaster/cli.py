@@ -351,6 +351,61 @@ def generate(
         print(f"{count:,} graphs of kind {kind}, seed {seed}, in {out}")
 
 
+@app.command()
+@_verb
+def bench(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SUITE | best SUITE | docs",
+            help="regal, regal-unlike, regal-time, go, go-fusion, peers, synthetic or zoo; 'best' looks for best-known "
+            "values by long runs; 'docs' writes docs/benchmarks.md from the results at hand.",
+        ),
+    ],
+    optimizers: Annotated[
+        str | None, typer.Option("--with", metavar="A,B,C", help="Methods. [default: those of the suite]")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="[default: 3; 1 for best]")] = None,
+    simulations: Simulations = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", help="Time for each search.")] = None,
+    times: Annotated[
+        float | None, typer.Option("--times-baseline", help="As long as the baseline took, so many times, if more.")
+    ] = None,
+    corpus: Annotated[Path | None, typer.Option("--corpus", metavar="FILE", help="Graphs, one a line.")] = None,
+    mode: Annotated[
+        Literal["training", "inference", "all"], typer.Option("--mode", help="Of its graphs.")
+    ] = "training",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many graphs.")] = None,
+    part: Annotated[str | None, typer.Option("--part", metavar="K/N", help="Every N-th graph, from the K-th.")] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Results are kept and gone on with.")] = Path(
+        "results"
+    ),
+    best: Annotated[
+        Path | None, typer.Option("--best", metavar="FILE", help="Another file of best-known values.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Run what is finished once more.")] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run every method on every problem of a suite and print the tables. Killed, it goes on where it was."""
+    from loadmaster.bench.command import Settings, call, parse_part
+    from loadmaster.bench.rows import Source
+    from loadmaster.bench.suite import Allowance
+    from loadmaster.report.terminal import solving
+
+    given = (simulations, seconds, times)
+    allowance = None if given == (None, None, None) else Allowance(*given)
+    source = Source(corpus, mode, limit, parse_part(part))
+    specs = None if optimizers is None else words.split_specs(optimizers)
+    found = call(what, Settings(specs, seeds, allowance, source, out, best, again, solving))
+    if json:
+        _print_json({"suites": [report.as_data() for report in found]})
+    else:
+        print("\n".join(report.text() for report in found))
+    if any(report.outcome.failed or report.outcome.stopped for report in found):
+        raise typer.Exit(1)
+
+
 # Answers
 
 

@@ -359,11 +359,12 @@ class GraphBuilder:
 
     def _circle(self, waits: list[set[int]], left: list[int]) -> str:
         here = next(index for index, count in enumerate(left) if count)
-        path: list[int] = []
+        path: dict[int, None] = {}  # in the order walked
         while here not in path:
-            path.append(here)
+            path[here] = None
             here = next(before for before in sorted(waits[here]) if left[before])
-        names = [self._ops[op].name for op in (*path[path.index(here) :], here)]
+        circle = list(path)[list(path).index(here) :]
+        names = [self._ops[op].name for op in (*circle, here)]
         return " <- ".join(f"'{name}'" for name in (names if len(names) < 8 else [*names[:6], "…", names[-1]]))
 
     def _default_bytes(self, op: _Op, owner: Ints) -> int:

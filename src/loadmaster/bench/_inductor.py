@@ -68,7 +68,7 @@ class _Stage:
 def order(problem: Problem, rule: str, memory: Any, virtual: Any) -> list[int]:
     """Ops in the order that Inductor's rule gives."""
     stage = _stage(problem, memory)
-    parts = (stage.nodes, stage.buffers, {}, memory.OrderedSet(), stage.outputs)
+    parts: tuple[Any, ...] = (stage.nodes, stage.buffers, {}, memory.OrderedSet(), stage.outputs)
     with virtual.V.set_graph_handler(stage.handler):
         if rule == "best":
             return [node.op for node in memory.reorder_for_peak_memory(*parts)]

@@ -4,6 +4,7 @@ program over four devices sees them. Shapes and cuts are ours; the published gra
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 from loadmaster.graph import Graph, GraphBuilder
 
@@ -73,7 +74,7 @@ def ffnn() -> Graph:
     rows, width, inner = 4_096, 4_096, 16_384
     g = _Sharded("doppler/ffnn")
     x, sizes = g.matrix(rows, width), (width, inner, inner, width)
-    for before, after in zip(sizes, sizes[1:], strict=False):
+    for before, after in pairwise(sizes):
         x = g.product(x, g.matrix(before, after, "weight"), rows, before, after)
         x = g.each("relu", x, rows=rows, columns=after)
     return g.graph.build()

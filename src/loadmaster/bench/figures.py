@@ -57,6 +57,7 @@ class Grid:
 
     names: Mapping[Place, str]
     ops: Mapping[Place, int]
+    clusters: Mapping[Place, str]
     cells: Mapping[tuple[Method, Place], Cell]
     methods: tuple[Method, ...]
     failed: Mapping[tuple[Method, Place], str]
@@ -66,12 +67,15 @@ class Grid:
         """`methods`: these columns alone, in that order; else all there are."""
         runs: dict[tuple[Method, Place], list[Record]] = {}
         failed: dict[tuple[Method, Place], str] = {}
-        names, ops = {}, {}
+        names: dict[Place, str] = {}
+        clusters: dict[Place, str] = {}
+        ops: dict[Place, int] = {}
         for record in records:
             column = Method(record.spec, record.budget)
             if methods is not None and column not in methods:
                 continue
             names.setdefault(record.place, record.row)
+            clusters.setdefault(record.place, record.cluster)
             if record.error:
                 failed[column, record.place] = record.error
                 continue
@@ -80,7 +84,7 @@ class Grid:
         cells = {at: Cell.of(sorted(found, key=lambda r: r.seed)) for at, found in runs.items()}
         found_methods = tuple(dict.fromkeys(column for column, _ in runs))
         columns = found_methods if methods is None else tuple(m for m in methods if m in found_methods)
-        return Grid(names, ops, cells, columns, failed)
+        return Grid(names, ops, clusters, cells, columns, failed)
 
     @property
     def places(self) -> list[Place]:

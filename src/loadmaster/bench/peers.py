@@ -153,10 +153,10 @@ def _modules(torch: Any, problem: Problem) -> Any:
     if not weights:
         raise InvalidSetting("the graph has no named weights", problem.graph.name, "take a graph of the zoo")
 
-    class Layer(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class Layer(torch.nn.Module):  # type: ignore[misc]
         pass
 
-    class Part(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class Part(torch.nn.Module):  # type: ignore[misc]
         pass
 
     root = Part()
@@ -199,4 +199,3 @@ def loads_ns(problem: Problem, plan: Plan) -> Ints:
     load = np.zeros(problem.num_devices, np.int64)
     np.add.at(load, plan.device, problem.op_ns[np.arange(problem.num_ops), plan.device])
     return ints(load)
-

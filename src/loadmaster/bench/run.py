@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import FrameType
 
@@ -16,7 +16,8 @@ from loadmaster import __version__
 from loadmaster.bench.methods import is_known, method, seeds_of
 from loadmaster.bench.peers import ideal_load_ns, loads_ns
 from loadmaster.bench.records import Ledger, Record, cluster_key
-from loadmaster.bench.suite import Allowance, Row, Source, Suite
+from loadmaster.bench.rows import Row, Source
+from loadmaster.bench.suite import Allowance, Suite
 from loadmaster.bounds import lower_bound
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting, MissingExtra
@@ -27,8 +28,8 @@ from loadmaster.zoo.synthetic import generate
 MOST_MOMENTS = 64  # improvements kept in a record
 
 Listener = Callable[[Search], None]
-# Called around every run with a label; gives what listens to its search.
-Watch = Callable[[str], "contextmanager[Listener] | object"]
+# Around every run, with a label; gives what listens to its search.
+Watch = Callable[[str], AbstractContextManager[Listener]]
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def run(
     order: Order,
     ledger: Ledger,
     tell: Callable[[str], None] = lambda text: None,
-    watch: Callable[[str], object] | None = None,
+    watch: Watch | None = None,
     landed: Callable[[Record], None] = lambda record: None,
 ) -> Outcome:
     """Runs what is not finished. `tell` gets a line per problem, `watch` shows a search, `landed` gets each record."""
@@ -126,7 +127,7 @@ class _Bench:
     order: Order
     ledger: Ledger
     outcome: Outcome
-    watch: Callable[[str], object] | None
+    watch: Watch | None
     landed: Callable[[Record], None]
     warm: set[tuple[str, str, str]] = field(default_factory=set)
 
@@ -163,9 +164,7 @@ class _Bench:
         today = datetime.now(UTC).date().isoformat()
         return Record(*place, spec, allowance.text, seed, date=today, version=__version__)
 
-    def _one(
-        self, row: Row, problem: Problem, spec: str, allowance: Allowance, seed: int, label: str
-    ) -> Record | None:
+    def _one(self, row: Row, problem: Problem, spec: str, allowance: Allowance, seed: int, label: str) -> Record | None:
         blank = self._blank(row, spec, allowance, seed)
         try:
             budget = allowance.budget(self._baseline_seconds(row))
@@ -183,7 +182,7 @@ class _Bench:
     def _solve(self, problem: Problem, spec: str, budget: Budget, seed: int, label: str) -> Result:
         if self.watch is None:
             return solve(problem, method(spec), budget, seed)
-        with self.watch(label) as listener:  # type: ignore[attr-defined]
+        with self.watch(label) as listener:
             return solve(problem, method(spec), budget, seed, listener=listener)
 
     def _baseline_seconds(self, row: Row) -> float:
@@ -232,6 +231,4 @@ def facts_of(result: Result) -> Mapping[str, object]:
 
 
 def _filled(record: Record, **facts: object) -> Record:
-    from dataclasses import replace
-
     return replace(record, **facts)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Tuning BRKGA: one setting for all graphs, by grid on a training corpus.
 
-    python -m loadmaster.bench.tune train.jsonl.xz --graphs 24 --seed 0 --out tuned_brkga.json
+python -m loadmaster.bench.tune train.jsonl.xz --graphs 24 --seed 0 --out tuned_brkga.json
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def parts_of(problem: Problem, balance: Balance = "auto") -> Parts:
     count = int(unit.max()) + 1
     by_memory = balance == "memory" or (balance == "auto" and problem.objective == "peak-memory")
     weight = op_bytes(problem) if by_memory else op_times(problem)
-    total = np.bincount(unit, weights=weight, minlength=count)
+    total = np.bincount(unit, weights=weight, minlength=count).astype(np.float64)
     if by_memory:
         share = np.maximum(problem.memory_bytes, 1).astype(np.float64)
     else:
@@ -125,7 +125,8 @@ def op_bytes(problem: Problem) -> Floats:
     orphan = (holder < 0) & (np.diff(start) > 0)
     holder[orphan] = readers[start[:-1][orphan]]
     held = holder >= 0
-    return np.bincount(holder[held], weights=own[held], minlength=problem.num_ops)
+    total: Floats = np.bincount(holder[held], weights=own[held], minlength=problem.num_ops).astype(np.float64)
+    return total
 
 
 def _speeds(problem: Problem) -> Floats:

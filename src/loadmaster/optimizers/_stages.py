@@ -38,8 +38,10 @@ class Moves(NamedTuple):
 @njit(cache=True, nogil=True)
 def best_splits(line, moves, longest):
     """(value, cut, move): of the best split of slots 0 … j-1 that ends in each state, its value, where its last stage
-    begins, and the move that added it. `longest`: the value is the largest stage, of its work or its sends, whichever is
-    more; else the sum of work and sends of all stages, which is the step of a chain.
+    begins, and the move that added it.
+
+    `longest`: the value is that of the largest stage, its work or its sends, whichever is more; else the sum of work
+    and sends of all stages, which is the step of a chain.
     """
     slots, kinds = len(line.times) - 1, line.times.shape[1]
     value = np.full((moves.states, slots + 1), NEVER)

@@ -1,4 +1,4 @@
-"""CP-SAT: a plan polished and, where it can be, proved optimal by constraint programming; tiny problems by trying all."""
+"""CP-SAT: a plan polished and, where it can be, proved optimal; tiny problems solved by trying all plans."""
 
 from __future__ import annotations
 
@@ -47,19 +47,21 @@ class CpSat:
     threads: int = 2
 
     def optimize(self, search: Search) -> Plan:
-        if _is_tiny(search.problem):
-            return _try_all(search) or self.start.optimize(search)
-        part = search.part(0.5)
+        places = _placements(search.problem)
+        if places is not None and len(places) * factorial(search.problem.num_ops) <= search.room:
+            return _try_all(search, places)
+        # The model costs time but no simulations, so where those are counted the start may use them all.
+        budget = _effort(search)
+        part = search.part(1.0 if search.counts_simulations else 0.5)
         plan = self.start.optimize(part)
-        plan = part.best if part.best is not None and part.best_score <= search.score(plan) else plan
-        if search.spent:
-            return plan
-        proof = self.prove(search.problem, plan, budget=_left(search), seed=search.seed)
-        search.score(proof.plan)
+        plan = plan if part.best is None or _score_of(search.problem, plan) <= part.best_score else part.best
+        proof = self.prove(search.problem, plan, budget=budget or _effort(search), seed=search.seed)
         search.note = "proved optimal" if proof.optimal else f"no plan is under {proof.bound:,}"
         return proof.plan
 
-    def prove(self, problem: Problem, plan: Plan | None = None, *, budget: Budget | None = None, seed: int = 0) -> Proof:
+    def prove(
+        self, problem: Problem, plan: Plan | None = None, *, budget: Budget | None = None, seed: int = 0
+    ) -> Proof:
         """Improves the plan, or that of `start`, and bounds what any could reach, within the budget."""
         budget = budget or Budget()
         plan = plan or self.start.optimize(Search(problem, budget, seed))
@@ -67,20 +69,22 @@ class CpSat:
         best, score, bound = plan, _score(problem, line), lower_bound(problem, fitting=line.over_bytes == 0)
         if (score.over_bytes == 0 and score.value <= bound) or plan.fuses or _intervals(problem) > MOST_INTERVALS:
             return Proof(plan, bound, score == Score(0, bound))
-        for trial, least in _solved(problem, plan, line, self.threads, budget, seed):
-            bound = max(bound, least)
+        for trial, proved in _solved(problem, plan, line, bound, self.threads, budget, seed):
+            bound = max(bound, proved)
             if trial is not None and _score(problem, simulate(problem, trial)) < score:
                 best, score = trial, _score(problem, simulate(problem, trial))
         return Proof(best, bound, score == Score(0, bound))
 
 
-def _left(search: Search) -> Budget:
+def _effort(search: Search) -> Budget | None:
+    """A budget in simulations, where the search counts only those; None: what is left of its time when asked later."""
     if search.counts_simulations:
         return Budget(None, max(1, search.room))
-    return Budget(max(0.01, 0.95 * search.seconds_left), None)
+    return None
 
 
-def _score(problem: Problem, line: Timeline) -> Score:
+def _score_of(problem: Problem, plan: Plan) -> Score:
+    line = simulate(problem, plan)
     return Score(line.over_bytes, line.step_ns if problem.objective == "step-time" else int(line.peak_bytes.max()))
 
 
@@ -89,24 +93,24 @@ def _may_be_full(problem: Problem) -> bool:
     return int(graph.nbytes.sum() + graph.workspace_bytes.max()) > int(problem.memory_bytes.min())
 
 
-def _is_tiny(problem: Problem) -> bool:
-    return problem.num_ops <= TINY_OPS and problem.num_devices <= TINY_DEVICES
+def _placements(problem: Problem) -> list[tuple[int, ...]] | None:
+    """Every legal placement of a tiny problem; None where it is not tiny."""
+    if problem.num_ops > TINY_OPS or problem.num_devices > TINY_DEVICES:
+        return None
+    group = problem.graph.colocate.tolist()
+    every = product(*(np.flatnonzero(row).tolist() for row in allowed(problem)))
+    together = ({(g, d) for g, d in zip(group, place, strict=True) if g >= 0} for place in every)
+    every = product(*(np.flatnonzero(row).tolist() for row in allowed(problem)))
+    return [place for place, pairs in zip(every, together, strict=True) if len(pairs) == len({g for g, _ in pairs})]
 
 
-def _try_all(search: Search) -> Plan | None:
-    """The best of all placements and all orders, as far as the budget goes."""
-    problem, ops = search.problem, search.problem.num_ops
-    able = allowed(problem)
-    ranks = np.array(list(permutations(range(ops))), np.int32)
-    group = problem.graph.colocate
-    for place in product(*(np.flatnonzero(row).tolist() for row in able)):
-        device = np.array(place, np.int32)
-        if len(set(zip(group[group >= 0].tolist(), device[group >= 0].tolist(), strict=True))) > len(set(group[group >= 0])):
-            continue
-        if search.spent:
-            return search.best
-        search.score_many(np.repeat(device[None], len(ranks), axis=0), ranks)
-    search.note = "proved optimal" if search.room else ""
+def _try_all(search: Search, places: list[tuple[int, ...]]) -> Plan:
+    """The best of all placements and all orders."""
+    ranks = np.array(list(permutations(range(search.problem.num_ops))), np.int32)
+    for place in places:
+        search.score_many(np.repeat(np.array([place], np.int32), len(ranks), axis=0), ranks)
+    search.note = "proved optimal"
+    assert search.best is not None, "a problem has a plan"
     return search.best
 
 
@@ -115,14 +119,14 @@ def _intervals(problem: Problem) -> int:
 
 
 def _solved(
-    problem: Problem, plan: Plan, line: Timeline, threads: int, budget: Budget, seed: int
+    problem: Problem, plan: Plan, line: Timeline, least: int, threads: int, budget: Budget, seed: int
 ) -> list[tuple[Plan | None, int]]:
     """Plans read off CP-SAT's schedule, each with the bound it gave."""
     try:
         library = importlib.import_module("ortools.sat.python.cp_model")
     except ImportError as error:
         raise MissingExtra.of("ortools", "exact", "cp-sat") from error
-    model = _Model(library, problem, plan, line)
+    model = _Model(library, problem, plan, line, least)
     solver = library.CpSolver()
     settings = solver.parameters
     settings.random_seed = seed % 2**31
@@ -135,17 +139,17 @@ def _solved(
     status = solver.solve(model.model)
     if status not in (library.OPTIMAL, library.FEASIBLE):
         return [(None, 0)]
-    least = ceil(solver.best_objective_bound - 1e-6) * model.unit
-    return [(trial, least) for trial in model.plans(solver)]
+    proved = ceil(solver.best_objective_bound - 1e-6) * model.unit
+    return [(trial, proved) for trial in model.plans(solver)]
 
 
 class _Model:
-    """The problem in CP-SAT's terms: every timeline of the simulator that fits is a solution, up to its order of ties."""
+    """The problem in CP-SAT's terms: every timeline of the simulator that fits is a solution of it."""
 
-    def __init__(self, library: Any, problem: Problem, plan: Plan, line: Timeline) -> None:
+    def __init__(self, library: Any, problem: Problem, plan: Plan, line: Timeline, least: int) -> None:
         self.problem, self.model = problem, library.CpModel()
         self.graph, self.devices = problem.graph, range(problem.num_devices)
-        self.line, self.plan = line, plan
+        self.line, self.plan, self.least = line, plan, least
         self.by_order = problem.objective == "peak-memory" and problem.num_devices == 1
         # On one device only the order decides the peak, so there every op takes one unit of time.
         times = np.ones_like(problem.op_ns) if self.by_order else problem.op_ns
@@ -162,7 +166,7 @@ class _Model:
         self._aim()
 
     def _horizon(self, line: Timeline) -> int:
-        """No better plan is longer, where the step is what counts and the plan at hand fits; else all one after the other."""
+        """No better plan is longer, where the step counts and the plan at hand fits; else all one after the other."""
         if self.problem.objective == "step-time" and line.over_bytes == 0:
             return -(-line.step_ns // self.scale)
         moving = self.sends.max(axis=1, initial=0).sum() * (self.problem.num_devices - 1)
@@ -177,7 +181,10 @@ class _Model:
         for op in range(self.problem.num_ops):
             group = int(key[op])
             if group not in known:
-                known[group] = [self.model.new_bool_var("") if able[op, d] else self.model.new_constant(0) for d in self.devices]
+                choice = (
+                    self.model.new_bool_var("") if able[op, d] else self.model.new_constant(0) for d in self.devices
+                )
+                known[group] = list(choice)
                 self.model.add_exactly_one(known[group])
                 for d in self.devices:
                     self.model.add_hint(known[group][d], int(self.plan.device[op]) == d)
@@ -204,9 +211,12 @@ class _Model:
         problem, graph = self.problem, self.graph
         home = np.where(graph.producer >= 0, graph.producer, problem.updater)
         self.sent: dict[tuple[int, int], Any] = {}  # (tensor, destination): start
-        self.sending: dict[tuple[int, int, int], tuple[Any, Any]] = {}  # (tensor, source, destination): (whether, interval)
+        self.sending: dict[
+            tuple[int, int, int], tuple[Any, Any]
+        ] = {}  # (tensor, source, destination): (whether, interval)
         channels: dict[int, list[Any]] = {}
-        hint = {(int(t), int(d)): int(s) for t, d, s in zip(self.line.send_tensor, self.line.send_dst, self.line.send_start_ns, strict=True)}
+        begun = zip(self.line.send_tensor, self.line.send_dst, self.line.send_start_ns, strict=True)
+        hint = {(int(tensor), int(dst)): int(ns) for tensor, dst, ns in begun}
         for tensor in np.unique(graph.reads).tolist():
             if home[tensor] < 0 or len(self.devices) == 1 or not (self.counts_memory or self.sends[tensor].any()):
                 continue
@@ -279,7 +289,7 @@ class _Model:
         """A made tensor at home: from the start of its op until its readers there and its sends have ended."""
         net = Storages(self.problem).net
         blocks = []
-        for storage, tensor in enumerate(np.flatnonzero((self.graph.producer >= 0) & (self.graph.alias_of < 0)).tolist()):
+        for storage, tensor in enumerate(net.tensor.tolist()):
             if net.nbytes[storage] == 0:
                 continue
             maker, here = int(net.maker[storage]), self.on[int(net.maker[storage])][d]
@@ -289,7 +299,11 @@ class _Model:
                 self.model.add(until == self.horizon)
             # In place, on several devices, only readers of the tensor itself are sure to need it here.
             one = len(self.devices) == 1
-            users = net.users[net.user_start[storage] : net.user_start[storage + 1]] if one else self.graph.readers_of(tensor)
+            users = (
+                net.users[net.user_start[storage] : net.user_start[storage + 1]]
+                if one
+                else self.graph.readers_of(tensor)
+            )
             for op in users.tolist():
                 self.model.add(until >= self.end[op]).only_enforce_if([here, self.on[op][d]])
             for dst in self.devices:
@@ -298,7 +312,8 @@ class _Model:
                     time = int(self.sends[tensor, self.problem.send_class[d, dst]])
                     self.model.add(until >= self.sent[tensor, dst] + time).only_enforce_if(used)
             life = self.model.new_int_var(0, self.horizon, "")
-            blocks.append((self.model.new_optional_interval_var(self.start[maker], life, until, here, ""), int(net.nbytes[storage])))
+            span = self.model.new_optional_interval_var(self.start[maker], life, until, here, "")
+            blocks.append((span, int(net.nbytes[storage])))
         return blocks
 
     def _copies(self, d: int) -> list[tuple[Any, int]]:
@@ -315,10 +330,11 @@ class _Model:
 
     def _aim(self) -> None:
         if self.problem.objective == "peak-memory":
+            self.model.add(self.peak >= self.least)
             self.model.add_hint(self.peak, int(self.line.peak_bytes.max()))
             self.model.minimize(self.peak)
             return
-        step = self.model.new_int_var(0, self.horizon, "")
+        step = self.model.new_int_var(min(self.horizon, -(-self.least // self.scale)), self.horizon, "")
         self.model.add_max_equality(step, self.end)
         self.model.minimize(step)
 

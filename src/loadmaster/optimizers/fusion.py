@@ -133,7 +133,8 @@ class AnnealFusion:
     def optimize(self, search: Search) -> Plan:
         problem = search.problem
         plan = start_of(search, self.inner)
-        search.score(with_kernels(problem, plan, greedy_on(problem, plan)))
+        if not search.spent:
+            search.score(with_kernels(problem, plan, greedy_on(problem, plan)))
         priority = search.rng.random(problem.num_ops)
         here = score = search.score(refuse(problem, plan, priority)) if not search.spent else search.best_score
         begun = search.progress
@@ -160,8 +161,12 @@ def _shuffle_some(priority: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def start_of(search: Search, inner: Optimizer) -> Plan:
     """The inner optimizer's plan without fusion, scored."""
-    plan = inner.optimize(search.part(0.2))
-    search.score(plan)
+    part = search.part(0.2)
+    plan = inner.optimize(part)
+    if part.best is not None and (search.spent or part.score(plan) > part.best_score):
+        plan = part.best
+    if not search.spent:
+        search.score(plan)
     return plan
 
 

@@ -18,7 +18,7 @@ from loadmaster.optimizers.simple import allowed
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
-from loadmaster.simulate import layout, spread
+from loadmaster.simulate import layout, simulate, spread
 
 Order = Literal["uniform", "given", "memory"]
 By = Literal["op", "mirror", "program", "scope"]
@@ -178,10 +178,13 @@ def _offer(search: Search, plain: Any, decoder: _genes.Decoder, genes: NDArray[n
     plan = Plan.of(search.problem, place, rank)
     if decoder.sends:
         plan = replace(plan, send_rank=ints(sends.reshape(-1, search.problem.num_devices)))
-    if fits:
-        search.offer(plan, score)
-    else:
-        search.score(plan)
+    search.offer(plan, score if fits else _score_again(search.problem, plan))
+
+
+def _score_again(problem: Problem, plan: Plan) -> Score:
+    """The whole score of a plan that was counted already: the loop keeps only how much it is over."""
+    line = simulate(problem, plan)
+    return Score(line.over_bytes, line.step_ns if problem.objective == "step-time" else int(line.peak_bytes.max()))
 
 
 def genes_of(problem: Problem, decoder: _genes.Decoder, plan: Plan) -> NDArray[np.uint16]:

@@ -33,10 +33,10 @@ MOST_SLOTS = 2_048
 class PipelineSplit:
     """Contiguous stages, the best of all cuts and of all orders of unlike devices.
 
-    Goal "max-load": the busiest device has as little as can be, as when a pipeline is kept full. "step-time": the splits
-    with least load and with least total for each number of devices, whichever steps fastest. Work is laid out in slots:
-    the program order, or, for training, so that a layer's backward and update lie with its forward; by module scope where
-    scopes are known, else by the forward op whose result a backward op reads. "auto" tries them all.
+    Goal "max-load": the busiest device has as little as can be, as when a pipeline is kept full. "step-time": the
+    splits with least load and with least total for each number of devices, whichever steps fastest. Work is laid out in
+    slots: the program order, or, for training, so that a layer's backward and update lie with its forward; by module
+    scope where scopes are known, else by the forward op whose result a backward op reads. "auto" tries them all.
 
     In the manner of PipeDream's planner (Narayanan et al., 2019) without replication.
     """
@@ -114,7 +114,7 @@ def _placement(problem: Problem, slot: Ints, state: int, cut: Ints, by: Ints, mo
 
 
 def _kinds(problem: Problem) -> Ints:
-    """[devices] devices with equal times and memory are of one kind; each is its own where that makes too many states."""
+    """[devices] devices with equal times and memory are of one kind."""
     columns = [(problem.op_ns[:, d].tobytes(), int(problem.memory_bytes[d])) for d in range(problem.num_devices)]
     number = {column: kind for kind, column in enumerate(dict.fromkeys(columns))}
     return ints([number[column] for column in columns])
@@ -179,7 +179,7 @@ def _summed(column: Ints, slot: Ints, slots: int) -> Ints:
 
 
 def _saved_bytes(problem: Problem) -> Ints:
-    """[ops] bytes it makes before the turning point that are read after it: alive together with all others of its stage."""
+    """[ops] bytes it makes before the turning point that are read after it: all of a stage's are alive at once."""
     graph, turn = problem.graph, turning_point(problem)
     last = np.full(graph.num_tensors, -1, np.int64)
     np.maximum.at(last, graph.reads, rows_of(graph.read_start))
@@ -226,7 +226,7 @@ def _folds(problem: Problem, fold: Fold) -> list[Ints]:
 
 
 def _scope_slots(problem: Problem) -> Ints:
-    """[ops] number of its module in order of first use; an op of no module goes with what it reads, else with the next."""
+    """[ops] number of its module in order of first use; an op of no module goes with what it reads, or the next op."""
     graph = problem.graph
     number = {scope: index for index, scope in enumerate(dict.fromkeys(s for s in graph.scope if s))}
     slot = np.array([number.get(scope, -1) for scope in graph.scope])

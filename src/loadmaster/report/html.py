@@ -18,6 +18,7 @@ from loadmaster.report.units import percent_text, size_text, sizes_text, time_te
 from loadmaster.report.words import Grid, Section, sections, share_text
 from loadmaster.search import Result
 
+ROWS_IN_PRINT = 25  # page.css hides the rest on paper
 SCRIPTS = ("page_data.js", "page_timeline.js", "page_graph.js", "page.js")
 
 
@@ -89,11 +90,12 @@ def _figures(result: Result, found: Explanation, every: Sequence[Result]) -> str
     ]
     if alone is not None and line.step_ns and result.problem.num_devices > 1:
         rows.insert(1, ("speed-up", f"{alone / line.step_ns:.2f}x", f"over one device ({time_text(alone)})"))
-    cells = (
-        f"<div class=figure><dt>{escape(name)}</dt><dd>{escape(value)}</dd><small>{escape(note)}</small></div>"
-        for name, value, note in rows
-    )
-    return "".join(cells)
+    return "".join(_figure(*row, over=row[0] == "largest peak" and not result.fits) for row in rows)
+
+
+def _figure(name: str, value: str, note: str, *, over: bool) -> str:
+    kind = "'figure over'" if over else "figure"
+    return f"<div class={kind}><dt>{escape(name)}</dt><dd>{escape(value)}</dd><small>{escape(note)}</small></div>"
 
 
 def _methods(result: Result, every: Sequence[Result]) -> str:
@@ -130,7 +132,8 @@ def _grid(grid: Grid) -> str:
 
     title = f"<caption>{escape(grid.title)}</caption>" if grid.title else ""
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in grid.rows)
-    table = f"<table>{title}<thead><tr>{cells(grid.head, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+    long = " class=long" if len(grid.rows) > ROWS_IN_PRINT else ""
+    table = f"<table{long}>{title}<thead><tr>{cells(grid.head, 'th')}</tr></thead><tbody>{body}</tbody></table>"
     return f"<div class=scroll tabindex=0 role=group aria-label='{escape(grid.title or 'table')}'>{table}</div>"
 
 

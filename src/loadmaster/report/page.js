@@ -62,9 +62,18 @@ function peakDetails(data, device) {
   ];
 }
 
+// What all names begin with, up to a dot: said once is enough.
+function commonStart(names) {
+  const full = names.filter((name) => !name.startsWith("(")).map((name) => name.split(/[. ]/));
+  let depth = 0;
+  while (full.length > 1 && full.every((parts) => parts.length > depth + 1 && parts[depth] === full[0][depth])) depth++;
+  return full.length ? full[0].slice(0, depth).map((part) => part + ".").join("") : "";
+}
+
 function legend(place, names, press) {
+  const start = commonStart(names);
   place.replaceChildren(...names.map((name, at) => {
-    const swatch = element("b", { style: { background: moduleColour(at) } }), text = element("i", { title: name }, name);
+    const swatch = element("b", { style: { background: moduleColour(at) } }), text = element("i", { title: name }, name.startsWith(start) ? name.slice(start.length) : name);
     if (!press) return element("span", {}, swatch, text);
     return element("button", { type: "button", "aria-pressed": "false", onclick: (event) => press(at, event.currentTarget) }, swatch, text);
   }));
@@ -86,7 +95,7 @@ class Page {
     this.timeline.resize();
     new ResizeObserver(() => this.timeline.resize()).observe(find("lanes").parentElement);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.timeline.later());
-    addEventListener("beforeprint", () => this.timeline.draw());
+    matchMedia("print").addEventListener("change", () => this.timeline.draw());
   }
 
   tell(what) {

@@ -75,5 +75,11 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-const MODULE_COLOURS = 12;
+const MODULE_COLOURS = 24;
 const moduleColour = (number) => `var(--c${number % MODULE_COLOURS})`;
+
+// Black or white, whichever can be read on the colour.
+function inkOn(hex) {
+  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  return 0.3 * red + 0.59 * green + 0.11 * blue > 118 ? "#14161a" : "#f5f4f0";
+}

@@ -21,7 +21,7 @@ from loadmaster.report.occupancy import wire_name
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.scopes import folded, paths_of
 
-MOST_MODULES = 11  # one colour each
+MOST_MODULES = 24  # one colour each
 
 
 def packed(schedule: Schedule, found: Explanation) -> str:

@@ -3,7 +3,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const MOST_BESIDE = 24; // ops of one module beyond this are put into runs
-const SPACE = 16, HEAD = 24, STACK = 8, MOST_LINES = 500;
+const SPACE = 16, HEAD = 24, STACK = 8, MOST_LINES = 500, FIRST_SHOWN = 8;
 
 class Branch {
   constructor(name, parent, op = -1) {
@@ -106,13 +106,17 @@ class Folded {
     branch.onPath = branch.members.some((op) => data.op_critical[op]);
   }
 
+  // A first picture: the heaviest modules unfolded until there is something to see.
   foldAll() {
     for (const branch of this.all) branch.open = false;
-    let here = this.root;
-    here.open = true;
-    while (here.kids.length === 1 && here.kids[0].kids.length) {
-      [here] = here.kids;
-      here.open = true;
+    this.root.open = true;
+    let shown = this.root.kids.slice();
+    while (shown.length < FIRST_SHOWN) {
+      const modules = shown.filter((branch) => branch.kids.length > 0 && branch.kids.length + shown.length <= 3 * FIRST_SHOWN);
+      if (!modules.length) break;
+      const heaviest = modules.reduce((a, b) => (b.time > a.time ? b : a));
+      heaviest.open = true;
+      shown = shown.filter((branch) => branch !== heaviest).concat(heaviest.kids);
     }
     this.draw();
   }
@@ -231,7 +235,8 @@ class Folded {
     this.arrange(this.root, this.orders(lines), wide);
     this.most = { time: 1, bytes: 1 };
     for (const leaf of visible) for (const name of ["time", "bytes"]) this.most[name] = Math.max(this.most[name], leaf[name]);
-    const picture = this.shape("svg", { width: Math.max(wide - 2, this.root.w), height: this.root.h, role: "group", "aria-label": "Modules" });
+    const width = Math.max(wide - 2, this.root.w), height = this.root.h;
+    const picture = this.shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Modules" });
     // Lines lie over the frames of open modules and under the boxes.
     const frames = this.shape("g", {}), wires = this.shape("g", {}), boxes = this.shape("g", {});
     picture.append(frames, wires, boxes);

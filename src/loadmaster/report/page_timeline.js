@@ -17,6 +17,7 @@ class Timeline {
     this.module = -1; // only this module in full colour, or -1
     this.onlyCritical = false;
     this.rows = this.makeRows();
+    this.most = this.mostBytes();
     this.listen();
   }
 
@@ -41,6 +42,13 @@ class Timeline {
     this.bottom = top + 4;
     this.strip = count > 16 ? 22 : count > 6 ? 32 : count > 3 ? 44 : 62;
     return rows;
+  }
+
+  // One scale for all devices, so that they can be compared; up to the limit where a device comes near it.
+  mostBytes() {
+    const { data } = this;
+    const near = data.peak_bytes.map((peak, device) => (2 * peak > data.memory_bytes[device] ? Math.max(peak, data.memory_bytes[device]) : peak));
+    return Math.max(1, ...near) * 1.06;
   }
 
   columns(row) {
@@ -78,6 +86,7 @@ class Timeline {
     this.palette = { text: colour("--text"), quiet: colour("--quiet"), idle: colour("--idle"), line: colour("--line"), accent: colour("--accent"),
       path: colour("--path"), ground: colour("--ground"), panel: colour("--panel"), warn: colour("--warn"), soft: colour("--accent-soft") };
     this.colours = Array.from({ length: MODULE_COLOURS }, (_, at) => colour("--c" + at));
+    this.inks = this.colours.map(inkOn);
     this.drawLanes();
     this.drawMemory();
   }
@@ -156,7 +165,10 @@ class Timeline {
       pen.fillStyle = this.colours[module % MODULE_COLOURS];
       const gap = right - left > 5 ? 0.6 : 0;
       pen.fillRect(left, row.top, right - left - gap, row.height);
-      if (row.kind === "op" && right - left > 46 && row.height > 18) this.drawName(pen, row, item, left, right);
+      if (row.kind === "op" && right - left > 46 && row.height > 18) {
+        pen.fillStyle = this.inks[module % MODULE_COLOURS];
+        this.drawName(pen, row, item, left, right);
+      }
     }
     this.flush(pen, row, pixel);
     pen.globalAlpha = 1;
@@ -190,7 +202,6 @@ class Timeline {
     pen.font = "11px system-ui, sans-serif";
     pen.textAlign = "left";
     pen.textBaseline = "middle";
-    pen.fillStyle = "#14161a";
     const text = this.shortened(pen, this.data.op_name[op], Math.min(right, this.width) - from - 4);
     if (text.length > 2) pen.fillText(text, from, row.top + row.height / 2);
   }
@@ -253,7 +264,7 @@ class Timeline {
     pen.clearRect(0, 0, this.width, this.memory.height);
     data.devices.forEach((name, device) => {
       const top = 4 + device * (this.strip + 8), limit = data.memory_bytes[device], peak = data.peak_bytes[device];
-      const full = Math.max(1, peak > limit ? peak : peak > limit / 2.5 ? limit : peak) * 1.06;
+      const full = this.most;
       pen.fillStyle = this.palette.quiet;
       pen.textAlign = "left";
       pen.textBaseline = "middle";

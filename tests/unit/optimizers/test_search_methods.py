@@ -90,7 +90,7 @@ def test_auto_is_never_worse_than_a_one_shot_method(objective: str) -> None:
 def test_auto_scores_every_start_under_every_order() -> None:
     search = Search(problem_of(), Budget(None, 1000))
     scored = one_shots(search)
-    assert search.simulations == len(scored) >= 4 * 8
+    assert search.simulations >= len(scored) >= 4 * 8
     assert search.best_score == min(score for score, _ in scored)
 
 

@@ -1,0 +1,156 @@
+"""What `loadmaster bench` does: run suites, look for best-known values, or write the page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadmaster.bench.best import BestKnown, Known, load_best, long_specs, shipped_path
+from loadmaster.bench.methods import is_known
+from loadmaster.bench.pages import ledger_path, methods_of, note_call, write_docs, write_tables
+from loadmaster.bench.records import Ledger, Record
+from loadmaster.bench.rows import Source
+from loadmaster.bench.run import Order, Outcome, Watch, run
+from loadmaster.bench.suite import Allowance, Suite, suites_of
+from loadmaster.bench.table import Table
+from loadmaster.errors import InvalidSetting
+
+PAGE = "docs/benchmarks.md"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of the verb."""
+
+    specs: Sequence[str] | None = None
+    seeds: int | None = None
+    allowance: Allowance | None = None
+    source: Source = field(default_factory=Source)
+    out: Path = Path("results")
+    best: Path | None = None  # another file of best-known values
+    again: bool = False
+    watch: Watch | None = None
+    say: Callable[[str], None] = lambda text: print(text, file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of one suite."""
+
+    suite: Suite
+    tables: list[Table]
+    outcome: Outcome
+    notes: list[str]
+
+    def as_data(self) -> dict[str, Any]:
+        return {
+            "suite": self.suite.name,
+            "runs": self.outcome.done,
+            "finished_before": self.outcome.kept,
+            "skipped": self.outcome.skipped,
+            "failed": self.outcome.failed,
+            "stopped": self.outcome.stopped,
+            "tables": [table.as_data() for table in self.tables],
+        }
+
+    def text(self) -> str:
+        counts = f"{self.outcome.done} runs, {self.outcome.kept} were finished before"
+        lines = [f"skipped: {spec}: {why}" for spec, why in self.outcome.skipped.items()]
+        lines += [f"failed: {line}" for line in self.outcome.failed] + self.notes
+        if self.outcome.stopped:
+            lines.append("stopped; the same command goes on from here")
+        return "\n".join([*(table.text() for table in self.tables), counts, *lines])
+
+
+def parse_part(text: str | None) -> tuple[int, int]:
+    """(2, 3) of "2/3"."""
+    if text is None:
+        return 1, 1
+    part, _, of = text.partition("/")
+    if not (part.isdecimal() and of.isdecimal() and 1 <= int(part) <= int(of)):
+        raise InvalidSetting(f"'{text}' is no part", "--part", "write 2/3 for the second of three parts")
+    return int(part), int(of)
+
+
+def bench(name: str, settings: Settings) -> list[Report]:
+    """Runs a suite or a group of them."""
+    reports = []
+    for suite in suites_of(name):
+        order = _order(suite, settings, settings.specs, settings.allowance)
+        reports.append(_run(order, settings, load_best(settings.best), lambda record: None))
+        if reports[-1].outcome.stopped:
+            break
+    return reports
+
+
+def bench_best(name: str, settings: Settings) -> list[Report]:
+    """Long runs of every method, each better value written at once; results already at hand count too."""
+    if settings.allowance is None or settings.allowance.simulations is None:
+        raise InvalidSetting("best-known values rest on a number of simulations", "", "give --simulations 200000")
+    path = settings.best or shipped_path()
+    specs = settings.specs or [spec for spec in long_specs(settings.allowance.simulations) if is_known(spec)]
+    reports = []
+    for suite in suites_of(name):
+        best = load_best(path)
+        found = best.offer_records(Ledger(ledger_path(settings.out, suite)).records)
+        improve = _Improve(best, path, found)
+        report = _run(_order(suite, settings, specs, settings.allowance, seeds=1), settings, best, improve)
+        best.save(path)
+        report.notes.append(f"{improve.count} values are better than before; {len(best)} are known, in {path.name}")
+        reports.append(report)
+        if report.outcome.stopped:
+            break
+    return reports
+
+
+def call(words: Sequence[str], settings: Settings) -> list[Report]:
+    """What the words after `bench` ask for: a suite, "best" and a suite, or "docs" and perhaps the page's file."""
+    match list(words):
+        case ["docs", *page] if len(page) < 2:
+            path = Path(page[0] if page else PAGE)
+            write_docs(settings.out, path, load_best(settings.best))
+            settings.say(f"written: {path}")
+            return []
+        case ["best", name]:
+            return bench_best(name, settings)
+        case [name]:
+            return bench(name, settings)
+    what = f"'{' '.join(words)}' is not one suite"
+    raise InvalidSetting(what, "loadmaster bench", "write SUITE, 'best SUITE' or 'docs [FILE]'")
+
+
+@dataclass
+class _Improve:
+    """Offers each record as it lands, and writes the file when it was better."""
+
+    best: BestKnown
+    path: Path
+    count: int = 0
+
+    def __call__(self, record: Record) -> None:
+        usable = not record.error and record.fits and not record.fuses
+        if usable and self.best.offer(Known.of(record)):
+            self.count += 1
+            self.best.save(self.path)
+
+
+def _order(
+    suite: Suite,
+    settings: Settings,
+    specs: Sequence[str] | None,
+    allowance: Allowance | None,
+    seeds: int = 3,
+) -> Order:
+    count = settings.seeds if settings.seeds is not None else seeds
+    return Order.of(suite, specs, allowance, seeds=count, source=settings.source, again=settings.again)
+
+
+def _run(order: Order, settings: Settings, best: BestKnown, landed: Callable[[Record], None]) -> Report:
+    ledger = Ledger(ledger_path(settings.out, order.suite))
+    outcome = run(order, ledger, settings.say, settings.watch, landed)
+    note_call(settings.out, order, outcome)
+    tables, notes = write_tables(settings.out, order.suite, ledger, best, methods_of(order))
+    return Report(order.suite, tables, outcome, notes)

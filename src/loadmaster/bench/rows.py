@@ -1,0 +1,169 @@
+"""The problems of the suites: graphs of a corpus, of the zoo, generated ones and those that peers are compared on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from loadmaster.bench import doppler
+from loadmaster.cluster import Cluster
+from loadmaster.errors import UnreadableFile
+from loadmaster.files import load_graph, load_records
+from loadmaster.graph import Graph
+from loadmaster.problem import Objective
+from loadmaster.zoo import ENTRIES
+from loadmaster.zoo.shelf import index, load_zoo, on_shelf
+from loadmaster.zoo.synthetic import KINDS, generate
+
+TIB = 2**40
+
+Mode = Literal["training", "inference", "all"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A graph, where it runs, and what is to be small. The graph is read when it is needed."""
+
+    name: str
+    digest: str
+    graph: Callable[[], Graph]
+    cluster: Cluster
+    objective: Objective
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where graphs come from and how many are taken."""
+
+    corpus: Path | None = None
+    mode: Mode = "training"
+    limit: int | None = None
+    part: tuple[int, int] = (1, 1)  # the second of three machines takes (2, 3)
+
+    def takes(self, number: int) -> bool:
+        return number % self.part[1] == self.part[0] - 1
+
+
+def _corpus_path(given: Path | None) -> Path:
+    if given is not None:
+        return given
+    folder = Path(os.environ.get("LOADMASTER_SHARED", "../shared"))
+    path = folder / "corpus" / "valid.jsonl.xz"
+    if not path.is_file():
+        fix = "give --corpus FILE, or run the suite 'synthetic', which needs none"
+        raise UnreadableFile("there is no corpus of graphs at hand", "LOADMASTER_SHARED", fix)
+    return path
+
+
+def corpus_rows(source: Source, cluster: str, objective: Objective) -> Iterator[Row]:
+    """Graphs of a .jsonl file, of one mode unless all are asked for; a line that says no mode counts as any."""
+    place, number = Cluster.preset(cluster), 0
+    for graph, origin in load_records(_corpus_path(source.corpus)):
+        if source.mode != "all" and origin.get("mode", source.mode) != source.mode:
+            continue
+        if source.limit is not None and number >= source.limit:
+            return
+        if source.takes(number):
+            yield Row(graph.name, graph.digest, partial(_same, graph), place, objective)
+        number += 1
+
+
+def _same(graph: Graph) -> Graph:
+    return graph
+
+
+def _some(source: Source, rows: Iterator[Row]) -> Iterator[Row]:
+    for number, row in enumerate(rows):
+        if source.limit is not None and number >= source.limit:
+            return
+        if source.takes(number):
+            yield row
+
+
+def _zoo_row(name: str, cluster: Cluster, objective: Objective) -> Row:
+    facts = index().get(name)
+    return Row(name, facts.digest if facts else load_zoo(name).digest, partial(load_zoo, name), cluster, objective)
+
+
+def go_rows(source: Source, only: tuple[str, ...] = ()) -> Iterator[Row]:
+    """GO's workloads, each on as many P100 as it was published for."""
+    shipped = {place.name for place in on_shelf()}
+    names = [entry.name for entry in ENTRIES.values() if entry.devices and (not only or entry.name in only)]
+    rows = (
+        _zoo_row(f"{name}/train", Cluster.preset(f"{ENTRIES[name].devices}xp100-pcie"), "step-time")
+        for name in names
+        if f"{name}/train" in shipped
+    )
+    return _some(source, rows)
+
+
+def zoo_rows(source: Source, cluster: str, objective: Objective) -> Iterator[Row]:
+    """Every shipped step of the wanted mode, smallest first, with room for each: memory is what is measured."""
+    wanted = {"training": ("train",), "inference": ("infer",), "all": ("train", "infer")}[source.mode]
+    facts = index()
+    names = [place.name for place in on_shelf() if place.mode in wanted and place.name in facts]
+    names.sort(key=lambda name: facts[name].planned_ops)
+    place = roomy(Cluster.preset(cluster))
+    return _some(source, (_zoo_row(name, place, objective) for name in names))
+
+
+def roomy(cluster: Cluster) -> Cluster:
+    """The cluster without limits of memory."""
+    return replace(cluster, devices=tuple(replace(device, memory_bytes=TIB) for device in cluster.devices))
+
+
+def synthetic_rows(source: Source, cluster: str, objective: Objective, each: int = 10) -> Iterator[Row]:
+    """Generated graphs, the kinds in turn; the limit may ask for more than there are otherwise."""
+    place = Cluster.preset(cluster)
+    count = each if source.limit is None else -(-source.limit // len(KINDS))
+    by_kind = [list(generate(kind, max(1, count))) for kind in KINDS]
+    graphs = (graph for turn in zip(*by_kind, strict=True) for graph in turn)
+    rows = (Row(graph.name, graph.digest, partial(_same, graph), place, objective) for graph in graphs)
+    return _some(source, rows)
+
+
+def peer_graph_rows(source: Source) -> Iterator[Row]:
+    """Training steps in graph JSON for the peers' accounting, on one device."""
+    folder = Path(os.environ.get("LOADMASTER_SHARED", "../shared")) / "peers"
+    place = roomy(Cluster.preset("1xa100-nvlink"))
+    files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_size)
+    if not files:
+        raise UnreadableFile(
+            "there are no graphs to compare peers on", "LOADMASTER_SHARED", "run 'synthetic' or 'peers-zoo' instead"
+        )
+    graphs = ((file.stem, load_graph(file)) for file in files)
+    rows = (Row(name, graph.digest, partial(_same, graph), place, "peak-memory") for name, graph in graphs)
+    return _some(source, rows)
+
+
+def peer_zoo_rows(source: Source) -> Iterator[Row]:
+    return zoo_rows(source, "1xa100-nvlink", "peak-memory")
+
+
+def doppler_rows(source: Source) -> Iterator[Row]:
+    place = Cluster.preset("4xp100-pcie")
+    graphs = ((name, make()) for name, make in doppler.GRAPHS.items())
+    rows = (Row(name, graph.digest, partial(_same, graph), place, "step-time") for name, graph in graphs)
+    return _some(source, rows)
+
+
+def load_rows(source: Source) -> Iterator[Row]:
+    """Llama 8B on four devices of which one is slow: what a split that counts bytes alone costs."""
+    rows = (_zoo_row("llama-8b/infer", _one_slow(name, speed), "step-time") for name, speed in SLOW.items())
+    return _some(source, rows)
+
+
+SLOW: Mapping[str, float] = {"one at half speed": 0.5, "one at quarter speed": 0.25}
+
+
+def _one_slow(name: str, speed: float) -> Cluster:
+    even = Cluster.preset("4xa100-nvlink")
+    first, *rest = even.devices
+    assert isinstance(first.flops_per_s, Mapping)
+    rates = {dtype: rate * speed for dtype, rate in first.flops_per_s.items()}
+    slow = replace(first, flops_per_s=rates, bytes_per_s=first.bytes_per_s * speed)
+    return replace(even, name=f"4xa100-nvlink, {name}", devices=(slow, *rest))

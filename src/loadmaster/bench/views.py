@@ -1,0 +1,261 @@
+"""The tables of a suite, from its records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from loadmaster.bench import peers
+from loadmaster.bench.figures import (
+    Grid,
+    Method,
+    Pooled,
+    differences,
+    geometric_speed_up,
+    pooled,
+    speed_up,
+)
+from loadmaster.bench.methods import PEERS
+from loadmaster.bench.records import Place, Record
+from loadmaster.bench.suite import Shape, Suite
+from loadmaster.bench.table import Column, Kind, Table
+
+
+def tables_of(
+    suite: Suite, records: Iterable[Record], best: Mapping[Place, int], methods: Sequence[Method] | None = None
+) -> list[Table]:
+    """What the suite shows, with published figures last; `methods`: these columns and the baseline alone."""
+    baseline = baseline_of(suite)
+    columns = None if methods is None else list(dict.fromkeys([baseline, *methods]))
+    grid = Grid.of(records, columns)
+    if baseline not in grid.methods:
+        return [Table(suite.title, (Column(f"no run of {suite.baseline} yet"),), [])]
+    made = _SHAPES[suite.shape](suite, grid, baseline, with_records(best, grid))
+    return [*made, *(show() for show in suite.published)]
+
+
+def baseline_of(suite: Suite) -> Method:
+    return Method(suite.baseline, suite.baseline_allowance.text)
+
+
+def with_records(best: Mapping[Place, int], grid: Grid) -> dict[Place, int]:
+    """Best-known values; a problem that the file does not have yet takes the best of the records at hand."""
+    known = {place: best[place] for place in grid.places if place in best}
+    for (_, place), cell in grid.cells.items():
+        if place not in best and cell.fits:
+            known[place] = min(known.get(place, math.ceil(cell.value)), math.ceil(cell.value))
+    return known
+
+
+def improvement_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
+    base = suite.baseline
+    columns = (
+        Column("method"),
+        Column("graphs", "count"),
+        Column("OOM", "count"),
+        Column(f"over {base}", "percent"),
+        Column("95 % from", "percent"),
+        Column("to", "percent"),
+        Column("gap from best known", "percent"),
+        Column("headroom taken", "share"),
+        Column("of the bound's", "share"),
+        Column("reaches it in", "share"),
+        Column("simulations", "count"),
+        Column("s", "seconds"),
+    )
+    rows = [_pooled_row(grid, figures) for figures in pooled(grid, baseline, best)]
+    notes = (
+        f"over {base}: mean over graphs of ({base} - method) ÷ {base}, with Student's 95 % interval over graphs; "
+        "values are means over seeds",
+        f"headroom taken: sum of ({base} - method) ÷ sum of ({base} - best known); of the bound's: the same with the "
+        "lower bound in place of the best known",
+        f"reaches it in: median share of {base}'s simulations after which its value was met",
+    )
+    tables = [Table(suite.title, columns, rows, notes)]
+    focus = next((method for method in reversed(grid.methods) if method.spec == suite.focus), None)
+    if focus is not None and len(grid.methods) > 2:
+        tables.append(_differences_table(grid, focus, baseline))
+    return [*tables, _per_graph(suite, grid, baseline, best)]
+
+
+def _pooled_row(grid: Grid, figures: Pooled) -> tuple[Any, ...]:
+    better = figures.improvement
+    reach: Any = "never" if math.isinf(figures.reach) else figures.reach
+    return (
+        grid.label(figures.method),
+        figures.graphs,
+        figures.misfits,
+        better.mean,
+        better.low,
+        better.high,
+        figures.gap,
+        figures.share,
+        figures.share_of_bound,
+        reach,
+        figures.simulations,
+        figures.seconds,
+    )
+
+
+def _differences_table(grid: Grid, focus: Method, baseline: Method) -> Table:
+    columns = (
+        Column("than"),
+        Column("graphs", "count"),
+        Column("better by", "percent"),
+        Column("95 % from", "percent"),
+        Column("to", "percent"),
+    )
+    rows = [
+        (grid.label(other), count, gain.mean, gain.low, gain.high)
+        for other, count, gain in differences(grid, focus, baseline)
+    ]
+    note = f"paired by graph, as a share of {baseline.spec}'s value"
+    return Table(f"How much better {grid.label(focus)} is", columns, rows, (note,))
+
+
+def _per_graph(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place, int]) -> Table:
+    """What there is to win on each graph, by the best known and by the bound, and what each method wins."""
+    unit: Kind = "milliseconds" if _by_time(grid) else "megabytes"
+    others = [method for method in grid.methods if method != baseline]
+    columns = (
+        Column("graph"),
+        Column("ops", "count"),
+        Column(f"{suite.baseline}, {_UNITS[unit]}", unit),
+        Column(f"best known, {_UNITS[unit]}", unit),
+        Column(f"bound, {_UNITS[unit]}", unit),
+        Column("best known leaves", "share"),
+        Column("bound leaves", "share"),
+        *(Column(grid.label(method), "percent") for method in others),
+    )
+    rows = []
+    for place in grid.places:
+        base = grid.cell(baseline, place)
+        if base is None:
+            continue
+        known, value = best.get(place), base.value
+        rows.append(
+            (
+                grid.names[place],
+                grid.ops.get(place),
+                grid.shown(baseline, place),
+                known,
+                base.bound,
+                None if known is None or not value else 1 - known / value,
+                1 - base.bound / value if value else None,
+                *(_improvement(grid, method, baseline, place) for method in others),
+            )
+        )
+    return Table(f"{suite.title}: graph by graph", columns, rows)
+
+
+def _improvement(grid: Grid, method: Method, baseline: Method, place: Place) -> float | str | None:
+    mine, theirs = grid.shown(method, place), grid.shown(baseline, place)
+    if not isinstance(mine, float) or not isinstance(theirs, float):
+        return mine if isinstance(mine, str) else None
+    return (theirs - mine) / theirs if theirs else None
+
+
+def speed_up_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
+    """Step times, then percent over the baseline with the geometric mean."""
+    names = [grid.label(method) for method in grid.methods]
+    timed = (Column("workload"), Column("ops", "count"), *(Column(name, "milliseconds") for name in names))
+    ends = (Column("best known", "milliseconds"), Column("bound", "milliseconds"))
+    steps = [
+        (
+            grid.names[place],
+            grid.ops.get(place),
+            *(grid.shown(method, place) for method in grid.methods),
+            best.get(place),
+            _bound(grid, baseline, place),
+        )
+        for place in grid.places
+    ]
+    others = [method for method in grid.methods if method != baseline]
+    over = (Column("workload"), *(Column(grid.label(method), "percent") for method in others))
+    shares: list[tuple[Any, ...]] = [
+        (grid.names[place], *(speed_up(grid, method, baseline, place) for method in others)) for place in grid.places
+    ]
+    means = [geometric_speed_up(grid, method, baseline) for method in others]
+    shares.append(("geometric mean", *(mean for mean, _ in means)))
+    shares.append(("over workloads", *(f"{count} of {len(grid.places)}" for _, count in means)))
+    took = ("mean seconds of search", *(f"{_seconds(grid, method):.1f}" for method in others))
+    note = f"{suite.baseline} ÷ method - 1; OOM: the plan needs more memory than a device has"
+    return [
+        Table(f"{suite.title}: ms a step", (*timed, *ends), steps),
+        Table(f"{suite.title}: percent over {suite.baseline}", over, [*shares, took], (note,)),
+    ]
+
+
+def _seconds(grid: Grid, method: Method) -> float:
+    found = [cell.seconds for (column, _), cell in grid.cells.items() if column == method]
+    return sum(found) / max(1, len(found))
+
+
+def _bound(grid: Grid, baseline: Method, place: Place) -> int | None:
+    cell = grid.cell(baseline, place)
+    return None if cell is None else cell.bound
+
+
+def peer_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
+    """Values of every method, and what the last of ours is beside the best peer: optimal, or so much below."""
+    unit: Kind = "milliseconds" if _by_time(grid) else "megabytes"
+    ours = [method for method in grid.methods if method.spec not in PEERS]
+    focus = next((method for method in reversed(ours) if method.spec == suite.focus), ours[-1])
+    columns = (
+        Column("graph"),
+        Column("ops", "count"),
+        *(Column(f"{grid.label(method)}, {_UNITS[unit]}", unit) for method in grid.methods),
+        Column(f"bound, {_UNITS[unit]}", unit),
+        Column(f"{grid.label(focus)} is"),
+    )
+    rows = [
+        (
+            grid.names[place],
+            grid.ops.get(place),
+            *(grid.shown(method, place) for method in grid.methods),
+            _bound(grid, baseline, place),
+            _verdict(grid, focus, place),
+        )
+        for place in grid.places
+    ]
+    return [Table(suite.title, columns, rows, (peers.NOTE,))]
+
+
+def _verdict(grid: Grid, focus: Method, place: Place) -> str:
+    mine = grid.cell(focus, place)
+    rivals = [grid.cell(method, place) for method in grid.methods if method.spec in PEERS]
+    values = [rival.value for rival in rivals if rival is not None and rival.fits]
+    if mine is None or not mine.fits:
+        return "-"
+    words = ["optimal: it meets the bound"] if mine.value <= mine.bound else []
+    if values:
+        below = 1 - mine.value / min(values)
+        words.append(f"{abs(100 * below):.1f} % {'below' if below >= 0 else 'above'} the best peer")
+    return ", ".join(words) or "not compared: no peer was run"
+
+
+def load_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
+    """Work of the busiest device over the ideal."""
+    columns = (Column("devices"), *(Column(grid.label(method), "times") for method in grid.methods))
+    rows = [(grid.clusters[place], *(_load(grid, method, place) for method in grid.methods)) for place in grid.places]
+    note = "work of the busiest device over what it would be if work could be shared out exactly by speed"
+    return [Table(suite.title, columns, rows, (note, peers.NOTE))]
+
+
+def _load(grid: Grid, method: Method, place: Place) -> float | str | None:
+    cell = grid.cell(method, place)
+    return None if cell is None else cell.load if cell.fits else "OOM"
+
+
+def _by_time(grid: Grid) -> bool:
+    return all(objective == "step-time" for _, _, objective in grid.places)
+
+
+_UNITS: Mapping[str, str] = {"milliseconds": "ms", "megabytes": "MB"}
+_SHAPES: Mapping[Shape, Callable[[Suite, Grid, Method, Mapping[Place, int]], list[Table]]] = {
+    "improvement": improvement_tables,
+    "speed-up": speed_up_tables,
+    "peers": peer_tables,
+    "load": load_tables,
+}
