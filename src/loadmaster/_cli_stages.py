@@ -60,7 +60,12 @@ def save_or_explain(
         from loadmaster.files import save_plan
         from loadmaster.report.summary import method_summary
 
-        save_plan(result.plan, result.problem, save, {"result": method_summary(result)})
+        save_plan(
+            result.plan,
+            result.problem,
+            save,
+            {"result": {"objective": result.problem.objective, **method_summary(result)}},
+        )
     return None
 
 

@@ -1,6 +1,8 @@
 # mypy: ignore-errors
 """Compiled minimum cuts for the bound on peak memory: arrays in, numbers out.
 
+Plain loops instead of array expressions: those take seconds to compile.
+
 When op v starts, the ops that have ended are a set closed under "what it waits for" that holds all v waits for and
 not v. Alive are at least: every tensor made by the set that some op outside it still needs, and what v makes. So the
 minimum of that over all such sets is a bound, and a minimum cut finds it.
@@ -91,7 +93,8 @@ def live_bytes(net, order):
 @njit(cache=True, nogil=True)
 def _mark(net, op, side, stack):
     """Which ops must have ended when `op` starts, and which cannot have; returns how many arcs it looked at."""
-    side[:] = FREE
+    for other in range(len(side)):
+        side[other] = FREE
     looked = len(side)
     for mark in (BEFORE, AFTER):
         start = net.wait_start if mark == BEFORE else net.follow_start
@@ -125,7 +128,8 @@ def _build(net, flow, side):
     """The network over ops that are free; returns (bytes alive whatever the choice, arcs)."""
     ops, storages = len(side), len(net.nbytes)
     source, sink = ops + storages, ops + storages + 1
-    flow.head[:] = -1
+    for node in range(len(flow.head)):
+        flow.head[node] = -1
     forced, arcs = np.int64(0), 0
     for storage in range(storages):
         maker, size = net.maker[storage], net.nbytes[storage]
@@ -164,7 +168,8 @@ def _build(net, flow, side):
 @njit(cache=True, nogil=True)
 def _levels(flow, source, sink):
     """Distances from the source in arcs with room; returns how many arcs it looked at, under 0 if it met no sink."""
-    flow.level[:] = -1
+    for node in range(len(flow.level)):
+        flow.level[node] = -1
     flow.level[source] = 0
     flow.queue[0] = source
     first, last, looked = 0, 1, 0
@@ -239,7 +244,8 @@ def _run(flow, source, sink, enough, work):
         if looked < 0:
             return total, work + looked, True
         work -= looked
-        flow.near[:] = flow.head
+        for node in range(len(flow.head)):
+            flow.near[node] = flow.head[node]
         more, work = _push(flow, source, sink, work)
         total += more
     return total, work, False
@@ -263,6 +269,16 @@ def _order_after(flow, side, best, op):
     return order
 
 
+@njit(inline="always")
+def _largest(values):
+    """(place, value) of the first of the largest."""
+    place = 0
+    for other in range(len(values)):
+        if values[other] > values[place]:
+            place = other
+    return place, values[place]
+
+
 @njit(cache=True, nogil=True)
 def largest_cut(net, order, floor, work):
     """The largest minimum cut over all ops, at least `floor`; returns it and the best order met.
@@ -275,10 +291,10 @@ def largest_cut(net, order, floor, work):
     flow = make_flow(net)
     side, stack = np.empty(ops, np.int8), np.empty(ops, np.int64)
     most = live_bytes(net, order)
-    best, peak = order.copy(), most.max()
+    best, peak = order, _largest(most)[1]
     bound = floor
     while work > 0:
-        op = most.argmax()
+        op, _ = _largest(most)
         if most[op] <= bound:
             break
         work -= _mark(net, op, side, stack)
@@ -292,7 +308,9 @@ def largest_cut(net, order, floor, work):
             trial = _order_after(flow, side, best, op)
             live = live_bytes(net, trial)
             work -= 4 * ops + len(net.users)
-            if live.max() < peak:
-                best, peak = trial, live.max()
-            most = np.minimum(most, live)
+            trial_peak = _largest(live)[1]
+            if trial_peak < peak:
+                best, peak = trial, trial_peak
+            for other in range(ops):
+                most[other] = min(most[other], live[other])
     return bound, best

@@ -19,7 +19,9 @@ MOST_MEMORY_BYTES = 2**60
 MOST_CHANNEL = 2**31 - 1
 
 _KEYS = frozenset(("schema", "name", "devices", "links", "default_link", "op_ns"))
-_DEVICE_KEYS = frozenset(("name", "kind", "memory_bytes", "flops_per_s", "bytes_per_s", "launch_ns"))
+_DEVICE_KEYS = frozenset(
+    ("name", "kind", "memory_bytes", "flops_per_s", "bytes_per_s", "launch_ns", "price_per_hour", "watts")
+)
 _LINK_KEYS = frozenset(("from", "to", "bytes_per_s", "latency_ns", "channel"))
 
 
@@ -50,7 +52,9 @@ def _device(data: Any, where: str) -> Device:
     speed: float | dict[str, float] = (
         row.rate("flops_per_s") if not isinstance(rates, dict) else _rates(rates, row.where)
     )
-    return Device(name, row.text("kind"), memory, speed, row.rate("bytes_per_s"), row.whole("launch_ns", MOST_NS))
+    launch = row.whole("launch_ns", MOST_NS) if row.has("launch_ns") else 0
+    price, watts = (row.rate(key) if row.has(key) else None for key in ("price_per_hour", "watts"))
+    return Device(name, row.text("kind"), memory, speed, row.rate("bytes_per_s"), launch, price, watts)
 
 
 def _rates(data: dict[str, Any], where: str) -> dict[str, float]:
@@ -151,6 +155,7 @@ def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
             "flops_per_s": dict(device.flops_per_s) if isinstance(device.flops_per_s, Mapping) else device.flops_per_s,
             "bytes_per_s": device.bytes_per_s,
             "launch_ns": device.launch_ns,
+            **{key: value for key in ("price_per_hour", "watts") if (value := getattr(device, key)) is not None},
         }
         for device in cluster.devices
     ]

@@ -46,11 +46,15 @@ def prices(times, count, most_ops, turns):
     """
     ops, kinds = times.shape
     stride = max(1, ops // most_ops)
-    price, kept = np.ones(kinds), np.ones(kinds)
+    price, kept, load = np.ones(kinds), np.ones(kinds), np.zeros(kinds)
     best = -1.0
     for turn in range(turns):
-        price /= (price * count).sum()
-        load, total = np.zeros(kinds), 0.0
+        whole, total, most = 0.0, 0.0, 0.0
+        for kind in range(kinds):
+            whole += price[kind] * count[kind]
+        for kind in range(kinds):
+            price[kind] /= whole
+            load[kind] = 0.0
         for op in range(0, ops, stride):
             least, chosen = np.inf, 0
             for kind in range(kinds):
@@ -58,14 +62,17 @@ def prices(times, count, most_ops, turns):
                     least, chosen = times[op, kind] * price[kind], kind
             total += least
             load[chosen] += times[op, chosen]
-        if total > best:
-            best = total
-            kept[:] = price
-        load /= count
-        if load.max() <= 0:
+        for kind in range(kinds):
+            load[kind] /= count[kind]
+            most = max(most, load[kind])
+            if total > best:
+                kept[kind] = price[kind]
+        best = max(best, total)
+        if most <= 0:
             break
         # A kind that draws too much work is priced higher, so that the others look better.
-        price *= np.exp(0.5 / (1 + turn / 8) * load / load.max())
+        for kind in range(kinds):
+            price[kind] *= np.exp(0.5 / (1 + turn / 8) * load[kind] / most)
     return kept
 
 
@@ -107,7 +114,10 @@ def heads(read_start, reads, producer, after_start, after, times, sends, column,
     for op in range(ops):
         base = np.int64(0)
         for at in range(after_start[op], after_start[op + 1]):
-            base = max(base, finish[after[at]].min())
+            soonest = FAR
+            for kind in range(kinds):
+                soonest = min(soonest, finish[after[at], kind])
+            base = max(base, soonest)
         if joins[op]:
             base = max(base, floor + (between + share - 1) // share)
         for kind in range(kinds):

@@ -215,6 +215,13 @@ def peak_bound(problem: Problem, *, fusing: bool = False, effort: int = EFFORT) 
     return max(alone, -(-(residents + int(cut)) // devices))
 
 
+def cut_order(problem: Problem, *, effort: int = EFFORT) -> Ints:
+    """[ops] ops in the order of lowest peak, all on one device, that the search for the largest cut meets."""
+    from loadmaster._cuts import largest_cut
+
+    return ints(largest_cut(Storages(problem).net, np.arange(problem.num_ops), 0, effort)[1])
+
+
 @dataclass(frozen=True, eq=False)
 class Storages:
     """Storages: tensors that own memory, each with all that is written over it in place."""

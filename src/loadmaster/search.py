@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from loadmaster.plan import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.simulate import Scores, Timeline, settle, simulate, simulate_many
 from loadmaster.specs import make_optimizer, spec_of
+
+if TYPE_CHECKING:
+    from loadmaster.report.explain import Explanation
 
 
 class Score(NamedTuple):
@@ -236,6 +239,12 @@ class Result:
     @property
     def score(self) -> Score:
         return Score(self.timeline.over_bytes, self.value)
+
+    def explain(self, **settings: Any) -> Explanation:
+        """Where the step and the memory go, why, and what would help."""
+        from loadmaster.report.explain import explain
+
+        return explain(self, **settings)
 
     @property
     def gap(self) -> float:

@@ -258,15 +258,20 @@ def simulate_many(
 _pool: list[ThreadPoolExecutor] = []
 
 
+def cores() -> int:
+    """How many threads to use: LOADMASTER_THREADS where it is set, else as many as there are cores."""
+    return max(1, int(os.environ.get("LOADMASTER_THREADS", 0) or os.cpu_count() or 1))
+
+
 def spread(part: object, count: int, workers: int | None = None) -> None:
     """Calls part(low, high) over 0 … count-1 in equal shares on as many threads; `part` must release the GIL."""
     assert callable(part)
-    threads = min(workers or os.cpu_count() or 1, count)
+    threads = min(workers or cores(), count)
     if threads <= 1:
         part(0, count)
         return
     if not _pool:
-        _pool.append(ThreadPoolExecutor(os.cpu_count() or 1))
+        _pool.append(ThreadPoolExecutor(cores()))
     edges = [count * i // threads for i in range(threads + 1)]
     for job in [_pool[0].submit(part, low, high) for low, high in pairwise(edges)]:
         job.result()

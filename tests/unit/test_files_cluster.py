@@ -159,3 +159,14 @@ def test_broken_cluster_names_the_culprit(case: str) -> None:
 def test_one_device_needs_no_links() -> None:
     alone = {"schema": "loadmaster.cluster/1", "devices": CLUSTER["devices"][:1], "op_ns": 4}
     assert cluster_from_json(alone).op_ns == 4
+
+
+def test_prices_and_watts_are_read_and_written_back(tmp_path: Path) -> None:
+    device = {"name": "a", "kind": "k", "memory_bytes": 10, "flops_per_s": 1e9, "bytes_per_s": 1e9}
+    device |= {"price_per_hour": 2.5, "watts": 300}
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps({"schema": "loadmaster.cluster/1", "devices": [device]}))
+    cluster = load_cluster(path)
+    assert (cluster.devices[0].price_per_hour, cluster.devices[0].watts, cluster.devices[0].launch_ns) == (2.5, 300, 0)
+    save_cluster(cluster, path)
+    assert load_cluster(path).devices == cluster.devices

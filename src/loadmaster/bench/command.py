@@ -87,7 +87,10 @@ def bench(name: str, settings: Settings) -> list[Report]:
 
 
 def bench_best(name: str, settings: Settings) -> list[Report]:
-    """Long runs of every method, each better value written at once; results already at hand count too."""
+    """Long runs of every method, each better value written at once; results already at hand count too.
+
+    Their records are kept apart from the suite's, so that its tables do not show them.
+    """
     if settings.allowance is None or settings.allowance.simulations is None:
         raise InvalidSetting("best-known values rest on a number of simulations", "", "give --simulations 200000")
     path = settings.best or shipped_path()
@@ -95,9 +98,10 @@ def bench_best(name: str, settings: Settings) -> list[Report]:
     reports = []
     for suite in suites_of(name):
         best = load_best(path)
-        found = best.offer_records(Ledger(ledger_path(settings.out, suite)).records)
+        found = best.offer_records(Ledger(ledger_path(settings.out, suite.name)).records)
         improve = _Improve(best, path, found)
-        report = _run(_order(suite, settings, specs, settings.allowance, seeds=1), settings, best, improve)
+        order = _order(suite, settings, specs, settings.allowance, seeds=1)
+        report = _run(order, settings, best, improve, f"best-{suite.name}")
         best.save(path)
         report.notes.append(f"{improve.count} values are better than before; {len(best)} are known, in {path.name}")
         reports.append(report)
@@ -148,9 +152,10 @@ def _order(
     return Order.of(suite, specs, allowance, seeds=count, source=settings.source, again=settings.again)
 
 
-def _run(order: Order, settings: Settings, best: BestKnown, landed: Callable[[Record], None]) -> Report:
-    ledger = Ledger(ledger_path(settings.out, order.suite))
+def _run(order: Order, settings: Settings, best: BestKnown, landed: Callable[[Record], None], stem: str = "") -> Report:
+    ledger = Ledger(ledger_path(settings.out, stem or order.suite.name))
     outcome = run(order, ledger, settings.say, settings.watch, landed)
-    note_call(settings.out, order, outcome)
-    tables, notes = write_tables(settings.out, order.suite, ledger, best, methods_of(order))
+    if not stem:
+        note_call(settings.out, order, outcome)
+    tables, notes = write_tables(order.suite, ledger, best, methods_of(order))
     return Report(order.suite, tables, outcome, notes)

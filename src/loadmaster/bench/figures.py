@@ -20,11 +20,12 @@ class Cell:
     value: float
     fits: bool  # under every seed
     bound: int
+    fuses: bool  # under any seed; its bound is then one for plans that fuse
     seconds: float
     simulations: float
     runs: int
     load: float  # work of the busiest device over the ideal
-    paths: tuple[tuple[tuple[int, int], ...], ...]  # per seed: (simulations, value) of improvements
+    paths: tuple[tuple[tuple[int, int], ...], ...]  # per seed: (simulations, value) of improvements and the end
 
     @staticmethod
     def of(records: Sequence[Record]) -> Cell:
@@ -35,11 +36,12 @@ class Cell:
             mean(r.value for r in records),
             all(r.fits for r in records),
             max(r.bound for r in records),
+            any(r.fuses for r in records),
             mean(r.seconds for r in records),
             mean(r.simulations for r in records),
             len(records),
             mean(r.load_ns / r.ideal_ns if r.ideal_ns else math.nan for r in records),
-            tuple(r.history for r in records),
+            tuple((*r.history, (r.simulations, r.value)) for r in records),
         )
 
 

@@ -26,8 +26,8 @@ CALLS = "calls.jsonl"
 SHOWN_ROWS = 60  # longer tables are in the CSV files only
 
 
-def ledger_path(out: Path, suite: Suite) -> Path:
-    return out / f"{suite.name}.jsonl"
+def ledger_path(out: Path, stem: str) -> Path:
+    return out / f"{stem}.jsonl"
 
 
 def command_of(order: Order) -> str:
@@ -81,16 +81,17 @@ def methods_of(order: Order) -> list[Method]:
 
 
 def write_tables(
-    out: Path, suite: Suite, ledger: Ledger, best: BestKnown, methods: Sequence[Method] | None = None
+    suite: Suite, ledger: Ledger, best: BestKnown, methods: Sequence[Method] | None = None
 ) -> tuple[list[Table], list[str]]:
-    """Writes SUITE.md, SUITE-N.csv and SUITE.png; gives the tables, and what could not be written."""
+    """Writes .md, -N.csv and .png files beside the records; gives the tables, and what could not be written."""
+    out, stem = ledger.path.parent, ledger.path.stem
     tables, notes = tables_of(suite, ledger.records, best.values, methods), []
     out.mkdir(parents=True, exist_ok=True)
-    (out / f"{suite.name}.md").write_text("\n".join(table.markdown() for table in tables))
+    (out / f"{stem}.md").write_text("\n".join(table.markdown() for table in tables))
     for number, table in enumerate(tables, 1):
-        (out / f"{suite.name}-{number}.csv").write_text(table.csv())
+        (out / f"{stem}-{number}.csv").write_text(table.csv())
     try:
-        draw(suite, ledger.records, best.values, out / f"{suite.name}.png", methods)
+        draw(suite, ledger.records, best.values, out / f"{stem}.png", methods)
     except MissingExtra as error:
         notes.append(f"no picture: {error.what} ({error.fix})")
     return tables, notes
@@ -102,7 +103,7 @@ def write_docs(results_dir: Path, page: Path | None = None, best: BestKnown | No
     calls = read_lines(results_dir / CALLS)
     parts = [_HEAD]
     for suite in SUITES.values():
-        ledger = ledger_path(results_dir, suite)
+        ledger = ledger_path(results_dir, suite.name)
         if ledger.exists():
             parts.append(_section(suite, Ledger(ledger), known, [c for c in calls if c.get("suite") == suite.name]))
     if len(parts) == 1:

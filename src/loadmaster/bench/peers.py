@@ -6,6 +6,7 @@ Each is called through its PyPI package where that is installed and says so wher
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,6 +60,17 @@ class Inductor:
 
 
 @contextmanager
+def _silent() -> Iterator[None]:
+    """Peers warn about devices that this machine does not have, and about graphs with several sources."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
 def _deep(frames: int) -> Iterator[None]:
     """Inductor walks chains of ops by recursion."""
     before = sys.getrecursionlimit()
@@ -86,7 +98,8 @@ class Saga:
         module, _, name = SAGA[self.scheduler].partition(":")
         saga = door("saga")
         kind = getattr(door(f"saga.schedulers.{module}"), name)
-        schedule = kind().schedule(_network(saga, problem), _task_graph(saga, problem))
+        with _silent():
+            schedule = kind().schedule(_network(saga, problem), _task_graph(saga, problem))
         return _plan_of(problem, schedule.mapping)
 
 
@@ -142,8 +155,9 @@ class Accelerate:
         model = _modules(torch, problem)
         limits = {device: int(size) for device, size in enumerate(problem.memory_bytes)}
         layers = {"no_split_module_classes": ["Layer"]}
-        balanced = modeling.get_balanced_memory(model, dict(limits), **layers)
-        where = modeling.infer_auto_device_map(model, {d: balanced[d] for d in limits}, **layers)
+        with _silent():
+            balanced = modeling.get_balanced_memory(model, dict(limits), **layers)
+            where = modeling.infer_auto_device_map(model, {d: balanced[d] for d in limits}, **layers)
         return Plan.of(problem, legal(problem, _by_map(problem, where)))
 
 

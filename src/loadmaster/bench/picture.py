@@ -9,7 +9,7 @@ from typing import Any
 
 from loadmaster.bench.figures import Grid, Method, pooled, speed_up
 from loadmaster.bench.records import Place, Record
-from loadmaster.bench.suite import Suite
+from loadmaster.bench.suite import Shape, Suite
 from loadmaster.bench.views import baseline_of, with_records
 from loadmaster.errors import MissingExtra
 from loadmaster.report.plot import PALETTE, WIDTH_IN
@@ -64,7 +64,11 @@ def _draw_pooled(figure: Any, grid: Grid, baseline: Method, best: Mapping[Place,
     left.invert_yaxis()
     left.axvline(0, color="black", linewidth=0.8)
     left.set_xlabel(f"% better than {baseline.spec}, 95 % interval", fontsize=8)
-    right.barh(where, [100 * each.share for each in found], color=PALETTE[1], height=0.6)
+    right.barh(where, [100 * max(each.share, -1.0) for each in found], color=PALETTE[1], height=0.6)
+    for at, each in enumerate(found):
+        if each.share < -1:
+            right.text(-98, at, f"{100 * each.share:,.0f} %", fontsize=6, va="center")
+    right.axvline(0, color="black", linewidth=0.8)
     right.axvline(100, color="black", linewidth=0.8, linestyle="--")
     right.set_xlabel("% of the headroom to the best known", fontsize=8)
     for axis in (left, right):
@@ -74,14 +78,35 @@ def _draw_pooled(figure: Any, grid: Grid, baseline: Method, best: Mapping[Place,
 def _draw_rows(figure: Any, suite: Suite, grid: Grid, baseline: Method, others: Sequence[Method]) -> None:
     """A group of bars per problem, one bar per method; what does not fit has none."""
     axis = figure.subplots()
-    width = 0.8 / len(others)
-    for number, method in enumerate(others):
-        shares = [speed_up(grid, method, baseline, place) for place in grid.places]
-        heights = [100 * share if isinstance(share, float) else math.nan for share in shares]
-        where = [at + (number - (len(others) - 1) / 2) * width for at in range(len(heights))]
+    shown = others if suite.shape == "speed-up" else grid.methods
+    width = 0.8 / len(shown)
+    for number, method in enumerate(shown):
+        heights = [_height(suite.shape, grid, method, baseline, place) for place in grid.places]
+        where = [at + (number - (len(shown) - 1) / 2) * width for at in range(len(heights))]
         axis.bar(where, heights, width * 0.92, label=grid.label(method), color=PALETTE[number % len(PALETTE)])
-    axis.axhline(0, color="black", linewidth=0.8)
-    axis.set_xticks(range(len(grid.places)), [grid.names[place] for place in grid.places], rotation=40, ha="right")
-    axis.set_ylabel(f"{suite.baseline} ÷ method - 1, %", fontsize=8)
-    axis.legend(frameon=False, fontsize=6, ncols=4)
+    axis.axhline(_FLOOR[suite.shape], color="black", linewidth=0.8)
+    names = grid.clusters if suite.shape == "load" else grid.names
+    axis.set_xticks(range(len(grid.places)), [names[place] for place in grid.places], rotation=30, ha="right")
+    axis.set_ylabel(_LABEL[suite.shape].format(suite.baseline), fontsize=8)
+    axis.legend(frameon=False, fontsize=6, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     _plain(axis)
+
+
+_FLOOR: Mapping[Shape, float] = {"speed-up": 0.0, "peers": 1.0, "load": 1.0}
+_LABEL: Mapping[Shape, str] = {
+    "speed-up": "{} ÷ method - 1, %",
+    "peers": "over the lower bound",
+    "load": "largest load over the ideal",
+}
+
+
+def _height(shape: Shape, grid: Grid, method: Method, baseline: Method, place: Place) -> float:
+    cell = grid.cell(method, place)
+    if cell is None or not cell.fits:
+        return math.nan
+    if shape == "load":
+        return cell.load
+    if shape == "peers":
+        return cell.value / cell.bound if cell.bound else math.nan
+    share = speed_up(grid, method, baseline, place)
+    return 100 * share if isinstance(share, float) else math.nan

@@ -120,7 +120,7 @@ def regal_published() -> Table:
 
 def peers_recorded() -> Table:
     rows = [(name, *(None if mb is None else round(mb * 1e6) for mb in row)) for name, row in PEAK_MB.items()]
-    columns = (Column(f"{who}, MB", "megabytes") for who in ("as traced", "best of Inductor's orders", "MODeL's ILP"))
+    columns = (Column(f"{who}, MB", "MB") for who in ("as traced", "best of Inductor's orders", "MODeL's ILP"))
     return Table("Peers as recorded: peak memory of one device", (Column("graph"), *columns), rows)
 
 

@@ -152,7 +152,7 @@ def doppler_rows(source: Source) -> Iterator[Row]:
 
 
 def load_rows(source: Source) -> Iterator[Row]:
-    """Llama 8B on four devices of which one is slow: what a split that counts bytes alone costs."""
+    """Llama 8B on four devices of which the last is slow: what a split that counts bytes alone costs."""
     rows = (_zoo_row("llama-8b/infer", _one_slow(name, speed), "step-time") for name, speed in SLOW.items())
     return _some(source, rows)
 
@@ -162,8 +162,8 @@ SLOW: Mapping[str, float] = {"one at half speed": 0.5, "one at quarter speed": 0
 
 def _one_slow(name: str, speed: float) -> Cluster:
     even = Cluster.preset("4xa100-nvlink")
-    first, *rest = even.devices
-    assert isinstance(first.flops_per_s, Mapping)
-    rates = {dtype: rate * speed for dtype, rate in first.flops_per_s.items()}
-    slow = replace(first, flops_per_s=rates, bytes_per_s=first.bytes_per_s * speed)
-    return replace(even, name=f"4xa100-nvlink, {name}", devices=(slow, *rest))
+    *rest, last = even.devices
+    assert isinstance(last.flops_per_s, Mapping)
+    rates = {dtype: rate * speed for dtype, rate in last.flops_per_s.items()}
+    slow = replace(last, flops_per_s=rates, bytes_per_s=last.bytes_per_s * speed)
+    return replace(even, name=f"4xa100-nvlink, {name}", devices=(*rest, slow))

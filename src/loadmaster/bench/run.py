@@ -42,6 +42,7 @@ class Order:
     allowance: Allowance = field(default_factory=lambda: Allowance(simulations=5_000))
     source: Source = field(default_factory=Source)
     again: bool = False  # run finished ones once more
+    absent: tuple[str, ...] = ()  # methods that the suite would run if they were there
 
     @staticmethod
     def of(suite: Suite, specs: Sequence[str] | None, allowance: Allowance | None, **others: object) -> Order:
@@ -50,14 +51,10 @@ class Order:
             for spec in specs:
                 method(spec)
         chosen = tuple(specs) if specs is not None else tuple(spec for spec in suite.specs if is_known(spec))
+        absent = () if specs is not None else tuple(spec for spec in suite.specs if not is_known(spec))
         if not chosen:
             raise InvalidSetting("no method was named", "--with", "give one or more, joined with commas")
-        return Order(suite, chosen, allowance=allowance or suite.allowance, **others)  # type: ignore[arg-type]
-
-    @property
-    def absent(self) -> tuple[str, ...]:
-        """Methods that the suite would run if they were there."""
-        return tuple(spec for spec in self.suite.specs if not is_known(spec))
+        return Order(suite, chosen, allowance=allowance or suite.allowance, absent=absent, **others)  # type: ignore[arg-type]
 
     def columns(self) -> list[tuple[str, Allowance]]:
         """The baseline first: the time of others may depend on it."""

@@ -181,11 +181,11 @@ SUITES: Mapping[str, Suite] = {
             "load",
             load_rows,
             "expert",
-            ("accelerate", "pipeline"),
+            ("accelerate", "pipeline:goal=max-load"),
             _SHORT,
             _ONCE,
             (published.accelerate_recorded,),
-            focus="pipeline",
+            focus="pipeline:goal=max-load",
         ),
     )
 }

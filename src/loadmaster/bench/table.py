@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["text", "number", "count", "percent", "share", "digits", "seconds", "megabytes", "milliseconds", "times"]
+Kind = Literal["text", "number", "count", "percent", "share", "digits", "seconds", "bytes", "MB", "ns", "ms", "times"]
 
 _SHOW: Mapping[Kind, Callable[[Any], str]] = {
     "text": str,
@@ -19,8 +19,10 @@ _SHOW: Mapping[Kind, Callable[[Any], str]] = {
     "share": lambda value: f"{100 * value:.1f} %",
     "digits": lambda value: f"{value:.3f}",
     "seconds": lambda value: f"{value:.2f}" if value < 99.995 else f"{value:,.0f}",
-    "megabytes": lambda value: f"{value / 1e6:,.2f}",
-    "milliseconds": lambda value: f"{value / 1e6:,.2f}",
+    "MB": lambda value: f"{value / 1e6:,.2f}",
+    "bytes": lambda value: f"{value:,.0f}",
+    "ms": lambda value: f"{value / 1e6:,.2f}",
+    "ns": lambda value: f"{value:,.0f}",
     "times": lambda value: f"{value:.2f}x",
 }
 

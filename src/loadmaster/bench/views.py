@@ -43,7 +43,7 @@ def with_records(best: Mapping[Place, int], grid: Grid) -> dict[Place, int]:
     """Best-known values; a problem that the file does not have yet takes the best of the records at hand."""
     known = {place: best[place] for place in grid.places if place in best}
     for (_, place), cell in grid.cells.items():
-        if place not in best and cell.fits:
+        if place not in best and cell.fits and not cell.fuses:
             known[place] = min(known.get(place, math.ceil(cell.value)), math.ceil(cell.value))
     return known
 
@@ -64,7 +64,7 @@ def improvement_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping
         Column("simulations", "count"),
         Column("s", "seconds"),
     )
-    rows = [_pooled_row(grid, figures) for figures in pooled(grid, baseline, best)]
+    rows = [_pooled_row(grid, figures, figures.method == baseline) for figures in pooled(grid, baseline, best)]
     notes = (
         f"over {base}: mean over graphs of ({base} - method) ÷ {base}, with Student's 95 % interval over graphs; "
         "values are means over seeds",
@@ -79,9 +79,9 @@ def improvement_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping
     return [*tables, _per_graph(suite, grid, baseline, best)]
 
 
-def _pooled_row(grid: Grid, figures: Pooled) -> tuple[Any, ...]:
+def _pooled_row(grid: Grid, figures: Pooled, is_baseline: bool) -> tuple[Any, ...]:
     better = figures.improvement
-    reach: Any = "never" if math.isinf(figures.reach) else figures.reach
+    reach: Any = None if is_baseline else "never" if math.isinf(figures.reach) else figures.reach
     return (
         grid.label(figures.method),
         figures.graphs,
@@ -116,14 +116,14 @@ def _differences_table(grid: Grid, focus: Method, baseline: Method) -> Table:
 
 def _per_graph(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place, int]) -> Table:
     """What there is to win on each graph, by the best known and by the bound, and what each method wins."""
-    unit: Kind = "milliseconds" if _by_time(grid) else "megabytes"
+    unit = _unit(grid)
     others = [method for method in grid.methods if method != baseline]
     columns = (
         Column("graph"),
         Column("ops", "count"),
-        Column(f"{suite.baseline}, {_UNITS[unit]}", unit),
-        Column(f"best known, {_UNITS[unit]}", unit),
-        Column(f"bound, {_UNITS[unit]}", unit),
+        Column(f"{suite.baseline}, {unit}", unit),
+        Column(f"best known, {unit}", unit),
+        Column(f"bound, {unit}", unit),
         Column("best known leaves", "share"),
         Column("bound leaves", "share"),
         *(Column(grid.label(method), "percent") for method in others),
@@ -158,16 +158,18 @@ def _improvement(grid: Grid, method: Method, baseline: Method, place: Place) -> 
 
 def speed_up_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
     """Step times, then percent over the baseline with the geometric mean."""
+    unit = _unit(grid)
     names = [grid.label(method) for method in grid.methods]
-    timed = (Column("workload"), Column("ops", "count"), *(Column(name, "milliseconds") for name in names))
-    ends = (Column("best known", "milliseconds"), Column("bound", "milliseconds"))
+    timed = (Column("workload"), Column("ops", "count"), *(Column(name, unit) for name in names))
+    ends = (Column("best known", unit), Column("bound", unit))
+    fused = any(cell.fuses for cell in grid.cells.values())
     steps = [
         (
             grid.names[place],
             grid.ops.get(place),
             *(grid.shown(method, place) for method in grid.methods),
-            best.get(place),
-            _bound(grid, baseline, place),
+            None if fused else best.get(place),  # best-known values are of plans that do not fuse
+            _bound(grid, place),
         )
         for place in grid.places
     ]
@@ -182,7 +184,7 @@ def speed_up_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Pl
     took = ("mean seconds of search", *(f"{_seconds(grid, method):.1f}" for method in others))
     note = f"{suite.baseline} ÷ method - 1; OOM: the plan needs more memory than a device has"
     return [
-        Table(f"{suite.title}: ms a step", (*timed, *ends), steps),
+        Table(f"{suite.title}: {unit} a step", (*timed, *ends), steps),
         Table(f"{suite.title}: percent over {suite.baseline}", over, [*shares, took], (note,)),
     ]
 
@@ -192,21 +194,22 @@ def _seconds(grid: Grid, method: Method) -> float:
     return sum(found) / max(1, len(found))
 
 
-def _bound(grid: Grid, baseline: Method, place: Place) -> int | None:
-    cell = grid.cell(baseline, place)
-    return None if cell is None else cell.bound
+def _bound(grid: Grid, place: Place) -> int | None:
+    """One that holds for every plan in the row: where some fuse, that is the lower one."""
+    cells = (grid.cell(method, place) for method in grid.methods)
+    return min((cell.bound for cell in cells if cell is not None), default=None)
 
 
 def peer_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
     """Values of every method, and what the last of ours is beside the best peer: optimal, or so much below."""
-    unit: Kind = "milliseconds" if _by_time(grid) else "megabytes"
+    unit = _unit(grid)
     ours = [method for method in grid.methods if method.spec not in PEERS]
     focus = next((method for method in reversed(ours) if method.spec == suite.focus), ours[-1])
     columns = (
         Column("graph"),
         Column("ops", "count"),
-        *(Column(f"{grid.label(method)}, {_UNITS[unit]}", unit) for method in grid.methods),
-        Column(f"bound, {_UNITS[unit]}", unit),
+        *(Column(f"{grid.label(method)}, {unit}", unit) for method in grid.methods),
+        Column(f"bound, {unit}", unit),
         Column(f"{grid.label(focus)} is"),
     )
     rows = [
@@ -214,7 +217,7 @@ def peer_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place,
             grid.names[place],
             grid.ops.get(place),
             *(grid.shown(method, place) for method in grid.methods),
-            _bound(grid, baseline, place),
+            _bound(grid, place),
             _verdict(grid, focus, place),
         )
         for place in grid.places
@@ -248,11 +251,14 @@ def _load(grid: Grid, method: Method, place: Place) -> float | str | None:
     return None if cell is None else cell.load if cell.fits else "OOM"
 
 
-def _by_time(grid: Grid) -> bool:
-    return all(objective == "step-time" for _, _, objective in grid.places)
+def _unit(grid: Grid) -> Kind:
+    """Small graphs of tests and examples have nanoseconds and bytes."""
+    most = max((cell.value for cell in grid.cells.values()), default=0)
+    if all(objective == "step-time" for _, _, objective in grid.places):
+        return "ms" if most >= 1e5 else "ns"
+    return "MB" if most >= 1e5 else "bytes"
 
 
-_UNITS: Mapping[str, str] = {"milliseconds": "ms", "megabytes": "MB"}
 _SHAPES: Mapping[Shape, Callable[[Suite, Grid, Method, Mapping[Place, int]], list[Table]]] = {
     "improvement": improvement_tables,
     "speed-up": speed_up_tables,

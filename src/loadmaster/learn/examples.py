@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,7 +25,7 @@ from loadmaster.errors import UnreadableFile
 from loadmaster.files import graph_from_json
 from loadmaster.graph import ACTIVATION, Graph
 from loadmaster.learn.features import Features, device_class, features_of
-from loadmaster.optimizers import descent, genetic
+from loadmaster.optimizers import descent
 from loadmaster.optimizers.genetic import Brkga, decoder_of, evolve, prior_of
 from loadmaster.optimizers.list_schedulers import Heft
 from loadmaster.optimizers.simple import legal
@@ -169,14 +170,9 @@ def _drawn_cluster(rng: np.random.Generator, count: int, unlike: bool, free: boo
 
 def alone() -> None:
     """Keeps compiled loops of this process on one core; the other cores have processes of their own."""
-
-    def on_one_core(part: object, count: int, workers: int | None = None) -> None:
-        assert callable(part)
-        part(0, count)
-
-    # By name: the package has a function `simulate` that hides the module.
-    for module in (genetic, descent, import_module("loadmaster.simulate")):
-        module.spread = on_one_core  # type: ignore[attr-defined]
+    os.environ["LOADMASTER_THREADS"] = "1"
+    # A pool of threads does not live through a fork. By name: the package has a function that hides the module.
+    import_module("loadmaster.simulate")._pool.clear()
 
 
 def find_elite(key: Key, simulations: int) -> Elite | None:
@@ -188,14 +184,14 @@ def find_elite(key: Key, simulations: int) -> Elite | None:
     _try_cuts(search, features)
     assert search.best is not None
     first = search.part(0.35)
-    descent.improve(first, search.best, 0.01, 1e-4)
+    descent.improve(first, search.best, 0.01, 1e-4, chains=1)
     _take(search, first)
     genes = Brkga(sends=problem.objective == "step-time", order="uniform" if key.seed % 2 else "given")
     second = search.part(0.6)
     evolve(second, replace(genes, evaluations=second.room), decoder_of(problem, genes), prior_of(problem, genes))
     _take(search, second)
     last = search.part(1.0)
-    descent.improve(last, search.best, 0.003, 1e-5)
+    descent.improve(last, search.best, 0.003, 1e-5, chains=1)
     _take(search, last)
     line = simulate(problem, search.best)
     return Elite(canonical(problem, features, search.best.device), line.turn, search.best_score.value)

@@ -146,7 +146,7 @@ def _sizes(problem: Problem, mirror: Ints) -> _Sizes:
     maker = made_of[is_made]
 
     def total(values: NDArray[np.floating]) -> NDArray[np.float64]:
-        return np.bincount(maker, values, count)
+        return _sums(maker, values, count)
 
     there = problem.resident[graph.reads]
     tensors, readers = graph.reads[there], reader[there]
@@ -155,15 +155,20 @@ def _sizes(problem: Problem, mirror: Ints) -> _Sizes:
     crosses = (maker <= turn) & (last[is_made] > turn)
     return _Sizes(
         made=total(own),
-        read=np.bincount(reader, problem.read_bytes, count),
+        read=_sums(reader, problem.read_bytes, count),
         workspace=graph.workspace_bytes.astype(np.float64),
-        resident=np.bincount(readers[first], nbytes[tensors[first]], count),
-        shared=np.bincount(readers, nbytes[tensors], count),
+        resident=_sums(readers[first], nbytes[tensors[first]], count),
+        shared=_sums(readers, nbytes[tensors], count),
         saved=total(own * crosses),
         stays=total(own * problem.stays[is_made]),
         held=total(own * (last[is_made] - maker + 1) / count),
         time=problem.best_ns.astype(np.float64),
     )
+
+
+def _sums(rows: Ints, values: NDArray[np.generic], count: int) -> NDArray[np.float64]:
+    """[count] the values of each row added up."""
+    return np.asarray(np.bincount(rows, values, count), np.float64)
 
 
 def _shares(sizes: _Sizes, mirror_order: Ints) -> NDArray[np.float64]:
@@ -203,14 +208,14 @@ def _op_columns(problem: Problem, sizes: _Sizes, shares: NDArray[np.float64], or
     columns += [np.log2(1 + np.diff(start)) / 4, np.log2(1 + np.bincount(before, minlength=count)) / 4]
     columns += [up / max(1.0, up.max()), down / max(1.0, down.max()), (up + down) / max(1.0, (up + down).max())]
     columns += [(np.arange(count) > turn).astype(float), np.full(count, (turn + 1) / count)]
-    columns += [sizes.stays > 0, sizes.shared > 0, mirror / count]
+    columns += [(sizes.stays > 0).astype(float), (sizes.shared > 0).astype(float), mirror / count]
     program = np.cumsum(
         np.stack([np.ones(count), sizes.made, sizes.resident, sizes.stays, sizes.held, sizes.time], 1) + 1e-9, 0
     )
     columns += [*(2 * shares - 1).T, *(2 * program / program[-1] - 1).T]
     columns += [*(2 * orders - 1).T]
     work = np.array([work_of(kind) for kind in graph.kind])
-    columns += [work == kind for kind in (HEAVY, ELEMENTWISE, REDUCTION, OPAQUE)]
+    columns += [(work == kind).astype(float) for kind in (HEAVY, ELEMENTWISE, REDUCTION, OPAQUE)]
     columns += _scope_columns(problem, mirror)
     return _narrow(np.stack([np.asarray(column, np.float64) for column in columns], axis=1))
 

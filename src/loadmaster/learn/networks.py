@@ -131,7 +131,7 @@ class SequenceBody(nn.Module):
         self.norm = nn.LayerNorm(hidden)
 
     def forward(self, state: Tensor, batch: Batch) -> Tensor:
-        rows = nn.utils.rnn.pack_sequence(state.split(list(batch.num_ops)), enforce_sorted=False)
+        rows = nn.utils.rnn.pack_sequence(list(torch.split(state, list(batch.num_ops))), enforce_sorted=False)
         out, sizes = nn.utils.rnn.pad_packed_sequence(self.cell(rows)[0], batch_first=True)
         flat = torch.cat([row[:size] for row, size in zip(out, sizes.tolist(), strict=True)])
         normed: Tensor = self.norm(state + flat)
@@ -178,7 +178,7 @@ class PolicyNetwork(nn.Module):
 
     def _place(self, state: Tensor, batch: Batch) -> Tensor:
         """A mixture of the orders, op by op, and a little beside it."""
-        raw = self.order(state)
+        raw: Tensor = self.order(state)
         mixed = (raw[:, :-1].softmax(dim=1) * batch.orders).sum(dim=1)
         return mixed + 0.1 * raw[:, -1].tanh()
 

@@ -280,7 +280,7 @@ def best_action(features: Features, network: PolicyNetwork, choices: tuple[int, 
     return action_of(outputs, features, chosen, None)
 
 
-def likeliest_choices(logits: NDArray[np.float32]) -> NDArray[np.int64]:
+def likeliest_choices(logits: NDArray[np.floating]) -> NDArray[np.int64]:
     edges = np.cumsum(CHOICES)[:-1]
     return np.array([int(part.argmax()) for part in np.split(logits, edges)])
 
@@ -297,8 +297,8 @@ def action_of(
 
 
 def level_targets(
-    chance: NDArray[np.float32], shift: NDArray[np.float32], choices: NDArray[np.int64], devices: int
-) -> tuple[NDArray[np.float64], ...]:
+    chance: NDArray[np.floating], shift: NDArray[np.floating], choices: NDArray[np.int64], devices: int
+) -> tuple[NDArray[np.floating], ...]:
     """Where the levels lie, as real numbers: of means and variances [pairs], of widths and biases [ops].
 
     The paper's two devices have chances p and 1 - p. With more, the even chance 1/devices has mean one half.
@@ -307,11 +307,12 @@ def level_targets(
     chances = np.exp(chance.astype(np.float64))
     centred = np.where(chances >= even, 0.5 + 0.5 * (chances - even) / max(1e-9, 1 - even), 0.5 * chances / even)
     mean = (0.5 + (centred - 0.5) * STRENGTH[choices[0]]) * LEVELS
+    shift = shift.astype(np.float64)
     variance = SPREAD[choices[1]] + np.repeat(shift[:, 1], devices)
     return mean, variance, WIDTH[choices[3]] + shift[:, 0], BIAS[choices[4]] + shift[:, 2]
 
 
-def _levels(target: NDArray[np.float64], rng: np.random.Generator | None) -> NDArray[np.uint8]:
+def _levels(target: NDArray[np.floating], rng: np.random.Generator | None) -> NDArray[np.uint8]:
     noise = 0.0 if rng is None else 0.5 * rng.standard_normal(len(target))
     return np.clip(np.round(target + noise), 0, LEVELS - 1).astype(np.uint8)
 

@@ -13,10 +13,9 @@ import multiprocessing
 import os
 import platform
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
-from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
@@ -29,27 +28,19 @@ from torch import Tensor
 from loadmaster.errors import InvalidSetting
 from loadmaster.learn import examples
 from loadmaster.learn.examples import Elite, Key, load_elites, save_elites
-from loadmaster.learn.features import Features
-from loadmaster.learn.networks import Batch, Kind, Outputs, PolicyNetwork, batch_of
-from loadmaster.learn.regal2020 import (
-    BIAS,
-    CHOICES,
-    FIRST,
-    LEVELS,
-    SPREAD,
-    STRENGTH,
-    WIDTH,
-    Action,
-    Regal,
-    level_targets,
-    likeliest_choices,
-    run_action,
+from loadmaster.learn.losses import (
+    Example,
+    choice_log_chance,
+    draw_actions,
+    imitation_loss,
+    level_log_chance,
+    likeliest_action,
 )
-from loadmaster.optimizers.genetic import Brkga
-from loadmaster.search import Budget, Search
+from loadmaster.learn.networks import Batch, Kind, Outputs, PolicyNetwork, batch_of
+from loadmaster.learn.regal2020 import CHOICES, FIRST, Action
+from loadmaster.learn.rollouts import action_job, compile_all, elite_job, features_job, in_order, standard_job
 
 POLICIES: dict[str, Kind] = {"regal": "graph", "gas": "sequence"}
-NOISE = 0.5  # deviation of drawn levels around their targets, in levels
 COLUMNS = ("phase", "step", "seconds", "loss", "reward", "accuracy", "entropy", *examples.SETTINGS)
 IN_A_FILE = 64  # elites
 
@@ -106,19 +97,12 @@ class State:
     results: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
-class Example:
-    key: Key
-    features: Features
-    elite: Elite
-
-
 class Run:
     """One training run: its pool, its network and its files."""
 
-    def __init__(self, settings: Settings, pool: Pool, keys: list[Key], valid: list[Key]) -> None:
-        self.settings, self.pool, self.keys, self.valid = settings, pool, keys, valid
-        self.begun = time.monotonic()
+    def __init__(self, settings: Settings, pool: ProcessPoolExecutor, keys: list[Key], begun: float) -> None:
+        self.settings, self.pool, self.keys, self.begun = settings, pool, keys, begun
+        self.valid: list[Key] = []
         self.out = Path(settings.out)
         wanted = settings.device
         self.device = torch.device(
@@ -187,7 +171,7 @@ class Run:
             self._descend(loss)
             self.state.step += 1
             if self.state.step % 50 == 0:
-                self._note(loss=float(loss), accuracy=accuracy)
+                self._note(loss=float(loss.detach()), accuracy=accuracy)
             self._save_now_and_then()
         if self.state.phase == "fit":
             self.state.phase, self.state.step = "reinforce", 0
@@ -260,7 +244,7 @@ class Run:
             imitation = imitation_loss(outputs, chosen)[0]
             loss = -gain - self.settings.entropy * entropy + self.settings.imitate * imitation
             self._descend(loss)
-        return float(loss), float(entropy)
+        return float(loss.detach()), float(entropy.detach())
 
     def validate(self) -> None:
         """The likeliest action on graphs kept apart, against standard BRKGA with the same evaluations."""
@@ -282,7 +266,7 @@ class Run:
         self._keep_if_best(means, actions)
 
     def _keep_if_best(self, means: dict[str, float], actions: list[Action]) -> None:
-        mark = means.get("regal", 0.0) + 0.25 * sum(value for name, value in means.items() if name != "regal")
+        mark = means.get("regal", 0.0) + 0.1 * sum(value for name, value in means.items() if name != "regal")
         rows = np.stack([action.choices for action in actions])
         common = [int(np.bincount(column).argmax()) for column in rows.T]
         self._say(
@@ -388,6 +372,7 @@ class Run:
 
 def train(settings: Settings) -> Path:
     """Trains a policy, or goes on with what `out` holds; returns the file of the weights."""
+    begun = time.monotonic()
     examples.forget_corpora()
     lines, corpus_digest = examples.read_corpus(settings.corpus, seed=settings.seed)
     valid_lines, valid_digest = (
@@ -397,9 +382,11 @@ def train(settings: Settings) -> Path:
     out = Path(settings.out)
     out.mkdir(parents=True, exist_ok=True)
     keys = example_keys(lines, settings)
-    standard_job((Key(lines[0], 1), 4))  # compiles before the processes part
-    with multiprocessing.get_context("fork").Pool(settings.workers or os.cpu_count(), examples.alone) as pool:
-        run = Run(settings, pool, keys, valid_keys(pool, valid_lines, settings))
+    compile_all(lines[0])
+    forked = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(settings.workers or os.cpu_count(), forked, examples.alone) as pool:
+        run = Run(settings, pool, keys, begun)
+        run.valid = valid_keys(pool, valid_lines, settings)
         run.resume()
         found = run.gather()
         run.fit(found)
@@ -422,11 +409,11 @@ def example_keys(lines: Sequence[int], settings: Settings) -> list[Key]:
     return keys[: settings.warm]
 
 
-def valid_keys(pool: Pool, lines: Sequence[int], settings: Settings) -> list[Key]:
+def valid_keys(pool: ProcessPoolExecutor, lines: Sequence[int], settings: Settings) -> list[Key]:
     """A fixed few graphs as they are: two thirds on two equal devices, the rest on the other settings."""
     order = np.random.default_rng(5).permutation(np.array(lines))[: 3 * settings.valid_graphs].tolist()
     names = ("regal", "regal", "regal", "regal", "unlike", "bandwidth")
-    fits = pool.map(examples.suits, [Key(line, 0, "regal") for line in order])
+    fits = in_order(pool, examples.suits, [Key(line, 0, "regal") for line in order], len(order))
     good = [line for line, fit in zip(order, fits, strict=True) if fit][: settings.valid_graphs]
     return [Key(line, 0, names[i % len(names)]) for i, line in enumerate(good)]
 
@@ -447,6 +434,7 @@ def _write(path: Path, tensors: dict[str, Tensor], known: dict[str, Any]) -> Non
     aside = path.with_suffix(".tmp")
     held = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     save_file(held, str(aside), {name: json.dumps(value) for name, value in known.items()})
+    aside.chmod(0o644)
     aside.replace(path)
 
 
@@ -459,167 +447,6 @@ def _lean(network: PolicyNetwork, choices: Sequence[int], by: float = 1.0) -> No
             last.bias[first + choice] += by
 
 
-# -------------------------------------------------------------------- what the processes do
-
-
-def in_order(pool: Pool, function: Callable[[Any], Any], jobs: Iterable[Any], window: int) -> Iterator[Any]:
-    """Results in the order of the jobs, with at most `window` of them under way."""
-    waiting: deque[Any] = deque()
-    for job in jobs:
-        waiting.append(pool.apply_async(function, (job,)))
-        if len(waiting) >= window:
-            yield waiting.popleft().get()
-    while waiting:
-        yield waiting.popleft().get()
-
-
-def elite_job(job: tuple[Key, Elite | int | None, int]) -> tuple[Key, Elite | None, Features | None]:
-    key, known, simulations = job
-    elite = examples.find_elite(key, simulations) if isinstance(known, int) else known
-    return key, elite, None if elite is None else examples.make_features(key)
-
-
-def features_job(key: Key) -> Features:
-    return examples.make_features(key)
-
-
-def standard_job(job: tuple[Key, int]) -> int:
-    """What standard BRKGA reaches."""
-    key, evaluations = job
-    search = Search(examples.make_problem(key), Budget(None, evaluations), 1)
-    Brkga(evaluations=evaluations).optimize(search)
-    return _value(search)
-
-
-def action_job(job: tuple[Key, list[Action], int, int]) -> list[int]:
-    """What BRKGA reaches under each action."""
-    key, actions, seed, evaluations = job
-    values = []
-    for action in actions:
-        search = Search(examples.make_problem(key), Budget(None, evaluations), seed)
-        run_action(search, examples.make_features(key), action, Regal(), evaluations)
-        values.append(_value(search))
-    return values
-
-
-def _value(search: Search) -> int:
-    """The objective; a plan that does not fit counts double and what it is over by."""
-    score = search.best_score
-    return max(1, score.value if not score.over_bytes else 2 * score.value + score.over_bytes)
-
-
-# -------------------------------------------------------------------- what the network is judged by
-
-
-def imitation_loss(outputs: Outputs, chosen: list[Example]) -> tuple[Tensor, float]:
-    """Cross-entropy of the elites' devices, heavy ops counting more, and the squared error of their places."""
-    device = outputs.chance.device
-    first, picks, at = 0, [], []
-    for example in chosen:
-        devices = example.features.num_devices
-        picks.append(first + np.arange(len(example.elite.device)) * devices + example.elite.device)
-        at.append((example.elite.turn + 0.5) / len(example.elite.turn))
-        first += len(example.elite.device) * devices
-    pick = torch.from_numpy(np.concatenate(picks)).to(device)
-    place = torch.from_numpy(np.concatenate(at).astype(np.float32)).to(device)
-    weight = torch.from_numpy(np.concatenate([e.features.weight for e in chosen])).to(device)
-    likely = outputs.chance[pick]
-    smooth = -(0.95 * likely + 0.05 * outputs.chance.clamp(min=-10).mean())
-    error = (outputs.place - place).square()
-    loss = (weight * smooth).sum() / weight.sum() + 5 * error.mean()
-    return loss, float((likely.detach() > np.log(0.5)).float().mean())
-
-
-def draw_actions(outputs: Outputs, chosen: list[Example], samples: int, rng: np.random.Generator) -> list[list[Action]]:
-    """[graphs][samples] actions drawn from the policy."""
-    logits = outputs.choices.cpu().numpy().astype(np.float64)
-    actions: list[list[Action]] = []
-    for index, part in enumerate(_parts(outputs, [example.features for example in chosen])):
-        drawn = []
-        for _ in range(samples):
-            choices = _draw_choices(logits[index], rng)
-            drawn.append(_levels_around(part, chosen[index].features, choices, rng))
-        actions.append(drawn)
-    return actions
-
-
-def likeliest_action(outputs: Outputs, features: Features) -> Action:
-    choices = likeliest_choices(outputs.choices[0].cpu().numpy())
-    return _levels_around(next(_parts(outputs, [features])), features, choices, None)
-
-
-def _parts(outputs: Outputs, many: Sequence[Features]) -> Iterator[tuple[np.ndarray, ...]]:
-    """Chances, places and shifts of each problem of a batch."""
-    chance, place, shift = (t.cpu().numpy() for t in (outputs.chance, outputs.place, outputs.shift))
-    pair = op = 0
-    for features in many:
-        pairs, ops = features.num_ops * features.num_devices, features.num_ops
-        yield chance[pair : pair + pairs], place[op : op + ops], shift[op : op + ops]
-        pair, op = pair + pairs, op + ops
-
-
-def _draw_choices(logits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    noisy = logits + rng.gumbel(size=len(logits))
-    return likeliest_choices(noisy)
-
-
-def _levels_around(
-    part: tuple[np.ndarray, ...], features: Features, choices: np.ndarray, rng: np.random.Generator | None
-) -> Action:
-    chance, place, shift = part
-    levels = []
-    for target in level_targets(chance, shift, choices, features.num_devices):
-        noise = 0.0 if rng is None else NOISE * rng.standard_normal(len(target))
-        levels.append(np.clip(np.round(target + noise), 0, LEVELS - 1).astype(np.uint8))
-    return Action(choices, levels[0], levels[1], levels[2], levels[3], chance, place)
-
-
-def choice_log_chance(logits: Tensor, picks: Tensor) -> tuple[Tensor, Tensor]:
-    """[graphs, samples] log-probability of the choices, and the mean entropy of a choice."""
-    total = torch.zeros(picks.shape[:2], device=logits.device)
-    entropy = torch.zeros((), device=logits.device)
-    for index, part in enumerate(logits.split(list(CHOICES), dim=1)):
-        chance = part.log_softmax(dim=1)
-        total = total + chance.gather(1, picks[:, :, index])
-        entropy = entropy - (chance.exp() * chance).sum(dim=1).mean() / len(CHOICES)
-    return total, entropy
-
-
-def level_log_chance(outputs: Outputs, batch: Batch, chosen: list[Example], actions: list[list[Action]]) -> Tensor:
-    """[graphs, samples] log-density of the drawn levels around their targets, the mean over ops."""
-    device, count = outputs.chance.device, batch.num_graphs
-    graph_of_pair = batch.graph_of_op[batch.op_of_pair]
-    even = torch.tensor([1 / e.features.num_devices for e in chosen], device=device)[graph_of_pair]
-    chance = outputs.chance.exp()
-    centred = torch.where(chance >= even, 0.5 + 0.5 * (chance - even) / (1 - even).clamp(min=1e-9), 0.5 * chance / even)
-    columns = []
-    for sample in range(len(actions[0])):
-        drawn = [row[sample] for row in actions]
-        picks = np.stack([action.choices for action in drawn])
-
-        def per_graph(table: Sequence[float], column: int, picks: np.ndarray = picks) -> Tensor:
-            return torch.tensor([float(table[i]) for i in picks[:, column]], device=device)
-
-        def levels(name: str, drawn: list[Action] = drawn) -> Tensor:
-            return torch.from_numpy(np.concatenate([getattr(a, name) for a in drawn]).astype(np.float32)).to(device)
-
-        mean = (0.5 + (centred - 0.5) * per_graph(STRENGTH, 0)[graph_of_pair]) * LEVELS
-        variance = per_graph(SPREAD, 1)[graph_of_pair] + outputs.shift[batch.op_of_pair, 1]
-        width = per_graph(WIDTH, 3)[batch.graph_of_op] + outputs.shift[:, 0]
-        bias = per_graph(BIAS, 4)[batch.graph_of_op] + outputs.shift[:, 2]
-        by_pair = (levels("mean") - mean).square() + (levels("variance") - variance).square()
-        by_op = (levels("width") - width).square() + (levels("bias") - bias).square()
-        columns.append(
-            _mean_per_graph(by_pair, graph_of_pair, count) + _mean_per_graph(by_op, batch.graph_of_op, count)
-        )
-    return -torch.stack(columns, dim=1) / (2 * NOISE**2)
-
-
-def _mean_per_graph(values: Tensor, graph: Tensor, count: int) -> Tensor:
-    size = torch.zeros(count, device=values.device).index_add(0, graph, torch.ones_like(values))
-    return torch.zeros(count, device=values.device).index_add(0, graph, values) / size
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """python -m loadmaster.learn.train regal --corpus FILE --out DIR"""
     parser = argparse.ArgumentParser(prog="loadmaster train")
@@ -628,8 +455,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if name != "policy":
             kind = {"str": str, "int": int}.get(str(spec.type), float)
             required = name in ("corpus", "out")
-            given = {} if required else {"default": spec.default}
-            parser.add_argument(f"--{name.replace('_', '-')}", type=kind, required=required, **given)
+            default = None if required else spec.default
+            parser.add_argument(f"--{name.replace('_', '-')}", type=kind, required=required, default=default)
     train(Settings(**vars(parser.parse_args(arguments))))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass, field, replace
 from itertools import permutations, product
-from math import ceil, gcd
+from math import ceil, factorial, gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from loadmaster.optimizers.simple import allowed
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Optimizer, Score, Search
-from loadmaster.simulate import Timeline, simulate
+from loadmaster.simulate import simulate
 
 MOST_INTERVALS = 20_000  # beyond that even the model takes long to build
 TINY_OPS, TINY_DEVICES = 6, 2
@@ -50,12 +50,13 @@ class CpSat:
         places = _placements(search.problem)
         if places is not None and len(places) * factorial(search.problem.num_ops) <= search.room:
             return _try_all(search, places)
-        # The model costs time but no simulations, so where those are counted the start may use them all.
-        budget = _effort(search)
-        part = search.part(1.0 if search.counts_simulations else 0.5)
+        # The model takes time but no simulations: where only those count, the start may use them all.
+        counted = Budget(None, search.room) if search.counts_simulations else None
+        part = search.part(1.0 if counted else 0.5)
         plan = self.start.optimize(part)
-        plan = plan if part.best is None or _score_of(search.problem, plan) <= part.best_score else part.best
-        proof = self.prove(search.problem, plan, budget=budget or _effort(search), seed=search.seed)
+        plan = plan if part.best is None or _score(search.problem, plan) <= part.best_score else part.best
+        budget = counted or Budget(max(0.01, 0.95 * search.seconds_left))
+        proof = self.prove(search.problem, plan, budget=budget, seed=search.seed)
         search.note = "proved optimal" if proof.optimal else f"no plan is under {proof.bound:,}"
         return proof.plan
 
@@ -65,25 +66,18 @@ class CpSat:
         """Improves the plan, or that of `start`, and bounds what any could reach, within the budget."""
         budget = budget or Budget()
         plan = plan or self.start.optimize(Search(problem, budget, seed))
-        line = simulate(problem, plan)
-        best, score, bound = plan, _score(problem, line), lower_bound(problem, fitting=line.over_bytes == 0)
-        if (score.over_bytes == 0 and score.value <= bound) or plan.fuses or _intervals(problem) > MOST_INTERVALS:
-            return Proof(plan, bound, score == Score(0, bound))
-        for trial, proved in _solved(problem, plan, line, bound, self.threads, budget, seed):
+        best, score = plan, _score(problem, plan)
+        bound = lower_bound(problem, fusing=plan.fuses, fitting=score.over_bytes == 0)
+        if score <= Score(0, bound) or plan.fuses or _intervals(problem) > MOST_INTERVALS:
+            return Proof(plan, bound, score <= Score(0, bound))
+        for trial, proved in _solved(problem, plan, bound, self.threads, budget, seed):
             bound = max(bound, proved)
-            if trial is not None and _score(problem, simulate(problem, trial)) < score:
-                best, score = trial, _score(problem, simulate(problem, trial))
-        return Proof(best, bound, score == Score(0, bound))
+            if _score(problem, trial) < score:
+                best, score = trial, _score(problem, trial)
+        return Proof(best, bound, score <= Score(0, bound))
 
 
-def _effort(search: Search) -> Budget | None:
-    """A budget in simulations, where the search counts only those; None: what is left of its time when asked later."""
-    if search.counts_simulations:
-        return Budget(None, max(1, search.room))
-    return None
-
-
-def _score_of(problem: Problem, plan: Plan) -> Score:
+def _score(problem: Problem, plan: Plan) -> Score:
     line = simulate(problem, plan)
     return Score(line.over_bytes, line.step_ns if problem.objective == "step-time" else int(line.peak_bytes.max()))
 
@@ -98,10 +92,12 @@ def _placements(problem: Problem) -> list[tuple[int, ...]] | None:
     if problem.num_ops > TINY_OPS or problem.num_devices > TINY_DEVICES:
         return None
     group = problem.graph.colocate.tolist()
-    every = product(*(np.flatnonzero(row).tolist() for row in allowed(problem)))
-    together = ({(g, d) for g, d in zip(group, place, strict=True) if g >= 0} for place in every)
-    every = product(*(np.flatnonzero(row).tolist() for row in allowed(problem)))
-    return [place for place, pairs in zip(every, together, strict=True) if len(pairs) == len({g for g, _ in pairs})]
+    legal = []
+    for place in product(*(np.flatnonzero(row).tolist() for row in allowed(problem))):
+        homes = {(g, d) for g, d in zip(group, place, strict=True) if g >= 0}
+        if len(homes) == len({g for g, _ in homes}):
+            legal.append(place)
+    return legal
 
 
 def _try_all(search: Search, places: list[tuple[int, ...]]) -> Plan:
@@ -119,14 +115,14 @@ def _intervals(problem: Problem) -> int:
 
 
 def _solved(
-    problem: Problem, plan: Plan, line: Timeline, least: int, threads: int, budget: Budget, seed: int
-) -> list[tuple[Plan | None, int]]:
+    problem: Problem, plan: Plan, least: int, threads: int, budget: Budget, seed: int
+) -> list[tuple[Plan, int]]:
     """Plans read off CP-SAT's schedule, each with the bound it gave."""
     try:
         library = importlib.import_module("ortools.sat.python.cp_model")
     except ImportError as error:
         raise MissingExtra.of("ortools", "exact", "cp-sat") from error
-    model = _Model(library, problem, plan, line, least)
+    model = _Model(library, problem, plan, least)
     solver = library.CpSolver()
     settings = solver.parameters
     settings.random_seed = seed % 2**31
@@ -138,7 +134,7 @@ def _solved(
         settings.max_time_in_seconds = budget.seconds
     status = solver.solve(model.model)
     if status not in (library.OPTIMAL, library.FEASIBLE):
-        return [(None, 0)]
+        return []
     proved = ceil(solver.best_objective_bound - 1e-6) * model.unit
     return [(trial, proved) for trial in model.plans(solver)]
 
@@ -146,10 +142,10 @@ def _solved(
 class _Model:
     """The problem in CP-SAT's terms: every timeline of the simulator that fits is a solution of it."""
 
-    def __init__(self, library: Any, problem: Problem, plan: Plan, line: Timeline, least: int) -> None:
+    def __init__(self, library: Any, problem: Problem, plan: Plan, least: int) -> None:
         self.problem, self.model = problem, library.CpModel()
         self.graph, self.devices = problem.graph, range(problem.num_devices)
-        self.line, self.plan, self.least = line, plan, least
+        self.line, self.plan, self.least = simulate(problem, plan), plan, least
         self.by_order = problem.objective == "peak-memory" and problem.num_devices == 1
         # On one device only the order decides the peak, so there every op takes one unit of time.
         times = np.ones_like(problem.op_ns) if self.by_order else problem.op_ns
@@ -157,7 +153,7 @@ class _Model:
         self.unit = 1 if problem.objective == "peak-memory" else self.scale
         self.times, self.sends = times // self.scale, problem.send_ns // self.scale
         self.counts_memory = _may_be_full(problem) or problem.objective == "peak-memory"
-        self.horizon = self._horizon(line)
+        self.horizon = self._horizon()
         self._place()
         self._schedule()
         self._send()
@@ -165,10 +161,10 @@ class _Model:
         self._remember()
         self._aim()
 
-    def _horizon(self, line: Timeline) -> int:
+    def _horizon(self) -> int:
         """No better plan is longer, where the step counts and the plan at hand fits; else all one after the other."""
-        if self.problem.objective == "step-time" and line.over_bytes == 0:
-            return -(-line.step_ns // self.scale)
+        if self.problem.objective == "step-time" and self.line.over_bytes == 0:
+            return -(-self.line.step_ns // self.scale)
         moving = self.sends.max(axis=1, initial=0).sum() * (self.problem.num_devices - 1)
         return int(self.times.max(axis=1).sum() + moving)
 

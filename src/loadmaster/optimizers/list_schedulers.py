@@ -47,7 +47,7 @@ class Cpop:
         up, down = upward_rank(problem), downward_rank(problem)
         mean = mean_times(problem)
         through = up + down - mean
-        on_path = through >= through.max() * (1 - 1e-9)
+        on_path = _one_longest_path(problem, through)
         fixed = no_device(problem).copy()
         total = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 100, problem.op_ns)[on_path].sum(axis=0)
         fixed[on_path] = total.argmin()
@@ -87,6 +87,18 @@ class Etf:
             self.contention,
         )
         return _plan(problem, device, start, level)
+
+
+def _one_longest_path(problem: Problem, through: Ints) -> list[int]:
+    """One way through the graph on which every op has the largest upward and downward rank together."""
+    graph, most = problem.graph, through.max() * (1 - 1e-6)
+    path = [int(np.flatnonzero(through >= most)[0])]
+    while True:
+        readers = [int(reader) for tensor in graph.makes_of(path[-1]) for reader in graph.readers_of(int(tensor))]
+        further = [reader for reader in readers if through[reader] >= most]
+        if not further:
+            return path
+        path.append(min(further))
 
 
 def _in_order(problem: Problem, order: Ints, fixed: Ints, contention: bool, memory: bool) -> Plan:

@@ -29,6 +29,8 @@ from loadmaster.simulate import simulate
 
 MOST_REPAIRS = 12
 FEW_UNITS = 3  # for each part: below that there is nothing to cut
+METIS_CUTS = 4  # it keeps the best of so many
+MANY_UNITS = 20  # for each part: METIS may also bisect again and again, which prints complaints when parts run empty
 MOST_SEATS = 16  # Mt-KaHyPar looks at every set of a few blocks
 
 
@@ -201,12 +203,14 @@ def metis_parts(parts: Parts, imbalance: float, seed: int) -> Ints:
     """[units] device by METIS."""
     metis = _library("pymetis")
     start, others, weight = parts.edges
-    settings = metis.Options(seed=seed % 2**31, ufactor=max(1, round(imbalance * 1000)))
-    graph = metis.CSRAdjacency(start, others)
     target = None if parts.alike else [float(share) for share in parts.share]
-    cut = metis.part_graph(
-        parts.num_devices, graph, vweights=parts.weight, eweights=weight, tpwgts=target, options=settings
-    )
+    cuts = []
+    for recursive in (True, False) if parts.num_units >= MANY_UNITS * parts.num_devices else (False,):
+        settings = metis.Options(seed=seed % 2**31, ufactor=max(1, round(imbalance * 1000)), ncuts=METIS_CUTS)
+        graph = metis.CSRAdjacency(start, others)
+        weights = {"vweights": parts.weight, "eweights": weight, "tpwgts": target}
+        cuts.append(metis.part_graph(parts.num_devices, graph, **weights, recursive=recursive, options=settings))
+    cut = min(cuts, key=lambda cut: int(cut.edge_cuts))
     block = ints(cut.vertex_part)
     seats = np.arange(parts.num_devices)
     equal = np.abs(parts.share[:, None] - parts.share[None, :]) < 1e-6

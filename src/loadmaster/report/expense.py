@@ -21,8 +21,8 @@ class Expense:
 
 
 def expense(cluster: Cluster, times: Sequence[DeviceTime], step_ns: int) -> Expense:
-    prices = [_number(device, "price_per_hour") for device in cluster.devices]
-    watts = [_number(device, "watts") for device in cluster.devices]
+    prices = [device.price_per_hour for device in cluster.devices]
+    watts = [device.watts for device in cluster.devices]
     busy = [row.compute_ns for row in times]
     paid = [(price, ns) for price, ns in zip(prices, busy, strict=True) if price is not None]
     drawn = [watt * ns / 1e9 for watt, ns in zip(watts, busy, strict=True) if watt is not None]
@@ -31,8 +31,3 @@ def expense(cluster: Cluster, times: Sequence[DeviceTime], step_ns: int) -> Expe
         sum(price * (step_ns - ns) / NS_PER_HOUR for price, ns in paid) if paid else None,
         sum(drawn) if drawn else None,
     )
-
-
-def _number(device: object, field: str) -> float | None:
-    value = getattr(device, field, None)
-    return None if value is None else float(value)

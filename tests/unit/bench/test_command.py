@@ -1,0 +1,153 @@
+"""The verb, from words to files, and the page that is written from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from loadmaster.bench import command, pages, picture
+from loadmaster.bench.best import load_best
+from loadmaster.bench.command import Settings, bench, bench_best, call, parse_part
+from loadmaster.bench.pages import machine, write_docs
+from loadmaster.bench.records import Ledger
+from loadmaster.bench.suite import SUITES, Allowance
+from loadmaster.cli import app
+from loadmaster.errors import InvalidSetting, MissingExtra
+from tests.unit.bench.made import tiny_suite
+
+TINY = tiny_suite()
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "suites_of", lambda name: [TINY])
+    monkeypatch.setattr(pages, "SUITES", {"tiny": TINY})
+
+
+def quiet(out: Path, **others: Any) -> Settings:
+    return Settings(out=out, say=lambda text: None, **{"specs": ["heft", "random"], "seeds": 2, **others})
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_suite_leaves_tables_a_picture_and_a_line_about_the_call(tmp_path: Path) -> None:
+    (report,) = bench("tiny", quiet(tmp_path))
+    names = {file.name for file in tmp_path.iterdir()}
+    kept = {"tiny.jsonl", "tiny.md", "tiny-1.csv", "tiny-2.csv", "calls.jsonl"}
+    assert kept <= names
+    assert report.outcome.done == 12
+    assert "Three tiny graphs" in report.text() and "12 runs" in report.text()
+    assert report.as_data()["tables"][0]["rows"][0]["method"] == "one-device"
+    call = json.loads((tmp_path / "calls.jsonl").read_text())
+    assert call["command"] == "loadmaster bench tiny --with heft,random --seeds 2 --simulations 20"
+    (again,) = bench("tiny", quiet(tmp_path))
+    assert (again.outcome.done, again.outcome.kept) == (0, 12)
+    assert again.tables[0].csv() == report.tables[0].csv()
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("shape", ["improvement", "speed-up", "peers", "load"])
+def test_every_shape_has_its_picture(tmp_path: Path, shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(command, "suites_of", lambda name: [tiny_suite(shape=shape)])
+    bench("tiny", quiet(tmp_path, specs=["heft"]))
+    assert (tmp_path / "tiny.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("tiny")
+def test_without_matplotlib_all_but_the_picture_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(height_in: float) -> Any:
+        raise MissingExtra.of("matplotlib", "plot", "drawing a benchmark")
+
+    monkeypatch.setattr(picture, "_figure", missing)
+    (report,) = bench("tiny", quiet(tmp_path))
+    assert "no picture" in report.notes[0] and "matplotlib" in report.notes[0]
+    assert (tmp_path / "tiny.md").exists() and not (tmp_path / "tiny.png").exists()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_best_values_are_found_by_long_runs_and_by_results_at_hand(tmp_path: Path) -> None:
+    file = tmp_path / "best.json"
+    bench("tiny", quiet(tmp_path))
+    records = Ledger(tmp_path / "tiny.jsonl").records
+    (report,) = bench_best("tiny", quiet(tmp_path, specs=["anneal"], best=file, allowance=Allowance(simulations=60)))
+    best = load_best(file)
+    assert len(best) == 3 and "3 are known" in report.notes[-1]
+    long = Ledger(tmp_path / "best-tiny.jsonl").records
+    assert {record.spec for record in long} == {"one-device", "anneal"}
+    assert all(best.values[record.place] <= record.value for record in [*records, *long])
+    known = dict(best.values)
+    bench_best("tiny", quiet(tmp_path, specs=["random"], best=file, allowance=Allowance(simulations=5)))
+    assert all(load_best(file).values[place] <= value for place, value in known.items())
+    assert len(Ledger(tmp_path / "tiny.jsonl").records) == len(records) == 12
+    with pytest.raises(InvalidSetting, match="simulations"):
+        bench_best("tiny", quiet(tmp_path, allowance=Allowance(seconds=1.0)))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_page_has_command_date_machine_and_seeds(tmp_path: Path) -> None:
+    bench("tiny", quiet(tmp_path))
+    text = write_docs(tmp_path, tmp_path / "docs" / "benchmarks.md")
+    assert (tmp_path / "docs" / "benchmarks.md").read_text() == text
+    assert "loadmaster bench tiny --with heft,random --seeds 2 --simulations 20" in text
+    assert f"{machine()['cores']} cores of {machine()['cpu']}" in text and "2 seeds" in text
+    assert "### Three tiny graphs" in text and "| diamond |" in text
+    assert str(tmp_path) not in text
+
+
+def test_the_page_says_so_where_there_are_no_results(tmp_path: Path) -> None:
+    assert "No results yet" in write_docs(tmp_path)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_words_after_bench(tmp_path: Path) -> None:
+    settings = quiet(tmp_path)
+    assert call(["docs", str(tmp_path / "page.md")], settings) == []
+    assert (tmp_path / "page.md").exists()
+    for wrong in ([], ["a", "b"], ["best"], ["best", "a", "b"]):
+        with pytest.raises(InvalidSetting):
+            call(wrong, settings) if wrong != ["best"] else bench_best("best", settings)
+
+
+def test_parts_are_written_as_fractions() -> None:
+    assert parse_part(None) == (1, 1)
+    assert parse_part("2/3") == (2, 3)
+    for wrong in ("3/2", "0/2", "2", "a/b", "1/"):
+        with pytest.raises(InvalidSetting, match="no part"):
+            parse_part(wrong)
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, ["bench", *words])
+
+
+def test_the_verb_runs_generated_graphs_and_goes_on(tmp_path: Path) -> None:
+    words = ("synthetic-regal", "--with", "one-device,random:samples=4", "--limit", "1", "--seeds", "1")
+    budget = ("--simulations", "10", "--out", str(tmp_path))
+    first = run(*words, *budget)
+    assert first.exit_code == 0, first.output
+    assert "layered/0/0" in first.stdout and "3 runs, 0 were finished before" in first.stdout
+    again = run(*words, *budget, "--json")
+    found = json.loads(again.stdout)["suites"][0]
+    assert (found["runs"], found["finished_before"]) == (0, 3)
+    assert found["tables"][0]["rows"][0]["method"] == "brkga-5k"
+
+
+def test_mistakes_are_told_before_any_work(tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "new"))
+    for words in (("regall",), ("synthetic", "--with", "hefft"), ("synthetic", "--part", "3/2"), ("a", "b")):
+        result = run(*words, *out)
+        assert result.exit_code == 1 and "fix:" in result.stderr, words
+    assert run("synthetic", "--times-baseline", "2", *out).exit_code == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_every_suite_has_a_baseline_that_exists() -> None:
+    from loadmaster.bench.methods import method
+
+    for suite in SUITES.values():
+        method(suite.baseline)
+        assert suite.specs and suite.title

@@ -1,0 +1,134 @@
+"""Where the problems come from, and that published figures belong to them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from loadmaster.bench import doppler
+from loadmaster.bench.published import GO_FUSION, GO_SECONDS, go_fusion_published, go_published
+from loadmaster.bench.rows import Source, corpus_rows, doppler_rows, go_rows, load_rows, synthetic_rows, zoo_rows
+from loadmaster.bench.suite import GROUPS, SUITES, suites_of
+from loadmaster.cost import price
+from loadmaster.errors import UnknownName, UnreadableFile
+from loadmaster.files import graph_to_json
+from tests.graphs.tiny import chain, diamond, fork
+
+SHARED = Path(os.environ.get("LOADMASTER_SHARED", Path(__file__).parents[4] / "shared"))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """chain and fork in training, diamond in inference; a fourth line says nothing of its mode."""
+    modes = [(chain, "training"), (diamond, "inference"), (fork, "training")]
+    lines = [{**graph_to_json(make()), "mode": mode} for make, mode in modes]
+    lines.append(graph_to_json(diamond()))
+    path = tmp_path / "few.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def names(path: Path, **source: object) -> list[str]:
+    rows = corpus_rows(Source(path, **source), "regal", "peak-memory")  # type: ignore[arg-type]
+    return [row.name for row in rows]
+
+
+def test_training_graphs_are_taken_unless_told_otherwise(corpus: Path) -> None:
+    assert names(corpus) == ["chain", "fork", "diamond"]
+    assert names(corpus, mode="inference") == ["diamond", "diamond"]
+    assert names(corpus, mode="all") == ["chain", "diamond", "fork", "diamond"]
+
+
+def test_limits_count_what_is_taken_and_parts_split_it(corpus: Path) -> None:
+    assert names(corpus, limit=2) == ["chain", "fork"]
+    assert names(corpus, part=(1, 2)) == ["chain", "diamond"]
+    assert names(corpus, part=(2, 2)) == ["fork"]
+    assert names(corpus, limit=2, part=(2, 2)) == ["fork"]
+
+
+def test_a_row_has_its_graph_and_digest(corpus: Path) -> None:
+    (row,) = corpus_rows(Source(corpus, limit=1), "regal", "peak-memory")
+    assert row.graph().digest == row.digest == chain().digest
+    assert price(row.graph(), row.cluster, objective=row.objective).num_devices == 2
+
+
+def test_without_a_corpus_the_way_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADMASTER_SHARED", str(tmp_path))
+    for name in ("regal", "peers-memory"):
+        with pytest.raises(UnreadableFile) as caught:
+            list(SUITES[name].rows(Source()))
+        assert "synthetic" in caught.value.fix
+
+
+def test_go_has_its_fourteen_workloads_on_their_devices() -> None:
+    rows = list(go_rows(Source()))
+    assert [row.name for row in rows] == [f"{name}/train" for name in GO_SECONDS]
+    # The last number of a name is its devices, except for Inception (2) and WaveNet (its stacks).
+    devices = {row.name: row.cluster.num_devices for row in rows}
+    assert devices["rnnlm-8/train"] == devices["gnmt-8/train"] == 8
+    assert devices["inception-v3-b64/train"] == devices["wavenet-2x18/train"] == 2
+    assert [row.name for row in SUITES["go-fusion"].rows(Source())] == [
+        f"{name}/train" for name in GO_SECONDS if name in GO_FUSION
+    ]
+    assert len(GO_FUSION) == 8
+
+
+def test_gos_published_seconds_give_the_speed_ups_recomputed_from_them() -> None:
+    mean = go_published().rows[-1]
+    assert mean[5] == pytest.approx(0.258, abs=5e-4)  # over its expert
+    assert mean[7] == pytest.approx(0.245, abs=5e-4)  # over HDP
+    assert sum(row[3] == "OOM" for row in go_published().rows) == 8
+    assert len(go_fusion_published().rows) == 9
+
+
+def test_generated_rows_are_all_kinds_in_turn_and_need_no_files() -> None:
+    rows = list(synthetic_rows(Source(limit=7), "regal", "peak-memory"))
+    kinds = [row.name.partition("/")[0] for row in rows]
+    assert len(rows) == 7 and len(set(kinds[:5])) == 5 and kinds[5] == kinds[0]
+    assert len({row.digest for row in rows}) == 7
+    again = list(synthetic_rows(Source(limit=7), "regal", "peak-memory"))
+    assert [row.digest for row in again] == [row.digest for row in rows]
+
+
+def test_the_zoo_has_room_for_every_model_and_reads_none_to_be_listed() -> None:
+    rows = list(zoo_rows(Source(), "regal", "peak-memory"))
+    assert all(row.name.endswith("/train") for row in rows)
+    assert all(int(row.cluster.memory_bytes.min()) == 2**40 for row in rows)
+    small = rows[0]
+    assert small.graph().digest == small.digest
+
+
+def test_sharded_products_have_as_many_ops_as_counted_by_hand() -> None:
+    # A product of 2 x 2 blocks: 4 x 2 partial products and 4 additions, 12 ops. Elementwise: 4.
+    ops = {row.name: row.graph().num_ops for row in doppler_rows(Source())}
+    assert ops["chain"] == 3 * 12 + 4
+    assert ops["ffnn"] == 3 * (12 + 4)
+    assert ops["llama-block"] == 6 * 12 + 4 * 4  # q, k, v, scores, mixed, out; norm, transpose, softmax, add
+    assert ops["llama-layer"] == ops["llama-block"] + 3 * 12 + 4 * 4
+    assert doppler.chain().flops.sum() == 3 * 2 * 8192**3 + (3 * 4 + 4) * 4096**2
+
+
+def test_one_slow_device_is_slow_by_what_is_said() -> None:
+    half, quarter = load_rows(Source())
+    for row, share in ((half, 0.5), (quarter, 0.25)):
+        *rest, slow = row.cluster.devices
+        assert slow.rate("bfloat16") == share * rest[0].rate("bfloat16")
+        assert slow.bytes_per_s == share * rest[0].bytes_per_s
+
+
+def test_names_of_suites_and_groups() -> None:
+    assert [suite.name for suite in suites_of("peers")] == ["peers-memory", "peers-time", "peers-load"]
+    assert all(name in SUITES for group in GROUPS.values() for name in group)
+    with pytest.raises(UnknownName, match="regall"):
+        suites_of("regall")
+
+
+@pytest.mark.skipif(not (SHARED / "peers").is_dir(), reason="LOADMASTER_SHARED has no graphs of peers")
+def test_peer_graphs_are_on_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADMASTER_SHARED", str(SHARED))
+    rows = list(SUITES["peers-memory"].rows(Source()))
+    assert {row.name for row in rows} == {"mlp8", "alexnet_b32", "gpt2_4L", "gpt2_12L"}
+    assert all(row.cluster.num_devices == 1 and row.objective == "peak-memory" for row in rows)

@@ -1,0 +1,154 @@
+"""REGAL: Beta formulas, standard BRKGA as a special case, any number of devices, determinism."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import save_file  # noqa: E402
+from scipy import stats  # noqa: E402
+
+from loadmaster.cost import price  # noqa: E402
+from loadmaster.errors import UnreadableFile  # noqa: E402
+from loadmaster.learn import regal2020  # noqa: E402
+from loadmaster.learn.features import features_of  # noqa: E402
+from loadmaster.learn.networks import PolicyNetwork, batch_of  # noqa: E402
+from loadmaster.learn.regal2020 import CHOICES, LEVELS, MEANS, STANDARD, VARIANCES, Regal  # noqa: E402
+from loadmaster.optimizers.genetic import Brkga, prior_of  # noqa: E402
+from loadmaster.problem import Problem  # noqa: E402
+from loadmaster.search import Budget, Search, solve  # noqa: E402
+from loadmaster.zoo.synthetic import generate  # noqa: E402
+
+BUDGET = Budget(seconds=None, simulations=300)
+
+
+def problem_on(cluster: str, ops: int = 60, objective: str = "peak-memory") -> Problem:
+    return price(next(generate("layered", 1, 3, (ops, ops))), cluster, objective=objective)  # type: ignore[arg-type]
+
+
+def network(kind: str = "graph") -> PolicyNetwork:
+    torch.manual_seed(4)
+    made = PolicyNetwork(CHOICES, kind)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for head in (made.choose, made.shift):
+            head[-1].weight.normal_(0, 0.3)
+    return made.eval()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    path = tmp_path / "policy.safetensors"
+    tensors = {f"network.{name}": tensor for name, tensor in network().state_dict().items()}
+    policy = {"network": "graph", "choices": list(CHOICES), "constant": list(STANDARD)}
+    save_file(tensors, str(path), {"policy": json.dumps(policy)})
+    return str(path)
+
+
+def test_beta_parameters_have_the_mean_and_variance_of_their_levels() -> None:
+    alpha, beta = regal2020.beta_parameters()
+    for mean in range(LEVELS):
+        for variance in range(LEVELS):
+            got = stats.beta(alpha[mean, variance], beta[mean, variance]).stats("mv")
+            share = VARIANCES[variance] * MEANS[mean] * (1 - MEANS[mean])
+            np.testing.assert_allclose(got, [MEANS[mean], share], rtol=1e-9)
+
+
+def test_rows_of_the_table_are_the_inverse_distribution_functions() -> None:
+    shapes = np.array([8 * LEVELS + 11, 3 * LEVELS + 5, 15 * LEVELS + 2], np.uint8)
+    table = regal2020.beta_table(shapes)
+    alpha, beta = regal2020.beta_parameters()
+    for shape in shapes.tolist():
+        inverse = stats.beta(alpha.flat[shape], beta.flat[shape]).ppf(np.arange(256) / 256)
+        np.testing.assert_allclose(table[shape], inverse, atol=1e-5)
+
+
+@pytest.mark.parametrize("cluster", ["regal", "placeto-4"])
+def test_the_standard_action_is_standard_brkga(cluster: str) -> None:
+    problem = problem_on(cluster)
+    features = features_of(problem)
+    action = regal2020.constant_action(features, STANDARD)
+    _, prior, plain = regal2020.prior_of_action(problem, features, action)
+    standard = prior_of(problem, Brkga())
+    assert plain == Brkga()
+    np.testing.assert_allclose(prior.center, standard.center)
+    np.testing.assert_allclose(prior.width, standard.width)
+    np.testing.assert_array_equal(prior.bias, standard.bias)
+    for shape in np.unique(prior.shape):
+        np.testing.assert_allclose(prior.table[shape], standard.table[0], atol=1e-6)
+    ours, theirs = (Search(problem, BUDGET, 5) for _ in range(2))
+    regal2020.run_action(ours, features, action, Regal(proposals=0), 300)
+    Brkga(evaluations=300).optimize(theirs)
+    assert ours.best_score == theirs.best_score
+
+
+@pytest.mark.parametrize("kind", ["graph", "sequence"])
+def test_one_set_of_weights_serves_any_number_of_unlike_devices(kind: str) -> None:
+    policy = network(kind)
+    for cluster in ("1xp100-pcie", "regal", "2xp100-pcie+1xcpu", "4xp100-pcie+2xk80+1xcpu"):
+        problem = problem_on(cluster, objective="step-time")
+        features = features_of(problem)
+        action = regal2020.best_action(features, policy)
+        chance = np.exp(action.chance).reshape(problem.num_ops, problem.num_devices)
+        np.testing.assert_allclose(chance.sum(axis=1), 1, atol=1e-5)
+        search = Search(problem, Budget(None, 120), 0)
+        regal2020.run_action(search, features, action, Regal(), 120)
+        assert search.simulations <= 120 and search.best is not None
+
+
+def test_a_problem_gets_the_same_answer_alone_and_beside_others() -> None:
+    policy = network()
+    many = [features_of(problem_on(cluster, ops)) for cluster, ops in (("regal", 40), ("placeto-4", 70))]
+    with torch.no_grad():
+        together, alone = policy(batch_of(many)), policy(batch_of(many[1:]))
+    np.testing.assert_allclose(together.chance[80:].numpy(), alone.chance.numpy(), atol=1e-5)
+    np.testing.assert_allclose(together.choices[1].numpy(), alone.choices[0].numpy(), atol=1e-5)
+
+
+def test_devices_change_places_with_their_columns() -> None:
+    """The head scores devices one by one: swapping two devices' columns swaps their chances and nothing else."""
+    features = features_of(problem_on("placeto-4"))
+    swap = np.array([0, 2, 1, 3])
+    pairs = features.pairs.reshape(features.num_ops, 4, -1)[:, swap].reshape(len(features.pairs), -1)
+    swapped = regal2020.replace(features, devices=features.devices[swap].copy(), pairs=np.ascontiguousarray(pairs))
+    policy = network()
+    with torch.no_grad():
+        before, after = policy(batch_of([features])), policy(batch_of([swapped]))
+    np.testing.assert_allclose(
+        before.chance.reshape(-1, 4)[:, swap].numpy(), after.chance.reshape(-1, 4).numpy(), atol=1e-5
+    )
+    np.testing.assert_allclose(before.choices.numpy(), after.choices.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"policy": "random"}, {"policy": "constant"}, {"direct": True}, {"by": "mirror"}]
+)
+def test_same_seed_same_plan_within_the_budget(checkpoint: str, settings: dict[str, object]) -> None:
+    problem = problem_on("regal")
+    optimizer = Regal(checkpoint=checkpoint, **settings)  # type: ignore[arg-type]
+    one, two = (solve(problem, optimizer, BUDGET, seed=9) for _ in range(2))
+    np.testing.assert_array_equal(one.plan.device, two.plan.device)
+    np.testing.assert_array_equal(one.plan.rank, two.plan.rank)
+    assert one.simulations == two.simulations <= 300
+
+
+def test_missing_weights_say_what_to_do() -> None:
+    with pytest.raises(UnreadableFile, match=r"no trained weights.*\n(.*\n)?.*train regal"):
+        solve(problem_on("regal"), Regal(checkpoint="nowhere.safetensors"), BUDGET)
+
+
+def test_the_policy_is_cheap(checkpoint: str) -> None:
+    """Features and forward pass of 1,000 ops; the limit leaves room for a busy machine."""
+    problem = problem_on("regal", 1_000)
+    search = Search(problem, BUDGET, 0)
+    taken = []
+    for _ in range(3):
+        begun = time.process_time()
+        Regal(checkpoint=checkpoint).act(features_of(problem), search)
+        taken.append(time.process_time() - begun)
+    assert min(taken) < 0.3
