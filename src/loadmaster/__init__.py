@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from loadmaster.plan import check as check
     from loadmaster.problem import Problem as Problem
     from loadmaster.problem import fuse as fuse
+    from loadmaster.report.diff import diff as diff
+    from loadmaster.report.explain import explain as explain
     from loadmaster.search import Budget as Budget
     from loadmaster.search import Result as Result
     from loadmaster.search import solve as solve
@@ -55,6 +57,8 @@ _HOMES = {
     "settle": "simulate",
     "fuse": "problem",
     "lower_bound": "bounds",
+    "explain": "report.explain",
+    "diff": "report.diff",
     "make_optimizer": "specs",
     "Graph": "graph",
     "GraphBuilder": "graph",

@@ -38,5 +38,9 @@ Report = Annotated[
 Trace = Annotated[
     Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace for ui.perfetto.dev: trace.json.")
 ]
+Addresses = Annotated[
+    Path | None,
+    typer.Option("--addresses", metavar="FILE", help="Write where every tensor lies in memory to this JSON file."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

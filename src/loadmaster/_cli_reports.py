@@ -16,6 +16,7 @@ from loadmaster._cli_options import Debug, Json, MemoryLimit, Report, Trace
 from loadmaster.errors import InvalidSetting, LoadmasterError
 
 if TYPE_CHECKING:
+    from loadmaster.addresses import Arenas
     from loadmaster.cluster import Cluster
     from loadmaster.plan import Plan
     from loadmaster.problem import Problem
@@ -223,3 +224,14 @@ def tell_files(report: Path | None, trace: Path | None) -> None:
     for kind, target in (("report", report), ("trace", trace)):
         if target is not None:
             print(f"{kind} written to {target}")
+
+
+def tell_arenas(problem: Problem, arenas: Arenas, file: Path | None) -> None:
+    """A line per device: its arena, how much that is over the peak, and whether it still fits."""
+    from loadmaster.report.units import size_text
+
+    print(f"addresses written to {file}")
+    rows = zip(arenas.size_bytes.tolist(), arenas.peak_bytes.tolist(), problem.memory_bytes.tolist(), strict=True)
+    for name, (size, peak, memory) in zip(problem.cluster.device_names, rows, strict=True):
+        share = f", {size / peak:.4f} times its peak" if peak else ""
+        print(f"  {name}: arena {size_text(size)}{share}{', more than its memory' if size > memory else ''}")

@@ -11,6 +11,7 @@ from loadmaster import _cli_words as words
 from loadmaster.errors import LoadmasterError
 
 if TYPE_CHECKING:
+    from loadmaster.addresses import Arenas
     from loadmaster.plan import Plan
     from loadmaster.problem import Objective, Problem
     from loadmaster.search import Budget, Result
@@ -67,6 +68,20 @@ def save_or_explain(
             {"result": {"objective": result.problem.objective, **method_summary(result)}},
         )
     return None
+
+
+def lay_out(result: Result, path: Path) -> Arenas:
+    """Writes an offset for all that the step keeps in memory."""
+    from loadmaster.addresses import assign_addresses
+    from loadmaster.files import save_addresses
+    from loadmaster.simulate import settle, simulate
+
+    problem = result.problem
+    settled = settle(problem, result.plan, result.timeline)
+    with status("laying out memory"):
+        arenas = assign_addresses(problem, settled, simulate(problem, settled))
+    save_addresses(arenas, settled, problem, path)
+    return arenas
 
 
 @contextmanager

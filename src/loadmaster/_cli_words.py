@@ -25,10 +25,10 @@ def default_optimizer() -> str:
 
 def split_specs(text: str) -> list[str]:
     """Specs joined with commas. 'anneal:heat=0.1,start=heft,etf' is two: a setting belongs to the spec before it."""
-    from loadmaster.specs import _split
+    from loadmaster.specs import split_list
 
     specs: list[str] = []
-    for part in _split(text):
+    for part in split_list(text):
         head = part.partition("=")[0]
         if "=" in part and ":" not in head and specs:
             specs[-1] += f",{part}"

@@ -66,6 +66,16 @@ def read_json_lines(path: PathLike) -> Iterator[tuple[Any, str]]:
     return _lines(checked_path(path))
 
 
+def read_lines(path: PathLike) -> list[bytes]:
+    """The lines of such a file as they are, without the blank ones."""
+    found = checked_path(path)
+    try:
+        with _open(found) as file:
+            return [line for line in file if line.strip()]
+    except _DAMAGE as error:
+        raise _damaged(found, error) from None
+
+
 def _lines(path: Path) -> Iterator[tuple[Any, str]]:
     number = 0
     try:

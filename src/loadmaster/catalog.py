@@ -34,6 +34,7 @@ OPTIMIZERS: Mapping[str, str] = {
     "brkga": "loadmaster.optimizers.genetic:Brkga",
     "brkga-5k": "loadmaster.optimizers.genetic:Brkga(evaluations=5000)",
     "tuned-brkga": "loadmaster.optimizers.genetic:TunedBrkga",
+    "regal": "loadmaster.learn.regal2020:Regal",
     "memory-order": "loadmaster.optimizers.memory:MemoryOrder",
     "anneal-order": "loadmaster.optimizers.memory:AnnealOrder",
     "best-of": "loadmaster.optimizers.simple:BestOf",

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from loadmaster import __version__
+from loadmaster import _cli_bench as workshop
 from loadmaster import _cli_reports as reports
 from loadmaster import _cli_stages as stages
 from loadmaster import _cli_words as words
 from loadmaster._cli_options import (
     OPTIMIZER_HELP,
+    Addresses,
     Debug,
     Fusion,
     Json,
@@ -160,23 +162,28 @@ def simulate(
     on: NeededOn,
     plan: Annotated[Path, typer.Option("--plan", metavar="FILE", help="A plan that 'loadmaster plan --save' wrote.")],
     memory_limit: MemoryLimit = None,
+    addresses: Addresses = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Simulate a saved plan afresh."""
+    """Simulate a saved plan afresh; with --addresses, lay out the memory of each device too."""
     from loadmaster.files import load_plan
     from loadmaster.report.fit import does_not_fit
     from loadmaster.report.summary import simulation_summary
 
     limit = words.size_of(memory_limit)
+    reports.check_targets(addresses)
     saved = load_plan(plan)
     problem, choice = stages.problem_for(model, on, "step-time", limit)
     result = stages.replay(problem, saved, plan.name)
     misfit = None if result.fits else does_not_fit(result, limit)
+    arenas = stages.lay_out(result, addresses) if addresses is not None and misfit is None else None
     if json:
-        _print_json(_with_error(simulation_summary(result), misfit))
+        _print_json(_with_error(simulation_summary(result, arenas), misfit))
     else:
         _show_methods(problem, choice, [(plan.name, result)], None)
+        if arenas is not None:
+            reports.tell_arenas(problem, arenas, addresses)
     _finish(misfit)
 
 
@@ -240,10 +247,6 @@ def inspect(model: Model, on: On = None, json: Json = False, debug: Debug = Fals
 
     for table in inspection_view(problem, found):
         console().print(table, "")
-
-
-for _function in reports.VERBS:
-    app.command()(_verb(_function))
 
 
 @app.command("list")
@@ -320,90 +323,8 @@ def zoo_capture(
         print(f"{graph.name}: {graph.num_ops:,} ops, {graph.num_tensors:,} tensors, digest {graph.digest}, in {file}")
 
 
-@app.command()
-@_verb
-def generate(
-    kind: Annotated[
-        str,
-        typer.Argument(
-            metavar="KIND", help="layered, erdos-renyi, barabasi-albert, watts-strogatz or stochastic-block-model."
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Where to: a .jsonl, .jsonl.gz or .jsonl.xz file.")
-    ],
-    count: Annotated[int, typer.Option("--count", min=1, help="How many graphs.")] = 100,
-    seed: Seed = 0,
-    ops: Annotated[str, typer.Option("--ops", metavar="N|LOW-HIGH", help="Ops in a graph.")] = "50-200",
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Make random graphs of the kinds that REGAL trained on; the same seed gives the same graphs everywhere."""
-    from loadmaster.files import save_graphs
-    from loadmaster.zoo.synthetic import generate, parse_ops
-
-    graphs = generate(kind, count, seed, parse_ops(ops))
-    words.check_writable(out)
-    save_graphs(graphs, out)
-    if json:
-        _print_json({"kind": kind, "count": count, "seed": seed, "ops": ops, "file": str(out)})
-    else:
-        print(f"{count:,} graphs of kind {kind}, seed {seed}, in {out}")
-
-
-@app.command()
-@_verb
-def bench(
-    what: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SUITE | best SUITE | docs",
-            help="regal, regal-unlike, regal-time, go, go-fusion, peers, synthetic or zoo; 'best' looks for best-known "
-            "values by long runs; 'docs' writes docs/benchmarks.md from the results at hand.",
-        ),
-    ],
-    optimizers: Annotated[
-        str | None, typer.Option("--with", metavar="A,B,C", help="Methods. [default: those of the suite]")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="[default: 3; 1 for best]")] = None,
-    simulations: Simulations = None,
-    seconds: Annotated[float | None, typer.Option("--seconds", help="Time for each search.")] = None,
-    times: Annotated[
-        float | None, typer.Option("--times-baseline", help="As long as the baseline took, so many times, if more.")
-    ] = None,
-    corpus: Annotated[Path | None, typer.Option("--corpus", metavar="FILE", help="Graphs, one a line.")] = None,
-    mode: Annotated[
-        Literal["training", "inference", "all"], typer.Option("--mode", help="Of its graphs.")
-    ] = "training",
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many graphs.")] = None,
-    part: Annotated[str | None, typer.Option("--part", metavar="K/N", help="Every N-th graph, from the K-th.")] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Results are kept and gone on with.")] = Path(
-        "results"
-    ),
-    best: Annotated[
-        Path | None, typer.Option("--best", metavar="FILE", help="Another file of best-known values.")
-    ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Run what is finished once more.")] = False,
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Run every method on every problem of a suite and print the tables. Killed, it goes on where it was."""
-    from loadmaster.bench.command import Settings, call, parse_part
-    from loadmaster.bench.rows import Source
-    from loadmaster.bench.suite import Allowance
-    from loadmaster.report.terminal import solving
-
-    given = (simulations, seconds, times)
-    allowance = None if given == (None, None, None) else Allowance(*given)
-    source = Source(corpus, mode, limit, parse_part(part))
-    specs = None if optimizers is None else words.split_specs(optimizers)
-    found = call(what, Settings(specs, seeds, allowance, source, out, best, again, solving))
-    if json:
-        _print_json({"suites": [report.as_data() for report in found]})
-    else:
-        print("\n".join(report.text() for report in found))
-    if any(report.outcome.failed or report.outcome.stopped for report in found):
-        raise typer.Exit(1)
+for _function in (*reports.VERBS, *workshop.VERBS):
+    app.command()(_verb(_function))
 
 
 # Answers

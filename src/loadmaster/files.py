@@ -1,10 +1,11 @@
-"""The one JSON format: graphs, clusters and plans, each with its schema number; docs/formats.md shows all three."""
+"""The one JSON format: graphs, clusters, plans, addresses, each with its schema number; docs/formats.md shows them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from loadmaster._json_addresses import addresses_to_json
 from loadmaster._json_cluster import CLUSTER_SCHEMA, cluster_from_json, cluster_to_json
 from loadmaster._json_graph import GRAPH_SCHEMA, graph_from_json, graph_to_json
 from loadmaster._json_plan import PLAN_SCHEMA, plan_from_json, plan_to_json
@@ -19,6 +20,7 @@ from loadmaster._json_text import (
     write_json,
     write_json_lines,
 )
+from loadmaster.addresses import Arenas
 from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidPlan, LoadmasterError, UnreadableFile
 from loadmaster.graph import Graph
@@ -26,6 +28,7 @@ from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 
 __all__ = [
+    "addresses_to_json",
     "cluster_from_json",
     "cluster_to_json",
     "graph_from_json",
@@ -37,6 +40,7 @@ __all__ = [
     "load_records",
     "plan_from_json",
     "plan_to_json",
+    "save_addresses",
     "save_cluster",
     "save_graph",
     "save_graphs",
@@ -116,3 +120,8 @@ def load_plan(path: PathLike) -> Plan:
     data = read_json(path)
     _check_schema(data, PLAN_SCHEMA, str(path), InvalidPlan)
     return plan_from_json(data, str(path))
+
+
+def save_addresses(arenas: Arenas, plan: Plan, problem: Problem, path: PathLike) -> None:
+    """Where everything lies in the memory of each device; loadmaster does not read it back."""
+    write_json(addresses_to_json(arenas, plan, problem), path)

@@ -271,7 +271,7 @@ def solve(
     check(settled, problem)
     line = simulate(problem, settled)
     name = optimizer if isinstance(optimizer, str) else spec_of(chosen)
-    bound = lower_bound(problem, fusing=settled.fuses)
+    bound = lower_bound(problem, fusing=settled.fuses, fitting=line.over_bytes == 0)
     return Result(
         problem, settled, line, name, seed, tuple(search.history), bound, max(1, search.simulations), search.seconds
     )

@@ -29,7 +29,7 @@ def _settings(kind: type, text: str, spec: str) -> dict[str, Any]:
     hints = typing.get_type_hints(kind)
     fields = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
     values = {}
-    for item in _split(text):
+    for item in split_list(text):
         key, equals, value = item.partition("=")
         if not equals or key not in fields:
             choices = ", ".join(fields) or "it has none"
@@ -38,7 +38,7 @@ def _settings(kind: type, text: str, spec: str) -> dict[str, Any]:
     return values
 
 
-def _split(text: str, separator: str = ",") -> list[str]:
+def split_list(text: str, separator: str = ",") -> list[str]:
     """Parts between separators that are not inside brackets."""
     parts, depth, part = [], 0, ""
     for letter in text:
@@ -64,7 +64,7 @@ def _convert(text: str, hint: Any, item: str) -> Any:
                 raise ValueError
             return text
         if origin is tuple:
-            return tuple(_convert(part, typing.get_args(hint)[0], item) for part in _split(text.strip("[]")))
+            return tuple(_convert(part, typing.get_args(hint)[0], item) for part in split_list(text.strip("[]")))
         if hint is bool:
             return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
         if hint in (int, float, str):

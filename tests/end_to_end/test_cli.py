@@ -461,6 +461,9 @@ def test_help_takes_under_400_ms() -> None:
 
 
 def test_every_verb_has_json_and_debug() -> None:
-    for words in (["plan"], ["simulate"], ["compare"], ["inspect"], ["zoo"], ["zoo", "capture"], ["list"]):
+    verbs = ["plan", "simulate", "compare", "inspect", "explain", "diff", "plot", "list", "generate", "bench", "train"]
+    shown = run("--help").stdout
+    for words in (*([verb] for verb in verbs), ["zoo"], ["zoo", "capture"]):
+        assert words[0] in shown
         text = run(*words, "--help").stdout
         assert "--json" in text and "--debug" in text, words

@@ -68,10 +68,16 @@ def test_lists_and_the_zoo_need_only_the_core() -> None:
 
 def test_what_needs_a_package_says_how_to_get_it(folder: Path) -> None:
     write_onnx(folder / "model.onnx")
+    (folder / "graphs.jsonl").write_text("{}")
     (folder / "mine.py").write_text("def build():\n    import torch\n    return torch.nn.Linear(2, 2), ()\n")
     for words, hidden, extra in (
         (("plan", "model.onnx"), ("onnx",), "loadmaster[onnx]"),
         (("zoo", "capture", "gpt2", "--out", "."), ("torch",), "loadmaster[zoo]"),
+        (
+            ("train", "regal", "--corpus", "graphs.jsonl", "--out", "here"),
+            ("torch", "safetensors"),
+            "loadmaster[torch]",
+        ),
     ):
         done = run(*words, hidden=hidden)
         assert done.returncode == 1

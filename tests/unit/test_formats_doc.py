@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from loadmaster.addresses import assign_addresses
 from loadmaster.cost import price
-from loadmaster.files import load_cluster, load_graph, load_plan, save_plan
+from loadmaster.files import load_cluster, load_graph, load_plan, save_addresses, save_plan
 from loadmaster.plan import check
 from loadmaster.problem import Problem
 from loadmaster.simulate import simulate
@@ -35,7 +36,7 @@ def problem(examples: dict[str, Path]) -> Problem:
 
 
 def test_there_is_one_example_of_each(examples: dict[str, Path]) -> None:
-    assert set(examples) == {"graph", "cluster", "plan"}
+    assert set(examples) == {"graph", "cluster", "plan", "addresses"}
 
 
 def test_the_examples_are_the_worked_example(examples: dict[str, Path], problem: Problem) -> None:
@@ -52,3 +53,10 @@ def test_the_plan_is_as_written(examples: dict[str, Path], problem: Problem, tmp
     extra = {key: extra[key] for key in given if key in extra}
     save_plan(load_plan(examples["plan"]), problem, tmp_path / "again.json", extra)
     assert (tmp_path / "again.json").read_text() == examples["plan"].read_text()
+
+
+def test_the_addresses_are_as_written(examples: dict[str, Path], problem: Problem, tmp_path: Path) -> None:
+    plan = load_plan(examples["plan"])
+    arenas = assign_addresses(problem, plan, simulate(problem, plan))
+    save_addresses(arenas, plan, problem, tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_text() == examples["addresses"].read_text()

@@ -21,6 +21,8 @@ VERBS = {
     "settle",
     "fuse",
     "lower_bound",
+    "explain",
+    "diff",
     "make_optimizer",
 }
 TYPES = {"Graph", "GraphBuilder", "Cluster", "Device", "Budget", "Plan", "Problem", "Timeline", "Result"}

@@ -5,8 +5,6 @@ An example is named by (number of the graph, seed) alone, so that every process 
 
 from __future__ import annotations
 
-import json
-import lzma
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster._json_text import parse_json, read_lines
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.columns import Ints, digest, ints
 from loadmaster.cost import price
-from loadmaster.errors import UnreadableFile
 from loadmaster.files import graph_from_json
 from loadmaster.graph import ACTIVATION, Graph
 from loadmaster.learn.features import Features, device_class, features_of
@@ -69,11 +67,7 @@ def read_corpus(path: str | Path, training_share: float = 0.75, seed: int = 0) -
 
     Training steps first, of the rest as many as the share leaves room for: inference graphs have little to gain.
     """
-    found = Path(path)
-    if not found.is_file():
-        raise UnreadableFile(f"there is no corpus '{found}'", "", "give a .jsonl or .jsonl.xz file of graphs")
-    with lzma.open(found) if found.suffix == ".xz" else found.open("rb") as file:
-        lines = [line for line in file if line.strip()]
+    lines = read_lines(path)
     first = len(_lines)
     _lines.extend(lines)
     training = [first + i for i, line in enumerate(lines) if b'"mode":"training"' in line[:4096].replace(b": ", b":")]
@@ -92,7 +86,8 @@ def forget_corpora() -> None:
 
 @lru_cache(maxsize=256)
 def _graph(line: int) -> Graph:
-    return graph_from_json(json.loads(_lines[line]), f"line {line + 1} of the corpus")
+    where = f"line {line + 1} of the corpus"
+    return graph_from_json(parse_json(_lines[line], where), where)
 
 
 @lru_cache(maxsize=64)

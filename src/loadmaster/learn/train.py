@@ -78,6 +78,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise InvalidSetting(f"policy '{self.policy}' is unknown", "", f"use one of {', '.join(POLICIES)}")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise InvalidSetting("torch finds no GPU here", "device cuda", "use cpu, or auto")
         if self.samples < 2:
             raise InvalidSetting(
                 "fewer than 2 samples per graph", "", "rewards are compared within a graph: give 2 or more"
@@ -379,6 +381,10 @@ def train(settings: Settings) -> Path:
         examples.read_corpus(settings.valid, 1.0) if settings.valid else (lines[::16], corpus_digest)
     )
     lines = lines if settings.valid else sorted(set(lines) - set(valid_lines))
+    if not lines:
+        raise InvalidSetting(
+            f"'{settings.corpus}' has too few graphs to learn from", "", "give a corpus of many graphs"
+        )
     out = Path(settings.out)
     out.mkdir(parents=True, exist_ok=True)
     keys = example_keys(lines, settings)

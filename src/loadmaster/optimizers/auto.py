@@ -9,7 +9,7 @@ import numpy as np
 
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import MissingExtra
-from loadmaster.optimizers.descent import Walkers, spread_ranks
+from loadmaster.optimizers.descent import Walkers, improve, spread_ranks
 from loadmaster.optimizers.grouping import mirrored_position
 from loadmaster.optimizers.list_schedulers import critical_rank
 from loadmaster.optimizers.memory import memory_order
@@ -25,6 +25,7 @@ PARTITIONS = tuple(f"{name}:order=critical" for name in ("metis", "scotch", "kah
 WHEN_TIGHT = ("m-etf", "m-heft", "m-sct")
 MOST_PARTITIONED = 12_000  # ops; the better partitioners take many seconds beyond
 STARTS = 3  # plans that search goes on from, at first
+SCOUTING = 0.1  # share of the time for epochs, where the budget is one of time
 EPOCH = 192  # simulations of the first epoch; each later one has half as many again
 
 
@@ -37,7 +38,7 @@ class Auto:
     starts, the later and longer ones from the best plan so far.
     """
 
-    heat: float = 0.01
+    heat: float = 0.02
     cold: float = 1e-4
     follow: float = 0.5
 
@@ -46,26 +47,48 @@ class Auto:
         ranked = sorted(starts, key=lambda start: start[0])
         if search.problem.objective == "step-time" and search.problem.num_ops == 1:
             return ranked[0][1]
-        self._search(search, [plan for _, plan in ranked])
+        self._search(search, unlike([plan for _, plan in ranked], STARTS))
         return search.best if search.best is not None else ranked[0][1]
 
     def _search(self, search: Search, plans: list[Plan]) -> None:
-        epoch, turn = EPOCH, 0
-        heats = (self.heat / 5, self.heat / 5, self.heat / 5, self.heat)
+        """Epochs that do not depend on the budget. Where the clock decides they only scout; then each start gets one long
+        cooling, and the best plan a last one."""
+        epoch, turn, begun = EPOCH, 0, search.progress
+        heats = (self.heat / 10, self.heat / 10, self.heat / 10, self.heat / 2)
         while not search.spent:
-            plan = plans[turn] if turn < min(STARTS, len(plans)) else search.best
+            if not search.counts_simulations and search.progress > begun + (1 - begun) * SCOUTING:
+                self._cool(search, plans)
+                return
+            plan = plans[turn] if turn < len(plans) else search.best
             assert plan is not None
-            heat = heats[turn % len(heats)]
-            self._epoch(search, plan, epoch, heat)
+            self._epoch(search, plan, epoch, heats[turn % len(heats)])
             turn += 1
             if turn >= STARTS:
                 epoch = int(epoch * 1.5)
+
+    def _cool(self, search: Search, plans: list[Plan]) -> None:
+        for index, plan in enumerate(plans):
+            part = search.part(1 / (len(plans) + 1.5 - index))
+            improve(part, plan, self.heat, self.cold, follow=self.follow)
+            if part.best is not None:
+                search.offer(part.best, part.best_score)
+        assert search.best is not None
+        improve(search, search.best, self.heat / 4, self.cold, follow=self.follow)
 
     def _epoch(self, search: Search, plan: Plan, simulations: int, heat: float) -> None:
         problem = search.problem
         rank = spread_ranks(problem, plan)
         walkers = Walkers(problem, plan.device, rank, 2, search)
         walkers.epoch(simulations, heat, self.cold, self.follow, lambda device, rank: Plan.of(problem, device, rank))
+
+
+def unlike(plans: list[Plan], count: int) -> list[Plan]:
+    """The first few plans of which no two place nine ops in ten alike."""
+    chosen = [plans[0]]
+    for plan in plans[1:]:
+        if len(chosen) < count and all((plan.device != other.device).mean() > 0.1 for other in chosen):
+            chosen.append(plan)
+    return chosen
 
 
 def one_shots(search: Search) -> list[tuple[Score, Plan]]:

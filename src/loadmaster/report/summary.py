@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loadmaster.addresses import Arenas
 from loadmaster.problem import Problem
 from loadmaster.search import Result
 
@@ -29,12 +30,21 @@ def compare_summary(results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
-def simulation_summary(result: Result) -> dict[str, Any]:
-    """One plan simulated, whoever made it."""
+def simulation_summary(result: Result, arenas: Arenas | None = None) -> dict[str, Any]:
+    """One plan simulated, whoever made it; with the memory it was given, if it was."""
     found = method_summary(result)
     sends = {"sends": result.timeline.num_sends}
     kept = ("step_ns", "peak_bytes", "fits", "over_bytes", "lower_bound", "gap", "kernels")
-    return {**problem_summary(result.problem), "plan": result.optimizer, **{key: found[key] for key in kept}, **sends}
+    given = {} if arenas is None else _arenas(arenas)
+    facts = {**problem_summary(result.problem), "plan": result.optimizer, **{key: found[key] for key in kept}, **sends}
+    return {**facts, **given}
+
+
+def _arenas(arenas: Arenas) -> dict[str, Any]:
+    """Per device: bytes of its arena, and that over its peak (null where nothing is kept)."""
+    sizes, peaks = arenas.size_bytes.tolist(), arenas.peak_bytes.tolist()
+    shares = [size / peak if peak else None for size, peak in zip(sizes, peaks, strict=True)]
+    return {"arena_bytes": sizes, "arena_over_peak": shares}
 
 
 def best_of(results: Sequence[Result]) -> Result:

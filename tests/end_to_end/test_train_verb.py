@@ -1,0 +1,86 @@
+"""loadmaster train: options reach the trainer, stdout has the answer alone, mistakes are told before any work."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("torch")
+
+from loadmaster.cli import app
+from loadmaster.learn.train import Settings
+from tests.end_to_end.conftest import parsed
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """What the trainer was called with; in its place, one that writes its files and learns nothing."""
+    made: list[Settings] = []
+
+    def stand_in(settings: Settings) -> Path:
+        made.append(settings)
+        print("step 1")
+        out = Path(settings.out)
+        out.mkdir()
+        (out / "card.json").write_text(json.dumps({"policy": settings.policy}) + "\n")
+        (out / "weights").touch()
+        return out / "weights"
+
+    monkeypatch.setattr("loadmaster.learn.train.train", stand_in)
+    return made
+
+
+def test_options_reach_the_trainer(folder: Path, calls: list[Settings]) -> None:
+    words = (
+        "train gas --corpus c.jsonl --out here --valid v.jsonl --steps 3 --warm 4 --minutes 0.5 --workers 2 --seed 5"
+    )
+    result = runner.invoke(app, [*words.split(), "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    assert "here/weights" in result.stdout and "here/card.json" in result.stdout
+    (got,) = calls
+    assert (got.policy, got.corpus, got.out, got.valid) == ("gas", "c.jsonl", "here", "v.jsonl")
+    assert (got.steps, got.warm, got.minutes, got.workers, got.seed, got.device) == (3, 4, 0.5, 2, 5, "cpu")
+
+
+def test_what_is_not_given_is_as_the_help_says(folder: Path, calls: list[Settings]) -> None:
+    assert runner.invoke(app, ["train", "regal", "--corpus", "c.jsonl", "--out", "here"]).exit_code == 0
+    assert calls == [Settings("c.jsonl", "here")]
+    shown = " ".join(runner.invoke(app, ["train", "--help"]).stdout.split())
+    defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
+    for name in ("steps", "warm", "workers"):
+        assert f"[default: {defaults[name]}]" in shown.partition(f"--{name} ")[2].partition(" --")[0], name
+
+
+def test_json_is_the_card_alone(folder: Path, calls: list[Settings]) -> None:
+    result = runner.invoke(app, ["train", "regal", "--corpus", "c.jsonl", "--out", "here", "--json"])
+    assert parsed(result.stdout) == {"policy": "regal"}
+    assert "step 1" in result.stderr
+
+
+def test_mistakes_are_told(folder: Path) -> None:
+    (folder / "empty.jsonl").touch()
+    (folder / "one.jsonl").write_text("{}\n")
+    (folder / "torn.jsonl.xz").write_bytes(b"no xz")
+    (folder / "file").touch()
+    for corpus, out, says in (
+        ("none.jsonl", "here", "none.jsonl"),
+        ("empty.jsonl", "here", "too few graphs"),
+        ("one.jsonl", "here", "too few graphs"),
+        ("torn.jsonl.xz", "here", "not a whole xz file"),
+        ("one.jsonl", "file", "not a folder"),
+    ):
+        result = runner.invoke(app, ["train", "regal", "--corpus", corpus, "--out", out, "--json"])
+        error = parsed(result.stdout)["error"]
+        assert result.exit_code == 1 and says in error["what"] and error["fix"], error
+        assert not (folder / "here").exists()
+
+
+@pytest.mark.parametrize("words", [("regal",), ("placeto", "--corpus", "c", "--out", "o")])
+def test_wrong_usage_is_exit_2(words: tuple[str, ...]) -> None:
+    assert runner.invoke(app, ["train", *words]).exit_code == 2
