@@ -157,3 +157,17 @@ def test_a_tight_memory_limit_is_met_by_search() -> None:
     problem = price(ladder(12), Cluster.preset("2xp100-pcie"), memory_limit=42_000)
     assert not solve(problem, "one-device", Budget(None, 1)).fits
     assert solve(problem, Auto(), Budget(None, 800)).fits
+
+
+@pytest.mark.parametrize("spec", ["anneal:start=expert", "local-search:start=expert", "auto", "brkga"])
+def test_an_interrupt_returns_the_best_plan_so_far(spec: str) -> None:
+    problem, seen = problem_of(), []
+
+    def stop(search: Search) -> None:
+        seen.append(search.best_score)
+        if search.best is not None and search.seconds > 0.3:
+            raise KeyboardInterrupt
+
+    result = solve(problem, spec, Budget(30, 10**9), listener=stop)
+    assert result.seconds < 20
+    assert result.score <= min(seen)
