@@ -41,6 +41,8 @@ def command_of(order: Order) -> str:
         words.append(f"--mode {source.mode}")
     if source.limit is not None:
         words.append(f"--limit {source.limit}")
+    if source.part != (1, 1):
+        words.append(f"--part {source.part[0]}/{source.part[1]}")
     return " ".join(words)
 
 
