@@ -51,7 +51,8 @@ class Auto:
         return search.best if search.best is not None else ranked[0][1]
 
     def _search(self, search: Search, plans: list[Plan]) -> None:
-        """Epochs that do not depend on the budget. Where the clock decides they only scout; then each start gets one long
+        """Epochs that do not depend on the budget. Where the clock decides they only scout; then each start gets one
+        long
         cooling, and the best plan a last one."""
         epoch, turn, begun = EPOCH, 0, search.progress
         heats = (self.heat / 10, self.heat / 10, self.heat / 10, self.heat / 2)
