@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from loadmaster.addresses import Arenas
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
+
+if TYPE_CHECKING:
+    from loadmaster.addresses import Arenas
 
 ADDRESSES_SCHEMA = "loadmaster.addresses/1"
 

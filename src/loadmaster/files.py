@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadmaster._json_addresses import addresses_to_json
 from loadmaster._json_cluster import CLUSTER_SCHEMA, cluster_from_json, cluster_to_json
@@ -20,12 +20,14 @@ from loadmaster._json_text import (
     write_json,
     write_json_lines,
 )
-from loadmaster.addresses import Arenas
 from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidPlan, LoadmasterError, UnreadableFile
 from loadmaster.graph import Graph
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
+
+if TYPE_CHECKING:
+    from loadmaster.addresses import Arenas
 
 __all__ = [
     "addresses_to_json",
