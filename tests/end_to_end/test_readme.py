@@ -2,7 +2,8 @@
 
 Commands stand in code blocks marked `sh`, Python in blocks marked `python`; the blocks of one document run in order in
 one fresh folder with a few files a reader is taken to have. To keep this short, `--seconds` becomes half a second and
-`plan` and `compare` without it get that too; a benchmark is run on its first graph for 0.2 seconds a method. Of `make TARGET` it is checked that make knows the target, and the
+`plan` and `compare` without it get that too; a benchmark is run on its first graph for 0.2 seconds a method.
+Of `make TARGET` it is checked that make knows the target, and the
 loadmaster commands in it are run; lines in OUTSIDE, which change the machine, are not run.
 """
 
