@@ -248,7 +248,7 @@ def _device_columns(problem: Problem) -> Floats:
     columns = [
         np.log2(speed) / 4,
         speed / speed.sum() * count - 1,
-        np.log2(memory) / 4,
+        np.log2(np.maximum(memory, 2.0**-16)) / 4,
         np.minimum(4.0, problem.memory_bytes / needed) / 2,
         np.log2(problem.bytes_per_s / problem.bytes_per_s.max()) / 4,
         np.log2(1e-3 + link / max(1.0, able_ns.min() / problem.num_ops)) / 10,

@@ -57,15 +57,17 @@ def _next(state):
 
 @njit(inline="always")
 def _mutant(genes, prior, state):
+    # Arrays are taken out of their tuples once, as in the simulator's loop.
+    table, shape, center, width = prior.table, prior.shape, prior.center, prior.width
     for gene in range(len(genes)):
         bits = _next(state)
-        row = prior.table[prior.shape[gene]]
+        row = shape[gene]
         cell = np.int64(bits & np.uint64(255))
-        low = row[cell]
-        high = row[cell + 1] if cell < 255 else np.float32(1.0)
+        low = table[row, cell]
+        high = table[row, cell + 1] if cell < 255 else np.float32(1.0)
         inside = np.float32(np.float64((bits >> np.uint64(8)) & np.uint64(65535)) / 65536.0)
         drawn = low + (high - low) * inside
-        value = prior.center[gene] + prior.width[gene] * (drawn - np.float32(0.5))
+        value = center[gene] + width[gene] * (drawn - np.float32(0.5))
         genes[gene] = np.uint16(min(np.float32(65535.0), max(np.float32(0.0), value * np.float32(65536.0))))
 
 
@@ -82,12 +84,13 @@ def _child(genes, elite, other, bias, state):
 @njit(inline="always")
 def decode(layout, decoder, genes, place, rank, send_rank):
     devices, ops = layout.devices, len(place)
+    block_of, able = decoder.block_of, decoder.able
     for op in range(ops):
-        start = decoder.block_of[op] * devices
+        start = block_of[op] * devices
         best, chosen = -1, 0
         for device in range(devices):
             value = np.int64(genes[start + device])
-            if decoder.able[op, device] and value > best:
+            if able[op, device] and value > best:
                 best, chosen = value, device
         place[op] = chosen
     base = decoder.blocks * devices
