@@ -9,11 +9,8 @@ from loadmaster.columns import Ints
 
 
 @njit(cache=True, nogil=True)
-def topological_order(start: Ints, before: Ints, key: Ints) -> Ints:
-    """Rows of (start, before) so that each comes after those it waits for; lowest key first among the ready.
-
-    Shorter than the number of rows when there is a cycle.
-    """
+def followers(start: Ints, before: Ints) -> tuple[Ints, Ints]:
+    """(start, before) read the other way: for each row, the rows that wait for it."""
     count = len(start) - 1
     follow_start = np.zeros(count + 1, np.int64)
     for earlier in before:
@@ -22,12 +19,22 @@ def topological_order(start: Ints, before: Ints, key: Ints) -> Ints:
         follow_start[row + 1] += follow_start[row]
     fill = follow_start[:-1].copy()
     follow = np.empty(len(before), np.int64)
-    left = np.empty(count, np.int64)
     for row in range(count):
-        left[row] = start[row + 1] - start[row]
         for at in range(start[row], start[row + 1]):
             follow[fill[before[at]]] = row
             fill[before[at]] += 1
+    return follow_start, follow
+
+
+@njit(cache=True, nogil=True)
+def topological_order(start: Ints, before: Ints, key: Ints) -> Ints:
+    """Rows of (start, before) so that each comes after those it waits for; lowest key first among the ready.
+
+    Shorter than the number of rows when there is a cycle.
+    """
+    count = len(start) - 1
+    follow_start, follow = followers(start, before)
+    left = np.diff(start)
     heap = np.empty(count, np.int64)
     size = 0
     for row in range(count):
@@ -89,15 +96,4 @@ def longest_path_to(start: Ints, before: Ints, weight: Ints) -> Ints:
         for at in range(start[row], start[row + 1]):
             longest = max(longest, reach[before[at]])
         reach[row] = longest + weight[row]
-    return reach
-
-
-@njit(cache=True, nogil=True)
-def longest_path_from(start: Ints, before: Ints, weight: Ints) -> Ints:
-    """[rows] the heaviest chain of rows that begins with each; rows are in topological order."""
-    reach = np.zeros(len(weight), np.int64)
-    for row in range(len(weight) - 1, -1, -1):
-        reach[row] += weight[row]
-        for at in range(start[row], start[row + 1]):
-            reach[before[at]] = max(reach[before[at]], reach[row])
     return reach

@@ -7,6 +7,7 @@ import numpy as np
 from numba import njit
 
 from loadmaster._kernel import MADE, UPDATED
+from loadmaster._order import followers
 
 FAR = np.iinfo(np.int64).max // 4
 
@@ -316,17 +317,7 @@ def earliest_first(layout, start, before, fixed_reads, colocate, able, level, fa
     soon, now = np.zeros(devices, np.int64), np.zeros(devices, np.int64)
     waiting = np.diff(start)
     base = np.zeros(ops, np.int64)
-    follow_start = np.zeros(ops + 1, np.int64)
-    for earlier in before:
-        follow_start[earlier + 1] += 1
-    for op in range(ops):
-        follow_start[op + 1] += follow_start[op]
-    fill = follow_start[:-1].copy()
-    follow = np.empty(len(before), np.int64)
-    for op in range(ops):
-        for at in range(start[op], start[op + 1]):
-            follow[fill[before[at]]] = op
-            fill[before[at]] += 1
+    follow_start, follow = followers(start, before)
     fresh = np.empty(ops, np.int64)
     news = 0
     for op in range(ops):

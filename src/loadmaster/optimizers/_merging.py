@@ -6,6 +6,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from loadmaster._order import followers
+
 MOST_VISITS = 400  # of the search for a way around; a merge that needs more is not tried
 
 
@@ -21,17 +23,7 @@ def _find(parent, op):
 def merge(start, before, producers, consumers, heavy, able, most_members, sole_reader):
     """[ops] the lowest member of each op's kernel."""
     ops = len(start) - 1
-    follow_start = np.zeros(ops + 1, np.int64)
-    for earlier in before:
-        follow_start[earlier + 1] += 1
-    for op in range(ops):
-        follow_start[op + 1] += follow_start[op]
-    fill = follow_start[:-1].copy()
-    follow = np.empty(len(before), np.int64)
-    for op in range(ops):
-        for at in range(start[op], start[op + 1]):
-            follow[fill[before[at]]] = op
-            fill[before[at]] += 1
+    follow_start, follow = followers(start, before)
     parent, ring = np.arange(ops), np.arange(ops)  # ring: the members of a kernel in a circle
     members, heavies, top = np.ones(ops, np.int64), heavy.astype(np.int64), np.arange(ops)
     can = able.copy()

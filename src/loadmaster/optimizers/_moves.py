@@ -31,7 +31,6 @@ class Ground(NamedTuple):
     group_start: np.ndarray
     group_ops: np.ndarray
     by_mirror: np.ndarray
-    mirror_place: np.ndarray  # [ops] position in by_mirror
     colocate: np.ndarray
     mate_start: np.ndarray  # [colocation groups + 1]
     mates: np.ndarray

@@ -166,8 +166,6 @@ class Walkers:
 def ground_of(problem: Problem) -> _moves.Ground:
     """What moves need to know of the problem."""
     graph, groups = problem.graph, grouping(problem)
-    mirror_place = np.empty(problem.num_ops, np.int64)
-    mirror_place[groups.by_mirror] = np.arange(problem.num_ops)
     members = np.flatnonzero(graph.colocate >= 0)
     mate_start, mates = inverse(
         ints(np.arange(len(members) + 1)), ints(graph.colocate[members]), int(graph.colocate.max(initial=-1)) + 1
@@ -185,7 +183,6 @@ def ground_of(problem: Problem) -> _moves.Ground:
         groups.start,
         groups.ops,
         groups.by_mirror,
-        mirror_place,
         graph.colocate,
         mate_start,
         ints(members[mates]),

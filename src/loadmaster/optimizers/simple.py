@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
@@ -11,7 +10,6 @@ from loadmaster.columns import Bools, Ints, ints
 from loadmaster.plan import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Optimizer, Search
-from loadmaster.simulate import first_come
 from loadmaster.specs import make_optimizer
 
 DEFAULTS = ("one-device", "expert", "heft", "etf")
@@ -71,20 +69,6 @@ class BestOf:
             search.score(plan if part.best is None else part.best)
         assert search.best is not None
         return search.best
-
-
-@dataclass(frozen=True)
-class Ordered:
-    """Another optimizer's placement under a fixed rule of order."""
-
-    of: Optimizer = field(default_factory=OneDevice)
-    order: Literal["fifo", "program"] = "fifo"
-
-    def optimize(self, search: Search) -> Plan:
-        plan = self.of.optimize(search)
-        if self.order == "fifo":
-            return first_come(search.problem, plan.device, plan.kernel)
-        return plan.with_rank(ints(np.arange(search.problem.num_ops)))
 
 
 def legal(problem: Problem, device: Ints) -> Ints:
