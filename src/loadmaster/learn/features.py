@@ -239,7 +239,7 @@ def _device_columns(problem: Problem) -> Floats:
     count = problem.num_devices
     able_ns = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 10, problem.op_ns).sum(axis=0) + 1.0
     speed = able_ns.min() / able_ns
-    memory = problem.memory_bytes / problem.memory_bytes.max()
+    memory = problem.memory_bytes / max(1, problem.memory_bytes.max())
     apart = ~np.eye(count, dtype=bool)
     typical_ns = np.maximum(problem.send_ns, 0).mean(axis=0) if problem.send_ns.size else np.zeros(1)
     link = np.where(apart, typical_ns[problem.send_class], 0.0).sum(axis=1) / max(1, count - 1)
