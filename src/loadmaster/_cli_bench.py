@@ -100,20 +100,21 @@ def bench(
 
 def train(
     policy: Annotated[
-        Literal["regal", "gas"],
-        typer.Argument(metavar="POLICY", show_default=False, help="regal: a graph network; gas: a sequence one."),
+        Literal["regal", "gas", "go", "placeto", "rnn", "hdp"],
+        typer.Argument(metavar="POLICY", show_default=False, help="regal, gas, go, placeto, rnn or hdp."),
     ],
-    corpus: Annotated[Path, typer.Option("--corpus", metavar="FILE", help="Graphs to learn from, one a line.")],
+    corpus: Annotated[
+        str,
+        typer.Option("--corpus", metavar="FILE", help="Graphs to learn from, one a line; rnn and hdp: one model."),
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to; what is there is gone on with.")],
     valid: Annotated[
         Path | None,
         typer.Option("--valid", metavar="FILE", help="Graphs to choose weights by. [default: some of the corpus]"),
     ] = None,
-    steps: Annotated[
-        int | None, typer.Option("--steps", min=0, help="Of reinforcement learning. [default: 1000]")
-    ] = None,
-    warm: Annotated[
-        int | None, typer.Option("--warm", min=1, help="Examples to imitate before that. [default: 4000]")
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of that policy's training, e.g. steps=200."),
     ] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", min=0.01, help="Stop by then. [default: never]")] = None,
     workers: Annotated[
@@ -124,23 +125,31 @@ def train(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a policy that guides BRKGA: imitation of long searches, then reinforcement. Needs torch."""
+    """Train a policy: imitation of long searches where it has that, then reinforcement. Needs torch."""
     try:
-        from loadmaster.learn.train import Settings
-        from loadmaster.learn.train import train as trained
+        from loadmaster.learn import train as training
     except ModuleNotFoundError as error:
         raise MissingExtra.of(error.name or "torch", "torch", "training a policy") from error
     if out.exists() and not out.is_dir():
         raise UnreadableFile(f"'{out}' is not a folder", "--out", "give a folder, new or of an earlier run")
-    given = {"steps": steps, "warm": warm, "minutes": minutes, "workers": workers, "valid": valid and str(valid)}
-    known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    given = dict(_named(text) for text in settings or ())
+    named = {"minutes": minutes, "workers": workers, "valid": valid, "seed": seed, "device": device}
+    given |= {name: str(value) for name, value in named.items() if value is not None}
+    chosen = training.make_settings(policy, {**given, "corpus": corpus, "out": str(out)})
     with redirect_stdout(sys.stderr):  # progress; the answer alone goes to stdout
-        weights = trained(Settings(str(corpus), str(out), policy=policy, seed=seed, device=device, **known))
+        weights = training.train(chosen)
     if not weights.is_file():
         what = f"none of the graphs of '{valid or corpus}' is fit to choose weights by, so none were kept"
         raise InvalidSetting(what, "", "give more graphs, or others with --valid")
     card = out / "card.json"
     print(card.read_text() if json else f"weights written to {weights}, their card to {card}", end="" if json else "\n")
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise InvalidSetting(f"'{text}' sets nothing", "--set", "write NAME=VALUE, as in --set steps=200")
+    return name.replace("-", "_"), value
 
 
 VERBS = (generate, bench, train)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.kinds import ELEMENTWISE, HEAVY, OPAQUE, REDUCTION, work_of
@@ -20,7 +21,8 @@ Floats = NDArray[np.float32]
 ORDERS = ("given", "memory", "critical", "dfs")  # columns of Features.orders
 SHARES = 6  # cumulative shares along the mirrored order: count, made, resident, load, held, time
 SCOPE_COLUMNS = 5  # the last columns of Features.ops: zero where scopes are unknown or dropped
-OPS_WIDTH = 2 * 8 + 10 + 2 * SHARES + 4 + 4 + SCOPE_COLUMNS
+SIZES = 8  # the first columns of Features.ops come in twos: a size's logarithm, and that of its ratio to the mean
+OPS_WIDTH = 2 * SIZES + 10 + 2 * SHARES + 4 + 4 + SCOPE_COLUMNS
 DEVICES_WIDTH = 9
 PAIRS_WIDTH = 3 + 2 * SHARES
 GRAPH_WIDTH = 12
@@ -90,6 +92,39 @@ def features_of(problem: Problem) -> Features:
         orders=orders,
         mirror=ints(mirror),
         weight=_narrow(0.5 + 0.5 * np.minimum(10.0, load / max(1e-9, load.mean()))),
+    )
+
+
+def group_features(features: Features, label: Ints) -> Features:
+    """The same columns for groups of ops: sizes and times added up, all else the mean by time."""
+    count, devices = int(label.max()) + 1, features.num_devices
+    size = np.exp2(features.ops[:, : 2 * SIZES : 2].astype(np.float64) * 16) - 1
+    time = size[:, SIZES - 1] + 1e-3 * (1 + size[:, SIZES - 1].mean())
+    share = csr_array((time, (label, np.arange(len(label)))), shape=(count, len(label)))
+    total = np.bincount(label, time, count)[:, None]
+
+    def mean(columns: NDArray[np.floating]) -> NDArray[np.float64]:
+        return np.asarray(share @ columns.astype(np.float64) / total)
+
+    member = csr_array((np.ones(len(label)), (label, np.arange(len(label)))), shape=(count, len(label)))
+    ops = mean(features.ops)
+    ops[:, : 2 * SIZES] = np.stack([part for column in (member @ size).T for part in _scaled(column)], axis=1)
+    pairs = mean(features.pairs.reshape(len(label), -1)).reshape(count, devices, -1)
+    times = member @ features.pairs.reshape(len(label), devices, -1)[:, :, 1]
+    pairs[:, :, 1] = times / max(1e-9, times.mean()) / 4
+    edges = np.unique(np.stack([label[features.before], label[features.after]], axis=1), axis=0)
+    edges = edges[edges[:, 0] != edges[:, 1]]
+    weight = member @ features.weight
+    return replace(
+        features,
+        ops=_narrow(ops),
+        pairs=_narrow(pairs.reshape(count * devices, -1)),
+        able=(member @ ~features.able.reshape(len(label), devices) == 0).reshape(-1),
+        before=ints(edges[:, 0]),
+        after=ints(edges[:, 1]),
+        orders=_narrow(mean(features.orders)),
+        mirror=ints(_place(np.argsort(mean(features.mirror[:, None])[:, 0], kind="stable"))),
+        weight=_narrow(weight / max(1e-9, weight.mean())),
     )
 
 

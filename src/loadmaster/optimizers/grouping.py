@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from loadmaster.columns import Ints, ints, ragged, rows_of
+from loadmaster.errors import UnknownName
+from loadmaster.optimizers import _joining
 from loadmaster.problem import Problem
 
 
@@ -102,3 +108,110 @@ def join_single_readers(problem: Problem) -> Ints:
         if len(after) == 1:
             label[op] = label[after.pop()]
     return ints(label)
+
+
+Grouper = Literal["edges", "readers", "scope", "window", "op"]
+GROUPERS: tuple[Grouper, ...] = get_args(Grouper)
+
+
+def coarsen(problem: Problem, most: int = 256, by: Grouper = "edges") -> Ints:
+    """[ops] a group for each op, numbered along the program; at most `most`, except that "op" joins only colocated ops.
+
+    edges: the heaviest tensors first join maker and reader, in groups of bounded time; readers: an op whose only reader
+    is Y joins Y (Mirhoseini 2017); scope: the deepest module paths that are few enough; window: windows of the mirrored
+    order of equal time, a backward op with its forward op. What is still too many is joined along the mirrored order.
+    """
+    if by not in GROUPERS:
+        raise UnknownName.among("grouping", by, list(GROUPERS))
+    label = {"edges": _by_edges, "readers": _by_readers, "scope": _by_scope, "window": _by_window, "op": _by_op}[by](
+        problem, most
+    )
+    label = _with_colocation(problem, label)
+    return _in_program_order(label if by == "op" else _few(problem, label, most))
+
+
+def _by_op(problem: Problem, most: int) -> Ints:
+    return ints(np.arange(problem.num_ops))
+
+
+def _by_readers(problem: Problem, most: int) -> Ints:
+    return join_single_readers(problem)
+
+
+def _by_scope(problem: Problem, most: int) -> Ints:
+    paths = [scope.split(".") if scope else [] for scope in problem.graph.scope]
+    depth = max(map(len, paths), default=0)
+    while depth > 1 and len({tuple(path[:depth]) for path in paths}) > most:
+        depth -= 1
+    names: dict[tuple[str, ...], int] = {}
+    return ints([names.setdefault(tuple(path[:depth]), len(names)) for path in paths])
+
+
+def _by_window(problem: Problem, most: int) -> Ints:
+    order = np.lexsort((np.arange(problem.num_ops), mirrored_position(problem)))
+    label = np.empty(problem.num_ops, np.int64)
+    label[order] = _windows(problem.best_ns[order].astype(np.float64), most)
+    return ints(label)
+
+
+def _windows(weight: NDArray[np.float64], most: int) -> NDArray[np.int64]:
+    """[n] windows 0 to most - 1 of about equal weight, along the way."""
+    middle = np.cumsum(weight + 1e-9) - (weight + 1e-9) / 2
+    windows: NDArray[np.int64] = np.minimum(most - 1, middle / middle[-1] * most * (1 - 1e-12)).astype(np.int64)
+    return windows
+
+
+def _by_edges(problem: Problem, most: int) -> Ints:
+    graph = problem.graph
+    reader = rows_of(graph.read_start)
+    maker = graph.producer[graph.reads]
+    inside = maker >= 0
+    heavy = problem.read_bytes[inside]
+    order = np.lexsort((np.arange(len(heavy)), -heavy))
+    mate = _mates(problem)
+    heads, tails = np.concatenate([mate[0], maker[inside][order]]), np.concatenate([mate[1], reader[inside][order]])
+    time = problem.best_ns.astype(np.float64) + 1
+    return ints(_joining.join_edges(ints(heads), ints(tails), len(mate[0]), time, most))
+
+
+def _mates(problem: Problem) -> tuple[Ints, Ints]:
+    """Pairs of ops that must be together."""
+    group = problem.graph.colocate
+    members = np.flatnonzero(group >= 0)
+    order = members[np.argsort(group[members], kind="stable")]
+    same = group[order[1:]] == group[order[:-1]]
+    return ints(order[:-1][same]), ints(order[1:][same])
+
+
+def _with_colocation(problem: Problem, label: Ints) -> Ints:
+    """The labels with those of colocated ops made one."""
+    one, two = _mates(problem)
+    if not len(one):
+        return label
+    _, together = connected_components(
+        csr_array((np.ones(len(one)), (label[one], label[two])), shape=(label.max() + 1,) * 2), directed=False
+    )
+    return ints(together[label])
+
+
+def _few(problem: Problem, label: Ints, most: int) -> Ints:
+    """At most so many groups: those beyond are joined with their neighbours in the mirrored order, by equal time."""
+    _, label = np.unique(label, return_inverse=True)
+    count = int(label.max()) + 1
+    if count <= most:
+        return ints(label)
+    size = np.bincount(label)
+    place = np.bincount(label, mirrored_position(problem)) / size
+    order = np.lexsort((np.arange(count), place))
+    window = np.empty(count, np.int64)
+    window[order] = _windows(np.bincount(label, problem.best_ns)[order].astype(np.float64), most)
+    return ints(window[label])
+
+
+def _in_program_order(label: Ints) -> Ints:
+    """Groups numbered by the mean place of their ops."""
+    _, dense = np.unique(label, return_inverse=True)
+    place = np.bincount(dense, np.arange(len(dense))) / np.bincount(dense)
+    number = np.empty(len(place), np.int64)
+    number[np.lexsort((np.arange(len(place)), place))] = np.arange(len(place))
+    return ints(number[dense])

@@ -1,0 +1,52 @@
+"""Compiled: groups of bounded time grown along the heaviest edges."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from loadmaster.columns import Ints
+
+ROUNDS = 6  # the bound on a group's time doubles from one to the next
+
+
+@njit(cache=True, nogil=True)
+def join_edges(heads: Ints, tails: Ints, forced: int, time: NDArray[np.float64], most: int) -> Ints:
+    """[ops] a label for each op. The first `forced` edges always join; the others in the order given, as long as both
+    ends together take no more than a bound that starts at half an equal share of the time; until there are few enough.
+    """
+    count = len(time)
+    parent = np.arange(count)
+    load = time.copy()
+    groups = count
+    for at in range(forced):
+        groups -= _join(parent, load, heads[at], tails[at], np.inf)
+    bound = 0.5 * time.sum() / max(1, most)
+    for _ in range(ROUNDS):
+        for at in range(forced, len(heads)):
+            if groups <= most:
+                break
+            groups -= _join(parent, load, heads[at], tails[at], bound)
+        bound *= 2
+    return np.array([_root(parent, op) for op in range(count)])
+
+
+@njit(cache=True, nogil=True)
+def _root(parent: Ints, op: int) -> int:
+    while parent[op] != op:
+        parent[op] = parent[parent[op]]
+        op = parent[op]
+    return op
+
+
+@njit(cache=True, nogil=True)
+def _join(parent: Ints, load: NDArray[np.float64], one: int, two: int, bound: float) -> int:
+    """1 where two groups became one."""
+    first, second = _root(parent, one), _root(parent, two)
+    if first == second or load[first] + load[second] > bound:
+        return 0
+    low, high = min(first, second), max(first, second)
+    parent[high] = low
+    load[low] += load[high]
+    return 1

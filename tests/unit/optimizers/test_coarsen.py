@@ -1,0 +1,53 @@
+"""Coarsening: every op in one group, colocated ops together, few enough groups, and heavy tensors inside them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from loadmaster.cost import price
+from loadmaster.errors import UnknownName
+from loadmaster.graph import GraphBuilder
+from loadmaster.optimizers.grouping import GROUPERS, Grouper, coarsen
+from loadmaster.problem import Problem
+from tests.strategies import problems
+
+
+@given(problem=problems())
+@settings(max_examples=40, deadline=None)
+def test_groups_are_dense_few_and_keep_colocated_ops_together(problem: Problem) -> None:
+    for by in GROUPERS:
+        for most in (1, 3, 100):
+            label = coarsen(problem, most, by)
+            assert len(label) == problem.num_ops
+            assert set(label.tolist()) == set(range(label.max() + 1))
+            if by != "op":
+                assert label.max() < most
+            colocate = problem.graph.colocate
+            for group in set(colocate[colocate >= 0].tolist()):
+                assert len(set(label[colocate == group].tolist())) == 1
+            mean = [float(np.flatnonzero(label == group).mean()) for group in range(label.max() + 1)]
+            assert mean == sorted(mean)
+
+
+def _two_chains() -> Problem:
+    """a -big-> b -small-> c -big-> d: two groups should cut the small tensor."""
+    builder = GraphBuilder("chain")
+    last = builder.tensor(8, "input")
+    for name, nbytes in (("a", 10**9), ("b", 8), ("c", 10**9), ("d", 8)):
+        made = builder.tensor(nbytes, "activation")
+        builder.op(name, "any", [last], [made], flops=10**12, bytes_moved=8)
+        last = made
+    return price(builder.build(), "2xp100-pcie")
+
+
+def test_edges_cut_small_tensors() -> None:
+    label = coarsen(_two_chains(), 2, "edges")
+    assert label.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("by", ["edge", ""])
+def test_an_unknown_grouping_is_told(by: Grouper) -> None:
+    with pytest.raises(UnknownName, match="grouping"):
+        coarsen(_two_chains(), 2, by)
