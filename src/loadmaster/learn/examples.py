@@ -181,7 +181,11 @@ def find_elite(key: Key, simulations: int) -> Elite | None:
     first = search.part(0.35)
     descent.improve(first, search.best, 0.01, 1e-4, chains=1)
     _take(search, first)
-    genes = Brkga(sends=problem.objective == "step-time", order="uniform" if key.seed % 2 else "given")
+    genes = (
+        Brkga(sends=True, order="uniform" if key.seed % 2 else "given")
+        if problem.objective == "step-time"
+        else Brkga(sends=False, by="edges", blocks=64)
+    )
     second = search.part(0.6)
     evolve(second, replace(genes, evaluations=second.room), decoder_of(problem, genes), prior_of(problem, genes))
     _take(search, second)

@@ -103,7 +103,7 @@ def group_features(features: Features, label: Ints) -> Features:
     share = csr_array((time, (label, np.arange(len(label)))), shape=(count, len(label)))
     total = np.bincount(label, time, count)[:, None]
 
-    def mean(columns: NDArray[np.floating]) -> NDArray[np.float64]:
+    def mean(columns: NDArray[np.generic]) -> NDArray[np.float64]:
         return np.asarray(share @ columns.astype(np.float64) / total)
 
     member = csr_array((np.ones(len(label)), (label, np.arange(len(label)))), shape=(count, len(label)))

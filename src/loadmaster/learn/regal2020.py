@@ -17,7 +17,7 @@ from loadmaster.columns import ints
 from loadmaster.errors import MissingExtra, UnreadableFile
 from loadmaster.learn.features import ORDERS, Features, device_order, features_of
 from loadmaster.optimizers import _genes
-from loadmaster.optimizers.genetic import Brkga, decoder_of, evolve, prior_of
+from loadmaster.optimizers.genetic import Brkga, By, decoder_of, evolve, prior_of
 from loadmaster.optimizers.simple import legal
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
@@ -39,12 +39,21 @@ SPREAD = (2, 5, 8, 11)  # level of their variance
 ORDER = (*ORDERS[:3], "learned")  # what priorities are drawn around
 WIDTH = (3, 6, 9, 12, 15)  # level of how far from it
 BIAS = (3, 6, 9, 12)  # level of the elite bias
-BLOCKS = (0, 128, 32, 8)  # blocks of the mirrored order that share affinities; 0: every op has its own
+BLOCKS: tuple[tuple[By, int], ...] = (  # what shares affinities: blocks of the mirrored order, or heavy tensors
+    ("op", 0),
+    ("mirror", 128),
+    ("mirror", 32),
+    ("mirror", 8),
+    ("edges", 192),
+    ("edges", 64),
+    ("edges", 24),
+)
 SENDS = (False, True)  # genes for sends
 CHOICES = tuple(map(len, (STRENGTH, SPREAD, ORDER, WIDTH, BIAS, BLOCKS, SENDS)))
 STANDARD = (0, 3, 0, 4, 1, 0, 1)  # the choices that make standard BRKGA
 FIRST = (2, 2, 3, 2, 1, 1, 0)  # the choices that training starts around
 
+NEAR_MEAN, NEAR_VARIANCE, NEAR_WIDTH = 14, 2, 0.05  # levels and width for genes around a plan
 SHIFTS = (0.0, 0.7, -0.7, 1.5, -1.5, 3.0, -3.0, 5.0)  # of the chances' logits, towards the last or the first devices
 
 
@@ -69,9 +78,11 @@ class Regal:
     is the paper's GAS, a recurrent network over the ops in program order.
 
     Differs from the paper: devices are scored one by one, so any number of unlike devices will do; priorities are drawn
-    around an order that the policy chooses or makes; ops may share affinities by blocks of the mirrored order; a few
-    plans read off the policy's chances are tried first and the best joins the first population; the network is fitted
-    to plans of long classical runs before it is reinforced. Sizes of the network and the population are ours.
+    around an order that the policy chooses or makes; ops may share affinities by blocks of the mirrored order or by
+    heavy tensors; a few plans read off the policy's chances are tried first and the best joins the first population;
+    one generation each of standard BRKGA and of affinities shared by heavy tensors hedges against graphs that the
+    policy reads wrongly; when the best has not changed for a while, genes are drawn around it, op by op; the network is
+    fitted to plans of long classical runs before it is reinforced. Sizes of the network and the population are ours.
     """
 
     checkpoint: str = ""  # a .safetensors file, or the name of shipped weights; empty: those of the network
@@ -81,9 +92,11 @@ class Regal:
     mutants: float = 0.1
     policy: Literal["learned", "random", "constant"] = "learned"
     network: Literal["graph", "sequence"] = "graph"
-    by: Literal["policy", "op", "mirror"] = "policy"  # what shares affinities; policy: as it chooses
-    blocks: int = 32  # how many, by mirror
+    by: Literal["policy", "op", "mirror", "edges"] = "policy"  # what shares affinities; policy: as it chooses
+    blocks: int = 32  # how many, by mirror or edges
     proposals: int = 32  # plans read off the chances and tried first
+    hedge: int = 100  # evaluations of a first generation under each of the other ways to draw; 0: none are tried
+    patience: int = 800  # evaluations without a gain before genes are drawn around the best plan
     direct: bool = False  # draw plans from the policy only, without BRKGA
     finish: Optimizer | None = None  # takes the second half of the evaluations, from the best plan
 
@@ -100,6 +113,11 @@ class Regal:
         if part.best is not None:
             search.offer(part.best, part.best_score)
         return search.best or finished
+
+    def shaped(self, plain: Brkga, evaluations: int) -> Brkga:
+        """BRKGA with the population of these settings."""
+        shape = {"population": self.population, "elites": self.elites, "mutants": self.mutants}
+        return replace(plain, **shape, evaluations=evaluations, patience=self.patience)  # type: ignore[arg-type]
 
     def act(self, features: Features, search: Search) -> Action:
         """The action this policy takes, at its most likely."""
@@ -127,26 +145,70 @@ def replace_blocks(action: Action, by: str, blocks: int) -> Action:
     if by == "policy":
         return action
     choices = action.choices.copy()
-    choices[5] = 0 if by == "op" else 1 + int(np.abs(np.log(np.array(BLOCKS[1:]) / blocks)).argmin())
+    kept = [index for index, (kind, _) in enumerate(BLOCKS) if kind == by]
+    choices[5] = min(kept, key=lambda index: abs(np.log((BLOCKS[index][1] or 1) / blocks)))
     return action._replace(choices=choices)
 
 
 def run_action(search: Search, features: Features, action: Action, settings: Regal, evaluations: int) -> Plan:
-    """Tries the plans read off the action, then BRKGA with the prior it makes."""
-    before = search.simulations
-    most = min(settings.proposals, evaluations // 4, search.room // 4)
-    first = propose(search, features, action, most) if most else None
-    decoder, prior, plain = prior_of_action(search.problem, features, action)
-    left = evaluations - (search.simulations - before)
-    shape = replace(plain, population=settings.population, elites=settings.elites, mutants=settings.mutants)
-    if not settings.direct:
-        return evolve(search, replace(shape, evaluations=left), decoder, prior, first)
-    while left > 0 and not search.spent:
-        count = min(left, settings.population)
-        evolve(search, replace(shape, population=count, evaluations=count), decoder, prior)
-        left -= count
+    """Tries the plans read off the action and the other ways to draw, then BRKGA with the prior of the best of them."""
+    part = search.part(simulations=evaluations)
+    most = min(settings.proposals, part.room // 4)
+    first = propose(part, features, action, most) if most else None
+    if settings.direct:
+        _draw_only(part, features, action, settings)
+    else:
+        if settings.hedge and part.room > 8 * settings.hedge:
+            action = _best_way(part, features, action, settings)
+            first = part.best
+        decoder, prior, plain = prior_of_action(part.problem, features, action)
+        evolve(part, settings.shaped(plain, part.room), decoder, prior, first)
+        while not part.spent:
+            decoder, prior, plain = prior_around(part.problem, _best(part))
+            evolve(part, settings.shaped(plain, part.room), decoder, prior, _best(part))
+    search.offer(_best(part), part.best_score)
+    return _best(search)
+
+
+def _best(search: Search) -> Plan:
     assert search.best is not None
     return search.best
+
+
+def _draw_only(search: Search, features: Features, action: Action, settings: Regal) -> None:
+    decoder, prior, plain = prior_of_action(search.problem, features, action)
+    while not search.spent:
+        count = min(search.room, settings.population)
+        evolve(search, replace(settings.shaped(plain, count), population=count), decoder, prior)
+
+
+def _best_way(search: Search, features: Features, action: Action, settings: Regal) -> Action:
+    """One generation under each way to draw; the action whose best plan is best."""
+    ways = (action, replace_blocks(action, "edges", 64), constant_action(features, STANDARD))
+    scores = []
+    for way in ways:
+        part = search.part(simulations=settings.hedge)
+        decoder, prior, plain = prior_of_action(search.problem, features, way)
+        evolve(part, replace(settings.shaped(plain, settings.hedge), population=settings.hedge), decoder, prior)
+        search.offer(_best(part), part.best_score)
+        scores.append(part.best_score)
+    return ways[scores.index(min(scores))]
+
+
+def prior_around(problem: Problem, plan: Plan) -> tuple[_genes.Decoder, _genes.Prior, Brkga]:
+    """Genes op by op near those of the plan: most keep its devices, ranks move a little."""
+    plain = Brkga(by="op", sends=False, rho=0.6)
+    decoder, uniform = decoder_of(problem, plain), prior_of(problem, plain)
+    count, places = problem.num_ops, problem.num_ops * problem.num_devices
+    mean = np.full((count, problem.num_devices), LEVELS - NEAR_MEAN)
+    mean[np.arange(count), plan.device] = NEAR_MEAN
+    shape = np.full(len(uniform.center), HALF * LEVELS + UNIFORM_VARIANCE, np.uint8)
+    shape[:places] = (mean * LEVELS + NEAR_VARIANCE).reshape(-1)
+    center, width = uniform.center.copy(), uniform.width.copy()
+    order = np.argsort(plan.rank, kind="stable")
+    center[places:][order] = 0.5 + ((np.arange(count) + 0.5) / count - 0.5) * (1 - NEAR_WIDTH)
+    width[places:] = NEAR_WIDTH
+    return decoder, _genes.Prior(center, width, shape, beta_table(shape), uniform.bias), plain
 
 
 def propose(search: Search, features: Features, action: Action, most: int) -> Plan | None:
@@ -177,8 +239,8 @@ def prior_of_action(problem: Problem, features: Features, action: Action) -> tup
     choices = dict(
         zip(("strength", "spread", "order", "width", "bias", "blocks", "sends"), action.choices.tolist(), strict=True)
     )
-    blocks = BLOCKS[choices["blocks"]]
-    plain = Brkga(by="mirror" if blocks else "op", blocks=blocks or 8, sends=SENDS[choices["sends"]])
+    by, blocks = BLOCKS[choices["blocks"]]
+    plain = Brkga(by=by, blocks=blocks or 8, sends=SENDS[choices["sends"]])
     decoder, uniform = decoder_of(problem, plain), prior_of(problem, plain)
     shape = np.full(len(uniform.center), HALF * LEVELS + UNIFORM_VARIANCE, np.uint8)
     center, width, bias = uniform.center.copy(), uniform.width.copy(), uniform.bias.copy()

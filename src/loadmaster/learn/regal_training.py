@@ -28,7 +28,15 @@ from loadmaster.learn.losses import (
 )
 from loadmaster.learn.networks import Batch, Kind, Outputs, PolicyNetwork, batch_of
 from loadmaster.learn.regal2020 import CHOICES, FIRST, Action
-from loadmaster.learn.rollouts import action_job, compile_all, elite_job, features_job, in_order, standard_job
+from loadmaster.learn.rollouts import (
+    action_job,
+    compile_all,
+    elite_job,
+    features_job,
+    in_order,
+    standard_job,
+    whole_job,
+)
 
 NETWORKS: dict[str, Kind] = {"regal": "graph", "gas": "sequence"}
 COLUMNS = ("phase", "step", "seconds", "loss", "reward", "accuracy", "entropy", *examples.SETTINGS)
@@ -231,7 +239,7 @@ class Run(training.Run):
                 actions.append(likeliest_action(outputs, each))
         jobs = [(key, [action], 0, evaluations) for key, action in zip(self.valid, actions, strict=True)]
         reached = np.array(
-            [values[0] for values in in_order(self.pool, action_job, jobs, self.settings.window)], np.float64
+            [values[0] for values in in_order(self.pool, whole_job, jobs, self.settings.window)], np.float64
         )
         gain = 100 * (1 - reached / self._standard(self.valid, evaluations))
         names = np.array([key.setting for key in self.valid])

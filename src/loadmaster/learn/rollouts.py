@@ -14,6 +14,8 @@ from loadmaster.learn.regal2020 import STANDARD, Action, Regal, constant_action,
 from loadmaster.optimizers.genetic import Brkga
 from loadmaster.search import Budget, Search
 
+ALONE = Regal(hedge=0, patience=0)
+
 
 def compile_all(line: int) -> None:
     """Calls what the processes will call, so that it is compiled once, before they part."""
@@ -55,15 +57,20 @@ def standard_job(job: tuple[Key, int]) -> int:
     return _value(search)
 
 
-def action_job(job: tuple[Key, list[Action], int, int]) -> list[int]:
-    """What BRKGA reaches under each action."""
+def action_job(job: tuple[Key, list[Action], int, int], settings: Regal = ALONE) -> list[int]:
+    """What BRKGA reaches under each action alone, so that what it is worth shows."""
     key, actions, seed, evaluations = job
     values = []
     for action in actions:
         search = Search(examples.make_problem(key), Budget(None, evaluations), seed)
-        run_action(search, examples.make_features(key), action, Regal(), evaluations)
+        run_action(search, examples.make_features(key), action, settings, evaluations)
         values.append(_value(search))
     return values
+
+
+def whole_job(job: tuple[Key, list[Action], int, int]) -> list[int]:
+    """What the method as it ships reaches with each action."""
+    return action_job(job, Regal())
 
 
 def _value(search: Search) -> int:

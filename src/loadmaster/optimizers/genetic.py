@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints
 from loadmaster.optimizers import _genes
-from loadmaster.optimizers.grouping import mirrored_position
+from loadmaster.optimizers.grouping import coarsen, mirrored_position
 from loadmaster.optimizers.memory import memory_order
 from loadmaster.optimizers.simple import allowed
 from loadmaster.plan import Plan
@@ -21,7 +21,7 @@ from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulate import layout, simulate, spread
 
 Order = Literal["uniform", "given", "memory"]
-By = Literal["op", "mirror", "program", "scope"]
+By = Literal["op", "mirror", "program", "scope", "edges"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Brkga:
     by: By = "op"  # what shares an affinity
     blocks: int = 8  # how many blocks of ops share one, unless by op or scope
     sends: bool = True
+    patience: int = 0  # evaluations without a gain before it ends; 0: it goes on
     start: Optimizer | None = None  # a plan to put into the first population
 
     def optimize(self, search: Search) -> Plan:
@@ -93,6 +94,8 @@ def _blocks(problem: Problem, settings: Brkga) -> Ints:
     if settings.by == "scope" and any(problem.graph.scope):
         names = {name: index for index, name in enumerate(dict.fromkeys(problem.graph.scope))}
         return ints([names[scope] for scope in problem.graph.scope])
+    if settings.by == "edges":
+        return coarsen(problem, settings.blocks)
     if settings.by in ("mirror", "scope"):
         order = np.argsort(mirrored_position(problem), kind="stable")
         ops = np.empty_like(order)
@@ -131,6 +134,7 @@ def evolve(
     old, new = (np.empty((size, len(prior.center)), np.uint16) for _ in range(2))
     fitness, fresh = (np.full(size, _genes.STOPPED) for _ in range(2))
     order = np.arange(size)
+    gained = search.simulations
 
     def generation(low: int, rows: int, mutants: int, most: int) -> int:
         high = min(low + rows, low + settings.evaluations - done, low + search.room)
@@ -153,8 +157,10 @@ def evolve(
         old, new, fitness, fresh = new, old, fresh, fitness
         order = np.argsort(fitness, kind="stable")
         order[elites:] = np.sort(order[elites:])  # the rest have no known order: some were stopped early
-        _offer(search, plain, decoder, old[order[0]], int(fitness[order[0]]))
-        if done >= settings.evaluations or search.spent:
+        if _offer(search, plain, decoder, old[order[0]], int(fitness[order[0]])):
+            gained = search.simulations
+        tired = 0 < settings.patience <= search.simulations - gained
+        if done >= settings.evaluations or search.spent or tired:
             break
         fresh[:] = _genes.STOPPED
         new[:elites], fresh[:elites] = old[order[:elites]], fitness[order[:elites]]
@@ -169,16 +175,16 @@ def _fitness(score: Score) -> int:
     return int(_genes.HEAVY_PENALTY) + score.over_bytes if score.over_bytes else score.value
 
 
-def _offer(search: Search, plain: Any, decoder: _genes.Decoder, genes: NDArray[np.uint16], fitness: int) -> None:
+def _offer(search: Search, plain: Any, decoder: _genes.Decoder, genes: NDArray[np.uint16], fitness: int) -> bool:
     fits = fitness < _genes.HEAVY_PENALTY
     score = Score(0, fitness) if fits else Score(fitness - int(_genes.HEAVY_PENALTY), 0)
     if score >= search.best_score and search.best is not None:
-        return
+        return False
     place, rank, sends = _genes.decode_one(plain, decoder, genes)
     plan = Plan.of(search.problem, place, rank)
     if decoder.sends:
         plan = replace(plan, send_rank=ints(sends.reshape(-1, search.problem.num_devices)))
-    search.offer(plan, score if fits else _score_again(search.problem, plan))
+    return search.offer(plan, score if fits else _score_again(search.problem, plan))
 
 
 def _score_again(problem: Problem, plan: Plan) -> Score:

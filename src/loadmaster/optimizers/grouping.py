@@ -16,6 +16,9 @@ from loadmaster.optimizers import _joining
 from loadmaster.problem import Problem
 
 
+HEAVY_GROUPS = (24, 96, 384)  # how many groups that share heavy tensors to move as one, for peak memory
+
+
 @dataclass(frozen=True, eq=False)
 class Grouping:
     """Several ways to cut one problem into sets of ops, all in the same two columns."""
@@ -27,9 +30,12 @@ class Grouping:
 
 
 def grouping(problem: Problem) -> Grouping:
-    """Scopes of every depth, readers of one weight, chains with single readers; and the mirrored positions."""
+    """Scopes of every depth, readers of one weight, chains with single readers; for memory, ops that share heavy
+    tensors; and the mirrored positions."""
     mirror = mirrored_position(problem)
     groups = [*scope_groups(problem), *weight_groups(problem), *chain_groups(problem)]
+    if problem.objective == "peak-memory":
+        groups += [group for most in HEAVY_GROUPS for group in sets_of(coarsen(problem, most))]
     unique = {tuple(group) for group in groups if 1 < len(group) < problem.num_ops}
     start, ops = ragged(sorted(unique))
     return Grouping(start, ops, mirror, ints(np.lexsort((np.arange(problem.num_ops), mirror))))
@@ -91,7 +97,11 @@ def weight_groups(problem: Problem) -> list[list[int]]:
 
 def chain_groups(problem: Problem) -> list[list[int]]:
     """Runs of ops in which each but the last has one reader: an op whose only reader is Y joins Y (Mirhoseini 2017)."""
-    label = join_single_readers(problem)
+    return sets_of(join_single_readers(problem))
+
+
+def sets_of(label: Ints) -> list[list[int]]:
+    """The ops of each label."""
     order = np.argsort(label, kind="stable")
     edges = np.flatnonzero(np.diff(label[order])) + 1
     return [part.tolist() for part in np.split(order, edges)]
@@ -117,7 +127,7 @@ GROUPERS: tuple[Grouper, ...] = get_args(Grouper)
 def coarsen(problem: Problem, most: int = 256, by: Grouper = "edges") -> Ints:
     """[ops] a group for each op, numbered along the program; at most `most`, except that "op" joins only colocated ops.
 
-    edges: the heaviest tensors first join maker and reader, in groups of bounded time; readers: an op whose only reader
+    edges: the heaviest tensors first join maker and readers, in groups of bounded time; readers: an op whose only reader
     is Y joins Y (Mirhoseini 2017); scope: the deepest module paths that are few enough; window: windows of the mirrored
     order of equal time, a backward op with its forward op. What is still too many is joined along the mirrored order.
     """
@@ -163,15 +173,26 @@ def _windows(weight: NDArray[np.float64], most: int) -> NDArray[np.int64]:
 
 def _by_edges(problem: Problem, most: int) -> Ints:
     graph = problem.graph
-    reader = rows_of(graph.read_start)
-    maker = graph.producer[graph.reads]
+    reader, maker = rows_of(graph.read_start), graph.producer[graph.reads]
     inside = maker >= 0
-    heavy = problem.read_bytes[inside]
+    one, two, tensor = _sharers(problem)
+    heavy = np.concatenate([problem.read_bytes[inside], graph.nbytes[tensor]])
     order = np.lexsort((np.arange(len(heavy)), -heavy))
     mate = _mates(problem)
-    heads, tails = np.concatenate([mate[0], maker[inside][order]]), np.concatenate([mate[1], reader[inside][order]])
+    heads = np.concatenate([mate[0], np.concatenate([maker[inside], one])[order]])
+    tails = np.concatenate([mate[1], np.concatenate([reader[inside], two])[order]])
     time = problem.best_ns.astype(np.float64) + 1
     return ints(_joining.join_edges(ints(heads), ints(tails), len(mate[0]), time, most))
+
+
+def _sharers(problem: Problem) -> tuple[Ints, Ints, Ints]:
+    """Pairs of ops that read one resident tensor, each with the next, and the tensor."""
+    graph = problem.graph
+    there = problem.resident[graph.reads]
+    tensor, reader = graph.reads[there], rows_of(graph.read_start)[there]
+    order = np.lexsort((reader, tensor))
+    same = tensor[order[1:]] == tensor[order[:-1]]
+    return ints(reader[order[:-1]][same]), ints(reader[order[1:]][same]), ints(tensor[order[1:]][same])
 
 
 def _mates(problem: Problem) -> tuple[Ints, Ints]:
