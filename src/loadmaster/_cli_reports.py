@@ -36,6 +36,10 @@ OnMany = Annotated[
     list[str] | None,
     typer.Option("--on", metavar="CLUSTER", help="Its cluster, or others to plan the model for; may be given often."),
 ]
+OfPolicy = Annotated[
+    str | None,
+    typer.Option("--policy", metavar="NAME", help="A learned policy to read: regal, gas or a .safetensors file."),
+]
 
 
 def explain(
@@ -47,28 +51,35 @@ def explain(
     seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="Time to try alternatives.")] = 4.0,
     report: Report = None,
     trace: Trace = None,
+    policy: OfPolicy = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Explain a saved plan: where time and memory go, why each group is where it is, what would help."""
+    """Explain a saved plan: where time and memory go, why each group is where it is, what would help.
+
+    With --policy, also what a learned policy says of the model there, what that goes with, and where it is unsure.
+    """
     from loadmaster.report.explain import explain as explained
 
     check_targets(report, trace)
     problem, saved, others = _read(plan, model, on or [], objective, words.size_of(memory_limit))
     result = _as_result(problem, saved, plan)
+    said = {} if policy is None else {"policy": _reading(problem, saved, policy)}
     with stages.status("trying alternatives"):
         found = explained(result, others, seconds=seconds)
     write_files(result, [], report, trace, found)
     if json:
-        print(json_text.dumps(found.to_json(), indent=2))
+        print(json_text.dumps({**found.to_json(), **said}, indent=2))
         return
     from loadmaster.report.gantt import print_gantt
+    from loadmaster.report.policy import policy_text
     from loadmaster.report.schedule import Schedule
     from loadmaster.report.terminal import console
 
     screen = console()
     print_gantt(screen, Schedule.of(problem, saved, result.timeline))
-    screen.print("", found.text(), sep="\n", markup=False, soft_wrap=True, end="")
+    texts = [found.text(), *(policy_text(reading) for reading in said.values())]
+    screen.print("", "\n".join(texts), sep="\n", markup=False, soft_wrap=True, end="")
     tell_files(report, trace)
 
 
@@ -97,17 +108,19 @@ def plot(
         typer.Argument(metavar="FILE...", help="A plan, or what 'loadmaster compare --json' printed, for each model."),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to: a .png, .svg or .pdf file.")],
-    what: Annotated[Literal["timeline", "memory"], typer.Option("--what", help="Of a plan.")] = "timeline",
+    what: Annotated[
+        Literal["timeline", "memory", "policy"],
+        typer.Option("--what", help="Of a plan; policy: what a learned policy says of the model there."),
+    ] = "timeline",
+    policy: OfPolicy = "regal",
     model: OfModel = None,
     on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="The cluster of the plan.")] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Draw a figure: timeline or memory of a plan, or bars of comparisons."""
+    """Draw a figure: timeline or memory of a plan, a learned policy's action there, or bars of comparisons."""
     from loadmaster._json_text import read_json
-    from loadmaster.report.plot import plot_memory, plot_methods, plot_timeline
-    from loadmaster.report.schedule import Schedule
-    from loadmaster.simulate import simulate
+    from loadmaster.report.plot import plot_methods
 
     words.check_writable(out)
     documents = [read_json(file) for file in files]
@@ -117,9 +130,29 @@ def plot(
         raise InvalidSetting("several plans in one figure", ", ".join(map(str, files)), "plot them one by one")
     else:
         problem, saved, _ = _read(files[0], model, [on] if on else [], None, None)
-        draw = plot_timeline if what == "timeline" else plot_memory
-        draw(out, Schedule.of(problem, saved, simulate(problem, saved)))
+        _plot_plan(out, problem, saved, what, policy or "regal")
     print(json_text.dumps({"file": str(out)}, indent=2) if json else f"figure written to {out}")
+
+
+def _plot_plan(out: Path, problem: Problem, saved: Plan, what: str, policy: str) -> None:
+    from loadmaster.report.plot import plot_memory, plot_timeline
+    from loadmaster.report.schedule import Schedule
+    from loadmaster.simulate import simulate
+
+    if what == "policy":
+        from loadmaster.report.policy import plot_policy
+
+        plot_policy(out, _reading(problem, saved, policy))
+        return
+    draw = plot_timeline if what == "timeline" else plot_memory
+    draw(out, Schedule.of(problem, saved, simulate(problem, saved)))
+
+
+def _reading(problem: Problem, saved: Plan, policy: str) -> dict[str, Any]:
+    from loadmaster.learn.reading import read_policy
+
+    with stages.status(f"reading {policy}"):
+        return read_policy(problem, policy, saved).to_json()
 
 
 VERBS = (explain, diff, plot)

@@ -35,6 +35,7 @@ OPTIMIZERS: Mapping[str, str] = {
     "brkga-5k": "loadmaster.optimizers.genetic:Brkga(evaluations=5000)",
     "tuned-brkga": "loadmaster.optimizers.genetic:TunedBrkga",
     "regal": "loadmaster.learn.regal2020:Regal",
+    "gas": "loadmaster.learn.regal2020:Regal(network=sequence)",
     "memory-order": "loadmaster.optimizers.memory:MemoryOrder",
     "anneal-order": "loadmaster.optimizers.memory:AnnealOrder",
     "best-of": "loadmaster.optimizers.simple:BestOf",

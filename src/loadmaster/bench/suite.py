@@ -79,7 +79,19 @@ class Suite:
     focus: str = "auto"  # the method that is compared with every other
 
 
-_REGAL = ("gp-dfs", "local-search", "anneal", "tuned-brkga", "brkga:by=mirror", "gas", "regal", "auto")
+_REGAL = (
+    "gp-dfs",
+    "local-search",
+    "anneal",
+    "tuned-brkga",
+    "brkga:by=edges,blocks=64",
+    "regal:policy=random",
+    "regal:policy=constant",
+    "regal:direct=yes",
+    "gas",
+    "regal",
+    "auto",
+)
 _GO = ("one-device", "expert-best-order", "metis", "heft", "etf", "hdp", "anneal", "go", "auto")
 _FUSION = ("greedy-fusion:inner=expert", "random-fusion:inner=expert", "anneal-fusion:inner=expert")
 _ORDERS = ("inductor-lpmf", "inductor-bfs", "inductor-dfs", "inductor", "memory-order", "anneal-order", "auto")

@@ -5,6 +5,7 @@ An example is named by (number of the graph, seed) alone, so that every process 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from loadmaster._json_text import parse_json, read_lines
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.columns import Ints, digest, ints
 from loadmaster.cost import price
-from loadmaster.files import graph_from_json
+from loadmaster.files import graph_from_json, graph_to_json
 from loadmaster.graph import ACTIVATION, Graph
 from loadmaster.learn.features import Features, device_class, features_of
 from loadmaster.optimizers import descent
@@ -30,8 +31,10 @@ from loadmaster.optimizers.simple import legal
 from loadmaster.problem import Objective, Problem
 from loadmaster.search import Budget, Search
 from loadmaster.simulate import simulate
+from loadmaster.zoo.synthetic import KINDS, generate
 
 FEWEST_OPS, MOST_OPS = 40, 1_600
+GENERATED_OPS = (60, 500)
 
 
 class Key(NamedTuple):
@@ -75,6 +78,15 @@ def read_corpus(path: str | Path, training_share: float = 0.75, seed: int = 0) -
     most = len(rest) if not training else int(len(training) * (1 - training_share) / training_share)
     some = np.random.default_rng(seed).permutation(rest)[:most].tolist()
     return sorted([*training, *some]), digest(*lines)
+
+
+def add_generated(count: int) -> list[int]:
+    """Numbers of `count` generated graphs put behind the lines already there, the kinds in turn."""
+    first, each = len(_lines), -(-count // len(KINDS))
+    made = [list(generate(kind, each, seed=1_000, ops=GENERATED_OPS)) for kind in KINDS] if count else []
+    graphs = [graph for row in zip(*made, strict=True) for graph in row][:count]
+    _lines.extend(json.dumps(graph_to_json(graph)).encode() for graph in graphs)
+    return list(range(first, len(_lines)))
 
 
 def forget_corpora() -> None:

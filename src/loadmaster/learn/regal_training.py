@@ -48,6 +48,7 @@ class Settings(training.Settings):
     """How to train. Steps and examples are counts."""
 
     policy: str = "regal"
+    generated: int = 100  # generated graphs beside those of the corpus
     warm: int = 4_000  # examples with elites
     elite_simulations: int = 8_000
     fit_steps: int = 3_000
@@ -285,6 +286,7 @@ def train(settings: Settings) -> Path:
         raise InvalidSetting(
             f"'{settings.corpus}' has too few graphs to learn from", "", "give a corpus of many graphs"
         )
+    lines = [*lines, *examples.add_generated(settings.generated)]
     out = Path(settings.out)
     out.mkdir(parents=True, exist_ok=True)
     keys = example_keys(lines, settings)

@@ -29,7 +29,7 @@ def plot_timeline(path: str | Path, schedule: Schedule) -> None:
     _draw_rows(axes[0], schedule, scale)
     _draw_memory(axes[1], schedule, scale)
     axes[1].set_xlabel(f"time ({unit})", fontsize=8)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_memory(path: str | Path, schedule: Schedule) -> None:
@@ -38,7 +38,7 @@ def plot_memory(path: str | Path, schedule: Schedule) -> None:
     scale, unit = _scale(schedule.step_ns)
     _draw_memory(axes[0], schedule, scale)
     axes[0].set_xlabel(f"time ({unit})", fontsize=8)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_methods(path: str | Path, documents: Sequence[Mapping[str, Any]]) -> None:
@@ -59,7 +59,7 @@ def plot_methods(path: str | Path, documents: Sequence[Mapping[str, Any]]) -> No
     axes[0].set_xticks(range(len(models)), models)
     axes[0].set_ylabel("step over the lower bound", fontsize=8)
     axes[0].legend(frameon=False, fontsize=7, ncols=min(4, len(methods)))
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _ratio(document: Mapping[str, Any], method: str) -> float:
@@ -71,7 +71,8 @@ def _ratio(document: Mapping[str, Any], method: str) -> float:
     return float("nan")
 
 
-def _figure(path: str | Path, rows: int, size: tuple[float, float]) -> tuple[Any, Any]:
+def blank_figure(path: str | Path, size: tuple[float, float]) -> Any:
+    """An empty figure; refused where the file is of no kind that can be written."""
     if Path(path).suffix.lower() not in SUFFIXES:
         raise InvalidSetting(
             f"'{path}' is not a kind of figure that can be written", "", f"end its name in {', '.join(SUFFIXES)}"
@@ -80,7 +81,11 @@ def _figure(path: str | Path, rows: int, size: tuple[float, float]) -> tuple[Any
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra.of("matplotlib", "plot", "plotting") from None
-    figure = Figure(figsize=size, layout="constrained")
+    return Figure(figsize=size, layout="constrained")
+
+
+def _figure(path: str | Path, rows: int, size: tuple[float, float]) -> tuple[Any, Any]:
+    figure = blank_figure(path, size)
     ratios = [3, 1.4] if rows == 2 else [1]
     axes = figure.subplots(rows, 1, squeeze=False, sharex=rows == 2, gridspec_kw={"height_ratios": ratios})[:, 0]
     for axis in axes:
@@ -89,7 +94,7 @@ def _figure(path: str | Path, rows: int, size: tuple[float, float]) -> tuple[Any
     return figure, axes
 
 
-def _save(figure: Any, path: str | Path) -> None:
+def save_figure(figure: Any, path: str | Path) -> None:
     import matplotlib
 
     # Without dates and random names, the same plan gives the same file.

@@ -39,7 +39,7 @@ def sections(found: Explanation) -> tuple[Section, ...]:
 
 def in_words(found: Explanation) -> str:
     """Plain text, no wider than its longest table."""
-    return "\n\n".join(_section_text(section) for section in sections(found)) + "\n"
+    return "\n\n".join(section_text(section) for section in sections(found)) + "\n"
 
 
 def share_text(part: float, whole: float) -> str:
@@ -347,7 +347,7 @@ _OPTIONAL: tuple[tuple[Callable[[Explanation], Section], Callable[[Explanation],
 )
 
 
-def _section_text(section: Section) -> str:
+def section_text(section: Section) -> str:
     title = [section.title.upper()]
     return "\n".join([*title, *section.sentences, *(f"\n{grid_text(grid)}" for grid in section.grids)])
 

@@ -23,7 +23,7 @@ from loadmaster.learn.regal_training import Settings, train  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
 
 TINY = {"warm": 5, "elite_simulations": 60, "fit_steps": 6, "steps": 4, "graphs": 3, "samples": 3, "evaluations": 40}
-TINY |= {"valid_graphs": 2, "valid_evaluations": 40, "valid_every": 2, "workers": 2, "device": "cpu"}
+TINY |= {"generated": 2, "valid_graphs": 2, "valid_evaluations": 40, "valid_every": 2, "workers": 2, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
