@@ -73,6 +73,8 @@ class Room(NamedTuple):
     come_at: np.ndarray
     come_key: np.ndarray
     tally: np.ndarray  # [3]
+    tail: np.ndarray  # [ops] least time from the start of an op to the end of the step; empty: not known
+    ahead: np.ndarray  # [devices] time of the ops that a device has yet to start
 
 
 class Record(NamedTuple):
@@ -165,7 +167,8 @@ def _heaps(problem: Problem, channels: int) -> tuple[np.ndarray, int]:
 
 
 @njit(cache=True, nogil=True)
-def make_room(layout):
+def make_room(layout, bounded=False):
+    """`bounded`: the caller fills `tail` and `ahead`, so that a run which must pass most_ns is stopped early."""
     resources = layout.devices + layout.channels
     return Room(
         np.empty(len(layout.waits), np.int32),
@@ -184,6 +187,8 @@ def make_room(layout):
         np.empty(len(layout.waits) + len(layout.nbytes) * layout.devices, np.int32),
         np.empty(len(layout.waits) + len(layout.nbytes) * layout.devices, np.int64),
         np.zeros(3, np.int64),
+        np.zeros(len(layout.waits) if bounded else 0, np.int64),
+        np.zeros(layout.devices, np.int64),
     )
 
 
@@ -205,7 +210,7 @@ def make_record(ops, sends, points):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recording, record):
-    """Runs one step; returns its time, or -1 once it passes most_ns or a device passes most_bytes.
+    """Runs one step; returns its time, or -1 once it must pass most_ns or a device passes most_bytes.
 
     Without ranks, ops and sends go first come first served. Arrays are taken out of their tuples once: reading one from
     a tuple inside the loop would count its references each time, which costs more than the loop itself.
@@ -227,7 +232,8 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     memory, count, low, far = room.memory, room.count, room.low, room.far
     come_at, come_key = room.come_at, room.come_key  # what is to be queued: resource and key
     tally = room.tally  # [0] resources to look at this round, [1] ops that became ready, [2] things to be queued
-    ranked, ranked_sends = len(rank) > 0, len(send_rank) > 0
+    tail, ahead = room.tail, room.ahead
+    ranked, ranked_sends, bounded = len(rank) > 0, len(send_rank) > 0, len(room.tail) > 0
 
     def wake(op):
         """One thing less to wait for; an op that waits for nothing more will be queued."""
@@ -366,6 +372,10 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                 op = np.int64(op_of_tie[key])
                 busy[at] = op
                 end = now + op_ns[op * devices + at]
+                if bounded:
+                    if now + tail[op] > most_ns or now + ahead[at] > most_ns:
+                        return np.int64(-1)
+                    ahead[at] -= end - now
                 where = np.int64(at)
                 memory[at] += workspace[op]
                 for make in range(make_start[op], make_start[op + 1]):

@@ -9,12 +9,11 @@ import numpy as np
 from numba import njit
 
 from loadmaster._kernel import make_record, make_room, run
-from loadmaster.optimizers._lists import upward_placed
 
 TOP_RANK = 2**31 - 1
 FOREVER = np.iinfo(np.int64).max
 KINDS = 9
-PROGRAM, MIRROR, GROUPS = range(3)
+PROGRAM, MIRROR, GROUPS, TURNS = range(4)
 WINDOW, SCOPE, SLICE, NEIGHBOUR, BORDER, SWAP, SHIFT, BESIDE, CRITICAL = range(KINDS)
 
 
@@ -26,11 +25,13 @@ class Ground(NamedTuple):
     producer: np.ndarray
     after_start: np.ndarray
     after: np.ndarray
-    send_ns: np.ndarray  # [tensors, classes]
-    send_class: np.ndarray  # [devices, devices]
     group_start: np.ndarray
     group_ops: np.ndarray
     by_mirror: np.ndarray
+    mirror_at: np.ndarray  # [ops] place in by_mirror
+    within_start: np.ndarray  # [ops + 1]
+    within: np.ndarray  # positions of each op in group_ops
+    group_at: np.ndarray  # [len(group_ops)] group of each position
     colocate: np.ndarray
     mate_start: np.ndarray  # [colocation groups + 1]
     mates: np.ndarray
@@ -96,35 +97,93 @@ def _neighbour(read_start, reads, producer, make_start, makes, reader_start, rea
 
 
 @njit(cache=True, nogil=True)
-def walk(layout, ground, chain, weights, steps, heat, follow):
+def measure_tails(layout, place, top, tail):
+    """The longest path from the start of each op to the end of the step, sends included, for ops up to `top`; those
+    of later ops are taken as they are. No run can be shorter than when an op starts and its tail."""
+    devices, classes, op_ns, send_ns, send_class = (
+        layout.devices,
+        layout.send_classes,
+        layout.op_ns,
+        layout.send_ns,
+        layout.send_class,
+    )
+    make_start, makes, reader_start, readers = layout.make_start, layout.makes, layout.reader_start, layout.readers
+    next_start, nexts = layout.next_start, layout.nexts
+    for op in range(top, -1, -1):
+        here, longest = np.int64(place[op]), np.int64(0)
+        for make in range(make_start[op], make_start[op + 1]):
+            tensor = np.int64(makes[make])
+            for at in range(reader_start[tensor], reader_start[tensor + 1]):
+                reader = readers[at]
+                way = tail[reader]
+                if place[reader] != here:
+                    way += send_ns[tensor * classes + send_class[here * devices + place[reader]]]
+                longest = max(longest, way)
+        for at in range(next_start[op], next_start[op + 1]):
+            longest = max(longest, tail[nexts[at]])
+        tail[op] = op_ns[op * devices + here] + longest
+
+
+@njit(cache=True, nogil=True)
+def critical_ops(layout, ground, place, record, turns, found):
+    """How many ops a chain has that ends with the step and in which each op starts because the one before it ended:
+    on the same device, or as the last maker of what it reads. Writes them, and all ops in order of dispatch."""
+    ops, devices, classes = len(place), layout.devices, layout.send_classes
+    start, end, turn, producer = record.start_ns, record.end_ns, record.turn, ground.producer
+    before, last = np.empty(ops, np.int64), np.full(devices, -1, np.int64)
+    for op in range(ops):
+        turns[turn[op]] = op
+    for at in range(ops):
+        op = turns[at]
+        before[op] = last[place[op]]
+        last[place[op]] = op
+    op, count = np.int64(end.argmax()), 0
+    while op >= 0:
+        found[count] = op
+        count += 1
+        cause, latest = before[op], np.int64(-1)
+        if cause < 0 or end[cause] < start[op]:
+            cause = np.int64(-1)
+            for at in range(ground.read_start[op], ground.read_start[op + 1]):
+                tensor = ground.reads[at]
+                maker = producer[tensor]
+                if maker < 0:
+                    continue
+                there = end[maker]
+                if place[maker] != place[op]:
+                    link = layout.send_class[np.int64(place[maker]) * devices + place[op]]
+                    there += layout.send_ns[tensor * classes + link]
+                if there > latest:
+                    cause, latest = maker, there
+            for at in range(ground.after_start[op], ground.after_start[op + 1]):
+                if end[ground.after[at]] > latest:
+                    cause, latest = ground.after[at], end[ground.after[at]]
+        op = cause
+    return count
+
+
+@njit(cache=True, nogil=True)
+def walk(layout, ground, chain, weights, steps, heat, follow, aim):
     """Takes `steps` moves from where the chain stands, at a heat that is a share of the value.
 
-    `follow`: the chance that ranks are set anew to the critical path after a change of placement. Arrays are taken
-    out of
-    their tuples once, as in the simulator's loop.
+    `follow`: the chance that ranks are set anew to the critical path after a change of placement. `aim`: the chance
+    that a move is about an op that the step waited for when the walk began; looking those up counts as a move. Arrays
+    are taken out of their tuples once, as in the simulator's loop.
     """
     devices, op_ns = layout.devices, layout.op_ns
     make_start, makes, reader_start, readers = layout.make_start, layout.makes, layout.reader_start, layout.readers
-    read_start, reads, producer, after_start, after = (
-        ground.read_start,
-        ground.reads,
-        ground.producer,
-        ground.after_start,
-        ground.after,
-    )
-    send_ns, send_class, able, limits, by_time = (
-        ground.send_ns,
-        ground.send_class,
-        ground.able,
-        ground.limits,
-        ground.by_time,
-    )
+    read_start, reads, producer = ground.read_start, ground.reads, ground.producer
+    able, limits, by_time = ground.able, ground.limits, ground.by_time
     group_start, group_ops, by_mirror = ground.group_start, ground.group_ops, ground.by_mirror
     colocate, mate_start, mates = ground.colocate, ground.mate_start, ground.mates
     place, rank, score, state = chain.place, chain.rank, chain.score, chain.random
     ops, groups = len(place), len(group_start) - 1
-    room, record, no_sends = make_room(layout), make_record(0, 0, 0), np.empty(0, np.int64)
-    peak, times = np.zeros(devices, np.int64), np.empty(ops, np.int64)
+    room, record, no_sends = make_room(layout, True), make_record(0, 0, 0), np.empty(0, np.int64)
+    peak, load = np.zeros(devices, np.int64), np.zeros(devices, np.int64)
+    tail, old_tail = room.tail, np.empty(ops, np.int64)
+    measure_tails(layout, place, ops - 1, tail)
+    for op in range(ops):
+        load[place[op]] += op_ns[op * devices + place[op]]
     touched, old, old_rank, stamp = (
         np.empty(ops, np.int64),
         np.empty(ops, np.int32),
@@ -132,6 +191,16 @@ def walk(layout, ground, chain, weights, steps, heat, follow):
         np.full(ops, -1, np.int64),
     )
     total = weights.sum()
+    mirror_at, within_start, within, group_at = ground.mirror_at, ground.within_start, ground.within, ground.group_at
+    critical, turns, num_critical = np.empty(ops, np.int64), np.empty(ops, np.int64), 0
+    turn_of = turns
+    if aim > 0.0 and by_time:
+        steps -= 1
+        most_sends = len(layout.nbytes) * devices
+        whole = make_record(ops, most_sends, 2 * (ops + most_sends) + devices)
+        run(layout, place, rank, no_sends, room, FOREVER, FOREVER, peak, True, whole)
+        num_critical = critical_ops(layout, ground, place, whole, turns, critical)
+        turn_of = whole.turn
 
     for step in range(steps):
         pick, kind = _unit(state) * total, 0
@@ -143,24 +212,39 @@ def walk(layout, ground, chain, weights, steps, heat, follow):
         if groups == 0 and (kind == SCOPE or kind == SLICE):
             kind = WINDOW
         # Which ops: positions low … high-1 of the program, of the mirrored order or of the groups.
-        low = _below(state, ops)
-        high, listing, device, other_device = low, PROGRAM, _below(state, devices), np.int64(-1)
+        aimed = num_critical > 0 and _unit(state) < aim
+        low = critical[_below(state, num_critical)] if aimed else _below(state, ops)
+        seed = low
+        high, listing, device, other_device, only = low, PROGRAM, _below(state, devices), np.int64(-1), np.int64(-1)
         by, anew = np.int64(0), kind == CRITICAL
-        if kind == WINDOW or kind == SWAP:
-            high = min(ops, low + _length(state, max(1, ops // 2)))
-            listing = MIRROR if kind == SWAP or _below(state, 4) else PROGRAM
-            other_device = _below(state, devices) if kind == SWAP else other_device
-        elif kind == SCOPE or kind == SLICE or (kind == SHIFT and groups > 0 and _below(state, 3) == 0):
-            group, listing = _below(state, groups), GROUPS
+        in_groups = kind == SCOPE or kind == SLICE or (kind == SHIFT and groups > 0 and _below(state, 3) == 0)
+        if aimed and within_start[seed] == within_start[seed + 1]:
+            in_groups = False
+        if aimed and devices > 2 and _below(state, 2):
+            other = _neighbour(read_start, reads, producer, make_start, makes, reader_start, readers, seed, state)
+            device = np.int64(place[other]) if other >= 0 else device
+        if in_groups:
+            listing = GROUPS
+            at = within[within_start[seed] + _below(state, within_start[seed + 1] - within_start[seed])] if aimed else 0
+            group = group_at[at] if aimed else _below(state, groups)
             low, high = group_start[group], group_start[group + 1]
             if kind == SLICE:
                 length = _length(state, high - low)
-                low += _below(state, high - low)
+                low = max(low, at - _below(state, length)) if aimed else low + _below(state, high - low)
                 high = min(high, low + length)
-        elif kind == SHIFT:
-            high, listing = min(ops, low + _length(state, max(1, ops // 2))), _below(state, 2)
+        elif kind == WINDOW or kind == SWAP or kind == SCOPE or kind == SLICE or kind == SHIFT:
+            length = _length(state, max(1, ops // 2))
+            listing = _below(state, 2) if kind == SHIFT else MIRROR if kind == SWAP or _below(state, 4) else PROGRAM
+            other_device = _below(state, devices) if kind == SWAP else other_device
+            if aimed:
+                low = mirror_at[seed] if listing == MIRROR else seed
+                if kind == WINDOW and _below(state, 2):
+                    listing, only, low = TURNS, np.int64(place[seed]), turn_of[seed]
+                low = max(0, low - _below(state, length))
+            high = min(ops, low + length)
         elif kind == BORDER:
             listing = MIRROR
+            low = mirror_at[seed] if aimed else low
             # Where the mirrored order changes device, some ops move across.
             here, after_here = low, low + 1 if low + 1 < ops else 0
             for _ in range(ops):
@@ -182,11 +266,19 @@ def walk(layout, ground, chain, weights, steps, heat, follow):
             far = np.int64(np.exp(np.log(float(TOP_RANK // 2)) - _unit(state) * np.log(float(ops) * 2.0)))
             by = far if _below(state, 2) else -far
         chain.tried[kind] += 1
-        moved, ranked = 0, anew or (high > low and (kind == SHIFT or kind == BESIDE))
+        moved, top, ranked = 0, np.int64(-1), anew or (high > low and (kind == SHIFT or kind == BESIDE))
         if ranked:
             old_rank[:] = rank
         for at in range(low, high):
-            op = by_mirror[at] if listing == MIRROR else group_ops[at] if listing == GROUPS else np.int64(at)
+            op = np.int64(at)
+            if listing == MIRROR:
+                op = by_mirror[at]
+            elif listing == GROUPS:
+                op = group_ops[at]
+            elif listing == TURNS:
+                op = turns[at]
+            if only >= 0 and place[op] != only:
+                continue
             if ranked:
                 rank[op] = np.int32(min(np.int64(TOP_RANK), max(np.int64(0), np.int64(rank[op]) + by)))
                 continue
@@ -206,20 +298,25 @@ def walk(layout, ground, chain, weights, steps, heat, follow):
                 touched[moved] = mate
                 old[moved] = place[mate]
                 moved += 1
+                load[place[mate]] -= op_ns[mate * devices + place[mate]]
+                load[target] += op_ns[mate * devices + target]
                 place[mate] = target
+                top = max(top, mate)
         if moved == 0 and not ranked:
             continue
         if moved > 0 and follow > 0.0 and _unit(state) < follow:
             old_rank[:] = rank
             ranked = anew = True
+        if moved > 0 and by_time:
+            old_tail[: top + 1] = tail[: top + 1]
+            measure_tails(layout, place, top, tail)
+        elif anew and not by_time:
+            measure_tails(layout, place, ops - 1, tail)
         if anew:
+            longest = max(np.int64(1), tail.max())
+            scale = np.float64(TOP_RANK - 1) / np.float64(longest)
             for op in range(ops):
-                times[op] = op_ns[op * devices + place[op]]
-            level = upward_placed(read_start, reads, producer, after_start, after, times, send_ns, send_class, place)
-            top = max(np.int64(1), level.max())
-            scale = np.float64(TOP_RANK - 1) / np.float64(top)
-            for op in range(ops):
-                rank[op] = np.int32(np.float64(top - level[op]) * scale)
+                rank[op] = np.int32(np.float64(longest - tail[op]) * scale)
         over, value = score[0], score[1]
         slack = -np.log(_unit(state)) * heat
         most_ns, most_bytes = FOREVER, FOREVER
@@ -229,6 +326,7 @@ def walk(layout, ground, chain, weights, steps, heat, follow):
                 most_ns = bar
             else:
                 most_bytes = bar
+        room.ahead[:] = load
         time = run(layout, place, rank, no_sends, room, most_ns, most_bytes, peak, False, record)
         keep = time >= 0
         if keep:
@@ -250,6 +348,11 @@ def walk(layout, ground, chain, weights, steps, heat, follow):
                     chain.gained[kind] += 1
         if not keep:
             for index in range(moved - 1, -1, -1):
-                place[touched[index]] = old[index]
+                mate, target = touched[index], np.int64(old[index])
+                load[place[mate]] -= op_ns[mate * devices + place[mate]]
+                load[target] += op_ns[mate * devices + target]
+                place[mate] = target
+            if moved > 0 and by_time:
+                tail[: top + 1] = old_tail[: top + 1]
             if ranked:
                 rank[:] = old_rank

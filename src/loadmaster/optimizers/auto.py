@@ -25,7 +25,12 @@ PARTITIONS = tuple(f"{name}:order=critical" for name in ("metis", "scotch", "kah
 WHEN_TIGHT = ("m-etf", "m-heft", "m-sct")
 MOST_PARTITIONED = 12_000  # ops; the better partitioners take many seconds beyond
 STARTS = 3  # plans that search goes on from, at first
-SCOUTING = 0.1  # share of the time for epochs, where the budget is one of time
+TRIALS = 3  # coolings from the starts in turn, where the budget is one of time
+TRIAL = 0.15  # share of the time for each; the rest is one long cooling from the best plan
+MOVE_NS = 40  # what a move costs per op and read of the graph, about
+FEW_MOVES = 1  # moves per op under which several starts cost more than they bring
+MOVES_EACH = 50  # moves per op from which on it pays to heat a good plan up again as far as a fresh start
+FAR = 1.25  # times the best: a start that is worse than that is left out
 EPOCH = 192  # simulations of the first epoch; each later one has half as many again
 
 
@@ -47,19 +52,18 @@ class Auto:
         ranked = sorted(starts, key=lambda start: start[0])
         if search.problem.objective == "step-time" and search.problem.num_ops == 1:
             return ranked[0][1]
-        self._search(search, unlike([plan for _, plan in ranked], STARTS))
+        plans = unlike([plan for score, plan in ranked if not far(score, ranked[0][0])], STARTS)
+        if search.counts_simulations:
+            self._epochs(search, plans)
+        else:
+            self._cool(search, plans)
         return search.best if search.best is not None else ranked[0][1]
 
-    def _search(self, search: Search, plans: list[Plan]) -> None:
-        """Epochs that do not depend on the budget. Where the clock decides they only scout; then each start gets one
-        long
-        cooling, and the best plan a last one."""
-        epoch, turn, begun = EPOCH, 0, search.progress
+    def _epochs(self, search: Search, plans: list[Plan]) -> None:
+        """Coolings that do not depend on the budget: one from each start, then longer and longer ones from the best."""
+        epoch, turn = EPOCH, 0
         heats = (self.heat / 10, self.heat / 10, self.heat / 10, self.heat / 2)
         while not search.spent:
-            if not search.counts_simulations and search.progress > begun + (1 - begun) * SCOUTING:
-                self._cool(search, plans)
-                return
             plan = plans[turn] if turn < len(plans) else search.best
             assert plan is not None
             self._epoch(search, plan, epoch, heats[turn % len(heats)])
@@ -68,19 +72,43 @@ class Auto:
                 epoch = int(epoch * 1.5)
 
     def _cool(self, search: Search, plans: list[Plan]) -> None:
-        for index, plan in enumerate(plans):
-            part = search.part(1 / (len(plans) + 1.5 - index))
-            improve(part, plan, self.heat, self.cold, follow=self.follow)
+        """Where the clock decides: coolings from the starts, then a long one from the best plan. With few moves for
+        each op, one cooling from the best start, the fewer the colder: there is no time to come back from far away."""
+        moves = moves_each(search)
+        if moves < FEW_MOVES:
+            self._part(search, plans[0], 1.0, self.heat * max(moves, 0.1))
+            return
+        for trial in range(TRIALS):
+            self._part(search, plans[trial % len(plans)], TRIAL / (1 - TRIAL * trial), self.heat)
+        assert search.best is not None
+        self._part(search, search.best, 1.0, self.heat * float(np.clip(moves / MOVES_EACH, 0.25, 1.0)))
+
+    def _part(self, search: Search, plan: Plan, share: float, heat: float) -> None:
+        if search.spent:
+            return
+        part = search.part(share)
+        try:
+            improve(part, plan, heat, self.cold, follow=self.follow)
+        finally:  # an interrupt keeps what the part has found
             if part.best is not None:
                 search.offer(part.best, part.best_score)
-        assert search.best is not None
-        improve(search, search.best, self.heat / 4, self.cold, follow=self.follow)
 
     def _epoch(self, search: Search, plan: Plan, simulations: int, heat: float) -> None:
         problem = search.problem
         rank = spread_ranks(problem, plan)
         walkers = Walkers(problem, plan.device, rank, 2, search)
         walkers.epoch(simulations, heat, self.cold, self.follow, lambda device, rank: Plan.of(problem, device, rank))
+
+
+def moves_each(search: Search) -> float:
+    """How many moves per op the time that is left will allow, about."""
+    ops, reads = search.problem.num_ops, len(search.problem.graph.reads)
+    return search.seconds_left * 1e9 / MOVE_NS / (ops + reads) / ops
+
+
+def far(score: Score, best: Score) -> bool:
+    """Whether a start is too bad to go on from: search gets that far from the best one sooner."""
+    return score.over_bytes > best.over_bytes or score.value > best.value * FAR
 
 
 def unlike(plans: list[Plan], count: int) -> list[Plan]:

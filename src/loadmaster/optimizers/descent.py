@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints, inverse
+from loadmaster.columns import Ints, ints, inverse, rows_of
 from loadmaster.optimizers import _moves
 from loadmaster.optimizers.grouping import grouping
 from loadmaster.optimizers.list_schedulers import Heft
@@ -20,6 +20,8 @@ from loadmaster.simulate import Lift, coarse, layout, simulate, spread
 # How often each kind of move is tried: window, scope, slice, neighbour, border, swap, shift, beside, critical.
 STEP_TIME = (4.0, 3.0, 3.0, 2.0, 4.0, 1.0, 4.0, 2.0, 0.5)
 PEAK_MEMORY = (4.0, 2.0, 2.0, 2.0, 4.0, 1.0, 6.0, 4.0, 0.0)
+AIM = 0.5  # share of moves about ops that the step waits for
+FEWEST = 16  # moves for which it pays to look those up first
 ROUND = 64  # moves of each chain between two looks at the budget, where answers must not depend on the clock
 
 
@@ -142,10 +144,11 @@ class Walkers:
 
     def _round(self, steps: int, heat: float, follow: float) -> None:
         walking = self.chains[: max(1, self.search.room)]
+        aim = AIM if self.search.counts_simulations or steps >= FEWEST else 0.0
 
         def part(low: int, high: int) -> None:
             for chain in walking[low:high]:
-                _moves.walk(self.layout, self.ground, chain, self.weights, steps, heat, follow)
+                _moves.walk(self.layout, self.ground, chain, self.weights, steps, heat, follow, aim)
 
         spread(part, len(walking), len(walking))
 
@@ -176,13 +179,12 @@ def ground_of(problem: Problem) -> _moves.Ground:
         graph.producer,
         graph.after_start,
         graph.after,
-        problem.send_ns.reshape(len(problem.send_ns), -1)
-        if problem.send_ns.size
-        else ints(np.zeros((graph.num_tensors, 1))),
-        problem.send_class,
         groups.start,
         groups.ops,
         groups.by_mirror,
+        ints(np.argsort(groups.by_mirror)),
+        *inverse(ints(np.arange(len(groups.ops) + 1)), groups.ops, problem.num_ops),
+        rows_of(groups.start),
         graph.colocate,
         mate_start,
         ints(members[mates]),
