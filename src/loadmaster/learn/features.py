@@ -12,7 +12,7 @@ from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.kinds import ELEMENTWISE, HEAVY, OPAQUE, REDUCTION, work_of
 from loadmaster.optimizers.grouping import mirrored_position, turning_point
 from loadmaster.optimizers.list_schedulers import downward_rank, upward_rank
-from loadmaster.optimizers.memory import memory_order
+from loadmaster.optimizers.memory import PLAIN, memory_order
 from loadmaster.optimizers.simple import allowed
 from loadmaster.problem import CANNOT, Problem
 
@@ -166,7 +166,7 @@ def _narrow(column: NDArray[np.floating]) -> Floats:
 
 def _orders(problem: Problem) -> Floats:
     by_critical = np.lexsort((np.arange(problem.num_ops), -upward_rank(problem)))
-    orders = (np.arange(problem.num_ops), memory_order(problem), by_critical, memory_order(problem, "dfs"))
+    orders = (np.arange(problem.num_ops), memory_order(problem, among=PLAIN), by_critical, memory_order(problem, "dfs"))
     return _narrow(np.stack([(_place(order) + 0.5) / problem.num_ops for order in orders], axis=1))
 
 

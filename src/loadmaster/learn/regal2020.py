@@ -97,6 +97,7 @@ class Regal:
     proposals: int = 32  # plans read off the chances and tried first
     hedge: int = 100  # evaluations of a first generation under each of the other ways to draw; 0: none are tried
     patience: int = 800  # evaluations without a gain before genes are drawn around the best plan
+    plans_only: bool = False  # end with the plans read off the chances
     direct: bool = False  # draw plans from the policy only, without BRKGA
     finish: Optimizer | None = None  # takes the second half of the evaluations, from the best plan
 
@@ -153,9 +154,11 @@ def replace_blocks(action: Action, by: str, blocks: int) -> Action:
 def run_action(search: Search, features: Features, action: Action, settings: Regal, evaluations: int) -> Plan:
     """Tries the plans read off the action and the other ways to draw, then BRKGA with the prior of the best of them."""
     part = search.part(simulations=evaluations)
-    most = min(settings.proposals, part.room // 4)
+    most = min(settings.proposals, part.room if settings.plans_only else part.room // 4)
     first = propose(part, features, action, most) if most else None
-    if settings.direct:
+    if settings.plans_only and first is not None:
+        pass
+    elif settings.direct:
         _draw_only(part, features, action, settings)
     else:
         if settings.hedge and part.room > 8 * settings.hedge:

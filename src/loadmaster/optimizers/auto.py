@@ -23,6 +23,8 @@ from loadmaster.specs import make_optimizer
 ONE_SHOT = ("one-device", "expert", "heft", "etf", "cpop", "sct", "heft:contention=no")
 PARTITIONS = tuple(f"{name}:order=critical" for name in ("metis", "scotch", "kahip", "mtkahypar"))
 WHEN_TIGHT = ("m-etf", "m-heft", "m-sct")
+LEARNED = {"peak-memory": ("regal:plans_only=yes",), "step-time": ()}  # what a policy proposes joins the starts
+LEARNED_SECONDS = 8.0  # budgets from which on loading a policy's network pays
 MOST_PARTITIONED = 12_000  # ops; the better partitioners take many seconds beyond
 STARTS = 3  # plans that search goes on from, at first
 TRIALS = 3  # coolings from the starts in turn, where the budget is one of time
@@ -139,7 +141,8 @@ def _placements(search: Search) -> Iterator[Plan]:
     tight = problem.memory_bytes.sum() < 4 * problem.graph.nbytes.sum()
     partitions = PARTITIONS if problem.num_ops <= MOST_PARTITIONED else PARTITIONS[:1]
     several = ("pipeline:order=critical", *partitions) if problem.num_devices > 1 else ()
-    for name in (*ONE_SHOT, *(WHEN_TIGHT if tight else ()), *several):
+    learned = LEARNED[problem.objective] if several and search.seconds_left >= LEARNED_SECONDS else ()
+    for name in (*ONE_SHOT, *(WHEN_TIGHT if tight else ()), *several, *learned):
         try:
             yield make_optimizer(name).optimize(search)
         except MissingExtra:

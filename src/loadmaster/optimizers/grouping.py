@@ -15,7 +15,6 @@ from loadmaster.errors import UnknownName
 from loadmaster.optimizers import _joining
 from loadmaster.problem import Problem
 
-
 HEAVY_GROUPS = (24, 96, 384)  # how many groups that share heavy tensors to move as one, for peak memory
 
 
@@ -127,9 +126,10 @@ GROUPERS: tuple[Grouper, ...] = get_args(Grouper)
 def coarsen(problem: Problem, most: int = 256, by: Grouper = "edges") -> Ints:
     """[ops] a group for each op, numbered along the program; at most `most`, except that "op" joins only colocated ops.
 
-    edges: the heaviest tensors first join maker and readers, in groups of bounded time; readers: an op whose only reader
-    is Y joins Y (Mirhoseini 2017); scope: the deepest module paths that are few enough; window: windows of the mirrored
-    order of equal time, a backward op with its forward op. What is still too many is joined along the mirrored order.
+    edges: the heaviest tensors first join maker and readers, in groups of bounded time; readers: an op whose only
+    reader is Y joins Y (Mirhoseini 2017); scope: the deepest module paths that are few enough; window: windows of the
+    mirrored order of equal time, a backward op with its forward op. What is still too many is joined along the mirrored
+    order.
     """
     if by not in GROUPERS:
         raise UnknownName.among("grouping", by, list(GROUPERS))

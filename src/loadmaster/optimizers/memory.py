@@ -7,21 +7,23 @@ from typing import Literal
 
 import numpy as np
 
+from loadmaster.bounds import cut_order
 from loadmaster.columns import Ints, ints, inverse, rows_of
 from loadmaster.optimizers import _orders
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Search
 
-Rule = Literal["given", "dfs", "bfs", "lpmf", "rpo", "best"]
-RULES: tuple[Rule, ...] = ("given", "dfs", "bfs", "lpmf", "rpo")
+Rule = Literal["given", "dfs", "bfs", "lpmf", "rpo", "cut", "best"]
+PLAIN: tuple[Rule, ...] = ("given", "dfs", "bfs", "lpmf", "rpo")
+RULES: tuple[Rule, ...] = (*PLAIN, "cut")
 MOST_READY = 512  # how many ready ops the greedy rule compares
 
 
 @dataclass(frozen=True)
 class MemoryOrder:
     """Everything on one device, in an order that a simple rule gives: given, depth first, breadth first, least peak
-    memory first, reverse post-order, or the best of them."""
+    memory first, reverse post-order, the one that the bound's search for the largest cut meets, or the best of them."""
 
     rule: Rule = "best"
 
@@ -87,13 +89,13 @@ def anneal_order(search: Search, heat: float, cold: float, window: int) -> list[
     return [ints(start), ints(best)]
 
 
-def memory_order(problem: Problem, rule: Rule = "best") -> Ints:
-    """[ops] ops in the order of the rule."""
+def memory_order(problem: Problem, rule: Rule = "best", among: tuple[Rule, ...] = RULES) -> Ints:
+    """[ops] ops in the order of the rule; "best": of those it is to be among."""
     flow = flow_of(problem)
     if rule != "best":
         return _by_rule(problem, flow, rule)
     room = np.empty(problem.num_ops, np.int64)
-    orders = [_by_rule(problem, flow, each) for each in RULES]
+    orders = [_by_rule(problem, flow, each) for each in among]
     return min(orders, key=lambda order: int(_orders.profile(flow, order, room)))
 
 
@@ -106,6 +108,8 @@ def _by_rule(problem: Problem, flow: _orders.Flow, rule: Rule) -> Ints:
         return ints(_orders.greedy(flow, MOST_READY))
     if rule == "rpo":
         return ints(_orders.post_order(flow))
+    if rule == "cut":
+        return cut_order(problem)
     return ints(np.arange(problem.num_ops))
 
 
