@@ -60,8 +60,10 @@ def _corpus_path(given: Path | None) -> Path:
 
 
 def corpus_rows(source: Source, cluster: str, objective: Objective) -> Iterator[Row]:
-    """Graphs of a .jsonl file, of one mode unless all are asked for; a line that says no mode counts as any."""
+    """Graphs of a .jsonl file, of one mode unless all are asked for; a line that says no mode counts as any. Where
+    memory is what is measured, devices have room for each."""
     place, number = Cluster.preset(cluster), 0
+    place = roomy(place) if objective == "peak-memory" else place
     for graph, origin in load_records(_corpus_path(source.corpus)):
         if source.mode != "all" and origin.get("mode", source.mode) != source.mode:
             continue

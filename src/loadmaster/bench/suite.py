@@ -92,7 +92,7 @@ _REGAL = (
     "regal",
     "auto",
 )
-_GO = ("one-device", "expert-best-order", "metis", "heft", "etf", "hdp", "anneal", "go", "auto")
+_GO = ("one-device", "expert-best-order", "metis", "heft", "etf", "hdp", "anneal", "go", "go-one", "auto")
 _FUSION = ("greedy-fusion:inner=expert", "random-fusion:inner=expert", "anneal-fusion:inner=expert")
 _ORDERS = ("inductor-lpmf", "inductor-bfs", "inductor-dfs", "inductor", "memory-order", "anneal-order", "auto")
 _ONCE = Allowance(simulations=100)  # for one-shot baselines

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -30,6 +32,33 @@ def join_edges(heads: Ints, tails: Ints, forced: int, time: NDArray[np.float64],
             groups -= _join(parent, load, heads[at], tails[at], bound)
         bound *= 2
     return np.array([_root(parent, op) for op in range(count)])
+
+
+@njit(cache=True, nogil=True)
+def join_neighbours(time: NDArray[np.float64], most: int) -> Ints:
+    """[rows] runs of neighbouring rows, at most so many: the two runs that take the least together are joined first."""
+    count = len(time)
+    load, after = time.copy(), np.arange(1, count + 1)
+    before = np.arange(-1, count - 1)
+    heap = [(load[row] + load[row + 1], row, load[row], load[row + 1]) for row in range(count - 1)]
+    heapq.heapify(heap)
+    runs = count
+    gone = np.zeros(count, np.bool_)
+    while runs > most:
+        _, row, mine, theirs = heapq.heappop(heap)
+        nearest = after[row] if not gone[row] else count
+        if gone[row] or nearest >= count or load[row] != mine or load[nearest] != theirs:
+            continue  # one of the two has grown since
+        load[row] += load[nearest]
+        gone[nearest] = True
+        after[row] = after[nearest]
+        if after[row] < count:
+            before[after[row]] = row
+            heapq.heappush(heap, (load[row] + load[after[row]], row, load[row], load[after[row]]))
+        if before[row] >= 0:
+            heapq.heappush(heap, (load[before[row]] + load[row], before[row], load[before[row]], load[row]))
+        runs -= 1
+    return np.cumsum(~gone) - 1
 
 
 @njit(cache=True, nogil=True)

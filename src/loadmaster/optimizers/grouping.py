@@ -216,17 +216,17 @@ def _with_colocation(problem: Problem, label: Ints) -> Ints:
 
 
 def _few(problem: Problem, label: Ints, most: int) -> Ints:
-    """At most so many groups: those beyond are joined with their neighbours in the mirrored order, by equal time."""
+    """At most so many groups: neighbours in the mirrored order are joined, those of the least time first."""
     _, label = np.unique(label, return_inverse=True)
     count = int(label.max()) + 1
     if count <= most:
         return ints(label)
-    size = np.bincount(label)
-    place = np.bincount(label, mirrored_position(problem)) / size
+    place = np.bincount(label, mirrored_position(problem)) / np.bincount(label)
     order = np.lexsort((np.arange(count), place))
-    window = np.empty(count, np.int64)
-    window[order] = _windows(np.bincount(label, problem.best_ns)[order].astype(np.float64), most)
-    return ints(window[label])
+    time = np.bincount(label, problem.best_ns)[order].astype(np.float64)
+    run = np.empty(count, np.int64)
+    run[order] = _joining.join_neighbours(time, most)
+    return ints(run[label])
 
 
 def _in_program_order(label: Ints) -> Ints:

@@ -11,6 +11,7 @@ from loadmaster.errors import UnknownName
 from loadmaster.graph import GraphBuilder
 from loadmaster.optimizers.grouping import GROUPERS, Grouper, coarsen
 from loadmaster.problem import Problem
+from loadmaster.zoo.synthetic import generate
 from tests.strategies import problems
 
 
@@ -51,3 +52,16 @@ def test_edges_cut_small_tensors() -> None:
 def test_an_unknown_grouping_is_told(by: Grouper) -> None:
     with pytest.raises(UnknownName, match="grouping"):
         coarsen(_two_chains(), 2, by)
+
+
+def test_too_many_groups_are_joined_no_further_than_asked(problem_of_many: Problem) -> None:
+    for most in (5, 17, 40):
+        label = coarsen(problem_of_many, most, "readers")
+        assert label.max() + 1 == most
+        time = np.bincount(label, problem_of_many.best_ns)
+        assert time.max() < 0.6 * time.sum()
+
+
+@pytest.fixture(scope="module")
+def problem_of_many() -> Problem:
+    return price(next(iter(generate("layered", 1, 3, (400, 400)))), "2xp100-pcie")

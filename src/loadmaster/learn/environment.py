@@ -1,0 +1,147 @@
+"""What a policy acts in: placements of groups go in, measured times come out; the simulator is one such environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.columns import Bools, Ints
+from loadmaster.errors import InvalidSetting
+from loadmaster.learn.decoding import critical_ranks, device_of_groups
+from loadmaster.problem import Problem
+from loadmaster.search import Score, Search
+from loadmaster.simulate import first_come, simulate_many
+
+Order = Literal["critical", "fifo", "program"]
+PENALTY = 10.0  # as the root of a step 100 times as long as one device takes
+AT_ONCE = 1 << 22  # entries of placements and ranks made at a time: what is asked for at once does not set the memory
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What came back for each placement."""
+
+    step_ns: NDArray[np.float64]  # [n] as the policy sees it, noise included; bytes where peak memory is the objective
+    over_bytes: Ints  # [n] beyond the memory of the devices
+    failed: Bools  # [n] nothing was measured: the run failed, or the budget had ended
+
+    @property
+    def valid(self) -> Bools:
+        """[n] ran and fitted."""
+        fits: Bools = ~self.failed & (self.over_bytes == 0)
+        return fits
+
+
+class Environment(Protocol):
+    """Anything that can say how long a step takes under a placement: the simulator, or real devices."""
+
+    @property
+    def problem(self) -> Problem: ...
+
+    @property
+    def label(self) -> Ints: ...  # [ops] group of each op
+
+    @property
+    def num_groups(self) -> int: ...
+
+    @property
+    def num_devices(self) -> int: ...
+
+    @property
+    def unit_ns(self) -> float: ...  # what rewards are measured in
+
+    @property
+    def room(self) -> int: ...  # how many placements may still be measured
+
+    def measure(self, group_device: NDArray[np.integer]) -> Measured: ...
+
+
+@dataclass(eq=False)
+class Simulated:
+    """The simulator as an environment. Every placement counts as one simulation of the search, failed ones too, and the
+    best plan stays with the search.
+
+    Noise and failures are drawn for the policy alone: a plan that ran is kept by its true value, one that failed is not
+    kept.
+    """
+
+    search: Search
+    label: Ints  # [ops]
+    order: Order = "critical"  # in which order a device takes its ops under a placement
+    noise: float = 0.0  # deviation of the logarithm of the measured time
+    failures: float = 0.0  # chance that a measurement fails
+    rng: np.random.Generator = field(init=False)  # of noise and failures alone
+
+    def __post_init__(self) -> None:
+        if self.noise < 0 or not 0 <= self.failures < 1:
+            what = f"noise {self.noise} and failures {self.failures}"
+            raise InvalidSetting(what, "environment", "give noise of 0 or more and failures of 0 to under 1")
+        self.rng = np.random.default_rng([self.search.seed, 1])
+
+    @property
+    def problem(self) -> Problem:
+        return self.search.problem
+
+    @cached_property
+    def num_groups(self) -> int:
+        return int(self.label.max(initial=-1)) + 1
+
+    @property
+    def num_devices(self) -> int:
+        return self.problem.num_devices
+
+    @property
+    def room(self) -> int:
+        return 0 if self.search.spent else self.search.room
+
+    @cached_property
+    def unit_ns(self) -> float:
+        """A step with every op on its best device, one after the other; all bytes, where memory is the objective."""
+        by_time = self.problem.objective == "step-time"
+        return float(max(1, (self.problem.best_ns if by_time else self.problem.graph.nbytes).sum()))
+
+    def measure(self, group_device: NDArray[np.integer]) -> Measured:
+        """Of placements [n, groups]. Those beyond the budget come back as failed."""
+        count = min(len(group_device), self.room)
+        step, over = np.full(len(group_device), np.nan), np.zeros(len(group_device), np.int64)
+        failed = np.ones(len(group_device), bool)
+        failed[:count] = self.rng.random(count) < self.failures
+        run = np.flatnonzero(~failed)
+        self.search.count(count - len(run))
+        at_once = max(1, AT_ONCE // max(1, self.problem.num_ops))
+        for first in range(0, len(run), at_once):
+            part = run[first : first + at_once]
+            over[part], step[part] = self._score(group_device[part])
+        noisy = step * np.exp(self.noise * self.rng.standard_normal(len(step)))
+        return Measured(noisy, over, failed)
+
+    def _score(self, group_device: NDArray[np.integer]) -> tuple[Ints, Ints]:
+        device = device_of_groups(self.problem, self.label, group_device)
+        if self.order == "fifo":
+            return self._score_first_come(device)
+        ranks = critical_ranks(self.problem, device) if self.order == "critical" else None
+        return self.search.score_many(device, ranks)
+
+    def _score_first_come(self, device: Ints) -> tuple[Ints, Ints]:
+        """Ready queues in order of arrival have no ranks before they ran; the best plan gets those it ran by."""
+        scores = simulate_many(self.problem, device, np.empty((1, 0), np.int64))
+        value, over = scores.objective(self.problem), scores.over_bytes
+        self.search.count(len(device))
+        best = int(np.lexsort((value, over))[0])
+        score = Score(int(over[best]), int(value[best]))
+        if score < self.search.best_score:
+            self.search.offer(first_come(self.problem, device[best]), score)
+        return over, value
+
+
+def reward(measured: Measured, unit_ns: float, root: bool = True, penalty: float = PENALTY) -> NDArray[np.float64]:
+    """[n] minus the root of the step time in units, or minus the time itself; what failed or did not fit costs the
+    penalty (its square, without the root), and nothing costs more."""
+    most = penalty if root else penalty**2
+    cost = np.where(measured.valid, measured.step_ns / unit_ns, np.inf)
+    gained: NDArray[np.float64] = -np.minimum(np.sqrt(cost) if root else cost, most)
+    return gained

@@ -1,0 +1,89 @@
+"""GO 2020: one network decides fusion, placement and schedule of all ops at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from loadmaster.errors import InvalidSetting, MissingExtra
+from loadmaster.optimizers.expert import Expert
+from loadmaster.optimizers.simple import OneDevice
+from loadmaster.plan import Plan
+from loadmaster.search import Optimizer, Search
+
+if TYPE_CHECKING:
+    from loadmaster.learn.go_network import Shape
+
+TASKS = ("fusion", "placement", "schedule")
+
+
+@dataclass(frozen=True)
+class Go:
+    """GO (Zhou et al. 2020, arXiv 2010.12438): graph network and recurrent attention; all decisions in one pass, then
+    refined in a few more.
+
+    Zero-shot by default: `samples` plans are simulated and the best kept; no search. First those of the placements by
+    simple rules (hints) that the network finds most promising; then, in later passes, changes of the best plan so far,
+    by a network that sees that plan's timeline. `finetune=N` goes on from there with N steps of PPO; `scratch=yes`
+    (go-one) learns on the problem alone, from random weights and all hints and the plan of `inner`, until the budget is
+    spent.
+
+    Differs from the paper: decides for groups of ops and, besides devices, for unlike ones with their memory and links;
+    starts from placements by rules, not from nothing; a pass sees the timeline of the decisions before it, and changes
+    groups that hang together, not each by itself; priorities move ops from their place in the critical-path order;
+    besides PPO, a pull towards the best plan found so far (self-imitation). Sizes of the network are ours. The shipped
+    weights were first fitted to what hints and single changes are worth.
+    """
+
+    checkpoint: str = ""  # a .safetensors file, or the name of shipped weights; empty: "go"
+    samples: int = 8
+    groups: int = 1024  # at most so many are decided for; 0: every op by itself
+    tasks: str = "placement,schedule"  # or with fusion; without placement: on the devices of `inner`
+    chosen: int = 0  # of the samples, so many are hints as they are, where there are several passes; 0: as validated
+    passes: int = (
+        0  # the first has hints simulated, each of the others changes of the best plan so far; 0: as validated
+    )
+    finetune: int = 0  # steps of PPO on the problem
+    scratch: bool = False
+    rollouts: int = 16  # plans simulated in each step of PPO
+    rate: float = 1e-3
+    imitate: float = 0.1  # weight of the pull towards the best plan
+    uniform: float = 0.05  # chance of a decision that asks nobody, while learning
+    attention: bool = True  # these three are for a network from scratch; weights know their own
+    modulation: bool = True
+    pooling: str = "max"
+    inner: Optimizer = field(default_factory=Expert)
+
+    def __post_init__(self) -> None:
+        unknown = [task for task in self.wanted if task not in TASKS]
+        if unknown or not self.wanted:
+            raise InvalidSetting(f"tasks '{self.tasks}'", "go", f"give some of {', '.join(TASKS)}")
+        if self.samples < 1 or self.passes < 0 or self.chosen < 0 or self.rollouts < 2:
+            raise InvalidSetting("fewer than 1 sample, 0 passes or 2 rollouts", "go", "give more")
+        if self.pooling not in ("max", "sum"):
+            raise InvalidSetting(f"pooling '{self.pooling}'", "go", "give max or sum")
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        return tuple(task.strip() for task in self.tasks.strip("[]").split(",") if task.strip())
+
+    @property
+    def shape(self) -> Shape:
+        """Of a network from scratch."""
+        from loadmaster.learn.go_network import Shape
+
+        return Shape(tasks=self.wanted, attention=self.attention, modulation=self.modulation, pooling=self.pooling)
+
+    def optimize(self, search: Search) -> Plan:
+        if search.problem.num_devices == 1 and "placement" in self.wanted and len(self.wanted) == 1:
+            return OneDevice().optimize(search)
+        try:
+            from loadmaster.learn.go_agent import Agent
+        except ImportError as error:
+            raise MissingExtra.of(str(error.name or "torch"), "torch", "a learned policy") from error
+        agent = Agent(self, search)
+        if self.scratch or self.finetune:
+            agent.learn(None if self.scratch else self.finetune)
+        else:
+            agent.propose()
+        return search.best if search.best is not None else agent.first_plan()

@@ -1,0 +1,234 @@
+"""The network of GO at work on one problem: proposing plans, and learning on the problem itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import safe_open
+from torch.nn import functional
+
+from loadmaster.columns import Ints, ints
+from loadmaster.errors import UnreadableFile
+from loadmaster.learn.go_input import go_input, group_majority
+from loadmaster.learn.go_losses import entropy_of, imitation_loss, policy_loss
+from loadmaster.learn.go_network import Decisions, GoNetwork, GoOutputs, go_batch, shape_of
+from loadmaster.learn.go_policy import (
+    Decided,
+    Drawing,
+    Draws,
+    advantages,
+    draw_changes,
+    middle_levels,
+    plan_of,
+    rewards,
+    score_decided,
+    stand_of,
+)
+from loadmaster.learn.go_zero import Outcome, outcome_of, seen_decisions, tries, zero_shot
+from loadmaster.optimizers.simple import legal
+from loadmaster.plan import Plan
+from loadmaster.search import WORST, Score, Search
+from loadmaster.simulate import simulate
+
+if TYPE_CHECKING:
+    from loadmaster.learn.go2020 import Go
+
+
+class Agent:
+    """The network at work on one problem."""
+
+    def __init__(self, settings: Go, search: Search) -> None:
+        self.settings, self.search, self.problem = settings, search, search.problem
+        torch.manual_seed(search.seed)
+        self.known = Known() if settings.scratch else known_of(settings.checkpoint or "go")
+        self.network = GoNetwork(settings.shape) if settings.scratch else load_go(settings.checkpoint or "go")
+        self.one = go_input(self.problem, settings.groups, kernels="fusion" in settings.wanted)
+        self.batch = go_batch([self.one])
+        self.all_bytes = float(max(1, self.problem.graph.nbytes.sum()))
+        self.how = Drawing(settings.rollouts, whole=0.1, uniform=settings.uniform, tasks=settings.wanted)
+        # Without placement among the tasks, another optimizer's stands.
+        self.fixed = None if "placement" in settings.wanted else self._inner()
+        self.keeps_order = "schedule" not in settings.wanted
+        self.pool: list[Outcome] = []
+        self.unit = 1.0
+
+    def _inner(self) -> Plan:
+        return self.settings.inner.optimize(self.search.part(simulations=1))
+
+    def propose(self) -> None:
+        """The plans that the network proposes, simulated."""
+        most = min(self.settings.samples, self.search.room)
+        if not most:
+            return
+        if self.fixed is not None:
+            self._start()
+            self._likeliest()
+            return
+        known = self.known
+        chosen, passes = self.settings.chosen or known.chosen, self.settings.passes or known.passes
+        counts, levels = tries(most, chosen, passes), "schedule" in self.settings.wanted
+        zero_shot(self.network, [self.one], self.batch, counts, lambda wanted: [self._look(wanted[0])], levels)
+
+    def _likeliest(self) -> None:
+        """On a placement that stands: the likeliest levels and fusion."""
+        if self.pool and not self.search.spent:
+            with torch.no_grad():
+                outputs = self.network(self.batch, seen_decisions(self.batch, [self.pool[0]]))
+            self.score([stand_of(outputs, self.batch, 0, self.one).decided])
+
+    def _look(self, many: list[Decided]) -> list[Outcome]:
+        """Simulates decisions one by one, with what their timelines show."""
+        found = []
+        for decided in many[: self.search.room]:
+            plan = plan_of(self.problem, self.one.label, decided, self.fixed, self.keeps_order)
+            line = simulate(self.problem, plan)
+            self.search.count(1)
+            found.append(outcome_of(self.problem, self.one.label, decided, plan, line))
+            self.search.offer(plan, found[-1].score)
+        self._keep(found)
+        return found
+
+    # ---------------------------------------------------------------- learning on the problem
+
+    def learn(self, steps: int | None) -> None:
+        """PPO on this problem until the budget, or the number of steps, is spent."""
+        self._start()
+        adam = torch.optim.Adam(self.network.parameters(), lr=self.settings.rate)
+        step = 0
+        while self.pool and not self.search.spent and (steps is None or step < steps):
+            base = self._base()
+            if self.search.spent:
+                break
+            last = seen_decisions(self.batch, [base])
+            outputs = self.network(self.batch, last)
+            stand = stand_of(outputs, self.batch, 0, self.one, base.decided)
+            draws = draw_changes(self.one, stand, self.how, self.search.rng)
+            over, value = self.score(draws.decided())
+            done = value < WORST.value
+            standing = float(
+                rewards(ints([base.score.over_bytes]), ints([base.score.value]), self.unit, self.all_bytes)[0]
+            )
+            reward = np.where(done, rewards(over, value, self.unit, self.all_bytes), standing)
+            self._descend(adam, outputs, last, draws, advantages(reward, draws.whole, standing))
+            step += 1
+            self.search.note = f"go: step {step}"
+
+    def _descend(
+        self, adam: torch.optim.Adam, outputs: GoOutputs, last: Decisions, draws: Draws, gain: NDArray[np.float64]
+    ) -> None:
+        """Two steps of PPO on the same draws, with the pull towards the best plan."""
+        best = self.pool[0].decided
+        device, level = torch.from_numpy(best.device.copy())[None], torch.from_numpy(best.level.copy())[None]
+        fusion = torch.from_numpy(best.fusion.copy())
+        entropy = 0.01 * (1 - self.search.progress)
+        for turn in range(2):
+            said = outputs if turn == 0 else self.network(self.batch, last)
+            loss = policy_loss(said, self.batch, [draws], [gain]) - entropy * entropy_of(said, self.batch)
+            loss = loss + self.settings.imitate * imitation_loss(said, self.batch, last, device, level)
+            if len(fusion):
+                loss = loss + 0.3 * self.settings.imitate * functional.cross_entropy(said.fusion, fusion)
+            adam.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+            adam.step()
+
+    def _start(self) -> None:
+        """What draws begin with: proposals of a trained network; else all hints, as far as groups can say them, and the
+        inner optimizer's plan."""
+        if self.fixed is None and not self.settings.scratch:
+            self.propose()
+            return
+        inner = (self.fixed or self._inner()).device
+        rows = [group_majority(self.problem, self.one.label, inner)]
+        if self.fixed is None:
+            rows += list(self.one.hint_groups)
+        unique = {row.tobytes(): row for row in rows}.values()
+        level, fusion = middle_levels(self.one.num_groups), middle_levels(len(self.one.single))
+        self.score([Decided(ints(row), level, fusion) for row in unique])
+
+    def _base(self) -> Outcome:
+        """What the next draws start from, most often the best plan. A trained network sees its timeline, which costs a
+        simulation once; one from scratch does not: that did not pay."""
+        first = self.search.rng.random() < 0.75
+        place = 0 if first else int(self.search.rng.integers(len(self.pool)))
+        wanted = self.pool[place].seen is None and not self.settings.scratch
+        if wanted and self.search.room > self.settings.rollouts:
+            decided = self.pool[place].decided
+            plan = plan_of(self.problem, self.one.label, decided, self.fixed, self.keeps_order)
+            line = simulate(self.problem, plan)
+            self.search.count(1)
+            self.pool[place] = outcome_of(self.problem, self.one.label, decided, plan, line)
+        return self.pool[place]
+
+    # ---------------------------------------------------------------- both
+
+    def score(self, many: Sequence[Decided]) -> tuple[Ints, Ints]:
+        """Simulates decisions and keeps the best few."""
+        over, value = score_decided(self.search, self.one.label, many, self.fixed, self.keeps_order)
+        scores = [Score(int(o), int(v)) for o, v in zip(over, value, strict=True)]
+        self._keep([Outcome(score, decided) for score, decided in zip(scores, many, strict=True)])
+        return over, value
+
+    def _keep(self, found: Sequence[Outcome]) -> None:
+        for outcome in found:
+            if outcome.score.value < WORST.value and all(outcome.score != other.score for other in self.pool):
+                self.pool = sorted([*self.pool, outcome], key=lambda each: each.score)[:4]
+        if self.pool and self.unit == 1.0:
+            self.unit = float(max(1, self.pool[0].score.value))
+
+    def first_plan(self) -> Plan:
+        """What stands before anything is simulated."""
+        if self.fixed is not None:
+            return self.fixed
+        return Plan.of(self.problem, legal(self.problem, ints(self.one.hints.device[0])))
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a file of weights says of itself besides the shape of its network."""
+
+    chosen: int = 8  # of 8 plans, so many are hints
+    passes: int = 1
+
+
+def load_go(name: str) -> GoNetwork:
+    """The network of a file of weights, or of shipped ones by name; a copy of its own."""
+    known, tensors = _file(name)
+    network = GoNetwork(shape_of(known["shape"]))
+    network.load_state_dict(tensors)
+    return network.eval()
+
+
+def known_of(name: str) -> Known:
+    known, _ = _file(name)
+    return Known(**{key: known[key] for key in ("chosen", "passes") if key in known})
+
+
+def _file(name: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    path = Path(name)
+    if not name.endswith(".safetensors"):
+        path = Path(str(resources.files("loadmaster.learn").joinpath("weights", f"{name}.safetensors")))
+    if not path.is_file():
+        fix = "give checkpoint=FILE.safetensors, train one with loadmaster train go, or use go-one"
+        raise UnreadableFile(f"there are no trained weights '{name}'", "", fix)
+    return _read(str(path), path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _read(path: str, changed: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    with safe_open(path, "pt") as file:
+        known = json.loads((file.metadata() or {}).get("policy", "{}"))
+        tensors = {name.removeprefix("network."): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if "shape" not in known or "choice_prior" not in tensors:
+        fix = "train it again with this version: loadmaster train go"
+        raise UnreadableFile(f"'{path}' holds no policy that this version can run", "", fix)
+    return known, tensors

@@ -1,0 +1,63 @@
+"""Weights of the recurrent placers: read from a file, with the settings they were trained with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from loadmaster.errors import UnreadableFile
+
+Settings = TypeVar("Settings")
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Random numbers of torch from this seed, and as they were afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def settings_from(settings: Settings, policy: str, names: tuple[str, ...]) -> Settings:
+    """The settings with what the checkpoint they name was trained with."""
+    checkpoint: str = settings.checkpoint  # type: ignore[attr-defined]
+    known = read_weights(checkpoint, policy)[0]
+    changed: Settings = replace(settings, **{name: known[name] for name in names})  # type: ignore[type-var]
+    return changed
+
+
+def load_into(network: nn.Module, checkpoint: str, policy: str, devices: int) -> None:
+    known, weights = read_weights(checkpoint, policy)
+    if known["devices"] != devices:
+        what = f"'{checkpoint}' places on {known['devices']} devices, this cluster has {devices}"
+        raise UnreadableFile(what, "checkpoint", f"train one for this cluster: loadmaster train {policy}")
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        what = f"'{checkpoint}' does not fit this version of '{policy}'"
+        raise UnreadableFile(what, "checkpoint", f"train it again: loadmaster train {policy}") from error
+
+
+def read_weights(checkpoint: str, policy: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What is known of the weights, and the weights."""
+    fix = f"give a .safetensors file of: loadmaster train {policy} --corpus MODEL --out DIR"
+    if not Path(checkpoint).is_file():
+        raise UnreadableFile(f"there is no file '{checkpoint}'", "checkpoint", fix)
+    try:
+        with safe_open(checkpoint, "pt") as file:
+            known: dict[str, Any] = json.loads((file.metadata() or {}).get("policy", "{}"))
+            names = [name for name in file.keys() if name.startswith("network.")]  # noqa: SIM118
+            weights = {name.removeprefix("network."): file.get_tensor(name) for name in names}
+    except SafetensorError as error:
+        raise UnreadableFile(f"'{checkpoint}' is no safetensors file", "checkpoint", fix) from error
+    if known.get("policy") != policy:
+        raise UnreadableFile(f"'{checkpoint}' holds no policy of '{policy}'", "checkpoint", fix)
+    return known, weights

@@ -1,0 +1,140 @@
+"""GO as an optimizer: from scratch, zero-shot, fine-tuned, one task at a time."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+torch = pytest.importorskip("torch")
+
+from loadmaster import catalog  # noqa: E402
+from loadmaster.bench.methods import ExpertBestOrder  # noqa: E402
+from loadmaster.cost import price  # noqa: E402
+from loadmaster.errors import InvalidSetting, UnreadableFile  # noqa: E402
+from loadmaster.learn.go2020 import Go  # noqa: E402
+from loadmaster.learn.go_agent import load_go  # noqa: E402
+from loadmaster.learn.go_network import GoNetwork, Shape  # noqa: E402
+from loadmaster.learn.train import write_tensors  # noqa: E402
+from loadmaster.optimizers.list_schedulers import Heft  # noqa: E402
+from loadmaster.plan import check  # noqa: E402
+from loadmaster.problem import Problem  # noqa: E402
+from loadmaster.search import Budget, Result, Search, solve  # noqa: E402
+from loadmaster.simulate import simulate  # noqa: E402
+from loadmaster.specs import make_optimizer  # noqa: E402
+from loadmaster.zoo.shelf import load_zoo  # noqa: E402
+from tests.strategies import problems  # noqa: E402
+
+ONE = Go(scratch=True)
+ALL = "fusion,placement,schedule"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return price(load_zoo("transformer-xl-2"), "2xp100-pcie")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An untrained network in a file, with a schedule that moves ops."""
+    path = tmp_path_factory.mktemp("weights") / "go.safetensors"
+    torch.manual_seed(3)
+    shape = Shape(hidden=16, tasks=("placement", "schedule"))
+    tensors = {f"network.{name}": tensor for name, tensor in GoNetwork(shape).state_dict().items()}
+    write_tensors(path, tensors, {"policy": {"shape": asdict(shape), "groups": 1024}})
+    return str(path)
+
+
+def run(problem: Problem, optimizer: Go, simulations: int, seed: int = 0) -> Result:
+    return solve(problem, optimizer, Budget(None, simulations), seed)
+
+
+def test_from_scratch_it_beats_the_expert_under_the_best_order_and_heft(problem: Problem) -> None:
+    found = run(problem, ONE, 320)
+    assert found.simulations == 320
+    assert found.fits
+    assert found.value < 0.97 * solve(problem, ExpertBestOrder()).value
+    assert found.value < 0.8 * solve(problem, Heft()).value
+
+
+@pytest.mark.parametrize("tasks", ["placement", "schedule", "fusion", "placement,schedule", ALL])
+def test_every_choice_of_tasks_changes_only_what_it_is_for(problem: Problem, tasks: str) -> None:
+    optimizer = replace(ONE, tasks=tasks)
+    search = Search(problem, Budget(None, 60), 1)
+    plan = optimizer.optimize(search)
+    check(plan, problem)
+    inner = optimizer.inner.optimize(Search(problem, Budget(None, 60)))
+    assert search.simulations <= 60
+    if "placement" not in tasks:
+        np.testing.assert_array_equal(plan.device, inner.device)
+    if "fusion" not in tasks:
+        assert not plan.fuses
+    if tasks == "fusion":
+        np.testing.assert_array_equal(plan.rank, inner.rank)
+        assert simulate(problem, plan).step_ns < simulate(problem, inner).step_ns
+
+
+@settings(max_examples=6, deadline=None)
+@given(problem=problems(max_ops=10, max_devices=3))
+def test_small_problems_of_every_kind(problem: Problem) -> None:
+    for tasks in ("placement,schedule", ALL):
+        optimizer = replace(ONE, tasks=tasks)
+        one, two = (run(problem, optimizer, 40, 7) for _ in range(2))
+        assert one.simulations <= 40
+        for column in ("kernel", "device", "rank"):
+            np.testing.assert_array_equal(getattr(one.plan, column), getattr(two.plan, column), column)
+
+
+def test_zero_shot_simulates_eight_plans_and_fine_tuning_goes_on_from_there(problem: Problem, weights: str) -> None:
+    zero = run(problem, Go(checkpoint=weights), 1_000)
+    assert zero.simulations == 8
+    tuned = run(problem, Go(checkpoint=weights, finetune=5), 1_000)
+    assert tuned.simulations <= 4 + 8 + 5 * 16
+    assert tuned.value <= zero.value
+    assert run(problem, Go(checkpoint=weights), 3).simulations == 3
+
+
+def test_fine_tuning_leaves_the_loaded_weights_as_they_were(problem: Problem, weights: str) -> None:
+    before = {name: tensor.clone() for name, tensor in load_go(weights).state_dict().items()}
+    run(problem, Go(checkpoint=weights, finetune=2), 100)
+    for name, tensor in load_go(weights).state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+
+
+def test_coarser_groups_move_ops_together(problem: Problem) -> None:
+    found = run(problem, replace(ONE, groups=8, tasks="placement"), 80)
+    from loadmaster.optimizers.grouping import coarsen
+
+    label = coarsen(problem, 8, "edges")
+    assert all(len(set(found.plan.device[label == group].tolist())) == 1 for group in range(8))
+
+
+def test_several_tasks_can_be_told_in_a_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        catalog, "OPTIMIZERS", {**catalog.OPTIMIZERS, "a-go": "loadmaster.learn.go2020:Go(scratch=yes)"}
+    )
+    made = make_optimizer("a-go:tasks=[fusion,placement],groups=32,attention=no")
+    assert made.wanted == ("fusion", "placement")
+    assert (made.scratch, made.groups, made.shape.attention) == (True, 32, False)
+
+
+def test_tells_what_is_wrong_with_its_settings(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="tasks"):
+        Go(tasks="placing")
+    with pytest.raises(InvalidSetting, match="pooling"):
+        Go(pooling="mean")
+    with pytest.raises(InvalidSetting, match="fewer"):
+        Go(samples=0)
+    with pytest.raises(UnreadableFile, match="no trained weights"):
+        load_go("nothing-of-that-name")
+    write_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(1)}, {"policy": {}})
+    with pytest.raises(UnreadableFile, match="holds no policy"):
+        load_go(str(tmp_path / "x.safetensors"))

@@ -1,0 +1,156 @@
+"""The network of GO: padding does not matter, segments see what they should, and it starts as its first decisions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from loadmaster.cost import price  # noqa: E402
+from loadmaster.learn import go_network  # noqa: E402
+from loadmaster.learn.go_input import GoInput, go_input  # noqa: E402
+from loadmaster.learn.go_network import (  # noqa: E402
+    MIDDLE,
+    GoNetwork,
+    SegmentAttention,
+    Shape,
+    first_decisions,
+    go_batch,
+    greedy,
+)
+from loadmaster.zoo.synthetic import generate  # noqa: E402
+
+ALL = ("fusion", "placement", "schedule")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+def given(ops: int, cluster: str, groups: int = 0, kernels: bool = False) -> GoInput:
+    graph = next(iter(generate("layered", 1, ops, (ops, ops))))
+    return go_input(price(graph, cluster), groups, kernels=kernels)
+
+
+def shaken(shape: Shape) -> GoNetwork:
+    """A network in which no head is zero."""
+    network = GoNetwork(shape)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight += 0.1 * torch.randn_like(weight)
+    return network.eval()
+
+
+@pytest.mark.parametrize("pooling", ["max", "sum"])
+def test_a_problem_gets_the_same_answer_alone_and_in_a_batch(pooling: str) -> None:
+    network = shaken(Shape(hidden=16, tasks=ALL, pooling=pooling))
+    many = [given(90, "2xp100-pcie", kernels=True), given(60, "4xp100-pcie+1xk80", 40, kernels=True)]
+    whole = go_batch(many)
+    together = network(whole, first_decisions(many, whole, [0, 2]))
+    first_op = 0
+    for row, (one, hint) in enumerate(zip(many, (0, 2), strict=True)):
+        batch = go_batch([one])
+        alone = network(batch, first_decisions([one], batch, [hint]))
+        part = together.place[row, : one.num_groups, : one.num_devices]
+        torch.testing.assert_close(part, alone.place[0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(together.level[row, : one.num_groups], alone.level[0], rtol=1e-4, atol=1e-4)
+        fusion = together.fusion[first_op : first_op + len(one.single)]
+        torch.testing.assert_close(fusion, alone.fusion, rtol=1e-4, atol=1e-4)
+        first_op += len(one.single)
+
+
+def test_untrained_it_keeps_its_first_decisions_in_the_critical_path_order() -> None:
+    one = given(80, "4xp100-pcie")
+    batch = go_batch([one])
+    for hint in range(3):
+        outputs = GoNetwork(Shape(hidden=16)).refine(batch, first_decisions([one], batch, [hint]), 3)
+        for each in outputs:
+            np.testing.assert_array_equal(each.place[0].argmax(1).numpy(), one.hint_shares(hint).argmax(1))
+            assert (each.level.argmax(2) == MIDDLE).all()
+
+
+def test_later_passes_see_the_decisions_before() -> None:
+    one = given(80, "2xp100-pcie")
+    batch = go_batch([one])
+    network = shaken(Shape(hidden=16))
+    first = first_decisions([one], batch, [-1])
+    one_pass, two = network.refine(batch, first, 2)
+    again = network(batch, greedy(one_pass, batch))
+    torch.testing.assert_close(two.place, again.place)
+    assert not torch.allclose(two.place, one_pass.place)
+
+
+def test_a_segment_sees_itself_and_the_one_before_whose_state_it_does_not_learn_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(go_network, "SEGMENT", 8)
+    layer = SegmentAttention(16, 2, True)
+    there = torch.ones(1, 24, dtype=torch.bool)
+    state = torch.randn(1, 24, 16)
+    plain = layer(state, there)
+    for changed, seen in ((0, range(16)), (9, range(8, 24)), (20, range(16, 24))):
+        other = state.clone()
+        other[0, changed] += torch.randn(16)
+        moved = (layer(other, there) - plain).abs().amax(2)[0] > 1e-7
+        assert moved.nonzero()[:, 0].tolist() == list(seen)
+    state.requires_grad_()
+    layer(state, there)[0, 10].sum().backward()
+    assert state.grad is not None
+    assert state.grad[0, :8].abs().max() == 0
+    assert state.grad[0, 8:16].abs().amin(0).max() > 0
+
+
+def test_without_attention_groups_stand_alone() -> None:
+    layer = SegmentAttention(16, 2, False)
+    there, state = torch.ones(1, 12, dtype=torch.bool), torch.randn(1, 12, 16)
+    other = state.clone()
+    other[0, 3] += torch.randn(16)
+    moved = (layer(other, there) - layer(state, there)).abs().amax(2)[0] > 1e-7
+    assert moved.nonzero()[:, 0].tolist() == [3]
+
+
+def test_modulation_makes_a_group_depend_on_the_whole_graph() -> None:
+    one = given(60, "2xp100-pcie")
+    other = replace(one, ops=one.ops.copy())
+    far = int(np.setdiff1d(np.arange(1, one.num_groups), _reach(one, 0, 2))[-1])
+    other.ops[far] += 4
+    for modulation in (True, False):
+        network = shaken(Shape(hidden=16, attention=False, modulation=modulation))
+        answers = []
+        for each in (one, other):
+            batch = go_batch([each])
+            answers.append(network(batch, first_decisions([each], batch, [-1])).place[0, 0])
+        assert bool((answers[0] - answers[1]).abs().max() > 1e-6) == modulation
+
+
+def _reach(one: GoInput, group: int, steps: int) -> list[int]:
+    start, ends = one.neighbours
+    seen = {group}
+    for _ in range(steps):
+        seen |= {int(end) for here in seen for end in ends[start[here] : start[here + 1]]}
+    return sorted(seen)
+
+
+def test_memory_grows_with_the_ops_not_with_their_square() -> None:
+    """The largest tensor attention makes for 16 times the groups has 16 times the entries."""
+    sizes = []
+    for groups in (512, 8192):
+        layer, most = SegmentAttention(8, 2, True), [0]
+
+        class Watch(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+                made = func(*args, **(kwargs or {}))
+                for each in made if isinstance(made, tuple) else (made,):
+                    if isinstance(each, torch.Tensor):
+                        most[0] = max(most[0], each.numel())  # noqa: B023
+                return made
+
+        with torch.no_grad(), Watch():
+            layer(torch.randn(1, groups, 8), torch.ones(1, groups, dtype=torch.bool))
+        sizes.append(most[0])
+    assert sizes[1] <= 16 * sizes[0]

@@ -1,0 +1,205 @@
+"""How GO draws and learns: chances as they are said, gains that move them, plans that are legal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from loadmaster.columns import ints  # noqa: E402
+from loadmaster.cost import price  # noqa: E402
+from loadmaster.learn.go_input import GoInput, go_input  # noqa: E402
+from loadmaster.learn.go_losses import policy_loss  # noqa: E402
+from loadmaster.learn.go_network import MIDDLE, GoNetwork, GoOutputs, Shape, first_decisions, go_batch  # noqa: E402
+from loadmaster.learn.go_policy import (  # noqa: E402
+    OFF,
+    Decided,
+    Drawing,
+    Stand,
+    advantages,
+    draw_changes,
+    draw_plans,
+    fused,
+    middle_levels,
+    moved_ranks,
+    rewards,
+    score_decided,
+    stand_of,
+)
+from loadmaster.optimizers.list_schedulers import critical_rank  # noqa: E402
+from loadmaster.plan import check  # noqa: E402
+from loadmaster.problem import Problem  # noqa: E402
+from loadmaster.search import Budget, Search  # noqa: E402
+from loadmaster.simulate import simulate  # noqa: E402
+from loadmaster.zoo.shelf import load_zoo  # noqa: E402
+from loadmaster.zoo.synthetic import generate  # noqa: E402
+
+ALL = ("fusion", "placement", "schedule")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return price(next(iter(generate("layered", 1, 5, (80, 80)))), "4xp100-pcie")
+
+
+@pytest.fixture(scope="module")
+def one(problem: Problem) -> GoInput:
+    return go_input(problem, 40, kernels=True)
+
+
+def stand(one: GoInput, rng: np.random.Generator, width: float = 1.0) -> Stand:
+    def scores(rows: int, columns: int) -> np.ndarray:
+        return (width * rng.standard_normal((rows, columns))).astype(np.float32)
+
+    decided = Decided(ints(np.zeros(one.num_groups)), middle_levels(one.num_groups), middle_levels(len(one.single)))
+    return Stand(decided, scores(one.num_groups, 4), scores(one.num_groups, 20), scores(len(one.single), 20))
+
+
+def test_a_draw_changes_only_what_it_drew_and_units_go_together(one: GoInput) -> None:
+    rng = np.random.default_rng(0)
+    standing = stand(one, rng)
+    draws = draw_plans(one, standing, Drawing(60, whole=0.3, tasks=ALL), rng)
+    base = standing.decided
+    for part, old in ((draws.device, base.device), (draws.level, base.level), (draws.fusion, base.fusion)):
+        for sample in range(60):
+            drawn = part.unit[sample] != OFF
+            np.testing.assert_array_equal(part.made[sample, ~drawn], old[~drawn])
+            for unit in np.unique(part.unit[sample, drawn]):
+                assert len(np.unique(part.made[sample, part.unit[sample] == unit])) == 1
+            assert len(part.chance[sample]) == len(np.unique(part.unit[sample, drawn]))
+    assert (draws.device.unit[draws.whole] != OFF).all()
+    assert 0 < draws.whole.sum() < 60
+
+
+def test_changes_differ_from_what_stands_and_from_each_other(one: GoInput) -> None:
+    rng = np.random.default_rng(6)
+    standing = stand(one, rng)
+    standing.place[:, 0] += 3.0  # most draws would leave all as it is
+    draws = draw_changes(one, standing, Drawing(12, whole=0.0, uniform=0.02, tasks=("placement",)), rng, 60)
+    assert (draws.device.made != standing.decided.device).any(axis=1).all()
+    assert len(np.unique(draws.device.made, axis=0)) == 12
+    for made, unit, chance in _rows(draws.device):
+        for number in range(len(chance)):
+            mean = standing.place[unit == number].mean(axis=0).astype(np.float64)
+            share = np.exp(mean[made[unit == number][0]]) / np.exp(mean).sum()
+            assert np.exp(chance[number]) == pytest.approx(0.98 * share + 0.005, rel=1e-3)
+
+
+def test_repeated_gains_make_a_choice_likely() -> None:
+    """PPO on a game whose answer is known: the second device is right for every group."""
+    one = go_input(price(next(iter(generate("layered", 1, 5, (60, 60)))), "2xp100-pcie"), 20)
+    batch, network = go_batch([one]), GoNetwork(Shape(hidden=16, tasks=("placement",)))
+    adam, rng = torch.optim.Adam(network.parameters(), lr=5e-3), np.random.default_rng(0)
+    nothing = first_decisions([one], batch, [-1])
+    for _ in range(60):
+        outputs = network(batch, nothing)
+        standing = stand_of(outputs, batch, 0, one)
+        draws = draw_plans(one, standing, Drawing(8, whole=1.0, tasks=("placement",)), rng)
+        reward = draws.device.made.mean(axis=1)
+        loss = policy_loss(outputs, batch, [draws], [advantages(reward, draws.whole, 0.0)])
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    chance = network(batch, nothing).place[0].softmax(1)[:, 1]
+    assert float(chance.detach().mean()) > 0.9
+
+
+def test_units_are_drawn_as_often_as_their_chance_says(one: GoInput) -> None:
+    rng = np.random.default_rng(1)
+    standing = stand(one, rng)
+    standing.place[:] = standing.place[:1]  # all groups alike: every unit has the chances of one group
+    draws = draw_plans(one, standing, Drawing(4_000, whole=0.0, uniform=0.2, tasks=("placement",)), rng)
+    wanted = 0.8 * np.exp(standing.place[0]) / np.exp(standing.place[0]).sum() + 0.05
+    first = [(int(made[unit == 0][0]), chance[0]) for made, unit, chance in _rows(draws.device)]
+    share = np.bincount([device for device, _ in first], minlength=4) / len(first)
+    np.testing.assert_allclose(share, wanted, atol=0.04)
+    for device, chance in first[:50]:
+        assert np.exp(chance) == pytest.approx(wanted[device], rel=1e-4)
+
+
+def _rows(part):  # type: ignore[no-untyped-def]
+    return zip(part.made, part.unit, part.chance, strict=True)
+
+
+def test_the_loss_is_minus_the_clipped_gain_and_its_gradient_favours_what_gained(one: GoInput) -> None:
+    rng = np.random.default_rng(2)
+    standing = stand(one, rng)
+    draws = draw_plans(one, standing, Drawing(6, whole=0.5, uniform=0.0, tasks=ALL), rng)
+    gain = np.array([1.0, -1.0, 0.5, 2.0, 0.0, -0.3])
+    batch = go_batch([one])
+    place = torch.tensor(standing.place[None], requires_grad=True)
+    level, fusion = (torch.tensor(t, requires_grad=True) for t in (standing.level[None], standing.fusion))
+    loss = policy_loss(GoOutputs(place, level, fusion), batch, [draws], [gain])
+    expected = 0.0  # nothing has changed since the draw: every ratio is 1
+    for part in (draws.device, draws.level, draws.fusion):
+        weights = np.concatenate([np.full(len(c), g) for c, g in zip(part.chance, gain, strict=True)])
+        expected -= weights.mean()
+    assert float(loss.detach()) == pytest.approx(expected, abs=1e-4)
+    loss.backward()
+    with torch.no_grad():
+        again = policy_loss(GoOutputs(place - 0.1 * place.grad, level, fusion), batch, [draws], [gain])
+    assert again < loss
+
+
+def test_far_from_where_it_was_drawn_a_gain_counts_no_more(one: GoInput) -> None:
+    rng = np.random.default_rng(3)
+    standing = stand(one, rng, 0.1)
+    draws = draw_plans(one, standing, Drawing(4, whole=1.0, uniform=0.0, tasks=("placement",)), rng)
+    place = np.zeros_like(standing.place)
+    place[np.arange(one.num_groups), draws.device.made[0]] = 20.0
+    scores = torch.tensor(place[None], requires_grad=True)
+    empty = torch.zeros(1, one.num_groups, 20), torch.zeros(len(one.single), 20)
+    loss = policy_loss(GoOutputs(scores, *empty), go_batch([one]), [draws], [np.array([1.0, 0, 0, 0])])
+    loss.backward()
+    assert scores.grad is not None
+    assert scores.grad.abs().max() == 0
+
+
+def test_rewards_fall_with_time_and_most_with_bytes_over() -> None:
+    reward = rewards(ints([0, 0, 1, 500]), ints([100, 400, 100, 100]), 100.0, 1_000.0)
+    np.testing.assert_allclose(reward[:2], [-1.0, -2.0])
+    assert reward[0] > reward[2] > reward[3]
+    assert reward[2] <= -2.0
+    gained = advantages(np.array([-1.0, -2.0, -0.5]), np.array([False, False, True]), -1.0)
+    assert gained[0] == 0
+    assert gained[1] < 0
+    assert gained[2] == 0  # the only one that was drawn whole: nothing to compare it with
+
+
+def test_the_middle_level_is_the_critical_path_order_and_others_move(problem: Problem, one: GoInput) -> None:
+    placed = ints(np.arange(problem.num_ops)[None] % 4)
+    level = np.full((1, one.num_groups), MIDDLE)
+    np.testing.assert_array_equal(moved_ranks(problem, one.label, placed, level)[0], critical_rank(problem, placed[0]))
+    level[0, one.label[-1]] = 0
+    moved = moved_ranks(problem, one.label, placed, level)[0]
+    before = critical_rank(problem, placed[0])
+    members = one.label == one.label[-1]
+    assert moved[members].mean() < before[members].mean()
+    assert sorted(moved.tolist()) == list(range(problem.num_ops))
+
+
+def test_fused_plans_are_legal_and_priority_zero_fuses_nothing() -> None:
+    problem = price(load_zoo("transformer-xl-2"), "2xp100-pcie")
+    rng = np.random.default_rng(4)
+    device, rank = ints(np.arange(problem.num_ops) % 2), ints(np.arange(problem.num_ops))
+    assert not fused(problem, device, rank, ints(np.zeros(problem.num_ops))).fuses
+    plan = fused(problem, ints(np.zeros(problem.num_ops)), rank, ints(rng.integers(0, 20, problem.num_ops)))
+    check(plan, problem)
+    assert plan.fuses
+
+
+def test_scores_are_those_of_the_simulator(problem: Problem, one: GoInput) -> None:
+    rng = np.random.default_rng(5)
+    many = draw_plans(one, stand(one, rng), Drawing(5, whole=1.0, tasks=("placement", "schedule")), rng).decided()
+    many = [Decided(each.device, each.level, ints([])) for each in many]
+    search = Search(problem, Budget(None, 4))
+    over, value = score_decided(search, one.label, many)
+    assert search.best is not None
+    assert simulate(problem, search.best).step_ns == value[:4].min()
+    assert (value[4], over[4]) == (2**63 - 1, 2**63 - 1)

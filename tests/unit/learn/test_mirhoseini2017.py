@@ -1,0 +1,254 @@
+"""Mirhoseini 2017: what the placer sees and draws, that it finds a known optimum, and what failures and noise do."""
+
+from __future__ import annotations
+
+import sys
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from loadmaster.columns import ints  # noqa: E402
+from loadmaster.cost import price  # noqa: E402
+from loadmaster.errors import InvalidSetting, MissingExtra  # noqa: E402
+from loadmaster.graph import GraphBuilder  # noqa: E402
+from loadmaster.learn.environment import Measured, Simulated  # noqa: E402
+from loadmaster.learn.mirhoseini2017 import Rnn  # noqa: E402
+from loadmaster.learn.placer_inputs import KINDS, SHAPES, published_vectors, scene_of  # noqa: E402
+from loadmaster.learn.placer_weights import seeded  # noqa: E402
+from loadmaster.learn.reinforce import Learner, Rule, Standing, advantages  # noqa: E402
+from loadmaster.learn.rnn_policy import RnnPolicy  # noqa: E402
+from loadmaster.optimizers.grouping import coarsen  # noqa: E402
+from loadmaster.problem import Problem  # noqa: E402
+from loadmaster.search import Budget, Search, solve  # noqa: E402
+from loadmaster.simulate import simulate, simulate_many  # noqa: E402
+from loadmaster.zoo.synthetic import generate  # noqa: E402
+from tests.graphs.tiny import diamond, pair  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def layered(cluster: str = "2xp100-pcie") -> Problem:
+    (graph,) = generate("layered", 1, 3, (60, 60))
+    return price(graph, cluster)
+
+
+def lanes(count: int = 5, memory_bytes: int = 2**30) -> Problem:
+    """Lanes of two ops with unequal times and cheap sends, joined at the end: which lanes go together decides.
+
+    By single readers all of it would be one group."""
+    graph = GraphBuilder("lanes")
+    ends = []
+    for lane, time_ns in zip(range(count), (500, 900, 400, 700, 600), strict=False):
+        middle, end = graph.tensor(80), graph.tensor(10)
+        graph.op(f"begin {lane}", "any", [], [middle], time_ns=time_ns)
+        graph.op(f"end {lane}", "any", [middle], [end], time_ns=100)
+        ends.append(end)
+    graph.op("join", "any", ends, [graph.tensor(8, "output")], time_ns=10)
+    return price(graph.build(), pair(memory_bytes))
+
+
+def brute_force(problem: Problem) -> int:
+    every = np.array(list(product(range(2), repeat=problem.num_ops)))
+    from loadmaster.learn.decoding import critical_ranks
+
+    return int(simulate_many(problem, every, critical_ranks(problem, ints(every))).step_ns.min())
+
+
+def shaken(policy: Any, seed: int = 0) -> Any:
+    """With weights that are anything but zero: heads start at zero."""
+    with seeded(seed), torch.no_grad():
+        for parameter in policy.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+    return policy
+
+
+@pytest.mark.parametrize("features", [True, False])
+def test_what_was_drawn_is_what_the_likelihood_says(features: bool) -> None:
+    """Drawn step by step, and worked out for all steps at once: with the same noise both choose the same devices."""
+    problem = layered("2xp100-pcie+1xk80")
+    label = coarsen(problem, 20, "window")
+    policy = shaken(RnnPolicy(scene_of(problem, label, 20, features), 16))
+    noise = torch.from_numpy(np.random.default_rng(1).gumbel(size=(6, 20, 3)).astype(np.float32))
+    picks, so_far = policy.placer.draw(policy.scene, noise)
+    with torch.no_grad():
+        chances = policy.placer.logits(policy.scene, picks, so_far)
+    assert torch.equal((chances + noise).argmax(dim=2), picks)
+    assert len(torch.unique(picks)) == 3
+    np.testing.assert_allclose(chances.exp().sum(dim=2), 1, rtol=1e-5)
+
+
+def test_numbers_so_far_by_hand() -> None:
+    # The diamond with every op a group. a on d0, b on d1, c on d0: what d sees is b's send to d0 (10 ns) or c's and b's
+    # to d1 (9 ns for c). Times are in shares of 70 ns over two devices.
+    problem = price(diamond(), pair(memory_bytes=1_000))
+    label = ints(range(4))
+    scene = scene_of(problem, label, 4, True)
+    policy = RnnPolicy(scene, 16)
+    wanted = torch.tensor([[0, 1, 0, 0]])
+    noise = torch.nn.functional.one_hot(wanted, 2).float() * 1_000
+    picks, so_far = policy.placer.draw(scene, noise)
+    assert picks.tolist() == wanted.tolist()
+    sends = np.expm1(so_far[0, :, :, 0].numpy()) * 70 / 4
+    np.testing.assert_allclose(sends, [[0, 0], [0, 15], [0, 15], [10, 9]], atol=1e-3)
+    times = np.expm1(so_far[0, :, :, 1].numpy()) * 70 / 2
+    np.testing.assert_allclose(times, [[0, 0], [10, 0], [10, 20], [40, 20]], atol=1e-3)
+
+
+def test_an_equal_device_is_not_used_before_the_one_of_lower_number() -> None:
+    problem = layered("3xp100-pcie")
+    label = coarsen(problem, 12, "window")
+    policy = shaken(RnnPolicy(scene_of(problem, label, 12, True), 16))
+    drawn = policy.draw(64, np.random.default_rng(0), 0.0).placement
+    for row in drawn.tolist():
+        firsts = [row.index(device) for device in sorted(set(row))]
+        assert row[0] == 0 and firsts == sorted(firsts) and set(row) == set(range(len(set(row))))
+    assert max(len(set(row)) for row in drawn.tolist()) == 3
+
+
+def test_published_vectors_count_kinds_and_neighbours() -> None:
+    problem = price(diamond(), pair())
+    vectors = published_vectors(problem, ints([0, 1, 1, 2]), 5)
+    assert vectors.shape == (3, KINDS + SHAPES + 10)
+    np.testing.assert_allclose(np.expm1(vectors[:, :KINDS]).sum(axis=1), [1, 2, 1], rtol=1e-5)
+    beside = vectors[:, KINDS + SHAPES :].reshape(3, 2, 5)
+    assert beside[:, 0, :3].tolist() == [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
+    assert beside[:, 1, :3].tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
+
+
+def test_two_groups_with_a_known_optimum_are_learned() -> None:
+    """Two long lanes and a join: apart they take half as long. The policy itself ends up there, not only its luck."""
+    problem = lanes(2)
+    label = ints([0, 0, 1, 1, 1])
+    search = Search(problem, Budget(None, 100_000))
+    environment = Simulated(search, label)
+    with seeded(0):
+        policy = RnnPolicy(scene_of(problem, label, 2, True), 16)
+    learner = Learner(policy, Rule(samples=8, rate=1e-2))
+    for step in range(150):
+        learner.step(environment, np.random.default_rng(step), step / 150)
+    drawn = policy.draw(50, np.random.default_rng(0), 1.0).placement
+    assert (drawn[:, 0] != drawn[:, 1]).mean() > 0.9
+    assert search.best_score.value == brute_force(problem)
+
+
+@pytest.mark.parametrize("features", ["full", "published"])
+def test_finds_the_optimum_of_a_few_lanes(features: str) -> None:
+    problem = lanes()
+    result = solve(problem, Rnn(features=features, by="op", groups=16, hidden=16, rate=1e-2), Budget(None, 600))  # type: ignore[arg-type]
+    assert result.simulations == 600
+    assert result.value == brute_force(problem)
+
+
+def test_failing_and_unfit_placements_cost_a_penalty_and_the_run_goes_on() -> None:
+    problem = lanes(4, memory_bytes=250)  # four lanes of 80 bytes each do not fit on one device
+    together = np.zeros((1, problem.num_ops), np.int64)
+    assert Simulated(Search(problem, Budget(None, 1)), ints(range(problem.num_ops))).measure(together).over_bytes[0] > 0
+    result = solve(problem, Rnn(failures=0.3, by="op", groups=16, hidden=16, rate=1e-2), Budget(None, 400))
+    assert result.simulations == 400 and result.fits
+    assert set(result.plan.device.tolist()) == {0, 1}
+    hopeless = solve(lanes(4, memory_bytes=1), Rnn(by="op", groups=16, hidden=16), Budget(None, 60))
+    assert hopeless.simulations == 60 and not hopeless.fits
+
+
+def test_a_plan_found_under_noise_is_judged_without() -> None:
+    problem = lanes()
+    search = Search(problem, Budget(None, 200))
+    plan = Rnn(noise=0.5, by="op", groups=16, hidden=16).optimize(search)
+    assert search.best_score.value == simulate(problem, plan).step_ns
+
+
+def test_advantages_are_against_valid_placements_alone() -> None:
+    gained = np.array([-1.0, -0.8, -10.0, -10.0])
+    measured = Measured(np.array([1.0, 1.0, 1.0, np.nan]), ints([0, 0, 5, 0]), np.array([False, False, False, True]))
+    first = advantages(measured, gained, Standing(), (-0.9, 0.1))
+    np.testing.assert_allclose(first, [-0.1, 0.1, -0.3, -0.3])
+    later = advantages(measured, gained, Standing(known=True, mean=-1.2, spread=0.2), (-0.9, 0.1))
+    np.testing.assert_allclose(later, [0.2, 0.4, -0.6, -0.6])
+    nothing = Measured(np.ones(3), ints([30, 10, 20]), np.array([False, False, False]))
+    order = advantages(nothing, np.full(3, -10.0), Standing(), (0.0, 0.0))
+    assert order[1] > order[2] > order[0] and abs(order.sum()) < 1e-9
+    broken = Measured(np.full(2, np.nan), ints([0, 0]), np.array([True, True]))
+    assert advantages(broken, np.full(2, -10.0), Standing(), (0.0, 0.0)).tolist() == [0, 0]
+
+
+def test_heat_follows_the_entropy_that_is_wanted() -> None:
+    standing = Standing(heat=1.0)
+    standing.steer(even=0.2, wanted=0.9, least=0.0)
+    hot = standing.heat
+    standing.steer(even=0.9, wanted=0.2, least=0.0)
+    assert hot > 1.0 and standing.heat == pytest.approx(1.0)
+    standing.steer(even=1.0, wanted=0.0, least=0.99)
+    assert standing.heat == 0.99
+
+
+def test_the_same_seed_gives_the_same_plan_and_another_another() -> None:
+    problem = layered()
+    plans = [solve(problem, Rnn(groups=30, hidden=16), Budget(None, 48), seed=seed).plan for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(plans[0].device, plans[1].device)
+    np.testing.assert_array_equal(plans[0].rank, plans[1].rank)
+    assert (plans[0].device != plans[2].device).any()
+
+
+def test_several_controllers_keep_the_budget_and_find_the_optimum() -> None:
+    problem = lanes()
+    result = solve(problem, Rnn(controllers=2, by="op", groups=16, hidden=16, rate=1e-2), Budget(None, 500))
+    assert result.simulations == 500
+    assert result.value == brute_force(problem)
+
+
+class _Ray:
+    """What the controllers use of Ray, in this process: a task runs when it is handed out."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def remote(self, num_cpus: int) -> Any:
+        return lambda kind: SimpleNamespace(remote=lambda place, workers: self._actor(kind(place, workers)))
+
+    def _actor(self, controller: Any) -> Any:
+        def step(task: Any) -> int:
+            self.answers.append(controller.step(task))
+            return len(self.answers) - 1
+
+        return SimpleNamespace(step=SimpleNamespace(remote=step))
+
+    def wait(self, tickets: list[int], num_returns: int) -> tuple[list[int], list[int]]:
+        return tickets[-num_returns:], tickets[:-num_returns]  # the last handed out ends first
+
+    def get(self, ticket: int) -> Any:
+        return self.answers[ticket]
+
+
+def test_controllers_over_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADMASTER_THREADS", "1")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match="ray"):
+        solve(lanes(), Rnn(over="ray", controllers=2), Budget(None, 20))
+    stand_in = _Ray()
+    monkeypatch.setitem(sys.modules, "ray", stand_in)
+    result = solve(lanes(), Rnn(over="ray", controllers=3, by="op", groups=16, hidden=16, rate=1e-2), Budget(None, 500))
+    assert result.simulations == 500 == sum(answer.simulations for answer in stand_in.answers)
+    assert result.value == brute_force(lanes())
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    for wrong in ({"groups": 0}, {"samples": 0}, {"controllers": 0}):
+        with pytest.raises(InvalidSetting):
+            Rnn(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidSetting, match="groups"):
+        (graph,) = generate("layered", 1, 0, (2_100, 2_100))
+        solve(price(graph, "2xp100-pcie"), Rnn(by="op"), Budget(None, 10))
