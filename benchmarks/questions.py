@@ -6,16 +6,21 @@ Every question is one function that prints the rows of its table. Simulations ar
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints
 from loadmaster.cost import price
+from loadmaster.graph import Graph
 from loadmaster.importers import load
 from loadmaster.learn.decoding import critical_ranks, device_of_groups
+from loadmaster.learn.features import features_of
 from loadmaster.optimizers.grouping import GROUPERS, coarsen
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search, solve
@@ -155,7 +160,82 @@ def tpe(problem: Problem, label: Ints, evaluations: int, seed: int) -> int:
     return search.best_score.value
 
 
-QUESTIONS: dict[str, Callable[[int, int], None]] = {"balance": balance, "grouping": grouping, "autotuning": autotuning}
+def visiting(evaluations: int, seeds: int) -> None:
+    """Does the order of visiting matter? Placeto with each order of visits; step ms, mean of seeds."""
+    _specs([f"placeto:traversal={order}" for order in ("topological", "reverse", "random")], evaluations, seeds)
+
+
+def failing(evaluations: int, seeds: int) -> None:
+    """What happens when a placement fails? Measurements that fail at random; step ms, mean of seeds."""
+    chances = (0, 0.1, 0.3)
+    _specs([f"{name}:failures={chance}" for name in ("rnn", "placeto") for chance in chances], evaluations, seeds)
+
+
+def noise(evaluations: int, seeds: int) -> None:
+    """Noise on what the policy measures, as deviation of the logarithm; the plan is judged without; step ms."""
+    _specs([f"{name}:noise={amount}" for name in ("rnn", "placeto") for amount in (0, 0.1, 0.3)], evaluations, seeds)
+
+
+def _specs(specs: list[str], evaluations: int, seeds: int) -> None:
+    print("| problem | " + " | ".join(specs) + " |")
+    for name, problem in problems():
+        values = [
+            np.mean([solve(problem, spec, Budget(None, evaluations), seed).value for seed in range(seeds)]) / 1e6
+            for spec in specs
+        ]
+        print(f"| {name} | " + " | ".join(f"{value:.1f}" for value in values) + " |", flush=True)
+
+
+def transfer(evaluations: int, seeds: int) -> None:
+    """Why do some policies fail to transfer? What REGAL leaves of the headroom against the distance to what it was
+    trained on. Reads the corpora beside the checkout, and the records that `bench regal --out results` has left."""
+    shared = Path(os.environ.get("LOADMASTER_SHARED", "../shared")) / "corpus"
+    trained = np.stack([_portrait(graph) for graph in _training_graphs(shared / "train.jsonl.xz", every=2)])
+    middle, spread = trained.mean(axis=0), trained.std(axis=0) + 1e-6
+    values: dict[str, dict[str, list[int]]] = {}
+    for line in Path("results/regal.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        values.setdefault(record["graph"], {}).setdefault(record["spec"], []).append(record["value"])
+    rows = []
+    for graph in _training_graphs(shared / "valid.jsonl.xz", every=1):
+        known = values.get(graph.digest, {})
+        if "regal" in known and "brkga-5k" in known:
+            apart = np.abs((_portrait(graph) - middle) / spread - (trained - middle) / spread).mean(axis=1).min()
+            rows.append((apart, 100 * (1 - np.mean(known["regal"]) / np.mean(known["brkga-5k"]))))
+    table = np.array(sorted(rows))
+    for part in np.array_split(table, 4):
+        low, high = part[:, 0].min(), part[:, 0].max()
+        gain, share = part[:, 1].mean(), (part[:, 1] > 0).mean()
+        print(f"| {low:.2f} to {high:.2f} | {len(part)} | {gain:+.2f} % | {share:.0%} | {part[:, 1].min():+.1f} % |")
+    print(f"rank correlation of distance and improvement {_rank(table[:, 0], table[:, 1]):+.2f}")
+
+
+def _training_graphs(path: Path, every: int) -> Iterator[Graph]:
+    from loadmaster.files import load_records
+
+    number = 0
+    for graph, origin in load_records(path):
+        if origin.get("mode") == "training":
+            if number % every == 0:
+                yield graph
+            number += 1
+
+
+def _portrait(graph: Graph) -> NDArray[np.float64]:
+    """A graph as REGAL's policy sees it, in the mean: its own columns, and those of its ops."""
+    features = features_of(price(graph, "regal", objective="peak-memory"))
+    return np.concatenate([features.graph, features.ops.mean(axis=0), features.ops.std(axis=0)]).astype(np.float64)
+
+
+QUESTIONS: dict[str, Callable[[int, int], None]] = {
+    "balance": balance,
+    "grouping": grouping,
+    "autotuning": autotuning,
+    "visiting": visiting,
+    "failing": failing,
+    "noise": noise,
+    "transfer": transfer,
+}
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from loadmaster.files import load_graph, load_records
 from loadmaster.graph import Graph
 from loadmaster.problem import Objective
 from loadmaster.zoo import ENTRIES
+from loadmaster.zoo.families import FAMILIES, MEMBERS
 from loadmaster.zoo.shelf import index, load_zoo, on_shelf
 from loadmaster.zoo.synthetic import KINDS, generate
 
@@ -99,6 +100,24 @@ def go_rows(source: Source, only: tuple[str, ...] = ()) -> Iterator[Row]:
         _zoo_row(f"{name}/train", Cluster.preset(f"{ENTRIES[name].devices}xp100-pcie"), "step-time")
         for name in names
         if f"{name}/train" in shipped
+    )
+    return _some(source, rows)
+
+
+def model_rows(source: Source, models: tuple[str, ...], clusters: tuple[str, ...]) -> Iterator[Row]:
+    """Training steps of some models of the zoo on each cluster, for step time."""
+    rows = (_zoo_row(f"{name}/train", Cluster.preset(place), "step-time") for name in models for place in clusters)
+    return _some(source, rows)
+
+
+def family_rows(source: Source, clusters: tuple[str, ...]) -> Iterator[Row]:
+    """Members of the families that no policy was trained on: those whose number leaves 3 when divided by 4."""
+    names = (f"{family}/{number}/train" for number in range(3, MEMBERS, 4) for family in FAMILIES)
+    rows = (
+        Row(name, graph.digest, partial(_same, graph), Cluster.preset(place), "step-time")
+        for name in names
+        for graph in (load_zoo(name),)
+        for place in clusters
     )
     return _some(source, rows)
 

@@ -13,8 +13,10 @@ from loadmaster.bench.rows import (
     Source,
     corpus_rows,
     doppler_rows,
+    family_rows,
     go_rows,
     load_rows,
+    model_rows,
     peer_graph_rows,
     peer_zoo_rows,
     synthetic_rows,
@@ -93,6 +95,8 @@ _REGAL = (
     "auto",
 )
 _GO = ("one-device", "expert-best-order", "metis", "heft", "etf", "hdp", "anneal", "go", "go-one", "auto")
+_PLACETO = ("one-device", "scotch", "rnn", "placeto:rate=0,last_rate=0", "placeto:checkpoint=none", "placeto", "auto")
+_FAMILIES = ("one-device", "placeto:tune=no,checkpoint=none", "placeto:tune=no", "placeto", "auto")
 _FUSION = ("greedy-fusion:inner=expert", "random-fusion:inner=expert", "anneal-fusion:inner=expert")
 _ORDERS = ("inductor-lpmf", "inductor-bfs", "inductor-dfs", "inductor", "memory-order", "anneal-order", "auto")
 _ONCE = Allowance(simulations=100)  # for one-shot baselines
@@ -142,6 +146,39 @@ SUITES: Mapping[str, Suite] = {
             _SHORT,
             _ONCE,
             (published.go_published,),
+        ),
+        Suite(
+            "placeto",
+            "Step time of Placeto's models on its clusters",
+            "speed-up",
+            partial(model_rows, models=("inception-v3", "nasnet", "nmt"), clusters=("placeto-2", "placeto-4")),
+            "expert",
+            _PLACETO,
+            Allowance(simulations=2_000),
+            _ONCE,
+            focus="placeto",
+        ),
+        Suite(
+            "families",
+            "Step time of members that no policy was trained on",
+            "speed-up",
+            partial(family_rows, clusters=("placeto-2", "placeto-4")),
+            "expert",
+            _FAMILIES,
+            Allowance(simulations=2_000),
+            _ONCE,
+            focus="placeto:tune=no",
+        ),
+        Suite(
+            "mirhoseini",
+            "Step time of Mirhoseini's models on K80 and a CPU",
+            "speed-up",
+            partial(model_rows, models=("rnnlm", "nmt", "inception-v3"), clusters=("2xk80+1xcpu", "4xk80+1xcpu")),
+            "expert",
+            ("one-device:on=cpu", "one-device", "metis", "scotch", "rnn", "auto"),
+            Allowance(simulations=2_000),
+            _ONCE,
+            focus="rnn",
         ),
         Suite(
             "go-fusion",

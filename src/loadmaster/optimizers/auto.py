@@ -23,7 +23,7 @@ from loadmaster.specs import make_optimizer
 ONE_SHOT = ("one-device", "expert", "heft", "etf", "cpop", "sct", "heft:contention=no")
 PARTITIONS = tuple(f"{name}:order=critical" for name in ("metis", "scotch", "kahip", "mtkahypar"))
 WHEN_TIGHT = ("m-etf", "m-heft", "m-sct")
-LEARNED = {"peak-memory": ("regal:plans_only=yes",), "step-time": ()}  # what a policy proposes joins the starts
+LEARNED = {"peak-memory": ("regal:plans_only=yes",), "step-time": ()}  # policies whose plans join the starts
 LEARNED_SECONDS = 8.0  # budgets from which on loading a policy's network pays
 MOST_PARTITIONED = 12_000  # ops; the better partitioners take many seconds beyond
 STARTS = 3  # plans that search goes on from, at first

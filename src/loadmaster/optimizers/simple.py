@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loadmaster.columns import Bools, Ints, ints
+from loadmaster.errors import UnknownName
 from loadmaster.plan import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Optimizer, Search
@@ -17,15 +18,27 @@ DEFAULTS = ("one-device", "expert", "heft", "etf")
 
 @dataclass(frozen=True)
 class OneDevice:
-    """Everything on the device where it takes the least time, in program order; what cannot run there goes where it
-    can."""
+    """Everything on the device where it takes the least time, or on the first one of the name or kind given, in program
+    order; what cannot run there goes where it can."""
+
+    on: str = ""
 
     def optimize(self, search: Search) -> Plan:
         problem = search.problem
+        device = self._named(problem) if self.on else self._fastest(problem)
+        return Plan.of(problem, legal(problem, np.full(problem.num_ops, device)))
+
+    def _named(self, problem: Problem) -> int:
+        devices = problem.cluster.devices
+        for number, device in enumerate(devices):
+            if self.on in (device.name, device.kind):
+                return number
+        raise UnknownName.among("device", self.on, [device.name for device in devices])
+
+    def _fastest(self, problem: Problem) -> int:
         total = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None], problem.op_ns).sum(axis=0)
         able = (problem.op_ns != CANNOT).sum(axis=0)
-        device = int(np.lexsort((np.arange(problem.num_devices), total, -able))[0])
-        return Plan.of(problem, legal(problem, np.full(problem.num_ops, device)))
+        return int(np.lexsort((np.arange(problem.num_devices), total, -able))[0])
 
 
 @dataclass(frozen=True)

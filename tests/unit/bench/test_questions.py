@@ -1,0 +1,56 @@
+"""The figures of docs/questions.md: loads and bytes sent counted by hand, a climb that keeps its budget."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from loadmaster.columns import ints
+from loadmaster.cost import price
+from loadmaster.graph import GraphBuilder
+from loadmaster.optimizers.grouping import coarsen
+from loadmaster.problem import Problem
+from loadmaster.search import Budget, solve
+from loadmaster.zoo.synthetic import generate
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def questions() -> ModuleType:
+    path = Path(__file__).parents[3] / "benchmarks" / "questions.py"
+    spec = importlib.util.spec_from_file_location("questions", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _fork() -> Problem:
+    """a makes 100 bytes that b and c read; b makes 10 that c reads."""
+    builder = GraphBuilder("fork")
+    source = builder.tensor(8, "input")
+    big, small, end = builder.tensor(100, "activation"), builder.tensor(10, "activation"), builder.tensor(1, "output")
+    builder.op("a", "any", [source], [big], flops=10**9)
+    builder.op("b", "any", [big], [small], flops=10**9)
+    builder.op("c", "any", [big, small], [end], flops=10**9)
+    return price(builder.build(), "3xp100-pcie")
+
+
+def test_bytes_are_sent_once_to_each_device(questions: ModuleType) -> None:
+    problem = _fork()
+    device = ints(np.array([[0, 0, 0], [0, 1, 1], [0, 1, 2], [0, 0, 1]]))
+    np.testing.assert_array_equal(questions._sent(problem, device), [0, 100, 210, 110])
+    loads = questions._loads(problem, device)
+    assert (loads.sum(axis=1) == loads[0].sum()).all() and loads[1, 0] == problem.op_ns[0, 0]
+
+
+def test_a_climb_keeps_its_budget_and_is_never_worse_than_one_device(questions: ModuleType) -> None:
+    problem = price(next(iter(generate("layered", 1, 3, (60, 60)))), "2xp100-pcie")
+    alone = solve(problem, "one-device", Budget(None, 1)).value
+    values = [questions.climb(problem, coarsen(problem, 8), count, 0) for count in (1, 40, 200)]
+    assert alone >= values[0] >= values[1] >= values[2]
