@@ -107,14 +107,14 @@ def go_rows(source: Source, only: tuple[str, ...] = ()) -> Iterator[Row]:
 def model_rows(source: Source, models: tuple[str, ...], clusters: tuple[str, ...]) -> Iterator[Row]:
     """Training steps of some models of the zoo on each cluster, for step time."""
     rows = (_zoo_row(f"{name}/train", Cluster.preset(place), "step-time") for name in models for place in clusters)
-    return _some(source, rows)
+    return _some(source, (replace(row, name=f"{row.name} on {row.cluster.name}") for row in rows))
 
 
 def family_rows(source: Source, clusters: tuple[str, ...]) -> Iterator[Row]:
     """Members of the families that no policy was trained on: those whose number leaves 3 when divided by 4."""
     names = (f"{family}/{number}/train" for number in range(3, MEMBERS, 4) for family in FAMILIES)
     rows = (
-        Row(name, graph.digest, partial(_same, graph), Cluster.preset(place), "step-time")
+        Row(f"{name} on {place}", graph.digest, partial(_same, graph), Cluster.preset(place), "step-time")
         for name in names
         for graph in (load_zoo(name),)
         for place in clusters

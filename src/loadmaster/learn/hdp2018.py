@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from loadmaster.columns import Ints, ints
-from loadmaster.learn.environment import Order, Simulated
-from loadmaster.learn.mirhoseini2017 import check_counts, with_torch
+from loadmaster.learn.environment import Order
+from loadmaster.learn.mirhoseini2017 import check_counts, learn_on
 from loadmaster.optimizers.grouping import Grouper, coarsen
-from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Search
 
 if TYPE_CHECKING:
     from loadmaster.learn.hdp_policy import HdpPolicy
-    from loadmaster.learn.reinforce import Rule
 
 MOST_GROUPS, GROUPS_PER_DEVICE = 256, 20
 
@@ -61,23 +59,7 @@ class Hdp:
         check_counts(self, ("units", "samples", "hidden", "controllers", "workers"))
 
     def optimize(self, search: Search) -> Plan:
-        if search.problem.num_devices == 1:
-            return OneDevice().optimize(search)
-        with_torch()
-        from loadmaster.learn.controllers import run
-
-        settings = self.as_trained()
-        label = settings.label_of(search.problem)
-        policy = settings.policy_of(search.problem, label, search.seed)
-        environment = Simulated(search, label, self.order, self.noise, self.failures)
-        run(environment, policy, self.rule, bool(self.checkpoint), self.controllers, self.workers, self.over)
-        return search.best if search.best is not None else OneDevice().optimize(search)
-
-    @property
-    def rule(self) -> Rule:
-        from loadmaster.learn.reinforce import Rule
-
-        return Rule(rate=self.rate, samples=self.samples, entropy=self.entropy, root=self.root)
+        return learn_on(search, self)
 
     def as_trained(self) -> Hdp:
         """With the groups that the checkpoint was trained with, if there is one."""

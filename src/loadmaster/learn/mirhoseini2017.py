@@ -15,6 +15,7 @@ from loadmaster.problem import Problem
 from loadmaster.search import Search
 
 if TYPE_CHECKING:
+    from loadmaster.learn.hdp2018 import Hdp
     from loadmaster.learn.reinforce import Rule
     from loadmaster.learn.rnn_policy import RnnPolicy
 
@@ -59,23 +60,7 @@ class Rnn:
         check_counts(self, ("groups", "samples", "hidden", "controllers", "workers"))
 
     def optimize(self, search: Search) -> Plan:
-        if search.problem.num_devices == 1:
-            return OneDevice().optimize(search)
-        with_torch()
-        from loadmaster.learn.controllers import run
-
-        settings = self.as_trained()
-        label = settings.label_of(search.problem)
-        policy = settings.policy_of(search.problem, label, search.seed)
-        environment = Simulated(search, label, self.order, self.noise, self.failures)
-        run(environment, policy, self.rule, bool(self.checkpoint), self.controllers, self.workers, self.over)
-        return search.best if search.best is not None else OneDevice().optimize(search)
-
-    @property
-    def rule(self) -> Rule:
-        from loadmaster.learn.reinforce import Rule
-
-        return Rule(rate=self.rate, samples=self.samples, entropy=self.entropy, root=self.root)
+        return learn_on(search, self)
 
     def as_trained(self) -> Rnn:
         """With the groups and features that the checkpoint was trained with, if there is one."""
@@ -105,6 +90,39 @@ class Rnn:
         if self.checkpoint:
             load_into(policy, self.checkpoint, "rnn", problem.num_devices)
         return policy
+
+
+def learn_on(search: Search, settings: Rnn | Hdp) -> Plan:
+    """Learns on the graph of the search until its budget is spent. One device's plan is scored first and kept where
+    nothing beats it."""
+    first = OneDevice().optimize(search)
+    if search.problem.num_devices == 1:
+        return first
+    with_torch()
+    from loadmaster.learn.controllers import run
+
+    if search.room:
+        search.score(first)
+    trained = settings.as_trained()
+    label = trained.label_of(search.problem)
+    policy = trained.policy_of(search.problem, label, search.seed)
+    environment = Simulated(search, label, settings.order, settings.noise, settings.failures)
+    run(
+        environment,
+        policy,
+        rule_of(settings),
+        bool(settings.checkpoint),
+        settings.controllers,
+        settings.workers,
+        settings.over,
+    )
+    return search.best or first
+
+
+def rule_of(settings: Rnn | Hdp) -> Rule:
+    from loadmaster.learn.reinforce import Rule
+
+    return Rule(rate=settings.rate, samples=settings.samples, entropy=settings.entropy, root=settings.root)
 
 
 def check_counts(settings: object, names: tuple[str, ...]) -> None:

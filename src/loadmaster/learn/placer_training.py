@@ -18,7 +18,7 @@ from loadmaster.importers import load
 from loadmaster.learn import train as training
 from loadmaster.learn.environment import Order, Simulated
 from loadmaster.learn.hdp2018 import Hdp
-from loadmaster.learn.mirhoseini2017 import Rnn
+from loadmaster.learn.mirhoseini2017 import Rnn, rule_of
 from loadmaster.learn.reinforce import Learner, Outcome, Standing
 from loadmaster.optimizers.grouping import GROUPERS
 from loadmaster.plan import Plan
@@ -103,7 +103,7 @@ class Run(training.Run):
 
     def __init__(self, settings: Settings, problem: Problem, policy: nn.Module, environment: Simulated) -> None:
         optimizer = settings.optimizer
-        self.learner = Learner(policy, optimizer.rule)
+        self.learner = Learner(policy, rule_of(optimizer))
         super().__init__(settings, policy, State(), optimizer.rate, time.monotonic())
         self.adam = self.learner.adam
         self.problem, self.environment = problem, environment

@@ -95,7 +95,7 @@ def test_a_run_leaves_weights_that_the_optimizer_goes_on_from(policy: str, graph
         rows = list(csv.DictReader(file))
     assert len(rows) == 30 and int(rows[-1]["best_value"]) == card["best_step_ns"]
     kind = {"rnn": Rnn, "hdp": Hdp}[policy]
-    search = Search(problem, Budget(None, 1))
+    search = Search(problem, Budget(None, 2))  # one device, then the likeliest placement
     kind(checkpoint=str(path)).optimize(search)
     likeliest = -((search.best_score.value / problem.best_ns.sum()) ** 0.5)
     assert likeliest > float(rows[0]["reward"]), "the trained policy starts above where training began"
