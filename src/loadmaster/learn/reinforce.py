@@ -101,7 +101,7 @@ def learn(
     policy: Policy, environment: Environment, rule: Rule, standing: Standing, rng: np.random.Generator, share: float
 ) -> Outcome:
     """One step up to the gradients: they lie in the policy's parameters. `share` of the budget is gone."""
-    drawn = policy.draw(min(rule.samples, environment.room), rng, share)
+    drawn = policy.draw(max(1, min(rule.samples, environment.room)), rng, share)  # the clock may just have run out
     measured = environment.measure(drawn.placement)
     gained = reward(measured, environment.unit_ns, rule.root, rule.penalty)
     valid = measured.valid

@@ -12,8 +12,9 @@ from loadmaster.cost import price  # noqa: E402
 from loadmaster.learn.environment import Simulated  # noqa: E402
 from loadmaster.learn.hdp2018 import Hdp  # noqa: E402
 from loadmaster.learn.hdp_policy import MATES, NOISY, UNIT_WIDTH, WAVES, HdpPolicy, units_of  # noqa: E402
+from loadmaster.learn.mirhoseini2017 import rule_of  # noqa: E402
 from loadmaster.learn.placer_inputs import KINDS, SHAPES, kinds_of  # noqa: E402
-from loadmaster.learn.reinforce import Learner, Rule  # noqa: E402
+from loadmaster.learn.reinforce import Learner, Rule, Standing, learn  # noqa: E402
 from loadmaster.optimizers.grouping import coarsen  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
@@ -164,3 +165,15 @@ def test_the_same_seed_gives_the_same_plan() -> None:
     plans = [solve(problem, Hdp(hidden=16), Budget(None, 40), seed=1).plan for _ in range(2)]
     np.testing.assert_array_equal(plans[0].device, plans[1].device)
     np.testing.assert_array_equal(plans[0].rank, plans[1].rank)
+
+
+def test_a_clock_that_runs_out_between_two_looks_ends_the_run() -> None:
+    problem, settings = lanes(), Hdp(hidden=8)
+    label = settings.label_of(problem)
+    search = Search(problem, Budget(None, 1))
+    search.count(1)
+    environment = Simulated(search, label)
+    assert environment.room == 0
+    policy = settings.policy_of(problem, label, 0)
+    outcome = learn(policy, environment, rule_of(settings), Standing(), np.random.default_rng(0), 1.0)
+    assert outcome.valid == 0 and search.simulations == 1
