@@ -49,7 +49,7 @@ def draw(found: dict[str, dict[str, list[float]]], out: Path) -> None:
                 values = np.sort(methods[spec])
                 share = np.arange(1, len(values) + 1) / len(values)
                 panel.step([1.0, *values, 3.0], [0.0, *share, 1.0], where="post", label=label, linewidth=1.6)
-        panel.set(title=family, xlabel="step time ÷ best", xlim=(1.0, 2.0), ylim=(0, 1.02))
+        panel.set(title=family, xlabel="step time ÷ best", xlim=(1.0, 1.3), ylim=(0, 1.02))
         panel.spines[["top", "right"]].set_visible(False)
     np.atleast_1d(panels)[0].set_ylabel("share of problems")
     handles, labels = np.atleast_1d(panels)[0].get_legend_handles_labels()
