@@ -276,7 +276,8 @@ def _device_columns(problem: Problem) -> Floats:
     speed = able_ns.min() / able_ns
     memory = problem.memory_bytes / max(1, problem.memory_bytes.max())
     apart = ~np.eye(count, dtype=bool)
-    typical_ns = np.maximum(problem.send_ns, 0).mean(axis=0) if problem.send_ns.size else np.zeros(1)
+    classes = int(problem.send_class.max()) + 1
+    typical_ns = np.maximum(problem.send_ns, 0).mean(axis=0) if problem.send_ns.size else np.zeros(classes)
     link = np.where(apart, typical_ns[problem.send_class], 0.0).sum(axis=1) / max(1, count - 1)
     place = _place(device_order(problem))
     needed = max(1.0, float(problem.graph.nbytes.sum()))

@@ -140,14 +140,14 @@ def _traffic(problem: Problem, label: Ints, coarse: Features) -> Floats:
     reader, maker = rows_of(graph.read_start), graph.producer[graph.reads]
     made = maker >= 0
     cost = np.maximum(problem.send_ns, 0).max(axis=1).astype(np.float64) if problem.send_ns.size else np.zeros(0)
-    if not cost.size:
+    if not cost.size or not made.any():  # groups may wait for each other without any tensor
         return np.ones(len(coarse.before), np.float32)
     key = label[maker[made]] * count + label[reader[made]]
     names, where = np.unique(key, return_inverse=True)
     total = np.bincount(where, cost[graph.reads[made]], len(names))
     at = np.searchsorted(names, coarse.before * count + coarse.after)
     known = (at < len(names)) & (names[np.minimum(at, len(names) - 1)] == coarse.before * count + coarse.after)
-    sent = np.where(known, total[np.minimum(at, len(names) - 1)], 0.0) if len(names) else np.zeros(len(coarse.before))
+    sent = np.where(known, total[np.minimum(at, len(names) - 1)], 0.0)
     return np.sqrt((sent + 1.0) / (sent.mean() + 1.0 if len(sent) else 1.0)).clip(0, 8).astype(np.float32)
 
 
