@@ -2,7 +2,8 @@
 
 Commands stand in code blocks marked `sh`, Python in blocks marked `python`; the blocks of one document run in order in
 one fresh folder with a few files a reader is taken to have. To keep this short, `--seconds` becomes half a second and
-`plan` and `compare` without it get that too; a benchmark is run on its first graph for 0.2 seconds a method.
+`plan` and `compare` without it get that too; a benchmark is run on its first graph for 0.2 seconds or 40 simulations a
+method.
 Of `make TARGET` it is checked that make knows the target, and the
 loadmaster commands in it are run; lines in OUTSIDE, which change the machine, are not run.
 """
@@ -82,7 +83,8 @@ def _run(line: str) -> None:
 
 def _short(words: list[str]) -> list[str]:
     if words[0] == "bench":
-        words[words.index("--seconds") + 1] = "0.2"
+        budget, short = ("--seconds", "0.2") if "--seconds" in words else ("--simulations", "40")
+        words[words.index(budget) + 1] = short
         return [*words, "--limit", "1"]
     if words[0] not in ("plan", "compare") or "--simulations" in words:
         return words
