@@ -71,8 +71,7 @@ def read_corpus(path: str | Path, training_share: float = 0.75, seed: int = 0) -
     Training steps first, of the rest as many as the share leaves room for: inference graphs have little to gain.
     """
     lines = read_lines(path)
-    first = len(_lines)
-    _lines.extend(lines)
+    first = add_lines(lines)
     training = [first + i for i, line in enumerate(lines) if b'"mode":"training"' in line[:4096].replace(b": ", b":")]
     rest = np.setdiff1d(np.arange(first, len(_lines)), training)
     most = len(rest) if not training else int(len(training) * (1 - training_share) / training_share)
@@ -80,24 +79,32 @@ def read_corpus(path: str | Path, training_share: float = 0.75, seed: int = 0) -
     return sorted([*training, *some]), digest(*lines)
 
 
+def add_lines(lines: Sequence[bytes]) -> int:
+    """Puts graphs behind those already there; the number of the first."""
+    first = len(_lines)
+    _lines.extend(lines)
+    return first
+
+
 def add_generated(count: int) -> list[int]:
     """Numbers of `count` generated graphs put behind the lines already there, the kinds in turn."""
-    first, each = len(_lines), -(-count // len(KINDS))
+    each = -(-count // len(KINDS))
     made = [list(generate(kind, each, seed=1_000, ops=GENERATED_OPS)) for kind in KINDS] if count else []
     graphs = [graph for row in zip(*made, strict=True) for graph in row][:count]
-    _lines.extend(json.dumps(graph_to_json(graph)).encode() for graph in graphs)
-    return list(range(first, len(_lines)))
+    first = add_lines([json.dumps(graph_to_json(graph)).encode() for graph in graphs])
+    return list(range(first, first + len(graphs)))
 
 
 def forget_corpora() -> None:
     """Empties what read_corpus has read, and all that was made of it."""
     _lines.clear()
-    for made in (_graph, make_problem, make_features):
+    for made in (graph_of, make_problem, make_features):
         made.cache_clear()
 
 
 @lru_cache(maxsize=256)
-def _graph(line: int) -> Graph:
+def graph_of(line: int) -> Graph:
+    """The graph of a line that was read."""
     where = f"line {line + 1} of the corpus"
     return graph_from_json(parse_json(_lines[line], where), where)
 
@@ -105,7 +112,7 @@ def _graph(line: int) -> Graph:
 @lru_cache(maxsize=64)
 def make_problem(key: Key) -> Problem:
     """The problem of an example."""
-    graph = _graph(key.line)
+    graph = graph_of(key.line)
     if key.setting:
         cluster_name, goal = SETTINGS[key.setting]
         return price(graph, cluster_name, objective=goal)

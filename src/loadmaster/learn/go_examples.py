@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from loadmaster._json_text import parse_json, read_lines
+from loadmaster._json_text import read_lines
 from loadmaster._order import longest_path_to
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.columns import Ints, digest, ints, rows_of
 from loadmaster.cost import price
-from loadmaster.files import graph_from_json
 from loadmaster.graph import ACTIVATION, Graph, GraphBuilder
 from loadmaster.learn.decoding import critical_ranks
+from loadmaster.learn.examples import add_lines, forget_corpora, graph_of
 from loadmaster.learn.features import features_of
 from loadmaster.learn.go_hints import hints_of
 from loadmaster.learn.go_input import GoInput, go_input
@@ -88,22 +88,17 @@ class GoElite:
         return int(min(self.reached.min(initial=2**62), self.hint_value.min()))
 
 
-_lines: list[bytes] = []  # of the corpora; processes that are forked later have them too
-
-
 def read_graphs(path: str | Path) -> tuple[list[int], str]:
     """Reads a corpus behind those already there; the numbers of the lines that may be learned from, and the digest."""
     lines = read_lines(path)
-    first = len(_lines)
-    _lines.extend(lines)
+    first = add_lines(lines)
     return [first + i for i, line in enumerate(lines) if not is_held_out(line)], digest(*lines)
 
 
 def forget_graphs() -> None:
     """Empties what read_graphs has read, and all that was made of it."""
-    _lines.clear()
-    for made in (_graph, make_problem):
-        made.cache_clear()
+    forget_corpora()
+    make_problem.cache_clear()
 
 
 def is_held_out(line: bytes) -> bool:
@@ -113,17 +108,11 @@ def is_held_out(line: bytes) -> bool:
     return any(HELD_OUT.search(name) for name in named)
 
 
-@lru_cache(maxsize=128)
-def _graph(line: int) -> Graph:
-    where = f"line {line + 1} of the corpus"
-    return graph_from_json(parse_json(_lines[line], where), where)
-
-
 @lru_cache(maxsize=1024)
 def make_problem(key: GoKey) -> Problem:
     """The problem of an example: the graph, varied, on a drawn cluster; memory binds in about a third of them."""
     rng = np.random.default_rng([key.line + 1, key.seed])
-    graph = draw_graph(rng) if key.line == DRAWN else vary(_graph(key.line), rng)
+    graph = draw_graph(rng) if key.line == DRAWN else vary(graph_of(key.line), rng)
     problem = price(graph, draw_cluster(rng))
     return _tighten(problem, float(rng.uniform(1.2, 2.2))) if rng.random() < 0.4 else problem
 
