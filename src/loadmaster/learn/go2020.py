@@ -40,9 +40,7 @@ class Go:
     groups: int = 1024  # at most so many are decided for; 0: every op by itself
     tasks: str = "placement,schedule"  # or with fusion; without placement: on the devices of `inner`
     chosen: int = 0  # of the samples, so many are hints as they are, where there are several passes; 0: as validated
-    passes: int = (
-        0  # the first has hints simulated, each of the others changes of the best plan so far; 0: as validated
-    )
+    passes: int = 0  # one with hints, each of the others with changes of the best plan so far; 0: as validated
     finetune: int = 0  # steps of PPO on the problem
     scratch: bool = False
     rollouts: int = 16  # plans simulated in each step of PPO

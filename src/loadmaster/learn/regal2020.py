@@ -156,21 +156,24 @@ def run_action(search: Search, features: Features, action: Action, settings: Reg
     part = search.part(simulations=evaluations)
     most = min(settings.proposals, part.room if settings.plans_only else part.room // 4)
     first = propose(part, features, action, most) if most else None
-    if settings.plans_only and first is not None:
-        pass
-    elif settings.direct:
+    if settings.direct:
         _draw_only(part, features, action, settings)
-    else:
-        if settings.hedge and part.room > 8 * settings.hedge:
-            action = _best_way(part, features, action, settings)
-            first = part.best
-        decoder, prior, plain = prior_of_action(part.problem, features, action)
-        evolve(part, settings.shaped(plain, part.room), decoder, prior, first)
-        while not part.spent:
-            decoder, prior, plain = prior_around(part.problem, _best(part))
-            evolve(part, settings.shaped(plain, part.room), decoder, prior, _best(part))
+    elif not settings.plans_only or first is None:
+        _guide(part, features, action, settings, first)
     search.offer(_best(part), part.best_score)
     return _best(search)
+
+
+def _guide(search: Search, features: Features, action: Action, settings: Regal, first: Plan | None) -> None:
+    """BRKGA under the best of the ways to draw; when it tires, around the best plan, until the budget is spent."""
+    if settings.hedge and search.room > 8 * settings.hedge:
+        action = _best_way(search, features, action, settings)
+        first = search.best
+    decoder, prior, plain = prior_of_action(search.problem, features, action)
+    evolve(search, settings.shaped(plain, search.room), decoder, prior, first)
+    while not search.spent:
+        decoder, prior, plain = prior_around(search.problem, _best(search))
+        evolve(search, settings.shaped(plain, search.room), decoder, prior, _best(search))
 
 
 def _best(search: Search) -> Plan:

@@ -41,8 +41,8 @@ class Auto:
     """The portfolio. What it does with N simulations is the beginning of what it does with more, so more is never
     worse.
 
-    One-shot plans and each of them under the usual orders; then epochs of annealing, the first ones from several good
-    starts, the later and longer ones from the best plan so far.
+    One-shot plans, those of a trained policy where one helps, and each of them under the usual orders; then epochs of
+    annealing, the first ones from several good starts, the later and longer ones from the best plan so far.
     """
 
     heat: float = 0.02
