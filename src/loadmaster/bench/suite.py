@@ -94,7 +94,20 @@ _REGAL = (
     "regal",
     "auto",
 )
-_GO = ("one-device", "expert-best-order", "metis", "heft", "etf", "hdp", "anneal", "go", "go-one", "auto")
+_GO = (
+    "one-device",
+    "expert-best-order",
+    "metis",
+    "heft",
+    "etf",
+    "rnn",
+    "hdp",
+    "anneal",
+    "go",
+    "go:finetune=50",
+    "go-one",
+    "auto",
+)
 _PLACETO = ("one-device", "scotch", "rnn", "placeto:rate=0,last_rate=0", "placeto:checkpoint=none", "placeto", "auto")
 _FAMILIES = ("one-device", "placeto:tune=no,checkpoint=none", "placeto:tune=no", "placeto", "auto")
 _FUSION = ("greedy-fusion:inner=expert", "random-fusion:inner=expert", "anneal-fusion:inner=expert")
