@@ -51,8 +51,8 @@ def bench(
         typer.Argument(
             metavar="SUITE | best SUITE | docs",
             help="regal, regal-unlike, regal-time, go, go-fusion, placeto, families, mirhoseini, peers, synthetic or "
-            "zoo; 'best' looks for best-known values by long runs; 'docs' writes docs/benchmarks.md from the results at "
-            "hand.",
+            "zoo; 'best' looks for best-known values by long runs; 'docs' writes docs/benchmarks.md from the results "
+            "at hand.",
         ),
     ],
     optimizers: Annotated[
