@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 
 from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.kinds import ELEMENTWISE, HEAVY, OPAQUE, REDUCTION, work_of
+from loadmaster.optimizers.cuts import device_order, fair_share
 from loadmaster.optimizers.grouping import mirrored_position, turning_point
 from loadmaster.optimizers.list_schedulers import downward_rank, upward_rank
 from loadmaster.optimizers.memory import PLAIN, memory_order
@@ -126,12 +127,6 @@ def group_features(features: Features, label: Ints) -> Features:
         mirror=ints(_place(np.argsort(mean(features.mirror[:, None])[:, 0], kind="stable"))),
         weight=_narrow(weight / max(1e-9, weight.mean())),
     )
-
-
-def device_order(problem: Problem) -> Ints:
-    """Devices from fast to slow, then by memory, then by number: the order in which shares are dealt out."""
-    able_ns = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 10, problem.op_ns)
-    return ints(np.lexsort((np.arange(problem.num_devices), -problem.memory_bytes, able_ns.sum(axis=0))))
 
 
 def device_class(problem: Problem) -> Ints:
@@ -293,18 +288,6 @@ def _device_columns(problem: Problem) -> Floats:
         (place == 0).astype(float),
     ]
     return _narrow(np.stack(columns, axis=1))
-
-
-def fair_share(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[devices] (low, high): the part of the whole that falls to each device when it is dealt out in device order."""
-    order = device_order(problem)
-    part = np.ones(problem.num_devices)
-    if problem.objective == "step-time":
-        able_ns = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 10, problem.op_ns)
-        part = 1.0 / (able_ns.sum(axis=0) + 1.0)
-    high = np.empty(problem.num_devices)
-    high[order] = np.cumsum(part[order]) / part.sum()
-    return high - part / part.sum(), high
 
 
 def _pair_columns(problem: Problem, shares: NDArray[np.float64]) -> Floats:

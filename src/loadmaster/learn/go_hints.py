@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,8 +10,9 @@ from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.learn.examples import canonical
-from loadmaster.learn.features import PAIRS_WIDTH, SIZES, Features, device_order, fair_share
+from loadmaster.learn.features import PAIRS_WIDTH, SIZES, Features
 from loadmaster.optimizers import _lists, pipeline
+from loadmaster.optimizers.cuts import cut_stacks
 from loadmaster.optimizers.list_schedulers import Cpop, Etf, Heft
 from loadmaster.optimizers.simple import OneDevice, legal
 from loadmaster.problem import CANNOT, Problem
@@ -35,7 +35,6 @@ READY_LISTS: dict[str, Optimizer] = {
 CUTS = {"count": 0, "made": 1, "load": 3, "held": 4, "time": 5}  # of the shares in Features.pairs
 FOLDS: tuple[pipeline.Fold, ...] = ("scope", "mirror", "program")
 GOALS = ("load", "total")
-STACK = re.compile(r"\d.*", re.DOTALL)  # what is left of a module's name without this is the stack it belongs to
 SLOTS = (
     "one-device",
     *LISTS,
@@ -90,28 +89,6 @@ def _placements(problem: Problem, features: Features) -> Iterator[tuple[str, Int
         yield "stacks by time", cut_stacks(problem, problem.best_ns + 1.0)
         yield "stacks by count", cut_stacks(problem, np.ones(problem.num_ops))
     yield from _splits(problem, few)
-
-
-def cut_stacks(problem: Problem, weight: NDArray[np.floating]) -> Ints:
-    """Every stack of modules ("encoder.layers", "decoder.layers") cut over all devices by itself; small ones, and what
-    is in none, go with what lies before them."""
-    slot = pipeline._scope_slots(problem)
-    order = np.lexsort((np.arange(problem.num_ops), slot))
-    _, stack = np.unique(np.array([STACK.sub("", scope) for scope in problem.graph.scope]), return_inverse=True)
-    known = np.array([bool(scope) for scope in problem.graph.scope])
-    share = np.bincount(stack, weight * known) / weight.sum()
-    large = (share >= 0.5 / problem.num_devices)[stack] & known
-    _, high = fair_share(problem)
-    by = device_order(problem)
-    device = np.full(problem.num_ops, -1, np.int64)
-    for each in np.unique(stack[large]):
-        members = order[(stack[order] == each) & large[order]]
-        done = np.cumsum(weight[members]) - weight[members] / 2
-        device[members] = by[np.minimum(np.searchsorted(high[by], done / weight[members].sum()), len(by) - 1)]
-    along = np.where(device[order] >= 0, np.arange(len(order)), -1)
-    last = np.maximum.accumulate(along)
-    device[order] = np.where(last >= 0, device[order][np.maximum(last, 0)], by[0])
-    return legal(problem, ints(device))
 
 
 def _splits(problem: Problem, few: bool) -> Iterator[tuple[str, Ints]]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints, rows_of
-from loadmaster.learn.features import Features, device_class, device_order, features_of
+from loadmaster.learn.features import Features, device_class, features_of
 from loadmaster.learn.regal2020 import (
     BIAS,
     BIASES,
@@ -31,6 +31,7 @@ from loadmaster.learn.regal2020 import (
     likeliest_choices,
     load_policy,
 )
+from loadmaster.optimizers.cuts import device_order
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from loadmaster.columns import ints
 from loadmaster.errors import MissingExtra, UnreadableFile
-from loadmaster.learn.features import ORDERS, Features, device_order, features_of
+from loadmaster.learn.features import ORDERS, Features, features_of
 from loadmaster.optimizers import _genes
+from loadmaster.optimizers.cuts import device_order
 from loadmaster.optimizers.genetic import Brkga, By, decoder_of, evolve, prior_of
 from loadmaster.optimizers.simple import legal
 from loadmaster.plan import Plan

@@ -79,3 +79,35 @@ def _join(parent: Ints, load: NDArray[np.float64], one: int, two: int, bound: fl
     parent[high] = low
     load[low] += load[high]
     return 1
+
+
+@njit(cache=True, nogil=True)
+def contract(before: Ints, later: Ints, time: Ints, colocate: Ints, able: Ints, most: float) -> Ints:
+    """[ops] a label for each op. In each round a group may join the only group that follows it, or the only one it
+    follows, where both can run on the same devices and together take at most so much time."""
+    count = len(time)
+    label, load = np.arange(count), time.astype(np.float64)
+    for _ in range(ROUNDS):
+        follower, maker = np.full(count, -1), np.full(count, -1)  # -2: several
+        for at in range(len(before)):
+            one, other = label[before[at]], label[later[at]]
+            if one != other:
+                follower[one] = other if follower[one] == -1 or follower[one] == other else -2
+                maker[other] = one if maker[other] == -1 or maker[other] == one else -2
+        into, taken, joined = np.arange(count), np.zeros(count, np.bool_), 0
+        for op in range(count - 1, -1, -1):
+            if label[op] != op or taken[op]:
+                continue
+            for mate in (follower[op], maker[op]):
+                free = mate >= 0 and not taken[mate] and load[op] + load[mate] <= most and able[op] == able[mate]
+                if free and (colocate[op] < 0 or colocate[op] == colocate[mate]):
+                    into[op] = mate
+                    load[mate] += load[op]
+                    taken[op] = taken[mate] = True
+                    joined += 1
+                    break
+        for op in range(count):
+            label[op] = into[label[op]]
+        if joined == 0:
+            break
+    return label

@@ -12,9 +12,14 @@ from loadmaster._kernel import make_record, make_room, run
 
 TOP_RANK = 2**31 - 1
 FOREVER = np.iinfo(np.int64).max
-KINDS = 9
+KINDS = 10
+WAYS = 4  # of each kind: about any op or one that the step waits for; ranks kept or set anew by the critical path
 PROGRAM, MIRROR, GROUPS, TURNS = range(4)
-WINDOW, SCOPE, SLICE, NEIGHBOUR, BORDER, SWAP, SHIFT, BESIDE, CRITICAL = range(KINDS)
+WINDOW, SCOPE, SLICE, NEIGHBOUR, BORDER, SWAP, SHIFT, BESIDE, CRITICAL, BLOCK = range(KINDS)
+REFRESH = 64  # moves after which what the step waits for is looked up again
+FADE = 0.9998  # of what is known of a kind of move, kept after each one
+TRIAL = 8.0  # whole runs of every kind that are taken to have gone as the average did
+LEAST, MOST = 0.05, 6.0  # times its given chance that a kind of move has at least and at most
 
 
 class Ground(NamedTuple):
@@ -49,8 +54,8 @@ class Chain(NamedTuple):
     best_rank: np.ndarray
     score: np.ndarray  # [4] over and value where it stands, over and value of the best
     random: np.ndarray  # [2] state of its generator
-    tried: np.ndarray  # [kinds]
-    gained: np.ndarray  # [kinds] improvements of the best
+    spent: np.ndarray  # [kinds * ways] runs of late, in whole ones
+    gained: np.ndarray  # [kinds * ways] how often that made the plan better
 
 
 @njit(inline="always")
@@ -125,9 +130,10 @@ def measure_tails(layout, place, top, tail):
 
 
 @njit(cache=True, nogil=True)
-def critical_ops(layout, ground, place, record, turns, found):
+def critical_ops(layout, ground, place, record, turns, found, queued):
     """How many ops a chain has that ends with the step and in which each op starts because the one before it ended:
-    on the same device, or as the last maker of what it reads. Writes them, and all ops in order of dispatch."""
+    on the same device (then it was queued there), or as the last maker of what it reads. Writes them, last one first,
+    and all ops in order of dispatch."""
     ops, devices, classes = len(place), layout.devices, layout.send_classes
     start, end, turn, producer = record.start_ns, record.end_ns, record.turn, ground.producer
     before, last = np.empty(ops, np.int64), np.full(devices, -1, np.int64)
@@ -139,10 +145,11 @@ def critical_ops(layout, ground, place, record, turns, found):
         last[place[op]] = op
     op, count = np.int64(end.argmax()), 0
     while op >= 0:
+        cause, latest = before[op], np.int64(-1)
+        queued[count] = cause >= 0 and end[cause] == start[op]
         found[count] = op
         count += 1
-        cause, latest = before[op], np.int64(-1)
-        if cause < 0 or end[cause] < start[op]:
+        if not queued[count - 1]:
             cause = np.int64(-1)
             for at in range(ground.read_start[op], ground.read_start[op + 1]):
                 tensor = ground.reads[at]
@@ -163,12 +170,60 @@ def critical_ops(layout, ground, place, record, turns, found):
 
 
 @njit(cache=True, nogil=True)
+def overtaking(layout, ground, place, record, found, queued, count, state):
+    """An op of the chain that waited for its device, and one that the device ran meanwhile; -1 where none did."""
+    at = _below(state, count)
+    for _ in range(count):
+        if queued[at]:
+            break
+        at = at + 1 if at + 1 < count else 0
+    op, ready, devices, classes = found[at], np.int64(0), layout.devices, layout.send_classes
+    for index in range(ground.read_start[op], ground.read_start[op + 1]):
+        tensor = ground.reads[index]
+        maker = ground.producer[tensor]
+        if maker >= 0:
+            there = record.end_ns[maker]
+            if place[maker] != place[op]:
+                link = layout.send_class[np.int64(place[maker]) * devices + place[op]]
+                there += layout.send_ns[tensor * classes + link]
+            ready = max(ready, there)
+    for index in range(ground.after_start[op], ground.after_start[op + 1]):
+        ready = max(ready, record.end_ns[ground.after[index]])
+    last = at
+    while queued[last] and record.start_ns[found[last + 1]] >= ready:
+        last += 1
+    if last == at:
+        return np.int64(-1), np.int64(-1)
+    return op, found[last if _below(state, 2) else at + 1 + _below(state, last - at)]
+
+
+@njit(cache=True, nogil=True)
+def weigh(weights, follow, aim, spent, gained, chances):
+    """Chances of every way of every kind: as given, times how much it gained of late for what it cost, against the
+    average of all."""
+    rate = (gained.sum() + 1.0) / (spent.sum() + TRIAL)
+    for arm in range(KINDS * WAYS):
+        kind, aimed, anew = arm // WAYS, arm % 2, arm % WAYS // 2
+        chance = weights[kind] * (aim if aimed else 1.0 - aim)
+        if kind == CRITICAL:
+            chance = 0.0 if aimed or anew else weights[kind]
+        elif kind == BLOCK:
+            chance = weights[kind] if aimed and not anew and aim > 0.0 else 0.0
+        elif kind < SHIFT:
+            chance *= follow if anew else 1.0 - follow
+        elif anew:
+            chance = 0.0
+        paid = (gained[arm] + TRIAL * rate) / (spent[arm] + TRIAL) / rate
+        chances[arm] = chance * min(MOST, max(LEAST, paid))
+
+
+@njit(cache=True, nogil=True)
 def walk(layout, ground, chain, weights, steps, heat, follow, aim):
     """Takes `steps` moves from where the chain stands, at a heat that is a share of the value.
 
     `follow`: the chance that ranks are set anew to the critical path after a change of placement. `aim`: the chance
-    that a move is about an op that the step waited for when the walk began; looking those up counts as a move. Arrays
-    are taken out of their tuples once, as in the simulator's loop.
+    that a move is about an op that the step waits for; looking those up counts as a move. Both are changed by what
+    paid of late. Arrays are taken out of their tuples once, as in the simulator's loop.
     """
     devices, op_ns = layout.devices, layout.op_ns
     make_start, makes, reader_start, readers = layout.make_start, layout.makes, layout.reader_start, layout.readers
@@ -176,7 +231,15 @@ def walk(layout, ground, chain, weights, steps, heat, follow, aim):
     able, limits, by_time = ground.able, ground.limits, ground.by_time
     group_start, group_ops, by_mirror = ground.group_start, ground.group_ops, ground.by_mirror
     colocate, mate_start, mates = ground.colocate, ground.mate_start, ground.mates
-    place, rank, score, state = chain.place, chain.rank, chain.score, chain.random
+    mirror_at, within_start, within, group_at = ground.mirror_at, ground.within_start, ground.within, ground.group_at
+    place, rank, score, state, spent, gained = (
+        chain.place,
+        chain.rank,
+        chain.score,
+        chain.random,
+        chain.spent,
+        chain.gained,
+    )
     ops, groups = len(place), len(group_start) - 1
     room, record, no_sends = make_room(layout, True), make_record(0, 0, 0), np.empty(0, np.int64)
     peak, load = np.zeros(devices, np.int64), np.zeros(devices, np.int64)
@@ -190,33 +253,37 @@ def walk(layout, ground, chain, weights, steps, heat, follow, aim):
         np.empty(ops, np.int32),
         np.full(ops, -1, np.int64),
     )
-    total = weights.sum()
-    mirror_at, within_start, within, group_at = ground.mirror_at, ground.within_start, ground.within, ground.group_at
-    critical, turns, num_critical = np.empty(ops, np.int64), np.empty(ops, np.int64), 0
-    turn_of = turns
-    if aim > 0.0 and by_time:
-        steps -= 1
-        most_sends = len(layout.nbytes) * devices
-        whole = make_record(ops, most_sends, 2 * (ops + most_sends) + devices)
-        run(layout, place, rank, no_sends, room, FOREVER, FOREVER, peak, True, whole)
-        num_critical = critical_ops(layout, ground, place, whole, turns, critical)
-        turn_of = whole.turn
+    aims = aim > 0.0 and by_time
+    most_sends = len(layout.nbytes) * devices if aims else 0
+    whole = make_record(ops, most_sends, 2 * (ops + most_sends) + devices)
+    critical, turns, queued = np.empty(ops, np.int64), np.empty(ops, np.int64), np.zeros(ops, np.bool_)
+    turn_of, num_critical = whole.turn, 0
+    chances, total = np.zeros(KINDS * WAYS), 0.0
 
     for step in range(steps):
-        pick, kind = _unit(state) * total, 0
-        while kind < KINDS - 1 and pick >= weights[kind]:
-            pick -= weights[kind]
-            kind += 1
+        if step % REFRESH == 0:
+            spent *= FADE**REFRESH
+            gained *= FADE**REFRESH
+            weigh(weights, follow, aim if aims else 0.0, spent, gained, chances)
+            total = chances.sum()
+            if aims:
+                run(layout, place, rank, no_sends, room, FOREVER, FOREVER, peak, True, whole)
+                num_critical = critical_ops(layout, ground, place, whole, turns, critical, queued)
+                continue
+        pick, arm = _unit(state) * total, 0
+        while arm < KINDS * WAYS - 1 and pick >= chances[arm]:
+            pick -= chances[arm]
+            arm += 1
+        kind, aimed, anew = arm // WAYS, arm % 2 == 1, arm % WAYS // 2 == 1
         if devices == 1 and kind < SHIFT:
             kind = SHIFT if kind % 2 else BESIDE
         if groups == 0 and (kind == SCOPE or kind == SLICE):
             kind = WINDOW
         # Which ops: positions low … high-1 of the program, of the mirrored order or of the groups.
-        aimed = num_critical > 0 and _unit(state) < aim
         low = critical[_below(state, num_critical)] if aimed else _below(state, ops)
         seed = low
         high, listing, device, other_device, only = low, PROGRAM, _below(state, devices), np.int64(-1), np.int64(-1)
-        by, anew = np.int64(0), kind == CRITICAL
+        by = np.int64(0)
         in_groups = kind == SCOPE or kind == SLICE or (kind == SHIFT and groups > 0 and _below(state, 3) == 0)
         if aimed and within_start[seed] == within_start[seed + 1]:
             in_groups = False
@@ -262,12 +329,20 @@ def walk(layout, ground, chain, weights, steps, heat, follow, aim):
                 high = low + 1
                 device = np.int64(place[other])
                 by = np.int64(rank[other]) - np.int64(rank[low]) + (1 if _below(state, 2) else -1)
+        elif kind == BLOCK:
+            low, other = overtaking(layout, ground, place, whole, critical, queued, num_critical, state)
+            if low >= 0:
+                by = np.int64(rank[other]) - np.int64(rank[low]) - 1
+                if _below(state, 2):
+                    low, by = other, -by
+            high = low + 1 if low >= 0 else low
         if kind == SHIFT:
             far = np.int64(np.exp(np.log(float(TOP_RANK // 2)) - _unit(state) * np.log(float(ops) * 2.0)))
             by = far if _below(state, 2) else -far
-        chain.tried[kind] += 1
-        moved, top, ranked = 0, np.int64(-1), anew or (high > low and (kind == SHIFT or kind == BESIDE))
-        if ranked:
+        anew = anew or kind == CRITICAL
+        moved, top = 0, np.int64(-1)
+        shifts = high > low and (kind == SHIFT or kind == BESIDE or kind == BLOCK)
+        if shifts:
             old_rank[:] = rank
         for at in range(low, high):
             op = np.int64(at)
@@ -279,7 +354,7 @@ def walk(layout, ground, chain, weights, steps, heat, follow, aim):
                 op = turns[at]
             if only >= 0 and place[op] != only:
                 continue
-            if ranked:
+            if shifts:
                 rank[op] = np.int32(min(np.int64(TOP_RANK), max(np.int64(0), np.int64(rank[op]) + by)))
                 continue
             target = device
@@ -302,17 +377,15 @@ def walk(layout, ground, chain, weights, steps, heat, follow, aim):
                 load[target] += op_ns[mate * devices + target]
                 place[mate] = target
                 top = max(top, mate)
-        if moved == 0 and not ranked:
+        if moved == 0 and not shifts and kind != CRITICAL:
             continue
-        if moved > 0 and follow > 0.0 and _unit(state) < follow:
-            old_rank[:] = rank
-            ranked = anew = True
         if moved > 0 and by_time:
             old_tail[: top + 1] = tail[: top + 1]
             measure_tails(layout, place, top, tail)
         elif anew and not by_time:
             measure_tails(layout, place, ops - 1, tail)
         if anew:
+            old_rank[:] = rank
             longest = max(np.int64(1), tail.max())
             scale = np.float64(TOP_RANK - 1) / np.float64(longest)
             for op in range(ops):
@@ -328,6 +401,7 @@ def walk(layout, ground, chain, weights, steps, heat, follow, aim):
                 most_bytes = bar
         room.ahead[:] = load
         time = run(layout, place, rank, no_sends, room, most_ns, most_bytes, peak, False, record)
+        spent[arm] += np.float64(room.tally[1]) / ops
         keep = time >= 0
         if keep:
             new_over, new_value = np.int64(0), time if by_time else peak.max()
@@ -340,12 +414,13 @@ def walk(layout, ground, chain, weights, steps, heat, follow, aim):
                     new_over <= over + over * slack and (new_over > over or new_value <= value + value * slack)
                 )
             if keep:
+                if new_over < over or (new_over == over and new_value < value):
+                    gained[arm] += 1.0
                 score[0], score[1] = new_over, new_value
                 if new_over < score[2] or (new_over == score[2] and new_value < score[3]):
                     score[2], score[3] = new_over, new_value
                     chain.best_place[:] = place
                     chain.best_rank[:] = rank
-                    chain.gained[kind] += 1
         if not keep:
             for index in range(moved - 1, -1, -1):
                 mate, target = touched[index], np.int64(old[index])
@@ -354,5 +429,5 @@ def walk(layout, ground, chain, weights, steps, heat, follow, aim):
                 place[mate] = target
             if moved > 0 and by_time:
                 tail[: top + 1] = old_tail[: top + 1]
-            if ranked:
+            if shifts or anew:
                 rank[:] = old_rank

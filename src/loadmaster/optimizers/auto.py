@@ -9,11 +9,11 @@ import numpy as np
 
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import MissingExtra
+from loadmaster.optimizers.contracting import Contracted
+from loadmaster.optimizers.cuts import cuts
 from loadmaster.optimizers.descent import Walkers, improve, spread_ranks
-from loadmaster.optimizers.grouping import mirrored_position
 from loadmaster.optimizers.list_schedulers import critical_rank
 from loadmaster.optimizers.memory import memory_order
-from loadmaster.optimizers.simple import legal
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
@@ -31,8 +31,11 @@ TRIALS = 3  # coolings from the starts in turn, where the budget is one of time
 TRIAL = 0.15  # share of the time for each; the rest is one long cooling from the best plan
 MOVE_NS = 40  # what a move costs per op and read of the graph, about
 FEW_MOVES = 1  # moves per op under which several starts cost more than they bring
-MOVES_EACH = 50  # moves per op from which on it pays to heat a good plan up again as far as a fresh start
+AGAIN = 0.3  # of the heat, for the long cooling
+JOINED = 0.65  # share of the time for the smaller problem, where there is one
+LAST = 0.2  # of the heat, for the cooling of its plan on the whole problem
 FAR = 1.25  # times the best: a start that is worse than that is left out
+HEATS = (0.6, 0.6, 0.6, 2.0)  # of successive epochs
 EPOCH = 192  # simulations of the first epoch; each later one has half as many again
 
 
@@ -45,7 +48,7 @@ class Auto:
     annealing, the first ones from several good starts, the later and longer ones from the best plan so far.
     """
 
-    heat: float = 0.02
+    heat: float = 0.001
     cold: float = 1e-4
     follow: float = 0.5
 
@@ -64,7 +67,7 @@ class Auto:
     def _epochs(self, search: Search, plans: list[Plan]) -> None:
         """Coolings that do not depend on the budget: one from each start, then longer and longer ones from the best."""
         epoch, turn = EPOCH, 0
-        heats = (self.heat / 10, self.heat / 10, self.heat / 10, self.heat / 2)
+        heats = tuple(self.heat * times for times in HEATS)
         while not search.spent:
             plan = plans[turn] if turn < len(plans) else search.best
             assert plan is not None
@@ -74,16 +77,30 @@ class Auto:
                 epoch = int(epoch * 1.5)
 
     def _cool(self, search: Search, plans: list[Plan]) -> None:
-        """Where the clock decides: coolings from the starts, then a long one from the best plan. With few moves for
-        each op, one cooling from the best start, the fewer the colder: there is no time to come back from far away."""
-        moves = moves_each(search)
-        if moves < FEW_MOVES:
-            self._part(search, plans[0], 1.0, self.heat * max(moves, 0.1))
+        """Where the clock decides: where small ops can be joined, first on the smaller problem; then on the whole."""
+        small = Contracted.of(search.problem) if search.problem.objective == "step-time" else None
+        if small is None:
+            self._trials(search, plans)
+            return
+        part = search.part(JOINED, small.problem)
+        try:
+            self._trials(part, [small.down(plan) for plan in plans])
+        finally:  # an interrupt keeps what the part has found
+            if part.best is not None:
+                search.score(small.up(part.best))
+        assert search.best is not None
+        self._part(search, search.best, 1.0, self.heat * LAST)
+
+    def _trials(self, search: Search, plans: list[Plan]) -> None:
+        """Coolings from the starts, then a long one from the best plan. With few moves for each op, one cooling from
+        the best start: there is no time to come back from far away."""
+        if moves_each(search) < FEW_MOVES:
+            self._part(search, plans[0], 1.0, self.heat * AGAIN)
             return
         for trial in range(TRIALS):
             self._part(search, plans[trial % len(plans)], TRIAL / (1 - TRIAL * trial), self.heat)
         assert search.best is not None
-        self._part(search, search.best, 1.0, self.heat * float(np.clip(moves / MOVES_EACH, 0.25, 1.0)))
+        self._part(search, search.best, 1.0, self.heat * AGAIN)
 
     def _part(self, search: Search, plan: Plan, share: float, heat: float) -> None:
         if search.spent:
@@ -160,20 +177,3 @@ def _orders(problem: Problem, plan: Plan) -> list[Ints]:
     best = np.empty(problem.num_ops, np.int64)
     best[memory_order(problem)] = program
     return [*orders, ints(best)]
-
-
-def cuts(problem: Problem) -> list[Ints]:
-    """Placements that cut the mirrored order into contiguous shares: of equal time, of equal bytes, of equal count."""
-    if problem.num_devices == 1:
-        return []
-    graph = problem.graph
-    order = np.lexsort((np.arange(problem.num_ops), mirrored_position(problem)))
-    made = np.zeros(problem.num_ops, np.int64)
-    np.add.at(made, graph.producer[graph.producer >= 0], graph.nbytes[graph.producer >= 0])
-    placements = []
-    for weight in (problem.best_ns, made, np.ones(problem.num_ops, np.int64)):
-        share = np.cumsum(weight[order]) - weight[order] / 2
-        device = np.empty(problem.num_ops, np.int64)
-        device[order] = np.minimum(share * problem.num_devices // max(1, int(weight.sum())), problem.num_devices - 1)
-        placements.append(legal(problem, device))
-    return placements

@@ -17,9 +17,10 @@ from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulate import Lift, coarse, layout, simulate, spread
 
-# How often each kind of move is tried: window, scope, slice, neighbour, border, swap, shift, beside, critical.
-STEP_TIME = (4.0, 3.0, 3.0, 2.0, 4.0, 1.0, 4.0, 2.0, 0.5)
-PEAK_MEMORY = (4.0, 2.0, 2.0, 2.0, 4.0, 1.0, 6.0, 4.0, 0.0)
+# How often each kind of move is tried at first: window, scope, slice, neighbour, border, swap, shift, beside, critical,
+# block.
+STEP_TIME = (4.0, 3.0, 3.0, 2.0, 4.0, 1.0, 4.0, 2.0, 0.5, 2.0)
+PEAK_MEMORY = (4.0, 2.0, 2.0, 2.0, 4.0, 1.0, 6.0, 4.0, 0.0, 0.0)
 AIM = 0.5  # share of moves about ops that the step waits for
 FEWEST = 16  # moves for which it pays to look those up first
 ROUND = 64  # moves of each chain between two looks at the budget, where answers must not depend on the clock
@@ -36,7 +37,7 @@ class Anneal:
     """
 
     start: Optimizer = field(default_factory=Heft)
-    heat: float = 0.02  # first temperature, as a share of the value
+    heat: float = 0.005  # first temperature, as a share of the value
     cold: float = 1e-4  # last temperature
     chains: int = 2
     follow: float = 0.5  # chance that ranks follow the critical path after a change of placement
@@ -88,7 +89,7 @@ class Walkers:
     def _chain(self, device: Ints, rank: Ints, seed: int) -> _moves.Chain:
         place, order = device.astype(np.int32), rank.astype(np.int32)
         random = np.array([seed, seed ^ 0x9E3779B97F4A7C15], np.uint64)
-        tallies = (np.zeros(_moves.KINDS, np.int64), np.zeros(_moves.KINDS, np.int64))
+        tallies = (np.zeros(_moves.KINDS * _moves.WAYS), np.zeros(_moves.KINDS * _moves.WAYS))
         return _moves.Chain(
             place, order, place.copy(), order.copy(), np.full(4, np.iinfo(np.int64).max), random, *tallies
         )

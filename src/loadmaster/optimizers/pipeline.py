@@ -217,7 +217,7 @@ def _folds(problem: Problem, fold: Fold) -> list[Ints]:
     """[ops] slot of each op, for each layout asked for."""
     slots = []
     if fold in ("auto", "scope") and any(problem.graph.scope):
-        slots.append(_scope_slots(problem))
+        slots.append(scope_slots(problem))
     if fold in ("auto", "mirror") or (fold == "scope" and not slots):
         slots.append(mirrored_position(problem))
     if fold in ("auto", "program"):
@@ -225,7 +225,7 @@ def _folds(problem: Problem, fold: Fold) -> list[Ints]:
     return [_together(problem, slot) for slot in slots]
 
 
-def _scope_slots(problem: Problem) -> Ints:
+def scope_slots(problem: Problem) -> Ints:
     """[ops] number of its module in order of first use; an op of no module goes with what it reads, or the next op."""
     graph = problem.graph
     number = {scope: index for index, scope in enumerate(dict.fromkeys(s for s in graph.scope if s))}

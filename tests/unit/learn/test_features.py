@@ -13,9 +13,9 @@ from loadmaster.learn.features import (
     OPS_WIDTH,
     PAIRS_WIDTH,
     device_class,
-    fair_share,
     features_of,
 )
+from loadmaster.optimizers.cuts import fair_share
 from loadmaster.zoo.synthetic import generate
 from tests.graphs.tiny import chain, diamond, pair
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from loadmaster import _kernel
-from loadmaster.columns import Ints
+from loadmaster.columns import Bools, Ints
 from loadmaster.optimizers import _moves
 from loadmaster.optimizers.descent import ground_of
 from loadmaster.optimizers.simple import legal
@@ -76,16 +77,64 @@ def test_a_bounded_run_is_stopped_only_when_it_is_too_long(seed: int) -> None:
         assert _kernel.run(*given) == expected
 
 
+class Chain(NamedTuple):
+    """The ops that a step waited for, last one first, and which of them waited for their device."""
+
+    record: _kernel.Record
+    turns: Ints
+    found: Ints
+    queued: Bools
+    count: int
+
+
+def chain_of(problem: Problem, plan: Plan) -> Chain:
+    line, record = simulate(problem, plan), _kernel.make_record(problem.num_ops, 0, 0)
+    record.start_ns[:], record.end_ns[:], record.turn[:] = line.start_ns, line.end_ns, line.turn
+    turns, found = np.empty(problem.num_ops, np.int64), np.empty(problem.num_ops, np.int64)
+    queued, place = np.zeros(problem.num_ops, np.bool_), plan.device.astype(np.int32)
+    given = (layout(problem), ground_of(problem), place, record, turns, found, queued)
+    return Chain(record, turns, found, queued, _moves.critical_ops(*given))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_critical_ops_lead_from_the_start_to_the_end_of_the_step(seed: int) -> None:
     problem, plan = plan_of(seed)
-    line, plain = simulate(problem, plan), layout(problem)
-    record = _kernel.make_record(problem.num_ops, 0, 0)
-    record.start_ns[:], record.end_ns[:], record.turn[:] = line.start_ns, line.end_ns, line.turn
-    turns, found = np.empty(problem.num_ops, np.int64), np.empty(problem.num_ops, np.int64)
-    ground, place = ground_of(problem), plan.device.astype(np.int32)
-    chain = found[: _moves.critical_ops(plain, ground, place, record, turns, found)].tolist()
-    assert line.end_ns[chain[0]] == line.step_ns
-    assert all(line.end_ns[earlier] <= line.start_ns[op] for op, earlier in pairwise(chain))
-    assert not any(problem.graph.producer[tensor] >= 0 for tensor in problem.graph.reads_of(chain[-1]).tolist())
-    assert line.turn[turns].tolist() == list(range(problem.num_ops))
+    line, chain = simulate(problem, plan), chain_of(problem, plan)
+    ops = chain.found[: chain.count].tolist()
+    assert line.end_ns[ops[0]] == line.step_ns
+    assert all(line.end_ns[earlier] <= line.start_ns[op] for op, earlier in pairwise(ops))
+    assert not any(problem.graph.producer[tensor] >= 0 for tensor in problem.graph.reads_of(ops[-1]).tolist())
+    assert line.turn[chain.turns].tolist() == list(range(problem.num_ops))
+    for op, earlier, waited in zip(ops, ops[1:], chain.queued.tolist(), strict=False):
+        assert not waited or (plan.device[op] == plan.device[earlier] and line.end_ns[earlier] == line.start_ns[op])
+
+
+def test_an_op_overtakes_what_its_device_ran_while_it_was_ready() -> None:
+    met = 0
+    for seed in range(5):
+        problem, plan = plan_of(seed)
+        chain, graph = chain_of(problem, plan), problem.graph
+        given = (plan.device.astype(np.int32), chain.record, chain.found, chain.queued, chain.count)
+        state = np.array([seed + 1, seed + 99], np.uint64)
+        for _ in range(50):
+            op, other = _moves.overtaking(layout(problem), ground_of(problem), *given, state)
+            if op < 0:
+                continue
+            met += 1
+            assert plan.device[op] == plan.device[other]
+            assert chain.record.start_ns[other] < chain.record.start_ns[op]
+            makers = graph.producer[graph.reads_of(int(op))]
+            assert all(chain.record.end_ns[maker] <= chain.record.start_ns[other] for maker in makers[makers >= 0])
+    assert met > 20
+
+
+def test_kinds_of_moves_that_paid_are_tried_more_often() -> None:
+    arms = _moves.KINDS * _moves.WAYS
+    spent, gained, first, later = np.full(arms, 50.0), np.zeros(arms), np.zeros(arms), np.zeros(arms)
+    _moves.weigh(np.ones(_moves.KINDS), 0.5, 0.5, np.zeros(arms), gained, first)
+    gained[0] = 25.0
+    _moves.weigh(np.ones(_moves.KINDS), 0.5, 0.5, spent, gained, later)
+    share, before = later / later.sum(), first / first.sum()
+    assert share[0] > 4 * before[0]
+    assert (share[1:][before[1:] > 0] > 0).all()
+    assert ((later > 0) == (first > 0)).all()

@@ -1,0 +1,76 @@
+"""Cuts: placements by rules that deal the program out in contiguous shares, without a simulation."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.columns import Ints, ints
+from loadmaster.optimizers.grouping import mirrored_position
+from loadmaster.optimizers.pipeline import scope_slots
+from loadmaster.optimizers.simple import legal
+from loadmaster.problem import CANNOT, Problem
+
+STACK = re.compile(r"\d.*", re.DOTALL)  # what is left of a module's name without this is the stack it belongs to
+
+
+def cuts(problem: Problem) -> list[Ints]:
+    """Placements that cut the mirrored order into contiguous shares: of equal time, of equal bytes, of equal count;
+    and, where modules are known, their stacks."""
+    if problem.num_devices == 1:
+        return []
+    graph = problem.graph
+    order = np.lexsort((np.arange(problem.num_ops), mirrored_position(problem)))
+    made = np.zeros(problem.num_ops, np.int64)
+    np.add.at(made, graph.producer[graph.producer >= 0], graph.nbytes[graph.producer >= 0])
+    placements = []
+    for weight in (problem.best_ns, made, np.ones(problem.num_ops, np.int64)):
+        share = np.cumsum(weight[order]) - weight[order] / 2
+        device = np.empty(problem.num_ops, np.int64)
+        device[order] = np.minimum(share * problem.num_devices // max(1, int(weight.sum())), problem.num_devices - 1)
+        placements.append(legal(problem, device))
+    if any(graph.scope):
+        placements += [cut_stacks(problem, weight) for weight in (problem.best_ns + 1.0, np.ones(problem.num_ops))]
+    return placements
+
+
+def cut_stacks(problem: Problem, weight: NDArray[np.floating]) -> Ints:
+    """Every stack of modules ("encoder.layers", "decoder.layers") cut over all devices by itself; small ones, and what
+    is in none, go with what lies before them."""
+    slot = scope_slots(problem)
+    order = np.lexsort((np.arange(problem.num_ops), slot))
+    _, stack = np.unique(np.array([STACK.sub("", scope) for scope in problem.graph.scope]), return_inverse=True)
+    known = np.array([bool(scope) for scope in problem.graph.scope])
+    share = np.bincount(stack, weight * known) / weight.sum()
+    large = (share >= 0.5 / problem.num_devices)[stack] & known
+    _, high = fair_share(problem)
+    by = device_order(problem)
+    device = np.full(problem.num_ops, -1, np.int64)
+    for each in np.unique(stack[large]):
+        members = order[(stack[order] == each) & large[order]]
+        done = np.cumsum(weight[members]) - weight[members] / 2
+        device[members] = by[np.minimum(np.searchsorted(high[by], done / weight[members].sum()), len(by) - 1)]
+    along = np.where(device[order] >= 0, np.arange(len(order)), -1)
+    last = np.maximum.accumulate(along)
+    device[order] = np.where(last >= 0, device[order][np.maximum(last, 0)], by[0])
+    return legal(problem, ints(device))
+
+
+def fair_share(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[devices] (low, high): the part of the whole that falls to each device when it is dealt out in device order."""
+    order = device_order(problem)
+    part = np.ones(problem.num_devices)
+    if problem.objective == "step-time":
+        able_ns = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 10, problem.op_ns)
+        part = 1.0 / (able_ns.sum(axis=0) + 1.0)
+    high = np.empty(problem.num_devices)
+    high[order] = np.cumsum(part[order]) / part.sum()
+    return high - part / part.sum(), high
+
+
+def device_order(problem: Problem) -> Ints:
+    """Devices from fast to slow, then by memory, then by number: the order in which shares are dealt out."""
+    able_ns = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 10, problem.op_ns)
+    return ints(np.lexsort((np.arange(problem.num_devices), -problem.memory_bytes, able_ns.sum(axis=0))))
