@@ -15,7 +15,7 @@ from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidSetting
 from loadmaster.plan import Plan, check
 from loadmaster.problem import Problem
-from loadmaster.simulate import Scores, Timeline, settle, simulate, simulate_many
+from loadmaster.simulate import Scores, Timeline, settle, simulate, simulate_fused, simulate_many
 from loadmaster.specs import make_optimizer, spec_of
 
 if TYPE_CHECKING:
@@ -172,6 +172,25 @@ class Search:
         if score < self.best_score:
             row = None if rank is None else np.atleast_2d(rank)[first if np.ndim(rank) > 1 and len(rank) > 1 else 0]
             self.offer(Plan.of(self.problem, device[first], row, kernel), score)
+        self._tell()
+        return ints(over), ints(value)
+
+    def score_fused(
+        self, device: NDArray[np.integer], rank: NDArray[np.integer], kernel: NDArray[np.integer]
+    ) -> tuple[Ints, Ints]:
+        """(over_bytes, value) of plans that each have kernels of their own, all [candidates, ops]; WORST for those past
+        the budget; keeps the best."""
+        count = min(len(device), self.room)
+        over, value = (np.full(len(device), WORST.value) for _ in range(2))
+        if not count:
+            return ints(over), ints(value)
+        scores = simulate_fused(self.problem, device[:count], rank[:count], kernel[:count])
+        over[:count], value[:count] = scores.over_bytes, scores.objective(self.problem)
+        self._ledger.simulations += count
+        first = int(np.lexsort((value[:count], over[:count]))[0])
+        score = Score(int(over[first]), int(value[first]))
+        if score < self.best_score:
+            self.offer(Plan.of(self.problem, device[first], rank[first], kernel[first]), score)
         self._tell()
         return ints(over), ints(value)
 

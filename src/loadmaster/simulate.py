@@ -43,7 +43,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster import _kernel
+from loadmaster import _contraction, _kernel
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidPlan
 from loadmaster.plan import Plan
@@ -98,6 +98,7 @@ class Scores:
 
 
 _layouts: WeakKeyDictionary[Problem, Layout] = WeakKeyDictionary()
+_facts: WeakKeyDictionary[Problem, _contraction.Facts] = WeakKeyDictionary()
 _fused: WeakKeyDictionary[Problem, OrderedDict[bytes, Problem]] = WeakKeyDictionary()
 
 
@@ -106,6 +107,13 @@ def layout(problem: Problem) -> Layout:
     if problem not in _layouts:
         _layouts[problem] = _kernel.layout_of(problem)
     return _layouts[problem]
+
+
+def contraction_facts(problem: Problem) -> _contraction.Facts:
+    """What the compiled way to the score of kernels needs, made once."""
+    if problem not in _facts:
+        _facts[problem] = _contraction.facts_of(problem)
+    return _facts[problem]
 
 
 def coarse(problem: Problem, kernel: Ints) -> Problem:
@@ -253,6 +261,46 @@ def simulate_many(
     spread(part, count, workers)
     over = np.maximum(peaks - problem.memory_bytes[None, :], 0).sum(axis=1)
     return Scores(ints(step), ints(peaks), ints(over))
+
+
+def simulate_fused(
+    problem: Problem,
+    device: NDArray[np.integer],
+    rank: NDArray[np.integer],
+    kernel: NDArray[np.integer],
+    *,
+    most_ns: int = NO_LIMIT,
+    most_bytes: int = NO_LIMIT,
+    workers: int | None = None,
+) -> Scores:
+    """Scores plans [candidates, ops] of which each has kernels of its own (ranks and kernels: one row for all, or a
+    row each). A kernel is where its lowest op is. Refuses kernels that wait for themselves, as `fuse` does."""
+    _check_places(problem, device)
+    places, ranks, kernels = (np.ascontiguousarray(np.atleast_2d(given), np.int32) for given in (device, rank, kernel))
+    count, plain = len(places), layout(problem)
+    facts = contraction_facts(problem)
+    step = np.empty(count, np.int64)
+    peaks = np.zeros((count, problem.num_devices), np.int64)
+
+    def part(low: int, high: int) -> None:
+        space = _contraction.make_space(plain)
+        given = (places, ranks, kernels, low, high, most_ns, most_bytes, step, peaks)
+        _contraction.run_many(plain, facts, *space, *given)
+
+    spread(part, count, workers)
+    if (step == _contraction.NO_KERNELS).any():
+        _refuse_kernels(problem, kernels[step.argmin() if len(kernels) > 1 else 0])
+    over = np.maximum(peaks - problem.memory_bytes[None, :], 0).sum(axis=1)
+    return Scores(ints(step), ints(peaks), ints(over))
+
+
+def _refuse_kernels(problem: Problem, kernel: NDArray[np.int32]) -> None:
+    lowest = (kernel >= 0) & (kernel <= np.arange(problem.num_ops))
+    if lowest.all() and (kernel[kernel] == kernel).all():
+        fuse(problem, ints(kernel))
+    op = int((~lowest).argmax() if not lowest.all() else (kernel[kernel] != kernel).argmax())
+    what = f"op '{problem.graph.op_name[op]}' is in kernel {kernel[op]}"
+    raise InvalidPlan(what, f"op {op} of {problem.num_ops}", "a kernel's number is that of its lowest op")
 
 
 _pool: list[ThreadPoolExecutor] = []

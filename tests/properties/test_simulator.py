@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.columns import ints
 from loadmaster.cost import price
+from loadmaster.errors import InvalidPlan
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.plan import Plan, check
 from loadmaster.problem import Problem, fuse
-from loadmaster.simulate import Timeline, settle, simulate, simulate_many
+from loadmaster.search import Budget, Search
+from loadmaster.simulate import Timeline, settle, simulate, simulate_fused, simulate_many
+from tests.graphs.tiny import diamond, pair
 from tests.reference import judge
 from tests.strategies import equal_problems, kernels, plans, problems
 
@@ -93,6 +96,45 @@ def bus_cluster(devices: int, shared: bool) -> Cluster:
     pairs = [(src, dst) for src in range(devices) for dst in range(devices) if src != dst]
     channel = np.where(np.eye(devices), -1, 0 if shared else np.arange(devices)[:, None])
     return Cluster("buses", all_devices, dict.fromkeys(pairs, Link(5e9, 1)), ints(channel))
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_plans_with_kernels_of_their_own_score_as_one_by_one(data: st.DataObject) -> None:
+    problem = data.draw(problems(min_ops=4))
+    some = [data.draw(plans(problem, sends=False)) for _ in range(4)]
+    device, rank, kernel = (np.stack([getattr(plan, name) for plan in some]) for name in ("device", "rank", "kernel"))
+    lines = [simulate(problem, plan) for plan in some]
+    scores = simulate_fused(problem, device, rank, kernel)
+    assert scores.step_ns.tolist() == [line.step_ns for line in lines]
+    assert scores.peak_bytes.tolist() == [line.peak_bytes.tolist() for line in lines]
+    assert scores.over_bytes.tolist() == [line.over_bytes for line in lines]
+    search = Search(problem, Budget(None, 3))
+    over, value = search.score_fused(device, rank, kernel)
+    one_by_one = [Search(problem, Budget(None, 1)).score(plan) for plan in some[:3]]
+    assert list(zip(over[:3].tolist(), value[:3].tolist(), strict=True)) == one_by_one
+    assert (search.simulations, search.best_score) == (3, min(one_by_one))
+    assert over[3] == value[3] == np.iinfo(np.int64).max
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_kernels_of_kernels_score_as_one_by_one(data: st.DataObject) -> None:
+    """Ties of a problem that is itself a fused one do not go by its ops."""
+    fine = data.draw(problems(min_ops=6))
+    problem = fuse(fine, ints(data.draw(kernels(fine))))
+    plan = data.draw(plans(problem, sends=False))
+    score = simulate_fused(problem, plan.device[None], plan.rank[None], plan.kernel[None])
+    line = simulate(problem, plan)
+    assert (score.step_ns[0], score.peak_bytes[0].tolist()) == (line.step_ns, line.peak_bytes.tolist())
+
+
+@pytest.mark.parametrize("kernel", [[0, 0, 2, 0], [0, 1, 1, 2], [0, 1, 2, 4], [-1, 1, 2, 3]])
+def test_what_is_no_kernel_is_refused_among_many(kernel: list[int]) -> None:
+    problem = price(diamond(), pair())
+    plain = np.arange(4)
+    with pytest.raises(InvalidPlan):
+        simulate_fused(problem, np.zeros((2, 4), np.int64), plain, np.stack([plain, kernel]))
 
 
 @settings(max_examples=150)

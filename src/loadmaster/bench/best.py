@@ -112,5 +112,8 @@ def long_specs(simulations: int) -> tuple[str, ...]:
         f"tuned-brkga:{evolved}",
         f"brkga:{evolved},order=given,by=mirror",
         f"brkga:{evolved},order=memory,by=mirror,blocks=32",
+        f"brkga:{evolved},by=edges,blocks=64",
         "anneal:start=expert",
+        f"regal:{evolved}",
+        f"gas:{evolved}",
     )

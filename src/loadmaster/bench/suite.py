@@ -110,7 +110,20 @@ _GO = (
 )
 _PLACETO = ("one-device", "scotch", "rnn", "placeto:rate=0,last_rate=0", "placeto:checkpoint=none", "placeto", "auto")
 _FAMILIES = ("one-device", "placeto:tune=no,checkpoint=none", "placeto:tune=no", "placeto", "auto")
-_FUSION = ("greedy-fusion:inner=expert", "random-fusion:inner=expert", "anneal-fusion:inner=expert")
+_FUSION = (
+    "greedy-fusion:inner=expert",
+    "random-fusion:inner=expert",
+    "anneal-fusion:inner=expert",
+    "go-one:tasks=fusion",
+)
+_JOINT = (
+    "separate:tasks=[placement]",
+    "separate:tasks=[schedule]",
+    "separate:tasks=[fusion]",
+    "separate",
+    "go-one:tasks=[fusion,placement,schedule]",
+    "joint",
+)
 _ORDERS = ("inductor-lpmf", "inductor-bfs", "inductor-dfs", "inductor", "memory-order", "anneal-order", "auto")
 _ONCE = Allowance(simulations=100)  # for one-shot baselines
 _SHORT = Allowance(seconds=10.0)
@@ -204,6 +217,17 @@ SUITES: Mapping[str, Suite] = {
             _ONCE,
             (published.go_fusion_published,),
             focus="anneal-fusion:inner=expert",
+        ),
+        Suite(
+            "joint",
+            "Joint against separate decisions on P100",
+            "speed-up",
+            go_rows,
+            "greedy-fusion:inner=[metis:order=fifo]",
+            _JOINT,
+            _SHORT,
+            _ONCE,
+            focus="joint",
         ),
         Suite(
             "peers-memory",

@@ -1,14 +1,220 @@
 # mypy: ignore-errors
-"""The compiled loop of fusion: tries merges one by one and keeps every kernel convex."""
+"""The compiled loop of fusion: tries merges one by one and keeps every kernel convex.
+
+Kernels are kept in an order in which each comes after those it waits for, as in Pearce and Kelly, "A dynamic
+topological sort algorithm for directed acyclic graphs" (2007). Two kernels of which one reads the other may become one
+if no way leads from the first out and back into the second. Such a way would lie between their positions, and is looked
+for from both ends at once; the end that comes to a stop first says what has to move for the order to hold again.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from loadmaster._order import followers
+BLOCKED, AHEAD, BEHIND = 0, 1, 2
+MOST_VISITS = 400  # kernels looked at from each end; a merge that needs more is not made
 
-MOST_VISITS = 400  # of the search for a way around; a merge that needs more is not tried
+
+class Rules(NamedTuple):
+    """What merging needs to know of a problem."""
+
+    before_start: np.ndarray  # [ops + 1] ops that each op waits for
+    before: np.ndarray
+    follow_start: np.ndarray  # [ops + 1] ops that wait for each op
+    follow: np.ndarray
+    pair_start: np.ndarray  # [ops + 1] rows of `consumer`: those that a producer may share a kernel with, ascending
+    consumer: np.ndarray
+    producer: np.ndarray  # [pairs]
+    given_start: np.ndarray  # [ops + 1] rows of `given`: the pairs of which each op is the consumer
+    given: np.ndarray
+    heavy: np.ndarray  # [ops]
+    able: np.ndarray  # [ops, devices] where it can run; no columns where everything can run everywhere
+    most_members: int
+
+
+class Kernels(NamedTuple):
+    """Kernels in the making, and scratch. A kernel goes by its lowest op."""
+
+    parent: np.ndarray
+    ring: np.ndarray  # the members of a kernel in a circle
+    members: np.ndarray
+    heavies: np.ndarray
+    can: np.ndarray
+    position: np.ndarray  # of each kernel in the order
+    at: np.ndarray  # kernel at each position, -1 where one has gone
+    ahead: np.ndarray  # stamps of the search from the producer
+    behind: np.ndarray  # stamps of the search from the consumer
+    stack: np.ndarray
+    other_stack: np.ndarray
+
+
+@njit(cache=True, nogil=True)
+def make_kernels(rules):
+    ops = len(rules.heavy)
+
+    def column():
+        return np.empty(ops, np.int32)
+
+    return Kernels(
+        column(),
+        column(),
+        column(),
+        column(),
+        np.empty(rules.able.shape, np.bool_),
+        column(),
+        column(),
+        column(),
+        column(),
+        column(),
+        column(),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _reset(rules, kernels):
+    parent, ring, members, heavies = kernels.parent, kernels.ring, kernels.members, kernels.heavies
+    position, at, ahead, behind, heavy = kernels.position, kernels.at, kernels.ahead, kernels.behind, rules.heavy
+    for op in range(len(parent)):
+        parent[op] = ring[op] = position[op] = at[op] = op
+        members[op] = 1
+        heavies[op] = heavy[op]
+        ahead[op] = behind[op] = -1
+    kernels.can[:] = rules.able
+
+
+@njit(cache=True, nogil=True)
+def merge(rules, producers, consumers, sole_reader):
+    """[ops] the lowest member of each op's kernel, after trying the pairs in order; `sole_reader`: only where nothing
+    else reads the producer's kernel."""
+    kernels, kernel = make_kernels(rules), np.empty(len(rules.heavy), np.int32)
+    _merge(rules, kernels, producers, consumers, len(producers), sole_reader, kernel)
+    return kernel
+
+
+@njit(cache=True, nogil=True)
+def merge_many(rules, places, priorities, low, high, out):
+    """[candidates, ops] kernels: producers in order of priority, highest first and none below 0, join their readers on
+    the same device; among equal ones, pairs go by reader, then by producer."""
+    kernels = make_kernels(rules)
+    producers, consumers = np.empty(len(rules.consumer), np.int32), np.empty(len(rules.consumer), np.int32)
+    for k in range(low, high):
+        place = places[k if len(places) > 1 else 0]
+        merge_into(rules, kernels, place, priorities[k], producers, consumers, out[k])
+
+
+@njit(cache=True, nogil=True)
+def merge_into(rules, kernels, place, priority, producers, consumers, out):
+    count = wanted_pairs(rules, place, priority, producers, consumers)
+    _merge(rules, kernels, producers, consumers, count, False, out)
+
+
+@njit(cache=True, nogil=True)
+def wanted_pairs(rules, place, priority, producers, consumers):
+    """Writes the pairs in the order in which they are tried; returns how many."""
+    pair_start, consumer = rules.pair_start, rules.consumer
+    ops, count = len(place), 0
+    wanted = np.empty(ops, np.int64)
+    for op in range(ops):
+        if priority[op] >= 0 and pair_start[op] < pair_start[op + 1]:
+            wanted[count] = op
+            count += 1
+    order = wanted[:count][np.argsort(-priority[wanted[:count]], kind="mergesort")]
+    filled, first = 0, 0
+    while first < count:
+        end, begin = first, filled
+        while end < count and priority[order[end]] == priority[order[first]]:
+            producer = order[end]
+            for pair in range(pair_start[producer], pair_start[producer + 1]):
+                if place[consumer[pair]] == place[producer]:
+                    producers[filled], consumers[filled] = producer, consumer[pair]
+                    filled += 1
+            end += 1
+        if end > first + 1:
+            _by_reader(producers[begin:filled], consumers[begin:filled], ops)
+        first = end
+    return filled
+
+
+@njit(cache=True, nogil=True)
+def reopen(rules, kernel, at, opened, kernels):
+    """The given kernels, in the order in which `at` lists them, but those opened (by their number) are single ops."""
+    parent, ring, members, heavies, can = (
+        kernels.parent,
+        kernels.ring,
+        kernels.members,
+        kernels.heavies,
+        kernels.can,
+    )
+    position, place_of, ahead, behind = kernels.position, kernels.at, kernels.ahead, kernels.behind
+    mate, last, heavy, able = kernels.stack, kernels.other_stack, rules.heavy, rules.able
+    ops, filled = len(kernel), 0
+    for op in range(ops):
+        head = kernel[op]
+        mate[op] = ahead[op] = behind[op] = -1
+        apart = head == op or opened[head]
+        parent[op] = op if apart else head
+        ring[op] = op
+        members[op] = 1
+        heavies[op] = heavy[op]
+        for device in range(able.shape[1]):
+            can[op, device] = able[op, device]
+        if head != op:
+            mate[last[head]] = op
+            if not apart:
+                ring[op], ring[head] = ring[head], op
+                members[head] += 1
+                heavies[head] += heavies[op]
+                for device in range(able.shape[1]):
+                    can[head, device] = can[head, device] and can[op, device]
+        last[head] = op
+    for index in range(ops):
+        op = at[index]
+        if op < 0:
+            continue
+        alone = not opened[op]
+        while op >= 0:
+            place_of[filled], position[op] = op, filled
+            filled += 1
+            op = np.int32(-1) if alone else mate[op]
+    place_of[filled:] = -1
+
+
+@njit(cache=True, nogil=True)
+def pairs_within(rules, place, wish, kernel, opened, producers, consumers):
+    """Writes the pairs that are wished for (0 and more, highest first) and of which one op at least is in an opened
+    kernel, in the order in which they are tried; returns how many."""
+    pair_start, consumer, producer = rules.pair_start, rules.consumer, rules.producer
+    given_start, given = rules.given_start, rules.given
+    count, chosen = 0, np.empty(len(consumer), np.int64)
+    for op in range(len(place)):
+        if not opened[kernel[op]]:
+            continue
+        for pair in range(pair_start[op], pair_start[op + 1]):
+            if wish[pair] >= 0 and place[consumer[pair]] == place[op]:
+                chosen[count] = pair
+                count += 1
+        for index in range(given_start[op], given_start[op + 1]):
+            pair = given[index]
+            other = producer[pair]
+            if wish[pair] >= 0 and place[other] == place[op] and not opened[kernel[other]]:
+                chosen[count] = pair
+                count += 1
+    order = np.argsort(-wish[chosen[:count]], kind="mergesort")
+    for index in range(count):
+        pair = chosen[order[index]]
+        producers[index], consumers[index] = producer[pair], consumer[pair]
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _by_reader(producers, consumers, ops):
+    keys = consumers.astype(np.int64) * ops + producers
+    keys.sort()
+    for pair in range(len(keys)):
+        producers[pair], consumers[pair] = keys[pair] % ops, keys[pair] // ops
 
 
 @njit(inline="always")
@@ -20,74 +226,131 @@ def _find(parent, op):
 
 
 @njit(cache=True, nogil=True)
-def merge(start, before, producers, consumers, heavy, able, most_members, sole_reader):
-    """[ops] the lowest member of each op's kernel."""
-    ops = len(start) - 1
-    follow_start, follow = followers(start, before)
-    parent, ring = np.arange(ops), np.arange(ops)  # ring: the members of a kernel in a circle
-    members, heavies, top = np.ones(ops, np.int64), heavy.astype(np.int64), np.arange(ops)
-    can = able.copy()
-    stamp, stack = np.full(ops, -1, np.int64), np.empty(ops, np.int64)
-    for pair in range(len(producers)):
+def _merge(rules, kernels, producers, consumers, count, sole_reader, out):
+    _reset(rules, kernels)
+    merge_on(rules, kernels, producers, consumers, count, sole_reader)
+    read_off(kernels, out)
+
+
+@njit(cache=True, nogil=True)
+def read_off(kernels, out):
+    parent = kernels.parent
+    for op in range(len(out)):
+        out[op] = _find(parent, op)
+
+
+@njit(cache=True, nogil=True)
+def merge_on(rules, kernels, producers, consumers, count, sole_reader):
+    """Tries the pairs in order, from the kernels there are. Arrays are taken out of their tuples once: reading one
+    inside the loop would count its references."""
+    follow_start, follow, most_members = rules.follow_start, rules.follow, rules.most_members
+    parent, ring, members, heavies, can = (
+        kernels.parent,
+        kernels.ring,
+        kernels.members,
+        kernels.heavies,
+        kernels.can,
+    )
+    position, at, ahead, behind, stack = kernels.position, kernels.at, kernels.ahead, kernels.behind, kernels.stack
+    forward = (follow_start, follow, parent, ring, position, ahead, behind, stack)
+    backward = (rules.before_start, rules.before, parent, ring, position, behind, ahead, kernels.other_stack)
+    for pair in range(count):
         a, b = _find(parent, producers[pair]), _find(parent, consumers[pair])
         if a == b or members[a] + members[b] > most_members or heavies[a] + heavies[b] > 1:
             continue
-        common = False
+        common = can.shape[1] == 0
         for device in range(can.shape[1]):
             common = common or (can[a, device] and can[b, device])
-        if not common or _blocked(follow_start, follow, parent, ring, top, a, b, stamp, stack, pair, sole_reader):
+        if not common or (sole_reader and not _only_reader(follow_start, follow, parent, ring, a, b)):
+            continue
+        ended = _search(forward, backward, a, b, pair)
+        if ended == BLOCKED:
             continue
         low, high = min(a, b), max(a, b)
+        if ended == AHEAD:
+            _close_up(at, position, position[a], position[b], 1, ahead, pair, stack, low)
+        else:
+            _close_up(at, position, position[b], position[a], -1, behind, pair, stack, low)
         parent[high] = low
         ring[low], ring[high] = ring[high], ring[low]
         members[low] += members[high]
         heavies[low] += heavies[high]
-        top[low] = max(top[low], top[high])
         for device in range(can.shape[1]):
             can[low, device] = can[low, device] and can[high, device]
-    kernel = np.empty(ops, np.int64)
-    for op in range(ops):
-        kernel[op] = _find(parent, op)
-    return kernel
 
 
-@njit(inline="always")
-def _blocked(follow_start, follow, parent, ring, top, a, b, stamp, stack, mark, sole_reader):
-    """Whether a way leads from kernel a out and back into kernel b; with sole_reader, whether anything but b follows
-    a."""
-    size, visits, limit = 0, 0, top[b]
-    stamp[a] = mark
+@njit(cache=True, nogil=True)
+def _only_reader(follow_start, follow, parent, ring, a, b):
     op = a
     while True:
-        for at in range(follow_start[op], follow_start[op + 1]):
-            other = _find(parent, follow[at])
-            if other != a and other != b and stamp[other] != mark:
-                if sole_reader:
-                    return True
-                if other <= limit:
-                    stamp[other] = mark
-                    stack[size] = other
-                    size += 1
+        for index in range(follow_start[op], follow_start[op + 1]):
+            other = _find(parent, follow[index])
+            if other != a and other != b:
+                return False
         op = ring[op]
         if op == a:
-            break
-    while size > 0:
-        size -= 1
-        here = stack[size]
-        visits += 1
-        if visits > MOST_VISITS:
             return True
-        op = here
-        while True:
-            for at in range(follow_start[op], follow_start[op + 1]):
-                other = _find(parent, follow[at])
-                if other == b:
-                    return True
-                if other <= limit and stamp[other] != mark:
-                    stamp[other] = mark
-                    stack[size] = other
-                    size += 1
-            op = ring[op]
-            if op == here:
-                break
-    return False
+
+
+@njit(cache=True, nogil=True)
+def _search(forward, backward, a, b, mark):
+    """Which search came to a stop: AHEAD, and all that a leads to before b is stamped, or BEHIND, and all that leads to
+    b after a is; BLOCKED where they meet, or there is too much to look at."""
+    position, ahead, behind = forward[4], forward[5], forward[6]
+    stack, other_stack = forward[7], backward[7]
+    low, high = position[a], position[b]
+    ahead[a] = behind[b] = mark
+    found = _look(forward, a, b, low, high, 0, mark)
+    if found <= 0:
+        return AHEAD if found == 0 else BLOCKED
+    met = _look(backward, b, a, low, high, 0, mark)
+    if met <= 0:
+        return BEHIND if met == 0 else BLOCKED
+    for turn in range(MOST_VISITS):
+        found = _look(forward, stack[turn], -1, low, high, found, mark)
+        if found < 0 or found == turn + 1:
+            return BLOCKED if found < 0 else AHEAD
+        met = _look(backward, other_stack[turn], -1, low, high, met, mark)
+        if met < 0 or met == turn + 1:
+            return BLOCKED if met < 0 else BEHIND
+    return BLOCKED
+
+
+@njit(cache=True, nogil=True)
+def _look(way, here, spared, low, high, size, mark):
+    """Puts the neighbours of a kernel between the two positions on the stack; -1 where the other search has been."""
+    start, others, parent, ring, position, mine, theirs, stack = way
+    op = here
+    while True:
+        for index in range(start[op], start[op + 1]):
+            other = _find(parent, others[index])
+            if other == spared or mine[other] == mark or not low <= position[other] <= high:
+                continue
+            if theirs[other] == mark:
+                return -1
+            mine[other] = mark
+            stack[size] = other
+            size += 1
+        op = ring[op]
+        if op == here:
+            return size
+
+
+@njit(cache=True, nogil=True)
+def _close_up(at, position, first, last, step, stamps, mark, moved, merged):
+    """Puts the merged kernel between those that are stamped, which go towards `last`, and those that are not."""
+    free, count = first, 0
+    for place in range(first + step, last, step):
+        here = at[place]
+        if here >= 0 and stamps[here] == mark:
+            moved[count] = here
+            count += 1
+        elif here >= 0:
+            at[free], position[here] = here, free
+            free += step
+    at[free], position[merged] = merged, free
+    for index in range(count):
+        free += step
+        at[free], position[moved[index]] = moved[index], free
+    for place in range(free + step, last + step, step):
+        at[place] = -1

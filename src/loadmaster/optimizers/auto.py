@@ -12,6 +12,7 @@ from loadmaster.errors import MissingExtra
 from loadmaster.optimizers.contracting import Contracted
 from loadmaster.optimizers.cuts import cuts
 from loadmaster.optimizers.descent import Walkers, improve, spread_ranks
+from loadmaster.optimizers.genetic import Brkga
 from loadmaster.optimizers.list_schedulers import critical_rank
 from loadmaster.optimizers.memory import memory_order
 from loadmaster.plan import Plan
@@ -34,6 +35,8 @@ FEW_MOVES = 1  # moves per op under which several starts cost more than they bri
 AGAIN = 0.3  # of the heat, for the long cooling
 JOINED = 0.65  # share of the time for the smaller problem, where there is one
 LAST = 0.2  # of the heat, for the cooling of its plan on the whole problem
+GROUPS = Brkga(by="edges", blocks=24, sends=False, evaluations=10**9)
+EVOLVED, EVOLVED_SHARE = 400, 0.15  # simulations for it, or share of the time
 FAR = 1.25  # times the best: a start that is worse than that is left out
 HEATS = (0.6, 0.6, 0.6, 2.0)  # of successive epochs
 EPOCH = 192  # simulations of the first epoch; each later one has half as many again
@@ -58,11 +61,26 @@ class Auto:
         if search.problem.objective == "step-time" and search.problem.num_ops == 1:
             return ranked[0][1]
         plans = unlike([plan for score, plan in ranked if not far(score, ranked[0][0])], STARTS)
+        if search.problem.objective == "peak-memory" and search.problem.num_devices > 1:
+            plans = [*self._evolved(search), *plans][: STARTS + 1]
         if search.counts_simulations:
             self._epochs(search, plans)
         else:
             self._cool(search, plans)
         return search.best if search.best is not None else ranked[0][1]
+
+    def _evolved(self, search: Search) -> list[Plan]:
+        """What a genetic search over few large groups finds: far from all rules, and often the best place to be."""
+        if search.spent:
+            return []
+        most = EVOLVED if search.counts_simulations else None
+        part = search.part(1.0 if search.counts_simulations else EVOLVED_SHARE, simulations=most)
+        try:
+            plan = GROUPS.optimize(part)
+        finally:  # an interrupt keeps what the part has found
+            if part.best is not None:
+                search.offer(part.best, part.best_score)
+        return [plan]
 
     def _epochs(self, search: Search, plans: list[Plan]) -> None:
         """Coolings that do not depend on the budget: one from each start, then longer and longer ones from the best."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
-from loadmaster.columns import Bools, Ints, ints, rows_of
+from loadmaster._order import followers
+from loadmaster.columns import Bools, Ints, ints, inverse, rows_of
 from loadmaster.kinds import HEAVY, OPAQUE, work_of
-from loadmaster.optimizers import _merging
+from loadmaster.optimizers import _between, _merging
 from loadmaster.optimizers.list_schedulers import Heft
 from loadmaster.optimizers.simple import allowed
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Search
-from loadmaster.simulate import Lift, coarse
+from loadmaster.simulate import Lift, coarse, spread
 
 MOST_MEMBERS = 64  # ops in one kernel; generated code gets slow to compile beyond that
 
@@ -38,30 +42,98 @@ def plan_fused(search: Search, kernel: Ints, inner: Optimizer) -> Plan:
     """The inner optimizer's plan of the coarser problem, lifted back."""
     problem = search.problem
     small = coarse(problem, kernel)
-    part = search.part(problem=small)
-    plan = inner.optimize(part)
-    plan = part.best if part.best is not None and _better(part, plan) else plan
-    lift = Lift.of(problem, small, kernel)
+    part, lift = search.part(problem=small), Lift.of(problem, small, kernel)
+    try:
+        plan = inner.optimize(part)
+    except KeyboardInterrupt:
+        if part.best is not None:
+            search.offer(_lifted(problem, lift, part.best), part.best_score)
+        raise
+    return _lifted(problem, lift, part.best if part.best is not None and _better(part, plan) else plan)
+
+
+def _lifted(problem: Problem, lift: Lift, plan: Plan) -> Plan:
     # A kernel may hold kernels that the inner optimizer fused further.
-    return Plan.of(problem, lift.up(plan.device), lift.up(plan.rank), lift.heads[plan.kernel][lift.kernel_of])
+    kernel = lift.heads[plan.kernel][lift.kernel_of]
+    fine = Plan.of(problem, lift.up(plan.device), lift.up(plan.rank), kernel)
+    if plan.send_rank is None:
+        return fine
+    sends = np.full((problem.graph.num_tensors, problem.num_devices), -1, np.int64)
+    sends[lift.tensors] = plan.send_rank
+    return replace(fine, send_rank=ints(sends))
 
 
 def _better(part: Search, plan: Plan) -> bool:
     return plan is not part.best and part.score(plan) > part.best_score
 
 
+@dataclass(frozen=True, eq=False)
+class Merges:
+    """Which ops of a problem may share a kernel at all, found once."""
+
+    rules: Any  # _merging.Rules, as the compiled loops want them
+    producers: Ints  # of every tensor between two ops that may share a kernel, by producer, then reader
+    consumers: Ints
+
+    @staticmethod
+    def of(problem: Problem) -> Merges:
+        """Those of the problem, remembered with it."""
+        return _merges.get(problem) or _merges.setdefault(problem, Merges._found(problem))
+
+    @staticmethod
+    def _found(problem: Problem) -> Merges:
+        waits, able, heavies = problem.graph.dependencies, allowed(problem), heavy(problem)
+        ways = [narrow(part) for part in (*waits, *followers(*waits))]
+        producers, consumers = candidate_pairs(problem)
+        possible: Any = _between.possible  # which is not typed, as the rules are not
+        keep = possible(*ways, producers, consumers, fusable(problem), heavies, MOST_MEMBERS)
+        producers, consumers = ints(producers[keep]), ints(consumers[keep])
+        each = ints(np.arange(len(producers) + 1))
+        start, pairs = inverse(each, producers, problem.num_ops)
+        given_start, given = inverse(each, consumers, problem.num_ops)
+        rows = [narrow(part) for part in (start, consumers[pairs], producers, given_start, given)]
+        able = np.ascontiguousarray(able[:, :0] if able.all() else able)
+        rules: Any = _merging.Rules
+        return Merges(rules(*ways, *rows, heavies, able, MOST_MEMBERS), producers, consumers)
+
+    def kernels(self, device: NDArray[np.integer], priority: NDArray[Any]) -> NDArray[np.int32]:
+        """[candidates, ops] kernels from merging each producer into its readers on the same device, highest priority
+        first, wherever legal; a producer below 0 joins none of its readers. Devices: one row for all, or a row each."""
+        places = np.ascontiguousarray(np.atleast_2d(device), np.int32)
+        priorities = np.ascontiguousarray(np.atleast_2d(priority), np.float64)
+        out = np.empty(priorities.shape, np.int32)
+
+        def part(low: int, high: int) -> None:
+            _merging.merge_many(self.rules, places, priorities, low, high, out)
+
+        spread(part, len(priorities))
+        return out
+
+    def greedy(self, device: Ints | None = None) -> Ints:
+        """[ops] kernels by the default rule, where devices are given among ops of one device."""
+        producers, consumers = self.producers, self.consumers
+        if device is not None:
+            together = device[producers] == device[consumers]
+            producers, consumers = producers[together], consumers[together]
+        order = np.argsort(-consumers, kind="stable")
+        return ints(_merging.merge(self.rules, ints(producers[order]), ints(consumers[order]), True))
+
+
+def narrow(column: NDArray[Any]) -> NDArray[np.int32]:
+    return np.ascontiguousarray(column, np.int32)
+
+
+_merges: WeakKeyDictionary[Problem, Merges] = WeakKeyDictionary()
+
+
 def greedy_kernels(problem: Problem) -> Ints:
     """[ops] kernels by the default rule."""
-    producers, consumers = candidate_pairs(problem)
-    order = np.argsort(-consumers, kind="stable")
-    return merge(problem, producers[order], consumers[order], sole_reader=True)
+    return Merges.of(problem).greedy()
 
 
-def kernels_by_priority(problem: Problem, priority: np.ndarray) -> Ints:
+def kernels_by_priority(problem: Problem, priority: NDArray[Any]) -> Ints:
     """[ops] kernels from merging producer into consumer, highest priority of the producer first, wherever legal."""
-    producers, consumers = candidate_pairs(problem)
-    order = np.lexsort((consumers, -priority[producers]))
-    return merge(problem, producers[order], consumers[order], sole_reader=False)
+    return ints(Merges.of(problem).kernels(np.zeros(problem.num_ops, np.int32), priority)[0])
 
 
 def candidate_pairs(problem: Problem) -> tuple[Ints, Ints]:
@@ -86,110 +158,14 @@ def heavy(problem: Problem) -> Bools:
     return np.array([work_of(kind) == HEAVY for kind in problem.graph.kind])
 
 
-def merge(problem: Problem, producers: Ints, consumers: Ints, *, sole_reader: bool) -> Ints:
-    """[ops] kernels after trying the merges in order; each only if the kernel stays convex, small, and has one heavy
-    op."""
-    start, before = problem.graph.dependencies
-    kernel = _merging.merge(
-        start,
-        before,
-        producers,
-        consumers,
-        heavy(problem),
-        np.ascontiguousarray(allowed(problem)),
-        MOST_MEMBERS,
-        sole_reader,
-    )
-    return ints(kernel)
-
-
-@dataclass(frozen=True)
-class RandomFusion:
-    """Merges in a random order, the best of several; kernels stay on the devices that `inner` chose."""
-
-    inner: Optimizer = field(default_factory=Heft)
-    samples: int = 64
-
-    def optimize(self, search: Search) -> Plan:
-        plan = start_of(search, self.inner)
-        for _ in range(self.samples):
-            if search.spent:
-                break
-            search.score(refuse(search.problem, plan, search.rng.random(search.problem.num_ops)))
-        return search.best if search.best is not None else plan
-
-
-@dataclass(frozen=True)
-class AnnealFusion:
-    """Simulated annealing over the priorities in which merges are tried; devices and order are those of `inner`.
-
-    Starts from the default rule's kernels, expressed as priorities.
-    """
-
-    inner: Optimizer = field(default_factory=Heft)
-    heat: float = 2e-3
-    cold: float = 1e-5
-
-    def optimize(self, search: Search) -> Plan:
-        problem = search.problem
-        plan = start_of(search, self.inner)
-        if not search.spent:
-            search.score(with_kernels(problem, plan, greedy_on(problem, plan)))
-        priority = search.rng.random(problem.num_ops)
-        here = score = search.score(refuse(problem, plan, priority)) if not search.spent else search.best_score
-        begun = search.progress
-        while not search.spent:
-            heat = self.heat * (self.cold / self.heat) ** ((search.progress - begun) / max(1e-9, 1 - begun))
-            trial = _shuffle_some(priority, search.rng)
-            score = search.score(refuse(problem, plan, trial))
-            bar = here.value * (1 + heat * search.rng.exponential())
-            if score.over_bytes <= here.over_bytes and score.value <= bar:
-                priority, here = trial, score
-        return search.best if search.best is not None else plan
-
-
-def _shuffle_some(priority: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """New priorities for a window of ops, log-uniform in length."""
-    count = len(priority)
-    length = int(np.exp(rng.random() * np.log(count + 1)))
-    start = int(rng.integers(0, count))
-    trial = priority.copy()
-    part = slice(start, start + max(1, length))
-    trial[part] = rng.random(len(trial[part])) - 0.1
-    return trial
-
-
-def start_of(search: Search, inner: Optimizer) -> Plan:
-    """The inner optimizer's plan without fusion, scored."""
-    part = search.part(0.2)
-    plan = inner.optimize(part)
-    if part.best is not None and (search.spent or part.score(plan) > part.best_score):
-        plan = part.best
-    if not search.spent:
-        search.score(plan)
-    return plan
-
-
 def greedy_on(problem: Problem, plan: Plan) -> Ints:
     """[ops] kernels by the default rule among ops of one device."""
-    producers, consumers = _same_device(problem, plan.device)
-    order = np.argsort(-consumers, kind="stable")
-    return merge(problem, producers[order], consumers[order], sole_reader=True)
+    return Merges.of(problem).greedy(plan.device)
 
 
-def refuse(problem: Problem, plan: Plan, priority: np.ndarray) -> Plan:
+def refuse(problem: Problem, plan: Plan, priority: NDArray[Any]) -> Plan:
     """The plan with kernels merged by priority among ops of one device; producers below 0 are not merged."""
-    producers, consumers = _same_device(problem, plan.device)
-    wanted = priority[producers] >= 0
-    producers, consumers = producers[wanted], consumers[wanted]
-    order = np.lexsort((consumers, -priority[producers]))
-    return with_kernels(problem, plan, merge(problem, producers[order], consumers[order], sole_reader=False))
-
-
-def _same_device(problem: Problem, device: Ints) -> tuple[Ints, Ints]:
-    producers, consumers = candidate_pairs(problem)
-    together = device[producers] == device[consumers]
-    return ints(producers[together]), ints(consumers[together])
+    return with_kernels(problem, plan, ints(Merges.of(problem).kernels(plan.device, priority)[0]))
 
 
 def with_kernels(problem: Problem, plan: Plan, kernel: Ints) -> Plan:

@@ -15,6 +15,8 @@ from loadmaster.bench.suite import GROUPS, SUITES, suites_of
 from loadmaster.cost import price
 from loadmaster.errors import UnknownName, UnreadableFile
 from loadmaster.files import graph_to_json
+from loadmaster.learn.go2020 import TASKS
+from loadmaster.specs import make_optimizer
 from tests.graphs.tiny import chain, diamond, fork
 
 SHARED = Path(os.environ.get("LOADMASTER_SHARED", Path(__file__).parents[4] / "shared"))
@@ -117,6 +119,19 @@ def test_one_slow_device_is_slow_by_what_is_said() -> None:
         *rest, slow = row.cluster.devices
         assert slow.rate("bfloat16") == share * rest[0].rate("bfloat16")
         assert slow.bytes_per_s == share * rest[0].bytes_per_s
+
+
+def test_joint_and_fusion_suites_name_methods_that_can_be_made() -> None:
+    for suite in (SUITES["joint"], SUITES["go-fusion"]):
+        made = [make_optimizer(spec) for spec in (suite.baseline, *suite.specs)]
+        assert len({repr(optimizer) for optimizer in made}) == len(made)
+        assert suite.focus in suite.specs
+    assert [row.name for row in SUITES["joint"].rows(Source())] == [row.name for row in go_rows(Source())]
+    alone = [spec for spec in SUITES["joint"].specs if spec.startswith("separate:")]
+    assert [make_optimizer(spec).tasks for spec in alone] == [("placement",), ("schedule",), ("fusion",)]
+    assert all(make_optimizer(spec).start == make_optimizer(SUITES["joint"].baseline) for spec in alone)
+    both = {"go-one:tasks=fusion": ("fusion",), "go-one:tasks=[fusion,placement,schedule]": TASKS}
+    assert {spec: make_optimizer(spec).wanted for spec in both} == both
 
 
 def test_names_of_suites_and_groups() -> None:

@@ -12,7 +12,8 @@ from loadmaster.cluster import Cluster
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
 from loadmaster.kinds import ELEMENTWISE, HEAVY, OPAQUE, REDUCTION, work_of
-from loadmaster.optimizers.fusion import greedy_kernels, kernels_by_priority
+from loadmaster.optimizers.fusion import Merges, greedy_kernels, kernels_by_priority, refuse
+from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, solve
 
@@ -82,6 +83,101 @@ def assert_legal(problem: Problem, kernel: np.ndarray) -> None:
 def test_kernels_are_legal(problem: Problem, seed: int) -> None:
     assert_legal(problem, greedy_kernels(problem))
     assert_legal(problem, kernels_by_priority(problem, np.random.default_rng(seed).random(problem.num_ops)))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(fusing_problems(), st.integers(0, 2**32), st.sampled_from([2, 5, 10**6]))
+def test_kernels_of_many_candidates_are_legal_on_one_device_each_and_as_one_by_one(
+    problem: Problem, seed: int, levels: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    device = rng.integers(0, 2, (5, problem.num_ops))
+    priority = rng.integers(-1, levels, (5, problem.num_ops))
+    kernels = Merges.of(problem).kernels(device, priority)
+    for row in range(5):
+        assert_legal(problem, kernels[row])
+        assert (device[row] == device[row][kernels[row]]).all()
+        one = refuse(problem, Plan.of(problem, device[row]), priority[row])
+        assert one.kernel.tolist() == kernels[row].tolist()
+
+
+def long_problem(rng: np.random.Generator) -> Problem:
+    """Ops that read near and far: kernels then reach over many others."""
+    builder, made = GraphBuilder("long"), []
+    for op in range(60):
+        near, far = made[-4:], made[:-4]
+        reads = {int(rng.choice(among)) for among in (near, far) if among and rng.random() < 0.8}
+        made.append(builder.tensor(1000))
+        kind = KINDS[int(rng.choice([0, 1, 1, 1, 2, 4, 4, 3]))]
+        builder.op(f"op{op}", kind, sorted(reads), [made[-1]], flops=1000)
+    return price(builder.build(), Cluster.preset("2xp100-pcie"))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_kernels_that_reach_over_others_stay_convex(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = long_problem(rng)
+    device, priority = rng.integers(0, 2, (6, problem.num_ops)), rng.random((6, problem.num_ops))
+    for kernel in Merges.of(problem).kernels(device, priority):
+        assert_legal(problem, kernel)
+
+
+def test_a_kernel_that_a_later_one_waits_for_is_not_closed_around_it() -> None:
+    """first and last are one kernel on device 0; two on device 1 may not be one: last waits for what two's lead to."""
+    builder = GraphBuilder("crossed")
+    one, two, through = (builder.tensor(8) for _ in range(3))
+    builder.op("first", "aten.relu.default", [], [one], flops=1)
+    builder.op("two", "aten.relu.default", [], [two], flops=1)
+    builder.op("both", "aten.add.Tensor", [one, two], [builder.tensor(8, "output")], flops=1)
+    builder.op("between", "aten.embedding.default", [two], [through], flops=1)
+    builder.op("last", "aten.add.Tensor", [one, through], [builder.tensor(8, "output")], flops=1)
+    problem = price(builder.build(), Cluster.preset("2xp100-pcie"))
+    device = np.array([[0, 1, 1, 1, 0]])
+    merges = Merges.of(problem)
+    assert merges.kernels(device, np.array([[2.0, 1, 0, 0, 0]])).tolist() == [[0, 1, 2, 3, 0]]
+    assert merges.kernels(device, np.array([[1.0, 2, 0, 0, 0]])).tolist() == [[0, 1, 1, 3, 4]]
+    assert merges.kernels(device, np.array([[-1.0, 2, 0, 0, 0]])).tolist() == [[0, 1, 1, 3, 4]]
+    assert merges.kernels(device, np.array([[1.0, -1, 0, 0, 0]])).tolist() == [[0, 1, 2, 3, 0]]
+
+
+def test_merging_misses_nothing_that_is_legal() -> None:
+    """On pairs tried one at a time, against a search of the whole graph by networkx."""
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        problem = long_problem(rng)
+        merges, alone = Merges.of(problem), np.zeros(problem.num_ops, np.int64)
+        for producer in range(problem.num_ops):
+            priority = np.full(problem.num_ops, -1)
+            priority[producer] = 1
+            kernel = merges.kernels(alone, priority)[0]
+            expected = joined_in_turn(problem, producer)
+            assert set(np.flatnonzero(kernel == kernel[producer]).tolist()) == expected
+
+
+def joined_in_turn(problem: Problem, producer: int) -> set[int]:
+    """The producer and those of its readers that can join it one after the other, lowest first."""
+    kinds = [work_of(kind) for kind in problem.graph.kind]
+    members = {producer}
+    if kinds[producer] == OPAQUE:
+        return members
+    for reader in range(producer + 1, problem.num_ops):
+        reads = problem.graph.producer[problem.graph.reads_of(reader)].tolist()
+        trial = members | {reader}
+        light = sum(kinds[op] == HEAVY for op in trial) <= 1 and kinds[reader] != OPAQUE
+        if producer in reads and light and convex(problem, trial):
+            members = trial
+    return members
+
+
+def convex(problem: Problem, members: set[int]) -> bool:
+    graph = nx.DiGraph()
+    start, before = problem.graph.dependencies
+    for op in range(problem.num_ops):
+        graph.add_edges_from((int(earlier), op) for earlier in before[start[op] : start[op + 1]])
+    graph.add_nodes_from(members)
+    after = set().union(*(nx.descendants(graph, op) for op in members))
+    ahead = set().union(*(nx.ancestors(graph, op) for op in members))
+    return not (after & ahead) - members
 
 
 def test_a_chain_of_cheap_ops_becomes_one_kernel_and_saves_launches_and_traffic() -> None:

@@ -1,0 +1,66 @@
+# mypy: ignore-errors
+"""Which pairs of ops can share a kernel in any way of fusing: a kernel holds all that lies between its ops."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+MOST_BETWEEN = 400  # ops looked at from each end; pairs with more between them count as impossible
+
+
+@njit(cache=True, nogil=True)
+def possible(before_start, before, follow_start, follow, producers, consumers, fusable, heavy, most_members):
+    """[pairs] whether all that lies on a way from producer to consumer may be one kernel with them."""
+    ops = len(fusable)
+    ahead, behind, between = np.full(ops, -1, np.int64), np.full(ops, -1, np.int64), np.full(ops, -1, np.int64)
+    stack, other_stack = np.empty(ops, np.int64), np.empty(ops, np.int64)
+    able = np.zeros(len(producers), np.bool_)
+    for pair in range(len(producers)):
+        a, b = producers[pair], consumers[pair]
+        stack[0], other_stack[0], found, met = a, b, 1, 1
+        ahead[a] = behind[b] = pair
+        # Whichever end comes to a stop first knows all that may lie between.
+        for turn in range(MOST_BETWEEN):
+            found = _spread(follow_start, follow, stack, turn, found, a, b, ahead, pair)
+            if found == turn + 1:
+                able[pair] = _fits(before_start, before, b, ahead, between, pair, stack, fusable, heavy, most_members)
+                break
+            met = _spread(before_start, before, other_stack, turn, met, a, b, behind, pair)
+            if met == turn + 1:
+                able[pair] = _fits(follow_start, follow, a, behind, between, pair, stack, fusable, heavy, most_members)
+                break
+    return able
+
+
+@njit(cache=True, nogil=True)
+def _spread(start, others, stack, turn, size, low, high, stamps, mark):
+    """Puts the neighbours of the op whose turn it is on the stack; ops are in program order."""
+    here = stack[turn]
+    for index in range(start[here], start[here + 1]):
+        other = others[index]
+        if low <= other <= high and stamps[other] != mark:
+            stamps[other] = mark
+            stack[size] = other
+            size += 1
+    return size
+
+
+@njit(cache=True, nogil=True)
+def _fits(start, others, first, known, between, mark, stack, fusable, heavy, most_members):
+    """Whether what can be reached from the first op among the known may be one kernel."""
+    stack[0], size, done, heavies = first, 1, 0, 0
+    between[first] = mark
+    while done < size:
+        here = stack[done]
+        done += 1
+        heavies += heavy[here]
+        if not fusable[here] or heavies > 1 or size > most_members:
+            return False
+        for index in range(start[here], start[here + 1]):
+            other = others[index]
+            if known[other] == mark and between[other] != mark:
+                between[other] = mark
+                stack[size] = other
+                size += 1
+    return True
