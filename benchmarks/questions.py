@@ -1,6 +1,7 @@
 """The figures of docs/questions.md: python benchmarks/questions.py QUESTION [--evaluations N] [--seeds N].
 
-Every question is one function that prints the rows of its table. Simulations are counted alike for all methods.
+Every question is one function that prints the rows of its table. Simulations are counted alike for all methods; `race`
+is one of seconds: [--seconds S] [--limit N].
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.bench.rows import Row, Source, go_rows
 from loadmaster.columns import Ints, ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph
@@ -23,8 +27,10 @@ from loadmaster.learn.decoding import critical_ranks, device_of_groups
 from loadmaster.learn.features import features_of
 from loadmaster.optimizers.grouping import GROUPERS, coarsen
 from loadmaster.problem import Problem
-from loadmaster.search import Budget, Search, solve
+from loadmaster.search import Budget, Moment, Optimizer, Score, Search, solve
 from loadmaster.simulate import simulate_many
+from loadmaster.specs import make_optimizer
+from loadmaster.zoo.synthetic import generate
 
 MODELS = (
     ("inception-v3-b32", "2xp100-pcie"),
@@ -227,6 +233,77 @@ def _portrait(graph: Graph) -> NDArray[np.float64]:
     return np.concatenate([features.graph, features.ops.mean(axis=0), features.ops.std(axis=0)]).astype(np.float64)
 
 
+class _Reached(Exception):
+    """The target of a race."""
+
+
+class Heat(NamedTuple):
+    """One problem of a race: the best of the first method and when it had it, when each other was there, if ever."""
+
+    name: str
+    target: Moment
+    reached: tuple[Moment | None, ...]
+
+    def ratio(self, other: int) -> float:
+        """How many times sooner; 0 for never."""
+        at = self.reached[other]
+        return self.target.seconds / max(1e-3, at.seconds) if at else 0.0
+
+
+def race(seconds: float, limit: int | None) -> None:
+    """How much sooner does GO reach HDP's best? Both alone on each of GO's workloads, seed 0, for so many seconds; the
+    seconds of loading compiled loops and weights are nobody's."""
+    others = ("go-one", "go")
+    small = price(next(iter(generate("layered", 1, 1, (60, 60)))), "2xp100-pcie")
+    for spec in ("hdp", *others):
+        run_until(small, spec, Budget(1.0, 200))
+    print("| workload | HDP's best, ms | at, s | " + " | ".join(f"{o}, s | times sooner" for o in others) + " |")
+    heats = []
+    for row in go_rows(Source(limit=limit)):
+        heats.append(heat(row, "hdp", others, Budget(seconds)))
+        print(_line(heats[-1]), flush=True)
+    for number, other in enumerate(others):
+        ratios = [each.ratio(number) for each in heats]
+        there = sum(ratio > 0 for ratio in ratios)
+        print(f"{other}: there on {there} of {len(heats)}, {np.median(ratios):.1f} times as soon in the median")
+
+
+def heat(row: Row, first: str, others: Sequence[str], budget: Budget) -> Heat:
+    problem = price(row.graph(), row.cluster, objective=row.objective)
+    history = run_until(problem, first, budget)
+    target = min(history, key=lambda moment: moment.score)
+    return Heat(row.name, target, tuple(first_at(problem, spec, budget, target.score) for spec in others))
+
+
+def first_at(problem: Problem, optimizer: Optimizer | str, budget: Budget, target: Score) -> Moment | None:
+    """When a method first is as good as that, or better."""
+    history = run_until(problem, optimizer, budget, target)
+    return next((moment for moment in history if moment.score <= target), None)
+
+
+def run_until(
+    problem: Problem, optimizer: Optimizer | str, budget: Budget, target: Score | None = None
+) -> list[Moment]:
+    """The improvements of a run, which ends soon after it is as good as the target."""
+
+    def stop(part: Search) -> None:
+        if target is not None and part.problem is problem and part.best_score <= target:
+            raise _Reached
+
+    search = Search(problem, budget, 0, listener=stop)
+    with suppress(_Reached):
+        chosen = make_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
+        search.score(chosen.optimize(search))
+    return search.history
+
+
+def _line(heat: Heat) -> str:
+    cells = [f"{heat.target.score.value / 1e6:.1f}", f"{heat.target.seconds:.1f}"]
+    for number, at in enumerate(heat.reached):
+        cells += [f"{at.seconds:.2f}", f"{heat.ratio(number):.1f}"] if at else ["never", "0"]
+    return f"| {heat.name} | " + " | ".join(cells) + " |"
+
+
 QUESTIONS: dict[str, Callable[[int, int], None]] = {
     "balance": balance,
     "grouping": grouping,
@@ -240,12 +317,17 @@ QUESTIONS: dict[str, Callable[[int, int], None]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("question", choices=list(QUESTIONS))
+    parser.add_argument("question", choices=[*QUESTIONS, "race"])
     parser.add_argument("--evaluations", type=int, default=1_000)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=120.0, help="of each method on each workload of the race")
+    parser.add_argument("--limit", type=int, help="so many workloads of the race")
     given = parser.parse_args()
     begun = time.monotonic()
-    QUESTIONS[given.question](given.evaluations, given.seeds)
+    if given.question == "race":
+        race(given.seconds, given.limit)
+    else:
+        QUESTIONS[given.question](given.evaluations, given.seeds)
     print(f"{time.monotonic() - begun:.0f} s")
 
 
