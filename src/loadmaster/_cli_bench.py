@@ -50,9 +50,9 @@ def bench(
         list[str],
         typer.Argument(
             metavar="SUITE | best SUITE | docs",
-            help="regal, regal-unlike, regal-time, go, go-fusion, joint, placeto, families, mirhoseini, peers, synthetic or "
-            "zoo; 'best' looks for best-known values by long runs; 'docs' writes docs/benchmarks.md from the results "
-            "at hand.",
+            help="regal, regal-unlike, regal-time, go, go-fusion, joint, placeto, families, mirhoseini, peers, "
+            "synthetic or zoo; 'best' looks for best-known values by long runs; 'docs' writes docs/benchmarks.md from "
+            "the results at hand.",
         ),
     ],
     optimizers: Annotated[

@@ -27,7 +27,11 @@ def problem_for(model: str, on: str | None, objective: Objective, memory_limit: 
 def run_optimizer(problem: Problem, spec: str, budget: Budget, seed: int) -> Result:
     from loadmaster.report.terminal import solving
     from loadmaster.search import solve
+    from loadmaster.zoo.warming import warm_up
 
+    if budget.seconds is not None:
+        with status("getting ready (the first time this compiles)"):
+            warm_up(spec, problem.cluster, problem.objective)
     with solving(spec) as listener:
         return solve(problem, spec, budget, seed, listener=listener)
 

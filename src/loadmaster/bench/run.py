@@ -23,7 +23,7 @@ from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Result, Search, solve
-from loadmaster.zoo.synthetic import generate
+from loadmaster.zoo.warming import warm_up
 
 MOST_MOMENTS = 64  # improvements kept in a record
 
@@ -190,18 +190,10 @@ class _Bench:
         return float(np.mean(found)) if found else 0.0
 
     def _warm_up(self, spec: str, row: Row) -> None:
-        """Compiled loops are loaded, and weights read, on a small graph first: their time is nobody's result."""
         kind = (spec, row.cluster.name, row.objective)
-        if kind in self.warm:
-            return
-        self.warm.add(kind)
-        small = price(next(generate("layered", 1, seed=1, ops=12)), row.cluster, objective=row.objective)
-        try:
-            solve(small, method(spec), Budget(None, 50), 0)
-        except MissingExtra:
-            raise
-        except Exception:  # the real problem shows whether it matters
-            return
+        if kind not in self.warm:
+            self.warm.add(kind)
+            warm_up(method(spec), row.cluster, row.objective)
 
 
 def facts_of(result: Result) -> Mapping[str, object]:
