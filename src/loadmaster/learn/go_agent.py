@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,26 +14,34 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
+from torch import Tensor
 from torch.nn import functional
 
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import UnreadableFile
+from loadmaster.learn._go_draws import Policy, chances
+from loadmaster.learn.adam import Adam
+from loadmaster.learn.go_chains import Chains, Manner, Pace, Sample
 from loadmaster.learn.go_input import go_input, group_majority
-from loadmaster.learn.go_losses import entropy_of, imitation_loss, policy_loss
+from loadmaster.learn.go_losses import entropy_of, freed, imitation_loss, policy_loss, sample_loss
 from loadmaster.learn.go_network import Decisions, GoNetwork, GoOutputs, go_batch, shape_of
 from loadmaster.learn.go_policy import (
     Decided,
     Drawing,
     Draws,
+    Given,
+    Stand,
     advantages,
-    draw_changes,
+    decided_key,
+    decided_of,
+    draw_plans,
     middle_levels,
     plan_of,
     rewards,
     score_decided,
     stand_of,
 )
-from loadmaster.learn.go_zero import Outcome, outcome_of, seen_decisions, tries, zero_shot
+from loadmaster.learn.go_zero import Outcome, hint_decided, outcome_of, seen_decisions, tries, zero_shot
 from loadmaster.optimizers.simple import legal
 from loadmaster.plan import Plan
 from loadmaster.search import WORST, Score, Search
@@ -41,6 +49,8 @@ from loadmaster.simulate import simulate
 
 if TYPE_CHECKING:
     from loadmaster.learn.go2020 import Go
+
+WHOLE = 4  # plans a step in which all is decided anew
 
 
 class Agent:
@@ -51,13 +61,17 @@ class Agent:
         torch.manual_seed(search.seed)
         self.known = Known() if settings.scratch else known_of(settings.checkpoint or "go")
         self.network = GoNetwork(settings.shape) if settings.scratch else load_go(settings.checkpoint or "go")
-        self.one = go_input(self.problem, settings.groups, kernels="fusion" in settings.wanted)
+        placing, ordering, fusing = (task in settings.wanted for task in ("placement", "schedule", "fusion"))
+        # Trained levels look at what hints say of devices.
+        hinted = placing or (ordering and not settings.scratch)
+        self.one = go_input(self.problem, settings.groups, kernels=fusing, hinted=hinted)
         self.batch = go_batch([self.one])
         self.all_bytes = float(max(1, self.problem.graph.nbytes.sum()))
-        self.how = Drawing(settings.rollouts, whole=0.1, uniform=settings.uniform, tasks=settings.wanted)
+        self.how = Drawing(WHOLE, whole=1.0, uniform=settings.uniform, tasks=settings.wanted)
         # Without placement among the tasks, another optimizer's stands.
         self.fixed = None if "placement" in settings.wanted else self._inner()
-        self.keeps_order = "schedule" not in settings.wanted
+        self.given = Given(self.fixed, "schedule" not in settings.wanted, settings.order == "fifo")
+        self.manner = Manner(placing, ordering, fusing, self.given.fifo, settings.uniform)
         self.pool: list[Outcome] = []
         self.unit = 1.0
 
@@ -89,7 +103,7 @@ class Agent:
         """Simulates decisions one by one, with what their timelines show."""
         found = []
         for decided in many[: self.search.room]:
-            plan = plan_of(self.problem, self.one.label, decided, self.fixed, self.keeps_order)
+            plan = self.plan_of(decided)
             line = simulate(self.problem, plan)
             self.search.count(1)
             found.append(outcome_of(self.problem, self.one.label, decided, plan, line))
@@ -102,28 +116,52 @@ class Agent:
     def learn(self, steps: int | None) -> None:
         """PPO on this problem until the budget, or the number of steps, is spent."""
         self._start()
-        adam = torch.optim.Adam(self.network.parameters(), lr=self.settings.rate)
-        step = 0
-        while self.pool and not self.search.spent and (steps is None or step < steps):
-            base = self._base()
+        if not self.pool or self.search.spent:
+            return
+        # Chains look for kernels themselves.
+        plans = [self.plan_of(replace(outcome.decided, fusion=ints([]))) for outcome in self.pool]
+        chains = Chains(self.search, self.one, self.manner, plans)
+        adam = Adam(self.network.parameters(), self.settings.rate)
+        pace, step = Pace(self.search, self.settings, steps, self.settings.heat * self.manner.warmth), 0
+        while not self.search.spent and (steps is None or step < steps):
+            base = self._base(chains)
+            last = seen_decisions(self.batch, [base])
+            with pace:
+                outputs = self.network(self.batch, last)
+                stand = stand_of(outputs, self.batch, 0, self.one, base.decided)
+                draws, gain = self._draw_whole(stand)
+            seconds, trials = pace.next(step, chains.draw_s)
+            sample = chains.walk(self._policy(outputs, last), partial(pace.heat, step), seconds, trials)
             if self.search.spent:
                 break
-            last = seen_decisions(self.batch, [base])
-            outputs = self.network(self.batch, last)
-            stand = stand_of(outputs, self.batch, 0, self.one, base.decided)
-            draws = draw_changes(self.one, stand, self.how, self.search.rng)
-            over, value = self.score(draws.decided())
-            done = value < WORST.value
-            standing = float(
-                rewards(ints([base.score.over_bytes]), ints([base.score.value]), self.unit, self.all_bytes)[0]
-            )
-            reward = np.where(done, rewards(over, value, self.unit, self.all_bytes), standing)
-            self._descend(adam, outputs, last, draws, advantages(reward, draws.whole, standing))
+            with pace:
+                self._descend(adam, outputs, last, (draws, gain), sample)
             step += 1
             self.search.note = f"go: step {step}"
 
+    def _policy(self, outputs: GoOutputs, last: Decisions) -> Policy:
+        said = self._scores(outputs, last)
+        place, level, fusion = (np.ascontiguousarray(part.detach()[0].numpy(), np.float64) for part in said)
+        return Policy(self.one.label, place, level, fusion, chances(fusion))
+
+    def _scores(self, outputs: GoOutputs, last: Decisions) -> tuple[Tensor, Tensor, Tensor]:
+        """By which chains draw devices, levels and fusion."""
+        return *freed(outputs, last, self.network.stay), outputs.fusion[None]
+
+    def _draw_whole(self, stand: Stand) -> tuple[Draws, NDArray[np.float64]]:
+        """A few plans in which all is decided anew, and what they gain against each other."""
+        draws = draw_plans(self.one, stand, self.how, self.search.rng)
+        over, value = self.score(draws.decided())
+        reward = rewards(over, value, self.unit, self.all_bytes)
+        return draws, np.where(value < WORST.value, advantages(reward, draws.whole, 0.0), 0.0)
+
     def _descend(
-        self, adam: torch.optim.Adam, outputs: GoOutputs, last: Decisions, draws: Draws, gain: NDArray[np.float64]
+        self,
+        adam: Adam,
+        outputs: GoOutputs,
+        last: Decisions,
+        whole: tuple[Draws, NDArray[np.float64]],
+        sample: Sample,
     ) -> None:
         """Two steps of PPO on the same draws, with the pull towards the best plan."""
         best = self.pool[0].decided
@@ -132,7 +170,10 @@ class Agent:
         entropy = 0.01 * (1 - self.search.progress)
         for turn in range(2):
             said = outputs if turn == 0 else self.network(self.batch, last)
-            loss = policy_loss(said, self.batch, [draws], [gain]) - entropy * entropy_of(said, self.batch)
+            loss = policy_loss(said, self.batch, [whole[0]], [whole[1]])
+            if self.manner.placing or self.manner.ordering:
+                loss = loss - entropy * entropy_of(said, self.batch)
+            loss = loss + sample_loss(self._scores(said, last), sample)
             loss = loss + self.settings.imitate * imitation_loss(said, self.batch, last, device, level)
             if len(fusion):
                 loss = loss + 0.3 * self.settings.imitate * functional.cross_entropy(said.fusion, fusion)
@@ -142,38 +183,34 @@ class Agent:
             adam.step()
 
     def _start(self) -> None:
-        """What draws begin with: proposals of a trained network; else all hints, as far as groups can say them, and the
-        inner optimizer's plan."""
+        """What draws begin with: proposals of a trained network; else all hints and the inner optimizer's placement."""
         if self.fixed is None and not self.settings.scratch:
             self.propose()
             return
         inner = (self.fixed or self._inner()).device
-        rows = [group_majority(self.problem, self.one.label, inner)]
-        if self.fixed is None:
-            rows += list(self.one.hint_groups)
-        unique = {row.tobytes(): row for row in rows}.values()
         level, fusion = middle_levels(self.one.num_groups), middle_levels(len(self.one.single))
-        self.score([Decided(ints(row), level, fusion) for row in unique])
+        many = [Decided(group_majority(self.problem, self.one.label, inner), level, fusion, inner)]
+        if self.fixed is None:
+            many += [hint_decided(self.one, hint) for hint in range(len(self.one.hints))]
+        self.score(list({decided_key(decided): decided for decided in many}.values()))
 
-    def _base(self) -> Outcome:
-        """What the next draws start from, most often the best plan. A trained network sees its timeline, which costs a
-        simulation once; one from scratch does not: that did not pay."""
-        first = self.search.rng.random() < 0.75
-        place = 0 if first else int(self.search.rng.integers(len(self.pool)))
-        wanted = self.pool[place].seen is None and not self.settings.scratch
-        if wanted and self.search.room > self.settings.rollouts:
-            decided = self.pool[place].decided
-            plan = plan_of(self.problem, self.one.label, decided, self.fixed, self.keeps_order)
+    def _base(self, chains: Chains) -> Outcome:
+        """Where the better chain stands. A trained network sees its timeline, which costs a simulation; one from
+        scratch does not: that did not pay."""
+        plan, fusion, score = chains.standing()
+        outcome = Outcome(score, decided_of(self.problem, self.one.label, plan, fusion))
+        if not self.settings.scratch and self.search.room > 1:
             line = simulate(self.problem, plan)
             self.search.count(1)
-            self.pool[place] = outcome_of(self.problem, self.one.label, decided, plan, line)
-        return self.pool[place]
+            outcome = outcome_of(self.problem, self.one.label, outcome.decided, plan, line)
+        self._keep([outcome])
+        return outcome
 
     # ---------------------------------------------------------------- both
 
     def score(self, many: Sequence[Decided]) -> tuple[Ints, Ints]:
         """Simulates decisions and keeps the best few."""
-        over, value = score_decided(self.search, self.one.label, many, self.fixed, self.keeps_order)
+        over, value = score_decided(self.search, self.one.label, many, self.given)
         scores = [Score(int(o), int(v)) for o, v in zip(over, value, strict=True)]
         self._keep([Outcome(score, decided) for score, decided in zip(scores, many, strict=True)])
         return over, value
@@ -184,6 +221,9 @@ class Agent:
                 self.pool = sorted([*self.pool, outcome], key=lambda each: each.score)[:4]
         if self.pool and self.unit == 1.0:
             self.unit = float(max(1, self.pool[0].score.value))
+
+    def plan_of(self, decided: Decided) -> Plan:
+        return plan_of(self.problem, self.one.label, decided, self.given)
 
     def first_plan(self) -> Plan:
         """What stands before anything is simulated."""

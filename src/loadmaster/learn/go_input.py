@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, from_pairs, ints, rows_of
 from loadmaster.learn.features import Features, features_of, group_features
-from loadmaster.learn.go_hints import CLASSES, Hints, class_of, hints_of
+from loadmaster.learn.go_hints import CLASSES, SUMMARY_WIDTH, Hints, class_of, hints_of
 from loadmaster.optimizers.grouping import coarsen
 from loadmaster.optimizers.simple import allowed
 from loadmaster.problem import CANNOT, Problem
@@ -63,14 +63,18 @@ class GoInput:
         return np.asarray(np.eye(self.num_devices, dtype=np.float32)[self.hint_groups[hint]])
 
 
-def go_input(problem: Problem, groups: int, *, scopes: bool = True, kernels: bool = False) -> GoInput:
-    """The problem in at most that many groups; 0: every op by itself."""
+def go_input(
+    problem: Problem, groups: int, *, scopes: bool = True, kernels: bool = False, hinted: bool = True
+) -> GoInput:
+    """The problem in at most that many groups; 0: every op by itself. `hinted`: with placements to choose from."""
     features = features_of(problem) if scopes else features_of(problem).without_scopes()
     label = coarsen(problem, groups, "edges") if 0 < groups < problem.num_ops else coarsen(problem, by="op")
     coarse = group_features(features, label)
     count, devices = coarse.num_ops, problem.num_devices
-    hints = hints_of(problem, features)
-    shares = np.stack([group_shares(problem, label, device) for device in map(ints, hints.device)])
+    hints = hints_of(problem, features) if hinted else no_hints(problem)
+    shares = np.zeros((len(hints), count, devices), np.float32)
+    for row, device in enumerate(map(ints, hints.device)):
+        shares[row] = group_shares(problem, label, device)
     said = np.stack([_mean(shares[class_of(hints.slot) == number]) for number in range(CLASSES)], axis=2)
     pairs = np.concatenate([coarse.pairs.reshape(count, devices, -1), said], axis=2).astype(np.float32)
     size = group_bytes(problem, label, count)
@@ -93,6 +97,11 @@ def go_input(problem: Problem, groups: int, *, scopes: bool = True, kernels: boo
         hints=hints,
         hint_groups=ints(shares.argmax(axis=2)),
     )
+
+
+def no_hints(problem: Problem) -> Hints:
+    """Where devices are given: rules for them may take seconds on large graphs."""
+    return Hints(ints([]), np.zeros((0, problem.num_ops), np.uint8), np.zeros((0, SUMMARY_WIDTH), np.float32))
 
 
 def _mean(shares: Floats) -> Floats:

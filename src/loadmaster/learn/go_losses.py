@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from loadmaster.columns import Ints
+from loadmaster.learn.go_chains import Sample
 from loadmaster.learn.go_network import MIDDLE, Decisions, GoBatch, GoOutputs
 from loadmaster.learn.go_policy import OFF, Draws, Part
 
@@ -62,6 +63,31 @@ def _ratios(
     now = chance_now.gather(1, tensor(picks, torch.long)[:, None])[:, 0]
     # In a bound: a decision that asked nobody may have been next to impossible.
     return (now - tensor(before, torch.float32)).clamp(-10, 5).exp(), tensor(weight, torch.float32)
+
+
+REST = 5.0  # how much the middle level of an untrained network is ahead of the others
+
+
+def freed(outputs: GoOutputs, last: Decisions, stay: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores [graphs, groups, devices] and [graphs, groups, levels] by which chains draw: without the lead that staying
+    has in a network, for a chain simulates nothing but changes."""
+    level = outputs.level - REST * torch.nn.functional.one_hot(torch.tensor(MIDDLE), outputs.level.shape[2])
+    return outputs.place - stay.detach() * last.device, level
+
+
+def sample_loss(scores: Sequence[Tensor], sample: Sample, clip: float = 0.2) -> Tensor:
+    """PPO over what chains drew: minus the clipped gain, each kind of decision counting alike. What does not gain is
+    undone, so that it is worth nothing, and less than the mean."""
+    gain = torch.from_numpy(np.clip((sample.gain - sample.gain.mean()) / (sample.gain.std() + 1e-4), -3, 3))
+    loss = scores[0].sum() * 0
+    for kind, said in enumerate(scores):
+        rows = np.flatnonzero(sample.kind == kind)
+        if len(rows):
+            chance = (torch.from_numpy(sample.share[rows, : said.shape[1]]) @ said[0]).log_softmax(dim=1)
+            now = chance.gather(1, torch.from_numpy(sample.pick[rows])[:, None])[:, 0]
+            ratio = (now - torch.from_numpy(sample.chance[rows])).clamp(-10, 5).exp()
+            loss = loss - torch.minimum(ratio * gain[rows], ratio.clamp(1 - clip, 1 + clip) * gain[rows]).mean()
+    return loss
 
 
 def imitation_loss(

@@ -38,6 +38,7 @@ class Shape:
     attention: bool = True
     modulation: bool = True
     pooling: str = "max"  # of neighbours: max or sum
+    choice: str = "body"  # the layers whose pooled states hints are chosen by: body, or sage before it
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,9 +274,7 @@ class GoNetwork(nn.Module):
         pairs = near.new_zeros(*near.shape[:3], SEEN_PAIRS) if last.seen_pairs is None else last.seen_pairs
         near = torch.cat([near, pairs], dim=3)
         state, devices = self._embed(batch, last, near, load)
-        scale = self._scales(state, batch)
-        for layer, factor in zip(self.body, scale, strict=False):
-            state = layer(state * factor, batch.there)
+        state, scale = self._attended(state, batch)
         fusion, state = self._fusion(state, batch, scale)
         placing = self._task("placement", state, batch, scale)
         place = self._place(placing, devices, batch, near)
@@ -284,11 +283,14 @@ class GoNetwork(nn.Module):
         return GoOutputs(place, self.level(scheduling), fusion)
 
     def choose(self, batch: GoBatch) -> Tensor:
-        """[hints of all graphs] how promising each is, from the pooled graph and what can be said of the hint."""
+        """[hints of all graphs] how promising each is, from the pooled graph, read once for all of its hints, and what
+        can be said of the hint."""
         nothing = Decisions(torch.zeros_like(batch.time), torch.zeros_like(batch.size))
         near, load = _under(batch, nothing)
         near = torch.cat([near, near.new_zeros(*near.shape[:3], SEEN_PAIRS)], dim=3)
         state, _ = self._embed(batch, nothing, near, load)
+        if self.shape.choice == "body":
+            state, _ = self._attended(state, batch)
         pooled = _pooled(state, batch)[batch.hint_graph]
         scores = self.choice(torch.cat([pooled, batch.graphs[batch.hint_graph], batch.hints], 1))[:, 0]
         known = batch.hints[:, len(SLOTS) :]
@@ -314,6 +316,13 @@ class GoNetwork(nn.Module):
         for layer in self.sage:
             state = layer(state, batch)
         return state, devices
+
+    def _attended(self, state: Tensor, batch: GoBatch) -> tuple[Tensor, list[Tensor]]:
+        """The shared layers of attention, modulated; and the factors of all layers."""
+        scale = self._scales(state, batch)
+        for layer, factor in zip(self.body, scale, strict=False):
+            state = layer(state * factor, batch.there)
+        return state, scale
 
     def _scales(self, state: Tensor, batch: GoBatch) -> list[Tensor]:
         """Feature modulation: a factor per layer and column from the pooled graph, all ones when it is off."""
@@ -382,6 +391,6 @@ def _start_at_zero(head: nn.Sequential) -> None:
 
 
 def shape_of(known: dict[str, object]) -> Shape:
-    """The shape that a file of weights tells of."""
-    shape = Shape(**known)  # type: ignore[arg-type]
+    """The shape that a file of weights tells of; one that does not say so chose before the body had read the graph."""
+    shape = Shape(**{"choice": "sage", **known})  # type: ignore[arg-type]
     return replace(shape, tasks=tuple(shape.tasks))

@@ -14,14 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints
-from loadmaster.learn.decoding import critical_ranks, device_of_groups, ranks_with_levels
+from loadmaster.learn.decoding import critical_ranks, device_of_groups, levels_of, ranks_with_levels
 from loadmaster.learn.go_input import Floats, GoInput, group_majority
 from loadmaster.learn.go_network import MIDDLE, GoBatch, GoOutputs
-from loadmaster.optimizers.fusion import refuse
+from loadmaster.optimizers.fusion import Merges, refuse
+from loadmaster.optimizers.list_schedulers import critical_rank
 from loadmaster.optimizers.simple import legal
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Search
+from loadmaster.simulate import first_come
 
 OFF = -1  # unit of a group that a draw leaves as it is
 UNFIT = 1.0  # what a plan that does not fit loses at once; more by how many bytes it is over
@@ -36,6 +38,8 @@ class Decided:
     fusion: Ints  # [ops] or []
     # [ops] or []: ops stay where this has them, in groups whose device is that of most of the group here.
     base: Ints = field(default_factory=lambda: ints([]))
+    # [ops] or []: the order itself, where levels only say about how far it is from the critical path's.
+    rank: Ints = field(default_factory=lambda: ints([]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +109,8 @@ def draw_changes(one: GoInput, stand: Stand, how: Drawing, rng: np.random.Genera
 
 
 def decided_key(decided: Decided) -> bytes:
-    return decided.base.tobytes() + decided.device.tobytes() + decided.level.tobytes() + decided.fusion.tobytes()
+    columns = (decided.base, decided.device, decided.level, decided.fusion, decided.rank)
+    return b"".join(column.tobytes() for column in columns)
 
 
 def draw_plans(one: GoInput, stand: Stand, how: Drawing, rng: np.random.Generator) -> Draws:
@@ -242,46 +247,64 @@ def place_ops(problem: Problem, label: Ints, many: Sequence[Decided]) -> Ints:
     return ints(placed)
 
 
-def score_decided(
-    search: Search, label: Ints, many: Sequence[Decided], fixed: Plan | None = None, keeps_order: bool = False
-) -> tuple[Ints, Ints]:
-    """(over_bytes, value) of decisions, WORST past the budget; on the devices of a fixed plan, if one is given, and in
-    its order, if that is to be kept."""
-    placed, ranks = _places_and_ranks(search.problem, label, many, fixed, keeps_order)
+@dataclass(frozen=True)
+class Given:
+    """What is not decided: the devices of a plan that stands, its order too, or first come, first served."""
+
+    plan: Plan | None = None
+    keeps_order: bool = False
+    fifo: bool = False
+
+
+NOTHING = Given()
+
+
+def score_decided(search: Search, label: Ints, many: Sequence[Decided], given: Given = NOTHING) -> tuple[Ints, Ints]:
+    """(over_bytes, value) of decisions, WORST past the budget."""
+    if given.fifo:
+        scores = [search.score(plan_of(search.problem, label, one, given)) for one in many[: search.room]]
+        scores += [WORST] * (len(many) - len(scores))
+        return ints([score.over_bytes for score in scores]), ints([score.value for score in scores])
+    placed, ranks = _places_and_ranks(search.problem, label, many, given)
     if not len(many[0].fusion):
         return search.score_many(placed, ranks)
-    scores = [
-        search.score(fused(search.problem, placed[row], ranks[row], one.fusion)) if search.room else WORST
-        for row, one in enumerate(many)
-    ]
-    return ints([score.over_bytes for score in scores]), ints([score.value for score in scores])
+    priority = np.stack([np.where(one.fusion > 0, one.fusion, -1) for one in many])
+    return search.score_fused(placed, ranks, Merges.of(search.problem).kernels(placed, priority))
 
 
-def _places_and_ranks(
-    problem: Problem, label: Ints, many: Sequence[Decided], fixed: Plan | None, keeps_order: bool
-) -> tuple[Ints, Ints]:
-    if fixed is None:
+def _places_and_ranks(problem: Problem, label: Ints, many: Sequence[Decided], given: Given) -> tuple[Ints, Ints]:
+    if given.plan is None:
         placed = place_ops(problem, label, many)
     else:
-        placed = ints(np.repeat(fixed.device[None], len(many), axis=0))
-    if fixed is not None and keeps_order:
-        return placed, ints(np.repeat(fixed.rank[None], len(many), axis=0))
-    return placed, moved_ranks(problem, label, placed, ints(np.stack([one.level for one in many])))
+        placed = ints(np.repeat(given.plan.device[None], len(many), axis=0))
+    if given.plan is not None and given.keeps_order:
+        return placed, ints(np.repeat(given.plan.rank[None], len(many), axis=0))
+    ranks = moved_ranks(problem, label, placed, ints(np.stack([one.level for one in many]))).copy()
+    for row, one in enumerate(many):
+        if len(one.rank):
+            ranks[row] = one.rank
+    return placed, ints(ranks)
 
 
-def plan_of(
-    problem: Problem, label: Ints, decided: Decided, fixed: Plan | None = None, keeps_order: bool = False
-) -> Plan:
+def plan_of(problem: Problem, label: Ints, decided: Decided, given: Given = NOTHING) -> Plan:
     """The plan that decisions stand for."""
-    [placed], [rank] = _places_and_ranks(problem, label, [decided], fixed, keeps_order)
-    if len(decided.fusion):
-        return fused(problem, placed, rank, decided.fusion)
-    return Plan.of(problem, placed, rank)
+    [placed], [rank] = _places_and_ranks(problem, label, [decided], given)
+    plan = fused(problem, placed, rank, decided.fusion) if len(decided.fusion) else Plan.of(problem, placed, rank)
+    return first_come(problem, plan.device, plan.kernel) if given.fifo else plan
 
 
 def fused(problem: Problem, device: Ints, rank: Ints, fusion: Ints) -> Plan:
     """The plan with merges tried from the highest priority down; at priority 0 an op joins no reader."""
     return refuse(problem, Plan.of(problem, device, rank), np.where(fusion > 0, fusion, -1))
+
+
+def decided_of(problem: Problem, label: Ints, plan: Plan, fusion: Ints) -> Decided:
+    """A plan as decisions: exactly, op by op, and as far as groups can say it."""
+    level = levels_of(critical_rank(problem, plan.device), plan.rank)
+    weight = problem.best_ns + 1.0
+    levels = ints(np.round(np.bincount(label, level * weight) / np.bincount(label, weight)))
+    device = group_majority(problem, label, plan.device)
+    return Decided(device, levels, fusion, plan.device, plan.rank)
 
 
 def rewards(over_bytes: Ints, value: Ints, unit: float, all_bytes: float) -> NDArray[np.float64]:

@@ -9,6 +9,8 @@ from loadmaster.errors import InvalidSetting
 from loadmaster.learn import train as training
 from loadmaster.learn.go_network import TASKS, Shape
 
+ONE_OF = {"pooling": ("max", "sum"), "choice": ("body", "sage")}
+
 
 @dataclass(frozen=True)
 class Settings(training.Settings):
@@ -32,6 +34,7 @@ class Settings(training.Settings):
     attention: bool = True
     modulation: bool = True
     pooling: str = "max"
+    choice: str = "body"
     valid_graphs: int = 64
     valid_every: int = 60
     fit_valid_every: int = 400
@@ -46,6 +49,9 @@ class Settings(training.Settings):
         super().__post_init__()
         if not self.wanted or any(task not in TASKS for task in self.wanted):
             raise InvalidSetting(f"tasks '{self.tasks}'", "", f"give some of {', '.join(TASKS)}")
+        for name, known in ONE_OF.items():
+            if getattr(self, name) not in known:
+                raise InvalidSetting(f"{name} '{getattr(self, name)}'", "", f"give {' or '.join(known)}")
         if self.samples < 2:
             raise InvalidSetting("fewer than 2 samples per graph", "", "rewards are compared within a graph")
 
@@ -66,6 +72,7 @@ class Settings(training.Settings):
             attention=self.attention,
             modulation=self.modulation,
             pooling=self.pooling,
+            choice=self.choice,
         )
 
 

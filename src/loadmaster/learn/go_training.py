@@ -30,6 +30,7 @@ from loadmaster.learn.go_policy import (
     Drawing,
     Draws,
     advantages,
+    decided_key,
     draw_changes,
     rewards,
     stand_of,
@@ -46,7 +47,7 @@ from loadmaster.learn.go_rollouts import (
     worth_job,
 )
 from loadmaster.learn.go_settings import Settings, State
-from loadmaster.learn.go_zero import Outcome, seen_decisions, tries, zero_shot
+from loadmaster.learn.go_zero import Outcome, hint_decided, seen_decisions, tries, zero_shot
 from loadmaster.search import Score
 
 AGAINST = (*BASELINES, "long", "hints", "fixed")
@@ -71,6 +72,7 @@ class Run(training.Run):
         self.pools, self.keys = pools, keys
         self.valid: list[GoExample] = []
         self.controls: dict[str, np.ndarray] = {}
+        self.looked: dict[tuple[GoKey, bytes], Outcome] = {}  # the hints of `valid`: the same in every validation
         self.how = Drawing(
             settings.samples,
             whole=0.4,
@@ -272,14 +274,25 @@ class Run(training.Run):
             part = many[first : first + 16]
 
             def judge(wanted: list[list[Decided]], part: list[GoExample] = part) -> list[list[Outcome]]:
-                jobs = [(e.key, e.one.label, decided) for e, decided in zip(part, wanted, strict=True)]
-                return list(self.pools.in_order(look_job, jobs))
+                return self._look(part, wanted)
 
             counts = tries(8, chosen, passes)
             for outcomes in zero_shot(self.network, [e.one for e in part], self._batch(part), counts, judge):
                 values.append([outcome.score for outcome in outcomes])
         jobs = [(example.key, value) for example, value in zip(many, values, strict=True)]
         return np.array(list(self.pools.in_order(worth_job, jobs)), np.float64)
+
+    def _look(self, many: list[GoExample], wanted: list[list[Decided]]) -> list[list[Outcome]]:
+        """Simulates what was not simulated before; hints alone come again, so only they are kept."""
+        asked = [[((e.key, decided_key(each)), each) for each in some] for e, some in zip(many, wanted, strict=True)]
+        fresh = [[each for key, each in some if key not in self.looked] for some in asked]
+        jobs = [(e.key, e.one.label, some) for e, some in zip(many, fresh, strict=True) if some]
+        found = dict(self.looked)
+        for (key, _, some), outcomes in zip(jobs, self.pools.in_order(look_job, jobs), strict=True):
+            found |= {(key, decided_key(each)): outcome for each, outcome in zip(some, outcomes, strict=True)}
+        hints = {(e.key, decided_key(hint_decided(e.one, hint))) for e in many for hint in range(len(e.one.hints))}
+        self.looked |= {key: found[key] for key in hints & found.keys()}
+        return [[found[key] for key, _ in some] for some in asked]
 
     def _spent(self) -> float:
         minutes = self.settings.minutes

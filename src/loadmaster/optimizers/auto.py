@@ -17,7 +17,7 @@ from loadmaster.optimizers.list_schedulers import critical_rank
 from loadmaster.optimizers.memory import memory_order
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Score, Search
+from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulate import first_come
 from loadmaster.specs import make_optimizer
 
@@ -37,6 +37,7 @@ JOINED = 0.65  # share of the time for the smaller problem, where there is one
 LAST = 0.2  # of the heat, for the cooling of its plan on the whole problem
 GROUPS = Brkga(by="edges", blocks=24, sends=False, evaluations=10**9)
 EVOLVED, EVOLVED_SHARE = 400, 0.15  # simulations for it, or share of the time
+ALSO = 0.25  # most of the budget that another method may use for a start
 FAR = 1.25  # times the best: a start that is worse than that is left out
 HEATS = (0.6, 0.6, 0.6, 2.0)  # of successive epochs
 EPOCH = 192  # simulations of the first epoch; each later one has half as many again
@@ -54,9 +55,10 @@ class Auto:
     heat: float = 0.001
     cold: float = 1e-4
     follow: float = 0.5
+    also: Optimizer | None = None  # another method whose plan joins the starts
 
     def optimize(self, search: Search) -> Plan:
-        starts = one_shots(search)
+        starts = one_shots(search, self.also)
         ranked = sorted(starts, key=lambda start: start[0])
         if search.problem.objective == "step-time" and search.problem.num_ops == 1:
             return ranked[0][1]
@@ -157,10 +159,10 @@ def unlike(plans: list[Plan], count: int) -> list[Plan]:
     return chosen
 
 
-def one_shots(search: Search) -> list[tuple[Score, Plan]]:
+def one_shots(search: Search, also: Optimizer | None = None) -> list[tuple[Score, Plan]]:
     """Scored plans of every one-shot method under every order, best placements of each kept apart."""
     problem, scored = search.problem, list[tuple[Score, Plan]]()
-    for plan in _placements(search):
+    for plan in _placements(search, also):
         if scored and search.spent:
             break
         scored.append((search.score(plan), plan))
@@ -171,8 +173,10 @@ def one_shots(search: Search) -> list[tuple[Score, Plan]]:
     return scored
 
 
-def _placements(search: Search) -> Iterator[Plan]:
+def _placements(search: Search, also: Optimizer | None) -> Iterator[Plan]:
     problem = search.problem
+    if also is not None:
+        yield also.optimize(search.part(ALSO))
     tight = problem.memory_bytes.sum() < 4 * problem.graph.nbytes.sum()
     partitions = PARTITIONS if problem.num_ops <= MOST_PARTITIONED else PARTITIONS[:1]
     several = ("pipeline:order=critical", *partitions) if problem.num_devices > 1 else ()

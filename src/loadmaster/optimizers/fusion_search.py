@@ -196,7 +196,7 @@ def pairs_alike(problem: Problem, merges: Merges, pairs: Ints) -> list[tuple[int
         op, reader = int(merges.producers[pair]), int(merges.consumers[pair])
         kinds = (graph.kind[op], graph.kind[reader])
         near = (*kinds, *sorted(graph.kind[maker] for maker in before[start[op] : start[op + 1]]))
-        for key in (kinds[:1], kinds, near, (*near, int(problem.traffic_bytes[op]))):
+        for key in {kinds[:1], kinds, near, (*near, int(problem.traffic_bytes[op]))}:  # each set holds a pair once
             groups.setdefault(key, []).append(pair)
     return sorted({tuple(group) for group in groups.values()})
 

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.learn import go_network  # noqa: E402
+from loadmaster.learn.go_hints import BOUND, OVER  # noqa: E402
 from loadmaster.learn.go_input import GoInput, go_input  # noqa: E402
 from loadmaster.learn.go_network import (  # noqa: E402
     MIDDLE,
@@ -20,6 +21,7 @@ from loadmaster.learn.go_network import (  # noqa: E402
     first_decisions,
     go_batch,
     greedy,
+    shape_of,
 )
 from loadmaster.zoo.synthetic import generate  # noqa: E402
 
@@ -72,6 +74,41 @@ def test_untrained_it_keeps_its_first_decisions_in_the_critical_path_order() -> 
         for each in outputs:
             np.testing.assert_array_equal(each.place[0].argmax(1).numpy(), one.hint_shares(hint).argmax(1))
             assert (each.level.argmax(2) == MIDDLE).all()
+
+
+def test_untrained_hints_are_chosen_by_their_bound() -> None:
+    one = given(80, "4xp100-pcie")
+    for choice in ("body", "sage"):
+        scores = GoNetwork(Shape(hidden=16, choice=choice)).choose(go_batch([one])).detach().numpy()
+        bound = -4 * one.hints.summary[:, BOUND] - 8 * one.hints.summary[:, OVER]
+        np.testing.assert_allclose(scores, bound, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("choice", ["body", "sage"])
+def test_hints_are_scored_alike_alone_and_in_a_batch(choice: str) -> None:
+    network = shaken(Shape(hidden=16, choice=choice))
+    many = [given(90, "2xp100-pcie"), given(60, "4xp100-pcie+1xk80", 40)]
+    together = torch.split(network.choose(go_batch(many)), [len(one.hints) for one in many])
+    for one, part in zip(many, together, strict=True):
+        torch.testing.assert_close(part, network.choose(go_batch([one])), rtol=1e-4, atol=1e-4)
+
+
+def test_the_choice_of_hints_learns_through_attention_and_modulation() -> None:
+    batch = go_batch([given(80, "4xp100-pcie")])
+    for switched in ({}, {"attention": False}, {"modulation": False}, {"choice": "sage"}):
+        network = shaken(replace(Shape(hidden=16), **switched))
+        network.choose(batch).std().backward()
+        reached = {name for name, weight in network.named_parameters() if weight.grad is not None}
+        through = "choice" not in switched
+        assert ("body.0.ask.weight" in reached) == ("body.1.ask.weight" in reached)
+        assert ("body.0.ask.weight" in reached) == (through and "attention" not in switched)
+        assert ("modulate.weight" in reached) == (through and "modulation" not in switched)
+        assert not any(name.startswith("task") for name in reached)
+
+
+def test_a_file_that_says_nothing_of_the_choice_is_an_older_one() -> None:
+    assert shape_of({"hidden": 16, "tasks": ["placement"]}) == Shape(hidden=16, tasks=("placement",), choice="sage")
+    assert shape_of({"choice": "body"}) == Shape()
 
 
 def test_later_passes_see_the_decisions_before() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +24,8 @@ from loadmaster.learn import go_examples  # noqa: E402
 from loadmaster.learn.features import device_class  # noqa: E402
 from loadmaster.learn.go_agent import load_go  # noqa: E402
 from loadmaster.learn.go_examples import DRAWN, GoKey  # noqa: E402
-from loadmaster.learn.go_rollouts import example_job, like_devices, look  # noqa: E402
-from loadmaster.learn.go_training import Settings, train  # noqa: E402
+from loadmaster.learn.go_rollouts import Pools, example_job, like_devices, look, look_job  # noqa: E402
+from loadmaster.learn.go_training import Run, Settings, train  # noqa: E402
 from loadmaster.learn.go_zero import hint_decided  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
 
@@ -76,6 +79,31 @@ def test_without_a_warm_start_no_elites_are_sought(corpus: str, tmp_path: Path) 
     assert [row["phase"] for row in rows if row["loss"]] == ["reinforce"] * 2
 
 
+def test_hints_are_simulated_once_however_often_validation_asks(corpus: str, tmp_path: Path) -> None:
+    key = next(key for seed in range(50) if go_examples.suits(key := GoKey(DRAWN, seed)))
+    example = example_job((key, go_examples.find_elite(key, 40), 24, False))
+    assert example is not None
+    jobs: list[int] = []
+
+    class Counted(Pools):
+        def in_order(self, function: Any, wanted: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+            known = list(wanted)
+            jobs.append(sum(len(job[2]) for job in known) if function is look_job else 0)
+            return super().in_order(function, known)
+
+    with ExitStack() as stack:
+        run = Run(Settings(corpus, str(tmp_path), **TINY), Counted(stack, 1), [], 0.0)  # type: ignore[arg-type]
+        first = run.zero_shot([example], 8, 1)
+        assert sum(jobs) == 8
+        hints = [look(go_examples.make_problem(key), example.one.label, o.decided).score for o in run.looked.values()]
+        assert sorted(hints) == sorted(outcome.score for outcome in run.looked.values())
+        jobs.clear()
+        run.zero_shot([example], 7, 2)
+        assert sum(jobs) == 1  # the change; it may be another one next time, so it is not kept
+        assert len(run.looked) == 8
+        assert run.zero_shot([example], 8, 1) == first
+
+
 def test_equal_devices_are_renamed_to_agree_with_the_first_decisions() -> None:
     key = next(key for seed in range(50) if _equal(key := GoKey(DRAWN, seed)))
     problem = go_examples.make_problem(key)
@@ -118,3 +146,10 @@ def test_refuses_tasks_it_does_not_know(tmp_path: Path) -> None:
         Settings("a", str(tmp_path), tasks="placing")
     with pytest.raises(InvalidSetting, match="samples"):
         Settings("a", str(tmp_path), samples=1)
+
+
+@pytest.mark.parametrize("given", [{"pooling": "mean"}, {"choice": "head"}])
+def test_refuses_a_switch_that_it_does_not_have(given: dict[str, str], tmp_path: Path) -> None:
+    [name] = given
+    with pytest.raises(InvalidSetting, match=name):
+        Settings("a", str(tmp_path), **given)  # type: ignore[arg-type]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from loadmaster.cluster import Cluster
+from loadmaster.columns import Ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.optimizers import _genes
@@ -173,3 +175,21 @@ def test_an_interrupt_returns_the_best_plan_so_far(spec: str) -> None:
     result = solve(problem, spec, Budget(30, 10**9), listener=stop)
     assert result.seconds < 20
     assert result.score <= min(seen)
+
+
+def test_the_plan_of_another_method_joins_the_starts_of_auto() -> None:
+    problem = problem_of(8, "2xp100-pcie")
+    other = solve(problem, "random:samples=5", Budget(None, 40))
+    given = legal(problem, np.arange(problem.num_ops) % 2)
+    starts = one_shots(Search(problem, Budget(None, 400)), Fixed(given))
+    assert any((plan.device == given).all() for _, plan in starts)
+    assert not any((plan.device == given).all() for _, plan in one_shots(Search(problem, Budget(None, 400))))
+    assert solve(problem, "auto:also=[random:samples=5]", Budget(None, 400)).score <= other.score
+
+
+@dataclass(frozen=True)
+class Fixed:
+    device: Ints
+
+    def optimize(self, search: Search) -> Plan:
+        return Plan.of(search.problem, self.device)
