@@ -103,9 +103,11 @@ _GO = (
     "rnn",
     "hdp",
     "anneal",
+    "random:samples=8",
     "go",
     "go:finetune=50",
     "go-one",
+    "go-one:order=fifo",
     "auto",
 )
 _PLACETO = ("one-device", "scotch", "rnn", "placeto:rate=0,last_rate=0", "placeto:checkpoint=none", "placeto", "auto")

@@ -29,10 +29,11 @@ LEARNED_SECONDS = 8.0  # budgets from which on loading a policy's network pays
 MOST_PARTITIONED = 12_000  # ops; the better partitioners take many seconds beyond
 STARTS = 3  # plans that search goes on from, at first
 TRIALS = 3  # coolings from the starts in turn, where the budget is one of time
-TRIAL = 0.15  # share of the time for each; the rest is one long cooling from the best plan
+TRIAL = 0.08  # share of the time for each; the rest is one long cooling from the best plan
 MOVE_NS = 40  # what a move costs per op and read of the graph, about
 FEW_MOVES = 1  # moves per op under which several starts cost more than they bring
-AGAIN = 0.3  # of the heat, for the long cooling
+AGAIN, HOTTEST = 0.3, 5.0  # times the heat, for the long cooling: least and most
+HOTTER = 15.0  # moves per op for which it is the heat itself; with more it pays to start hotter
 JOINED = 0.65  # share of the time for the smaller problem, where there is one
 LAST = 0.2  # of the heat, for the cooling of its plan on the whole problem
 GROUPS = Brkga(by="edges", blocks=24, sends=False, evaluations=10**9)
@@ -120,7 +121,7 @@ class Auto:
         for trial in range(TRIALS):
             self._part(search, plans[trial % len(plans)], TRIAL / (1 - TRIAL * trial), self.heat)
         assert search.best is not None
-        self._part(search, search.best, 1.0, self.heat * AGAIN)
+        self._part(search, search.best, 1.0, self.heat * float(np.clip(moves_each(search) / HOTTER, AGAIN, HOTTEST)))
 
     def _part(self, search: Search, plan: Plan, share: float, heat: float) -> None:
         if search.spent:
