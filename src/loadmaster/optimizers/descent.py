@@ -22,6 +22,7 @@ from loadmaster.simulate import Lift, coarse, layout, simulate, spread
 STEP_TIME = (4.0, 3.0, 3.0, 2.0, 4.0, 1.0, 4.0, 2.0, 0.5, 2.0)
 PEAK_MEMORY = (4.0, 2.0, 2.0, 2.0, 4.0, 1.0, 6.0, 4.0, 0.0, 0.0)
 AIM = 0.5  # share of moves about ops that the step waits for
+BEHIND, HEATS_BEHIND = 0.03, 20.0  # a chain is far behind when it is worse by this share and so many heats
 FEWEST = 16  # moves for which it pays to look those up first
 ROUND = 64  # moves of each chain between two looks at the budget, where answers must not depend on the clock
 
@@ -104,9 +105,10 @@ class Walkers:
         while not search.spent:
             before, clock = used, time.perf_counter()
             steps = max(1, min(steps, search.room // len(self.chains)))
-            self._round(steps, self._heat(heat, cold, begun, before), follow)
+            now = self._heat(heat, cold, begun, before)
+            self._round(steps, now, follow)
             search.count(min(search.room, steps * len(self.chains)))
-            self._share(plan_of)
+            self._share(plan_of, now)
             used = search.progress
             steps = ROUND if search.counts_simulations else self._next_steps(steps, time.perf_counter() - clock)
 
@@ -118,10 +120,11 @@ class Walkers:
         while done < simulations and not search.spent:
             clock = time.perf_counter()
             steps = max(1, min(steps, search.room // chains, -(-(simulations - done) // chains)))
-            self._round(steps, heat * (cold / heat) ** (done / simulations), follow)
+            now = heat * (cold / heat) ** (done / simulations)
+            self._round(steps, now, follow)
             search.count(min(search.room, steps * chains))
             done += steps * chains
-            self._share(plan_of)
+            self._share(plan_of, now)
             steps = ROUND if search.counts_simulations else self._next_steps(steps, time.perf_counter() - clock)
 
     def _heat(self, heat: float, cold: float, begun: float, now: float) -> float:
@@ -153,15 +156,16 @@ class Walkers:
 
         spread(part, len(walking), len(walking))
 
-    def _share(self, plan_of: object) -> None:
-        """The best of all chains is kept, and a chain that has fallen far behind goes on from it."""
+    def _share(self, plan_of: object, heat: float) -> None:
+        """The best of all chains is kept, and a chain that has fallen far behind goes on from it: farther than its heat
+        explains, or a hot walk would be called back before it gets anywhere."""
         assert callable(plan_of)
         best = min(self.chains, key=lambda chain: (chain.score[2], chain.score[3]))
         score = Score(int(best.score[2]), int(best.score[3]))
         if score < self.search.best_score:
             self.search.offer(plan_of(ints(best.best_place), ints(best.best_rank)), score)
         for chain in self.chains:
-            behind = (chain.score[0], chain.score[1] * 0.97) > (best.score[2], best.score[3])
+            behind = (chain.score[0], chain.score[1] / (1 + BEHIND + HEATS_BEHIND * heat)) > tuple(best.score[2:])
             if behind:
                 chain.place[:], chain.rank[:] = best.best_place, best.best_rank
                 chain.score[:2] = best.score[2:]
