@@ -22,7 +22,8 @@ from loadmaster.simulate import Lift, coarse, layout, simulate, spread
 STEP_TIME = (4.0, 3.0, 3.0, 2.0, 4.0, 1.0, 4.0, 2.0, 0.5, 2.0)
 PEAK_MEMORY = (4.0, 2.0, 2.0, 2.0, 4.0, 1.0, 6.0, 4.0, 0.0, 0.0)
 AIM = 0.5  # share of moves about ops that the step waits for
-BEHIND, HEATS_BEHIND = 0.03, 20.0  # a chain is far behind when it is worse by this share and so many heats
+BEHIND = 0.03  # a chain that is worse than the best by this share is far behind
+HOT, HEATS_BEHIND = 1e-3, 20.0  # above this heat, by so many times the rest of it more
 FEWEST = 16  # moves for which it pays to look those up first
 ROUND = 64  # moves of each chain between two looks at the budget, where answers must not depend on the clock
 
@@ -164,8 +165,9 @@ class Walkers:
         score = Score(int(best.score[2]), int(best.score[3]))
         if score < self.search.best_score:
             self.search.offer(plan_of(ints(best.best_place), ints(best.best_rank)), score)
+        far = BEHIND + HEATS_BEHIND * max(0.0, heat - HOT)
         for chain in self.chains:
-            behind = (chain.score[0], chain.score[1] / (1 + BEHIND + HEATS_BEHIND * heat)) > tuple(best.score[2:])
+            behind = (chain.score[0], chain.score[1] / (1 + far)) > (best.score[2], best.score[3])
             if behind:
                 chain.place[:], chain.rank[:] = best.best_place, best.best_rank
                 chain.score[:2] = best.score[2:]
