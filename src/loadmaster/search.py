@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -218,6 +219,19 @@ class Search:
         child = Search(problem or self.problem, Budget(seconds, some), self.seed, ledger=self._ledger)
         child.rng = self.rng
         return child
+
+    @contextmanager
+    def keeping(self, share: float = 1.0, *, simulations: int | None = None) -> Iterator[Search]:
+        """A part whose best plan this search keeps when it ends, by an interrupt too."""
+        part = self.part(share, simulations=simulations)
+        try:
+            yield part
+        finally:
+            self.keep(part)
+
+    def keep(self, part: Search) -> bool:
+        """Takes the best plan of a part; True if it is the best."""
+        return part.best is not None and self.offer(part.best, part.best_score)
 
     def _tell(self) -> None:
         ledger = self._ledger

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from loadmaster._kernel import make_record, make_room, run
-from loadmaster.learn._go_kernels import contracted, critical_kernels, fuse, fusion_set, merge_anew
+from loadmaster.learn._go_kernels import contracted, critical_members, fuse, fusion_set, merge_anew
 from loadmaster.learn._go_sets import (
     BESIDE,
     FUSE,
@@ -30,7 +30,7 @@ from loadmaster.learn._go_sets import (
     unit,
     weigh,
 )
-from loadmaster.optimizers._moves import TOP_RANK, critical_ops, measure_tails
+from loadmaster.optimizers._moves import by_critical_path, carry, critical_ops, measure_tails, put_back
 
 FOREVER = np.iinfo(np.int64).max
 DEVICE, LEVEL, FUSION = range(3)  # kinds of decisions
@@ -109,37 +109,11 @@ def move(layout, ground, place, desk, count, target):
         op = members[at]
         if place[op] == target or not able[op, target]:
             continue
-        group = colocate[op]
-        first, last = (mate_start[group], mate_start[group + 1]) if group >= 0 else (0, 1)
-        for index in range(first, last):
-            mate = mates[index] if group >= 0 else op
-            touched[moved] = mate
-            old[moved] = place[mate]
-            moved += 1
-            load[place[mate]] -= op_ns[mate * devices + place[mate]]
-            load[target] += op_ns[mate * devices + target]
-            place[mate] = target
-            top = max(top, mate)
+        before = moved
+        moved = carry(op, target, devices, op_ns, colocate, mate_start, mates, place, load, touched, old, moved)
+        for index in range(before, moved):
+            top = max(top, touched[index])
     return moved, top
-
-
-@njit(cache=True, nogil=True)
-def _undo(layout, place, desk, moved):
-    devices, op_ns, touched, old, load = layout.devices, layout.op_ns, desk.touched, desk.old, desk.load
-    for index in range(moved - 1, -1, -1):
-        op, target = touched[index], old[index]
-        load[place[op]] -= op_ns[op * devices + place[op]]
-        load[target] += op_ns[op * devices + target]
-        place[op] = target
-
-
-@njit(cache=True, nogil=True)
-def by_critical_path(tail, rank):
-    """Ranks by the longest way to the end, over the whole scale so that there is room between them."""
-    longest = max(np.int64(1), tail.max())
-    scale = np.float64(TOP_RANK - 1) / np.float64(longest)
-    for op in range(len(rank)):
-        rank[op] = np.int32(np.float64(longest - tail[op]) * scale)
 
 
 @njit(cache=True, nogil=True)
@@ -160,7 +134,7 @@ def _look(layout, ground, chain, room, desk, fusing):
         desk.turn_of[op] = whole.turn[chain.kernel[op]]
     desk.turns[:] = np.argsort(desk.turn_of, kind="mergesort")
     desk.turn_of[desk.turns] = desk.itself
-    return critical_kernels(fusing.shown, chain, whole, desk)
+    return critical_members(fusing.shown, chain, whole, desk)
 
 
 @njit(cache=True, nogil=True)
@@ -291,7 +265,7 @@ def walk(layout, ground, chain, policy, habits, steps, log, fusing):
             said = chance[column] if what == DEVICE else level_chance[column]
             _write(log, desk.itself if what == FUSION else label, members, count, what, column, said, gain)
         if not keep:
-            _undo(layout, place, desk, moved)
+            put_back(layout.devices, layout.op_ns, place, desk.load, desk.touched, desk.old, moved)
             if moved > 0 and (by_time or anew):
                 tail[: top + 1] = desk.old_tail[: top + 1]
             if anew or kind == SHIFT or kind == BESIDE:

@@ -9,8 +9,8 @@ import numpy as np
 from numba import njit
 
 from loadmaster._contraction import contract
-from loadmaster._kernel import MADE
 from loadmaster.learn._go_sets import below, length_of, take, unit, weigh
+from loadmaster.optimizers._fusing import critical_kernels
 from loadmaster.optimizers._merging import merge_on, pairs_within, read_off, reopen
 
 LEVELS = 20  # as in `decoding`
@@ -71,36 +71,11 @@ def contracted(layout, chain, fusing, kernel):
 
 
 @njit(cache=True, nogil=True)
-def critical_kernels(shown, chain, record, desk):
-    """How many ops are in kernels of a chain that ends with the step and in which each starts because the one before it
-    ended; writes them."""
-    place, kernel, start, end = chain.place, chain.kernel, record.start_ns, record.end_ns
-    devices, classes, ops = shown.devices, shown.send_classes, len(chain.place)
-    last, before = np.full(devices, -1, np.int64), np.full(ops, -1, np.int64)
-    for op in desk.turns:
-        if kernel[op] == op:
-            before[op] = last[place[op]]
-            last[place[op]] = op
-    critical, op, count = np.zeros(ops, np.bool_), np.int64(end.argmax()), 0
-    while op >= 0:
-        critical[op] = True
-        cause, latest = before[op], np.int64(-1)
-        if cause < 0 or end[cause] != start[op]:
-            cause = np.int64(-1)
-            for index in range(shown.read_start[op], shown.read_start[op + 1]):
-                tensor = np.int64(shown.reads[index])
-                maker = np.int64(shown.maker[tensor])
-                if shown.origin[tensor] != MADE:
-                    continue
-                there = end[maker]
-                if place[maker] != place[op]:
-                    link = shown.send_class[np.int64(place[maker]) * devices + place[op]]
-                    there += shown.send_ns[tensor * classes + link]
-                if there > latest:
-                    cause, latest = maker, there
-        op = cause
-    for op in range(ops):
-        if critical[kernel[op]]:
+def critical_members(shown, chain, record, desk):
+    """How many ops are in kernels that the step waits for; writes them."""
+    critical, count = critical_kernels(shown, chain.place, chain.kernel, record), 0
+    for op in range(len(chain.place)):
+        if critical[chain.kernel[op]]:
             desk.critical[count] = op
             count += 1
     return count

@@ -199,7 +199,7 @@ def find_elite(key: Key, simulations: int) -> Elite | None:
     assert search.best is not None
     first = search.part(0.35)
     descent.improve(first, search.best, 0.01, 1e-4, chains=1)
-    _take(search, first)
+    search.keep(first)
     genes = (
         Brkga(sends=True, order="uniform" if key.seed % 2 else "given")
         if problem.objective == "step-time"
@@ -207,17 +207,12 @@ def find_elite(key: Key, simulations: int) -> Elite | None:
     )
     second = search.part(0.6)
     evolve(second, replace(genes, evaluations=second.room), decoder_of(problem, genes), prior_of(problem, genes))
-    _take(search, second)
+    search.keep(second)
     last = search.part(1.0)
     descent.improve(last, search.best, 0.003, 1e-5, chains=1)
-    _take(search, last)
+    search.keep(last)
     line = simulate(problem, search.best)
     return Elite(canonical(problem, features, search.best.device), line.turn, search.best_score.value)
-
-
-def _take(search: Search, part: Search) -> None:
-    if part.best is not None:
-        search.offer(part.best, part.best_score)
 
 
 def _try_cuts(search: Search, features: Features) -> None:

@@ -109,11 +109,9 @@ class Regal:
         plan = run_action(search, features, action, self, self.evaluations - last)
         if self.finish is None or search.spent:
             return plan
-        part = search.part(simulations=min(last, search.room))
         finish: Any = self.finish
-        finished: Plan = (replace(finish, start=Given(plan)) if hasattr(finish, "start") else finish).optimize(part)
-        if part.best is not None:
-            search.offer(part.best, part.best_score)
+        with search.keeping(simulations=min(last, search.room)) as part:
+            finished: Plan = (replace(finish, start=Given(plan)) if hasattr(finish, "start") else finish).optimize(part)
         return search.best or finished
 
     def shaped(self, plain: Brkga, evaluations: int) -> Brkga:

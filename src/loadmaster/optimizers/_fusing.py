@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from loadmaster._contraction import contract
-from loadmaster._kernel import make_record, make_room, run
+from loadmaster._kernel import MADE, make_record, make_room, run
 from loadmaster.optimizers._merging import make_kernels, merge_on, pairs_within, read_off, reopen
 from loadmaster.optimizers._moves import FOREVER, _below, _length, _unit
 
@@ -168,13 +168,25 @@ def _change(rules, terrain, wish, kernel, kind, seed, touched, state):
 
 @njit(cache=True, nogil=True)
 def _critical(shown, rules, terrain, rank, kernel, room, peak, found):
-    """How many pairs have an op in a kernel of a chain that ends with the step and in which each starts because the one
-    before it ended: on the same device, or as the last maker of what it reads. Writes them."""
-    place, devices, classes = terrain.place, shown.devices, shown.send_classes
+    """How many pairs have an op in a kernel that the step waits for. Writes them."""
+    place, devices = terrain.place, shown.devices
     ops, most_sends = len(place), len(shown.nbytes) * devices
     record = make_record(ops, most_sends, 2 * (ops + most_sends) + devices)
     record.end_ns[:] = -1
     run(shown, place, rank, np.empty(0, np.int64), room, FOREVER, FOREVER, peak, True, record)
+    on_chain, count = critical_kernels(shown, place, kernel, record), 0
+    for pair in terrain.pairs:
+        if on_chain[kernel[rules.producer[pair]]] or on_chain[kernel[rules.consumer[pair]]]:
+            found[count] = pair
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def critical_kernels(shown, place, kernel, record):
+    """[ops] whether the op stands for a kernel of a chain that ends with the step and in which each starts because the
+    one before it ended: on the same device, or as the last maker of what it reads."""
+    devices, classes, ops = shown.devices, shown.send_classes, len(place)
     start, end, turn = record.start_ns, record.end_ns, record.turn
     turns, last, before = np.full(ops, -1, np.int64), np.full(devices, -1, np.int64), np.full(ops, -1, np.int64)
     for op in range(ops):
@@ -193,7 +205,7 @@ def _critical(shown, rules, terrain, rank, kernel, room, peak, found):
             for index in range(shown.read_start[op], shown.read_start[op + 1]):
                 tensor = shown.reads[index]
                 maker = np.int64(shown.maker[tensor])
-                if shown.origin[tensor] != 0:
+                if shown.origin[tensor] != MADE:
                     continue
                 there = end[maker]
                 if place[maker] != place[op]:
@@ -202,9 +214,4 @@ def _critical(shown, rules, terrain, rank, kernel, room, peak, found):
                 if there > latest:
                     cause, latest = maker, there
         op = cause
-    count = 0
-    for pair in terrain.pairs:
-        if on_chain[kernel[rules.producer[pair]]] or on_chain[kernel[rules.consumer[pair]]]:
-            found[count] = pair
-            count += 1
-    return count
+    return on_chain

@@ -130,6 +130,41 @@ def measure_tails(layout, place, top, tail):
 
 
 @njit(cache=True, nogil=True)
+def by_critical_path(tail, rank):
+    """Ranks by the longest way to the end, over the whole scale so that there is room between them."""
+    longest = max(np.int64(1), tail.max())
+    scale = np.float64(TOP_RANK - 1) / np.float64(longest)
+    for op in range(len(rank)):
+        rank[op] = np.int32(np.float64(longest - tail[op]) * scale)
+
+
+@njit(inline="always")
+def carry(op, target, devices, op_ns, colocate, mate_start, mates, place, load, touched, old, moved):
+    """Takes an op, and what is bound to it, to a device; how many ops have moved by now."""
+    group = colocate[op]
+    first, last = (mate_start[group], mate_start[group + 1]) if group >= 0 else (0, 1)
+    for index in range(first, last):
+        mate = mates[index] if group >= 0 else op
+        touched[moved] = mate
+        old[moved] = place[mate]
+        moved += 1
+        load[place[mate]] -= op_ns[mate * devices + place[mate]]
+        load[target] += op_ns[mate * devices + target]
+        place[mate] = target
+    return moved
+
+
+@njit(cache=True, nogil=True)
+def put_back(devices, op_ns, place, load, touched, old, moved):
+    """Takes the ops that have moved back to where they were, last one first."""
+    for index in range(moved - 1, -1, -1):
+        op, target = touched[index], np.int64(old[index])
+        load[place[op]] -= op_ns[op * devices + place[op]]
+        load[target] += op_ns[op * devices + target]
+        place[op] = target
+
+
+@njit(cache=True, nogil=True)
 def critical_ops(layout, ground, place, record, turns, found, queued):
     """How many ops a chain has that ends with the step and in which each op starts because the one before it ended:
     on the same device (then it was queued there), or as the last maker of what it reads. Writes them, last one first,
@@ -365,18 +400,11 @@ def walk(layout, ground, chain, weights, steps, heat, follow, aim):
                     continue
             if stamp[op] == step or place[op] == target or not able[op, target]:
                 continue
-            group = colocate[op]
-            first, last = (mate_start[group], mate_start[group + 1]) if group >= 0 else (0, 1)
-            for index in range(first, last):
-                mate = mates[index] if group >= 0 else op
-                stamp[mate] = step
-                touched[moved] = mate
-                old[moved] = place[mate]
-                moved += 1
-                load[place[mate]] -= op_ns[mate * devices + place[mate]]
-                load[target] += op_ns[mate * devices + target]
-                place[mate] = target
-                top = max(top, mate)
+            before = moved
+            moved = carry(op, target, devices, op_ns, colocate, mate_start, mates, place, load, touched, old, moved)
+            for index in range(before, moved):
+                stamp[touched[index]] = step
+                top = max(top, touched[index])
         if moved == 0 and not shifts and kind != CRITICAL:
             continue
         if moved > 0 and by_time:
@@ -386,10 +414,7 @@ def walk(layout, ground, chain, weights, steps, heat, follow, aim):
             measure_tails(layout, place, ops - 1, tail)
         if anew:
             old_rank[:] = rank
-            longest = max(np.int64(1), tail.max())
-            scale = np.float64(TOP_RANK - 1) / np.float64(longest)
-            for op in range(ops):
-                rank[op] = np.int32(np.float64(longest - tail[op]) * scale)
+            by_critical_path(tail, rank)
         over, value = score[0], score[1]
         slack = -np.log(_unit(state)) * heat
         most_ns, most_bytes = FOREVER, FOREVER
@@ -422,11 +447,7 @@ def walk(layout, ground, chain, weights, steps, heat, follow, aim):
                     chain.best_place[:] = place
                     chain.best_rank[:] = rank
         if not keep:
-            for index in range(moved - 1, -1, -1):
-                mate, target = touched[index], np.int64(old[index])
-                load[place[mate]] -= op_ns[mate * devices + place[mate]]
-                load[target] += op_ns[mate * devices + target]
-                place[mate] = target
+            put_back(devices, op_ns, place, load, touched, old, moved)
             if moved > 0 and by_time:
                 tail[: top + 1] = old_tail[: top + 1]
             if shifts or anew:

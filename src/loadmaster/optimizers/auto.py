@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,8 +38,9 @@ HOTTER = 15.0  # moves per op for which it is the heat itself; with more it pays
 JOINED = 0.65  # share of the time for the smaller problem, where there is one
 LAST = 0.2  # of the heat, for the cooling of its plan on the whole problem
 GROUPS = Brkga(by="edges", blocks=24, sends=False, evaluations=10**9)
-EVOLVED, EVOLVED_SHARE = 400, 0.15  # simulations for it, or share of the time
-ALSO = 0.25  # most of the budget that another method may use for a start
+EVOLVED_SHARE = 0.15  # of the time for it
+ALSO_SHARE = 0.25  # most of the time that another method may use for a start
+A_FEW = 400  # simulations for either, where those are counted
 FAR = 1.25  # times the best: a start that is worse than that is left out
 HEATS = (0.6, 0.6, 0.6, 2.0)  # of successive epochs
 EPOCH = 192  # simulations of the first epoch; each later one has half as many again
@@ -76,14 +78,8 @@ class Auto:
         """What a genetic search over few large groups finds: far from all rules, and often the best place to be."""
         if search.spent:
             return []
-        most = EVOLVED if search.counts_simulations else None
-        part = search.part(1.0 if search.counts_simulations else EVOLVED_SHARE, simulations=most)
-        try:
-            plan = GROUPS.optimize(part)
-        finally:  # an interrupt keeps what the part has found
-            if part.best is not None:
-                search.offer(part.best, part.best_score)
-        return [plan]
+        with a_little(search, EVOLVED_SHARE) as part:
+            return [GROUPS.optimize(part)]
 
     def _epochs(self, search: Search, plans: list[Plan]) -> None:
         """Coolings that do not depend on the budget: one from each start, then longer and longer ones from the best."""
@@ -120,24 +116,26 @@ class Auto:
             return
         for trial in range(TRIALS):
             self._part(search, plans[trial % len(plans)], TRIAL / (1 - TRIAL * trial), self.heat)
-        assert search.best is not None
-        self._part(search, search.best, 1.0, self.heat * float(np.clip(moves_each(search) / HOTTER, AGAIN, HOTTEST)))
+        heat = self.heat * float(np.clip(moves_each(search) / HOTTER, AGAIN, HOTTEST))
+        self._part(search, plans[0] if search.best is None else search.best, 1.0, heat)
 
     def _part(self, search: Search, plan: Plan, share: float, heat: float) -> None:
         if search.spent:
             return
-        part = search.part(share)
-        try:
+        with search.keeping(share) as part:
             improve(part, plan, heat, self.cold, follow=self.follow)
-        finally:  # an interrupt keeps what the part has found
-            if part.best is not None:
-                search.offer(part.best, part.best_score)
 
     def _epoch(self, search: Search, plan: Plan, simulations: int, heat: float) -> None:
         problem = search.problem
         rank = spread_ranks(problem, plan)
         walkers = Walkers(problem, plan.device, rank, 2, search)
         walkers.epoch(simulations, heat, self.cold, self.follow, lambda device, rank: Plan.of(problem, device, rank))
+
+
+def a_little(search: Search, share: float) -> AbstractContextManager[Search]:
+    """A part for a start: that share of the time, or as many simulations whatever the budget is, so that more of them
+    never give a worse plan."""
+    return search.keeping(simulations=A_FEW) if search.counts_simulations else search.keeping(share)
 
 
 def moves_each(search: Search) -> float:
@@ -177,7 +175,9 @@ def one_shots(search: Search, also: Optimizer | None = None) -> list[tuple[Score
 def _placements(search: Search, also: Optimizer | None) -> Iterator[Plan]:
     problem = search.problem
     if also is not None:
-        yield also.optimize(search.part(ALSO))
+        with a_little(search, ALSO_SHARE) as part:
+            plan = also.optimize(part)
+        yield plan
     tight = problem.memory_bytes.sum() < 4 * problem.graph.nbytes.sum()
     partitions = PARTITIONS if problem.num_ops <= MOST_PARTITIONED else PARTITIONS[:1]
     several = ("pipeline:order=critical", *partitions) if problem.num_devices > 1 else ()

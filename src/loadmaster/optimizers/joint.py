@@ -56,11 +56,8 @@ class Joint:
         """The best plan of the inner optimizer for the kernels; that of the whole search where there is no time."""
         if search.spent and search.best is not None:
             return search.best_score, search.best
-        part = search.part(share)
-        try:
+        with search.keeping(share) as part:
             plan = plan_fused(part, kernel, self.inner)
-        finally:  # an interrupt keeps what the part has found
-            keep(search, part)
         score = search.score(plan) if not search.spent else WORST
         return score, search.best or plan
 
@@ -81,8 +78,8 @@ class Joint:
                 improve_fusion(part, plan, self.heat, self.cold / 10)
             else:
                 improve(part, plan, self.heat, self.cold)
-        finally:
-            keep(search, part)
+        finally:  # the whole search must have it before the next half of the round, interrupted or not
+            search.keep(part)
         return search.best if search.best is not None else plan
 
 
@@ -93,21 +90,14 @@ def gain(before: Score, after: Score) -> float:
     return 1 - after.value / max(1, before.value)
 
 
-def keep(search: Search, part: Search) -> None:
-    """What a part has found, for the whole."""
-    if part.best is not None:
-        search.offer(part.best, part.best_score)
-
-
 def finalists(search: Search) -> list[Ints]:
     """[ops] kernels, or none, that one-shot methods make the best plans of; no two of which plan alike."""
     problem, found = search.problem, list[tuple[Score, Ints]]()
-    part = search.part(CHOOSING)
-    for kernel in (ints(np.arange(problem.num_ops)), *simple_kernels(problem)):
-        if found and part.spent:
-            break
-        found.append((quick_score(part, kernel), kernel))
-    keep(search, part)
+    with search.keeping(CHOOSING) as part:
+        for kernel in (ints(np.arange(problem.num_ops)), *simple_kernels(problem)):
+            if found and part.spent:
+                break
+            found.append((quick_score(part, kernel), kernel))
     unlike = {score: kernel for score, kernel in reversed(found)}
     return [unlike[score] for score in sorted(unlike)]
 

@@ -47,15 +47,13 @@ class Separate:
         return search.best if search.best is not None else plan
 
     def _decide(self, search: Search, plan: Plan, task: Task, share: float) -> Plan:
-        part, better = search.part(share), False
-        try:
+        before = search.best
+        with search.keeping(share) as part:
             if task == "fusion":
                 improve_fusion(part, plan, self.heat, self.cold)
             elif task == "schedule" or search.problem.num_devices > 1:
                 self._walk(part, plan, task)
-        finally:  # an interrupt keeps what the part has found
-            better = part.best is not None and search.offer(part.best, part.best_score)
-        return part.best if better and part.best is not None else plan
+        return plan if search.best is before or search.best is None else search.best
 
     def _walk(self, search: Search, plan: Plan, task: Task) -> None:
         """Over placement alone, first come, first served at first and then with ranks as they are, or over ranks
