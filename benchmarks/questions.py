@@ -19,17 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.bench.rows import Row, Source, go_rows
+from loadmaster.catalog.specs import make_optimizer
 from loadmaster.columns import Ints, ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph
 from loadmaster.importers import load
 from loadmaster.learn.decoding import critical_ranks, device_of_groups
 from loadmaster.learn.features import features_of
-from loadmaster.optimizers.grouping import GROUPERS, coarsen
+from loadmaster.optimizers.grouping.coarsening import GROUPERS, coarsen
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Moment, Optimizer, Score, Search, solve
-from loadmaster.simulate import simulate_many
-from loadmaster.specs import make_optimizer
+from loadmaster.simulator import simulate_many
 from loadmaster.zoo.synthetic import generate
 
 MODELS = (

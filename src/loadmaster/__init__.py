@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loadmaster.bounds import lower_bound as lower_bound
+    from loadmaster.catalog.specs import make_optimizer as make_optimizer
     from loadmaster.cluster import Cluster as Cluster
     from loadmaster.cluster import Device as Device
     from loadmaster.cost import price as price
@@ -38,11 +37,10 @@ if TYPE_CHECKING:
     from loadmaster.search import Budget as Budget
     from loadmaster.search import Result as Result
     from loadmaster.search import solve as solve
-    from loadmaster.simulate import Timeline as Timeline
-    from loadmaster.simulate import settle as settle
-    from loadmaster.simulate import simulate as simulate
-    from loadmaster.simulate import simulate_many as simulate_many
-    from loadmaster.specs import make_optimizer as make_optimizer
+    from loadmaster.simulator import Timeline as Timeline
+    from loadmaster.simulator import settle as settle
+    from loadmaster.simulator import simulate as simulate
+    from loadmaster.simulator import simulate_many as simulate_many
 
 __version__ = "0.1.0"
 
@@ -51,15 +49,15 @@ _HOMES = {
     "load": "importers",
     "price": "cost",
     "solve": "search",
-    "simulate": "simulate",
-    "simulate_many": "simulate",
+    "simulate": "simulator",
+    "simulate_many": "simulator",
     "check": "plan",
-    "settle": "simulate",
+    "settle": "simulator",
     "fuse": "problem",
     "lower_bound": "bounds",
     "explain": "report.explain",
     "diff": "report.diff",
-    "make_optimizer": "specs",
+    "make_optimizer": "catalog.specs",
     "Graph": "graph",
     "GraphBuilder": "graph",
     "Cluster": "cluster",
@@ -67,7 +65,7 @@ _HOMES = {
     "Budget": "search",
     "Plan": "plan",
     "Problem": "problem",
-    "Timeline": "simulate",
+    "Timeline": "simulator",
     "Result": "search",
     "LoadmasterError": "errors",
     "InvalidGraph": "errors",
@@ -94,17 +92,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(ModuleType):
-    """This package, in which a public name is not hidden by the submodule of the same name.
-
-    Importing `loadmaster.simulate` would otherwise replace the function `simulate` by the module.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

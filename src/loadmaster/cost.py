@@ -12,8 +12,8 @@ import numpy as np
 from loadmaster.cluster import Cluster, Link
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidSetting
-from loadmaster.folding import fold
 from loadmaster.graph import MOST_NS, MOST_TOTAL, NOWHERE, UNGIVEN, Graph
+from loadmaster.graph.folding import fold
 from loadmaster.problem import CANNOT, OBJECTIVES, Objective, Problem, time_of
 
 

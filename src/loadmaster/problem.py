@@ -104,7 +104,7 @@ def fuse(problem: Problem, kernel: Ints) -> Problem:
 
     `kernel[op]` is the lowest op of its kernel. Refuses a contraction that makes a cycle.
     """
-    from loadmaster._order import topological_order
+    from loadmaster.graph.order import topological_order
 
     graph = problem.graph
     heads = np.flatnonzero(kernel == np.arange(problem.num_ops))

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.bounds import lower_bound
+from loadmaster.catalog.specs import make_optimizer, spec_of
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidSetting
 from loadmaster.plan import Plan, check
 from loadmaster.problem import Problem
-from loadmaster.simulate import Scores, Timeline, settle, simulate, simulate_fused, simulate_many
-from loadmaster.specs import make_optimizer, spec_of
+from loadmaster.simulator import Scores, Timeline, settle, simulate, simulate_fused, simulate_many
 
 if TYPE_CHECKING:
     from loadmaster.report.explain import Explanation

@@ -59,7 +59,7 @@ def write_onnx(path: Path) -> None:
 
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs loadmaster as a user would, in a process of its own."""
-    program = [sys.executable, "-m", "loadmaster.cli", *words]
+    program = [sys.executable, "-m", "loadmaster.cli.verbs", *words]
     env = {**os.environ, **environment}
     return subprocess.run(program, capture_output=True, text=True, env=env, timeout=300, check=False)
 

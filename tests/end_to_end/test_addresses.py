@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from loadmaster import load, price
-from loadmaster.cli import app
+from loadmaster.cli.verbs import app
 from loadmaster.cluster import Cluster
 from loadmaster.files import load_plan, save_cluster, save_graph
 from tests.end_to_end.conftest import parsed

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from loadmaster import Cluster, __version__, load, price, simulate
-from loadmaster.cli import app
+from loadmaster.cli.verbs import app
 from loadmaster.files import load_plan
 from tests.end_to_end.conftest import command, parsed, write_cluster, write_model, write_onnx
 
@@ -367,7 +367,7 @@ def test_a_bug_of_ours_is_told_without_a_traceback(model: str, monkeypatch: pyte
     def broken(*_: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("loadmaster._cli_words.problem_of", broken)
+    monkeypatch.setattr("loadmaster.cli.words.problem_of", broken)
     result = run("plan", model)
     assert result.exit_code == 1
     assert "ZeroDivisionError" in result.stderr and "--debug" in result.stderr
@@ -407,7 +407,7 @@ def test_progress_is_shown_on_a_terminal_and_only_there(model: str) -> None:
     program = [
         sys.executable,
         "-m",
-        "loadmaster.cli",
+        "loadmaster.cli.verbs",
         "plan",
         model,
         "--with",
@@ -437,7 +437,7 @@ def test_version() -> None:
     assert run("--version").stdout.strip() == f"loadmaster {__version__}"
 
 
-HELP = "import sys; from loadmaster.cli import app; app(['--help'], standalone_mode=False); "
+HELP = "import sys; from loadmaster.cli.verbs import app; app(['--help'], standalone_mode=False); "
 
 
 def test_help_imports_neither_numba_nor_torch() -> None:
@@ -452,7 +452,7 @@ def test_help_takes_under_400_ms() -> None:
     def seconds() -> float:
         """Of processor time, so that whatever else the machine does is not counted."""
         before, begun = os.times(), time.perf_counter()
-        subprocess.run([sys.executable, "-m", "loadmaster.cli", "--help"], capture_output=True, check=True)
+        subprocess.run([sys.executable, "-m", "loadmaster.cli.verbs", "--help"], capture_output=True, check=True)
         after = os.times()
         used = after.children_user + after.children_system - before.children_user - before.children_system
         return min(used, time.perf_counter() - begun)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from loadmaster.cli import app
+from loadmaster.cli.verbs import app
 from loadmaster.files import load_graphs
 from loadmaster.zoo.synthetic import generate
 from tests.end_to_end.conftest import parsed

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from loadmaster.cli import app
+from loadmaster.cli.verbs import app
 from loadmaster.cluster import Cluster
 from loadmaster.cost import price
 from loadmaster.files import load_plan, save_cluster, save_graph
-from loadmaster.simulate import simulate
+from loadmaster.simulator import simulate
 from tests.unit.report.subjects import training_like
 
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 
-from loadmaster.cli import app
-from loadmaster.learn.regal_training import Settings
+from loadmaster.cli.verbs import app
+from loadmaster.learn.regal2020.training import Settings
 from tests.end_to_end.conftest import parsed
 
 runner = CliRunner()
@@ -31,7 +31,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         (out / "weights").touch()
         return out / "weights"
 
-    monkeypatch.setattr("loadmaster.learn.train.train", stand_in)
+    monkeypatch.setattr("loadmaster.learn.training.train", stand_in)
     return made
 
 

@@ -73,7 +73,7 @@ def test_it_says_what_it_is(wheel: Path) -> None:
     assert "Requires-Python: >=3.11" in about
     needs = [line for line in about.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line]
     assert not any("torch" in line or "onnx" in line for line in needs)
-    assert "loadmaster = loadmaster.cli:main" in archive.read(f"{info}/entry_points.txt").decode()
+    assert "loadmaster = loadmaster.cli.verbs:main" in archive.read(f"{info}/entry_points.txt").decode()
 
 
 def test_it_loads_a_shipped_model_from_where_it_is_unpacked(wheel: Path, tmp_path: Path) -> None:

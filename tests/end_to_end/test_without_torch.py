@@ -22,7 +22,7 @@ class Hide:
         if name.partition(".")[0] in hidden:
             raise ModuleNotFoundError("No module named " + repr(name), name=name)
 sys.meta_path.insert(0, Hide())
-from loadmaster.cli import app
+from loadmaster.cli.verbs import app
 try:
     app({words!r}, prog_name="loadmaster")
 finally:

@@ -14,7 +14,7 @@ import numpy as np
 from loadmaster.cost import price
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulate import Timeline, simulate
+from loadmaster.simulator import Timeline, simulate
 from tests.graphs import GRAPHS, pair
 
 FOLDER = Path(__file__).parent / "timelines"

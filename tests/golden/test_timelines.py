@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadmaster.simulate import simulate
+from loadmaster.simulator import simulate
 from tests.golden.remake import FOLDER, as_data, case
 from tests.graphs import GRAPHS
 from tests.reference import judge

@@ -17,7 +17,7 @@ from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.plan import Plan, check
 from loadmaster.problem import Problem, fuse
 from loadmaster.search import Budget, Search
-from loadmaster.simulate import Timeline, settle, simulate, simulate_fused, simulate_many
+from loadmaster.simulator import Timeline, settle, simulate, simulate_fused, simulate_many
 from tests.graphs.tiny import diamond, pair
 from tests.reference import judge
 from tests.strategies import equal_problems, kernels, plans, problems

@@ -10,7 +10,7 @@ from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
 from loadmaster.plan import Plan, check
-from loadmaster.simulate import Timeline, simulate
+from loadmaster.simulator import Timeline, simulate
 from tests.graphs import pair
 
 FREE = Link(None, 0)

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmaster import Budget, Graph, GraphBuilder, price, solve
-from loadmaster.addresses import Arenas, assign_addresses
+from loadmaster.arenas import Arenas, assign_addresses
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulate import settle, simulate
+from loadmaster.simulator import settle, simulate
 from tests.graphs.tiny import diamond, pair, shared_weight, zero_time
 from tests.reference import Run, World
 from tests.strategies import plans, problems

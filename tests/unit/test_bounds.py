@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmaster import Cluster, Graph, GraphBuilder, price
-from loadmaster._cuts import largest_cut
 from loadmaster.bounds import Storages, cut_order, lower_bound, peak_bound, step_bound
+from loadmaster.bounds.cuts import largest_cut
 from loadmaster.cluster import Device, Link, dense_channels
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulate import Scores, simulate, simulate_many
+from loadmaster.simulator import Scores, simulate, simulate_many
 from tests.graphs.tiny import chain, diamond, fork, join, ladder, pair, shared_weight
 from tests.reference import is_allowed
 from tests.strategies import plans, problems

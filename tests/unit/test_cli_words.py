@@ -3,7 +3,7 @@
 import pytest
 
 from loadmaster import InvalidSetting, UnknownName, UnreadableFile
-from loadmaster import _cli_words as words
+from loadmaster.cli.verbs import words
 from loadmaster.graph import GraphBuilder
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from loadmaster.folding import fold
 from loadmaster.graph import OUTPUT, ROLES, Graph, GraphBuilder
+from loadmaster.graph.folding import fold
 from tests.graphs.tiny import views
 from tests.strategies import graphs
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from loadmaster.addresses import assign_addresses
+from loadmaster.arenas import assign_addresses
 from loadmaster.cost import price
 from loadmaster.files import load_cluster, load_graph, load_plan, save_addresses, save_plan
 from loadmaster.plan import check
 from loadmaster.problem import Problem
-from loadmaster.simulate import simulate
+from loadmaster.simulator import simulate
 
 DOC = Path(__file__).parents[2] / "docs/formats.md"
 

@@ -58,8 +58,8 @@ def test_a_submodule_of_the_same_name_does_not_hide_the_function():
 
 
 def test_the_module_of_that_name_is_still_importable():
-    module = importlib.import_module("loadmaster.simulate")
-    assert module.simulate is loadmaster.simulate
+    module = importlib.import_module("loadmaster.simulator")
+    assert module.simulate is loadmaster.simulator
 
 
 def test_unknown_names_are_refused():

@@ -13,7 +13,7 @@ from loadmaster.cost import price
 from loadmaster.errors import InvalidCluster, InvalidPlan
 from loadmaster.graph import GraphBuilder
 from loadmaster.plan import Plan
-from loadmaster.simulate import Timeline, settle, simulate, simulate_many
+from loadmaster.simulator import Timeline, settle, simulate, simulate_many
 from tests.graphs import pair
 from tests.graphs.tiny import diamond
 from tests.unit.by_hand import FREE, OUT_BUS, PER_PAIR, curve, run, sends, spans, three_tensors, trio

@@ -10,7 +10,7 @@ from loadmaster.errors import InvalidPlan
 from loadmaster.graph import GraphBuilder
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem, fuse
-from loadmaster.simulate import simulate
+from loadmaster.simulator import simulate
 from tests.graphs import pair
 from tests.graphs.tiny import diamond
 from tests.unit.by_hand import curve, run, sends, spans

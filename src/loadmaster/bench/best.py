@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 
-from loadmaster._json_text import read_json, write_json
 from loadmaster.bench.records import Place, Record
 from loadmaster.errors import UnreadableFile
+from loadmaster.files.text import read_json, write_json
 
 SCHEMA = "loadmaster.best/1"
 LONG = 200_000  # simulations of a run that a best-known value may rest on

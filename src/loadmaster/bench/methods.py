@@ -8,14 +8,14 @@ from functools import partial
 
 from loadmaster import catalog
 from loadmaster.bench.peers import Accelerate, Inductor, Saga
+from loadmaster.catalog.specs import make_optimizer
 from loadmaster.errors import UnknownName
-from loadmaster.optimizers.expert import expert_placement
-from loadmaster.optimizers.memory import MemoryOrder
+from loadmaster.optimizers.expert.expert import expert_placement
+from loadmaster.optimizers.memory.orders import MemoryOrder
 from loadmaster.optimizers.placed import ordered
 from loadmaster.optimizers.simple import legal
 from loadmaster.plan import Plan
 from loadmaster.search import Optimizer, Search
-from loadmaster.specs import make_optimizer
 
 
 @dataclass(frozen=True)

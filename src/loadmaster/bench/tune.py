@@ -23,7 +23,7 @@ from loadmaster.columns import digest
 from loadmaster.cost import price
 from loadmaster.files import graph_from_json, graph_to_json, load_records
 from loadmaster.graph import Graph
-from loadmaster.optimizers.genetic import Brkga
+from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.problem import Objective
 from loadmaster.search import Budget, solve
 

@@ -79,7 +79,7 @@ def _load_object(
     if inputs is None:
         what = f"a {type(model).__name__} needs example inputs"
         raise ImportFailed(what, "load", "give them: load(module, inputs=(x, ...))")
-    capture = _resolve("loadmaster.importers.torch_export:capture")
+    capture = _resolve("loadmaster.importers.torch.export:capture")
     return capture(model, inputs, training=training, optimizer=optimizer, name=name)  # type: ignore[no-any-return]
 
 
@@ -216,7 +216,7 @@ def _here_first() -> Iterator[None]:
 def _call(build: Callable[[], Any], text: str) -> Any:
     """What it returns: built from tensors without memory if it can be, so that a model may be of any size."""
     try:
-        fake_mode = _resolve("loadmaster.importers.torch_step:fake_mode")
+        fake_mode = _resolve("loadmaster.importers.torch.step:fake_mode")
     except MissingExtra:
         return _called(build, text)
     try:

@@ -1,11 +1,11 @@
-"""Learned methods: features of a problem, networks over it, training; then one file per paper."""
+"""Learned methods: features of a problem, networks over it, training; then a package for each paper."""
 
 # policy -> module of this package that has its Settings and train(settings)
 TRAINERS = {
-    "regal": "regal_training",
-    "gas": "regal_training",
-    "go": "go_training",
-    "placeto": "placeto_training",
-    "rnn": "placer_training",
-    "hdp": "placer_training",
+    "regal": "regal2020.training",
+    "gas": "regal2020.training",
+    "go": "go2020.training",
+    "placeto": "placeto2019.training",
+    "rnn": "recurrent.training",
+    "hdp": "recurrent.training",
 }

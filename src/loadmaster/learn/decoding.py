@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints
-from loadmaster.optimizers.list_schedulers import critical_rank
+from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.simple import legal
 from loadmaster.problem import Problem
 

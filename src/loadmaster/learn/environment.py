@@ -14,7 +14,7 @@ from loadmaster.errors import InvalidSetting
 from loadmaster.learn.decoding import critical_ranks, device_of_groups
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
-from loadmaster.simulate import first_come, simulate_many
+from loadmaster.simulator import first_come, simulate_many
 
 Order = Literal["critical", "fifo", "program"]
 PENALTY = 10.0  # as the root of a step 100 times as long as one device takes

@@ -10,27 +10,26 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster._json_text import parse_json, read_lines
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.columns import Ints, digest, ints
 from loadmaster.cost import price
 from loadmaster.files import graph_from_json, graph_to_json
+from loadmaster.files.text import parse_json, read_lines
 from loadmaster.graph import ACTIVATION, Graph
 from loadmaster.learn.features import Features, device_class, features_of
-from loadmaster.optimizers import descent
-from loadmaster.optimizers.genetic import Brkga, decoder_of, evolve, prior_of
-from loadmaster.optimizers.list_schedulers import Heft
+from loadmaster.optimizers.annealing import anneal
+from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, evolve, prior_of
+from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.simple import legal
 from loadmaster.problem import Objective, Problem
 from loadmaster.search import Budget, Search
-from loadmaster.simulate import simulate
+from loadmaster.simulator import rules, simulate
 from loadmaster.zoo.synthetic import KINDS, generate
 
 FEWEST_OPS, MOST_OPS = 40, 1_600
@@ -185,8 +184,7 @@ def _drawn_cluster(rng: np.random.Generator, count: int, unlike: bool, free: boo
 def alone() -> None:
     """Keeps compiled loops of this process on one core; the other cores have processes of their own."""
     os.environ["LOADMASTER_THREADS"] = "1"
-    # A pool of threads does not live through a fork. By name: the package has a function that hides the module.
-    import_module("loadmaster.simulate")._pool.clear()
+    rules._pool.clear()  # a pool of threads does not live through a fork
 
 
 def find_elite(key: Key, simulations: int) -> Elite | None:
@@ -198,7 +196,7 @@ def find_elite(key: Key, simulations: int) -> Elite | None:
     _try_cuts(search, features)
     assert search.best is not None
     first = search.part(0.35)
-    descent.improve(first, search.best, 0.01, 1e-4, chains=1)
+    anneal.improve(first, search.best, 0.01, 1e-4, chains=1)
     search.keep(first)
     genes = (
         Brkga(sends=True, order="uniform" if key.seed % 2 else "given")
@@ -209,7 +207,7 @@ def find_elite(key: Key, simulations: int) -> Elite | None:
     evolve(second, replace(genes, evaluations=second.room), decoder_of(problem, genes), prior_of(problem, genes))
     search.keep(second)
     last = search.part(1.0)
-    descent.improve(last, search.best, 0.003, 1e-5, chains=1)
+    anneal.improve(last, search.best, 0.003, 1e-5, chains=1)
     search.keep(last)
     line = simulate(problem, search.best)
     return Elite(canonical(problem, features, search.best.device), line.turn, search.best_score.value)

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from loadmaster.columns import Ints, ints, rows_of
-from loadmaster.kinds import ELEMENTWISE, HEAVY, OPAQUE, REDUCTION, work_of
+from loadmaster.graph.kinds import ELEMENTWISE, HEAVY, OPAQUE, REDUCTION, work_of
 from loadmaster.optimizers.cuts import device_order, fair_share
-from loadmaster.optimizers.grouping import mirrored_position, turning_point
-from loadmaster.optimizers.list_schedulers import downward_rank, upward_rank
-from loadmaster.optimizers.memory import PLAIN, memory_order
+from loadmaster.optimizers.grouping.coarsening import mirrored_position, turning_point
+from loadmaster.optimizers.lists.schedulers import downward_rank, upward_rank
+from loadmaster.optimizers.memory.orders import PLAIN, memory_order
 from loadmaster.optimizers.simple import allowed
 from loadmaster.problem import CANNOT, Problem
 

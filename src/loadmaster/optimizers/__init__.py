@@ -1,1 +1,1 @@
-"""Optimizers, one file per family. Names and settings: loadmaster.catalog and loadmaster.specs."""
+"""Optimizers, one file per family. Names and settings: loadmaster.catalog and loadmaster.catalog."""

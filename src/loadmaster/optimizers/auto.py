@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadmaster.catalog.specs import make_optimizer
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import MissingExtra
-from loadmaster.optimizers.contracting import Contracted
+from loadmaster.optimizers.annealing.anneal import Walkers, improve, spread_ranks
 from loadmaster.optimizers.cuts import cuts
-from loadmaster.optimizers.descent import Walkers, improve, spread_ranks
-from loadmaster.optimizers.genetic import Brkga
-from loadmaster.optimizers.list_schedulers import critical_rank
-from loadmaster.optimizers.memory import memory_order
+from loadmaster.optimizers.genetic.brkga import Brkga
+from loadmaster.optimizers.grouping.contracting import Contracted
+from loadmaster.optimizers.lists.schedulers import critical_rank
+from loadmaster.optimizers.memory.orders import memory_order
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
-from loadmaster.simulate import first_come
-from loadmaster.specs import make_optimizer
+from loadmaster.simulator import first_come
 
 ONE_SHOT = ("one-device", "expert", "heft", "etf", "cpop", "sct", "heft:contention=no")
 PARTITIONS = tuple(f"{name}:order=critical" for name in ("metis", "scotch", "kahip", "mtkahypar"))

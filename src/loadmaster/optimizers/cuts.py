@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints
-from loadmaster.optimizers.grouping import mirrored_position
-from loadmaster.optimizers.pipeline import scope_slots
+from loadmaster.optimizers.grouping.coarsening import mirrored_position
+from loadmaster.optimizers.pipeline.split import scope_slots
 from loadmaster.optimizers.simple import legal
 from loadmaster.problem import CANNOT, Problem
 

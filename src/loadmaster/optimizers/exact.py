@@ -13,12 +13,12 @@ import numpy as np
 from loadmaster.bounds import Storages, lower_bound
 from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.errors import MissingExtra
-from loadmaster.optimizers.descent import Anneal
+from loadmaster.optimizers.annealing.anneal import Anneal
 from loadmaster.optimizers.simple import allowed
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Optimizer, Score, Search
-from loadmaster.simulate import simulate
+from loadmaster.simulator import simulate
 
 MOST_INTERVALS = 20_000  # beyond that even the model takes long to build
 TINY_OPS, TINY_DEVICES = 6, 2

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loadmaster.columns import Ints, ints
+from loadmaster.optimizers.annealing.anneal import improve
 from loadmaster.optimizers.auto import Auto
-from loadmaster.optimizers.descent import improve
-from loadmaster.optimizers.expert import Expert
-from loadmaster.optimizers.fusion import Merges, plan_fused
-from loadmaster.optimizers.fusion_search import improve_fusion, simple_orders
-from loadmaster.optimizers.list_schedulers import Heft
+from loadmaster.optimizers.expert.expert import Expert
+from loadmaster.optimizers.fusion.greedy import Merges, plan_fused
+from loadmaster.optimizers.fusion.search import improve_fusion, simple_orders
+from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Optimizer, Score, Search

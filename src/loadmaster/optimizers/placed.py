@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 
 from loadmaster.columns import Ints, ints
-from loadmaster.optimizers.list_schedulers import critical_rank
-from loadmaster.optimizers.memory import memory_order
+from loadmaster.optimizers.lists.schedulers import critical_rank
+from loadmaster.optimizers.memory.orders import memory_order
 from loadmaster.plan import Plan
 from loadmaster.search import WORST, Score, Search
-from loadmaster.simulate import first_come
+from loadmaster.simulator import first_come
 
 Order = Literal["best", "fifo", "program", "critical"]
 

@@ -8,17 +8,17 @@ from typing import Literal
 
 import numpy as np
 
+from loadmaster.catalog.specs import make_optimizer
 from loadmaster.errors import MissingExtra
-from loadmaster.optimizers import _moves
-from loadmaster.optimizers.descent import Walkers, spread_ranks
-from loadmaster.optimizers.fusion_search import improve_fusion
-from loadmaster.optimizers.list_schedulers import critical_rank
+from loadmaster.optimizers.annealing import walk
+from loadmaster.optimizers.annealing.anneal import Walkers, spread_ranks
+from loadmaster.optimizers.fusion.search import improve_fusion
+from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.placed import best_of
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Search
-from loadmaster.simulate import Lift, coarse, first_come
-from loadmaster.specs import make_optimizer
+from loadmaster.simulator import Lift, coarse, first_come
 
 Task = Literal["fusion", "placement", "schedule"]
 PLACERS = ("expert", "heft", "etf", "metis:order=fifo", "scotch:order=fifo")
@@ -67,7 +67,7 @@ class Separate:
         given = Plan.of(small, lift.down(plan.device), lift.lowest(spread_ranks(search.problem, plan)))
         start = best_of(search.part(problem=small), one_shots(search, given, small, task))[0]
         walkers = Walkers(small, start.device, spread_ranks(small, start), 2, search)
-        moves_ops = np.arange(_moves.KINDS) < _moves.SHIFT
+        moves_ops = np.arange(walk.KINDS) < walk.SHIFT
         walkers.weights = np.where(moves_ops == (task == "placement"), walkers.weights, 0.0)
         walkers.walk(self.heat, self.cold, 0.0, lambda device, rank: raised(Plan.of(small, device, rank)))
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from loadmaster.catalog.specs import make_optimizer
 from loadmaster.columns import Bools, Ints, ints
 from loadmaster.errors import UnknownName
 from loadmaster.plan import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Optimizer, Search
-from loadmaster.specs import make_optimizer
 
 DEFAULTS = ("one-device", "expert", "heft", "etf")
 

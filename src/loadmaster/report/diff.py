@@ -16,7 +16,7 @@ from loadmaster.report.schedule import Schedule
 from loadmaster.report.trials import Trials
 from loadmaster.report.units import size_text, time_text
 from loadmaster.report.words import Grid, grid_text, share_text, signed
-from loadmaster.simulate import Scores, simulate
+from loadmaster.simulator import Scores, simulate
 
 MOST_MOVES = 60
 Kind = Literal["kernels split", "moved", "kernels fused", "order"]

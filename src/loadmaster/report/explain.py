@@ -21,7 +21,7 @@ from loadmaster.report.occupancy import DeviceTime, WireLoad, device_times, wire
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.whatif import WhyNotFaster, why_not_faster
 from loadmaster.search import Budget, Result
-from loadmaster.simulate import simulate
+from loadmaster.simulator import simulate
 
 SCHEMA = "loadmaster.explanation/1"
 

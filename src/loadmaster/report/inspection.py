@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster._order import longest_path_to
 from loadmaster.columns import Ints
 from loadmaster.graph import ROLES, Graph
+from loadmaster.graph.order import longest_path_to
 from loadmaster.problem import Problem
 
 MOST_LISTED = 8

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadmaster import catalog
+from loadmaster.catalog.specs import make_optimizer, spec_of
 from loadmaster.cluster import Cluster, preset_names
 from loadmaster.errors import MissingExtra
-from loadmaster.specs import make_optimizer, spec_of
 
 
 def optimizer_rows() -> list[dict[str, Any]]:

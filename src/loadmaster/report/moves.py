@@ -14,7 +14,7 @@ from loadmaster.problem import Problem
 from loadmaster.report.groups import Group, can_run, groups_of
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.trials import Trials, affordable
-from loadmaster.simulate import Scores
+from loadmaster.simulator import Scores
 
 Verdict = Literal["matters", "does not matter", "better elsewhere", "nowhere else", "not tried"]
 SLIGHT = 1e-3  # a change under this share of the objective does not matter

@@ -10,7 +10,7 @@ import numpy as np
 from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulate import Lift, Timeline, coarse
+from loadmaster.simulator import Lift, Timeline, coarse
 
 
 @dataclass(frozen=True, eq=False)

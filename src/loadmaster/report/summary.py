@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadmaster.addresses import Arenas
+from loadmaster.arenas import Arenas
 from loadmaster.problem import Problem
 from loadmaster.search import Result
 

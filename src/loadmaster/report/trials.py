@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster import _kernel
 from loadmaster.columns import Ints, ints
 from loadmaster.problem import Problem
 from loadmaster.report.schedule import Schedule
-from loadmaster.simulate import NO_LIMIT, Scores, layout, spread
+from loadmaster.simulator import NO_LIMIT, Scores, layout, loop, spread
 
 NS_PER_READ = 80  # what simulating one op or read takes, about; only decides how many trials are made
 Move = tuple[Ints, int]  # kernels, and the device they go to
@@ -48,13 +47,13 @@ class Trials:
         base, rank = (np.ascontiguousarray(column, np.int32) for column in (place, self.rank))
 
         def part(low: int, high: int) -> None:
-            room, record = _kernel.make_room(plain), _kernel.make_record(0, 0, 0)
+            room, record = loop.make_room(plain), loop.make_record(0, 0, 0)
             for trial in range(low, high):
                 here = base.copy()
                 for kernels, device in moves[trial]:
                     here[kernels] = device
                 given = (plain, here, rank, self.send_rank, room, NO_LIMIT, NO_LIMIT, peaks[trial])
-                step[trial] = _kernel.run(*given, False, record)
+                step[trial] = loop.run(*given, False, record)
 
         spread(part, len(moves))
         over = np.maximum(peaks - self.problem.memory_bytes[None, :], 0).sum(axis=1)

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from loadmaster._order import longest_path_to
 from loadmaster.columns import Ints, ints
+from loadmaster.graph.order import longest_path_to
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.report.groups import Group, can_run, groups_of
 from loadmaster.report.hardware import with_links, with_memory, with_twin
@@ -17,7 +17,7 @@ from loadmaster.report.occupancy import wire_loads
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.trials import Move, Trials, affordable
 from loadmaster.search import Budget, Score, solve
-from loadmaster.simulate import Scores
+from loadmaster.simulator import Scores
 
 BoundName = Literal["work", "critical path", "link", "memory"]
 STARTS = ("heft", "expert")

@@ -1,7 +1,7 @@
 """Captures a model of the zoo as a graph. Imports torch."""
 
 from loadmaster.graph import Graph
-from loadmaster.importers.torch_export import capture_fake
+from loadmaster.importers.torch.export import capture_fake
 from loadmaster.zoo.entry import Entry
 
 

@@ -75,10 +75,10 @@ class Race:
 def race(model: str, devices: int) -> Race:
     """Simulates the expert's placement, contiguous shares of the program and one device, on P100s joined by PCIe."""
     from loadmaster.cost import price
-    from loadmaster.optimizers.expert import expert_placement, shares
+    from loadmaster.optimizers.expert.expert import expert_placement, shares
     from loadmaster.optimizers.simple import legal
     from loadmaster.plan import Plan
-    from loadmaster.simulate import first_come, simulate
+    from loadmaster.simulator import first_come, simulate
 
     problem = price(load_zoo(model), f"{devices}xp100-pcie")
 
@@ -105,7 +105,7 @@ def expert_table() -> str:
 
 
 def advice_list() -> str:
-    from loadmaster.optimizers.experts import ADVICE
+    from loadmaster.optimizers.expert.known import ADVICE
 
     return "\n".join(f"- {_models(advice.models)}: {advice.why}" for advice in ADVICE)
 

@@ -101,8 +101,8 @@ def capture(name: str, folder: Path | None = None) -> Path:
 
 
 def facts_of(graph: Graph) -> Facts:
-    from loadmaster._order import longest_path_to
     from loadmaster.cost import price
+    from loadmaster.graph.order import longest_path_to
 
     problem = price(graph, MEASURED_ON)
     own = np.where(graph.alias_of < 0, graph.nbytes, 0)

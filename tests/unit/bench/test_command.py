@@ -15,7 +15,7 @@ from loadmaster.bench.command import Settings, bench, bench_best, call, parse_pa
 from loadmaster.bench.pages import machine, write_docs
 from loadmaster.bench.records import Ledger
 from loadmaster.bench.suite import SUITES, Allowance
-from loadmaster.cli import app
+from loadmaster.cli.verbs import app
 from loadmaster.errors import InvalidSetting, MissingExtra
 from tests.unit.bench.made import tiny_suite
 

@@ -14,7 +14,7 @@ import pytest
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
-from loadmaster.optimizers.grouping import coarsen
+from loadmaster.optimizers.grouping.coarsening import coarsen
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Moment, Score, Search, solve

@@ -12,11 +12,11 @@ from loadmaster.bench import doppler
 from loadmaster.bench.published import GO_FUSION, GO_SECONDS, go_fusion_published, go_published
 from loadmaster.bench.rows import Source, corpus_rows, doppler_rows, go_rows, load_rows, synthetic_rows, zoo_rows
 from loadmaster.bench.suite import GROUPS, SUITES, suites_of
+from loadmaster.catalog.specs import make_optimizer
 from loadmaster.cost import price
 from loadmaster.errors import UnknownName, UnreadableFile
 from loadmaster.files import graph_to_json
-from loadmaster.learn.go2020 import TASKS
-from loadmaster.specs import make_optimizer
+from loadmaster.learn.go2020.optimizer import TASKS
 from tests.graphs.tiny import chain, diamond, fork
 
 SHARED = Path(os.environ.get("LOADMASTER_SHARED", Path(__file__).parents[4] / "shared"))

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import ImportFailed, InvalidSetting, LoadmasterError, UnreadableFile  # noqa: E402
 from loadmaster.graph import INPUT, OUTPUT, WEIGHT, Graph  # noqa: E402
-from loadmaster.importers.onnx import load_onnx  # noqa: E402
+from loadmaster.importers.onnx.model import load_onnx  # noqa: E402
 
 DATA = Path(onnx.__file__).parent / "backend/test/data"
 LIGHT = sorted((DATA / "light").glob("*.onnx"))

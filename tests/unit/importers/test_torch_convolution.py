@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, fx, nn  # noqa: E402
 
 from loadmaster.graph import Graph  # noqa: E402
-from loadmaster.importers.torch_export import capture  # noqa: E402
-from loadmaster.importers.torch_origin import Origins  # noqa: E402
-from loadmaster.importers.torch_step import trace_step  # noqa: E402
+from loadmaster.importers.torch.export import capture  # noqa: E402
+from loadmaster.importers.torch.origin import Origins  # noqa: E402
+from loadmaster.importers.torch.step import trace_step  # noqa: E402
 from tests.unit.importers.torch_models import kinds, ops  # noqa: E402
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from loadmaster.errors import ImportFailed, UnknownName  # noqa: E402
 from loadmaster.graph import INPUT, OUTPUT, STATE, WEIGHT  # noqa: E402
-from loadmaster.importers.torch_export import capture, capture_fake  # noqa: E402
+from loadmaster.importers.torch.export import capture, capture_fake  # noqa: E402
 from tests.unit.importers.torch_models import (  # noqa: E402
     IMAGES,
     WORDS,
@@ -198,7 +198,7 @@ def test_seven_billion_weights_take_no_memory() -> None:
 
 
 DIGEST = """
-from loadmaster.importers.torch_export import capture
+from loadmaster.importers.torch.export import capture
 from tests.unit.importers.torch_models import IMAGES, ConvNet
 print(capture(ConvNet(True), (IMAGES,), training=True).digest)
 """

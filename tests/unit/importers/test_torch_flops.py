@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from loadmaster.importers.torch_flops import OPTIMIZER_FLOPS_PER_ELEMENT, flops_of  # noqa: E402
-from loadmaster.importers.torch_mutation import tensors_in  # noqa: E402
-from loadmaster.importers.torch_traffic import bytes_of, visible_bytes  # noqa: E402
+from loadmaster.importers.torch.flops import OPTIMIZER_FLOPS_PER_ELEMENT, flops_of  # noqa: E402
+from loadmaster.importers.torch.mutation import tensors_in  # noqa: E402
+from loadmaster.importers.torch.traffic import bytes_of, visible_bytes  # noqa: E402
 
 aten = torch.ops.aten
 

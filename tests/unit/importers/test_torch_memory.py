@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from loadmaster.graph import OUTPUT, Graph  # noqa: E402
-from loadmaster.importers.torch_graph import graph_of  # noqa: E402
-from loadmaster.importers.torch_origin import Origins  # noqa: E402
-from loadmaster.importers.torch_step import trace_step  # noqa: E402
+from loadmaster.importers.torch.graph import graph_of  # noqa: E402
+from loadmaster.importers.torch.origin import Origins  # noqa: E402
+from loadmaster.importers.torch.step import trace_step  # noqa: E402
 from tests.unit.importers.torch_models import IMAGES, WORDS, ConvNet, Mlp, Transformer  # noqa: E402
 
 

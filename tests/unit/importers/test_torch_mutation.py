@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 from loadmaster.graph import OUTPUT, STATE, WEIGHT, Graph  # noqa: E402
-from loadmaster.importers.torch_export import capture  # noqa: E402
+from loadmaster.importers.torch.export import capture  # noqa: E402
 from tests.unit.importers.torch_models import (  # noqa: E402
     IMAGES,
     WORDS,

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 from loadmaster.graph import WEIGHT  # noqa: E402
-from loadmaster.importers.torch_export import capture  # noqa: E402
+from loadmaster.importers.torch.export import capture  # noqa: E402
 from tests.unit.importers import torch_models  # noqa: E402
 from tests.unit.importers.torch_models import WORDS, Transformer, ops, readers_of_memory  # noqa: E402
 

@@ -9,7 +9,7 @@ from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.learn.decoding import LEVELS, critical_ranks, device_of_groups, levels_of, ranks_with_levels
 from loadmaster.learn.features import features_of, group_features
-from loadmaster.optimizers.grouping import coarsen
+from loadmaster.optimizers.grouping.coarsening import coarsen
 from loadmaster.problem import Problem
 from loadmaster.zoo.synthetic import generate
 

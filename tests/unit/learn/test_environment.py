@@ -9,11 +9,11 @@ from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.learn.environment import Measured, Order, Simulated, reward
-from loadmaster.optimizers.list_schedulers import critical_rank
+from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
-from loadmaster.simulate import first_come, simulate
+from loadmaster.simulator import first_come, simulate
 from loadmaster.zoo.synthetic import generate
 from tests.graphs.tiny import diamond, pair
 

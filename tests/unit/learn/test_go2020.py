@@ -13,18 +13,18 @@ torch = pytest.importorskip("torch")
 
 from loadmaster import catalog  # noqa: E402
 from loadmaster.bench.methods import ExpertBestOrder  # noqa: E402
+from loadmaster.catalog.specs import make_optimizer  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import InvalidSetting, UnreadableFile  # noqa: E402
-from loadmaster.learn.go2020 import Go  # noqa: E402
-from loadmaster.learn.go_agent import Agent, load_go  # noqa: E402
-from loadmaster.learn.go_network import GoNetwork, Shape  # noqa: E402
-from loadmaster.learn.train import write_tensors  # noqa: E402
-from loadmaster.optimizers.list_schedulers import Heft  # noqa: E402
+from loadmaster.learn.go2020.agent import Agent, load_go  # noqa: E402
+from loadmaster.learn.go2020.network import GoNetwork, Shape  # noqa: E402
+from loadmaster.learn.go2020.optimizer import Go  # noqa: E402
+from loadmaster.learn.training import write_tensors  # noqa: E402
+from loadmaster.optimizers.lists.schedulers import Heft  # noqa: E402
 from loadmaster.plan import check  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Result, Search, solve  # noqa: E402
-from loadmaster.simulate import first_come, simulate  # noqa: E402
-from loadmaster.specs import make_optimizer  # noqa: E402
+from loadmaster.simulator import first_come, simulate  # noqa: E402
 from loadmaster.zoo.shelf import load_zoo  # noqa: E402
 from tests.strategies import problems  # noqa: E402
 
@@ -142,7 +142,7 @@ def test_all_three_decisions_together_beat_each_alone(problem: Problem) -> None:
 
 def test_several_tasks_can_be_told_in_a_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        catalog, "OPTIMIZERS", {**catalog.OPTIMIZERS, "a-go": "loadmaster.learn.go2020:Go(scratch=yes)"}
+        catalog, "OPTIMIZERS", {**catalog.OPTIMIZERS, "a-go": "loadmaster.learn.go2020.optimizer:Go(scratch=yes)"}
     )
     made = make_optimizer("a-go:tasks=[fusion,placement],groups=32,attention=no")
     assert made.wanted == ("fusion", "placement")

@@ -10,20 +10,20 @@ torch = pytest.importorskip("torch")
 
 from loadmaster.columns import ints  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
-from loadmaster.learn import _go_draws  # noqa: E402
 from loadmaster.learn.adam import Adam  # noqa: E402
-from loadmaster.learn.go2020 import Go  # noqa: E402
-from loadmaster.learn.go_chains import CHAINS, Chains, Manner, Pace, Sample  # noqa: E402
-from loadmaster.learn.go_fusing import fusing_for, simple_fusions  # noqa: E402
-from loadmaster.learn.go_input import GoInput, go_input  # noqa: E402
-from loadmaster.learn.go_losses import sample_loss  # noqa: E402
-from loadmaster.optimizers.expert import Expert  # noqa: E402
-from loadmaster.optimizers.fusion import Merges  # noqa: E402
-from loadmaster.optimizers.list_schedulers import Heft  # noqa: E402
+from loadmaster.learn.go2020 import draws  # noqa: E402
+from loadmaster.learn.go2020.chains import CHAINS, Chains, Manner, Pace, Sample  # noqa: E402
+from loadmaster.learn.go2020.fusing import fusing_for, simple_fusions  # noqa: E402
+from loadmaster.learn.go2020.input import GoInput, go_input  # noqa: E402
+from loadmaster.learn.go2020.losses import sample_loss  # noqa: E402
+from loadmaster.learn.go2020.optimizer import Go  # noqa: E402
+from loadmaster.optimizers.expert.expert import Expert  # noqa: E402
+from loadmaster.optimizers.fusion.greedy import Merges  # noqa: E402
+from loadmaster.optimizers.lists.schedulers import Heft  # noqa: E402
 from loadmaster.plan import Plan, check  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search  # noqa: E402
-from loadmaster.simulate import first_come, simulate  # noqa: E402
+from loadmaster.simulator import first_come, simulate  # noqa: E402
 from loadmaster.zoo.shelf import load_zoo  # noqa: E402
 from tests.strategies import problems  # noqa: E402
 
@@ -37,11 +37,11 @@ def problem() -> Problem:
     return price(load_zoo("transformer-xl-2"), "4xp100-pcie")
 
 
-def policy_of(one: GoInput, favoured: int = 0, lead: float = 0.0) -> _go_draws.Policy:
+def policy_of(one: GoInput, favoured: int = 0, lead: float = 0.0) -> draws.Policy:
     place = np.zeros((one.num_groups, one.num_devices))
     place[:, favoured] = lead
     level, fusion = np.zeros((one.num_groups, 20)), np.zeros((len(one.single), 20))
-    return _go_draws.Policy(one.label, place, level, fusion, _go_draws.chances(fusion))
+    return draws.Policy(one.label, place, level, fusion, draws.chances(fusion))
 
 
 def chains_of(problem: Problem, manner: Manner, budget: int = 400) -> tuple[Chains, GoInput]:
@@ -96,7 +96,7 @@ def test_chains_on_problems_of_every_kind_are_legal_and_keep_the_budget(problem:
 def test_draws_go_where_the_scores_say_and_are_written_down_with_their_chance(problem: Problem) -> None:
     chains, one = chains_of(problem, PLACING)
     sample = chains.walk(policy_of(one, favoured=2, lead=3.0), lambda: 0.0, None, 300)
-    devices = sample.kind == _go_draws.DEVICE
+    devices = sample.kind == draws.DEVICE
     assert devices.sum() > 30
     assert (sample.pick[devices] == 2).mean() > 0.5
     np.testing.assert_allclose(sample.share.sum(axis=1), 1.0, atol=1e-4)
@@ -168,7 +168,7 @@ def test_chains_that_fuse_alone_keep_devices_and_order_and_gain(problem: Problem
         np.testing.assert_array_equal(chain.best_rank, rank)
         plan = plan_of(problem, place, rank, chain.best_kernel)
         assert simulate(problem, plan).step_ns == chain.score[3] < value
-    assert (sample.kind == _go_draws.FUSION).all()
+    assert (sample.kind == draws.FUSION).all()
     evenly = 0.9 / 20 + 0.1 / 20
     known = (evenly, 0.5 / 20, 0.5 / 20 + 0.5)  # the others: where a pair might part or join
     assert all(min(abs(chance - said) for said in known) < 1e-6 for chance in np.exp(sample.chance))

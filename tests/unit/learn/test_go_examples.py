@@ -10,18 +10,18 @@ import pytest
 
 from loadmaster.columns import ints
 from loadmaster.files import graph_to_json
-from loadmaster.learn import go_examples
-from loadmaster.learn.go_examples import DRAWN, GoKey
-from loadmaster.optimizers.list_schedulers import critical_rank
+from loadmaster.learn.go2020 import examples
+from loadmaster.learn.go2020.examples import DRAWN, GoKey
+from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.plan import Plan, check
-from loadmaster.simulate import simulate
+from loadmaster.simulator import simulate
 from loadmaster.zoo import ENTRIES
 from loadmaster.zoo.synthetic import generate
 
 
 @pytest.fixture(autouse=True)
 def _no_corpus() -> None:
-    go_examples.forget_graphs()
+    examples.forget_graphs()
 
 
 def line(name: str, family: str = "f", model: str = "m") -> bytes:
@@ -37,19 +37,19 @@ def line(name: str, family: str = "f", model: str = "m") -> bytes:
 )
 def test_families_of_the_measured_workloads_are_left_out(name: str) -> None:
     for where in (line(name), line("x", name), line("x", "y", name)):
-        assert go_examples.is_held_out(where)
+        assert examples.is_held_out(where)
 
 
 @pytest.mark.parametrize("name", ["resnet50", "XLMR-ENIS", "yolo11l", "distilbart-mnli", "vit_clip_224.datacompxl"])
 def test_other_graphs_are_learned_from(name: str) -> None:
-    assert not go_examples.is_held_out(line(name))
+    assert not examples.is_held_out(line(name))
 
 
 def test_every_measured_family_of_the_zoo_is_held_out() -> None:
     names = [name for name in ENTRIES if name.startswith(("rnnlm", "gnmt", "transformer-xl", "inception", "wavenet"))]
     names += [name for name in ENTRIES if name.startswith("amoebanet")]
     assert len(names) >= 12
-    assert all(go_examples.is_held_out(line(name)) for name in names)
+    assert all(examples.is_held_out(line(name)) for name in names)
 
 
 def test_lines_of_a_corpus_are_numbered_behind_those_before(tmp_path: Path) -> None:
@@ -58,16 +58,16 @@ def test_lines_of_a_corpus_are_numbered_behind_those_before(tmp_path: Path) -> N
     names = ["one", "inception_v3", "three"]
     text = "".join(json.dumps({**row, "name": n, "model": n}) + "\n" for row, n in zip(rows, names, strict=True))
     path.write_text(text)
-    assert go_examples.read_graphs(path)[0] == [0, 2]
-    assert go_examples.read_graphs(path)[0] == [3, 5]
-    assert go_examples.make_problem(GoKey(5, 1)).num_ops == len(rows[2]["ops"])
+    assert examples.read_graphs(path)[0] == [0, 2]
+    assert examples.read_graphs(path)[0] == [3, 5]
+    assert examples.make_problem(GoKey(5, 1)).num_ops == len(rows[2]["ops"])
 
 
 def test_an_example_is_the_same_from_its_key_alone() -> None:
     key = GoKey(DRAWN, 11)
-    one = go_examples.make_problem(key)
-    go_examples.forget_graphs()
-    two = go_examples.make_problem(key)
+    one = examples.make_problem(key)
+    examples.forget_graphs()
+    two = examples.make_problem(key)
     assert one is not two
     assert one.source.digest == two.source.digest
     np.testing.assert_array_equal(one.op_ns, two.op_ns)
@@ -75,7 +75,7 @@ def test_an_example_is_the_same_from_its_key_alone() -> None:
 
 
 def test_clusters_vary_and_memory_binds_in_some() -> None:
-    many = [go_examples.make_problem(GoKey(DRAWN, seed)) for seed in range(60)]
+    many = [examples.make_problem(GoKey(DRAWN, seed)) for seed in range(60)]
     counts = {problem.num_devices for problem in many}
     assert min(counts) == 2
     assert max(counts) == 8
@@ -86,7 +86,7 @@ def test_clusters_vary_and_memory_binds_in_some() -> None:
 
 
 def test_a_branching_step_trains_its_weights() -> None:
-    graph = go_examples.branching_step(np.random.default_rng(3))
+    graph = examples.branching_step(np.random.default_rng(3))
     updated = graph.alias_of[(graph.alias_of >= 0) & (graph.producer >= 0)]
     weights = np.flatnonzero([role == 0 for role in graph.role]) if 0 in graph.role[updated] else updated
     assert len(updated) > 10
@@ -96,18 +96,18 @@ def test_a_branching_step_trains_its_weights() -> None:
 
 def test_elites_fit_beat_the_plain_methods_and_come_back_from_a_file(tmp_path: Path) -> None:
     keys = [GoKey(DRAWN, seed) for seed in range(3)]
-    elites = [go_examples.find_elite(key, 250) for key in keys]
+    elites = [examples.find_elite(key, 250) for key in keys]
     assert any(elite is not None for elite in elites)
     for key, elite in zip(keys, elites, strict=True):
         if elite is not None:
-            problem = go_examples.make_problem(key)
+            problem = examples.make_problem(key)
             assert elite.value < elite.plain.min()
             for hint, device, turn, reached in zip(elite.hint, elite.device, elite.turn, elite.reached, strict=True):
                 plan = Plan.of(problem, device, turn)
                 check(plan, problem)
                 assert simulate(problem, plan).step_ns <= 1.02 * reached <= 1.02 * elite.hint_value[hint]
-    go_examples.save_elites(tmp_path / "e.npz", [*keys, GoKey(0, 1)], [*elites, None])
-    back = go_examples.load_elites(tmp_path / "e.npz")
+    examples.save_elites(tmp_path / "e.npz", [*keys, GoKey(0, 1)], [*elites, None])
+    back = examples.load_elites(tmp_path / "e.npz")
     assert list(back) == [*keys, GoKey(0, 1)]
     assert back[GoKey(0, 1)] is None
     for key, elite in zip(keys, elites, strict=True):
@@ -119,20 +119,20 @@ def test_elites_fit_beat_the_plain_methods_and_come_back_from_a_file(tmp_path: P
 
 
 def test_what_gained_nothing_is_undone() -> None:
-    key = next(key for seed in range(9) if go_examples.suits(key := GoKey(DRAWN, seed)))
-    problem, rng = go_examples.make_problem(key), np.random.default_rng(0)
+    key = next(key for seed in range(9) if examples.suits(key := GoKey(DRAWN, seed)))
+    problem, rng = examples.make_problem(key), np.random.default_rng(0)
     device = ints(np.zeros(problem.num_ops))
     rank = critical_rank(problem, device)
-    best, order = go_examples.improved(problem, device, rank, 60, rng)
+    best, order = examples.improved(problem, device, rank, 60, rng)
     reached = simulate(problem, Plan.of(problem, best, order)).step_ns
-    for piece in go_examples.changed_pieces(problem, device, best):
+    for piece in examples.changed_pieces(problem, device, best):
         undone = best.copy()
         undone[piece] = device[piece]
         assert simulate(problem, Plan.of(problem, undone, order)).step_ns >= reached or len(piece) == 0
 
 
 def test_keys_repeat_lines_only_with_other_seeds() -> None:
-    keys = go_examples.example_keys([3, 5, 8], 40, 1)
+    keys = examples.example_keys([3, 5, 8], 40, 1)
     assert len(set(keys)) == len(keys) == 40
-    assert keys[:17] == go_examples.example_keys([3, 5, 8], 17, 1)
+    assert keys[:17] == examples.example_keys([3, 5, 8], 17, 1)
     assert {key.line for key in keys} == {DRAWN, 3, 5, 8}

@@ -10,10 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from loadmaster.cost import price  # noqa: E402
-from loadmaster.learn import go_network  # noqa: E402
-from loadmaster.learn.go_hints import BOUND, OVER  # noqa: E402
-from loadmaster.learn.go_input import GoInput, go_input  # noqa: E402
-from loadmaster.learn.go_network import (  # noqa: E402
+from loadmaster.learn.go2020 import network  # noqa: E402
+from loadmaster.learn.go2020.hints import BOUND, OVER  # noqa: E402
+from loadmaster.learn.go2020.input import GoInput, go_input  # noqa: E402
+from loadmaster.learn.go2020.network import (  # noqa: E402
     MIDDLE,
     GoNetwork,
     SegmentAttention,
@@ -125,7 +125,7 @@ def test_later_passes_see_the_decisions_before() -> None:
 def test_a_segment_sees_itself_and_the_one_before_whose_state_it_does_not_learn_through(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(go_network, "SEGMENT", 8)
+    monkeypatch.setattr(network, "SEGMENT", 8)
     layer = SegmentAttention(16, 2, True)
     there = torch.ones(1, 24, dtype=torch.bool)
     state = torch.randn(1, 24, 16)

@@ -9,10 +9,10 @@ torch = pytest.importorskip("torch")
 
 from loadmaster.columns import ints  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
-from loadmaster.learn.go_input import GoInput, go_input  # noqa: E402
-from loadmaster.learn.go_losses import policy_loss  # noqa: E402
-from loadmaster.learn.go_network import MIDDLE, GoNetwork, GoOutputs, Shape, first_decisions, go_batch  # noqa: E402
-from loadmaster.learn.go_policy import (  # noqa: E402
+from loadmaster.learn.go2020.input import GoInput, go_input  # noqa: E402
+from loadmaster.learn.go2020.losses import policy_loss  # noqa: E402
+from loadmaster.learn.go2020.network import MIDDLE, GoNetwork, GoOutputs, Shape, first_decisions, go_batch  # noqa: E402
+from loadmaster.learn.go2020.policy import (  # noqa: E402
     OFF,
     Decided,
     Drawing,
@@ -27,11 +27,11 @@ from loadmaster.learn.go_policy import (  # noqa: E402
     score_decided,
     stand_of,
 )
-from loadmaster.optimizers.list_schedulers import critical_rank  # noqa: E402
+from loadmaster.optimizers.lists.schedulers import critical_rank  # noqa: E402
 from loadmaster.plan import check  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search  # noqa: E402
-from loadmaster.simulate import simulate  # noqa: E402
+from loadmaster.simulator import simulate  # noqa: E402
 from loadmaster.zoo.shelf import load_zoo  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
 

@@ -20,13 +20,13 @@ from safetensors import safe_open  # noqa: E402
 from loadmaster.columns import ints  # noqa: E402
 from loadmaster.errors import InvalidSetting  # noqa: E402
 from loadmaster.files import graph_to_json  # noqa: E402
-from loadmaster.learn import go_examples  # noqa: E402
 from loadmaster.learn.features import device_class  # noqa: E402
-from loadmaster.learn.go_agent import load_go  # noqa: E402
-from loadmaster.learn.go_examples import DRAWN, GoKey  # noqa: E402
-from loadmaster.learn.go_rollouts import Pools, example_job, like_devices, look, look_job  # noqa: E402
-from loadmaster.learn.go_training import Run, Settings, train  # noqa: E402
-from loadmaster.learn.go_zero import hint_decided  # noqa: E402
+from loadmaster.learn.go2020 import examples  # noqa: E402
+from loadmaster.learn.go2020.agent import load_go  # noqa: E402
+from loadmaster.learn.go2020.examples import DRAWN, GoKey  # noqa: E402
+from loadmaster.learn.go2020.rollouts import Pools, example_job, like_devices, look, look_job  # noqa: E402
+from loadmaster.learn.go2020.training import Run, Settings, train  # noqa: E402
+from loadmaster.learn.go2020.zero import hint_decided  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
 
 TINY = {"warm": 5, "elite_simulations": 40, "fit_steps": 4, "steps": 3, "graphs": 2, "samples": 3, "groups": 24}
@@ -80,8 +80,8 @@ def test_without_a_warm_start_no_elites_are_sought(corpus: str, tmp_path: Path) 
 
 
 def test_hints_are_simulated_once_however_often_validation_asks(corpus: str, tmp_path: Path) -> None:
-    key = next(key for seed in range(50) if go_examples.suits(key := GoKey(DRAWN, seed)))
-    example = example_job((key, go_examples.find_elite(key, 40), 24, False))
+    key = next(key for seed in range(50) if examples.suits(key := GoKey(DRAWN, seed)))
+    example = example_job((key, examples.find_elite(key, 40), 24, False))
     assert example is not None
     jobs: list[int] = []
 
@@ -95,7 +95,7 @@ def test_hints_are_simulated_once_however_often_validation_asks(corpus: str, tmp
         run = Run(Settings(corpus, str(tmp_path), **TINY), Counted(stack, 1), [], 0.0)  # type: ignore[arg-type]
         first = run.zero_shot([example], 8, 1)
         assert sum(jobs) == 8
-        hints = [look(go_examples.make_problem(key), example.one.label, o.decided).score for o in run.looked.values()]
+        hints = [look(examples.make_problem(key), example.one.label, o.decided).score for o in run.looked.values()]
         assert sorted(hints) == sorted(outcome.score for outcome in run.looked.values())
         jobs.clear()
         run.zero_shot([example], 7, 2)
@@ -106,8 +106,8 @@ def test_hints_are_simulated_once_however_often_validation_asks(corpus: str, tmp
 
 def test_equal_devices_are_renamed_to_agree_with_the_first_decisions() -> None:
     key = next(key for seed in range(50) if _equal(key := GoKey(DRAWN, seed)))
-    problem = go_examples.make_problem(key)
-    one = go_examples.make_input(key, 64)
+    problem = examples.make_problem(key)
+    one = examples.make_input(key, 64)
     hint = next(one.hint_shares(row) for row in range(len(one.hints)) if one.hint_groups[row].max() > 0)
     turned = np.roll(hint, 1, axis=1)
     np.testing.assert_array_equal(like_devices(turned, hint, one, device_class(problem)), hint)
@@ -117,12 +117,12 @@ def test_equal_devices_are_renamed_to_agree_with_the_first_decisions() -> None:
 
 def test_a_start_leads_to_what_a_search_made_of_it() -> None:
     """Taking all that is to be changed gives the plan of the search; on the way, part of that is done already."""
-    key = next(key for seed in range(50) if go_examples.suits(key := GoKey(DRAWN, seed)))
-    elite = go_examples.find_elite(key, 200)
+    key = next(key for seed in range(50) if examples.suits(key := GoKey(DRAWN, seed)))
+    elite = examples.find_elite(key, 200)
     example = example_job((key, elite, 0, False))
     assert elite is not None
     assert example is not None
-    problem, one, firsts = go_examples.make_problem(key), example.one, {}
+    problem, one, firsts = examples.make_problem(key), example.one, {}
     for start in example.starts:
         outcome = look(problem, one.label, start.outcome.decided)
         assert outcome.score == start.outcome.score
@@ -137,8 +137,8 @@ def test_a_start_leads_to_what_a_search_made_of_it() -> None:
 
 
 def _equal(key: GoKey) -> bool:
-    problem = go_examples.make_problem(key)
-    return problem.num_devices > 2 and problem.cluster.name.endswith("xp100-pcie") and go_examples.suits(key)
+    problem = examples.make_problem(key)
+    return problem.num_devices > 2 and problem.cluster.name.endswith("xp100-pcie") and examples.suits(key)
 
 
 def test_refuses_tasks_it_does_not_know(tmp_path: Path) -> None:

@@ -12,21 +12,21 @@ torch = pytest.importorskip("torch")
 from loadmaster.columns import ints  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.learn.features import features_of  # noqa: E402
-from loadmaster.learn.go_controls import best_in_order, fixed_order  # noqa: E402
-from loadmaster.learn.go_examples import DRAWN, GoKey, find_elite, make_problem, suits, worth  # noqa: E402
-from loadmaster.learn.go_hints import SLOTS, hints_of  # noqa: E402
-from loadmaster.learn.go_input import GoInput, go_input  # noqa: E402
-from loadmaster.learn.go_losses import choice_loss  # noqa: E402
-from loadmaster.learn.go_moves import Moves, all_changes, best_moves, draw_moves, move_loss  # noqa: E402
-from loadmaster.learn.go_network import GoNetwork, GoOutputs, Shape, go_batch  # noqa: E402
-from loadmaster.learn.go_policy import Stand, place_ops  # noqa: E402
-from loadmaster.learn.go_rollouts import example_job, look  # noqa: E402
-from loadmaster.learn.go_timeline import seen_of  # noqa: E402
-from loadmaster.learn.go_zero import Outcome, hint_decided, tries, zero_shot  # noqa: E402
+from loadmaster.learn.go2020.controls import best_in_order, fixed_order  # noqa: E402
+from loadmaster.learn.go2020.examples import DRAWN, GoKey, find_elite, make_problem, suits, worth  # noqa: E402
+from loadmaster.learn.go2020.hints import SLOTS, hints_of  # noqa: E402
+from loadmaster.learn.go2020.input import GoInput, go_input  # noqa: E402
+from loadmaster.learn.go2020.losses import choice_loss  # noqa: E402
+from loadmaster.learn.go2020.moves import Moves, all_changes, best_moves, draw_moves, move_loss  # noqa: E402
+from loadmaster.learn.go2020.network import GoNetwork, GoOutputs, Shape, go_batch  # noqa: E402
+from loadmaster.learn.go2020.policy import Stand, place_ops  # noqa: E402
+from loadmaster.learn.go2020.rollouts import example_job, look  # noqa: E402
+from loadmaster.learn.go2020.timeline import seen_of  # noqa: E402
+from loadmaster.learn.go2020.zero import Outcome, hint_decided, tries, zero_shot  # noqa: E402
 from loadmaster.optimizers.cuts import cut_stacks  # noqa: E402
 from loadmaster.plan import Plan, check  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
-from loadmaster.simulate import simulate  # noqa: E402
+from loadmaster.simulator import simulate  # noqa: E402
 from loadmaster.zoo.shelf import load_zoo  # noqa: E402
 
 

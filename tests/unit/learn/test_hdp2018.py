@@ -10,15 +10,15 @@ torch = pytest.importorskip("torch")
 from loadmaster.columns import ints  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.learn.environment import Simulated  # noqa: E402
-from loadmaster.learn.hdp2018 import Hdp  # noqa: E402
-from loadmaster.learn.hdp_policy import MATES, NOISY, UNIT_WIDTH, WAVES, HdpPolicy, units_of  # noqa: E402
-from loadmaster.learn.mirhoseini2017 import rule_of  # noqa: E402
-from loadmaster.learn.placer_inputs import KINDS, SHAPES, kinds_of  # noqa: E402
-from loadmaster.learn.reinforce import Learner, Rule, Standing, learn  # noqa: E402
-from loadmaster.optimizers.grouping import coarsen  # noqa: E402
+from loadmaster.learn.hdp2018.optimizer import Hdp  # noqa: E402
+from loadmaster.learn.hdp2018.policy import MATES, NOISY, UNIT_WIDTH, WAVES, HdpPolicy, units_of  # noqa: E402
+from loadmaster.learn.mirhoseini2017.optimizer import rule_of  # noqa: E402
+from loadmaster.learn.recurrent.inputs import KINDS, SHAPES, kinds_of  # noqa: E402
+from loadmaster.learn.recurrent.reinforce import Learner, Rule, Standing, learn  # noqa: E402
+from loadmaster.optimizers.grouping.coarsening import coarsen  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
-from loadmaster.simulate import simulate  # noqa: E402
+from loadmaster.simulator import simulate  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
 from tests.unit.learn.test_mirhoseini2017 import brute_force, lanes, shaken  # noqa: E402
 

@@ -17,15 +17,15 @@ from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import InvalidSetting, MissingExtra  # noqa: E402
 from loadmaster.graph import GraphBuilder  # noqa: E402
 from loadmaster.learn.environment import Measured, Simulated  # noqa: E402
-from loadmaster.learn.mirhoseini2017 import Rnn  # noqa: E402
-from loadmaster.learn.placer_inputs import KINDS, SHAPES, published_vectors, scene_of  # noqa: E402
-from loadmaster.learn.placer_weights import seeded  # noqa: E402
-from loadmaster.learn.reinforce import Learner, Rule, Standing, advantages  # noqa: E402
-from loadmaster.learn.rnn_policy import RnnPolicy  # noqa: E402
-from loadmaster.optimizers.grouping import coarsen  # noqa: E402
+from loadmaster.learn.mirhoseini2017.optimizer import Rnn  # noqa: E402
+from loadmaster.learn.mirhoseini2017.policy import RnnPolicy  # noqa: E402
+from loadmaster.learn.recurrent.inputs import KINDS, SHAPES, published_vectors, scene_of  # noqa: E402
+from loadmaster.learn.recurrent.reinforce import Learner, Rule, Standing, advantages  # noqa: E402
+from loadmaster.learn.recurrent.weights import seeded  # noqa: E402
+from loadmaster.optimizers.grouping.coarsening import coarsen  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
-from loadmaster.simulate import simulate, simulate_many  # noqa: E402
+from loadmaster.simulator import simulate, simulate_many  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
 from tests.graphs.tiny import diamond, pair  # noqa: E402
 

@@ -18,13 +18,13 @@ from safetensors import safe_open  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import InvalidSetting, LoadmasterError, UnknownName, UnreadableFile  # noqa: E402
 from loadmaster.files import load_graph, load_plan, save_graph  # noqa: E402
-from loadmaster.learn import placer_training  # noqa: E402
-from loadmaster.learn.hdp2018 import Hdp  # noqa: E402
-from loadmaster.learn.mirhoseini2017 import Rnn  # noqa: E402
-from loadmaster.learn.placer_training import Settings, train  # noqa: E402
-from loadmaster.learn.train import make_settings  # noqa: E402
+from loadmaster.learn.hdp2018.optimizer import Hdp  # noqa: E402
+from loadmaster.learn.mirhoseini2017.optimizer import Rnn  # noqa: E402
+from loadmaster.learn.recurrent import training  # noqa: E402
+from loadmaster.learn.recurrent.training import Settings, train  # noqa: E402
+from loadmaster.learn.training import make_settings  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
-from loadmaster.simulate import simulate  # noqa: E402
+from loadmaster.simulator import simulate  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
 
 TINY: dict[str, Any] = {"steps": 6, "samples": 4, "hidden": 16, "groups": 12, "device": "cpu", "by": "window"}
@@ -54,13 +54,13 @@ class Stop(Exception):
 def stopped_at(step: int, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trains until that step is saved, then breaks off."""
 
-    def save_and_stop(self: placer_training.Run) -> None:
+    def save_and_stop(self: training.Run) -> None:
         self.save()
         if self.state.step == step:
             raise Stop
 
     with monkeypatch.context() as patch, pytest.raises(Stop):
-        patch.setattr(placer_training.Run, "save_now_and_then", save_and_stop)
+        patch.setattr(training.Run, "save_now_and_then", save_and_stop)
         train(settings)
 
 

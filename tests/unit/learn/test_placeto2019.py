@@ -13,15 +13,15 @@ torch = pytest.importorskip("torch")
 from loadmaster import Budget, GraphBuilder, price, solve  # noqa: E402
 from loadmaster.columns import ints  # noqa: E402
 from loadmaster.learn.environment import Simulated  # noqa: E402
-from loadmaster.learn.placeto2019 import Placeto  # noqa: E402
-from loadmaster.learn.placeto_board import board_of, groups_of, relations, topological, visits  # noqa: E402
-from loadmaster.learn.placeto_episodes import Episodes, _after_failures, advantages, costs, log_chances, play  # noqa: E402
-from loadmaster.learn.placeto_network import PlacetoNetwork, ground_of  # noqa: E402
-from loadmaster.optimizers.list_schedulers import critical_rank  # noqa: E402
+from loadmaster.learn.placeto2019.board import board_of, groups_of, relations, topological, visits  # noqa: E402
+from loadmaster.learn.placeto2019.episodes import Episodes, _after_failures, advantages, costs, log_chances, play  # noqa: E402
+from loadmaster.learn.placeto2019.network import PlacetoNetwork, ground_of  # noqa: E402
+from loadmaster.learn.placeto2019.optimizer import Placeto  # noqa: E402
+from loadmaster.optimizers.lists.schedulers import critical_rank  # noqa: E402
 from loadmaster.plan import Plan, check  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Search  # noqa: E402
-from loadmaster.simulate import simulate, simulate_many  # noqa: E402
+from loadmaster.simulator import simulate, simulate_many  # noqa: E402
 from tests.graphs.tiny import pair  # noqa: E402
 
 

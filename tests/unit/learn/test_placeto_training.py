@@ -17,9 +17,9 @@ from safetensors import safe_open  # noqa: E402
 from loadmaster import Budget, price, solve  # noqa: E402
 from loadmaster.errors import InvalidSetting  # noqa: E402
 from loadmaster.files import save_graphs  # noqa: E402
-from loadmaster.learn import placeto_training  # noqa: E402
-from loadmaster.learn.placeto2019 import Placeto  # noqa: E402
-from loadmaster.learn.placeto_training import Settings, draw_cluster, read_graphs, train  # noqa: E402
+from loadmaster.learn.placeto2019 import training  # noqa: E402
+from loadmaster.learn.placeto2019.optimizer import Placeto  # noqa: E402
+from loadmaster.learn.placeto2019.training import Settings, draw_cluster, read_graphs, train  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
 
 TINY = {"steps": 4, "graphs": 2, "episodes": 3, "variants": 3, "groups": 12, "valid_every": 2, "workers": 2}
@@ -48,15 +48,15 @@ def test_killed_and_taken_up_again_is_the_same_as_never_stopped(
     whole = settings(corpus, tmp_path / "whole")
     train(whole)
     killed = replace(whole, out=str(tmp_path / "killed"), save_seconds=0.0)
-    plain = placeto_training.Run._step
+    plain = training.Run._step
 
-    def dies(run: placeto_training.Run, *given: object) -> None:
+    def dies(run: training.Run, *given: object) -> None:
         if run.state.step == 2:
             raise KeyboardInterrupt
         plain(run, *given)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(placeto_training.Run, "_step", dies)
+        patch.setattr(training.Run, "_step", dies)
         with pytest.raises(KeyboardInterrupt):
             train(killed)
     train(killed)
@@ -64,7 +64,7 @@ def test_killed_and_taken_up_again_is_the_same_as_never_stopped(
     assert one.keys() == two.keys()
     for name in one:
         np.testing.assert_array_equal(one[name], two[name], name)
-    fresh = placeto_training._fresh(whole)
+    fresh = training._fresh(whole)
     assert any((one[f"network.{name}"] != fresh[name]).any() for name in ("lean.weight", "pool.weight"))
 
 

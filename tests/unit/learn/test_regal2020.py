@@ -16,11 +16,11 @@ from scipy import stats  # noqa: E402
 
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import UnreadableFile  # noqa: E402
-from loadmaster.learn import regal2020  # noqa: E402
 from loadmaster.learn.features import features_of  # noqa: E402
-from loadmaster.learn.networks import PolicyNetwork, batch_of  # noqa: E402
-from loadmaster.learn.regal2020 import CHOICES, LEVELS, MEANS, STANDARD, VARIANCES, Regal  # noqa: E402
-from loadmaster.optimizers.genetic import Brkga, prior_of  # noqa: E402
+from loadmaster.learn.regal2020 import optimizer  # noqa: E402
+from loadmaster.learn.regal2020.networks import PolicyNetwork, batch_of  # noqa: E402
+from loadmaster.learn.regal2020.optimizer import CHOICES, LEVELS, MEANS, STANDARD, VARIANCES, Regal  # noqa: E402
+from loadmaster.optimizers.genetic.brkga import Brkga, prior_of  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
@@ -51,7 +51,7 @@ def checkpoint(tmp_path: Path) -> str:
 
 
 def test_beta_parameters_have_the_mean_and_variance_of_their_levels() -> None:
-    alpha, beta = regal2020.beta_parameters()
+    alpha, beta = optimizer.beta_parameters()
     for mean in range(LEVELS):
         for variance in range(LEVELS):
             got = stats.beta(alpha[mean, variance], beta[mean, variance]).stats("mv")
@@ -61,8 +61,8 @@ def test_beta_parameters_have_the_mean_and_variance_of_their_levels() -> None:
 
 def test_rows_of_the_table_are_the_inverse_distribution_functions() -> None:
     shapes = np.array([8 * LEVELS + 11, 3 * LEVELS + 5, 15 * LEVELS + 2], np.uint8)
-    table = regal2020.beta_table(shapes)
-    alpha, beta = regal2020.beta_parameters()
+    table = optimizer.beta_table(shapes)
+    alpha, beta = optimizer.beta_parameters()
     for shape in shapes.tolist():
         inverse = stats.beta(alpha.flat[shape], beta.flat[shape]).ppf(np.arange(256) / 256)
         np.testing.assert_allclose(table[shape], inverse, atol=1e-5)
@@ -72,8 +72,8 @@ def test_rows_of_the_table_are_the_inverse_distribution_functions() -> None:
 def test_the_standard_action_is_standard_brkga(cluster: str) -> None:
     problem = problem_on(cluster)
     features = features_of(problem)
-    action = regal2020.constant_action(features, STANDARD)
-    _, prior, plain = regal2020.prior_of_action(problem, features, action)
+    action = optimizer.constant_action(features, STANDARD)
+    _, prior, plain = optimizer.prior_of_action(problem, features, action)
     standard = prior_of(problem, Brkga())
     assert plain == Brkga()
     np.testing.assert_allclose(prior.center, standard.center)
@@ -82,7 +82,7 @@ def test_the_standard_action_is_standard_brkga(cluster: str) -> None:
     for shape in np.unique(prior.shape):
         np.testing.assert_allclose(prior.table[shape], standard.table[0], atol=1e-6)
     ours, theirs = (Search(problem, BUDGET, 5) for _ in range(2))
-    regal2020.run_action(ours, features, action, Regal(proposals=0), 300)
+    optimizer.run_action(ours, features, action, Regal(proposals=0), 300)
     Brkga(evaluations=300).optimize(theirs)
     assert ours.best_score == theirs.best_score
 
@@ -93,11 +93,11 @@ def test_one_set_of_weights_serves_any_number_of_unlike_devices(kind: str) -> No
     for cluster in ("1xp100-pcie", "regal", "2xp100-pcie+1xcpu", "4xp100-pcie+2xk80+1xcpu"):
         problem = problem_on(cluster, objective="step-time")
         features = features_of(problem)
-        action = regal2020.best_action(features, policy)
+        action = optimizer.best_action(features, policy)
         chance = np.exp(action.chance).reshape(problem.num_ops, problem.num_devices)
         np.testing.assert_allclose(chance.sum(axis=1), 1, atol=1e-5)
         search = Search(problem, Budget(None, 120), 0)
-        regal2020.run_action(search, features, action, Regal(), 120)
+        optimizer.run_action(search, features, action, Regal(), 120)
         assert search.simulations <= 120 and search.best is not None
 
 
@@ -115,7 +115,7 @@ def test_devices_change_places_with_their_columns() -> None:
     features = features_of(problem_on("placeto-4"))
     swap = np.array([0, 2, 1, 3])
     pairs = features.pairs.reshape(features.num_ops, 4, -1)[:, swap].reshape(len(features.pairs), -1)
-    swapped = regal2020.replace(features, devices=features.devices[swap].copy(), pairs=np.ascontiguousarray(pairs))
+    swapped = optimizer.replace(features, devices=features.devices[swap].copy(), pairs=np.ascontiguousarray(pairs))
     policy = network()
     with torch.no_grad():
         before, after = policy(batch_of([features])), policy(batch_of([swapped]))

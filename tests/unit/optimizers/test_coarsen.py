@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from loadmaster.cost import price
 from loadmaster.errors import UnknownName
 from loadmaster.graph import GraphBuilder
-from loadmaster.optimizers.grouping import GROUPERS, Grouper, coarsen
+from loadmaster.optimizers.grouping.coarsening import GROUPERS, Grouper, coarsen
 from loadmaster.problem import Problem
 from loadmaster.zoo.synthetic import generate
 from tests.strategies import problems

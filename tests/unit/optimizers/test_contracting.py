@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from loadmaster.cost import price
-from loadmaster.optimizers.contracting import Contracted, groups_in_a_row
 from loadmaster.optimizers.cuts import cuts
+from loadmaster.optimizers.grouping.contracting import Contracted, groups_in_a_row
 from loadmaster.plan import Plan, check
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Budget, solve
-from loadmaster.simulate import simulate
+from loadmaster.simulator import simulate
 from loadmaster.zoo.shelf import load_zoo
 from loadmaster.zoo.synthetic import generate
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 
 from loadmaster import Budget, Graph, GraphBuilder, MissingExtra, check, price, solve
 from loadmaster.optimizers.exact import CpSat
-from loadmaster.optimizers.list_schedulers import Heft
+from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.simple import OneDevice, RoundRobin
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
-from loadmaster.simulate import simulate, simulate_many
+from loadmaster.simulator import simulate, simulate_many
 from tests.graphs.tiny import GRAPHS, pair
 from tests.reference import brute_force, is_allowed
 from tests.strategies import problems

@@ -11,8 +11,8 @@ import pytest
 
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.optimizers.expert import Expert, expert_placement, layer_of, shares
-from loadmaster.optimizers.experts import ADVICE, advice_for, unit_of
+from loadmaster.optimizers.expert.expert import Expert, expert_placement, layer_of, shares
+from loadmaster.optimizers.expert.known import ADVICE, advice_for, unit_of
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, solve
 from loadmaster.zoo import ENTRIES

@@ -8,12 +8,13 @@ from itertools import product
 import numpy as np
 import pytest
 
+from loadmaster.catalog.specs import make_optimizer
 from loadmaster.cluster import Cluster
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
-from loadmaster.optimizers.fusion import Merges, greedy_kernels, plan_fused
-from loadmaster.optimizers.fusion_search import (
+from loadmaster.optimizers.fusion.greedy import Merges, greedy_kernels, plan_fused
+from loadmaster.optimizers.fusion.search import (
     FusionWalk,
     alike,
     improve_fusion,
@@ -28,8 +29,7 @@ from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search, solve
-from loadmaster.simulate import coarse, simulate
-from loadmaster.specs import make_optimizer
+from loadmaster.simulator import coarse, simulate
 from tests.strategies import is_acyclic
 
 

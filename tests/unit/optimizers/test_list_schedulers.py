@@ -10,7 +10,7 @@ from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
-from loadmaster.optimizers.list_schedulers import Cpop, Etf, Heft, critical_rank, upward_rank
+from loadmaster.optimizers.lists.schedulers import Cpop, Etf, Heft, critical_rank, upward_rank
 from loadmaster.plan import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search, solve

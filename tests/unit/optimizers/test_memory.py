@@ -12,8 +12,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.cost import price
 from loadmaster.files import load_graph
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.optimizers import _orders
-from loadmaster.optimizers.memory import RULES, AnnealOrder, MemoryOrder, flow_of, memory_order
+from loadmaster.optimizers.memory.orders import RULES, AnnealOrder, MemoryOrder, exact_orders, flow_of, memory_order
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, solve
 
@@ -74,7 +73,7 @@ def test_annealing_keeps_its_profile_exact(seed: int) -> None:
     flow, order = flow_of(problem), memory_order(problem, "given").copy()
     best = order.copy()
     state = np.array([seed + 1, 99], np.uint64)
-    told, last = _orders.anneal(flow, order, best, 5_000, 30, 0.05, 0.01, state)
+    told, last = exact_orders.anneal(flow, order, best, 5_000, 30, 0.05, 0.01, state)
     assert told == peak_by_hand(problem, best.tolist())
     assert last == peak_by_hand(problem, order.tolist())
 

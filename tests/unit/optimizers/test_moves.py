@@ -8,14 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from loadmaster import _kernel
 from loadmaster.columns import Bools, Ints
-from loadmaster.optimizers import _moves
-from loadmaster.optimizers.descent import ground_of
+from loadmaster.optimizers.annealing import walk
+from loadmaster.optimizers.annealing.anneal import ground_of
 from loadmaster.optimizers.simple import legal
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulate import layout, simulate
+from loadmaster.simulator import layout, loop, simulate
 from tests.unit.optimizers.test_search_methods import problem_of
 
 NO_LIMIT = np.iinfo(np.int64).max
@@ -30,7 +29,7 @@ def plan_of(seed: int, layers: int = 10) -> tuple[Problem, Plan]:
 
 def tails(problem: Problem, device: Ints) -> Ints:
     tail = np.zeros(problem.num_ops, np.int64)
-    _moves.measure_tails(layout(problem), device.astype(np.int32), problem.num_ops - 1, tail)
+    walk.measure_tails(layout(problem), device.astype(np.int32), problem.num_ops - 1, tail)
     return tail
 
 
@@ -58,7 +57,7 @@ def test_tails_of_ops_up_to_the_last_that_moved_are_all_that_changes(seed: int) 
     tail, device = tails(problem, plan.device), plan.device.copy()
     moved = np.flatnonzero(problem.graph.colocate < 0)[seed]
     device[moved] = (device[moved] + 1) % 4
-    _moves.measure_tails(layout(problem), device.astype(np.int32), int(moved), tail)
+    walk.measure_tails(layout(problem), device.astype(np.int32), int(moved), tail)
     assert tail.tolist() == tails(problem, device).tolist()
 
 
@@ -67,20 +66,20 @@ def test_a_bounded_run_is_stopped_only_when_it_is_too_long(seed: int) -> None:
     problem, plan = plan_of(seed)
     plain, step = layout(problem), simulate(problem, plan).step_ns
     place, rank = plan.device.astype(np.int32), plan.rank.astype(np.int32)
-    room, record = _kernel.make_room(plain, True), _kernel.make_record(0, 0, 0)
+    room, record = loop.make_room(plain, True), loop.make_record(0, 0, 0)
     room.tail[:] = tails(problem, plan.device)
     load = np.bincount(place, problem.op_ns[np.arange(problem.num_ops), place], 4).astype(np.int64)
     for most_ns, expected in ((step, step), (step + 1, step), (step - 1, -1), (NO_LIMIT, step)):
         room.ahead[:] = load
         peak = np.zeros(4, np.int64)
         given = (plain, place, rank, NO_SENDS, room, most_ns, NO_LIMIT, peak, False, record)
-        assert _kernel.run(*given) == expected
+        assert loop.run(*given) == expected
 
 
 class Chain(NamedTuple):
     """The ops that a step waited for, last one first, and which of them waited for their device."""
 
-    record: _kernel.Record
+    record: loop.Record
     turns: Ints
     found: Ints
     queued: Bools
@@ -88,12 +87,12 @@ class Chain(NamedTuple):
 
 
 def chain_of(problem: Problem, plan: Plan) -> Chain:
-    line, record = simulate(problem, plan), _kernel.make_record(problem.num_ops, 0, 0)
+    line, record = simulate(problem, plan), loop.make_record(problem.num_ops, 0, 0)
     record.start_ns[:], record.end_ns[:], record.turn[:] = line.start_ns, line.end_ns, line.turn
     turns, found = np.empty(problem.num_ops, np.int64), np.empty(problem.num_ops, np.int64)
     queued, place = np.zeros(problem.num_ops, np.bool_), plan.device.astype(np.int32)
     given = (layout(problem), ground_of(problem), place, record, turns, found, queued)
-    return Chain(record, turns, found, queued, _moves.critical_ops(*given))
+    return Chain(record, turns, found, queued, walk.critical_ops(*given))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -117,7 +116,7 @@ def test_an_op_overtakes_what_its_device_ran_while_it_was_ready() -> None:
         given = (plan.device.astype(np.int32), chain.record, chain.found, chain.queued, chain.count)
         state = np.array([seed + 1, seed + 99], np.uint64)
         for _ in range(50):
-            op, other = _moves.overtaking(layout(problem), ground_of(problem), *given, state)
+            op, other = walk.overtaking(layout(problem), ground_of(problem), *given, state)
             if op < 0:
                 continue
             met += 1
@@ -129,11 +128,11 @@ def test_an_op_overtakes_what_its_device_ran_while_it_was_ready() -> None:
 
 
 def test_kinds_of_moves_that_paid_are_tried_more_often() -> None:
-    arms = _moves.KINDS * _moves.WAYS
+    arms = walk.KINDS * walk.WAYS
     spent, gained, first, later = np.full(arms, 50.0), np.zeros(arms), np.zeros(arms), np.zeros(arms)
-    _moves.weigh(np.ones(_moves.KINDS), 0.5, 0.5, np.zeros(arms), gained, first)
+    walk.weigh(np.ones(walk.KINDS), 0.5, 0.5, np.zeros(arms), gained, first)
     gained[0] = 25.0
-    _moves.weigh(np.ones(_moves.KINDS), 0.5, 0.5, spent, gained, later)
+    walk.weigh(np.ones(walk.KINDS), 0.5, 0.5, spent, gained, later)
     share, before = later / later.sum(), first / first.sum()
     assert share[0] > 4 * before[0]
     assert (share[1:][before[1:] > 0] > 0).all()

@@ -10,9 +10,9 @@ import pytest
 
 from loadmaster import Budget, Cluster, Graph, GraphBuilder, price, solve
 from loadmaster.columns import ints
-from loadmaster.optimizers.pipeline import PipelineSplit, least_loads, least_totals
+from loadmaster.optimizers.pipeline.split import PipelineSplit, least_loads, least_totals
 from loadmaster.problem import CANNOT, Problem
-from loadmaster.simulate import simulate
+from loadmaster.simulator import simulate
 from tests.graphs.tiny import pair
 from tests.unit.optimizers.test_partition import cluster_of
 

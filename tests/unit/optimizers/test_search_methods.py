@@ -12,15 +12,15 @@ from loadmaster.cluster import Cluster
 from loadmaster.columns import Ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.optimizers import _genes
 from loadmaster.optimizers.auto import Auto, one_shots
-from loadmaster.optimizers.genetic import Brkga, decoder_of, evolve, genes_of, prior_of
-from loadmaster.optimizers.grouping import mirrored_position
+from loadmaster.optimizers.genetic import breeding
+from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, evolve, genes_of, prior_of
+from loadmaster.optimizers.grouping.coarsening import mirrored_position
 from loadmaster.optimizers.simple import legal
 from loadmaster.plan import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search, solve
-from loadmaster.simulate import layout
+from loadmaster.simulator import layout
 
 
 def ladder(layers: int, width: int = 1000) -> Graph:
@@ -114,7 +114,7 @@ def test_genes_of_a_plan_decode_to_it() -> None:
     device = legal(problem, rng.integers(0, 4, problem.num_ops))
     plan = Plan.of(problem, device, rng.permutation(problem.num_ops))
     decoder = decoder_of(problem, Brkga())
-    place, rank, _ = _genes.decode_one(layout(problem), decoder, genes_of(problem, decoder, plan))
+    place, rank, _ = breeding.decode_one(layout(problem), decoder, genes_of(problem, decoder, plan))
     assert place.tolist() == device.tolist()
     assert np.argsort(rank, kind="stable").tolist() == np.argsort(plan.rank).tolist()
 
@@ -122,12 +122,12 @@ def test_genes_of_a_plan_decode_to_it() -> None:
 def test_stopping_evaluations_early_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = problem_of(10, objective="peak-memory")
     bounded = solve(problem, Brkga(evaluations=600), Budget(None, 600), seed=2)
-    whole = _genes.breed
+    whole = breeding.breed
 
     def unbounded(*args: object) -> None:
-        whole(*args[:-1], _genes.STOPPED)
+        whole(*args[:-1], breeding.STOPPED)
 
-    monkeypatch.setattr(_genes, "breed", unbounded)
+    monkeypatch.setattr(breeding, "breed", unbounded)
     assert solve(problem, Brkga(evaluations=600), Budget(None, 600), seed=2).value == bounded.value
 
 
@@ -137,17 +137,17 @@ def test_priors_draw_where_they_say() -> None:
     settings = Brkga(order="given", width=0.2, evaluations=100, population=100)
     decoder, prior = decoder_of(problem, settings), prior_of(problem, settings)
     search, genes = Search(problem, Budget(None, 100)), []
-    keep = _genes.breed
+    keep = breeding.breed
 
     def spy(*args: object) -> None:
         keep(*args)
         genes.append(np.array(args[4]))
 
     try:
-        _genes.breed = spy
+        breeding.breed = spy
         evolve(search, settings, decoder, prior)
     finally:
-        _genes.breed = keep
+        breeding.breed = keep
     drawn = genes[-1] / 65536
     priority = drawn[:, decoder.blocks * 2 : decoder.blocks * 2 + problem.num_ops]
     position = (np.arange(problem.num_ops) + 0.5) / problem.num_ops

@@ -24,7 +24,7 @@ from loadmaster.report.kernels import fusion
 from loadmaster.report.occupancy import device_times
 from loadmaster.report.schedule import Schedule
 from loadmaster.search import Budget, solve
-from loadmaster.simulate import simulate
+from loadmaster.simulator import simulate
 from tests.graphs import GRAPHS, pair
 from tests.reference import judge
 from tests.unit.report.subjects import by_blocks, schedule_of, tiny, training_like

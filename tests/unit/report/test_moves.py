@@ -19,7 +19,7 @@ from loadmaster.report.moves import decisions
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.scopes import NO_SCOPE, folded
 from loadmaster.report.trials import Trials
-from loadmaster.simulate import settle, simulate
+from loadmaster.simulator import settle, simulate
 from tests.graphs import GRAPHS, pair
 from tests.reference import judge
 from tests.strategies import plans, problems

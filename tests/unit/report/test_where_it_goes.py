@@ -15,7 +15,7 @@ from loadmaster.report.critical import critical_path
 from loadmaster.report.memory import peaks
 from loadmaster.report.occupancy import device_times, wire_loads
 from loadmaster.report.schedule import Schedule
-from loadmaster.simulate import simulate
+from loadmaster.simulator import simulate
 from tests.graphs import GRAPHS, pair
 from tests.reference import judge
 from tests.strategies import plans, problems

@@ -1,0 +1,248 @@
+"""Static addresses: an offset for every tensor of a settled plan, in one arena per device.
+
+Lives are half-open in rounds (rule 11 of the simulator): what is freed in a round makes way for what starts in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.plan import Plan
+from loadmaster.problem import Problem
+from loadmaster.simulator import Lift, Timeline, coarse
+
+EFFORT = 200_000_000  # comparisons of two blocks over all devices: about a second
+MOST_IMPROVED = 6_000  # blocks in an arena that is worth packing many times
+
+
+@dataclass(frozen=True, eq=False)
+class Arenas:
+    """Where every block of memory lies. A block is a tensor on one device, or the workspace of an op."""
+
+    tensor: Ints  # [blocks] or -1: workspace
+    op: Ints  # [blocks] whose workspace it is, or -1
+    device: Ints  # [blocks]
+    nbytes: Ints  # [blocks]
+    begin: Ints  # [blocks] first round in which it is there; 0 for residents
+    end: Ints  # [blocks] first round in which it is not; the number of rounds: alive to the end
+    offset: Ints  # [blocks] bytes from the start of the device's arena
+    round_ns: Ints  # [rounds] instant of each round
+    size_bytes: Ints  # [devices] arena
+    peak_bytes: Ints  # [devices] most bytes alive at once
+    base: Ints  # [tensors] what it is written over in place, on the device that does; or -1
+    maker_device: Ints  # [tensors] or -1: resident
+
+    @property
+    def ratio(self) -> float:
+        """Arena ÷ peak of the device where it is largest: 1 is perfect."""
+        used = self.peak_bytes > 0
+        return float((self.size_bytes[used] / self.peak_bytes[used]).max(initial=1.0))
+
+    def block_of(self, tensor: int, device: int) -> int:
+        """The block in which the tensor lies on that device, or -1."""
+        while self.base[tensor] >= 0 and self.maker_device[tensor] == device:
+            tensor = int(self.base[tensor])
+        found = np.flatnonzero((self.tensor == tensor) & (self.device == device))
+        return int(found[0]) if len(found) else -1
+
+
+def assign_addresses(
+    problem: Problem, plan: Plan, timeline: Timeline, *, effort: int = EFFORT, seed: int = 0
+) -> Arenas:
+    """Offsets for all that the step keeps in memory: first fit in several orders, the best of them improved.
+
+    `effort` limits the search by comparisons made, not by the clock, so that equal input gives equal addresses.
+    """
+    small = coarse(problem, plan.kernel) if plan.fuses else problem
+    lift = Lift.of(problem, small, plan.kernel)
+    step = _Step(small, plan, timeline, lift)
+    tensor, op, device, begin, end = (np.concatenate(parts) for parts in zip(*step.blocks(), strict=True))
+    nbytes = np.where(tensor >= 0, _take(small.graph.nbytes, tensor), _take(small.graph.workspace_bytes, op))
+    keep = (nbytes > 0) | (tensor >= 0)
+    tensor, op, device, begin, end, nbytes = (ints(column[keep]) for column in (tensor, op, device, begin, end, nbytes))
+    offset, size, peak = np.zeros(len(tensor), np.int64), [], []
+    for number in range(problem.num_devices):
+        mine = np.flatnonzero(device == number)
+        place, top, most = _arena(begin[mine], end[mine], nbytes[mine], effort // problem.num_devices, seed)
+        offset[mine] = place
+        size.append(top)
+        peak.append(most)
+    return Arenas(
+        tensor=_take(lift.tensors, tensor),
+        op=_take(lift.heads, op),
+        device=device,
+        nbytes=nbytes,
+        begin=begin,
+        end=end,
+        offset=ints(offset),
+        round_ns=step.round_ns,
+        size_bytes=ints(size),
+        peak_bytes=ints(peak),
+        base=ints(np.where(problem.graph.producer >= 0, problem.graph.alias_of, -1)),
+        maker_device=_take(plan.device, problem.graph.producer),
+    )
+
+
+def _take(column: Ints, index: Ints) -> Ints:
+    """The entries at those indices; -1 where the index is."""
+    return ints(np.append(column, -1)[index])
+
+
+def _arena(begin: Ints, end: Ints, nbytes: Ints, effort: int, seed: int) -> tuple[Ints, int, int]:
+    """(offsets, arena bytes, peak bytes) of one device. What is there all the time lies at the bottom."""
+    always = (begin == 0) & (end == end.max(initial=0))
+    ground = int(nbytes[always].sum())
+    offset = np.zeros(len(nbytes), np.int64)
+    offset[always] = np.cumsum(nbytes[always]) - nbytes[always]
+    place, top, peak = _pack(ints(begin[~always]), ints(end[~always]), ints(nbytes[~always]), effort, seed)
+    offset[~always] = ground + place
+    return ints(offset), ground + top, ground + peak
+
+
+def _pack(begin: Ints, end: Ints, nbytes: Ints, effort: int, seed: int) -> tuple[Ints, int, int]:
+    """(offsets, arena bytes, peak bytes): the best of a few orders, improved while it is above the peak."""
+    from loadmaster.arenas import packing
+
+    peak = _peak(begin, end, nbytes)
+    offset, top, left = ints(np.zeros(len(nbytes))), np.iinfo(np.int64).max // 2, effort
+    best = ints([])
+    for order in _orders(begin, end, nbytes):
+        if len(best) and (left <= 0 or top <= peak):
+            break
+        trial, size, used = packing.pack(order, begin, end, nbytes, top)
+        left -= int(used)
+        if size < top:
+            offset, top, best = trial, int(size), order
+    if top > peak and len(best) <= MOST_IMPROVED and left > 0:
+        offset, top = packing.improve(best, offset, begin, end, nbytes, top, peak, left, seed)
+    return ints(offset), int(top), peak
+
+
+def _peak(begin: Ints, end: Ints, nbytes: Ints) -> int:
+    change = np.zeros(int(end.max(initial=0)) + 1, np.int64)
+    np.add.at(change, begin, nbytes)
+    np.add.at(change, end, -nbytes)
+    return int(np.cumsum(change).max(initial=0))
+
+
+def _orders(begin: Ints, end: Ints, nbytes: Ints) -> list[Ints]:
+    """Blocks by size, by size x life, by life, and by first use."""
+    life = (end - begin).astype(np.float64)
+    keys = [(begin, -life, -nbytes), (begin, -life * nbytes), (begin, -nbytes, -life), (-nbytes, begin)]
+    return [ints(np.lexsort(key)) for key in keys]
+
+
+class _Step:
+    """The simulated step in rounds, of the problem whose ops are kernels."""
+
+    def __init__(self, problem: Problem, plan: Plan, timeline: Timeline, lift: Lift) -> None:
+        self.problem = problem
+        self.device = lift.down(plan.device)
+        index = np.full(int(lift.tensors.max(initial=-1)) + 1, -1, np.int64)
+        index[lift.tensors] = np.arange(len(lift.tensors))
+        self.send_tensor, self.send_dst = ints(index[timeline.send_tensor]), timeline.send_dst
+        start = np.concatenate([lift.down(timeline.start_ns), timeline.send_start_ns])
+        end = np.concatenate([lift.down(timeline.end_ns), timeline.send_end_ns])
+        begun, ended = self._rounds(timeline, lift.down(timeline.turn), ints(start), ints(end))
+        instants, which = np.unique(np.concatenate([[0], start, end]), return_inverse=True)
+        wide = int(ended.max(initial=0)) + 2
+        keys = which * wide + np.concatenate([[0], begun, ended])
+        known, number = np.unique(keys, return_inverse=True)
+        count = len(start)
+        self.round_ns = ints(instants[known // wide])
+        self.forever = len(known)
+        self.begin, self.end = ints(number[1 : 1 + count]), ints(number[1 + count :])  # [ops + sends]
+
+    def _rounds(self, timeline: Timeline, turn: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+        from loadmaster.arenas import packing
+
+        problem, ops = self.problem, self.problem.num_ops
+        maker = np.where(problem.resident[self.send_tensor], -1, problem.graph.producer[self.send_tensor])
+        channel = problem.cluster.channel[timeline.send_src, timeline.send_dst]
+        wait_start, waits = self._waits()
+        steps = packing.Steps(
+            self.device,
+            start[:ops],
+            end[:ops],
+            ints(np.argsort(turn, kind="stable")),
+            ints(maker),
+            ints(channel),
+            start[ops:],
+            end[ops:],
+            wait_start,
+            waits,
+        )
+        channels = int(problem.cluster.channel.max(initial=-1)) + 1
+        begun, ended = packing.rounds(steps, problem.num_devices, channels)
+        return ints(begun), ints(ended)
+
+    def _waits(self) -> tuple[Ints, Ints]:
+        """(start, items) what each op waits for: op i as i, send j as ops + j."""
+        problem, graph = self.problem, self.problem.graph
+        reader = rows_of(graph.read_start)
+        item = self._arrivals(graph.reads, self.device[reader])
+        rows = np.concatenate([reader[item >= 0], rows_of(graph.after_start)])
+        items = np.concatenate([item[item >= 0], graph.after])
+        order = np.argsort(rows, kind="stable")
+        start = np.zeros(problem.num_ops + 1, np.int64)
+        np.cumsum(np.bincount(rows, minlength=problem.num_ops), out=start[1:])
+        return ints(start), ints(items[order])
+
+    def _arrivals(self, tensor: Ints, device: Ints) -> Ints:
+        """The op or send (as ops + send) that brings each tensor to each device; -1: it is there from the start."""
+        problem = self.problem
+        slot = np.full(problem.graph.num_tensors * problem.num_devices, -1, np.int64)
+        slot[self.send_tensor * problem.num_devices + self.send_dst] = np.arange(len(self.send_tensor))
+        sent = slot[tensor * problem.num_devices + device]
+        return ints(np.where(sent >= 0, problem.num_ops + sent, problem.graph.producer[tensor]))
+
+    def blocks(self) -> list[tuple[Ints, Ints, Ints, Ints, Ints]]:
+        """(tensor, op, device, begin, end) of workspaces, residents, made tensors and received copies."""
+        graph, ops = self.problem.graph, self.problem.num_ops
+        none, every = np.full(ops, -1, np.int64), np.arange(ops)
+        workspace = (none, every, self.device, self.begin[:ops], self.end[:ops])
+        tensor, device = self._residents()
+        whole = np.zeros(len(tensor), np.int64)
+        residents = (tensor, whole - 1, device, whole, whole + self.forever)
+        end = self._lives()
+        made = np.flatnonzero((graph.producer >= 0) & (graph.alias_of < 0))
+        home = self.device[graph.producer[made]]
+        makes = (made, np.full(len(made), -1), home, self.begin[graph.producer[made]], end[made, home])
+        copies = (
+            self.send_tensor,
+            np.full(len(self.send_tensor), -1),
+            self.send_dst,
+            self.begin[ops:],
+            end[self.send_tensor, self.send_dst],
+        )
+        return [tuple(map(ints, part)) for part in (workspace, residents, makes, copies)]  # type: ignore[misc]
+
+    def _residents(self) -> tuple[Ints, Ints]:
+        """(tensor, device) of all that is there from the start (rule 7)."""
+        problem, graph = self.problem, self.problem.graph
+        updated = np.flatnonzero(problem.updater >= 0)
+        fixed = problem.resident[graph.reads] & (problem.updater[graph.reads] < 0)
+        key = np.unique(graph.reads[fixed] * problem.num_devices + self.device[rows_of(graph.read_start)[fixed]])
+        tensor = np.concatenate([key // problem.num_devices, updated])
+        return ints(tensor), ints(np.concatenate([key % problem.num_devices, self.device[problem.updater[updated]]]))
+
+    def _lives(self) -> Ints:
+        """[tensors, devices] the round in which the tensor is no longer needed there (rule 8)."""
+        problem, graph, ops = self.problem, self.problem.graph, self.problem.num_ops
+        end = np.full((graph.num_tensors, problem.num_devices), -1, np.int64)
+        reader = rows_of(graph.read_start)
+        np.maximum.at(end, (graph.reads, self.device[reader]), self.end[reader])
+        made = np.flatnonzero(graph.producer >= 0)
+        home = self.device[graph.producer[made]]
+        np.maximum.at(end, (made, home), np.where(problem.stays[made], self.forever, self.end[graph.producer[made]]))
+        sent = ~problem.resident[self.send_tensor]
+        source = self.device[graph.producer[self.send_tensor[sent]]]
+        np.maximum.at(end, (self.send_tensor[sent], source), self.end[ops:][sent])
+        written = np.flatnonzero((graph.alias_of >= 0) & (graph.producer >= 0))
+        for tensor in written[np.argsort(-graph.producer[written], kind="stable")].tolist():
+            under, place = graph.alias_of[tensor], self.device[graph.producer[tensor]]
+            end[under, place] = max(end[under, place], end[tensor, place])
+        return ints(end)

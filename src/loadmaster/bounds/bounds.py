@@ -1,0 +1,366 @@
+"""Lower bounds: what no plan can beat. Each holds for every placement, order and, when asked, fusion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from loadmaster.columns import Bools, Ints, ints, inverse, rows_of
+from loadmaster.graph import ACTIVATION
+from loadmaster.problem import CANNOT, Problem
+
+if TYPE_CHECKING:
+    from loadmaster.bounds.cuts import Net
+
+EFFORT = 150_000_000  # arcs that minimum cuts may look at: about a second
+CELLS = 64  # rows and columns of the grid over (earliest start, what must follow)
+
+_known: WeakKeyDictionary[Problem, dict[tuple[bool, bool], int]] = WeakKeyDictionary()
+
+
+def lower_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False) -> int:
+    """Of the problem's objective. `fusing`: over plans that may fuse ops, too; `fitting`: only over plans that fit."""
+    known = _known.setdefault(problem, {})
+    if (fusing, fitting) not in known:
+        if problem.objective == "step-time":
+            known[fusing, fitting] = step_bound(problem, fusing=fusing, fitting=fitting)
+        else:
+            known[fusing, fitting] = peak_bound(problem, fusing=fusing)
+    return known[fusing, fitting]
+
+
+def step_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False) -> int:
+    """Of the step time: critical path, work shared out among the devices, and both together.
+
+    The path goes by the best kind of device for each op and pays the sends between kinds. Ops that all start late and
+    all have much after them must share the time between; so must the ops between two that all others lead to or come
+    from.
+    """
+    from loadmaster.bounds import levels
+
+    graph, kinds = problem.graph, _kinds(problem, fusing, fitting)
+    work, share = _work(kinds)
+    joins = levels.bottlenecks(*graph.dependencies)
+    wiring = (graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after)
+    given = (*wiring, kinds.times, kinds.sends, kinds.column, joins, work, share)
+    span = int(levels.least_span(levels.heads(*given), levels.tails(*given), kinds.times, work, share, CELLS))
+    if fitting:
+        span = max(span, _work_in_memory(problem, kinds))
+    # However much is fused, at least one kernel is launched.
+    return span + (int(problem.launch_ns.min()) if fusing and span else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Kinds:
+    """Devices that no op tells apart, as one kind."""
+
+    times: Ints  # [ops, kinds] the least an op adds to a device's work
+    count: Ints  # [kinds] devices
+    memory: Ints  # [kinds] bytes of each
+    sends: Ints  # [tensors, columns] times of sends
+    column: Ints  # [kinds, kinds] the column with the least time from one kind to another
+
+
+def _kinds(problem: Problem, fusing: bool, fitting: bool) -> _Kinds:
+    times = _least_times(problem, fusing)
+    limits = problem.memory_bytes if fitting else np.zeros_like(problem.memory_bytes)
+    if fitting:
+        full = _device_bytes(problem, fusing)[:, None] > problem.memory_bytes[None, :]
+        if ((times == CANNOT) | full).all(axis=1).any():  # nothing fits, so no bound can be wrong
+            full[:] = False
+        times = np.where(full, CANNOT, times)
+    kind_of = _kind_of(times, limits)
+    first = np.unique(kind_of, return_index=True)[1]
+    return _Kinds(
+        ints(times[:, first]), ints(np.bincount(kind_of)), ints(problem.memory_bytes[first]), *_sends(problem, kind_of)
+    )
+
+
+def _kind_of(times: Ints, limits: Ints) -> Ints:
+    """[devices] kinds numbered 0, 1, … in order of their first device."""
+    first: list[int] = []
+    kind_of = []
+    for device in range(times.shape[1]):
+        like = (
+            k
+            for k, d in enumerate(first)
+            if limits[d] == limits[device] and np.array_equal(times[:, d], times[:, device])
+        )
+        kind = next(like, len(first))
+        if kind == len(first):
+            first.append(device)
+        kind_of.append(kind)
+    return ints(kind_of)
+
+
+def _sends(problem: Problem, kind_of: Ints) -> tuple[Ints, Ints]:
+    kinds = int(kind_of.max()) + 1
+    sends, column = problem.send_ns, np.zeros((kinds, kinds), np.int64)
+    for src, dst in np.ndindex(kinds, kinds):
+        classes = np.unique(problem.send_class[np.ix_(kind_of == src, kind_of == dst)])
+        if src != dst and len(classes) > 1:
+            column[src, dst] = sends.shape[1]
+            sends = ints(np.column_stack([sends, problem.send_ns[:, classes].min(axis=1)]))
+        elif src != dst:
+            column[src, dst] = classes[0]
+    return sends, ints(column)
+
+
+def _least_times(problem: Problem, fusing: bool) -> Ints:
+    """[ops, devices] the least an op adds to a device's work; fusing may save its launch and all its traffic."""
+    if not fusing:
+        return problem.op_ns
+    if (problem.fixed_ns < 0).any():  # a given time under one launch: fusing it takes time off its neighbours
+        return ints(np.where(problem.op_ns == CANNOT, CANNOT, 0))
+    return ints(np.where(problem.op_ns == CANNOT, CANNOT, problem.compute_ns + problem.fixed_ns))
+
+
+def _work(kinds: _Kinds) -> tuple[Ints, int]:
+    """(work, share): any set of ops keeps the devices busy for at least the sum of its work ÷ share.
+
+    For any price of device time that adds up to 1 over all devices, that is so of sum over ops of min over devices of
+    price x time: the dual of spreading ops over devices in fractions.
+    """
+    if len(kinds.count) == 1:
+        return ints(kinds.times[:, 0]), int(kinds.count[0])
+    from loadmaster.bounds import levels
+
+    price = levels.prices(kinds.times, kinds.count, 4096, 60)
+    # Thousandths of a ns, unless the sums would pass what an integer holds.
+    scale = 1024 if float(kinds.times.max(axis=1).sum()) < 2**50 else 1
+    return levels.cheapest(kinds.times, price, scale), scale
+
+
+def _work_in_memory(problem: Problem, kinds: _Kinds) -> int:
+    """As `_work` over all ops, with a price on memory too: residents that a fast device cannot hold send their ops
+    elsewhere."""
+    held = _op_residents(problem)
+    able = kinds.times != CANNOT
+    room = kinds.memory * kinds.count
+    if len(kinds.count) < 2 or int(held.sum()) <= int(kinds.memory.min()):
+        return 0
+    price, rent = _memory_prices(kinds, held)
+    cost = np.where(able, kinds.times * price[None, :] + held[:, None] * rent[None, :], np.inf)
+    value = float(cost.min(axis=1).sum()) * (1 - 1e-9) - float((room * rent).sum()) * (1 + 1e-9)
+    return max(0, int(np.floor(value)))
+
+
+def _memory_prices(kinds: _Kinds, held: Ints) -> tuple[np.ndarray, np.ndarray]:
+    """Prices of device time and of memory from the linear program over bundles of similar ops; any prices give a
+    bound."""
+    from scipy.optimize import linprog
+
+    bundle, size = _bundles(kinds, held)
+    count = len(kinds.count)
+    times = np.zeros((size, count))
+    np.add.at(times, bundle, np.where(kinds.times == CANNOT, 0, kinds.times).astype(np.float64))
+    cannot = np.zeros((size, count), bool)
+    np.logical_or.at(cannot, bundle, kinds.times == CANNOT)
+    nbytes = np.bincount(bundle, weights=held, minlength=size)
+    unit_ns, unit_bytes = max(1.0, times.max()), max(1.0, float(nbytes.max()))
+    rows = np.zeros((2 * count, size * count + 1))
+    for kind in range(count):
+        rows[kind, kind : size * count : count] = times[:, kind] / unit_ns
+        rows[kind, -1] = -kinds.count[kind]
+        rows[count + kind, kind : size * count : count] = nbytes / unit_bytes
+    limit = np.concatenate([np.zeros(count), kinds.memory * kinds.count / unit_bytes])
+    each = np.kron(np.eye(size), np.ones(count))
+    goal = np.append(np.zeros(size * count), 1.0)
+    reach = [(0.0, 0.0 if no else 1.0) for no in cannot.reshape(-1)] + [(0.0, None)]
+    answer: Any = linprog(
+        goal, rows, limit, np.hstack([each, np.zeros((size, 1))]), np.ones(size), reach, method="highs"
+    )
+    if not answer.success:
+        return np.full(count, 1.0 / kinds.count.sum()), np.zeros(count)
+    dual = np.maximum(-answer.ineqlin.marginals, 0.0)
+    scale = max(1e-12, float((dual[:count] * kinds.count).sum()))
+    return dual[:count] / scale, dual[count:] / scale * (unit_ns / unit_bytes)
+
+
+def _bundles(kinds: _Kinds, held: Ints) -> tuple[np.ndarray, int]:
+    """Ops alike in how much faster each kind is and in bytes per time, as one: at most a few hundred bundles."""
+    times = kinds.times.astype(np.float64)
+    best = np.maximum(1.0, np.where(times < 0, np.inf, times).min(axis=1))
+    ratio = np.rint(2 * np.log2(np.maximum(times, 1.0) / best[:, None])).clip(-20, 20)
+    ratio[times < 0] = 99
+    heft = np.rint(np.log2((held + 1.0) / best)).clip(-16, 48)
+    heft[held == 0] = -99
+    _, bundle = np.unique(np.column_stack([ratio, heft]), axis=0, return_inverse=True)
+    size = int(bundle.max()) + 1
+    return (bundle.reshape(-1), size) if size <= 400 else (bundle.reshape(-1) * 400 // size, 400)
+
+
+def peak_bound(problem: Problem, *, fusing: bool = False, effort: int = EFFORT) -> int:
+    """Of the largest device peak: what one device must hold at once, and what all hold together, shared out evenly.
+
+    Together they hold the residents and, whenever an op starts, what the ops before it have made and others still need:
+    no less than a minimum cut through the graph at that op. `effort` limits the search for the op with the largest.
+    """
+    devices = problem.num_devices
+    alone = int(_device_bytes(problem, fusing).max())
+    memory = Storages(problem)
+    residents, kept = memory.resident_bytes, memory.kept_bytes
+    alone = max(alone, -(-(residents + kept) // devices))
+    if fusing:
+        return max(alone, -(-(residents + int(memory.appears(fusing).max())) // devices))
+    from loadmaster.bounds.cuts import largest_cut
+
+    # A cut that does not lift the bound over `alone` need not be looked for.
+    floor = max(0, alone * devices - residents)
+    cut, _ = largest_cut(memory.net, np.arange(problem.num_ops), floor, effort)
+    return max(alone, -(-(residents + int(cut)) // devices))
+
+
+def cut_order(problem: Problem, *, effort: int = EFFORT) -> Ints:
+    """[ops] ops in the order of lowest peak, all on one device, that the search for the largest cut meets."""
+    from loadmaster.bounds.cuts import largest_cut
+
+    return ints(largest_cut(Storages(problem).net, np.arange(problem.num_ops), 0, effort)[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Storages:
+    """Storages: tensors that own memory, each with all that is written over it in place."""
+
+    problem: Problem
+
+    @cached_property
+    def _stays(self) -> Bools:
+        """[tensors] of a storage, whether it or anything written over it lives to the end."""
+        stays = np.zeros(self.problem.graph.num_tensors, bool)
+        stays[self.problem.graph.owner[self.problem.stays]] = True
+        return stays
+
+    @cached_property
+    def resident_bytes(self) -> int:
+        """Every resident tensor that is read or updated is on at least one device for the whole step."""
+        graph = self.problem.graph
+        used = self.problem.updater >= 0
+        used[graph.reads] = True
+        return int(graph.nbytes[used & self.problem.resident].sum())
+
+    @cached_property
+    def kept_bytes(self) -> int:
+        """Made by the step and alive at its end."""
+        return int(self.problem.graph.nbytes[self._stays & ~self.problem.resident].sum())
+
+    def appears(self, fusing: bool) -> Ints:
+        """[ops] bytes that are there when the op starts and were not before; a fused kernel may hide what is read in
+        it."""
+        graph, total = self.problem.graph, self.problem.graph.workspace_bytes.copy()
+        new = (graph.alias_of < 0) & (_never_inner(self.problem) if fusing else True)
+        np.add.at(total, rows_of(graph.make_start), np.where(new[graph.makes], graph.nbytes[graph.makes], 0))
+        return ints(total)
+
+    @cached_property
+    def net(self) -> Net:
+        from loadmaster.bounds.cuts import Net
+
+        problem, graph = self.problem, self.problem.graph
+        storages = np.flatnonzero((graph.producer >= 0) & (graph.alias_of < 0))
+        number = np.full(graph.num_tensors, -1, np.int64)
+        number[storages] = np.arange(len(storages))
+        use_op, use_storage = rows_of(graph.read_start), number[graph.owner[graph.reads]]
+        written = np.flatnonzero((graph.alias_of >= 0) & (graph.producer >= 0))
+        use_op = np.concatenate([use_op, graph.producer[written]])
+        use_storage = np.concatenate([use_storage, number[graph.owner[written]]])
+        key = np.unique((use_op * len(storages) + use_storage)[use_storage >= 0])
+        use_op, use_storage = key // max(1, len(storages)), key % max(1, len(storages))
+        use_start = np.zeros(problem.num_ops + 1, np.int64)
+        np.cumsum(np.bincount(use_op, minlength=problem.num_ops), out=use_start[1:])
+        wait_start, waits = graph.dependencies
+        user_start, users = inverse(ints(use_start), ints(use_storage), len(storages))
+        follow_start, follows = inverse(wait_start, waits, problem.num_ops)
+        return Net(
+            wait_start,
+            waits,
+            follow_start,
+            follows,
+            ints(storages),
+            graph.producer[storages],
+            graph.nbytes[storages],
+            self._stays[storages],
+            user_start,
+            users,
+            self.appears(False),
+        )
+
+
+def _never_inner(problem: Problem) -> Bools:
+    """[tensors] no fusion hides it: kept to the end, read by nobody, or written over in place (rule 12)."""
+    graph = problem.graph
+    never: Bools = graph.role != ACTIVATION
+    unread = np.ones(graph.num_tensors, bool)
+    unread[graph.reads] = False
+    never |= unread
+    never[graph.alias_of[graph.alias_of >= 0]] = True
+    return never
+
+
+def _device_bytes(problem: Problem, fusing: bool) -> Ints:
+    """[ops] bytes on the device of each op at once, whatever the plan: when it starts, and at the end of the step.
+
+    There are the residents that its colocation group updates or, where nobody updates them, reads; and what it reads,
+    makes and needs while it runs, or what the group makes that lives to the end.
+    """
+    graph, ops = problem.graph, problem.num_ops
+    group = _groups(problem)
+    reader, maker = rows_of(graph.read_start), rows_of(graph.make_start)
+    root_read, root_made = graph.owner[graph.reads], graph.owner[graph.makes]
+    fixed = problem.resident & (problem.updater < 0)
+    updated = problem.resident & (problem.updater >= 0)
+    home = _sum_once(
+        np.concatenate([group[reader[fixed[graph.reads]]], group[problem.updater[updated]]]),
+        np.concatenate([graph.reads[fixed[graph.reads]], np.flatnonzero(updated)]),
+        graph.nbytes,
+        ops,
+    )
+    seen = np.ones(graph.num_tensors, bool) if not fusing else _never_inner(problem) | problem.resident
+    moving = seen & ~fixed
+    rows = np.concatenate([reader[moving[root_read]], maker[moving[root_made]]])
+    roots = np.concatenate([root_read[moving[root_read]], root_made[moving[root_made]]])
+    # An updated resident of the op's own group is in `home` already.
+    apart = ~updated[roots] | (group[rows] != group[problem.updater[roots]])
+    running = _sum_once(rows[apart], roots[apart], graph.nbytes, ops) + graph.workspace_bytes
+    kept = problem.stays[graph.makes] & ~problem.resident[root_made]
+    ending = _sum_once(group[maker[kept]], root_made[kept], graph.nbytes, ops)
+    return ints(home[group] + np.maximum(running, ending[group]))
+
+
+def _groups(problem: Problem) -> Ints:
+    """[ops] the first op of each op's colocation group: itself where it has none."""
+    colocate = problem.graph.colocate
+    group = np.arange(problem.num_ops)
+    members = np.flatnonzero(colocate >= 0)
+    if len(members):
+        first = np.full(int(colocate.max()) + 1, problem.num_ops)
+        np.minimum.at(first, colocate[members], members)
+        group[members] = first[colocate[members]]
+    return ints(group)
+
+
+def _sum_once(rows: Ints, tensors: Ints, nbytes: Ints, size: int) -> Ints:
+    """[rows] bytes of the tensors of each row, each counted once."""
+    key = np.unique(rows * len(nbytes) + tensors)
+    total = np.zeros(size, np.int64)
+    np.add.at(total, key // max(1, len(nbytes)), nbytes[key % max(1, len(nbytes))])
+    return ints(total)
+
+
+def _op_residents(problem: Problem) -> Ints:
+    """[ops] bytes of residents, each given to one op that must run where it lies: its updater, else its first
+    reader."""
+    graph = problem.graph
+    start, readers = graph.readers
+    read = np.diff(start) > 0
+    holder = problem.updater.copy()
+    fixed = problem.resident & (holder < 0) & read
+    holder[fixed] = readers[start[:-1][fixed]]
+    mine = problem.resident & (holder >= 0)
+    total = np.zeros(problem.num_ops, np.int64)
+    np.add.at(total, holder[mine], graph.nbytes[mine])
+    return ints(total)

@@ -1,0 +1,63 @@
+"""Every name a user can type. Strings only: nothing is imported until it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+
+# name -> "module:Class", or "module:Class(settings)" for a named setting of one
+OPTIMIZERS: Mapping[str, str] = {
+    "auto": "loadmaster.optimizers.auto:Auto",
+    "one-device": "loadmaster.optimizers.simple:OneDevice",
+    "round-robin": "loadmaster.optimizers.simple:RoundRobin",
+    "random": "loadmaster.optimizers.simple:Random",
+    "expert": "loadmaster.optimizers.expert.expert:Expert",
+    "heft": "loadmaster.optimizers.lists.schedulers:Heft",
+    "etf": "loadmaster.optimizers.lists.schedulers:Etf",
+    "greedy-fusion": "loadmaster.optimizers.fusion.greedy:GreedyFusion",
+    "random-fusion": "loadmaster.optimizers.fusion.search:RandomFusion",
+    "anneal-fusion": "loadmaster.optimizers.fusion.search:AnnealFusion",
+    "joint": "loadmaster.optimizers.joint:Joint",
+    "separate": "loadmaster.optimizers.separate:Separate",
+    "cpop": "loadmaster.optimizers.lists.schedulers:Cpop",
+    "sct": "loadmaster.optimizers.lists.schedulers:Etf(favourite=yes)",
+    "m-etf": "loadmaster.optimizers.lists.schedulers:Etf(memory=yes)",
+    "m-sct": "loadmaster.optimizers.lists.schedulers:Etf(memory=yes,favourite=yes)",
+    "m-heft": "loadmaster.optimizers.lists.schedulers:Heft(memory=yes)",
+    "metis": "loadmaster.optimizers.partition.partitioners:Metis",
+    "scotch": "loadmaster.optimizers.partition.partitioners:Scotch",
+    "kahip": "loadmaster.optimizers.partition.partitioners:Kahip",
+    "mtkahypar": "loadmaster.optimizers.partition.partitioners:MtKahypar",
+    "gp-dfs": "loadmaster.optimizers.partition.partitioners:GpDfs",
+    "pipeline": "loadmaster.optimizers.pipeline.split:PipelineSplit",
+    "cp-sat": "loadmaster.optimizers.exact:CpSat",
+    "local-search": "loadmaster.optimizers.annealing.anneal:LocalSearch",
+    "anneal": "loadmaster.optimizers.annealing.anneal:Anneal",
+    "brkga": "loadmaster.optimizers.genetic.brkga:Brkga",
+    "brkga-5k": "loadmaster.optimizers.genetic.brkga:Brkga(evaluations=5000)",
+    "tuned-brkga": "loadmaster.optimizers.genetic.brkga:TunedBrkga",
+    "regal": "loadmaster.learn.regal2020.optimizer:Regal",
+    "gas": "loadmaster.learn.regal2020.optimizer:Regal(network=sequence)",
+    "go": "loadmaster.learn.go2020.optimizer:Go",
+    "go-one": "loadmaster.learn.go2020.optimizer:Go(scratch=yes)",
+    "placeto": "loadmaster.learn.placeto2019.optimizer:Placeto",
+    "hdp": "loadmaster.learn.hdp2018.optimizer:Hdp",
+    "rnn": "loadmaster.learn.mirhoseini2017.optimizer:Rnn",
+    "memory-order": "loadmaster.optimizers.memory.orders:MemoryOrder",
+    "anneal-order": "loadmaster.optimizers.memory.orders:AnnealOrder",
+    "best-of": "loadmaster.optimizers.simple:BestOf",
+}
+
+# suffix of a model file -> "module:function" that reads it
+IMPORTERS: Mapping[str, str] = {
+    ".json": "loadmaster.files:load_graph",
+    ".json.gz": "loadmaster.files:load_graph",
+    ".json.xz": "loadmaster.files:load_graph",
+    ".onnx": "loadmaster.importers.onnx.model:load_onnx",
+}
+
+
+def optimizers() -> dict[str, str]:
+    """Ours and those that installed packages add (entry points of the group loadmaster.optimizers)."""
+    theirs = {entry.name: entry.value for entry in entry_points(group="loadmaster.optimizers")}
+    return {**theirs, **OPTIMIZERS}

@@ -1,0 +1,160 @@
+"""The verbs for those who make methods: generate graphs, run benchmarks, train policies."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from loadmaster.cli import words
+from loadmaster.cli.options import Debug, Json, Seed, Simulations
+from loadmaster.errors import InvalidSetting, MissingExtra, UnreadableFile
+
+
+def generate(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND", help="layered, erdos-renyi, barabasi-albert, watts-strogatz or stochastic-block-model."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="Where to: a .jsonl, .jsonl.gz or .jsonl.xz file.")
+    ],
+    count: Annotated[int, typer.Option("--count", min=1, help="How many graphs.")] = 100,
+    seed: Seed = 0,
+    ops: Annotated[str, typer.Option("--ops", metavar="N|LOW-HIGH", help="Ops in a graph.")] = "50-200",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Make random graphs of the kinds that REGAL trained on; the same seed gives the same graphs everywhere."""
+    from loadmaster.files import save_graphs
+    from loadmaster.zoo.synthetic import generate, parse_ops
+
+    graphs = generate(kind, count, seed, parse_ops(ops))
+    words.check_writable(out)
+    save_graphs(graphs, out)
+    if json:
+        _print_json({"kind": kind, "count": count, "seed": seed, "ops": ops, "file": str(out)})
+    else:
+        print(f"{count:,} graphs of kind {kind}, seed {seed}, in {out}")
+
+
+def bench(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SUITE | best SUITE | docs",
+            help="regal, regal-unlike, regal-time, go, go-fusion, joint, placeto, families, mirhoseini, peers, "
+            "synthetic or zoo; 'best' looks for best-known values by long runs; 'docs' writes docs/benchmarks.md from "
+            "the results at hand.",
+        ),
+    ],
+    optimizers: Annotated[
+        str | None, typer.Option("--with", metavar="A,B,C", help="Methods. [default: those of the suite]")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="[default: 3; 1 for best]")] = None,
+    simulations: Simulations = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", help="Time for each search.")] = None,
+    times: Annotated[
+        float | None, typer.Option("--times-baseline", help="As long as the baseline took, so many times, if more.")
+    ] = None,
+    corpus: Annotated[Path | None, typer.Option("--corpus", metavar="FILE", help="Graphs, one a line.")] = None,
+    mode: Annotated[
+        Literal["training", "inference", "all"], typer.Option("--mode", help="Of its graphs.")
+    ] = "training",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many graphs.")] = None,
+    part: Annotated[str | None, typer.Option("--part", metavar="K/N", help="Every N-th graph, from the K-th.")] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Results are kept and gone on with.")] = Path(
+        "results"
+    ),
+    best: Annotated[
+        Path | None, typer.Option("--best", metavar="FILE", help="Another file of best-known values.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Run what is finished once more.")] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run every method on every problem of a suite and print the tables. Killed, it goes on where it was."""
+    from loadmaster.bench.command import Settings, call, parse_part
+    from loadmaster.bench.rows import Source
+    from loadmaster.bench.suite import Allowance
+    from loadmaster.report.terminal import solving
+
+    given = (simulations, seconds, times)
+    allowance = None if given == (None, None, None) else Allowance(*given)
+    source = Source(corpus, mode, limit, parse_part(part))
+    specs = None if optimizers is None else words.split_specs(optimizers)
+    found = call(what, Settings(specs, seeds, allowance, source, out, best, again, solving))
+    if json:
+        _print_json({"suites": [report.as_data() for report in found]})
+    else:
+        print("\n".join(report.text() for report in found))
+    if any(report.outcome.failed or report.outcome.stopped for report in found):
+        raise typer.Exit(1)
+
+
+def train(
+    policy: Annotated[
+        Literal["regal", "gas", "go", "placeto", "rnn", "hdp"],
+        typer.Argument(metavar="POLICY", show_default=False, help="regal, gas, go, placeto, rnn or hdp."),
+    ],
+    corpus: Annotated[
+        str,
+        typer.Option("--corpus", metavar="FILE", help="Graphs to learn from, one a line; rnn and hdp: one model."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to; what is there is gone on with.")],
+    valid: Annotated[
+        Path | None,
+        typer.Option("--valid", metavar="FILE", help="Graphs to choose weights by. [default: some of the corpus]"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of that policy's training, e.g. steps=200."),
+    ] = None,
+    minutes: Annotated[float | None, typer.Option("--minutes", min=0.01, help="Stop by then. [default: never]")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=0, help="Processes that simulate; 0: one per core. [default: 0]")
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Of the network.")] = "auto",
+    seed: Seed = 0,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train a policy: imitation of long searches where it has that, then reinforcement. Needs torch."""
+    try:
+        from loadmaster.learn import training
+    except ModuleNotFoundError as error:
+        raise MissingExtra.of(error.name or "torch", "torch", "training a policy") from error
+    if out.exists() and not out.is_dir():
+        raise UnreadableFile(f"'{out}' is not a folder", "--out", "give a folder, new or of an earlier run")
+    given = dict(_named(text) for text in settings or ())
+    named = {"minutes": minutes, "workers": workers, "valid": valid, "seed": seed, "device": device}
+    given |= {name: str(value) for name, value in named.items() if value is not None}
+    chosen = training.make_settings(policy, {**given, "corpus": corpus, "out": str(out)})
+    with redirect_stdout(sys.stderr):  # progress; the answer alone goes to stdout
+        weights = training.train(chosen)
+    if not weights.is_file():
+        what = f"none of the graphs of '{valid or corpus}' is fit to choose weights by, so none were kept"
+        raise InvalidSetting(what, "", "give more graphs, or others with --valid")
+    card = out / "card.json"
+    print(card.read_text() if json else f"weights written to {weights}, their card to {card}", end="" if json else "\n")
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise InvalidSetting(f"'{text}' sets nothing", "--set", "write NAME=VALUE, as in --set steps=200")
+    return name.replace("-", "_"), value
+
+
+VERBS = (generate, bench, train)
+
+
+def _print_json(document: Mapping[str, Any]) -> None:
+    print(json_text.dumps(document, indent=2))

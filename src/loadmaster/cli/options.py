@@ -1,0 +1,46 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from loadmaster.cli.words import DEFAULT_SECONDS
+
+_MODEL_HELP = "zoo:NAME[/train|/infer], a .json, .json.gz or .onnx file, or package.module:callable"
+OPTIMIZER_HELP = "A name from 'loadmaster list optimizers', with settings: best-of:of=[heft,etf]."
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL_HELP, show_default=False)]
+_ON = typer.Option("--on", metavar="CLUSTER", help="A preset such as 4xp100-pcie, or a JSON file.")
+On = Annotated[str | None, _ON]
+NeededOn = Annotated[str, _ON]
+Objective = Annotated[Literal["step-time", "peak-memory"], typer.Option("--objective", help="What to make small.")]
+MemoryLimit = Annotated[
+    str | None, typer.Option("--memory-limit", metavar="SIZE", help="At most this per device: 16GiB.")
+]
+Seconds = Annotated[
+    float | None,
+    typer.Option(
+        "--seconds", help=f"Time for each search. [default: {DEFAULT_SECONDS:g}, or no limit with --simulations]"
+    ),
+]
+Simulations = Annotated[
+    int | None, typer.Option("--simulations", help="Simulations for each search; alone, answers repeat.")
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="For methods that draw random numbers.")]
+Fusion = Annotated[Literal["none", "greedy"], typer.Option("--fusion", help="Fuse ops into kernels before planning.")]
+Save = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to this JSON file.")]
+Report = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Write a page about the plan: page.html.")
+]
+Trace = Annotated[
+    Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace for ui.perfetto.dev: trace.json.")
+]
+Addresses = Annotated[
+    Path | None,
+    typer.Option("--addresses", metavar="FILE", help="Write where every tensor lies in memory to this JSON file."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

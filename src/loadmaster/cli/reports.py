@@ -1,0 +1,269 @@
+"""The verbs that read saved plans: explain, diff, plot; and the files that other verbs write about a result."""
+
+from __future__ import annotations
+
+import json as json_text
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from loadmaster.cli import stages, words
+from loadmaster.cli.options import Debug, Json, MemoryLimit, Report, Trace
+from loadmaster.errors import InvalidSetting, LoadmasterError
+
+if TYPE_CHECKING:
+    from loadmaster.arenas import Arenas
+    from loadmaster.cluster import Cluster
+    from loadmaster.plan import Plan
+    from loadmaster.problem import Problem
+    from loadmaster.report.explain import Explanation
+    from loadmaster.search import Result
+
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan that 'loadmaster plan --save' wrote.")]
+OfModel = Annotated[
+    str | None,
+    typer.Option("--model", metavar="MODEL", help="The model it plans. [default: the one it names, if of the zoo]"),
+]
+Goal = Annotated[
+    Literal["step-time", "peak-memory"] | None,
+    typer.Option("--objective", help="What was to be small. [default: what the file says, or step-time]"),
+]
+OnMany = Annotated[
+    list[str] | None,
+    typer.Option("--on", metavar="CLUSTER", help="Its cluster, or others to plan the model for; may be given often."),
+]
+OfPolicy = Annotated[
+    str | None,
+    typer.Option("--policy", metavar="NAME", help="A learned policy to read: regal, gas or a .safetensors file."),
+]
+
+
+def explain(
+    plan: PlanFile,
+    model: OfModel = None,
+    on: OnMany = None,
+    objective: Goal = None,
+    memory_limit: MemoryLimit = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="Time to try alternatives.")] = 4.0,
+    report: Report = None,
+    trace: Trace = None,
+    policy: OfPolicy = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Explain a saved plan: where time and memory go, why each group is where it is, what would help.
+
+    With --policy, also what a learned policy says of the model there, what that goes with, and where it is unsure.
+    """
+    from loadmaster.report.explain import explain as explained
+
+    check_targets(report, trace)
+    problem, saved, others = _read(plan, model, on or [], objective, words.size_of(memory_limit))
+    result = _as_result(problem, saved, plan)
+    said = {} if policy is None else {"policy": _reading(problem, saved, policy)}
+    with stages.status("trying alternatives"):
+        found = explained(result, others, seconds=seconds)
+    write_files(result, [], report, trace, found)
+    if json:
+        print(json_text.dumps({**found.to_json(), **said}, indent=2))
+        return
+    from loadmaster.report.gantt import print_gantt
+    from loadmaster.report.policy import policy_text
+    from loadmaster.report.schedule import Schedule
+    from loadmaster.report.terminal import console
+
+    screen = console()
+    print_gantt(screen, Schedule.of(problem, saved, result.timeline))
+    texts = [found.text(), *(policy_text(reading) for reading in said.values())]
+    screen.print("", "\n".join(texts), sep="\n", markup=False, soft_wrap=True, end="")
+    tell_files(report, trace)
+
+
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A plan that 'loadmaster plan --save' wrote.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Another plan of the same model and cluster.")],
+    model: OfModel = None,
+    on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="Their cluster.")] = None,
+    objective: Goal = None,
+    memory_limit: MemoryLimit = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what changed between two saved plans, and what each change is worth."""
+    from loadmaster.files import load_plan
+    from loadmaster.report.diff import diff as difference
+
+    problem, first, _ = _read(before, model, [on] if on else [], objective, words.size_of(memory_limit))
+    found = difference(problem, first, load_plan(after))
+    print(json_text.dumps(found.to_json(), indent=2) if json else found.text(), end="\n" if json else "")
+
+
+def plot(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="A plan, or what 'loadmaster compare --json' printed, for each model."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to: a .png, .svg or .pdf file.")],
+    what: Annotated[
+        Literal["timeline", "memory", "policy"],
+        typer.Option("--what", help="Of a plan; policy: what a learned policy says of the model there."),
+    ] = "timeline",
+    policy: OfPolicy = "regal",
+    model: OfModel = None,
+    on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="The cluster of the plan.")] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Draw a figure: timeline or memory of a plan, a learned policy's action there, or bars of comparisons."""
+    from loadmaster.files.text import read_json
+    from loadmaster.report.plot import plot_methods
+
+    words.check_writable(out)
+    documents = [read_json(file) for file in files]
+    if all(isinstance(document, dict) and "methods" in document for document in documents):
+        plot_methods(out, documents)
+    elif len(files) > 1:
+        raise InvalidSetting("several plans in one figure", ", ".join(map(str, files)), "plot them one by one")
+    else:
+        problem, saved, _ = _read(files[0], model, [on] if on else [], None, None)
+        _plot_plan(out, problem, saved, what, policy or "regal")
+    print(json_text.dumps({"file": str(out)}, indent=2) if json else f"figure written to {out}")
+
+
+def _plot_plan(out: Path, problem: Problem, saved: Plan, what: str, policy: str) -> None:
+    from loadmaster.report.plot import plot_memory, plot_timeline
+    from loadmaster.report.schedule import Schedule
+    from loadmaster.simulator import simulate
+
+    if what == "policy":
+        from loadmaster.report.policy import plot_policy
+
+        plot_policy(out, _reading(problem, saved, policy))
+        return
+    draw = plot_timeline if what == "timeline" else plot_memory
+    draw(out, Schedule.of(problem, saved, simulate(problem, saved)))
+
+
+def _reading(problem: Problem, saved: Plan, policy: str) -> dict[str, Any]:
+    from loadmaster.learn.regal2020.reading import read_policy
+
+    with stages.status(f"reading {policy}"):
+        return read_policy(problem, policy, saved).to_json()
+
+
+VERBS = (explain, diff, plot)
+
+
+def _read(
+    path: Path, model: str | None, on: Sequence[str], objective: Any, memory_limit: int | None
+) -> tuple[Problem, Plan, list[Cluster]]:
+    """(problem, plan, other clusters): the plan's own cluster is the one of its digest, else the one it names."""
+    from loadmaster.cost import price
+    from loadmaster.files import load_plan
+    from loadmaster.importers import load
+    from loadmaster.plan import check
+
+    saved, head = load_plan(path), _head(path)
+    goal = objective or head.get("result", {}).get("objective", "step-time")
+    clusters = [words.cluster_of(name) for name in on]
+    own = next((cluster for cluster in clusters if cluster.digest == saved.cluster_digest), None)
+    others = [cluster for cluster in clusters if cluster is not own]
+    with stages.status(f"loading {path.name}"):
+        graph = load(model or _model_of(head, path))
+        problem = price(graph, own or _cluster_of(head, path, others), objective=goal, memory_limit=memory_limit)
+    check(saved, problem)
+    return problem, saved, others
+
+
+def _head(path: Path) -> dict[str, Any]:
+    from loadmaster.files.text import read_json
+
+    data = read_json(path)
+    return data if isinstance(data, dict) else {}
+
+
+def _model_of(head: dict[str, Any], path: Path) -> str:
+    from loadmaster.zoo import find
+
+    name = str(head.get("graph", {}).get("name", ""))
+    try:
+        find(name)
+    except LoadmasterError:
+        raise InvalidSetting(
+            f"the plan names a model '{name}' that is not in the zoo", str(path), "give it with --model"
+        ) from None
+    return f"zoo:{name}"
+
+
+def _cluster_of(head: dict[str, Any], path: Path, others: Sequence[Cluster]) -> Cluster:
+    name, digest = (str(head.get("cluster", {}).get(key, "")) for key in ("name", "digest"))
+    try:
+        named = words.cluster_of(name)
+    except LoadmasterError:
+        named = None
+    if named is not None and named.digest == digest:
+        return named
+    given = f"; none of {', '.join(cluster.name for cluster in others)} has it" if others else ""
+    what = f"the plan was made for a cluster '{name}' of digest {digest}{given}"
+    raise InvalidSetting(what, str(path), "give that cluster with --on")
+
+
+def _as_result(problem: Problem, plan: Plan, path: Path) -> Result:
+    """The plan simulated afresh, with what its file says of how it was found."""
+    made = _head(path).get("result")
+    result = stages.replay(problem, plan, path.name)
+    if not isinstance(made, dict):
+        return result
+    known = {key: made[key] for key in ("optimizer", "seed", "simulations", "seconds") if key in made}
+    return replace(result, **known)
+
+
+# Files about a result
+
+
+def check_targets(*targets: Path | None) -> None:
+    for target in targets:
+        if target is not None:
+            words.check_writable(target)
+
+
+def write_files(
+    result: Result,
+    compared: Sequence[Result],
+    report: Path | None,
+    trace: Path | None,
+    found: Explanation | None = None,
+) -> None:
+    """The page and the trace of a result, where they are asked for."""
+    from loadmaster.report.schedule import Schedule
+
+    if report is not None:
+        from loadmaster.report.explain import explain as explained
+        from loadmaster.report.html import write_report
+
+        with stages.status("explaining"):
+            write_report(report, result, found or explained(result), compared)
+    if trace is not None:
+        from loadmaster.report.chrome_trace import write_trace
+
+        write_trace(trace, Schedule.of(result.problem, result.plan, result.timeline))
+
+
+def tell_files(report: Path | None, trace: Path | None) -> None:
+    for kind, target in (("report", report), ("trace", trace)):
+        if target is not None:
+            print(f"{kind} written to {target}")
+
+
+def tell_arenas(problem: Problem, arenas: Arenas, file: Path | None) -> None:
+    """A line per device: its arena, how much that is over the peak, and whether it still fits."""
+    from loadmaster.report.units import size_text
+
+    print(f"addresses written to {file}")
+    rows = zip(arenas.size_bytes.tolist(), arenas.peak_bytes.tolist(), problem.memory_bytes.tolist(), strict=True)
+    for name, (size, peak, memory) in zip(problem.cluster.device_names, rows, strict=True):
+        share = f", {size / peak:.4f} times its peak" if peak else ""
+        print(f"  {name}: arena {size_text(size)}{share}{', more than its memory' if size > memory else ''}")

@@ -1,0 +1,100 @@
+"""What several verbs do on the way: load and price, run optimizers with progress, save or explain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadmaster.cli import words
+from loadmaster.errors import LoadmasterError
+
+if TYPE_CHECKING:
+    from loadmaster.arenas import Arenas
+    from loadmaster.plan import Plan
+    from loadmaster.problem import Objective, Problem
+    from loadmaster.search import Budget, Result
+
+BASELINES = ("one-device", "expert")
+
+
+def problem_for(model: str, on: str | None, objective: Objective, memory_limit: int | None) -> tuple[Problem, str]:
+    with status(f"loading {model}"):
+        return words.problem_of(model, on, objective, memory_limit)
+
+
+def run_optimizer(problem: Problem, spec: str, budget: Budget, seed: int) -> Result:
+    from loadmaster.report.terminal import solving
+    from loadmaster.search import solve
+    from loadmaster.zoo.warming import warm_up
+
+    if budget.seconds is not None:
+        with status("getting ready (the first time this compiles)"):
+            warm_up(spec, problem.cluster, problem.objective)
+    with solving(spec) as listener:
+        return solve(problem, spec, budget, seed, listener=listener)
+
+
+def replay(problem: Problem, plan: Plan, name: str) -> Result:
+    from loadmaster.bounds import lower_bound
+    from loadmaster.plan import check
+    from loadmaster.search import Result
+    from loadmaster.simulator import simulate
+
+    check(plan, problem)
+    bound = lower_bound(problem, fusing=plan.fuses)
+    return Result(problem, plan, simulate(problem, plan), name, 0, (), bound, simulations=1, seconds=0.0)
+
+
+def run_baselines(problem: Problem, seed: int) -> dict[str, Result]:
+    from loadmaster.search import Budget, solve
+
+    return {name: solve(problem, name, Budget(None, 1), seed) for name in BASELINES}
+
+
+def save_or_explain(
+    result: Result, memory_limit: int | None, save: Path | None, others: Mapping[str, Result] | None = None
+) -> LoadmasterError | None:
+    """Saves a plan that fits; gives the error for one that does not, which is never saved."""
+    if not result.fits:
+        from loadmaster.report.fit import does_not_fit
+
+        return does_not_fit(result, memory_limit, others)
+    if save is not None:
+        from loadmaster.files import save_plan
+        from loadmaster.report.summary import method_summary
+
+        save_plan(
+            result.plan,
+            result.problem,
+            save,
+            {"result": {"objective": result.problem.objective, **method_summary(result)}},
+        )
+    return None
+
+
+def lay_out(result: Result, path: Path) -> Arenas:
+    """Writes an offset for all that the step keeps in memory."""
+    from loadmaster.arenas import assign_addresses
+    from loadmaster.files import save_addresses
+    from loadmaster.simulator import settle, simulate
+
+    problem = result.problem
+    settled = settle(problem, result.plan, result.timeline)
+    with status("laying out memory"):
+        arenas = assign_addresses(problem, settled, simulate(problem, settled))
+    save_addresses(arenas, settled, problem, path)
+    return arenas
+
+
+@contextmanager
+def status(text: str) -> Iterator[None]:
+    from loadmaster.report.terminal import console
+
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield
+        return
+    with screen.status(text):
+        yield

@@ -1,0 +1,354 @@
+"""The command line: one function per verb. Heavy imports wait until a verb runs, so that --help is quick."""
+
+from __future__ import annotations
+
+import functools
+import json as json_text
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from loadmaster import __version__
+from loadmaster.cli import bench as workshop
+from loadmaster.cli import reports, stages, words
+from loadmaster.cli.options import (
+    OPTIMIZER_HELP,
+    Addresses,
+    Debug,
+    Fusion,
+    Json,
+    MemoryLimit,
+    Model,
+    NeededOn,
+    Objective,
+    On,
+    Report,
+    Save,
+    Seconds,
+    Seed,
+    Simulations,
+    Trace,
+)
+from loadmaster.errors import LoadmasterError, MissingExtra
+
+if TYPE_CHECKING:
+    from loadmaster.problem import Problem
+    from loadmaster.search import Result
+
+app = typer.Typer(
+    name="loadmaster",
+    help="Plans fusion, placement and schedule of machine-learning graphs on the devices you have.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # square brackets in help are meant as such
+    epilog="Exit codes: 0 ok, 1 error, 2 wrong usage, 3 the plan does not fit in memory.",
+)
+zoo_app = typer.Typer(
+    help="Real models to plan without bringing one.", invoke_without_command=True, rich_markup_mode=None
+)
+app.add_typer(zoo_app, name="zoo")
+
+COMPARED = ("one-device", "expert", "heft", "etf", "greedy-fusion")
+
+
+def main() -> None:
+    app()
+
+
+def _verb(function: Callable[..., None]) -> Callable[..., None]:
+    """Errors of ours without a traceback, on stderr, and as JSON on stdout too when asked for."""
+
+    @functools.wraps(function)
+    def guarded(**settings: Any) -> None:
+        try:
+            function(**settings)
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(1) from None
+        except Exception as error:
+            raise typer.Exit(_tell(error, settings["json"], settings["debug"])) from None
+
+    return guarded
+
+
+def _tell(error: Exception, as_json: bool, debug: bool) -> int:
+    """Prints the error; returns the exit code."""
+    if debug:
+        traceback.print_exception(error)
+    if not isinstance(error, LoadmasterError):
+        what = f"something went wrong inside loadmaster: {type(error).__name__}: {error}"
+        error = LoadmasterError(what, "", "this is a bug; --debug shows where")
+    if as_json:
+        _print_json({"error": _error_data(error)})
+    print(error, file=sys.stderr)
+    return error.exit_code
+
+
+def _error_data(error: LoadmasterError) -> dict[str, Any]:
+    data = {"type": type(error).__name__, "what": error.what, "where": error.where, "fix": error.fix}
+    return {**data, "exit_code": error.exit_code}
+
+
+def _print_json(document: Mapping[str, Any]) -> None:
+    print(json_text.dumps(document, indent=2))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"loadmaster {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Plans fusion, placement and schedule of machine-learning graphs on the devices you have."""
+
+
+@app.command()
+@_verb
+def plan(
+    model: Model,
+    on: On = None,
+    optimizer: Annotated[str | None, typer.Option("--with", metavar="OPTIMIZER", help=OPTIMIZER_HELP)] = None,
+    objective: Objective = "step-time",
+    memory_limit: MemoryLimit = None,
+    seconds: Seconds = None,
+    simulations: Simulations = None,
+    seed: Seed = 0,
+    fusion: Fusion = "none",
+    save: Save = None,
+    report: Report = None,
+    trace: Trace = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Plan a model: which device runs what, and in which order."""
+    budget, spec = words.budget_of(seconds, simulations), words.fused(optimizer or words.default_optimizer(), fusion)
+    limit = words.check_settings([spec], memory_limit, save)
+    reports.check_targets(report, trace)
+    problem, choice = stages.problem_for(model, on, objective, limit)
+    result = stages.run_optimizer(problem, spec, budget, seed)
+    baselines = stages.run_baselines(problem, seed)
+    misfit = stages.save_or_explain(result, limit, save, baselines)
+    reports.write_files(result, list(baselines.values()), report, trace)
+    if json:
+        from loadmaster.report.summary import plan_summary
+
+        _print_json(_with_error(plan_summary(result, baselines), misfit))
+    else:
+        rows = [*baselines.items(), *([(spec, result)] if spec not in baselines else [])]
+        _show_methods(problem, choice, rows, save if misfit is None else None)
+        reports.tell_files(report, trace)
+    _finish(misfit)
+
+
+@app.command()
+@_verb
+def simulate(
+    model: Model,
+    on: NeededOn,
+    plan: Annotated[Path, typer.Option("--plan", metavar="FILE", help="A plan that 'loadmaster plan --save' wrote.")],
+    memory_limit: MemoryLimit = None,
+    addresses: Addresses = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Simulate a saved plan afresh; with --addresses, lay out the memory of each device too."""
+    from loadmaster.files import load_plan
+    from loadmaster.report.fit import does_not_fit
+    from loadmaster.report.summary import simulation_summary
+
+    limit = words.size_of(memory_limit)
+    reports.check_targets(addresses)
+    saved = load_plan(plan)
+    problem, choice = stages.problem_for(model, on, "step-time", limit)
+    result = stages.replay(problem, saved, plan.name)
+    misfit = None if result.fits else does_not_fit(result, limit)
+    arenas = stages.lay_out(result, addresses) if addresses is not None and misfit is None else None
+    if json:
+        _print_json(_with_error(simulation_summary(result, arenas), misfit))
+    else:
+        _show_methods(problem, choice, [(plan.name, result)], None)
+        if arenas is not None:
+            reports.tell_arenas(problem, arenas, addresses)
+    _finish(misfit)
+
+
+@app.command()
+@_verb
+def compare(
+    model: Model,
+    on: On = None,
+    optimizers: Annotated[
+        str | None,
+        typer.Option("--with", metavar="A,B,C", help="Optimizers, joined with commas; each may have settings."),
+    ] = None,
+    objective: Objective = "step-time",
+    memory_limit: MemoryLimit = None,
+    seconds: Seconds = None,
+    simulations: Simulations = None,
+    seed: Seed = 0,
+    fusion: Fusion = "none",
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Write the best plan to this JSON file.")
+    ] = None,
+    report: Report = None,
+    trace: Trace = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Plan a model with several optimizers: same budget for each, same simulator, one table."""
+    from loadmaster.report.summary import best_of, compare_summary
+
+    budget = words.budget_of(seconds, simulations)
+    names = words.split_specs(optimizers) if optimizers else list(dict.fromkeys([*COMPARED, words.default_optimizer()]))
+    specs = [words.fused(name, fusion) for name in names]
+    limit = words.check_settings(specs, memory_limit, save)
+    reports.check_targets(report, trace)
+    problem, choice = stages.problem_for(model, on, objective, limit)
+    rows = [(spec, stages.run_optimizer(problem, spec, budget, seed)) for spec in specs]
+    results = [result for _, result in rows]
+    misfit = stages.save_or_explain(best_of(results), limit, save)
+    reports.write_files(best_of(results), results, report, trace)
+    if json:
+        _print_json(_with_error(compare_summary(results), misfit))
+    else:
+        _show_methods(problem, choice, rows, save if misfit is None else None)
+        reports.tell_files(report, trace)
+    _finish(misfit)
+
+
+@app.command()
+@_verb
+def inspect(model: Model, on: On = None, json: Json = False, debug: Debug = False) -> None:
+    """Show what is in a model: ops, arithmetic, bytes by role, critical path, largest tensors."""
+    from loadmaster.report.inspection import inspect_problem
+
+    problem, _ = stages.problem_for(model, on, "step-time", None)
+    found = inspect_problem(problem)
+    if json:
+        graph = {"name": problem.source.name, "digest": problem.source.digest}
+        _print_json({"graph": graph, **found.as_data()})
+        return
+    from loadmaster.report.terminal import console, inspection_view
+
+    for table in inspection_view(problem, found):
+        console().print(table, "")
+
+
+@app.command("list")
+@_verb
+def list_names(
+    what: Annotated[Literal["optimizers", "clusters"], typer.Argument(show_default=False)],
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the optimizers or the clusters there are."""
+    from loadmaster.report.listing import cluster_rows, optimizer_rows
+    from loadmaster.report.terminal import clusters_table, console, optimizers_table
+
+    rows = optimizer_rows() if what == "optimizers" else cluster_rows()
+    if json:
+        _print_json({what: rows})
+    else:
+        console().print((optimizers_table if what == "optimizers" else clusters_table)(rows))
+
+
+@zoo_app.callback()
+def zoo(context: typer.Context, json: Json = False, debug: Debug = False) -> None:
+    """Real models to plan without bringing one: list them, or capture one again."""
+    if context.invoked_subcommand is None:
+        _list_zoo(json=json, debug=debug)
+
+
+@_verb
+def _list_zoo(json: bool, debug: bool) -> None:
+    from loadmaster.zoo import ENTRIES
+    from loadmaster.zoo.shelf import shelf_rows
+
+    rows = shelf_rows()
+    shipped = {row["name"].rpartition("/")[0] for row in rows}
+    others = [name for name in ENTRIES if name not in shipped]
+    if json:
+        _print_json({"models": rows, "to_capture": others})
+        return
+    from loadmaster.report.terminal import console, zoo_models_table, zoo_table
+
+    screen = console()
+    screen.print(zoo_table(rows))
+    screen.print()
+    screen.print(zoo_models_table(rows))
+    if others:
+        screen.print(f"\nmade by 'loadmaster zoo capture NAME', which needs torch: {', '.join(others)}")
+
+
+@zoo_app.command("capture")
+@_verb
+def zoo_capture(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from 'loadmaster zoo', with /train or /infer.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Where to. [default: the package itself]")
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Make the graph of a model in the zoo again from its source, without its weights. Needs torch."""
+    from loadmaster.files import load_graph
+    from loadmaster.zoo.shelf import capture
+
+    stem = name.removeprefix("zoo:")
+    try:
+        with stages.status(f"capturing {stem}"):
+            file = capture(stem, out)
+            graph = load_graph(file)
+    except ModuleNotFoundError as error:
+        raise MissingExtra.of(error.name or "torch", "zoo", "capturing a model of the zoo") from error
+    if json:
+        facts = {"name": graph.name, "digest": graph.digest, "ops": graph.num_ops, "tensors": graph.num_tensors}
+        _print_json({"graph": facts, "file": str(file)})
+    else:
+        print(f"{graph.name}: {graph.num_ops:,} ops, {graph.num_tensors:,} tensors, digest {graph.digest}, in {file}")
+
+
+for _function in (*reports.VERBS, *workshop.VERBS):
+    app.command()(_verb(_function))
+
+
+# Answers
+
+
+def _with_error(document: dict[str, Any], error: LoadmasterError | None) -> dict[str, Any]:
+    return document if error is None else {**document, "error": _error_data(error)}
+
+
+def _finish(misfit: LoadmasterError | None) -> None:
+    if misfit is not None:
+        sys.stdout.flush()
+        print(misfit, file=sys.stderr)
+        raise typer.Exit(misfit.exit_code)
+
+
+def _show_methods(problem: Problem, choice: str, rows: list[tuple[str, Result]], saved: Path | None) -> None:
+    from loadmaster.report.terminal import console, methods_table, problem_line, verdict
+
+    screen = console()
+    screen.print(problem_line(problem, choice), "", methods_table(rows), "", sep="\n")
+    if len(rows) > 1:
+        screen.print(verdict(rows), soft_wrap=True)
+    if saved is not None:
+        screen.print(f"plan written to {saved}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""What the words on the command line mean: models, clusters, optimizers, sizes, budgets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadmaster import catalog
+from loadmaster.errors import InvalidSetting, UnreadableFile
+
+if TYPE_CHECKING:
+    from loadmaster.cluster import Cluster
+    from loadmaster.graph import Graph
+    from loadmaster.problem import Objective, Problem
+    from loadmaster.search import Budget
+
+DEFAULT_SECONDS = 10.0
+DEFAULT_CLUSTER = "2xa100-nvlink"
+
+
+def default_optimizer() -> str:
+    return "auto" if "auto" in catalog.OPTIMIZERS else "best-of"
+
+
+def split_specs(text: str) -> list[str]:
+    """Specs joined with commas. 'anneal:heat=0.1,start=heft,etf' is two: a setting belongs to the spec before it."""
+    from loadmaster.catalog.specs import split_list
+
+    specs: list[str] = []
+    for part in split_list(text):
+        head = part.partition("=")[0]
+        if "=" in part and ":" not in head and specs:
+            specs[-1] += f",{part}"
+        else:
+            specs.append(part.strip())
+    return list(dict.fromkeys(specs))
+
+
+def fused(spec: str, fusion: str) -> str:
+    return spec if fusion == "none" else f"greedy-fusion:inner=[{spec}]"
+
+
+def budget_of(seconds: float | None, simulations: int | None) -> Budget:
+    from loadmaster.search import Budget
+
+    if seconds is None and simulations is None:
+        seconds = DEFAULT_SECONDS
+    return Budget(seconds, simulations)
+
+
+def size_of(text: str | None) -> int | None:
+    from loadmaster.report.units import parse_size
+
+    return None if text is None else parse_size(text, "--memory-limit")
+
+
+def check_settings(specs: list[str], memory_limit: str | None, save: Path | None) -> int | None:
+    """Finds mistakes before any work is done; returns the memory limit in bytes."""
+    from loadmaster.catalog.specs import make_optimizer
+
+    if not specs:
+        raise InvalidSetting(
+            "no optimizer was named", "--with", "give one or more names from 'loadmaster list optimizers'"
+        )
+    for spec in specs:
+        make_optimizer(spec)
+    if save is not None:
+        check_writable(save)
+    return size_of(memory_limit)
+
+
+def check_writable(path: Path) -> None:
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise UnreadableFile(f"'{path}' is a folder", "", "give the name of a file")
+    if not folder.is_dir():
+        raise UnreadableFile(
+            f"there is no folder '{folder}' to write '{path.name}' in", "", "make it first, or write elsewhere"
+        )
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UnreadableFile(f"'{path}' cannot be written", "", "check its permissions, or write elsewhere")
+
+
+def problem_of(model: str, on: str | None, objective: Objective, memory_limit: int | None) -> tuple[Problem, str]:
+    """The priced problem, and why that cluster when nobody asked for it."""
+    from loadmaster.cost import price
+    from loadmaster.importers import load
+
+    named = None if on is None else cluster_of(on)
+    graph = load(model)
+    cluster, choice = (named, "") if named is not None else default_cluster(model, graph)
+    return price(graph, cluster, objective=objective, memory_limit=memory_limit), choice
+
+
+def cluster_of(name: str) -> Cluster:
+    from loadmaster.cluster import Cluster
+
+    is_file = "/" in name or name.endswith((".json", ".json.gz", ".json.xz"))
+    return Cluster.load(name) if is_file else Cluster.preset(name)
+
+
+def default_cluster(model: str, graph: Graph) -> tuple[Cluster, str]:
+    """As many P100 as the model was planned for in its paper, where the zoo knows; else two A100."""
+    from loadmaster.cluster import Cluster
+
+    name, reason = DEFAULT_CLUSTER, "the default"
+    if model.startswith("zoo:"):
+        from loadmaster.zoo import find
+
+        if devices := find(model.removeprefix("zoo:"))[0].devices:
+            name, reason = f"{devices}xp100-pcie", "as many as its published comparison used"
+    elif graph.time_ns.shape[1] > 1:
+        name, reason = f"{graph.time_ns.shape[1]}xa100-nvlink", "one for each of its times"
+    return Cluster.preset(name), f" ({reason}; choose with --on)"

@@ -1,0 +1,149 @@
+"""Cluster: the devices a plan may use and the links between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from loadmaster.columns import Ints, digest, ints
+from loadmaster.errors import InvalidCluster
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device. `flops_per_s` is one rate, or one per dtype with a "default"."""
+
+    name: str
+    kind: str
+    memory_bytes: int
+    flops_per_s: float | Mapping[str, float]
+    bytes_per_s: float
+    launch_ns: int = 0
+    price_per_hour: float | None = None  # in whatever currency; for reports only
+    watts: float | None = None  # for reports only
+
+    def rate(self, dtype: str) -> float:
+        """Arithmetic per second for ops of that dtype."""
+        if not isinstance(self.flops_per_s, Mapping):
+            return float(self.flops_per_s)
+        return float(self.flops_per_s.get(dtype, self.flops_per_s["default"]))
+
+
+@dataclass(frozen=True)
+class Link:
+    """What one ordered pair of devices has; `bytes_per_s` None: a transfer takes its latency only."""
+
+    bytes_per_s: float | None
+    latency_ns: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """Devices, and a link and a channel number for each ordered pair of them.
+
+    Pairs with the same channel number share one wire (rule 5 of the simulator).
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    links: Mapping[tuple[int, int], Link]  # every ordered pair of two devices
+    channel: Ints  # [devices, devices] -1 on the diagonal
+    op_ns: int | None = None  # when given, every op takes this long everywhere
+
+    @property
+    def num_devices(self) -> int:
+        return len(self.devices)
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        return tuple(device.name for device in self.devices)
+
+    @property
+    def memory_bytes(self) -> Ints:
+        return ints([device.memory_bytes for device in self.devices])
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that decides times; memory sizes and names are left out."""
+        rates = [
+            (
+                sorted(d.flops_per_s.items()) if isinstance(d.flops_per_s, Mapping) else d.flops_per_s,
+                d.bytes_per_s,
+                d.launch_ns,
+            )
+            for d in self.devices
+        ]
+        links = [(pair, link.bytes_per_s, link.latency_ns) for pair, link in sorted(self.links.items())]
+        return digest("cluster/1", rates, links, self.channel, self.op_ns)
+
+    def with_memory(self, memory_bytes: int) -> Cluster:
+        """The same cluster with at most this much memory on every device."""
+        devices = tuple(replace(d, memory_bytes=min(d.memory_bytes, memory_bytes)) for d in self.devices)
+        return replace(self, devices=devices)
+
+    @staticmethod
+    def load(path: str | Path) -> Cluster:
+        """Reads a cluster file (schema loadmaster.cluster/1)."""
+        from loadmaster.files import load_cluster
+
+        return load_cluster(path)
+
+    @staticmethod
+    def preset(name: str) -> Cluster:
+        """A cluster by name: "regal", "placeto-4", "4xp100-pcie", "2xa100-nvlink+1xcpu"."""
+        from loadmaster.cluster.presets import preset
+
+        return preset(name)
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise InvalidCluster("the cluster has no devices", self.name, "give at least one device")
+        if len(set(self.device_names)) < len(self.devices):
+            raise InvalidCluster("two devices have the same name", self.name, "give every device its own name")
+        self._check_devices()
+        self._check_links()
+
+    def _check_devices(self) -> None:
+        for device in self.devices:
+            rates = device.flops_per_s.values() if isinstance(device.flops_per_s, Mapping) else [device.flops_per_s]
+            if isinstance(device.flops_per_s, Mapping) and "default" not in device.flops_per_s:
+                what = f"device '{device.name}' has no default rate"
+                raise InvalidCluster(what, self.name, "give flops_per_s a 'default'")
+            if not all(0 < rate < float("inf") for rate in (*rates, device.bytes_per_s)):
+                what = f"device '{device.name}' has a rate that is not positive"
+                raise InvalidCluster(what, self.name, "give rates per second")
+            if device.memory_bytes < 0 or device.launch_ns < 0:
+                what = f"device '{device.name}' has a negative number"
+                raise InvalidCluster(what, self.name, "give a number of at least 0")
+
+    def _check_links(self) -> None:
+        for src, dst in np.ndindex(self.num_devices, self.num_devices):
+            if src != dst and (src, dst) not in self.links:
+                pair = f"'{self.devices[src].name}' to '{self.devices[dst].name}'"
+                raise InvalidCluster(
+                    f"there is no link from {pair}", self.name, "add the link, or a default_link for such pairs"
+                )
+        for (src, dst), link in self.links.items():
+            pair = f"'{self.devices[src].name}' to '{self.devices[dst].name}'"
+            if link.latency_ns < 0 or not (link.bytes_per_s is None or 0 < link.bytes_per_s < float("inf")):
+                what = f"the link from {pair} cannot be: {link}"
+                raise InvalidCluster(what, self.name, "give a positive rate, or null for free")
+        count = self.num_devices
+        if self.channel.shape != (count, count) or (self.channel[~np.eye(count, dtype=bool)] < 0).any():
+            fix = "give every ordered pair a channel number from 0 on"
+            raise InvalidCluster("a pair of devices has no channel", self.name, fix)
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.name!r}, {self.num_devices} devices, {self.digest})"
+
+
+def dense_channels(channel: Ints) -> Ints:
+    """The same wires numbered 0, 1, 2, … in order of their old numbers; -1 stays."""
+    used = np.unique(channel[channel >= 0])
+    return ints(np.where(channel >= 0, np.searchsorted(used, channel), -1))

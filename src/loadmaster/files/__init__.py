@@ -1,0 +1,36 @@
+"""The one JSON format: graphs, clusters, plans, addresses."""
+
+from loadmaster.files.cluster import cluster_from_json, cluster_to_json
+from loadmaster.files.documents import (
+    load_cluster,
+    load_graph,
+    load_graphs,
+    load_plan,
+    load_records,
+    save_addresses,
+    save_cluster,
+    save_graph,
+    save_graphs,
+    save_plan,
+)
+from loadmaster.files.graph import graph_from_json, graph_to_json
+from loadmaster.files.plan import plan_from_json, plan_to_json
+
+__all__ = [
+    "cluster_from_json",
+    "cluster_to_json",
+    "graph_from_json",
+    "graph_to_json",
+    "load_cluster",
+    "load_graph",
+    "load_graphs",
+    "load_plan",
+    "load_records",
+    "plan_from_json",
+    "plan_to_json",
+    "save_addresses",
+    "save_cluster",
+    "save_graph",
+    "save_graphs",
+    "save_plan",
+]

@@ -1,0 +1,129 @@
+"""The one JSON format: graphs, clusters, plans, addresses, each with its schema number; docs/formats.md shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from loadmaster.cluster import Cluster
+from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidPlan, LoadmasterError, UnreadableFile
+from loadmaster.files.arenas import addresses_to_json
+from loadmaster.files.cluster import CLUSTER_SCHEMA, cluster_from_json, cluster_to_json
+from loadmaster.files.graph import GRAPH_SCHEMA, graph_from_json, graph_to_json
+from loadmaster.files.plan import PLAN_SCHEMA, plan_from_json, plan_to_json
+from loadmaster.files.text import (
+    PathLike,
+    Row,
+    checked_path,
+    read_json,
+    read_json_lines,
+    shown,
+    uncollected,
+    write_json,
+    write_json_lines,
+)
+from loadmaster.graph import Graph
+from loadmaster.plan import Plan
+from loadmaster.problem import Problem
+
+if TYPE_CHECKING:
+    from loadmaster.arenas import Arenas
+
+__all__ = [
+    "addresses_to_json",
+    "cluster_from_json",
+    "cluster_to_json",
+    "graph_from_json",
+    "graph_to_json",
+    "load_cluster",
+    "load_graph",
+    "load_graphs",
+    "load_plan",
+    "load_records",
+    "plan_from_json",
+    "plan_to_json",
+    "save_addresses",
+    "save_cluster",
+    "save_graph",
+    "save_graphs",
+    "save_plan",
+]
+
+_ORIGIN_KEYS = ("source", "family", "model", "mode")
+
+
+def load_graph(path: PathLike) -> Graph:
+    """The graph of a .json, .json.gz or .json.xz file."""
+    found = checked_path(path)
+    if ".jsonl" in found.suffixes:
+        fix = "take one with load_graphs, or name its line: " + f"{found.name}#1"
+        raise UnreadableFile(f"'{found}' holds many graphs, one a line", "", fix)
+    with uncollected():
+        data = read_json(found)
+        _check_schema(data, GRAPH_SCHEMA, str(found), InvalidGraph)
+        return graph_from_json(data, str(found))
+
+
+def load_graphs(path: PathLike) -> Iterator[Graph]:
+    """The graphs of a .jsonl, .jsonl.gz or .jsonl.xz file, one graph a line, read one at a time."""
+    return (graph for graph, _ in load_records(path))
+
+
+def load_records(path: PathLike) -> Iterator[tuple[Graph, dict[str, str]]]:
+    """As load_graphs, each with what its line says of its origin: source, family, model, mode."""
+    return map(_record, read_json_lines(path))
+
+
+def _record(line: tuple[Any, str]) -> tuple[Graph, dict[str, str]]:
+    data, where = line
+    if isinstance(data, dict) and "schema" in data:
+        _check_schema(data, GRAPH_SCHEMA, where, InvalidGraph)
+    graph = graph_from_json(data, where)
+    return graph, {key: data[key] for key in _ORIGIN_KEYS if isinstance(data.get(key), str)}
+
+
+def _check_schema(data: Any, schema: str, where: str, error: type[LoadmasterError]) -> None:
+    given = Row(data, where, error).data.get("schema")
+    if given == schema:
+        return
+    kind = schema.partition(".")[2].partition("/")[0]
+    if given in (GRAPH_SCHEMA, CLUSTER_SCHEMA, PLAN_SCHEMA):
+        raise error(f"this is a file of '{given}', not a {kind}", where, f"give a file of '{schema}'")
+    what = "'schema' is missing" if given is None else f"'schema' is {shown(given)}"
+    raise error(what, where, f'if this is a {kind}, write "schema": "{schema}" in it')
+
+
+def save_graph(graph: Graph, path: PathLike) -> None:
+    """Writes a .json, .json.gz or .json.xz file."""
+    write_json(graph_to_json(graph), path)
+
+
+def save_graphs(graphs: Iterable[Graph], path: PathLike) -> int:
+    """Writes a .jsonl, .jsonl.gz or .jsonl.xz file, one graph a line; how many."""
+    return write_json_lines(map(graph_to_json, graphs), path)
+
+
+def load_cluster(path: PathLike) -> Cluster:
+    """The cluster of a .json file (or .json.gz, .json.xz)."""
+    data = read_json(path)
+    _check_schema(data, CLUSTER_SCHEMA, str(path), InvalidCluster)
+    return cluster_from_json(data, str(path))
+
+
+def save_cluster(cluster: Cluster, path: PathLike) -> None:
+    write_json(cluster_to_json(cluster), path)
+
+
+def save_plan(plan: Plan, problem: Problem, path: PathLike, extra: Mapping[str, Any] | None = None) -> None:
+    write_json(plan_to_json(plan, problem, extra), path)
+
+
+def load_plan(path: PathLike) -> Plan:
+    data = read_json(path)
+    _check_schema(data, PLAN_SCHEMA, str(path), InvalidPlan)
+    return plan_from_json(data, str(path))
+
+
+def save_addresses(arenas: Arenas, plan: Plan, problem: Problem, path: PathLike) -> None:
+    """Where everything lies in the memory of each device; loadmaster does not read it back."""
+    write_json(addresses_to_json(arenas, plan, problem), path)

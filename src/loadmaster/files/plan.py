@@ -1,0 +1,109 @@
+"""Plans as JSON, schema loadmaster.plan/1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from loadmaster.columns import Ints, ints
+from loadmaster.errors import InvalidPlan, InvalidSetting
+from loadmaster.files.text import Row
+from loadmaster.plan import Plan, check
+from loadmaster.problem import Problem
+
+PLAN_SCHEMA = "loadmaster.plan/1"
+MOST_ENTRIES = 2**26  # of a table of tensors by devices: half a gigabyte
+
+
+def plan_to_json(plan: Plan, problem: Problem, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Names are there to be read; numbers alone make the plan again. `extra` goes beside them, such as the seed."""
+    check(plan, problem)
+    graph, devices = problem.graph, problem.cluster.device_names
+    rows = zip(plan.device.tolist(), plan.rank.tolist(), plan.kernel.tolist(), strict=True)
+    data: dict[str, Any] = {
+        "schema": PLAN_SCHEMA,
+        "graph": {"name": problem.source.name, "digest": plan.graph_digest},
+        "cluster": {"name": problem.cluster.name, "digest": plan.cluster_digest, "devices": list(devices)},
+        "counts": {"ops": len(plan.device), "tensors": graph.num_tensors, "devices": len(devices)},
+        **_checked_extra(extra or {}),
+        "ops": [
+            {
+                "op": op,
+                "name": graph.op_name[op],
+                "on": devices[device],
+                "device": device,
+                "rank": rank,
+                "kernel": kernel,
+            }
+            for op, (device, rank, kernel) in enumerate(rows)
+        ],
+        "sends": None,
+    }
+    if plan.send_rank is not None:
+        data["sends"] = [
+            {"tensor": t, "name": graph.tensor_name[t], "on": devices[to], "to": to, "rank": int(plan.send_rank[t, to])}
+            for t, to in np.argwhere(plan.send_rank != -1).tolist()
+        ]
+    return data
+
+
+_PLAN_KEYS = frozenset(["schema", "graph", "cluster", "counts", "ops", "sends"])
+
+
+def _checked_extra(extra: Mapping[str, Any]) -> Mapping[str, Any]:
+    taken = sorted(_PLAN_KEYS & extra.keys())
+    if taken:
+        raise InvalidSetting(f"'{taken[0]}' is a key of the format itself", "extra keys of a plan", "call it otherwise")
+    return extra
+
+
+def plan_from_json(data: Any, where: str = "plan") -> Plan:
+    """The plan of parsed JSON; whether it suits a problem is for `check` to say."""
+    head = Row(data, where, InvalidPlan)
+    counts = Row(head.any("counts"), f"{where}: counts", InvalidPlan)
+    tensors, devices = (counts.whole(key, MOST_ENTRIES) for key in ("tensors", "devices"))
+    rows = head.rows("ops")
+    if counts.whole("ops", MOST_ENTRIES) != len(rows):
+        raise InvalidPlan(
+            f"{len(rows)} ops are listed, but the count is {counts.data['ops']}", where, "is the file whole?"
+        )
+    table = _numbers(rows, ("op", "device", "rank", "kernel"), f"{where}: ops")
+    order = np.argsort(table[:, 0], kind="stable")
+    if not np.array_equal(table[order, 0], np.arange(len(rows))):
+        raise InvalidPlan("the numbers of the ops are not 0, 1, 2, …, each once", f"{where}: ops", "list every op once")
+    device, rank, kernel = (ints(column) for column in table[order, 1:].T)
+    digests = [Row(head.any(key), f"{where}: {key}", InvalidPlan).text("digest") for key in ("graph", "cluster")]
+    return Plan(digests[0], digests[1], kernel, device, rank, _send_rank(head, tensors, devices, where))
+
+
+def _numbers(rows: list[Any], keys: tuple[str, ...], where: str) -> Ints:
+    """[rows, keys] of a list of objects."""
+    table = []
+    for i, data in enumerate(rows):
+        row = Row(data, f"{where}[{i}]", InvalidPlan)
+        for key in keys:
+            if type(row.any(key)) is not int or not -(2**31) <= row.data[key] < 2**31:
+                raise row.wrong(key, "a whole number under 2^31")
+        table.append([data[key] for key in keys])
+    return np.array(table, np.int64).reshape(len(rows), len(keys))
+
+
+def _send_rank(head: Row, tensors: int, devices: int, where: str) -> Ints | None:
+    if not head.has("sends"):
+        return None
+    if tensors * devices > MOST_ENTRIES:
+        raise InvalidPlan(
+            f"{tensors} tensors on {devices} devices are too many", f"{where}: counts", "check the counts"
+        )
+    table = _numbers(head.rows("sends"), ("tensor", "to", "rank"), f"{where}: sends")
+    off = (table[:, 0] < 0) | (table[:, 0] >= tensors) | (table[:, 1] < 0) | (table[:, 1] >= devices)
+    if off.any():
+        what = f"there is no tensor {table[off.argmax(), 0]} or no device {table[off.argmax(), 1]}"
+        raise InvalidPlan(what, f"{where}: sends[{off.argmax()}]", f"there are {tensors} tensors and {devices} devices")
+    if len(np.unique(table[:, 0] * devices + table[:, 1])) < len(table):
+        raise InvalidPlan("a tensor is sent to a device twice", f"{where}: sends", "list each tensor and device once")
+    ranks = np.full((tensors, devices), -1, np.int64)
+    ranks[table[:, 0], table[:, 1]] = table[:, 2]
+    return ints(ranks)

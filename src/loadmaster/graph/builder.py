@@ -1,0 +1,346 @@
+"""GraphBuilder: makes a Graph op by op, in any order, and checks it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmaster.columns import Ints, ints, ragged
+from loadmaster.errors import InvalidGraph
+from loadmaster.graph.graph import (
+    ACTIVATION,
+    INPUT,
+    MOST_BYTES,
+    MOST_FLOPS,
+    MOST_NS,
+    MOST_TOTAL,
+    NOWHERE,
+    ROLES,
+    UNGIVEN,
+    Graph,
+    owners,
+)
+
+
+@dataclass
+class _Op:
+    name: str
+    kind: str
+    inputs: Sequence[int]
+    outputs: Sequence[int]
+    flops: int
+    scope: str
+    source: str
+    dtype: str
+    bytes_moved: int | None
+    workspace_bytes: int
+    colocate: str | None
+    after: Sequence[str]
+    time_ns: int | Sequence[int | None] | None
+
+
+class GraphBuilder:
+    """Collects ops and tensors in any order, then checks them and makes a Graph.
+
+    >>> g = GraphBuilder("tiny")
+    >>> x, y = g.tensor(400, "input"), g.tensor(400, "output")
+    >>> g.op("relu", "relu", [x], [y], flops=100)
+    0
+    >>> g.build().num_ops
+    1
+    """
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self._ops: list[_Op] = []
+        self._names: list[str] = []
+        self._nbytes: list[int] = []
+        self._role: list[int] = []
+        self._alias: list[int] = []
+        self._shape: list[tuple[int, ...] | None] = []
+        self._dtype: list[str] = []
+
+    def tensor(
+        self,
+        nbytes: int,
+        role: str = "activation",
+        *,
+        name: str | None = None,
+        shape: Sequence[int] | None = None,
+        dtype: str = "",
+        alias_of: int | None = None,
+    ) -> int:
+        """Adds a tensor and returns its index."""
+        index = len(self._nbytes)
+        label = str(index) if name is None else name
+        if role not in ROLES:
+            raise InvalidGraph(
+                f"tensor '{label}' has unknown role '{role}'", self.name, f"use one of {', '.join(ROLES)}"
+            )
+        if alias_of is not None and alias_of < 0:
+            raise InvalidGraph(f"tensor '{label}' is an alias of {alias_of}", self.name, "give the index of a tensor")
+        self._names.append(label)
+        self._nbytes.append(whole(nbytes, MOST_BYTES, f"bytes of tensor '{label}'", self.name))
+        self._role.append(ROLES.index(role))
+        self._alias.append(-1 if alias_of is None else alias_of)
+        self._shape.append(None if shape is None else tuple(int(n) for n in shape))
+        self._dtype.append(dtype)
+        return index
+
+    def op(
+        self,
+        name: str,
+        kind: str,
+        inputs: Sequence[int] = (),
+        outputs: Sequence[int] = (),
+        *,
+        flops: int = 0,
+        scope: str = "",
+        source: str = "",
+        dtype: str = "float32",
+        bytes_moved: int | None = None,
+        workspace_bytes: int = 0,
+        colocate: str | None = None,
+        after: Sequence[str] = (),
+        time_ns: int | Sequence[int | None] | None = None,
+    ) -> int:
+        """Adds an op and returns its index; `after` names ops that must end before it starts; a time of None in a
+        list of times per device: it cannot run there."""
+        whole(flops, MOST_FLOPS, f"flops of op '{name}'", self.name)
+        whole(workspace_bytes, MOST_BYTES, f"workspace_bytes of op '{name}'", self.name)
+        if bytes_moved is not None:
+            whole(bytes_moved, MOST_BYTES, f"bytes_moved of op '{name}'", self.name)
+        for time in time_ns if isinstance(time_ns, Sequence) else () if time_ns is None else (time_ns,):
+            if time is not None:
+                whole(time, MOST_NS, f"time_ns of op '{name}'", self.name)
+        # Plain copies: a caller may go on changing its lists.
+        reads, makes = tuple(dict.fromkeys(inputs)), tuple(outputs)
+        self._ops.append(
+            _Op(
+                name,
+                kind,
+                reads,
+                makes,
+                flops,
+                scope,
+                source,
+                dtype,
+                bytes_moved,
+                workspace_bytes,
+                colocate,
+                after,
+                time_ns,
+            )
+        )
+        return len(self._ops) - 1
+
+    def build(self) -> Graph:
+        """Checks everything, sorts the ops topologically (stable) and makes the Graph."""
+        if not self._ops:
+            raise InvalidGraph("the graph has no ops", self.name, "give at least one op")
+        number = self._number_ops()
+        producer = self._find_producers()
+        self._check_tensors(producer)
+        after = [self._resolve_after(op, number) for op in self._ops]
+        order = self._sort(producer, after)
+        return self._assemble(order, producer, after)
+
+    def _number_ops(self) -> dict[str, int]:
+        number: dict[str, int] = {}
+        for index, op in enumerate(self._ops):
+            if op.name in number:
+                where = f"{self.name}: ops {number[op.name]} and {index}"
+                raise InvalidGraph(f"two ops are called '{op.name}'", where, "give every op its own name")
+            number[op.name] = index
+        return number
+
+    def _find_producers(self) -> list[int]:
+        count = len(self._nbytes)
+        producer = [-1] * count
+        for index, op in enumerate(self._ops):
+            for tensor in (*op.inputs, *op.outputs):
+                if not 0 <= tensor < count:
+                    raise InvalidGraph(
+                        f"op '{op.name}' names tensor {tensor}, which does not exist", self.name, "declare it first"
+                    )
+            for tensor in op.outputs:
+                if producer[tensor] >= 0:
+                    both = f"'{self._ops[producer[tensor]].name}' and '{op.name}'"
+                    raise InvalidGraph(
+                        f"tensor '{self._names[tensor]}' is made twice, by {both}",
+                        self.name,
+                        "give each its own output",
+                    )
+                producer[tensor] = index
+        return producer
+
+    def _check_tensors(self, producer: list[int]) -> None:
+        total = sum(self._nbytes)
+        if total > MOST_TOTAL:
+            raise InvalidGraph(f"the tensors add up to {total} bytes", self.name, "check the units of their sizes")
+        seen = bytearray(len(self._alias))  # 1: its chain ends in an owner
+        for tensor, role in enumerate(self._role):
+            self._check_alias(tensor, seen)
+            if producer[tensor] < 0 and role == ACTIVATION and self._alias[tensor] < 0:
+                what = f"tensor '{self._names[tensor]}' is an activation that no op makes"
+                raise InvalidGraph(
+                    what, self.name, "give it the role input, weight or state, or list it in an op's outputs"
+                )
+            if producer[tensor] >= 0 and role == INPUT:
+                what = (
+                    f"tensor '{self._names[tensor]}' is an input, but op '{self._ops[producer[tensor]].name}' makes it"
+                )
+                raise InvalidGraph(what, self.name, "give it the role activation or output")
+
+    def _check_alias(self, tensor: int, seen: bytearray) -> None:
+        chain: list[int] = []
+        here = tensor
+        while here >= 0:
+            if here >= len(self._alias):
+                what = f"tensor '{self._names[chain[-1]]}' is an alias of {here}, which does not exist"
+                raise InvalidGraph(what, self.name, "declare it")
+            if seen[here]:
+                break
+            if here in chain[-64:] or len(chain) > len(self._alias):
+                names = " -> ".join(self._names[link] for link in (*chain[-4:], here))
+                raise InvalidGraph(f"aliases run in a circle: {names}", self.name, "one of them must own its memory")
+            chain.append(here)
+            here = self._alias[here]
+        for link in chain:
+            seen[link] = 1
+
+    def _resolve_after(self, op: _Op, number: Mapping[str, int]) -> list[int]:
+        resolved = []
+        for name in dict.fromkeys(op.after):
+            if name not in number:
+                raise InvalidGraph(
+                    f"op '{op.name}' comes after '{name}', which does not exist", self.name, "name an op of this graph"
+                )
+            resolved.append(number[name])
+        return resolved
+
+    def _sort(self, producer: list[int], after: list[list[int]]) -> list[int]:
+        waits = [
+            {self._real_producer(t, producer) for t in op.inputs}
+            | ({self._real_producer(self._alias[t], producer) for t in op.outputs if self._alias[t] >= 0} - {index})
+            | set(late)
+            for index, (op, late) in enumerate(zip(self._ops, after, strict=True))
+        ]
+        for before in waits:
+            before.discard(-1)
+        if all(max(before, default=-1) < index for index, before in enumerate(waits)):
+            return list(range(len(self._ops)))
+        followers: list[list[int]] = [[] for _ in waits]
+        for index, before in enumerate(waits):
+            for earlier in before:
+                followers[earlier].append(index)
+        left = [len(before) for before in waits]
+        ready = [index for index, count in enumerate(left) if not count]
+        order = []
+        while ready:
+            op = heapq.heappop(ready)
+            order.append(op)
+            for follower in followers[op]:
+                left[follower] -= 1
+                if not left[follower]:
+                    heapq.heappush(ready, follower)
+        if len(order) < len(waits):
+            raise InvalidGraph(
+                f"ops wait for each other: {self._circle(waits, left)}", self.name, "a graph has no cycles"
+            )
+        return order
+
+    def _real_producer(self, tensor: int, producer: list[int]) -> int:
+        """The op to wait for before the tensor may be read or overwritten: an alias that no op makes is its base."""
+        while producer[tensor] < 0 and self._alias[tensor] >= 0:
+            tensor = self._alias[tensor]
+        return producer[tensor]
+
+    def _circle(self, waits: list[set[int]], left: list[int]) -> str:
+        here = next(index for index, count in enumerate(left) if count)
+        path: dict[int, None] = {}  # in the order walked
+        while here not in path:
+            path[here] = None
+            here = next(before for before in sorted(waits[here]) if left[before])
+        circle = list(path)[list(path).index(here) :]
+        names = [self._ops[op].name for op in (*circle, here)]
+        return " <- ".join(f"'{name}'" for name in (names if len(names) < 8 else [*names[:6], "…", names[-1]]))
+
+    def _default_bytes(self, op: _Op, owner: Ints) -> int:
+        touched = (*op.inputs, *op.outputs)
+        return sum(min(self._nbytes[t], self._nbytes[owner[t]]) for t in touched)
+
+    def _given_times(self, ops: list[_Op]) -> Ints:
+        widths = {len(op.time_ns) for op in ops if isinstance(op.time_ns, Sequence)}
+        if len(widths) > 1:
+            raise InvalidGraph(
+                f"time_ns lists have lengths {sorted(widths)}",
+                self.name,
+                "give one time per device, for the same devices",
+            )
+        if not any(op.time_ns is not None for op in ops):
+            return ints(np.zeros((len(ops), 0)))
+        table = np.full((len(ops), max(widths, default=1)), UNGIVEN, np.int64)
+        for row, op in enumerate(ops):
+            if op.time_ns is not None:
+                times = op.time_ns if isinstance(op.time_ns, Sequence) else [op.time_ns]
+                table[row] = [NOWHERE if time is None else time for time in times]
+        if float(table.sum(dtype=np.float64)) > MOST_TOTAL:
+            raise InvalidGraph("the given times add up to more than a century", self.name, "check their units: time_ns")
+        return ints(table)
+
+    def _assemble(self, order: list[int], producer: list[int], after: list[list[int]]) -> Graph:
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        ops = [self._ops[index] for index in order]
+        made_by = np.array(producer, np.int64)
+        alias = np.array(self._alias, np.int64)
+        owner = owners(alias)
+        groups: dict[str, int] = {}
+        after_start, after_ops = ragged(sorted(int(place[a]) for a in after[index]) for index in order)
+        make_start, makes = ragged(op.outputs for op in ops)
+        read_start, reads = ragged(op.inputs for op in ops)
+        return Graph(
+            name=self.name,
+            op_name=tuple(op.name for op in ops),
+            kind=tuple(op.kind for op in ops),
+            dtype=tuple(op.dtype for op in ops),
+            scope=tuple(op.scope for op in ops),
+            source=tuple(op.source for op in ops),
+            flops=ints([op.flops for op in ops]),
+            bytes_moved=ints(
+                [self._default_bytes(op, owner) if op.bytes_moved is None else op.bytes_moved for op in ops]
+            ),
+            workspace_bytes=ints([op.workspace_bytes for op in ops]),
+            colocate=ints([-1 if op.colocate is None else groups.setdefault(op.colocate, len(groups)) for op in ops]),
+            time_ns=self._given_times(ops),
+            after_start=after_start,
+            after=after_ops,
+            make_start=make_start,
+            makes=makes,
+            read_start=read_start,
+            reads=reads,
+            tensor_name=tuple(self._names),
+            producer=ints(np.where(made_by >= 0, place[made_by], -1)),
+            nbytes=ints(self._nbytes),
+            role=ints(self._role),
+            alias_of=ints(alias),
+            shape=tuple(self._shape),
+            tensor_dtype=tuple(self._dtype),
+        )
+
+
+def whole(value: object, most: int, what: str, where: str) -> int:
+    """The value as an int, or the error that says it is not a sensible whole number."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InvalidGraph(f"{what} is {value!r}, not a whole number", where, "give a whole number")
+    if value < 0:
+        raise InvalidGraph(f"{what} is negative: {value}", where, "give a number of at least 0")
+    if value > most:
+        raise InvalidGraph(f"{what} is absurdly large: {value}", where, f"the most is {most}")
+    return int(value)

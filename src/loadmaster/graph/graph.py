@@ -1,0 +1,129 @@
+"""Graph: a computation as flat columns, and GraphBuilder, which makes one op by op."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from loadmaster.columns import Bools, Ints, digest, from_pairs, ints, inverse, rows_of
+from loadmaster.errors import InvalidGraph
+
+ROLES = ("activation", "weight", "input", "output", "state")
+ACTIVATION, WEIGHT, INPUT, OUTPUT, STATE = range(5)
+
+UNGIVEN, NOWHERE = -1, -2  # in time_ns
+
+# Far above any real model, and low enough that sums over a graph stay inside int64.
+MOST_BYTES = 2**50
+MOST_FLOPS = 2**60
+MOST_NS = 2**50
+MOST_TOTAL = 2**62
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A computation: ops in topological order, joined by the tensors they make and read."""
+
+    name: str
+    op_name: tuple[str, ...]  # [ops] unique; the importer's own name for it
+    kind: tuple[str, ...]  # [ops] such as "aten.mm.default" or "Conv"
+    dtype: tuple[str, ...]  # [ops] decides the arithmetic rate
+    scope: tuple[str, ...]  # [ops] module path, "" when unknown
+    source: tuple[str, ...]  # [ops] file:line, "" when unknown
+    flops: Ints  # [ops]
+    bytes_moved: Ints  # [ops] read and written
+    workspace_bytes: Ints  # [ops] alive while the op runs
+    colocate: Ints  # [ops] group that must share a device, or -1
+    time_ns: Ints  # [ops, 0 or 1 or devices] given time; UNGIVEN: the cost model decides; NOWHERE: cannot run there
+    after_start: Ints  # [ops + 1]
+    after: Ints  # [afters] op i starts once after[after_start[i]:after_start[i + 1]] have ended
+    make_start: Ints  # [ops + 1]
+    makes: Ints  # [makes] tensors that op i makes
+    read_start: Ints  # [ops + 1]
+    reads: Ints  # [reads] tensors that op i reads, each once
+    tensor_name: tuple[str, ...]  # [tensors]
+    producer: Ints  # [tensors] op that makes it, or -1: an input or a weight
+    nbytes: Ints  # [tensors]
+    role: Ints  # [tensors] index into ROLES
+    alias_of: Ints  # [tensors] tensor whose memory it shares, or -1
+    shape: tuple[tuple[int, ...] | None, ...]  # [tensors]
+    tensor_dtype: tuple[str, ...]  # [tensors] "" when unknown
+
+    @property
+    def num_ops(self) -> int:
+        return len(self.op_name)
+
+    @property
+    def num_tensors(self) -> int:
+        return len(self.nbytes)
+
+    def reads_of(self, op: int) -> Ints:
+        return self.reads[self.read_start[op] : self.read_start[op + 1]]
+
+    def makes_of(self, op: int) -> Ints:
+        return self.makes[self.make_start[op] : self.make_start[op + 1]]
+
+    def after_of(self, op: int) -> Ints:
+        return self.after[self.after_start[op] : self.after_start[op + 1]]
+
+    def readers_of(self, tensor: int) -> Ints:
+        start, ops = self.readers
+        return ops[start[tensor] : start[tensor + 1]]
+
+    @cached_property
+    def readers(self) -> tuple[Ints, Ints]:
+        """(start, ops): tensor t is read by ops[start[t]:start[t + 1]]."""
+        return inverse(self.read_start, self.reads, self.num_tensors)
+
+    @cached_property
+    def owner(self) -> Ints:
+        """[tensors] the tensor whose memory it lies in: itself unless it is an alias."""
+        return owners(self.alias_of)
+
+    @cached_property
+    def is_view(self) -> Bools:
+        """[ops] makes aliases only, with no flops and no time of its own."""
+        alias = np.zeros(self.num_ops, np.int64)
+        np.add.at(alias, rows_of(self.make_start), self.alias_of[self.makes] >= 0)
+        made = np.diff(self.make_start)
+        timed = (self.time_ns != UNGIVEN).any(axis=1) if self.time_ns.shape[1] else np.zeros(self.num_ops, bool)
+        view: Bools = (made > 0) & (alias == made) & (self.flops == 0) & ~timed
+        return view
+
+    @cached_property
+    def dependencies(self) -> tuple[Ints, Ints]:
+        """(start, ops): op i waits for ops[start[i]:start[i + 1]], by data or by `after`; each once."""
+        maker = self.producer[self.reads]
+        made = maker >= 0
+        rows = np.concatenate([rows_of(self.read_start)[made], rows_of(self.after_start)])
+        return from_pairs(rows, np.concatenate([maker[made], self.after]), self.num_ops)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that matters to a plan: names, scopes and source lines are left out."""
+        columns = (self.flops, self.bytes_moved, self.workspace_bytes, self.colocate, self.time_ns)
+        wiring = (self.after_start, self.after, self.make_start, self.makes, self.read_start, self.reads)
+        tensors = (self.producer, self.nbytes, self.role, self.alias_of)
+        return digest("graph/1", self.kind, self.dtype, *columns, *wiring, *tensors)
+
+    def __post_init__(self) -> None:
+        start, before = self.dependencies
+        late = before >= rows_of(start)
+        if late.any():
+            op = int(rows_of(start)[late.argmax()])
+            raise InvalidGraph(
+                f"op '{self.op_name[op]}' stands before an op it waits for", self.name, "use GraphBuilder"
+            )
+
+    def __repr__(self) -> str:
+        return f"Graph({self.name!r}, {self.num_ops} ops, {self.num_tensors} tensors, {self.digest})"
+
+
+def owners(alias_of: Ints) -> Ints:
+    """[tensors] the end of each chain of aliases."""
+    owner = np.where(alias_of >= 0, alias_of, np.arange(len(alias_of)))
+    while not np.array_equal(further := owner[owner], owner):
+        owner = further
+    return ints(owner)

@@ -1,0 +1,261 @@
+"""Walks the ops of an ONNX graph in order and finds what each costs; If, Loop and Scan count as one op each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import GraphProto, NodeProto, TensorProto
+
+from loadmaster.errors import ImportFailed
+from loadmaster.importers.onnx.flops import VIEWS, flops_of
+from loadmaster.importers.onnx.shapes import Known, Scope, attributes, bodies_of, fault_of, reads_of
+
+Weights = dict[str, Known]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One op of a graph, with all that is known of it."""
+
+    node: NodeProto
+    reads: tuple[str, ...]  # also what its bodies read of the graph around them
+    made: Mapping[str, Known]
+    flops: int
+    is_constant: bool = False  # the same in every step
+    view_of: str | None = None  # its result is this tensor in another shape
+    bytes_moved: int | None = None  # of its bodies
+    workspace_bytes: int = 0
+    weights: Mapping[str, Known] | None = None  # constants inside its bodies
+
+
+def label_of(node: NodeProto) -> str:
+    return node.name or next(iter(filter(None, node.output)), node.op_type)
+
+
+def kind_of(node: NodeProto) -> str:
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+
+
+def walk(graph: GraphProto, scope: Scope, trips: Mapping[str, int], where: str) -> list[Call]:
+    """`trips` has the number of rounds of loops that do not say it themselves, by the loop's name."""
+    inputs = {value.name for value in graph.input}
+    calls = []
+    for node in graph.node:
+        for name in reads_of(node):
+            if name not in scope.known:
+                raise _unknown_read(node, name, name in inputs, where)
+        call = _Control(node, scope, trips, where).call() if bodies_of(node) else _plain_call(node, scope, where)
+        scope.add(node, call.made)
+        calls.append(call)
+    return calls
+
+
+def _unknown_read(node: NodeProto, name: str, is_input: bool, where: str) -> ImportFailed:
+    if is_input:
+        return ImportFailed(
+            f"input '{name}' has no shape, or is no tensor", where, "export it with a shape for every input"
+        )
+    what = f"op '{label_of(node)}' reads '{name}', which no op before it makes"
+    return ImportFailed(what, where, "ONNX wants ops in the order of their data: export the model again")
+
+
+def _plain_call(node: NodeProto, scope: Scope, where: str) -> Call:
+    found = scope.infer(node)
+    made = {name: found[name] for name in node.output if name in found}
+    for position, name in enumerate(node.output):
+        if name and name not in made and (name in scope.wanted or position == 0):
+            raise _unknown_size(node, name, fault_of(node, scope.opsets), where)
+    reads = [scope.known[name] if name else None for name in node.input]
+    constant, view = scope.is_constant(node), _view_of(node, scope)
+    if view is not None:
+        made = {node.output[0]: made[node.output[0]]}
+    try:
+        flops = flops_of(node, reads, list(made.values())) if view is None and not constant else 0
+    except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
+        what = f"op '{label_of(node)}' does not have the operands of a {kind_of(node)}: {error}"
+        raise ImportFailed(what, where, "check the model with onnx.checker.check_model") from None
+    return Call(node, tuple(dict.fromkeys(filter(None, node.input))), made, flops, constant, view)
+
+
+def _unknown_size(node: NodeProto, name: str, fault: str, where: str) -> ImportFailed:
+    if fault:
+        what = f"op '{label_of(node)}' is no proper {kind_of(node)}: {fault}"
+        return ImportFailed(what, where, "check the model with onnx.checker.check_model, and export it again")
+    if "Sequence" in node.op_type or "Optional" in node.op_type:
+        what = f"op '{label_of(node)}' ({kind_of(node)}) makes a sequence or an optional, which has no fixed size"
+        return ImportFailed(what, where, "export the model with tensors only")
+    what = f"the size of tensor '{name}' is unknown; op '{label_of(node)}' ({kind_of(node)}) makes it"
+    fix = "pass dims={…} for the sizes of the inputs; where data decide, give it a shape in the model's value_info"
+    return ImportFailed(what, where, fix)
+
+
+def _view_of(node: NodeProto, scope: Scope) -> str | None:
+    """The tensor that its result is a view of, where it only is one."""
+    if not node.output or not node.input or not node.input[0] or any(name in scope.wanted for name in node.output[1:]):
+        return None
+    plain, data = node.domain in ("", "ai.onnx"), str(node.input[0])
+    if plain and node.op_type in VIEWS:
+        return data
+    if plain and node.op_type == "Cast" and attributes(node).get("to") == scope.known[data].elem_type:
+        return data
+    if plain and node.op_type == "Dropout":
+        training = node.input[2] if len(node.input) > 2 else ""
+        return None if training and np.any(scope.value.get(training, True)) else data
+    return None
+
+
+@dataclass(frozen=True)
+class _Body:
+    calls: Sequence[Call]
+    outputs: Sequence[Known]
+    weights: Weights
+    known: Mapping[str, Known]
+
+    @property
+    def flops(self) -> int:
+        return sum(call.flops for call in self.calls)
+
+
+@dataclass(frozen=True)
+class _Control:
+    """An op with bodies: it costs what its bodies cost, as often as they run."""
+
+    node: NodeProto
+    scope: Scope
+    trips: Mapping[str, int]
+    where: str
+
+    def call(self) -> Call:
+        kinds = {"If": self._if, "Loop": self._loop, "Scan": self._scan}
+        if self.node.op_type not in kinds:
+            raise self._failed(
+                f"is a {kind_of(self.node)}, whose body is run we know not how often", "use If, Loop or Scan"
+            )
+        try:
+            return kinds[self.node.op_type]()
+        except (ArithmeticError, LookupError, ValueError, TypeError) as error:
+            what = f"does not have the operands of a {self.node.op_type}: {error}"
+            raise self._failed(what, "check the model with onnx.checker.check_model") from None
+
+    def _failed(self, what: str, fix: str) -> ImportFailed:
+        return ImportFailed(f"op '{label_of(self.node)}' {what}", self.where, fix)
+
+    def _body(self, name: str, inputs: Sequence[Known]) -> _Body:
+        graph = {attribute.name: attribute.g for attribute in self.node.attribute}[name]
+        scope = Scope(graph, self.scope.opsets, self.scope)
+        scope.forget(value.name for value in graph.input)
+        scope.known.update({value.name: known for value, known in zip(graph.input, inputs, strict=True)})
+        calls = walk(graph, scope, self.trips, f"{self.where}, {name} of '{label_of(self.node)}'")
+        weights: Weights = {}
+        for call in calls:
+            weights.update(call.weights or {})
+            if not call.is_constant:
+                own = [read for read in call.reads if read in scope.constant and read not in self.scope.known]
+                weights.update({read: scope.known[read] for read in own})
+        return _Body(calls, [scope.known[value.name] for value in graph.output], weights, scope.known)
+
+    def _made(self, outputs: Iterable[Known]) -> dict[str, Known]:
+        return {name: known for name, known in zip(self.node.output, outputs, strict=False) if name}
+
+    def _finish(self, bodies: Sequence[_Body], dear: _Body, rounds: int, outputs: Iterable[Known]) -> Call:
+        weights = {name: known for body in bodies for name, known in body.weights.items()}
+        moved, held = _traffic(dear)
+        return Call(
+            self.node,
+            tuple(reads_of(self.node)),
+            self._made(outputs),
+            rounds * dear.flops,
+            bytes_moved=rounds * moved,
+            workspace_bytes=held,
+            weights=weights,
+        )
+
+    def _if(self) -> Call:
+        """The branch that is taken, or the dearer one when that depends on data."""
+        branches = [self._body(name, []) for name in ("then_branch", "else_branch")]
+        condition = self.scope.value.get(self.node.input[0])
+        if condition is not None:
+            dear = branches[0 if condition.all() else 1]
+        else:
+            dear = max(branches, key=lambda body: (body.flops, sum(known.nbytes for known in body.outputs)))
+        return self._finish(branches, dear, 1, dear.outputs)
+
+    def _loop(self) -> Call:
+        rounds = self._rounds()
+        carried = [self.scope.known[name] for name in self.node.input[2:]]
+        body = self._body("body", [Known(TensorProto.INT64, ()), Known(TensorProto.BOOL, ()), *carried])
+        kept, stacked = body.outputs[1 : 1 + len(carried)], body.outputs[1 + len(carried) :]
+        outputs = [*kept, *(Known(known.elem_type, (rounds, *known.shape)) for known in stacked)]
+        return self._finish([body], body, rounds, outputs)
+
+    def _rounds(self) -> int:
+        label, limit = label_of(self.node), self.node.input[0]
+        if label in self.trips:
+            return self.trips[label]
+        if limit in self.scope.value and 0 <= int(self.scope.value[limit]) < 2**31:
+            return int(self.scope.value[limit])
+        raise self._failed("is a Loop whose number of rounds depends on data", f"pass dims={{'{label}': rounds}}")
+
+    def _scan(self) -> Call:
+        if self.scope.version.get("ai.onnx", 1) < 9:
+            raise self._failed("is a Scan of an opset before 9", "export the model with opset 9 or later")
+        settings = attributes(self.node)
+        count = settings["num_scan_inputs"]
+        operands = [self.scope.known[name] for name in self.node.input]
+        states, scanned = operands[: len(operands) - count], operands[len(operands) - count :]
+        axes = settings.get("scan_input_axes", [0] * count)
+        rounds = scanned[0].shape[axes[0]]
+        slices = [
+            Known(known.elem_type, _without(known.shape, axis)) for known, axis in zip(scanned, axes, strict=True)
+        ]
+        body = self._body("body", [*states, *slices])
+        stacked = body.outputs[len(states) :]
+        out_axes = settings.get("scan_output_axes", [0] * len(stacked))
+        rows = [_with(known, axis, rounds) for known, axis in zip(stacked, out_axes, strict=True)]
+        return self._finish([body], body, rounds, [*body.outputs[: len(states)], *rows])
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    axis %= len(shape)
+    return shape[:axis] + shape[axis + 1 :]
+
+
+def _with(known: Known, axis: int, length: int) -> Known:
+    axis %= len(known.shape) + 1
+    return Known(known.elem_type, (*known.shape[:axis], length, *known.shape[axis:]))
+
+
+def _traffic(body: _Body) -> tuple[int, int]:
+    """Bytes that one run of the body moves, and the bytes of all it makes."""
+    moved = held = 0
+    for call in body.calls:
+        if not call.is_constant and call.view_of is None:
+            written = sum(known.nbytes for known in call.made.values())
+            read = sum(body.known[name].nbytes for name in call.reads)
+            moved += read + written if call.bytes_moved is None else call.bytes_moved
+            held += written + call.workspace_bytes
+    return moved, held
+
+
+def source_of(node: NodeProto) -> str:
+    """File and line that made the op, where the exporter wrote them down."""
+    for entry in node.metadata_props:
+        if entry.key == "pkg.torch.onnx.stack_trace":
+            lines = [line.strip() for line in entry.value.splitlines() if line.strip().startswith("File ")]
+            if lines and lines[-1].count('"') >= 2:
+                file, _, rest = lines[-1][len('File "') :].partition('"')
+                return f"{file}:{rest.removeprefix(', line ').partition(',')[0]}"
+    return ""
+
+
+def scope_of(node: onnx.NodeProto) -> str:
+    """The module an op belongs to: "/layer1/conv1/Conv" is of layer1.conv1."""
+    for entry in node.metadata_props:
+        if entry.key == "pkg.torch.onnx.name_scopes":
+            scopes = [part.strip().strip("'\"") for part in entry.value.strip("[]").split(",")]
+            return next((name for name in reversed(scopes[:-1]) if name), "")
+    parts = [part for part in node.name.split("/") if part]
+    return ".".join(parts[:-1])

@@ -1,0 +1,1 @@
+"""Torch modules as graphs: one step is traced and kept op by op."""

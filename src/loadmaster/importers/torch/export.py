@@ -1,0 +1,101 @@
+"""Captures a torch module as a Graph: one step of inference, or of training with Adam or SGD.
+
+Nothing is computed and no tensor is copied: the step is traced on fake tensors, so that a model of any size is captured
+in the memory of its graph alone. This and its neighbours `torch_*` are the only importers that need torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+from loadmaster.errors import ImportFailed, LoadmasterError, UnknownName
+from loadmaster.graph import Graph
+from loadmaster.importers.torch.graph import OPTIMIZER_STATE, graph_of
+from loadmaster.importers.torch.origin import Origins, line_of_failure
+from loadmaster.importers.torch.step import fake_mode, trace_step
+
+Build = Callable[[bool], tuple[nn.Module, Any]]
+
+
+def capture(module: nn.Module, inputs: Any, *, training: bool, optimizer: str = "adam", name: str = "") -> Graph:
+    """The graph of one step of `module` on example inputs: a tuple of positional ones or a dict of named ones.
+
+    When training, the step is forward, backward and the update of every weight that needs a gradient. The loss is the
+    module's output if that is a single number, or its `loss`, else the sum of the means of its float tensors.
+    """
+    module = getattr(module, "_orig_mod", module)  # inside what torch.compile returns
+    if not isinstance(module, nn.Module) or isinstance(module, torch.jit.ScriptModule):
+        what = f"a {type(module).__name__} was given where a plain torch.nn.Module is needed"
+        raise ImportFailed(what, name or "capture", "give the module itself, and its inputs beside it")
+    if optimizer not in OPTIMIZER_STATE:
+        raise UnknownName.among("optimizer to capture", optimizer, OPTIMIZER_STATE)
+    label = name or type(module).__name__
+    origins = Origins()
+    with _explained(label, module, origins), _switched(module, training):
+        trace = trace_step(module, _as_arguments(inputs, label), training, origins)
+        return graph_of(trace, optimizer, label)
+
+
+def capture_fake(build: Build, *, training: bool, optimizer: str = "adam", name: str = "") -> Graph:
+    """`capture` of what `build(training)` returns, a module and its inputs, built without memory."""
+    label = name or getattr(build, "__name__", "model")
+    with _explained(label, None, Origins()), fake_mode():
+        module, inputs = build(training)
+    return capture(module, inputs, training=training, optimizer=optimizer, name=name)
+
+
+def _as_arguments(inputs: Any, label: str) -> tuple[Any, ...] | dict[str, Any]:
+    if isinstance(inputs, Tensor):
+        return (inputs,)
+    if isinstance(inputs, (tuple, list)):
+        return tuple(inputs)
+    if isinstance(inputs, dict) and all(isinstance(key, str) for key in inputs):
+        return dict(inputs)
+    what = f"the inputs are a {type(inputs).__name__}, not a tuple of tensors or a dict of named ones"
+    raise ImportFailed(what, label, "give inputs=(x, ...) or inputs={'name': x, ...}")
+
+
+@contextmanager
+def _switched(module: nn.Module, training: bool) -> Iterator[None]:
+    """The module in training or evaluation mode; one that is in it already may keep parts of itself in the other."""
+    modes = [(part, part.training) for part in module.modules()]
+    try:
+        if module.training != training:
+            with suppress(NotImplementedError):  # what torch.export made has one mode only
+                module.train(training)
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+@contextmanager
+def _explained(label: str, module: nn.Module | None, origins: Origins) -> Iterator[None]:
+    """Turns whatever torch or the model's own code raises into an error that says where in the model."""
+    try:
+        yield
+    except LoadmasterError:
+        raise
+    except Exception as cause:
+        reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+        inside = f"module '{origins.calls[-1]}'" if origins.calls and origins.calls[-1] else ""
+        where = ", ".join(part for part in (label, inside, line_of_failure(cause)) if part)
+        doing = "could not be built" if module is None else "could not be traced"
+        raise ImportFailed(f"{label} {doing}: {reason}", where, _advice(cause)) from cause
+
+
+def _advice(cause: Exception) -> str:
+    data_dependent = isinstance(cause, (DataDependentOutputException, DynamicOutputShapeException))
+    if data_dependent or "value out of a tracing tensor" in str(cause) or "data-dependent" in str(cause).lower():
+        return "the model branches on, or takes a size from, the value of a tensor; make that a setting of the module"
+    if "Sparse" in str(cause):
+        return "sparse tensors have no size known in advance; build embeddings with sparse=False"
+    if isinstance(cause, (TypeError, RuntimeError, ValueError, IndexError)):
+        return "check that the module runs on inputs of these shapes and types"
+    return "check that the module runs eagerly"

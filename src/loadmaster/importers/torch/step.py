@@ -1,0 +1,248 @@
+"""Traces one step of a torch module (forward, or forward and backward) on fake tensors, which have no memory.
+
+The optimizer's update is not traced: `torch_graph` adds one op per weight, as a fused optimizer launches it. The
+backward op of a convolution is traced as its two halves, as GPU libraries run it and as products are traced already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.utils import _pytree as pytree
+
+from loadmaster.errors import ImportFailed
+from loadmaster.importers.torch.mutation import writes_only_given
+from loadmaster.importers.torch.origin import Origins, origin_of
+
+Inputs = tuple[Any, ...] | dict[str, Any]
+_convolution_backward = torch.ops.aten.convolution_backward.default
+
+
+@dataclass(frozen=True)
+class Given:
+    """A tensor that the step is given: a weight, a buffer or an input."""
+
+    name: str
+    role: str  # "weight", "buffer" or "input"
+    fake: Tensor
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A traced step. Its graph starts with one placeholder per given tensor, in the same order."""
+
+    module: fx.GraphModule
+    given: Sequence[Given]
+    outputs: Sequence[fx.Node]
+    gradients: Mapping[str, fx.Node]  # by the name of the weight, where there is one
+
+
+def fake_mode() -> FakeTensorMode:
+    # Tensors that a module keeps beside its parameters and buffers stay real, and are read as if fake.
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def trace_step(module: nn.Module, inputs: Inputs, training: bool, origins: Origins) -> Trace:
+    """One step of `module` on `inputs`. Neither is written to, and nothing of the size of a tensor is allocated."""
+    mode = _mode_of(module, inputs)
+    step = _Step.of(module, inputs, training, _Fakes(mode), origins)
+    fakes = [given.fake for given in step.given]
+    # The Python dispatcher has the decompositions by which torch.compile traces: dropout is one op as on a GPU,
+    # recurrent layers are unrolled unless oneDNN takes them, and batch norm says that it writes to its statistics.
+    with mode, enable_python_dispatcher(), _without_onednn(), origins.watching(module):
+        halves = {_convolution_backward: _halves}
+        traced = make_fx(step, decomposition_table=halves, _allow_non_fake_inputs=True)(*fakes)
+    _tidy(traced)
+    if not writes_only_given(traced.graph):
+        traced = _without_writes(traced, fakes, mode, origins)
+    return step.finish(traced)
+
+
+def _halves(*args: Any) -> Any:
+    """The gradient of a convolution's input, for which earlier layers wait, apart from those of its weight and bias,
+    for which only the update does. NotImplemented leaves the op whole."""
+    *operands, (of_input, of_weight, of_bias) = args
+    if not (of_input and of_weight):
+        return NotImplemented
+    gradient, _, _ = _convolution_backward(*operands, [True, False, False])
+    return gradient, *_convolution_backward(*operands, [False, True, of_bias])[1:]
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    enabled = torch._C._get_mkldnn_enabled()  # torch.backends.mkldnn.flags() would warn about Intel GPUs
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+
+
+@dataclass
+class _Fakes:
+    """Makes fake twins on the CPU, one per tensor however often it is given."""
+
+    mode: FakeTensorMode
+    twins: dict[int, Tensor] = field(default_factory=dict)
+
+    def __call__(self, real: Tensor, *, learned: bool = False) -> Tensor:
+        if id(real) not in self.twins:
+            with self.mode:
+                fake = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="cpu")
+            self.twins[id(real)] = fake.requires_grad_(learned and real.requires_grad)
+        return self.twins[id(real)]
+
+
+@dataclass
+class _Step:
+    """The step as a function of the given tensors alone, which is what make_fx traces."""
+
+    module: nn.Module
+    training: bool
+    origins: Origins
+    given: list[Given]
+    leaves: list[Any]  # of the inputs; a tensor is replaced by _Place
+    shape: pytree.TreeSpec
+    learned: list[str] = field(default_factory=list)  # weights with a gradient, after tracing
+    num_outputs: int = 0  # after tracing
+
+    @classmethod
+    def of(cls, module: nn.Module, inputs: Inputs, training: bool, fakes: _Fakes, origins: Origins) -> _Step:
+        given = [Given(name, "weight", fakes(weight, learned=training)) for name, weight in module.named_parameters()]
+        given += [Given(name, "buffer", fakes(buffer)) for name, buffer in module.named_buffers()]
+        place = {id(entry.fake): index for index, entry in enumerate(given)}
+        paths, shape = pytree.tree_flatten_with_path(inputs)
+        leaves: list[Any] = []
+        for path, leaf in paths:
+            if isinstance(leaf, Tensor):
+                fake = fakes(leaf)
+                if place.setdefault(id(fake), len(given)) == len(given):
+                    given.append(Given(f"input{pytree.keystr(path)}", "input", fake))
+                leaf = _Place(place[id(fake)])
+            leaves.append(leaf)
+        return cls(module, training, origins, given, leaves, shape)
+
+    def __call__(self, *tensors: Tensor) -> list[Tensor]:
+        mode = get_proxy_mode()
+        assert mode is not None
+        with self.origins.marking(mode.tracer.graph):
+            if not self.training:
+                with torch.no_grad():
+                    outputs = _tensors_of(self._forward(tensors))
+                self.num_outputs = len(outputs)
+                return outputs
+            with torch.enable_grad():
+                return self._forward_backward(tensors)
+
+    def _forward(self, tensors: Sequence[Tensor]) -> Any:
+        state = {given.name: tensor for given, tensor in zip(self.given, tensors, strict=True) if given.role != "input"}
+        values = [tensors[leaf.index] if isinstance(leaf, _Place) else leaf for leaf in self.leaves]
+        inputs = pytree.tree_unflatten(values, self.shape)
+        args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+        return torch.func.functional_call(self.module, state, args, kwargs)
+
+    def _forward_backward(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        loss = _loss_of(self._forward(tensors), type(self.module).__name__)
+        if not loss.requires_grad:
+            what = f"the loss of {type(self.module).__name__} depends on no weight that needs a gradient"
+            raise ImportFailed(what, "the module's output", "capture with training=False, or give it weights to learn")
+        wanted = {given.name: tensor for given, tensor in zip(self.given, tensors, strict=True) if tensor.requires_grad}
+        gradients = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+        found = {name: gradient for name, gradient in zip(wanted, gradients, strict=True) if gradient is not None}
+        self.learned, self.num_outputs = list(found), 1
+        return [loss, *found.values()]
+
+    def finish(self, traced: fx.GraphModule) -> Trace:
+        (results,) = traced.graph.output_node().args
+        assert isinstance(results, (list, tuple))
+        outputs = [node for node in results[: self.num_outputs] if isinstance(node, fx.Node)]
+        gradients = dict(zip(self.learned, results[self.num_outputs :], strict=True))
+        return Trace(traced, self.given, outputs, {name: g for name, g in gradients.items() if isinstance(g, fx.Node)})
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Stands for a tensor among the inputs: its index in the given ones."""
+
+    index: int
+
+
+def _mode_of(module: nn.Module, inputs: Inputs) -> FakeTensorMode:
+    """That of the fake tensors it was built with, since two modes do not mix; else a new one."""
+    for tensor in (*module.parameters(), *module.buffers(), *pytree.tree_leaves(inputs)):
+        if isinstance(tensor, FakeTensor):
+            return tensor.fake_mode
+    return fake_mode()
+
+
+def _without_writes(
+    traced: fx.GraphModule, fakes: list[Tensor], mode: FakeTensorMode, origins: Origins
+) -> fx.GraphModule:
+    """The same step traced again, where an op that wrote to an activation makes a new tensor instead."""
+
+    class Replay(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            origins.replayed = n
+            return super().run_node(n)
+
+    def replay(*tensors: Tensor) -> Any:
+        proxies = get_proxy_mode()
+        assert proxies is not None
+        with origins.marking(proxies.tracer.graph):
+            return Replay(traced).run(*tensors)
+
+    with mode, torch.no_grad():
+        plain = [fake.detach() for fake in fakes]
+        pure = make_fx(torch.func.functionalize(replay, remove="mutations"), _allow_non_fake_inputs=True)(*plain)
+    origins.replayed = None
+    _tidy(pure)
+    return pure
+
+
+def _tidy(traced: fx.GraphModule) -> None:
+    traced.graph.eliminate_dead_code()
+    for node in traced.graph.nodes:
+        if (
+            node.op == "call_function"
+            and node.target is not operator.getitem
+            and not isinstance(node.target, OpOverload)
+        ):
+            what = f"'{node.target}' is not an op of torch, so its cost and its memory are unknown"
+            where = " at ".join(filter(None, origin_of(node)))
+            raise ImportFailed(what, where, "use plain torch in place of the control flow or custom kernel behind it")
+        if node.op == "get_attr":
+            node.meta.setdefault("val", getattr(traced, str(node.target)))
+
+
+def _tensors_of(result: Any) -> list[Tensor]:
+    """Every tensor of a module's result, in order, each once."""
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        result = [getattr(result, entry.name) for entry in dataclasses.fields(result)]
+    leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    return list({id(leaf): leaf for leaf in leaves}.values())
+
+
+def _loss_of(result: Any, name: str) -> Tensor:
+    """The result if it is one number, its `loss` if it has one, else the sum of the means of its float tensors."""
+    given = result.get("loss") if isinstance(result, Mapping) else getattr(result, "loss", None)
+    loss = result if isinstance(result, Tensor) else given
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return loss if loss.dim() == 0 else loss.reshape(())
+    means = [tensor.mean() for tensor in _tensors_of(result) if tensor.is_floating_point()]
+    if not means:
+        what = f"{name} returns no float tensor, so there is no loss to train on"
+        raise ImportFailed(
+            what, f"it returns a {type(result).__name__}", "return a loss, or capture with training=False"
+        )
+    return sum(means[1:], means[0])

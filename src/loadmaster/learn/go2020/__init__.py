@@ -1,0 +1,1 @@
+"""GO 2020: one network for fusion, placement and schedule."""

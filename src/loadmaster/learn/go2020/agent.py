@@ -1,0 +1,274 @@
+"""The network of GO at work on one problem: proposing plans, and learning on the problem itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import safe_open
+from torch import Tensor
+from torch.nn import functional
+
+from loadmaster.columns import Ints, ints
+from loadmaster.errors import UnreadableFile
+from loadmaster.learn.adam import Adam
+from loadmaster.learn.go2020.chains import Chains, Manner, Pace, Sample
+from loadmaster.learn.go2020.draws import Policy, chances
+from loadmaster.learn.go2020.input import go_input, group_majority
+from loadmaster.learn.go2020.losses import entropy_of, freed, imitation_loss, policy_loss, sample_loss
+from loadmaster.learn.go2020.network import Decisions, GoNetwork, GoOutputs, go_batch, shape_of
+from loadmaster.learn.go2020.policy import (
+    Decided,
+    Drawing,
+    Draws,
+    Given,
+    Stand,
+    advantages,
+    decided_key,
+    decided_of,
+    draw_plans,
+    middle_levels,
+    plan_of,
+    rewards,
+    score_decided,
+    stand_of,
+)
+from loadmaster.learn.go2020.zero import Outcome, hint_decided, outcome_of, seen_decisions, tries, zero_shot
+from loadmaster.optimizers.simple import legal
+from loadmaster.plan import Plan
+from loadmaster.search import WORST, Score, Search
+from loadmaster.simulator import simulate
+
+if TYPE_CHECKING:
+    from loadmaster.learn.go2020.optimizer import Go
+
+WHOLE = 4  # plans a step in which all is decided anew
+
+
+class Agent:
+    """The network at work on one problem."""
+
+    def __init__(self, settings: Go, search: Search) -> None:
+        self.settings, self.search, self.problem = settings, search, search.problem
+        torch.manual_seed(search.seed)
+        self.known = Known() if settings.scratch else known_of(settings.checkpoint or "go")
+        self.network = GoNetwork(settings.shape) if settings.scratch else load_go(settings.checkpoint or "go")
+        placing, ordering, fusing = (task in settings.wanted for task in ("placement", "schedule", "fusion"))
+        # Trained levels look at what hints say of devices.
+        hinted = placing or (ordering and not settings.scratch)
+        self.one = go_input(self.problem, settings.groups, kernels=fusing, hinted=hinted)
+        self.batch = go_batch([self.one])
+        self.all_bytes = float(max(1, self.problem.graph.nbytes.sum()))
+        self.how = Drawing(WHOLE, whole=1.0, uniform=settings.uniform, tasks=settings.wanted)
+        # Without placement among the tasks, another optimizer's stands.
+        self.fixed = None if "placement" in settings.wanted else self._inner()
+        self.given = Given(self.fixed, "schedule" not in settings.wanted, settings.order == "fifo")
+        self.manner = Manner(placing, ordering, fusing, self.given.fifo, settings.uniform)
+        self.pool: list[Outcome] = []
+        self.unit = 1.0
+
+    def _inner(self) -> Plan:
+        return self.settings.inner.optimize(self.search.part(simulations=1))
+
+    def propose(self) -> None:
+        """The plans that the network proposes, simulated."""
+        most = min(self.settings.samples, self.search.room)
+        if not most:
+            return
+        if self.fixed is not None:
+            self._start()
+            self._likeliest()
+            return
+        known = self.known
+        chosen, passes = self.settings.chosen or known.chosen, self.settings.passes or known.passes
+        counts, levels = tries(most, chosen, passes), "schedule" in self.settings.wanted
+        zero_shot(self.network, [self.one], self.batch, counts, lambda wanted: [self._look(wanted[0])], levels)
+
+    def _likeliest(self) -> None:
+        """On a placement that stands: the likeliest levels and fusion."""
+        if self.pool and not self.search.spent:
+            with torch.no_grad():
+                outputs = self.network(self.batch, seen_decisions(self.batch, [self.pool[0]]))
+            self.score([stand_of(outputs, self.batch, 0, self.one).decided])
+
+    def _look(self, many: list[Decided]) -> list[Outcome]:
+        """Simulates decisions one by one, with what their timelines show."""
+        found = []
+        for decided in many[: self.search.room]:
+            plan = self.plan_of(decided)
+            line = simulate(self.problem, plan)
+            self.search.count(1)
+            found.append(outcome_of(self.problem, self.one.label, decided, plan, line))
+            self.search.offer(plan, found[-1].score)
+        self._keep(found)
+        return found
+
+    # ---------------------------------------------------------------- learning on the problem
+
+    def learn(self, steps: int | None) -> None:
+        """PPO on this problem until the budget, or the number of steps, is spent."""
+        self._start()
+        if not self.pool or self.search.spent:
+            return
+        # Chains look for kernels themselves.
+        plans = [self.plan_of(replace(outcome.decided, fusion=ints([]))) for outcome in self.pool]
+        chains = Chains(self.search, self.one, self.manner, plans)
+        adam = Adam(self.network.parameters(), self.settings.rate)
+        pace, step = Pace(self.search, self.settings, steps, self.settings.heat * self.manner.warmth), 0
+        while not self.search.spent and (steps is None or step < steps):
+            base = self._base(chains)
+            last = seen_decisions(self.batch, [base])
+            with pace:
+                outputs = self.network(self.batch, last)
+                stand = stand_of(outputs, self.batch, 0, self.one, base.decided)
+                draws, gain = self._draw_whole(stand)
+            seconds, trials = pace.next(step, chains.draw_s)
+            sample = chains.walk(self._policy(outputs, last), partial(pace.heat, step), seconds, trials)
+            if self.search.spent:
+                break
+            with pace:
+                self._descend(adam, outputs, last, (draws, gain), sample)
+            step += 1
+            self.search.note = f"go: step {step}"
+
+    def _policy(self, outputs: GoOutputs, last: Decisions) -> Policy:
+        said = self._scores(outputs, last)
+        place, level, fusion = (np.ascontiguousarray(part.detach()[0].numpy(), np.float64) for part in said)
+        return Policy(self.one.label, place, level, fusion, chances(fusion))
+
+    def _scores(self, outputs: GoOutputs, last: Decisions) -> tuple[Tensor, Tensor, Tensor]:
+        """By which chains draw devices, levels and fusion."""
+        return *freed(outputs, last, self.network.stay), outputs.fusion[None]
+
+    def _draw_whole(self, stand: Stand) -> tuple[Draws, NDArray[np.float64]]:
+        """A few plans in which all is decided anew, and what they gain against each other."""
+        draws = draw_plans(self.one, stand, self.how, self.search.rng)
+        over, value = self.score(draws.decided())
+        reward = rewards(over, value, self.unit, self.all_bytes)
+        return draws, np.where(value < WORST.value, advantages(reward, draws.whole, 0.0), 0.0)
+
+    def _descend(
+        self,
+        adam: Adam,
+        outputs: GoOutputs,
+        last: Decisions,
+        whole: tuple[Draws, NDArray[np.float64]],
+        sample: Sample,
+    ) -> None:
+        """Two steps of PPO on the same draws, with the pull towards the best plan."""
+        best = self.pool[0].decided
+        device, level = torch.from_numpy(best.device.copy())[None], torch.from_numpy(best.level.copy())[None]
+        fusion = torch.from_numpy(best.fusion.copy())
+        entropy = 0.01 * (1 - self.search.progress)
+        for turn in range(2):
+            said = outputs if turn == 0 else self.network(self.batch, last)
+            loss = policy_loss(said, self.batch, [whole[0]], [whole[1]])
+            if self.manner.placing or self.manner.ordering:
+                loss = loss - entropy * entropy_of(said, self.batch)
+            loss = loss + sample_loss(self._scores(said, last), sample)
+            loss = loss + self.settings.imitate * imitation_loss(said, self.batch, last, device, level)
+            if len(fusion):
+                loss = loss + 0.3 * self.settings.imitate * functional.cross_entropy(said.fusion, fusion)
+            adam.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+            adam.step()
+
+    def _start(self) -> None:
+        """What draws begin with: proposals of a trained network; else all hints and the inner optimizer's placement."""
+        if self.fixed is None and not self.settings.scratch:
+            self.propose()
+            return
+        inner = (self.fixed or self._inner()).device
+        level, fusion = middle_levels(self.one.num_groups), middle_levels(len(self.one.single))
+        many = [Decided(group_majority(self.problem, self.one.label, inner), level, fusion, inner)]
+        if self.fixed is None:
+            many += [hint_decided(self.one, hint) for hint in range(len(self.one.hints))]
+        self.score(list({decided_key(decided): decided for decided in many}.values()))
+
+    def _base(self, chains: Chains) -> Outcome:
+        """Where the better chain stands. A trained network sees its timeline, which costs a simulation; one from
+        scratch does not: that did not pay."""
+        plan, fusion, score = chains.standing()
+        outcome = Outcome(score, decided_of(self.problem, self.one.label, plan, fusion))
+        if not self.settings.scratch and self.search.room > 1:
+            line = simulate(self.problem, plan)
+            self.search.count(1)
+            outcome = outcome_of(self.problem, self.one.label, outcome.decided, plan, line)
+        self._keep([outcome])
+        return outcome
+
+    # ---------------------------------------------------------------- both
+
+    def score(self, many: Sequence[Decided]) -> tuple[Ints, Ints]:
+        """Simulates decisions and keeps the best few."""
+        over, value = score_decided(self.search, self.one.label, many, self.given)
+        scores = [Score(int(o), int(v)) for o, v in zip(over, value, strict=True)]
+        self._keep([Outcome(score, decided) for score, decided in zip(scores, many, strict=True)])
+        return over, value
+
+    def _keep(self, found: Sequence[Outcome]) -> None:
+        for outcome in found:
+            if outcome.score.value < WORST.value and all(outcome.score != other.score for other in self.pool):
+                self.pool = sorted([*self.pool, outcome], key=lambda each: each.score)[:4]
+        if self.pool and self.unit == 1.0:
+            self.unit = float(max(1, self.pool[0].score.value))
+
+    def plan_of(self, decided: Decided) -> Plan:
+        return plan_of(self.problem, self.one.label, decided, self.given)
+
+    def first_plan(self) -> Plan:
+        """What stands before anything is simulated."""
+        if self.fixed is not None:
+            return self.fixed
+        return Plan.of(self.problem, legal(self.problem, ints(self.one.hints.device[0])))
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a file of weights says of itself besides the shape of its network."""
+
+    chosen: int = 8  # of 8 plans, so many are hints
+    passes: int = 1
+
+
+def load_go(name: str) -> GoNetwork:
+    """The network of a file of weights, or of shipped ones by name; a copy of its own."""
+    known, tensors = _file(name)
+    network = GoNetwork(shape_of(known["shape"]))
+    network.load_state_dict(tensors)
+    return network.eval()
+
+
+def known_of(name: str) -> Known:
+    known, _ = _file(name)
+    return Known(**{key: known[key] for key in ("chosen", "passes") if key in known})
+
+
+def _file(name: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    path = Path(name)
+    if not name.endswith(".safetensors"):
+        path = Path(str(resources.files("loadmaster.learn").joinpath("weights", f"{name}.safetensors")))
+    if not path.is_file():
+        fix = "give checkpoint=FILE.safetensors, train one with loadmaster train go, or use go-one"
+        raise UnreadableFile(f"there are no trained weights '{name}'", "", fix)
+    return _read(str(path), path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _read(path: str, changed: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    with safe_open(path, "pt") as file:
+        known = json.loads((file.metadata() or {}).get("policy", "{}"))
+        tensors = {name.removeprefix("network."): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if "shape" not in known or "choice_prior" not in tensors:
+        fix = "train it again with this version: loadmaster train go"
+        raise UnreadableFile(f"'{path}' holds no policy that this version can run", "", fix)
+    return known, tensors

@@ -1,0 +1,141 @@
+"""Changes of a plan that GO learns to value: some groups that hang together go to another device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
+from torch.nn import functional
+
+from loadmaster.columns import Ints, ints
+from loadmaster.learn.go2020.input import GoInput
+from loadmaster.learn.go2020.network import GoOutputs
+from loadmaster.learn.go2020.policy import OFF, Decided, Stand, draw_units
+
+CANDIDATES = 400  # sets of groups that are looked at, on every device, before a try
+LEAST = 1e-3  # gain that counts as one
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """Several single changes of one plan; what each gained, where that was simulated."""
+
+    member: Ints  # [members of all moves] group
+    move: Ints  # [members of all moves]
+    device: Ints  # [moves] where to
+    gain: NDArray[np.float32]  # [moves] logarithm of the value before ÷ after
+
+    def members_of(self, move: int) -> Ints:
+        return self.member[np.searchsorted(self.move, move) : np.searchsorted(self.move, move, "right")]
+
+
+def draw_moves(one: GoInput, decided: Decided, better: Ints, count: int, rng: np.random.Generator) -> Moves:
+    """Half of them what a better plan has otherwise, some of it at a time; half at random."""
+    order = np.argsort(one.mirror, kind="stable")
+    changed = np.flatnonzero(better != decided.device)
+    members, devices = [], []
+    for turn in range(count):
+        if turn % 2 and len(changed):
+            first = changed[int(rng.integers(len(changed)))]
+            same = (better == better[first]) & (decided.device == decided.device[first])
+            near = np.flatnonzero(np.abs(one.mirror - one.mirror[first]) < 2.0 ** rng.uniform(0, 8))
+            members.append(near[same[near]])
+            devices.append(int(better[first]))
+        else:
+            members.append(np.flatnonzero(draw_units(one, order, False, rng) != OFF))
+            devices.append(_another(one, decided, members[-1], rng))
+    return _moves(members, devices)
+
+
+def _another(one: GoInput, decided: Decided, members: Ints, rng: np.random.Generator) -> int:
+    here = int(np.bincount(decided.device[members]).argmax())
+    other = np.flatnonzero(one.able[members].all(axis=0) & (np.arange(one.num_devices) != here))
+    return int(rng.choice(other)) if len(other) else here
+
+
+def _moves(members: Sequence[Ints], devices: Sequence[int]) -> Moves:
+    flat = np.concatenate([np.zeros(0, np.int64), *members])
+    move = np.repeat(np.arange(len(members)), [len(part) for part in members])
+    return Moves(ints(flat), ints(move), ints(devices), np.zeros(len(members), np.float32))
+
+
+def changed(decided: Decided, moves: Moves, some: Sequence[int]) -> Decided:
+    """The decisions after some of the moves."""
+    device = decided.device.copy()
+    for move in some:
+        device[moves.members_of(move)] = moves.device[move]
+    return replace(decided, device=ints(device))
+
+
+def all_changes(decided: Decided, moves: Moves) -> list[Decided]:
+    """The decisions after each move alone."""
+    return [changed(decided, moves, [move]) for move in range(len(moves.device))]
+
+
+def move_loss(outputs: GoOutputs, decided: Sequence[Decided], many: Sequence[Moves]) -> Tensor:
+    """How badly scores tell moves that gain from those that do not; what gains or loses much counts more."""
+    groups, first = outputs.place.shape[1], 0
+    rows, units, targets, here, gains = [], [], [], [], []
+    for row, (stands, moves) in enumerate(zip(decided, many, strict=True)):
+        rows.append(row * groups + moves.member)
+        units.append(first + moves.move)
+        targets.append(moves.device[moves.move])
+        here.append(stands.device[moves.member])
+        gains.append(moves.gain)
+        first += len(moves.device)
+
+    def tensor(parts: Sequence[NDArray[np.generic]]) -> Tensor:
+        return torch.from_numpy(np.concatenate(parts)).to(outputs.place.device)
+
+    flat = outputs.place.reshape(-1, outputs.place.shape[2])[tensor(rows)]
+    more = (flat.gather(1, tensor(targets)[:, None]) - flat.gather(1, tensor(here)[:, None]))[:, 0].clamp(-20, 20)
+    unit, gain = tensor(units), tensor(gains)
+    size = more.new_zeros(first).index_add(0, unit, torch.ones_like(more)).clamp(min=1)
+    score = more.new_zeros(first).index_add(0, unit, more) / size
+    weight = 0.1 + (gain.abs() / 0.01).clamp(max=4)
+    loss = functional.binary_cross_entropy_with_logits(score, (gain > LEAST).float(), reduction="none")
+    return (loss * weight).sum() / weight.sum()
+
+
+def best_moves(one: GoInput, stand: Stand, rng: np.random.Generator) -> tuple[Moves, list[int]]:
+    """Moves that the scores favour, none of which shares groups with one before it; the most favoured first."""
+    order = np.argsort(one.mirror, kind="stable")
+    drawn = [np.flatnonzero(draw_units(one, order, False, rng) != OFF) for _ in range(CANDIDATES)]
+    place, rows = stand.place.astype(np.float64), np.arange(one.num_groups)
+    gain = np.clip(place - place[rows, stand.decided.device][:, None], -20, 20)
+    device, score = _scored(drawn, gain, stand.decided.device)
+    taken, found = np.zeros(one.num_groups, bool), []
+    for move in np.argsort(-score, kind="stable").tolist():
+        if not taken[drawn[move]].any():
+            taken[drawn[move]] = True
+            found.append(move)
+    return _moves(drawn, device.tolist()), found
+
+
+def _scored(drawn: Sequence[Ints], gain: NDArray[np.float64], here: Ints) -> tuple[Ints, NDArray[np.float64]]:
+    """[sets] the best device of each, and its mean gain; a set that is there already goes elsewhere."""
+    size = np.array([len(part) for part in drawn])
+    where = (np.repeat(np.arange(len(drawn)), size), np.concatenate(drawn))
+    mean = csr_array((1 / size[where[0]], where), shape=(len(drawn), len(gain))) @ gain
+    for row, part in enumerate(drawn):
+        if (here[part] == here[part[0]]).all():
+            mean[row, here[part[0]]] = -np.inf
+    return ints(mean.argmax(axis=1)), np.asarray(mean.max(axis=1))
+
+
+def tried_moves(one: GoInput, stand: Stand, levels: bool, rng: np.random.Generator) -> Iterator[Decided]:
+    """Plans to try: the most favoured move, the few most favoured together, the next one, and so on; every third in the
+    order of the likeliest levels, if those are wanted."""
+    moves, found = best_moves(one, stand, rng)
+    level = ints(stand.level.argmax(axis=1))
+    for turn, (first, count) in enumerate(TRIES):
+        decided = changed(stand.decided, moves, found[first : first + count])
+        yield replace(decided, level=level) if levels and turn % 3 == 2 else decided
+
+
+TRIES = ((0, 1), (0, 4), (0, 2), (1, 1), (2, 1), (0, 8), (3, 1), (1, 3), (0, 16), (4, 1), (5, 1), (6, 1))

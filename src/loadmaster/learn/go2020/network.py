@@ -1,0 +1,396 @@
+"""The network of GO: all decisions for all groups at once, pass by pass, each pass seeing the last one's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from loadmaster.learn.decoding import LEVELS
+from loadmaster.learn.features import DEVICES_WIDTH, GRAPH_WIDTH, OPS_WIDTH, PAIRS_WIDTH
+from loadmaster.learn.go2020.hints import BOUND, CLASSES, OVER, SLOTS, SUMMARY_WIDTH
+from loadmaster.learn.go2020.input import GoInput
+from loadmaster.learn.go2020.timeline import SEEN_PAIRS, SEEN_WIDTH, Seen
+
+MIDDLE = LEVELS // 2
+SEGMENT = 256
+TASKS = ("fusion", "placement", "schedule")
+STATE_WIDTH = 5  # of each pair, under the last decisions
+NEVER = -30.0  # the score of a device that cannot run the group
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes and switches of the network; what a file of weights says of itself."""
+
+    hidden: int = 64
+    sage: int = 2  # rounds along the edges
+    layers: int = 2  # of attention, shared by the tasks
+    heads: int = 4
+    tasks: tuple[str, ...] = ("placement", "schedule")
+    attention: bool = True
+    modulation: bool = True
+    pooling: str = "max"  # of neighbours: max or sum
+    choice: str = "body"  # the layers whose pooled states hints are chosen by: body, or sage before it
+
+
+@dataclass(frozen=True, eq=False)
+class GoBatch:
+    """Several problems side by side, padded to the most groups and the most devices among them."""
+
+    ops: Tensor  # [graphs, groups, OPS_WIDTH]
+    devices: Tensor  # [graphs, devices, DEVICES_WIDTH]
+    pairs: Tensor  # [graphs, groups, devices, PAIRS_WIDTH + CLASSES]
+    able: Tensor  # [graphs, groups, devices] bool
+    graphs: Tensor  # [graphs, GRAPH_WIDTH]
+    there: Tensor  # [graphs, groups] bool: no padding
+    before: Tensor  # [edges] graph * groups + group
+    after: Tensor  # [edges]
+    traffic: Tensor  # [edges] how long sending it takes, mean 1
+    time: Tensor  # [graphs, groups, devices] share of the whole
+    size: Tensor  # [graphs, groups] share of all bytes
+    capacity: Tensor  # [graphs, devices] memory as a share of all bytes
+    single: Tensor  # [ops of all graphs, OPS_WIDTH] empty unless kernels are asked for
+    single_group: Tensor  # [ops of all graphs] graph * groups + group
+    hints: Tensor  # [hints of all graphs, len(SLOTS) + SUMMARY_WIDTH]
+    hint_graph: Tensor  # [hints of all graphs]
+    num_groups: tuple[int, ...]
+    num_ops: tuple[int, ...]
+    num_hints: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """What was decided last: shares of devices, levels from -1 to 1; what its simulation showed, if there was one."""
+
+    device: Tensor  # [graphs, groups, devices]
+    level: Tensor  # [graphs, groups]
+    seen: Tensor | None = None  # [graphs, groups, SEEN_WIDTH]
+    seen_pairs: Tensor | None = None  # [graphs, groups, devices, SEEN_PAIRS]
+
+
+@dataclass(frozen=True, eq=False)
+class GoOutputs:
+    """Scores before the softmax."""
+
+    place: Tensor  # [graphs, groups, devices]
+    level: Tensor  # [graphs, groups, LEVELS]
+    fusion: Tensor  # [ops of all graphs, LEVELS]
+
+
+def go_batch(many: Sequence[GoInput], device: torch.device | str = "cpu") -> GoBatch:
+    groups, devices = max(i.num_groups for i in many), max(i.num_devices for i in many)
+    count = len(many)
+
+    def padded(name: str, *width: int, kind: type = np.float32) -> Tensor:
+        whole: NDArray[np.generic] = np.zeros((count, *width), kind)
+        for row, one in enumerate(many):
+            part = getattr(one, name)
+            whole[row][tuple(slice(size) for size in part.shape)] = part
+        return torch.from_numpy(whole).to(device)
+
+    def joined(parts: Sequence[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.concatenate(parts)).to(device)
+
+    return GoBatch(
+        ops=padded("ops", groups, OPS_WIDTH),
+        devices=padded("devices", devices, DEVICES_WIDTH),
+        pairs=padded("pairs", groups, devices, PAIRS_WIDTH + CLASSES),
+        able=padded("able", groups, devices, kind=np.bool_),
+        graphs=padded("graph", GRAPH_WIDTH),
+        there=padded("there", groups, kind=np.bool_),
+        before=joined([one.before + row * groups for row, one in enumerate(many)]),
+        after=joined([one.after + row * groups for row, one in enumerate(many)]),
+        traffic=joined([one.traffic for one in many]),
+        time=padded("time", groups, devices),
+        size=padded("size", groups),
+        capacity=padded("capacity", devices),
+        single=joined([one.single for one in many]),
+        single_group=joined([one.label[: len(one.single)] + row * groups for row, one in enumerate(many)]),
+        hints=joined([_hint_rows(one) for one in many]),
+        hint_graph=joined([np.full(len(one.hints), row) for row, one in enumerate(many)]),
+        num_groups=tuple(one.num_groups for one in many),
+        num_ops=tuple(len(one.single) for one in many),
+        num_hints=tuple(len(one.hints) for one in many),
+    )
+
+
+def _hint_rows(one: GoInput) -> NDArray[np.float32]:
+    """[hints, len(SLOTS) + SUMMARY_WIDTH] which rule it is, and what can be said of its placement."""
+    return np.concatenate([np.eye(len(SLOTS), dtype=np.float32)[one.hints.slot], one.hints.summary], axis=1)
+
+
+def first_decisions(many: Sequence[GoInput], batch: GoBatch, hints: Sequence[int]) -> Decisions:
+    """A hint by its number, -1: none; ops in the critical-path order."""
+    device = torch.zeros_like(batch.time)
+    for row, (one, hint) in enumerate(zip(many, hints, strict=True)):
+        if hint >= 0:
+            shares = torch.from_numpy(one.hint_shares(hint))
+            device[row, : one.num_groups, : one.num_devices] = shares.to(device.device)
+    return Decisions(device, torch.zeros_like(batch.size))
+
+
+def decisions_of(
+    batch: GoBatch, device: Sequence[np.ndarray], level: Sequence[np.ndarray], seen: Sequence[Seen | None] = ()
+) -> Decisions:
+    """Of given devices and levels [groups] of each graph, with what their simulations showed."""
+    place, levels = torch.zeros_like(batch.time), torch.zeros_like(batch.size)
+    for row, (one, two) in enumerate(zip(device, level, strict=True)):
+        rows = torch.arange(len(one), device=place.device)
+        place[row, rows, torch.as_tensor(np.array(one, np.int64), device=place.device)] = 1.0
+        levels[row, : len(two)] = torch.as_tensor((np.array(two) - MIDDLE) / MIDDLE, dtype=torch.float32)
+    if not seen:
+        return Decisions(place, levels)
+    own, pairs = np.zeros((*levels.shape, SEEN_WIDTH), np.float32), np.zeros((*place.shape, SEEN_PAIRS), np.float32)
+    for row, each in enumerate(seen):
+        if each is not None:
+            count, devices = each.pairs.shape[:2]
+            own[row, :count], pairs[row, :count, :devices] = each.groups, each.pairs
+    return Decisions(place, levels, torch.from_numpy(own).to(place.device), torch.from_numpy(pairs).to(place.device))
+
+
+def greedy(outputs: GoOutputs, batch: GoBatch) -> Decisions:
+    """The likeliest decisions."""
+    device = functional.one_hot(outputs.place.argmax(dim=2), batch.able.shape[2]).float()
+    level = (outputs.level.argmax(dim=2).float() - MIDDLE) / MIDDLE
+    return Decisions(device * batch.there[:, :, None], level * batch.there)
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for wide, narrow in pairwise(widths):
+        layers += [nn.Linear(wide, narrow), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+class Sage(nn.Module):
+    """GraphSAGE: the largest (or the sum) of what the neighbours say, before and after with weights of their own."""
+
+    def __init__(self, hidden: int, pooling: str) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(hidden + 1, hidden), nn.Linear(hidden + 1, hidden)
+        self.join, self.norm = mlp(3 * hidden, hidden, hidden), nn.LayerNorm(hidden)
+        self.reduce = "amax" if pooling == "max" else "sum"
+
+    def forward(self, state: Tensor, batch: GoBatch) -> Tensor:
+        flat = state.reshape(-1, state.shape[2])
+        weight = batch.traffic[:, None]
+        above = self._pool(self.down(torch.cat([flat[batch.before], weight], 1)).relu(), batch.after, flat)
+        below = self._pool(self.up(torch.cat([flat[batch.after], weight], 1)).relu(), batch.before, flat)
+        joined: Tensor = self.norm(flat + self.join(torch.cat([flat, above, below], 1)))
+        return joined.reshape(state.shape)
+
+    def _pool(self, said: Tensor, row: Tensor, flat: Tensor) -> Tensor:
+        rows = row[:, None].expand_as(said)
+        return torch.zeros_like(flat).scatter_reduce(0, rows, said, self.reduce)
+
+
+class SegmentAttention(nn.Module):
+    """Attention within segments of the program and to the segment before, whose state is kept and not learned through.
+
+    As in Transformer-XL, but to both sides within a segment and without positions. Memory grows with the groups, not
+    with their square. Without attention, each group stands alone here.
+    """
+
+    def __init__(self, hidden: int, heads: int, attention: bool) -> None:
+        super().__init__()
+        self.heads, self.attention = heads, attention
+        self.ask, self.offer = nn.Linear(hidden, hidden), nn.Linear(hidden, 2 * hidden)
+        self.out, self.wide = nn.Linear(hidden, hidden), mlp(hidden, 2 * hidden, hidden)
+        self.norm, self.norm_wide = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+
+    def forward(self, state: Tensor, there: Tensor) -> Tensor:
+        seen = self._attend(self.norm(state), there) if self.attention else self.out(self.norm(state))
+        state = state + seen
+        widened: Tensor = state + self.wide(self.norm_wide(state))
+        return widened
+
+    def _attend(self, state: Tensor, there: Tensor) -> Tensor:
+        graphs, groups, hidden = state.shape
+        length = min(SEGMENT, groups)
+        spare = -groups % length
+        padded = functional.pad(state, (0, 0, 0, spare)).reshape(graphs, -1, length, hidden)
+        known = functional.pad(there, (0, spare)).reshape(graphs, -1, length)
+        cached = functional.pad(padded[:, :-1].detach(), (0, 0, 0, 0, 1, 0))
+        cached_known = functional.pad(known[:, :-1], (0, 0, 1, 0))
+        both, both_known = torch.cat([cached, padded], 2), torch.cat([cached_known, known], 2)
+        key, value = self.offer(both).chunk(2, dim=-1)
+        # A segment of padding alone would have nothing to look at: it may look at everything.
+        seeable = (both_known | ~both_known.any(dim=2, keepdim=True)).flatten(0, 1)[:, None, None]
+        asked = self._heads(self.ask(padded))
+        seen = functional.scaled_dot_product_attention(asked, self._heads(key), self._heads(value), attn_mask=seeable)
+        merged = seen.transpose(1, 2).reshape(graphs, -1, hidden)[:, :groups]
+        return self.out(merged)  # type: ignore[no-any-return]
+
+    def _heads(self, columns: Tensor) -> Tensor:
+        """[graphs * segments, heads, groups, hidden / heads]"""
+        flat = columns.flatten(0, 1)
+        return flat.reshape(len(flat), flat.shape[1], self.heads, -1).transpose(1, 2)
+
+
+class GoNetwork(nn.Module):
+    """Shared layers, then one recurrent attention layer per task: fusion, placement, schedule, each seeing the one
+    before."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        hidden = shape.hidden
+        self.enter = mlp(OPS_WIDTH + GRAPH_WIDTH + STATE_WIDTH + 1 + SEEN_WIDTH + SEEN_PAIRS, hidden, hidden)
+        self.enter_device = mlp(DEVICES_WIDTH + GRAPH_WIDTH + 2, hidden, hidden)
+        self.sage = nn.ModuleList(Sage(hidden, shape.pooling) for _ in range(shape.sage))
+        depth = shape.layers + len(TASKS)
+        self.modulate = nn.Linear(hidden, hidden * depth)
+        attention = (hidden, shape.heads, shape.attention)
+        self.body = nn.ModuleList(SegmentAttention(*attention) for _ in range(shape.layers))
+        self.task = nn.ModuleDict({name: SegmentAttention(*attention) for name in shape.tasks})
+        self.pair_op, self.pair_device = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)
+        self.pair_own = nn.Linear(PAIRS_WIDTH + CLASSES + STATE_WIDTH + SEEN_PAIRS, hidden)
+        self.pair_out = mlp(hidden, hidden, 1)
+        self.choice = mlp(hidden + GRAPH_WIDTH + len(SLOTS) + SUMMARY_WIDTH, hidden, hidden, 1)
+        self.choice_prior = nn.Parameter(torch.tensor([4.0, 8.0]))  # against a long bound, against bytes over
+        self.stay = nn.Parameter(torch.tensor(2.0))  # how much a decision of the last pass counts
+        self.placed = nn.Linear(hidden, hidden)
+        self.level = mlp(hidden, hidden, LEVELS)
+        self.fuse = mlp(hidden + OPS_WIDTH, hidden, LEVELS)
+        self.fused = nn.Linear(LEVELS, hidden)
+        for head in (self.level, self.fuse, self.pair_out, self.choice):
+            _start_at_zero(head)
+        nn.init.zeros_(self.modulate.weight)
+        nn.init.zeros_(self.modulate.bias)
+        with torch.no_grad():
+            last: Any = self.level[-1]
+            last.bias[MIDDLE] = 5.0  # an untrained schedule is nearly the critical-path order
+
+    def forward(self, batch: GoBatch, last: Decisions) -> GoOutputs:
+        near, load = _under(batch, last)
+        pairs = near.new_zeros(*near.shape[:3], SEEN_PAIRS) if last.seen_pairs is None else last.seen_pairs
+        near = torch.cat([near, pairs], dim=3)
+        state, devices = self._embed(batch, last, near, load)
+        state, scale = self._attended(state, batch)
+        fusion, state = self._fusion(state, batch, scale)
+        placing = self._task("placement", state, batch, scale)
+        place = self._place(placing, devices, batch, near)
+        chosen = place.softmax(dim=2) @ devices
+        scheduling = self._task("schedule", placing + self.placed(chosen), batch, scale)
+        return GoOutputs(place, self.level(scheduling), fusion)
+
+    def choose(self, batch: GoBatch) -> Tensor:
+        """[hints of all graphs] how promising each is, from the pooled graph, read once for all of its hints, and what
+        can be said of the hint."""
+        nothing = Decisions(torch.zeros_like(batch.time), torch.zeros_like(batch.size))
+        near, load = _under(batch, nothing)
+        near = torch.cat([near, near.new_zeros(*near.shape[:3], SEEN_PAIRS)], dim=3)
+        state, _ = self._embed(batch, nothing, near, load)
+        if self.shape.choice == "body":
+            state, _ = self._attended(state, batch)
+        pooled = _pooled(state, batch)[batch.hint_graph]
+        scores = self.choice(torch.cat([pooled, batch.graphs[batch.hint_graph], batch.hints], 1))[:, 0]
+        known = batch.hints[:, len(SLOTS) :]
+        prior: Tensor = scores - known[:, [BOUND, OVER]] @ self.choice_prior
+        return prior
+
+    def refine(self, batch: GoBatch, first: Decisions, passes: int) -> list[GoOutputs]:
+        """The outputs of each pass; every pass sees the likeliest decisions of the one before."""
+        found, last = [], first
+        for _ in range(max(1, passes)):
+            found.append(self(batch, last))
+            last = greedy(found[-1], batch)
+        return found
+
+    def _embed(self, batch: GoBatch, last: Decisions, near: Tensor, load: Tensor) -> tuple[Tensor, Tensor]:
+        def whole(rows: int) -> Tensor:
+            return batch.graphs[:, None].expand(-1, rows, -1)
+
+        own = (near * last.device[..., None]).sum(dim=2)  # what the chosen device looks like from here
+        seen = own.new_zeros(*own.shape[:2], SEEN_WIDTH) if last.seen is None else last.seen
+        state = self.enter(torch.cat([batch.ops, whole(batch.ops.shape[1]), own, last.level[..., None], seen], 2))
+        devices = self.enter_device(torch.cat([batch.devices, whole(batch.devices.shape[1]), load], 2))
+        for layer in self.sage:
+            state = layer(state, batch)
+        return state, devices
+
+    def _attended(self, state: Tensor, batch: GoBatch) -> tuple[Tensor, list[Tensor]]:
+        """The shared layers of attention, modulated; and the factors of all layers."""
+        scale = self._scales(state, batch)
+        for layer, factor in zip(self.body, scale, strict=False):
+            state = layer(state * factor, batch.there)
+        return state, scale
+
+    def _scales(self, state: Tensor, batch: GoBatch) -> list[Tensor]:
+        """Feature modulation: a factor per layer and column from the pooled graph, all ones when it is off."""
+        if not self.shape.modulation:
+            return [state.new_ones(1)] * (self.shape.layers + len(TASKS))
+        factors = 1 + self.modulate(_pooled(state, batch)).reshape(len(state), -1, 1, self.shape.hidden).tanh()
+        return list(factors.unbind(dim=1))
+
+    def _task(self, name: str, state: Tensor, batch: GoBatch, scale: list[Tensor]) -> Tensor:
+        if name not in self.task:
+            return state
+        layer: Any = self.task[name]
+        factor = scale[self.shape.layers + TASKS.index(name)]
+        result: Tensor = state + layer(state * factor, batch.there)
+        return result
+
+    def _fusion(self, state: Tensor, batch: GoBatch, scale: list[Tensor]) -> tuple[Tensor, Tensor]:
+        if "fusion" not in self.task or not len(batch.single):
+            return state.new_zeros(len(batch.single), LEVELS), state
+        fusing = self._task("fusion", state, batch, scale).reshape(-1, self.shape.hidden)
+        scores = self.fuse(torch.cat([fusing[batch.single_group], batch.single], 1))
+        chosen = torch.zeros(len(fusing), LEVELS, device=state.device)
+        chosen = chosen.index_add(0, batch.single_group, scores.softmax(dim=1))
+        mean = chosen / chosen.sum(dim=1, keepdim=True).clamp(min=1)
+        return scores, (fusing + self.fused(mean)).reshape(state.shape)
+
+    def _place(self, state: Tensor, devices: Tensor, batch: GoBatch, near: Tensor) -> Tensor:
+        own = self.pair_own(torch.cat([batch.pairs, near], 3))
+        seen = self.pair_op(state)[:, :, None] + self.pair_device(devices)[:, None] + own
+        scores = self.pair_out(seen.relu())[..., 0] + self.stay * near[..., 0]
+        masked: Tensor = scores.masked_fill(~batch.able, NEVER)
+        return masked
+
+
+def _pooled(state: Tensor, batch: GoBatch) -> Tensor:
+    return state.masked_fill(~batch.there[:, :, None], -torch.inf).amax(dim=1)
+
+
+def _under(batch: GoBatch, last: Decisions) -> tuple[Tensor, Tensor]:
+    """What the last decisions mean: [graphs, groups, devices, STATE_WIDTH] and [graphs, devices, 2].
+
+    Of each pair: whether the group is there, how much of its incoming and outgoing traffic is, and how full the device
+    is in time and in bytes.
+    """
+    flat = last.device.reshape(-1, last.device.shape[2])
+    weight = batch.traffic[:, None]
+
+    def share(source: Tensor, target: Tensor) -> Tensor:
+        total = torch.zeros_like(flat).index_add(0, target, flat[source] * weight)
+        return (total / total.sum(dim=1, keepdim=True).clamp(min=1e-6)).reshape(last.device.shape)
+
+    time = (batch.time * last.device).sum(dim=1)
+    held = (batch.size[:, :, None] * last.device).sum(dim=1)
+    full = (held / batch.capacity.clamp(min=1e-6)).clamp(max=4)
+    load = torch.stack([time * batch.there.new_tensor(1.0, dtype=time.dtype), full], dim=2)
+    spread = load[:, None].expand(-1, flat.shape[0] // len(load), -1, -1)
+    near = torch.stack([last.device, share(batch.before, batch.after), share(batch.after, batch.before)], 3)
+    return torch.cat([near, spread], dim=3), load
+
+
+def _start_at_zero(head: nn.Sequential) -> None:
+    last = head[-1]
+    assert isinstance(last, nn.Linear)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+
+
+def shape_of(known: dict[str, object]) -> Shape:
+    """The shape that a file of weights tells of; one that does not say so chose before the body had read the graph."""
+    shape = Shape(**{"choice": "sage", **known})  # type: ignore[arg-type]
+    return replace(shape, tasks=tuple(shape.tasks))

@@ -1,0 +1,204 @@
+"""What the processes of GO's training do: find elites, make examples, simulate what was decided.
+
+Each process has its own examples, so that it makes each problem once.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from loadmaster.columns import Ints, ints
+from loadmaster.learn.decoding import critical_ranks, levels_of
+from loadmaster.learn.examples import alone
+from loadmaster.learn.features import device_class
+from loadmaster.learn.go2020 import examples
+from loadmaster.learn.go2020.examples import GoElite, GoKey
+from loadmaster.learn.go2020.input import GoInput, group_shares
+from loadmaster.learn.go2020.moves import Moves, all_changes, draw_moves
+from loadmaster.learn.go2020.policy import Decided, plan_of, score_decided
+from loadmaster.learn.go2020.zero import Outcome, hint_decided, outcome_of
+from loadmaster.plan import Plan
+from loadmaster.problem import Problem
+from loadmaster.search import Budget, Score, Search
+from loadmaster.simulator import simulate
+
+MOVES = 64  # single changes of each start
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A plan that was simulated, and a better one that a search made of it: devices and levels of groups."""
+
+    outcome: Outcome
+    device: Ints  # [groups] of the better plan; of this one, where no search was made
+    level: Ints  # [groups]
+    moves: Moves  # simulated one by one
+
+
+@dataclass(frozen=True, eq=False)
+class GoExample:
+    """A problem as the network sees it, what its hints are worth, and plans to start from."""
+
+    key: GoKey
+    one: GoInput
+    plain: Ints  # [BASELINES]
+    hint_value: Ints  # [hints], or none where no hint was simulated
+    starts: tuple[Start, ...]
+    value: int = 0  # of a long classical run, where there was one
+
+
+def elite_job(job: tuple[GoKey, GoElite | int | None, int]) -> tuple[GoKey, GoElite | None]:
+    key, known, simulations = job
+    return key, examples.find_elite(key, simulations) if isinstance(known, int) else known
+
+
+def long_job(job: tuple[GoKey, int]) -> int:
+    return examples.long_value(*job)
+
+
+def example_job(job: tuple[GoKey, GoElite | None, int, bool]) -> GoExample | None:
+    """The example of an elite, or without one."""
+    key, elite, groups, kernels = job
+    if elite is None and not examples.suits(key):
+        return None
+    problem, one = examples.make_problem(key), examples.make_input(key, groups, kernels)
+    rng = np.random.default_rng([key.line + 1, key.seed, 3])
+    if elite is None:
+        hints = rng.choice(len(one.hints), min(3, len(one.hints)), replace=False).tolist()
+        firsts = [hint_decided(one, hint) for hint in hints]
+        starts = [start_at(problem, one, first, first.device, first.level, rng) for first in firsts]
+        return GoExample(key, one, examples.plain_values(problem), ints([]), tuple(starts))
+    if not np.array_equal(elite.slot, one.hints.slot):
+        return None  # the rules have changed since
+    labels = zip(elite.hint.tolist(), elite.device, elite.turn, strict=True)
+    starts = [start for label in labels for start in starts_of(problem, one, *label, rng)]
+    return GoExample(key, one, elite.plain, elite.hint_value, tuple(starts))
+
+
+def starts_of(
+    problem: Problem, one: GoInput, hint: int, device: Ints, turn: Ints, rng: np.random.Generator
+) -> Iterator[Start]:
+    """The hint that a search began with, and a plan on the way: some of what it changed is changed already."""
+    first = hint_decided(one, hint)
+    shares = like_devices(group_shares(problem, one.label, device), one.hint_shares(hint), one, device_class(problem))
+    # A group of which a part was moved counts as moved only where most of it was.
+    target = ints(shares.argmax(axis=1))
+    level = group_levels(problem, one.label, device, turn)
+    moved = np.flatnonzero(target != first.device)
+    yield start_at(problem, one, first, target, level, rng)
+    if len(moved) > 1:
+        on_the_way = first.device.copy()
+        taken = _window(moved, max(1, len(moved) // 2), rng)
+        on_the_way[taken] = target[taken]
+        halfway = Decided(ints(on_the_way), first.level, first.fusion, first.base)
+        yield start_at(problem, one, halfway, target, level, rng)
+
+
+def _window(members: Ints, size: int, rng: np.random.Generator) -> Ints:
+    first = int(rng.integers(len(members) - size + 1))
+    return members[first : first + size]
+
+
+def start_at(
+    problem: Problem, one: GoInput, decided: Decided, device: Ints, level: Ints, rng: np.random.Generator
+) -> Start:
+    """With single changes of it simulated."""
+    outcome = look(problem, one.label, decided)
+    moves = draw_moves(one, decided, device, MOVES, rng)
+    over, value = score_decided(Search(problem, Budget(None, MOVES)), one.label, all_changes(decided, moves))
+    [now] = examples.worth(problem, ints([outcome.score.over_bytes]), ints([outcome.score.value]))
+    gain = np.log(now) - np.log(examples.worth(problem, over, value))
+    return Start(outcome, device, level, replace(moves, gain=gain.astype(np.float32)))
+
+
+def look(problem: Problem, label: Ints, decided: Decided) -> Outcome:
+    """Decisions, simulated."""
+    plan = plan_of(problem, label, decided)
+    return outcome_of(problem, label, decided, plan, simulate(problem, plan))
+
+
+def like_devices(shares: np.ndarray, like: np.ndarray, one: GoInput, alike: Ints) -> np.ndarray:
+    """The shares with equal devices renamed so that most of it lies where the other plan has it.
+
+    A plan and its relabelling are the same plan; without this the labels to learn from contradict each other.
+    """
+    weight = one.time.min(axis=1, keepdims=True)
+    common = (shares * weight).T.astype(np.float64) @ like
+    common[alike[:, None] != alike[None, :]] = -1e9
+    renamed = np.empty_like(shares)
+    old, new = linear_sum_assignment(-common)
+    renamed[:, new] = shares[:, old]
+    return renamed
+
+
+def group_levels(problem: Problem, label: Ints, device: Ints, turn: Ints) -> Ints:
+    """[groups] the mean level that brings ops from their turn in the critical-path order to another, heavy ops counting
+    more."""
+    plain = simulate(problem, Plan.of(problem, device, critical_ranks(problem, device[None])[0])).turn
+    level = levels_of(plain, turn)
+    weight = problem.best_ns + 1.0
+    return ints(np.round(np.bincount(label, level * weight) / np.bincount(label, weight)))
+
+
+def value_job(job: tuple[GoKey, Ints, list[Decided]]) -> tuple[Ints, Ints, float]:
+    """(over_bytes, value) of each decision, and all bytes of the problem."""
+    key, label, many = job
+    problem = examples.make_problem(key)
+    over, value = score_decided(Search(problem, Budget(None, len(many))), label, many)
+    return over, value, float(max(1, problem.graph.nbytes.sum()))
+
+
+def worth_job(job: tuple[GoKey, list[Score]]) -> int:
+    """What the best of some plans is worth."""
+    key, scores = job
+    over, value = ints([score.over_bytes for score in scores]), ints([score.value for score in scores])
+    return int(examples.worth(examples.make_problem(key), over, value).min())
+
+
+def look_job(job: tuple[GoKey, Ints, list[Decided]]) -> list[Outcome]:
+    key, label, many = job
+    return [look(examples.make_problem(key), label, decided) for decided in many]
+
+
+def start_job(lines: Sequence[int]) -> int:
+    """Nothing but to begin the process."""
+    return len(lines)
+
+
+class Pools:
+    """Processes that each have their own examples."""
+
+    def __init__(self, stack: ExitStack, count: int) -> None:
+        forked = multiprocessing.get_context("fork")
+        self.pools = [stack.enter_context(ProcessPoolExecutor(1, forked, alone)) for _ in range(count)]
+        for pool in self.pools:
+            pool.submit(start_job, ()).result()
+
+    def home(self, key: GoKey) -> int:
+        return hash((key.line, key.seed)) % len(self.pools)
+
+    def submit(self, function: Callable[[Any], Any], job: tuple[Any, ...]) -> Future[Any]:
+        return self.pools[self.home(job[0])].submit(function, job)
+
+    def in_order(self, function: Callable[[Any], Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        """Results in the order of the jobs, a few jobs per process under way."""
+        waiting: deque[Future[Any]] = deque()
+        try:
+            for job in jobs:
+                waiting.append(self.submit(function, job))
+                if len(waiting) >= 8 * len(self.pools):
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

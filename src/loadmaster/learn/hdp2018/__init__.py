@@ -1,0 +1,1 @@
+"""HDP 2018: a grouper and a placer learned together."""

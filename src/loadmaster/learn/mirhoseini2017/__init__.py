@@ -1,0 +1,1 @@
+"""Mirhoseini 2017: a recurrent placer."""

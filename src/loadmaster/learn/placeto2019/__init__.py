@@ -1,0 +1,1 @@
+"""Placeto 2019: a policy that walks over groups."""

@@ -1,0 +1,1 @@
+"""What the recurrent placers of 2017 and 2018 share."""

@@ -1,0 +1,1 @@
+"""REGAL 2020: a network that steers BRKGA; GAS, the same over a sequence."""

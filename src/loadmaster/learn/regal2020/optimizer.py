@@ -1,0 +1,420 @@
+"""REGAL 2020: a network reads the graph once and tells BRKGA where to draw its genes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.columns import ints
+from loadmaster.errors import MissingExtra, UnreadableFile
+from loadmaster.learn.features import ORDERS, Features, features_of
+from loadmaster.optimizers.cuts import device_order
+from loadmaster.optimizers.genetic import breeding
+from loadmaster.optimizers.genetic.brkga import Brkga, By, decoder_of, evolve, prior_of
+from loadmaster.optimizers.simple import legal
+from loadmaster.plan import Plan
+from loadmaster.problem import Problem
+from loadmaster.search import Optimizer, Score, Search
+
+if TYPE_CHECKING:
+    from loadmaster.learn.regal2020.networks import Outputs, PolicyNetwork
+
+LEVELS = 16
+MEANS = np.array([1 / 32, *(np.arange(1, LEVELS) / LEVELS)])  # level 8 is one half
+VARIANCES = 1.28 ** (np.arange(LEVELS) - 11.0) / 3  # as a share of mean · (1 - mean), its upper limit
+WIDTHS = 0.02 * 50 ** (np.arange(LEVELS) / (LEVELS - 1))  # of priorities around an order; the last is the whole range
+BIASES = 0.5 + np.arange(LEVELS) / 30  # level 6 is BRKGA's usual 0.7
+HALF, UNIFORM_VARIANCE, FREE, USUAL_BIAS = 8, 11, 15, 6
+
+# What is chosen once per graph, and from what.
+STRENGTH = (0.0, 0.25, 0.5, 0.75, 1.0)  # how far affinity means go from one half towards the chances
+SPREAD = (2, 5, 8, 11)  # level of their variance
+ORDER = (*ORDERS[:3], "learned")  # what priorities are drawn around
+WIDTH = (3, 6, 9, 12, 15)  # level of how far from it
+BIAS = (3, 6, 9, 12)  # level of the elite bias
+BLOCKS: tuple[tuple[By, int], ...] = (  # what shares affinities: blocks of the mirrored order, or heavy tensors
+    ("op", 0),
+    ("mirror", 128),
+    ("mirror", 32),
+    ("mirror", 8),
+    ("edges", 192),
+    ("edges", 64),
+    ("edges", 24),
+)
+SENDS = (False, True)  # genes for sends
+CHOICES = tuple(map(len, (STRENGTH, SPREAD, ORDER, WIDTH, BIAS, BLOCKS, SENDS)))
+STANDARD = (0, 3, 0, 4, 1, 0, 1)  # the choices that make standard BRKGA
+FIRST = (2, 2, 3, 2, 1, 1, 0)  # the choices that training starts around
+
+NEAR_MEAN, NEAR_VARIANCE, NEAR_WIDTH = 14, 2, 0.05  # levels and width for genes around a plan
+SHIFTS = (0.0, 0.7, -0.7, 1.5, -1.5, 3.0, -3.0, 5.0)  # of the chances' logits, towards the last or the first devices
+
+
+class Action(NamedTuple):
+    """What the policy does to one problem: levels, and the choices for the whole graph."""
+
+    choices: NDArray[np.int64]  # [choices]
+    mean: NDArray[np.uint8]  # [ops * devices] level of the affinity's mean
+    variance: NDArray[np.uint8]  # [ops * devices] level of its variance
+    width: NDArray[np.uint8]  # [ops] level of the priority's width
+    bias: NDArray[np.uint8]  # [ops] level of the elite bias
+    chance: NDArray[np.float32]  # [ops * devices] log-probability of each device
+    place: NDArray[np.float32]  # [ops] learned order
+
+
+@dataclass(frozen=True)
+class Regal:
+    """REGAL (Paliwal et al. 2020, arXiv 1905.02494): learned Beta distributions for the genes of BRKGA.
+
+    One pass of a graph network gives, for each op and device, the mean and variance of the affinity genes; for each op,
+    how widely its priority is drawn and how often genes come from the elite parent; 16 levels each. `network=sequence`
+    is the paper's GAS, a recurrent network over the ops in program order.
+
+    Differs from the paper: devices are scored one by one, so any number of unlike devices will do; priorities are drawn
+    around an order that the policy chooses or makes; ops may share affinities by blocks of the mirrored order or by
+    heavy tensors; a few plans read off the policy's chances are tried first and the best joins the first population;
+    one generation each of standard BRKGA and of affinities shared by heavy tensors hedges against graphs that the
+    policy reads wrongly; when the best has not changed for a while, genes are drawn around it, op by op; the network is
+    fitted to plans of long classical runs before it is reinforced. Sizes of the network and the population are ours.
+    """
+
+    checkpoint: str = ""  # a .safetensors file, or the name of shipped weights; empty: those of the network
+    evaluations: int = 5_000
+    population: int = 100
+    elites: float = 0.2
+    mutants: float = 0.1
+    policy: Literal["learned", "random", "constant"] = "learned"
+    network: Literal["graph", "sequence"] = "graph"
+    by: Literal["policy", "op", "mirror", "edges"] = "policy"  # what shares affinities; policy: as it chooses
+    blocks: int = 32  # how many, by mirror or edges
+    proposals: int = 32  # plans read off the chances and tried first
+    hedge: int = 100  # evaluations of a first generation under each of the other ways to draw; 0: none are tried
+    patience: int = 800  # evaluations without a gain before genes are drawn around the best plan
+    plans_only: bool = False  # end with the plans read off the chances
+    direct: bool = False  # draw plans from the policy only, without BRKGA
+    finish: Optimizer | None = None  # takes the second half of the evaluations, from the best plan
+
+    def optimize(self, search: Search) -> Plan:
+        features = features_of(search.problem)
+        action = self.act(features, search)
+        last = self.evaluations // 2 if self.finish else 0
+        plan = run_action(search, features, action, self, self.evaluations - last)
+        if self.finish is None or search.spent:
+            return plan
+        finish: Any = self.finish
+        with search.keeping(simulations=min(last, search.room)) as part:
+            finished: Plan = (replace(finish, start=Given(plan)) if hasattr(finish, "start") else finish).optimize(part)
+        return search.best or finished
+
+    def shaped(self, plain: Brkga, evaluations: int) -> Brkga:
+        """BRKGA with the population of these settings."""
+        shape = {"population": self.population, "elites": self.elites, "mutants": self.mutants}
+        return replace(plain, **shape, evaluations=evaluations, patience=self.patience)  # type: ignore[arg-type]
+
+    def act(self, features: Features, search: Search) -> Action:
+        """The action this policy takes, at its most likely."""
+        if self.policy == "random":
+            return random_action(features, search.rng)
+        network, known = load_policy(self.checkpoint or {"graph": "regal", "sequence": "gas"}[self.network])
+        if self.policy == "constant":
+            return constant_action(features, tuple(known.get("constant", FIRST)))
+        action = best_action(features, network)
+        return replace_blocks(action, self.by, self.blocks)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A plan that is there already, where an optimizer is asked for."""
+
+    plan: Plan
+
+    def optimize(self, search: Search) -> Plan:
+        return self.plan
+
+
+def replace_blocks(action: Action, by: str, blocks: int) -> Action:
+    """The action with affinities by op, or by the number of blocks nearest to the one asked for."""
+    if by == "policy":
+        return action
+    choices = action.choices.copy()
+    kept = [index for index, (kind, _) in enumerate(BLOCKS) if kind == by]
+    choices[5] = min(kept, key=lambda index: abs(np.log((BLOCKS[index][1] or 1) / blocks)))
+    return action._replace(choices=choices)
+
+
+def run_action(search: Search, features: Features, action: Action, settings: Regal, evaluations: int) -> Plan:
+    """Tries the plans read off the action and the other ways to draw, then BRKGA with the prior of the best of them."""
+    part = search.part(simulations=evaluations)
+    most = min(settings.proposals, part.room if settings.plans_only else part.room // 4)
+    first = propose(part, features, action, most) if most else None
+    if settings.direct:
+        _draw_only(part, features, action, settings)
+    elif not settings.plans_only or first is None:
+        _guide(part, features, action, settings, first)
+    search.offer(_best(part), part.best_score)
+    return _best(search)
+
+
+def _guide(search: Search, features: Features, action: Action, settings: Regal, first: Plan | None) -> None:
+    """BRKGA under the best of the ways to draw; when it tires, around the best plan, until the budget is spent."""
+    if settings.hedge and search.room > 8 * settings.hedge:
+        action = _best_way(search, features, action, settings)
+        first = search.best
+    decoder, prior, plain = prior_of_action(search.problem, features, action)
+    evolve(search, settings.shaped(plain, search.room), decoder, prior, first)
+    while not search.spent:
+        decoder, prior, plain = prior_around(search.problem, _best(search))
+        evolve(search, settings.shaped(plain, search.room), decoder, prior, _best(search))
+
+
+def _best(search: Search) -> Plan:
+    assert search.best is not None
+    return search.best
+
+
+def _draw_only(search: Search, features: Features, action: Action, settings: Regal) -> None:
+    decoder, prior, plain = prior_of_action(search.problem, features, action)
+    while not search.spent:
+        count = min(search.room, settings.population)
+        evolve(search, replace(settings.shaped(plain, count), population=count), decoder, prior)
+
+
+def _best_way(search: Search, features: Features, action: Action, settings: Regal) -> Action:
+    """One generation under each way to draw; the action whose best plan is best."""
+    ways = (action, replace_blocks(action, "edges", 64), constant_action(features, STANDARD))
+    scores = []
+    for way in ways:
+        part = search.part(simulations=settings.hedge)
+        decoder, prior, plain = prior_of_action(search.problem, features, way)
+        evolve(part, replace(settings.shaped(plain, settings.hedge), population=settings.hedge), decoder, prior)
+        search.offer(_best(part), part.best_score)
+        scores.append(part.best_score)
+    return ways[scores.index(min(scores))]
+
+
+def prior_around(problem: Problem, plan: Plan) -> tuple[breeding.Decoder, breeding.Prior, Brkga]:
+    """Genes op by op near those of the plan: most keep its devices, ranks move a little."""
+    plain = Brkga(by="op", sends=False, rho=0.6)
+    decoder, uniform = decoder_of(problem, plain), prior_of(problem, plain)
+    count, places = problem.num_ops, problem.num_ops * problem.num_devices
+    mean = np.full((count, problem.num_devices), LEVELS - NEAR_MEAN)
+    mean[np.arange(count), plan.device] = NEAR_MEAN
+    shape = np.full(len(uniform.center), HALF * LEVELS + UNIFORM_VARIANCE, np.uint8)
+    shape[:places] = (mean * LEVELS + NEAR_VARIANCE).reshape(-1)
+    center, width = uniform.center.copy(), uniform.width.copy()
+    order = np.argsort(plan.rank, kind="stable")
+    center[places:][order] = 0.5 + ((np.arange(count) + 0.5) / count - 0.5) * (1 - NEAR_WIDTH)
+    width[places:] = NEAR_WIDTH
+    return decoder, breeding.Prior(center, width, shape, beta_table(shape), uniform.bias), plain
+
+
+def propose(search: Search, features: Features, action: Action, most: int) -> Plan | None:
+    """The best of up to `most` plans: the likeliest device per op, tilted this way and that, under each order."""
+    problem = search.problem
+    chance = action.chance.reshape(problem.num_ops, problem.num_devices)
+    tilt = np.empty(problem.num_devices)
+    tilt[device_order(problem)] = np.linspace(-1, 1, problem.num_devices) if problem.num_devices > 1 else 0.0
+    ranks = [np.argsort(np.argsort(order, kind="stable"), kind="stable") for order in orders_of(features, action)]
+    devices = [legal(problem, ints((chance + shift * tilt).argmax(axis=1))) for shift in SHIFTS]
+    pairs = [(device, rank) for device in devices for rank in ranks][:most]
+    best, best_score = None, Score(2**63 - 1, 2**63 - 1)
+    over, value = search.score_many(np.stack([device for device, _ in pairs]), np.stack([rank for _, rank in pairs]))
+    at = int(np.lexsort((value, over))[0])
+    if Score(int(over[at]), int(value[at])) < best_score:
+        best = Plan.of(problem, pairs[at][0], pairs[at][1])
+    return best
+
+
+def orders_of(features: Features, action: Action) -> Iterator[NDArray[np.float32]]:
+    """The learned order, then those that the policy may choose from."""
+    yield action.place
+    yield from features.orders.T[: len(ORDER) - 1]
+
+
+def prior_of_action(
+    problem: Problem, features: Features, action: Action
+) -> tuple[breeding.Decoder, breeding.Prior, Brkga]:
+    """Where BRKGA draws its genes from under the action."""
+    choices = dict(
+        zip(("strength", "spread", "order", "width", "bias", "blocks", "sends"), action.choices.tolist(), strict=True)
+    )
+    by, blocks = BLOCKS[choices["blocks"]]
+    plain = Brkga(by=by, blocks=blocks or 8, sends=SENDS[choices["sends"]])
+    decoder, uniform = decoder_of(problem, plain), prior_of(problem, plain)
+    shape = np.full(len(uniform.center), HALF * LEVELS + UNIFORM_VARIANCE, np.uint8)
+    center, width, bias = uniform.center.copy(), uniform.width.copy(), uniform.bias.copy()
+    per_op = (problem.num_ops, problem.num_devices)
+    mean = _by_block(action.mean.reshape(per_op), decoder, features.weight)
+    variance = _by_block(action.variance.reshape(per_op), decoder, features.weight)
+    places, ranks = decoder.blocks * problem.num_devices, slice(decoder.blocks * problem.num_devices, None)
+    shape[:places] = (mean * LEVELS + variance).reshape(-1)
+    share = WIDTHS[action.width]
+    position = _position(features, action, choices["order"])
+    center[ranks][: problem.num_ops] = 0.5 + (position - 0.5) * (1 - share)
+    width[ranks][: problem.num_ops] = share
+    elite = np.minimum(255, np.round(BIASES * 256)).astype(np.uint8)
+    blocked = _by_block(action.bias[:, None], decoder, features.weight)
+    bias[:places] = elite[np.repeat(blocked[:, 0], problem.num_devices)]
+    bias[ranks][: problem.num_ops] = elite[action.bias]
+    return decoder, breeding.Prior(center, width, shape, beta_table(shape), bias), plain
+
+
+def _by_block(levels: NDArray[np.uint8], decoder: breeding.Decoder, weight: NDArray[np.float32]) -> NDArray[np.int64]:
+    """[blocks, width] the mean level of the ops of each block, the heavy ones counting more."""
+    total = np.zeros((decoder.blocks, levels.shape[1]))
+    np.add.at(total, decoder.block_of, levels * weight[:, None])
+    size = np.bincount(decoder.block_of, weight, decoder.blocks)
+    filled = np.where(size[:, None] > 0, total / np.maximum(size, 1e-9)[:, None], HALF)
+    rounded: NDArray[np.int64] = np.round(filled).astype(np.int64)
+    return rounded
+
+
+def _position(features: Features, action: Action, order: int) -> NDArray[np.float64]:
+    """[ops] places 0 to 1 in the chosen order."""
+    if order < len(ORDER) - 1:
+        return features.orders[:, order].astype(np.float64)
+    place = np.empty(features.num_ops)
+    place[np.argsort(action.place, kind="stable")] = (np.arange(features.num_ops) + 0.5) / features.num_ops
+    return place
+
+
+_table = np.full((LEVELS * LEVELS, 256), np.nan, np.float32)
+
+
+def beta_table(shapes: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """[LEVELS * LEVELS, 256] inverse distribution functions of the Betas; row = mean level * LEVELS + variance level.
+
+    Rows are worked out when first asked for: all of them take longer than a short run.
+    """
+    from scipy.special import betaincinv
+
+    used = np.unique(shapes)
+    fresh = used[np.isnan(_table[used, 0])]
+    alpha, beta = (column.reshape(-1, 1)[fresh] for column in beta_parameters())
+    _table[fresh] = betaincinv(alpha, beta, np.arange(256)[None] / 256)
+    return _table
+
+
+def beta_parameters() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[LEVELS, LEVELS] alpha = m(m(1-m)/v - 1), beta = (1-m)(m(1-m)/v - 1), with v = share · m(1-m)."""
+    rest = 1 / VARIANCES[None, :] - 1
+    return MEANS[:, None] * rest, (1 - MEANS[:, None]) * rest
+
+
+def random_action(features: Features, rng: np.random.Generator) -> Action:
+    """Every level and every choice at random: what the policy has to beat."""
+    pairs, ops = features.num_ops * features.num_devices, features.num_ops
+    return Action(
+        choices=np.array([rng.integers(size) for size in CHOICES]),
+        mean=rng.integers(LEVELS, size=pairs).astype(np.uint8),
+        variance=rng.integers(LEVELS, size=pairs).astype(np.uint8),
+        width=rng.integers(LEVELS, size=ops).astype(np.uint8),
+        bias=rng.integers(LEVELS, size=ops).astype(np.uint8),
+        chance=rng.random(pairs).astype(np.float32),
+        place=rng.random(ops).astype(np.float32),
+    )
+
+
+def constant_action(features: Features, choices: tuple[int, ...]) -> Action:
+    """The same for all ops: no preference for a device, priorities around the order that `choices` names."""
+    pairs, ops = features.num_ops * features.num_devices, features.num_ops
+    return Action(
+        choices=np.array(choices),
+        mean=np.full(pairs, HALF, np.uint8),
+        variance=np.full(pairs, SPREAD[choices[1]], np.uint8),
+        width=np.full(ops, WIDTH[choices[3]], np.uint8),
+        bias=np.full(ops, BIAS[choices[4]], np.uint8),
+        chance=np.zeros(pairs, np.float32),
+        place=features.orders[:, 0],
+    )
+
+
+def best_action(features: Features, network: PolicyNetwork, choices: tuple[int, ...] | None = None) -> Action:
+    """The likeliest action of the network; with the given choices, if any."""
+    import torch
+
+    from loadmaster.learn.regal2020.networks import batch_of
+
+    with torch.no_grad():
+        outputs = network(batch_of([features]))
+    chosen = np.array(choices) if choices else likeliest_choices(outputs.choices[0].cpu().numpy())
+    return action_of(outputs, features, chosen, None)
+
+
+def likeliest_choices(logits: NDArray[np.floating]) -> NDArray[np.int64]:
+    edges = np.cumsum(CHOICES)[:-1]
+    return np.array([int(part.argmax()) for part in np.split(logits, edges)])
+
+
+def action_of(
+    outputs: Outputs, features: Features, choices: NDArray[np.int64], rng: np.random.Generator | None
+) -> Action:
+    """The levels nearest to their targets, or drawn around them, of a batch with one problem."""
+    chance = outputs.chance.cpu().numpy()
+    shift = outputs.shift.cpu().numpy()
+    targets = level_targets(chance, shift, choices, features.num_devices)
+    mean, variance, width, bias = (_levels(target, rng) for target in targets)
+    return Action(choices, mean, variance, width, bias, chance, outputs.place.cpu().numpy())
+
+
+def level_targets(
+    chance: NDArray[np.floating], shift: NDArray[np.floating], choices: NDArray[np.int64], devices: int
+) -> tuple[NDArray[np.floating], ...]:
+    """Where the levels lie, as real numbers: of means and variances [pairs], of widths and biases [ops].
+
+    The paper's two devices have chances p and 1 - p. With more, the even chance 1/devices has mean one half.
+    """
+    even = 1 / devices
+    chances = np.exp(chance.astype(np.float64))
+    centred = np.where(chances >= even, 0.5 + 0.5 * (chances - even) / max(1e-9, 1 - even), 0.5 * chances / even)
+    mean = (0.5 + (centred - 0.5) * STRENGTH[choices[0]]) * LEVELS
+    shift = shift.astype(np.float64)
+    variance = SPREAD[choices[1]] + np.repeat(shift[:, 1], devices)
+    return mean, variance, WIDTH[choices[3]] + shift[:, 0], BIAS[choices[4]] + shift[:, 2]
+
+
+def _levels(target: NDArray[np.floating], rng: np.random.Generator | None) -> NDArray[np.uint8]:
+    noise = 0.0 if rng is None else 0.5 * rng.standard_normal(len(target))
+    return np.clip(np.round(target + noise), 0, LEVELS - 1).astype(np.uint8)
+
+
+@lru_cache(maxsize=4)
+def load_policy(checkpoint: str) -> tuple[PolicyNetwork, dict[str, Any]]:
+    """The network of a checkpoint, and what its file says of itself."""
+    path = weights_path(checkpoint)
+    try:
+        from safetensors import safe_open
+
+        from loadmaster.learn.regal2020.networks import PolicyNetwork
+    except ImportError as error:
+        raise MissingExtra.of(str(error.name or "torch"), "torch", "a learned policy") from error
+    with safe_open(str(path), "pt") as file:
+        known: dict[str, Any] = json.loads((file.metadata() or {}).get("policy", "{}"))
+        weights = {name: file.get_tensor(name) for name in file.keys() if name.startswith("network.")}  # noqa: SIM118
+    if known.get("choices") != list(CHOICES) or not weights:
+        fix = "train it again with this version: loadmaster train regal"
+        raise UnreadableFile(f"'{path}' holds no policy that this version can run", "", fix)
+    network = PolicyNetwork(CHOICES, known["network"])
+    network.load_state_dict({name.removeprefix("network."): tensor for name, tensor in weights.items()})
+    return network.eval(), known
+
+
+def weights_path(checkpoint: str) -> Path:
+    if checkpoint.endswith(".safetensors"):
+        path = Path(checkpoint)
+    else:
+        path = Path(str(resources.files("loadmaster.learn").joinpath("weights", f"{checkpoint}.safetensors")))
+    if not path.is_file():
+        fix = "give checkpoint=FILE.safetensors, or train one: loadmaster train regal --corpus FILE --out DIR"
+        raise UnreadableFile(
+            f"there are no trained weights '{checkpoint}'", str(path) if "/" in checkpoint else "", fix
+        )
+    return path

@@ -1,0 +1,230 @@
+"""What all training runs share: settings, random numbers, curves, checkpoints, the weights to ship and their card.
+
+Every random number comes from (seed, phase, step) alone, so a run that was killed and taken up again ends as one that
+was not; on a GPU, sums may round differently. How a policy learns is in its own module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, get_type_hints
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from loadmaster.errors import InvalidSetting, UnknownName
+from loadmaster.learn import TRAINERS
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train. `minutes` cuts each phase short by its share of the time."""
+
+    corpus: str
+    out: str
+    valid: str = ""  # graphs to choose the checkpoint by; none: some of the corpus are kept apart
+    policy: str = ""
+    seed: int = 0
+    workers: int = 0  # processes for simulations; 0: one per core
+    device: str = "auto"
+    minutes: float | None = None
+    save_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise InvalidSetting("torch finds no GPU here", "device cuda", "use cpu, or auto")
+
+    @property
+    def torch_device(self) -> torch.device:
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(self.device)
+
+    @property
+    def window(self) -> int:
+        """How many jobs may be under way at once."""
+        return 3 * max(1, self.workers or os.cpu_count() or 1)
+
+
+class Run:
+    """One training run: its network and its files. `state` is a dataclass of plain values that changes as it goes."""
+
+    columns: ClassVar[tuple[str, ...]] = ("phase", "step", "seconds", "loss", "reward")  # of the curves
+
+    def __init__(self, settings: Settings, network: nn.Module, state: Any, rate: float, begun: float) -> None:
+        self.settings, self.state, self.begun = settings, state, begun
+        self.out, self.device = Path(settings.out), settings.torch_device
+        self.network: Any = network.to(self.device)
+        self.adam = torch.optim.Adam(self.network.parameters(), lr=rate)
+        self.rows: list[dict[str, Any]] = []
+        self.saved = time.monotonic()
+        self.out.mkdir(parents=True, exist_ok=True)
+
+    def late(self, share: float) -> bool:
+        """Whether this share of the time is gone."""
+        minutes = self.settings.minutes
+        return minutes is not None and time.monotonic() - self.begun > share * minutes * 60
+
+    def rng(self, *numbers: int) -> np.random.Generator:
+        return np.random.default_rng([self.settings.seed, *numbers])
+
+    def set_rate(self, rate: float) -> None:
+        for group in self.adam.param_groups:
+            group["lr"] = rate
+
+    def descend(self, loss: Tensor, clip: float = 1.0) -> None:
+        self.adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.network.parameters(), clip)
+        self.adam.step()
+
+    def note(self, **values: float) -> None:
+        """A row of the curves."""
+        known = {name: getattr(self.state, name) for name in ("phase", "step") if hasattr(self.state, name)}
+        row = {**known, "seconds": round(time.monotonic() - self.begun, 1)}
+        self.rows.append({**row, **{name: round(value, 5) for name, value in values.items()}})
+
+    def say(self, text: str) -> None:
+        phase = f"{self.state.phase}: " if hasattr(self.state, "phase") else ""
+        print(f"[{time.monotonic() - self.begun:6.1f} s] {phase}{text}", flush=True)
+
+    # ---------------------------------------------------------------- files
+
+    def save_now_and_then(self) -> None:
+        if time.monotonic() - self.saved > self.settings.save_seconds:
+            self.save()
+
+    def save(self) -> None:
+        """All that is needed to go on, in one file that is put in place whole; then the curves."""
+        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        for index, held in self.adam.state_dict()["state"].items():
+            tensors |= {f"adam.{index}.{name}": torch.as_tensor(value) for name, value in held.items()}
+        write_tensors(self.checkpoint, tensors, {"run": {"state": asdict(self.state), "rows": self.rows}})
+        with (self.out / "curves.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, self.columns)
+            writer.writeheader()
+            writer.writerows(self.rows)
+        self.saved = time.monotonic()
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.out / "checkpoint.safetensors"
+
+    def resume(self) -> None:
+        """Goes on from the checkpoint, if there is one."""
+        if not self.checkpoint.is_file():
+            return
+        with safe_open(str(self.checkpoint), "pt") as file:
+            known = json.loads(file.metadata()["run"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        self.network.load_state_dict(
+            {n.removeprefix("network."): t for n, t in tensors.items() if n.startswith("network.")}
+        )
+        held: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith("adam."):
+                _, index, part = name.split(".")
+                held.setdefault(int(index), {})[part] = tensor
+        self.adam.load_state_dict({**self.adam.state_dict(), "state": held})
+        self.state, self.rows = type(self.state)(**known["state"]), known["rows"]
+        self.say(f"goes on from step {getattr(self.state, 'step', 0)}")
+
+    @property
+    def weights(self) -> Path:
+        return self.out / f"{self.settings.policy}.safetensors"
+
+    def export(self, known: Mapping[str, Any]) -> None:
+        """The weights to ship, with what is needed to build their network again."""
+        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        write_tensors(self.weights, tensors, {"policy": known})
+
+    def card(self, **facts: Any) -> None:
+        """card.json: how the weights came about."""
+        on_gpu = self.device.type == "cuda"
+        hardware = torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine()
+        given = {k: v for k, v in asdict(self.settings).items() if k not in ("corpus", "valid", "out")}
+        card = {
+            "policy": self.settings.policy,
+            "settings": given,
+            "curves": "curves.csv",
+            "hardware": f"{hardware}, {os.cpu_count()} cores, torch {torch.__version__}",
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "seconds": round(time.monotonic() - self.begun),
+            **facts,
+        }
+        (self.out / "card.json").write_text(json.dumps(card, indent=1) + "\n")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], known: Mapping[str, Any]) -> None:
+    """One safetensors file, put in place whole; `known` goes into its header as JSON."""
+    aside = path.with_suffix(".tmp")
+    held = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    save_file(held, str(aside), {name: json.dumps(value) for name, value in known.items()})
+    aside.chmod(0o644)
+    aside.replace(path)
+
+
+def settings_of(policy: str) -> type[Settings]:
+    """What can be set when that policy is trained."""
+    if policy not in TRAINERS:
+        raise UnknownName.among("policy", policy, list(TRAINERS))
+    found: type[Settings] = import_module(f"loadmaster.learn.{TRAINERS[policy]}").Settings
+    return found
+
+
+def make_settings(policy: str, given: Mapping[str, str]) -> Settings:
+    """Settings from words, each read as the kind of value it is."""
+    kinds = settings_of(policy)
+    hints = get_type_hints(kinds)
+    known: dict[str, Any] = {}
+    for name, text in given.items():
+        if name not in hints:
+            raise UnknownName.among("setting", name, [field.name for field in fields(kinds)])
+        known[name] = _read(name, text, hints[name])
+    return kinds(**{**known, "policy": policy})
+
+
+def _read(name: str, text: str, kind: Any) -> Any:
+    try:
+        if kind is bool:
+            return {"yes": True, "no": False}[text]
+        return text if kind is str else int(text) if kind is int else float(text)
+    except (ValueError, KeyError):
+        wanted = "yes or no" if kind is bool else "a whole number" if kind is int else "a number"
+        raise InvalidSetting(f"'{text}' is no value for {name}", "", f"give {wanted}") from None
+
+
+def train(settings: Settings) -> Path:
+    """Trains a policy, or goes on with what `out` holds; returns the file of the weights."""
+    trained: Path = import_module(f"loadmaster.learn.{TRAINERS[settings.policy]}").train(settings)
+    return trained
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """python -m loadmaster.learn.training POLICY --corpus FILE --out DIR [--SETTING VALUE …]"""
+    first = argparse.ArgumentParser(prog="loadmaster train", add_help=False)
+    first.add_argument("policy", choices=list(TRAINERS))
+    policy, rest = first.parse_known_args(arguments)
+    parser = argparse.ArgumentParser(prog=f"loadmaster train {policy.policy}")
+    for field in fields(settings_of(policy.policy)):
+        if field.name != "policy":
+            required = field.name in ("corpus", "out")
+            parser.add_argument(f"--{field.name.replace('_', '-')}", required=required, help=f"[{field.default}]")
+    given = {name: value for name, value in vars(parser.parse_args(rest)).items() if value is not None}
+    train(make_settings(policy.policy, given))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Local search and simulated annealing over placement and order."""

@@ -1,0 +1,1 @@
+"""Fusion: which ops share a kernel."""

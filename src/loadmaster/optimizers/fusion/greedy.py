@@ -1,0 +1,172 @@
+"""Fusion: which ops share a kernel. Every rule here gives convex kernels with at most one heavy op."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.columns import Bools, Ints, ints, inverse, rows_of
+from loadmaster.graph.kinds import HEAVY, OPAQUE, work_of
+from loadmaster.graph.order import followers
+from loadmaster.optimizers.fusion import between, merging
+from loadmaster.optimizers.lists.schedulers import Heft
+from loadmaster.optimizers.simple import allowed
+from loadmaster.plan import Plan
+from loadmaster.problem import Problem
+from loadmaster.search import Optimizer, Search
+from loadmaster.simulator import Lift, coarse, spread
+
+MOST_MEMBERS = 64  # ops in one kernel; generated code gets slow to compile beyond that
+
+
+@dataclass(frozen=True)
+class GreedyFusion:
+    """The default rule of graph compilers: a producer joins its consumer when nobody else reads it; then `inner`
+    plans the kernels.
+
+    In the manner of XLA's instruction fusion (consumers visited last to first), without duplicating producers.
+    """
+
+    inner: Optimizer = field(default_factory=Heft)
+
+    def optimize(self, search: Search) -> Plan:
+        kernel = greedy_kernels(search.problem)
+        return plan_fused(search, kernel, self.inner)
+
+
+def plan_fused(search: Search, kernel: Ints, inner: Optimizer) -> Plan:
+    """The inner optimizer's plan of the coarser problem, lifted back."""
+    problem = search.problem
+    small = coarse(problem, kernel)
+    part, lift = search.part(problem=small), Lift.of(problem, small, kernel)
+    try:
+        plan = inner.optimize(part)
+    except KeyboardInterrupt:
+        if part.best is not None:
+            search.offer(_lifted(problem, lift, part.best), part.best_score)
+        raise
+    return _lifted(problem, lift, part.best if part.best is not None and _better(part, plan) else plan)
+
+
+def _lifted(problem: Problem, lift: Lift, plan: Plan) -> Plan:
+    # A kernel may hold kernels that the inner optimizer fused further.
+    kernel = lift.heads[plan.kernel][lift.kernel_of]
+    fine = Plan.of(problem, lift.up(plan.device), lift.up(plan.rank), kernel)
+    if plan.send_rank is None:
+        return fine
+    sends = np.full((problem.graph.num_tensors, problem.num_devices), -1, np.int64)
+    sends[lift.tensors] = plan.send_rank
+    return replace(fine, send_rank=ints(sends))
+
+
+def _better(part: Search, plan: Plan) -> bool:
+    return plan is not part.best and part.score(plan) > part.best_score
+
+
+@dataclass(frozen=True, eq=False)
+class Merges:
+    """Which ops of a problem may share a kernel at all, found once."""
+
+    rules: Any  # merging.Rules, as the compiled loops want them
+    producers: Ints  # of every tensor between two ops that may share a kernel, by producer, then reader
+    consumers: Ints
+
+    @staticmethod
+    def of(problem: Problem) -> Merges:
+        """Those of the problem, remembered with it."""
+        return _merges.get(problem) or _merges.setdefault(problem, Merges._found(problem))
+
+    @staticmethod
+    def _found(problem: Problem) -> Merges:
+        waits, able, heavies = problem.graph.dependencies, allowed(problem), heavy(problem)
+        ways = [narrow(part) for part in (*waits, *followers(*waits))]
+        producers, consumers = candidate_pairs(problem)
+        possible: Any = between.possible  # which is not typed, as the rules are not
+        keep = possible(*ways, producers, consumers, fusable(problem), heavies, MOST_MEMBERS)
+        producers, consumers = ints(producers[keep]), ints(consumers[keep])
+        each = ints(np.arange(len(producers) + 1))
+        start, pairs = inverse(each, producers, problem.num_ops)
+        given_start, given = inverse(each, consumers, problem.num_ops)
+        rows = [narrow(part) for part in (start, consumers[pairs], producers, given_start, given)]
+        able = np.ascontiguousarray(able[:, :0] if able.all() else able)
+        rules: Any = merging.Rules
+        return Merges(rules(*ways, *rows, heavies, able, MOST_MEMBERS), producers, consumers)
+
+    def kernels(self, device: NDArray[np.integer], priority: NDArray[Any]) -> NDArray[np.int32]:
+        """[candidates, ops] kernels from merging each producer into its readers on the same device, highest priority
+        first, wherever legal; a producer below 0 joins none of its readers. Devices: one row for all, or a row each."""
+        places = np.ascontiguousarray(np.atleast_2d(device), np.int32)
+        priorities = np.ascontiguousarray(np.atleast_2d(priority), np.float64)
+        out = np.empty(priorities.shape, np.int32)
+
+        def part(low: int, high: int) -> None:
+            merging.merge_many(self.rules, places, priorities, low, high, out)
+
+        spread(part, len(priorities))
+        return out
+
+    def greedy(self, device: Ints | None = None) -> Ints:
+        """[ops] kernels by the default rule, where devices are given among ops of one device."""
+        producers, consumers = self.producers, self.consumers
+        if device is not None:
+            together = device[producers] == device[consumers]
+            producers, consumers = producers[together], consumers[together]
+        order = np.argsort(-consumers, kind="stable")
+        return ints(merging.merge(self.rules, ints(producers[order]), ints(consumers[order]), True))
+
+
+def narrow(column: NDArray[Any]) -> NDArray[np.int32]:
+    return np.ascontiguousarray(column, np.int32)
+
+
+_merges: WeakKeyDictionary[Problem, Merges] = WeakKeyDictionary()
+
+
+def greedy_kernels(problem: Problem) -> Ints:
+    """[ops] kernels by the default rule."""
+    return Merges.of(problem).greedy()
+
+
+def kernels_by_priority(problem: Problem, priority: NDArray[Any]) -> Ints:
+    """[ops] kernels from merging producer into consumer, highest priority of the producer first, wherever legal."""
+    return ints(Merges.of(problem).kernels(np.zeros(problem.num_ops, np.int32), priority)[0])
+
+
+def candidate_pairs(problem: Problem) -> tuple[Ints, Ints]:
+    """(producers, consumers) of every tensor between two ops that may share a kernel at all."""
+    graph = problem.graph
+    free = fusable(problem)
+    consumer, producer = rows_of(graph.read_start), graph.producer[graph.reads]
+    keep = (producer >= 0) & free[producer] & free[consumer]
+    pairs = np.unique(np.stack([producer[keep], consumer[keep]], axis=1), axis=0).reshape(-1, 2)
+    return ints(pairs[:, 0]), ints(pairs[:, 1])
+
+
+def fusable(problem: Problem) -> Bools:
+    """[ops] not opaque, and not writing in place."""
+    graph = problem.graph
+    free = np.array([work_of(kind) != OPAQUE for kind in graph.kind])
+    free[graph.producer[(graph.alias_of >= 0) & (graph.producer >= 0)]] = False
+    return free
+
+
+def heavy(problem: Problem) -> Bools:
+    return np.array([work_of(kind) == HEAVY for kind in problem.graph.kind])
+
+
+def greedy_on(problem: Problem, plan: Plan) -> Ints:
+    """[ops] kernels by the default rule among ops of one device."""
+    return Merges.of(problem).greedy(plan.device)
+
+
+def refuse(problem: Problem, plan: Plan, priority: NDArray[Any]) -> Plan:
+    """The plan with kernels merged by priority among ops of one device; producers below 0 are not merged."""
+    return with_kernels(problem, plan, ints(Merges.of(problem).kernels(plan.device, priority)[0]))
+
+
+def with_kernels(problem: Problem, plan: Plan, kernel: Ints) -> Plan:
+    return Plan.of(problem, plan.device, plan.rank, kernel)

@@ -1,0 +1,149 @@
+# mypy: ignore-errors
+"""The compiled loop of BRKGA: draw, cross, decode, simulate."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from loadmaster.simulator.loop import make_record, make_room, run
+
+HEAVY_PENALTY = np.int64(2**61)  # above every value: plans that do not fit come last, by how much they are over
+STOPPED = np.int64(2**62)
+
+
+class Decoder(NamedTuple):
+    """How genes become a plan: affinities of a block of ops to devices, priorities of ops, priorities of sends."""
+
+    block_of: np.ndarray  # [ops] block whose affinities place the op
+    blocks: int
+    sends: bool  # whether there are genes for sends
+    able: np.ndarray  # [ops, devices]
+    limits: np.ndarray  # [devices]
+    by_time: bool
+
+
+class Prior(NamedTuple):
+    """Where a fresh gene is drawn from, and how often it comes from the elite parent."""
+
+    center: np.ndarray  # [genes] float32
+    width: np.ndarray  # [genes] float32
+    shape: np.ndarray  # [genes] uint8, row of the table
+    table: np.ndarray  # [shapes, 256] float32, inverse distribution functions on [0, 1]
+    bias: np.ndarray  # [genes] uint8, of 256: chance of the elite parent's gene
+
+
+@njit(inline="always")
+def _mix(value):
+    """splitmix64: unlike seeds for neighbouring numbers."""
+    value += np.uint64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+@njit(inline="always")
+def _next(state):
+    x, y = state[0], state[1]
+    state[0] = y
+    x ^= x << np.uint64(23)
+    x ^= x >> np.uint64(17)
+    x ^= y ^ (y >> np.uint64(26))
+    state[1] = x
+    return x + y
+
+
+@njit(inline="always")
+def _mutant(genes, prior, state):
+    # Arrays are taken out of their tuples once, as in the simulator's loop.
+    table, shape, center, width = prior.table, prior.shape, prior.center, prior.width
+    for gene in range(len(genes)):
+        bits = _next(state)
+        row = shape[gene]
+        cell = np.int64(bits & np.uint64(255))
+        low = table[row, cell]
+        high = table[row, cell + 1] if cell < 255 else np.float32(1.0)
+        inside = np.float32(np.float64((bits >> np.uint64(8)) & np.uint64(65535)) / 65536.0)
+        drawn = low + (high - low) * inside
+        value = center[gene] + width[gene] * (drawn - np.float32(0.5))
+        genes[gene] = np.uint16(min(np.float32(65535.0), max(np.float32(0.0), value * np.float32(65536.0))))
+
+
+@njit(inline="always")
+def _child(genes, elite, other, bias, state):
+    count = len(genes)
+    for start in range(0, count, 8):
+        bits = _next(state)
+        for gene in range(start, min(count, start + 8)):
+            byte = (bits >> np.uint64(8 * (gene - start))) & np.uint64(255)
+            genes[gene] = elite[gene] if byte < np.uint64(bias[gene]) else other[gene]
+
+
+@njit(inline="always")
+def decode(layout, decoder, genes, place, rank, send_rank):
+    devices, ops = layout.devices, len(place)
+    block_of, able = decoder.block_of, decoder.able
+    for op in range(ops):
+        start = block_of[op] * devices
+        best, chosen = -1, 0
+        for device in range(devices):
+            value = np.int64(genes[start + device])
+            if able[op, device] and value > best:
+                best, chosen = value, device
+        place[op] = chosen
+    base = decoder.blocks * devices
+    for op in range(ops):
+        rank[op] = genes[base + op]
+    if decoder.sends:
+        base += ops
+        for slot in range(len(send_rank)):
+            send_rank[slot] = genes[base + slot]
+
+
+@njit(cache=True, nogil=True)
+def breed(layout, decoder, prior, old, new, order, elites, mutants, seed, low, high, fitness, most):
+    """Fills rows low … high-1 of the new population and scores them. `order`: old rows, elites first."""
+    room, record = make_room(layout), make_record(0, 0, 0)
+    place, rank = np.empty(len(layout.waits), np.int32), np.empty(len(layout.waits), np.int32)
+    send_rank = np.empty(len(layout.nbytes) * layout.devices if decoder.sends else 0, np.int64)
+    peak, state = np.empty(layout.devices, np.int64), np.empty(2, np.uint64)
+    size = len(new)
+    for row in range(low, high):
+        state[0] = _mix(np.uint64(seed) + np.uint64(row))
+        state[1] = _mix(state[0])
+        if row >= size - mutants:
+            _mutant(new[row], prior, state)
+        else:
+            elite = order[np.int64(_next(state) % np.uint64(elites))]
+            other = order[elites + np.int64(_next(state) % np.uint64(size - elites))]
+            _child(new[row], old[elite], old[other], prior.bias, state)
+        decode(layout, decoder, new[row], place, rank, send_rank)
+        fitness[row] = score(layout, decoder, place, rank, send_rank, room, record, peak, most)
+
+
+@njit(cache=True, nogil=True)
+def score(layout, decoder, place, rank, send_rank, room, record, peak, most):
+    """The value; for a plan that does not fit, a number above every value; STOPPED when it passes `most`."""
+    never = np.int64(2**62)
+    if decoder.by_time:
+        step = run(layout, place, rank, send_rank, room, most, never, peak, False, record)
+    else:
+        step = run(layout, place, rank, send_rank, room, never, most, peak, False, record)
+    if step < 0:
+        return STOPPED
+    over = np.int64(0)
+    for device in range(layout.devices):
+        over += max(np.int64(0), peak[device] - decoder.limits[device])
+    if over > 0:
+        return HEAVY_PENALTY + min(over, HEAVY_PENALTY // 2)
+    return step if decoder.by_time else peak.max()
+
+
+@njit(cache=True, nogil=True)
+def decode_one(layout, decoder, genes):
+    place, rank = np.empty(len(layout.waits), np.int32), np.empty(len(layout.waits), np.int32)
+    send_rank = np.empty(len(layout.nbytes) * layout.devices if decoder.sends else 0, np.int64)
+    decode(layout, decoder, genes, place, rank, send_rank)
+    return place, rank, send_rank

@@ -1,0 +1,1 @@
+"""Groups of ops that belong together, and smaller problems made of them."""

@@ -1,0 +1,238 @@
+"""Groups of ops that belong together: one coarsening shared by all methods that move, place or learn on groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+
+from loadmaster.columns import Ints, ints, ragged, rows_of
+from loadmaster.errors import UnknownName
+from loadmaster.optimizers.grouping import joining
+from loadmaster.problem import Problem
+
+HEAVY_GROUPS = (24, 96, 384)  # how many groups that share heavy tensors to move as one, for peak memory
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """Several ways to cut one problem into sets of ops, all in the same two columns."""
+
+    start: Ints  # [groups + 1]
+    ops: Ints  # group g is ops[start[g]:start[g + 1]]
+    mirror: Ints  # [ops] position in the forward pass; a backward op has that of the forward op it belongs to
+    by_mirror: Ints  # [ops] ops in order of mirror, then of index
+
+
+def grouping(problem: Problem) -> Grouping:
+    """Scopes of every depth, readers of one weight, chains with single readers; for memory, ops that share heavy
+    tensors; and the mirrored positions."""
+    mirror = mirrored_position(problem)
+    groups = [*scope_groups(problem), *weight_groups(problem), *chain_groups(problem)]
+    if problem.objective == "peak-memory":
+        groups += [group for most in HEAVY_GROUPS for group in sets_of(coarsen(problem, most))]
+    unique = {tuple(group) for group in groups if 1 < len(group) < problem.num_ops}
+    start, ops = ragged(sorted(unique))
+    return Grouping(start, ops, mirror, ints(np.lexsort((np.arange(problem.num_ops), mirror))))
+
+
+def mirrored_position(problem: Problem) -> Ints:
+    """[ops] the index of a forward op; for an op after the turning point, that of the earliest forward op it works on.
+
+    The turning point is where the most bytes are alive in program order: a training step saves until its loss.
+    """
+    graph = problem.graph
+    turn = turning_point(problem)
+    position = np.arange(problem.num_ops)
+    maker = graph.producer[graph.reads]
+    for op in range(turn + 1, problem.num_ops):
+        makers = maker[graph.read_start[op] : graph.read_start[op + 1]]
+        makers = makers[makers >= 0]
+        if len(makers):
+            position[op] = position[makers].min()
+        elif op:
+            position[op] = position[op - 1]
+    return ints(position)
+
+
+def turning_point(problem: Problem) -> int:
+    """The op at which the most made bytes are alive when ops run in program order."""
+    graph = problem.graph
+    last = np.maximum(graph.producer, 0)
+    np.maximum.at(last, graph.reads, rows_of(graph.read_start))
+    made = (graph.producer >= 0) & (graph.alias_of < 0) & ~problem.stays
+    change = np.zeros(problem.num_ops + 1, np.int64)
+    np.add.at(change, graph.producer[made], graph.nbytes[made])
+    np.add.at(change, last[made] + 1, -graph.nbytes[made])
+    return int(np.cumsum(change)[:-1].argmax())
+
+
+def scope_groups(problem: Problem) -> list[list[int]]:
+    """Ops under each module path, whole and in part."""
+    groups: dict[str, list[int]] = {}
+    for op, scope in enumerate(problem.graph.scope):
+        parts = scope.split(".") if scope else []
+        for depth in range(1, len(parts) + 1):
+            groups.setdefault(".".join(parts[:depth]), []).append(op)
+    return list(groups.values())
+
+
+def weight_groups(problem: Problem) -> list[list[int]]:
+    """Readers of each resident tensor, with the op that updates it."""
+    graph = problem.graph
+    groups = []
+    for tensor in np.flatnonzero(problem.resident).tolist():
+        members = set(graph.readers_of(tensor).tolist())
+        if problem.updater[tensor] >= 0:
+            members.add(int(problem.updater[tensor]))
+        if len(members) > 1:
+            groups.append(sorted(members))
+    return groups
+
+
+def chain_groups(problem: Problem) -> list[list[int]]:
+    """Runs of ops in which each but the last has one reader: an op whose only reader is Y joins Y (Mirhoseini 2017)."""
+    return sets_of(join_single_readers(problem))
+
+
+def sets_of(label: Ints) -> list[list[int]]:
+    """The ops of each label."""
+    order = np.argsort(label, kind="stable")
+    edges = np.flatnonzero(np.diff(label[order])) + 1
+    return [part.tolist() for part in np.split(order, edges)]
+
+
+def join_single_readers(problem: Problem) -> Ints:
+    """[ops] the op at the end of each op's chain of single readers."""
+    graph = problem.graph
+    label = np.arange(problem.num_ops)
+    start, readers = graph.readers
+    for op in range(problem.num_ops - 1, -1, -1):
+        made = graph.makes_of(op)
+        after = {int(r) for t in made for r in readers[start[t] : start[t + 1]]}
+        if len(after) == 1:
+            label[op] = label[after.pop()]
+    return ints(label)
+
+
+Grouper = Literal["edges", "readers", "scope", "window", "op"]
+GROUPERS: tuple[Grouper, ...] = get_args(Grouper)
+
+
+def coarsen(problem: Problem, most: int = 256, by: Grouper = "edges") -> Ints:
+    """[ops] a group for each op, numbered along the program; at most `most`, except that "op" joins only colocated ops.
+
+    edges: the heaviest tensors first join maker and readers, in groups of bounded time; readers: an op whose only
+    reader is Y joins Y (Mirhoseini 2017); scope: the deepest module paths that are few enough; window: windows of the
+    mirrored order of equal time, a backward op with its forward op. What is still too many is joined along the mirrored
+    order.
+    """
+    if by not in GROUPERS:
+        raise UnknownName.among("grouping", by, list(GROUPERS))
+    label = {"edges": _by_edges, "readers": _by_readers, "scope": _by_scope, "window": _by_window, "op": _by_op}[by](
+        problem, most
+    )
+    label = _with_colocation(problem, label)
+    return _in_program_order(label if by == "op" else _few(problem, label, most))
+
+
+def _by_op(problem: Problem, most: int) -> Ints:
+    return ints(np.arange(problem.num_ops))
+
+
+def _by_readers(problem: Problem, most: int) -> Ints:
+    return join_single_readers(problem)
+
+
+def _by_scope(problem: Problem, most: int) -> Ints:
+    paths = [scope.split(".") if scope else [] for scope in problem.graph.scope]
+    depth = max(map(len, paths), default=0)
+    while depth > 1 and len({tuple(path[:depth]) for path in paths}) > most:
+        depth -= 1
+    names: dict[tuple[str, ...], int] = {}
+    return ints([names.setdefault(tuple(path[:depth]), len(names)) for path in paths])
+
+
+def _by_window(problem: Problem, most: int) -> Ints:
+    order = np.lexsort((np.arange(problem.num_ops), mirrored_position(problem)))
+    label = np.empty(problem.num_ops, np.int64)
+    label[order] = _windows(problem.best_ns[order].astype(np.float64), most)
+    return ints(label)
+
+
+def _windows(weight: NDArray[np.float64], most: int) -> NDArray[np.int64]:
+    """[n] windows 0 to most - 1 of about equal weight, along the way."""
+    middle = np.cumsum(weight + 1e-9) - (weight + 1e-9) / 2
+    windows: NDArray[np.int64] = np.minimum(most - 1, middle / middle[-1] * most * (1 - 1e-12)).astype(np.int64)
+    return windows
+
+
+def _by_edges(problem: Problem, most: int) -> Ints:
+    graph = problem.graph
+    reader, maker = rows_of(graph.read_start), graph.producer[graph.reads]
+    inside = maker >= 0
+    one, two, tensor = _sharers(problem)
+    heavy = np.concatenate([problem.read_bytes[inside], graph.nbytes[tensor]])
+    order = np.lexsort((np.arange(len(heavy)), -heavy))
+    mate = _mates(problem)
+    heads = np.concatenate([mate[0], np.concatenate([maker[inside], one])[order]])
+    tails = np.concatenate([mate[1], np.concatenate([reader[inside], two])[order]])
+    time = problem.best_ns.astype(np.float64) + 1
+    return ints(joining.join_edges(ints(heads), ints(tails), len(mate[0]), time, most))
+
+
+def _sharers(problem: Problem) -> tuple[Ints, Ints, Ints]:
+    """Pairs of ops that read one resident tensor, each with the next, and the tensor."""
+    graph = problem.graph
+    there = problem.resident[graph.reads]
+    tensor, reader = graph.reads[there], rows_of(graph.read_start)[there]
+    order = np.lexsort((reader, tensor))
+    same = tensor[order[1:]] == tensor[order[:-1]]
+    return ints(reader[order[:-1]][same]), ints(reader[order[1:]][same]), ints(tensor[order[1:]][same])
+
+
+def _mates(problem: Problem) -> tuple[Ints, Ints]:
+    """Pairs of ops that must be together."""
+    group = problem.graph.colocate
+    members = np.flatnonzero(group >= 0)
+    order = members[np.argsort(group[members], kind="stable")]
+    same = group[order[1:]] == group[order[:-1]]
+    return ints(order[:-1][same]), ints(order[1:][same])
+
+
+def _with_colocation(problem: Problem, label: Ints) -> Ints:
+    """The labels with those of colocated ops made one."""
+    one, two = _mates(problem)
+    if not len(one):
+        return label
+    _, together = connected_components(
+        csr_array((np.ones(len(one)), (label[one], label[two])), shape=(label.max() + 1,) * 2), directed=False
+    )
+    return ints(together[label])
+
+
+def _few(problem: Problem, label: Ints, most: int) -> Ints:
+    """At most so many groups: neighbours in the mirrored order are joined, those of the least time first."""
+    _, label = np.unique(label, return_inverse=True)
+    count = int(label.max()) + 1
+    if count <= most:
+        return ints(label)
+    place = np.bincount(label, mirrored_position(problem)) / np.bincount(label)
+    order = np.lexsort((np.arange(count), place))
+    time = np.bincount(label, problem.best_ns)[order].astype(np.float64)
+    run = np.empty(count, np.int64)
+    run[order] = joining.join_neighbours(time, most)
+    return ints(run[label])
+
+
+def _in_program_order(label: Ints) -> Ints:
+    """Groups numbered by the mean place of their ops."""
+    _, dense = np.unique(label, return_inverse=True)
+    place = np.bincount(dense, np.arange(len(dense))) / np.bincount(dense)
+    number = np.empty(len(place), np.int64)
+    number[np.lexsort((np.arange(len(place)), place))] = np.arange(len(place))
+    return ints(number[dense])

@@ -1,0 +1,1 @@
+"""List schedulers and the compiled loop they share."""

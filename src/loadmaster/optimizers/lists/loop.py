@@ -1,0 +1,412 @@
+# mypy: ignore-errors
+"""The compiled loops of the list schedulers: arrays in, arrays out."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from loadmaster.graph.order import followers
+from loadmaster.simulator.loop import MADE, UPDATED
+
+FAR = np.iinfo(np.int64).max // 4
+
+
+@njit(cache=True, nogil=True)
+def upward(read_start, reads, producer, after_start, after, times, sends):
+    level = np.zeros(len(times), np.int64)
+    for op in range(len(times) - 1, -1, -1):
+        level[op] += times[op]
+        for at in range(read_start[op], read_start[op + 1]):
+            maker = producer[reads[at]]
+            if maker >= 0:
+                level[maker] = max(level[maker], level[op] + sends[reads[at]])
+        for at in range(after_start[op], after_start[op + 1]):
+            level[after[at]] = max(level[after[at]], level[op])
+    return level
+
+
+@njit(cache=True, nogil=True)
+def downward(read_start, reads, producer, after_start, after, times, sends):
+    level = np.zeros(len(times), np.int64)
+    for op in range(len(times)):
+        longest = np.int64(0)
+        for at in range(read_start[op], read_start[op + 1]):
+            maker = producer[reads[at]]
+            if maker >= 0:
+                longest = max(longest, level[maker] + sends[reads[at]])
+        for at in range(after_start[op], after_start[op + 1]):
+            longest = max(longest, level[after[at]])
+        level[op] = longest + times[op]
+    return level
+
+
+@njit(cache=True, nogil=True)
+def upward_placed(read_start, reads, producer, after_start, after, times, send_ns, send_class, device):
+    level = np.zeros(len(times), np.int64)
+    for op in range(len(times) - 1, -1, -1):
+        level[op] += times[op]
+        for at in range(read_start[op], read_start[op + 1]):
+            tensor = reads[at]
+            maker = producer[tensor]
+            if maker >= 0:
+                way = level[op]
+                if device[maker] != device[op]:
+                    way += send_ns[tensor, send_class[device[maker], device[op]]]
+                level[maker] = max(level[maker], way)
+        for at in range(after_start[op], after_start[op + 1]):
+            level[after[at]] = max(level[after[at]], level[op])
+    return level
+
+
+@njit(inline="always")
+def _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention):
+    """When all that the op reads could be on the device; `added` collects tentative use of channels."""
+    devices = layout.devices
+    latest = np.int64(0)
+    for at in range(layout.read_start[op], layout.read_start[op + 1]):
+        tensor = layout.reads[at]
+        known = there[tensor * devices + device]
+        if known < 0:
+            source = home[tensor]
+            if source < 0:
+                continue
+            pair = source * devices + device
+            channel = layout.channel[pair] - devices
+            begin = made_ns[tensor]
+            if contention:
+                begin = max(begin, channel_free[channel] + added[channel])
+            known = begin + layout.send_ns[tensor * layout.send_classes + layout.send_class[pair]]
+            if contention:
+                added[channel] = known - channel_free[channel]
+        latest = max(latest, known)
+    for at in range(layout.read_start[op], layout.read_start[op + 1]):
+        source = home[layout.reads[at]]
+        if source >= 0 and source != device:
+            added[layout.channel[source * devices + device] - devices] = 0
+    return latest
+
+
+@njit(inline="always")
+def _commit(layout, op, device, made_ns, home, there, channel_free, contention, home_of, colocate, groups, where):
+    """Brings what the op reads to the device for good and returns when it is all there."""
+    devices = layout.devices
+    latest = np.int64(0)
+    for at in range(layout.read_start[op], layout.read_start[op + 1]):
+        tensor = layout.reads[at]
+        slot = tensor * devices + device
+        if there[slot] < 0:
+            source = home[tensor]
+            if source < 0:  # an updated weight stays where it is first read, and its update goes there
+                home[tensor] = device
+                there[slot] = 0
+                updater = layout.maker[tensor]
+                if where[updater] < 0 and home_of[updater] < 0:
+                    home_of[updater] = device
+                    if colocate[updater] >= 0 and groups[colocate[updater]] < 0:
+                        groups[colocate[updater]] = device
+            else:
+                pair = source * devices + device
+                channel = layout.channel[pair] - devices
+                begin = made_ns[tensor]
+                if contention:
+                    begin = max(begin, channel_free[channel])
+                there[slot] = begin + layout.send_ns[tensor * layout.send_classes + layout.send_class[pair]]
+                channel_free[channel] = max(channel_free[channel], there[slot])
+        latest = max(latest, there[slot])
+    return latest
+
+
+@njit(inline="always")
+def _new_bytes(layout, op, device, fixed_start, fixed, there, has):
+    """Bytes that running the op here adds for good or for a while: outputs, workspace, residents not there yet."""
+    total = layout.workspace[op]
+    for at in range(layout.make_start[op], layout.make_start[op + 1]):
+        if layout.base[layout.makes[at]] < 0:
+            total += layout.nbytes[layout.makes[at]]
+    for at in range(layout.read_start[op], layout.read_start[op + 1]):
+        tensor = layout.reads[at]
+        if there[tensor * layout.devices + device] < 0:
+            total += layout.nbytes[tensor]
+    for at in range(fixed_start[op], fixed_start[op + 1]):
+        if has[fixed[at] * layout.devices + device] == 0:
+            total += layout.nbytes[fixed[at]]
+    return total
+
+
+@njit(inline="always")
+def _account(layout, op, device, fixed_start, fixed, has, used, left, home):
+    """Memory after the op is placed: residents for good, made tensors until their last reader is placed."""
+    devices = layout.devices
+    for at in range(fixed_start[op], fixed_start[op + 1]):
+        if has[fixed[at] * devices + device] == 0:
+            has[fixed[at] * devices + device] = 1
+            used[device] += layout.nbytes[fixed[at]]
+    for at in range(layout.make_start[op], layout.make_start[op + 1]):
+        tensor = layout.makes[at]
+        left[tensor] = layout.reader_start[tensor + 1] - layout.reader_start[tensor] + layout.stays[tensor]
+        if layout.base[tensor] < 0 and left[tensor] > 0:
+            used[device] += layout.nbytes[tensor]
+    for at in range(layout.read_start[op], layout.read_start[op + 1]):
+        tensor = layout.reads[at]
+        slot = tensor * devices + device
+        if has[slot] == 0 and (layout.origin[tensor] == UPDATED or home[tensor] != device):
+            has[slot] = 1
+            used[device] += layout.nbytes[tensor]
+        if layout.origin[tensor] == MADE and layout.base[tensor] < 0:
+            left[tensor] -= 1
+            if left[tensor] == 0:
+                for other in range(devices):
+                    if other == home[tensor] or has[tensor * devices + other]:
+                        used[other] -= layout.nbytes[tensor]
+                        has[tensor * devices + other] = 0
+
+
+@njit(cache=True, nogil=True)
+def in_order(layout, start, before, fixed_reads, colocate, able, order, fixed_device, limits, contention):
+    """Ops in the given topological order, each where it ends first, in the earliest gap that holds it."""
+    fixed_start, fixed = fixed_reads
+    devices, ops, tensors = layout.devices, len(layout.waits), len(layout.nbytes)
+    made_ns, home = np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64)
+    there = np.full(tensors * devices, -1, np.int64)
+    channel_free, added = np.zeros(layout.channels + 1, np.int64), np.zeros(layout.channels + 1, np.int64)
+    where, begin, end = np.full(ops, -1, np.int64), np.zeros(ops, np.int64), np.zeros(ops, np.int64)
+    groups = np.full(max(1, int(colocate.max()) + 1), -1, np.int64)
+    home_of = fixed_device.copy()
+    has, left, used = np.zeros(tensors * devices, np.int8), np.zeros(tensors, np.int64), np.zeros(devices, np.int64)
+    busy_from, busy_to = np.zeros((devices, ops), np.int64), np.zeros((devices, ops), np.int64)
+    count = np.zeros(devices, np.int64)
+    for op in order:
+        base = np.int64(0)
+        for at in range(start[op], start[op + 1]):
+            base = max(base, end[before[at]])
+        only = groups[colocate[op]] if colocate[op] >= 0 else -1
+        if only < 0:
+            only = home_of[op]
+        best, chosen, least_over = FAR, -1, FAR
+        for device in range(devices):
+            if not able[op, device] or (only >= 0 and device != only and able[op, only]):
+                continue
+            ready = max(base, _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention))
+            time = layout.op_ns[op * devices + device]
+            finish = _gap(busy_from[device], busy_to[device], count[device], ready, time) + time
+            over = max(
+                0, used[device] + _new_bytes(layout, op, device, fixed_start, fixed, there, has) - limits[device]
+            )
+            if over < least_over or (over == least_over and finish < best):
+                best, chosen, least_over = finish, device, over
+        ready = max(
+            base,
+            _commit(
+                layout, op, chosen, made_ns, home, there, channel_free, contention, home_of, colocate, groups, where
+            ),
+        )
+        time = layout.op_ns[op * devices + chosen]
+        begin[op] = _gap(busy_from[chosen], busy_to[chosen], count[chosen], ready, time)
+        end[op] = begin[op] + time
+        _occupy(busy_from[chosen], busy_to[chosen], count[chosen], begin[op], end[op])
+        count[chosen] += 1
+        _settle(layout, op, chosen, end[op], made_ns, home, there, colocate, groups, where)
+        _account(layout, op, chosen, fixed_start, fixed, has, used, left, home)
+    return where, begin
+
+
+@njit(inline="always")
+def _settle(layout, op, device, end, made_ns, home, there, colocate, groups, where):
+    where[op] = device
+    if colocate[op] >= 0:
+        groups[colocate[op]] = device
+    for at in range(layout.make_start[op], layout.make_start[op + 1]):
+        tensor = layout.makes[at]
+        made_ns[tensor] = end
+        home[tensor] = device
+        there[tensor * layout.devices + device] = end
+
+
+@njit(inline="always")
+def _gap(busy_from, busy_to, count, ready, time):
+    """The earliest start at or after `ready` in a gap of that length between busy spans."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) >> 1
+        if busy_to[middle] <= ready:
+            low = middle + 1
+        else:
+            high = middle
+    begin = ready
+    while low < count:
+        if busy_from[low] - begin >= time:
+            return begin
+        begin = max(begin, busy_to[low])
+        low += 1
+    return begin
+
+
+@njit(inline="always")
+def _occupy(busy_from, busy_to, count, begin, end):
+    here = count
+    while here > 0 and (busy_from[here - 1] > begin or (busy_from[here - 1] == begin and busy_to[here - 1] > end)):
+        busy_from[here] = busy_from[here - 1]
+        busy_to[here] = busy_to[here - 1]
+        here -= 1
+    busy_from[here] = begin
+    busy_to[here] = end
+
+
+@njit(inline="always")
+def _push(heap_ns, heap_level, heap_op, size, ns, level, op):
+    here = size
+    while here > 0:
+        parent = (here - 1) >> 1
+        if heap_ns[parent] < ns or (heap_ns[parent] == ns and heap_level[parent] >= level):
+            break
+        heap_ns[here], heap_level[here], heap_op[here] = heap_ns[parent], heap_level[parent], heap_op[parent]
+        here = parent
+    heap_ns[here], heap_level[here], heap_op[here] = ns, level, op
+
+
+@njit(inline="always")
+def _pop(heap_ns, heap_level, heap_op, size):
+    """Removes the first entry, `size` remaining."""
+    ns, level, op = heap_ns[size], heap_level[size], heap_op[size]
+    here = 0
+    while True:
+        child = 2 * here + 1
+        if child >= size:
+            break
+        right = child + 1
+        if right < size and (
+            heap_ns[right] < heap_ns[child]
+            or (heap_ns[right] == heap_ns[child] and heap_level[right] > heap_level[child])
+        ):
+            child = right
+        if heap_ns[child] > ns or (heap_ns[child] == ns and heap_level[child] <= level):
+            break
+        heap_ns[here], heap_level[here], heap_op[here] = heap_ns[child], heap_level[child], heap_op[child]
+        here = child
+    heap_ns[here], heap_level[here], heap_op[here] = ns, level, op
+
+
+@njit(cache=True, nogil=True)
+def earliest_first(layout, start, before, fixed_reads, colocate, able, level, favourite, limits, contention):
+    """Of all ready ops and devices, the pair that can start soonest; ties by level.
+
+    Two heaps per device: ops whose data will come (by time), ops that could start as soon as it is free (by level).
+    Entries go stale as channels fill and groups settle; they are looked at again when they surface.
+    """
+    fixed_start, fixed = fixed_reads
+    devices, ops, tensors = layout.devices, len(layout.waits), len(layout.nbytes)
+    made_ns, home = np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64)
+    there = np.full(tensors * devices, -1, np.int64)
+    channel_free, added = np.zeros(layout.channels + 1, np.int64), np.zeros(layout.channels + 1, np.int64)
+    where, begin, end = np.full(ops, -1, np.int64), np.zeros(ops, np.int64), np.zeros(ops, np.int64)
+    groups = np.full(max(1, int(colocate.max()) + 1), -1, np.int64)
+    home_of = np.full(ops, -1, np.int64)
+    has, left, used = np.zeros(tensors * devices, np.int8), np.zeros(tensors, np.int64), np.zeros(devices, np.int64)
+    free = np.zeros(devices, np.int64)
+    soon_ns, soon_level, soon_op = (
+        np.empty((devices, ops), np.int64),
+        np.empty((devices, ops), np.int64),
+        np.empty((devices, ops), np.int64),
+    )
+    now_ns, now_level, now_op = (
+        np.empty((devices, ops), np.int64),
+        np.empty((devices, ops), np.int64),
+        np.empty((devices, ops), np.int64),
+    )
+    soon, now = np.zeros(devices, np.int64), np.zeros(devices, np.int64)
+    waiting = np.diff(start)
+    base = np.zeros(ops, np.int64)
+    follow_start, follow = followers(start, before)
+    fresh = np.empty(ops, np.int64)
+    news = 0
+    for op in range(ops):
+        if waiting[op] == 0:
+            fresh[news] = op
+            news += 1
+    last_op = np.full(devices, -1, np.int64)
+    placed = 0
+    while placed < ops:
+        for index in range(news):
+            op = fresh[index]
+            for device in range(devices):
+                if able[op, device]:
+                    ready = max(
+                        base[op], _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention)
+                    )
+                    _push(soon_ns[device], soon_level[device], soon_op[device], soon[device], ready, level[op], op)
+                    soon[device] += 1
+        news = 0
+        best, best_level, chosen, chosen_op = FAR, np.int64(-1), -1, np.int64(-1)
+        full_best, full_device, full_op, full_over = FAR, -1, np.int64(-1), FAR
+        for device in range(devices):
+            while soon[device] > 0 and soon_ns[device, 0] <= free[device]:
+                op, value = soon_op[device, 0], soon_level[device, 0]
+                soon[device] -= 1
+                _pop(soon_ns[device], soon_level[device], soon_op[device], soon[device])
+                if where[op] < 0:
+                    if last_op[device] >= 0 and favourite[last_op[device]] == op:
+                        value += FAR
+                    _push(now_ns[device], now_level[device], now_op[device], now[device], 0, value, op)
+                    now[device] += 1
+            while True:
+                if now[device] > 0:
+                    op, ns, from_now = now_op[device, 0], free[device], True
+                elif soon[device] > 0:
+                    op, ns, from_now = soon_op[device, 0], soon_ns[device, 0], False
+                else:
+                    break
+                only = groups[colocate[op]] if colocate[op] >= 0 else -1
+                if only < 0:
+                    only = home_of[op]
+                stale = where[op] >= 0 or (only >= 0 and only != device and able[op, only])
+                ready = ns
+                if not stale:
+                    ready = max(
+                        base[op], _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention)
+                    )
+                if not stale and ready <= ns:
+                    over = max(
+                        0,
+                        used[device] + _new_bytes(layout, op, device, fixed_start, fixed, there, has) - limits[device],
+                    )
+                    if over == 0:
+                        if ns < best or (ns == best and level[op] > best_level):
+                            best, best_level, chosen, chosen_op = ns, level[op], device, op
+                        break
+                    if over < full_over or (over == full_over and ns < full_best):
+                        full_best, full_device, full_op, full_over = ns, device, op, over
+                    break
+                if from_now:
+                    now[device] -= 1
+                    _pop(now_ns[device], now_level[device], now_op[device], now[device])
+                else:
+                    soon[device] -= 1
+                    _pop(soon_ns[device], soon_level[device], soon_op[device], soon[device])
+                if not stale:
+                    _push(soon_ns[device], soon_level[device], soon_op[device], soon[device], ready, level[op], op)
+                    soon[device] += 1
+        if chosen < 0:
+            chosen, chosen_op = full_device, full_op
+        op = chosen_op
+        ready = max(
+            base[op],
+            _commit(
+                layout, op, chosen, made_ns, home, there, channel_free, contention, home_of, colocate, groups, where
+            ),
+        )
+        begin[op] = max(ready, free[chosen])
+        end[op] = begin[op] + layout.op_ns[op * devices + chosen]
+        free[chosen] = end[op]
+        last_op[chosen] = op
+        _settle(layout, op, chosen, end[op], made_ns, home, there, colocate, groups, where)
+        _account(layout, op, chosen, fixed_start, fixed, has, used, left, home)
+        placed += 1
+        for at in range(follow_start[op], follow_start[op + 1]):
+            later = follow[at]
+            base[later] = max(base[later], end[op])
+            waiting[later] -= 1
+            if waiting[later] == 0:
+                fresh[news] = later
+                news += 1
+    return where, begin

@@ -1,0 +1,1 @@
+"""Orders that keep memory low."""

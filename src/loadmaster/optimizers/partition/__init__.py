@@ -1,0 +1,1 @@
+"""Graph partitioners as placers."""

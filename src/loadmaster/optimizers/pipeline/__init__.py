@@ -1,0 +1,1 @@
+"""Contiguous stages on consecutive devices."""

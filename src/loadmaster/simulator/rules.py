@@ -1,0 +1,344 @@
+"""What a step costs under a plan: Timeline, simulate, simulate_many, settle.
+
+The rules, which every method is judged by:
+
+ 1. Time is whole nanoseconds, size whole bytes.
+ 2. A device runs one kernel at a time and never stops in the middle. A kernel takes its time there, launch included.
+ 3. An op is ready when every tensor it reads is on its device and every op of its `after` has ended. A free device
+     takes
+    the ready op of lowest rank, ties by op index, and never idles while it has one.
+ 4. A tensor is sent at most once to each other device that reads it, once made and its channel free. A transfer takes
+    latency + bytes ÷ bandwidth, rounded up. Waiting sends of a channel go by `send_rank`, else by the lowest rank among
+    the readers there; ties by tensor, then destination.
+ 5. A channel carries one transfer at a time; pairs of devices with the same channel number share a wire.
+ 6. Sends overlap with compute.
+ 7. A weight, state or input that no op updates is on every device that reads it, from start to end. One that is updated
+    in place lives on its updater's device; every other device that reads it receives it once a step, from time 0 on.
+ 8. A made tensor occupies its device from the start of its op until the last reader there and the last send out have
+    ended; unread, until its op ends. A received copy, from the start of its transfer until the last reader there has
+    ended. Graph outputs live to the end. An output written in place has no bytes of its own and keeps its base alive.
+    Workspace lives while its op runs.
+ 9. The peak of a device is its largest total, taken after every start, round by round. Bytes over the devices' memory,
+    summed, are `over_bytes`.
+10. Step time is the end of the last op.
+11. Within one instant, in rounds: all that ends, ends; then waiting sends start, channels in order; then free devices
+    take ready ops, in device order. What has no length ends in the next round of the same instant.
+12. A fused kernel is ready when all it reads from outside is there and makes its outputs at its end; its inner tensors
+    take no memory and no traffic. It takes launch + max(sum of compute, remaining traffic ÷ bandwidth); given times add
+    up less a launch for each op but one. Its rank is the lowest of its members', and so is its index in ties. Its
+    workspace is the sum of its members'.
+13. Views are no ops here: reads of them are reads of their base, and a send costs the base's bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.columns import Ints, ints
+from loadmaster.errors import InvalidPlan
+from loadmaster.plan import Plan
+from loadmaster.problem import Problem, fuse, inner_tensors
+from loadmaster.simulator import contraction, loop
+
+if TYPE_CHECKING:
+    from loadmaster.simulator.loop import Layout
+
+NO_LIMIT = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """The consequences of a plan. Ops of one kernel share its start and end."""
+
+    step_ns: int
+    start_ns: Ints  # [ops]
+    end_ns: Ints  # [ops]
+    turn: Ints  # [ops] order of dispatch, equal within a kernel
+    send_tensor: Ints  # [sends] in order of dispatch
+    send_src: Ints
+    send_dst: Ints
+    send_start_ns: Ints
+    send_end_ns: Ints
+    curve_start: Ints  # [devices + 1]
+    curve_ns: Ints  # [points] device d holds curve_bytes[i] bytes from curve_ns[i] on
+    curve_bytes: Ints
+    peak_bytes: Ints  # [devices]
+    over_bytes: int
+
+    @property
+    def num_sends(self) -> int:
+        return len(self.send_tensor)
+
+    def curve(self, device: int) -> tuple[Ints, Ints]:
+        """(ns, bytes): the memory of the device as steps."""
+        part = slice(int(self.curve_start[device]), int(self.curve_start[device + 1]))
+        return self.curve_ns[part], self.curve_bytes[part]
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What many plans cost, without their timelines."""
+
+    step_ns: Ints  # [candidates] -1: stopped early
+    peak_bytes: Ints  # [candidates, devices]
+    over_bytes: Ints  # [candidates]
+
+    def objective(self, problem: Problem) -> Ints:
+        """[candidates] what the problem minimises."""
+        return self.step_ns if problem.objective == "step-time" else ints(self.peak_bytes.max(axis=1))
+
+
+_layouts: WeakKeyDictionary[Problem, Layout] = WeakKeyDictionary()
+_facts: WeakKeyDictionary[Problem, contraction.Facts] = WeakKeyDictionary()
+_fused: WeakKeyDictionary[Problem, OrderedDict[bytes, Problem]] = WeakKeyDictionary()
+
+
+def layout(problem: Problem) -> Layout:
+    """The problem as the compiled loop wants it, made once."""
+    if problem not in _layouts:
+        _layouts[problem] = loop.layout_of(problem)
+    return _layouts[problem]
+
+
+def contraction_facts(problem: Problem) -> contraction.Facts:
+    """What the compiled way to the score of kernels needs, made once."""
+    if problem not in _facts:
+        _facts[problem] = contraction.facts_of(problem)
+    return _facts[problem]
+
+
+def coarse(problem: Problem, kernel: Ints) -> Problem:
+    """`fuse`, remembered for the last few kernels asked for."""
+    known = _fused.setdefault(problem, OrderedDict())
+    key = kernel.tobytes()
+    if key not in known:
+        known[key] = fuse(problem, kernel)
+        if len(known) > 8:
+            known.popitem(last=False)
+    known.move_to_end(key)
+    return known[key]
+
+
+def simulate(problem: Problem, plan: Plan) -> Timeline:
+    """Runs one step under the plan. The plan is taken to be valid: see `check`."""
+    _check_places(problem, plan.device)
+    if not plan.fuses:
+        return _record(problem, plan.device, plan.rank, plan.send_rank)
+    small = coarse(problem, plan.kernel)
+    lift = Lift.of(problem, small, plan.kernel)
+    line = _record(small, lift.down(plan.device), lift.lowest(plan.rank), lift.sends_down(plan.send_rank))
+    return replace(
+        line,
+        start_ns=ints(line.start_ns[lift.kernel_of]),
+        end_ns=ints(line.end_ns[lift.kernel_of]),
+        turn=ints(line.turn[lift.kernel_of]),
+        send_tensor=ints(lift.tensors[line.send_tensor]),
+    )
+
+
+def _check_places(problem: Problem, device: NDArray[np.integer]) -> None:
+    """The compiled loop trusts these: an entry off the cluster would read and write outside its arrays."""
+    if device.shape[-1:] != (problem.num_ops,) or (
+        device.size and not 0 <= device.min() <= device.max() < problem.num_devices
+    ):
+        what = f"a placement of {device.shape[-1]} ops on devices {device.min()} to {device.max()}"
+        fix = f"place {problem.num_ops} ops on devices 0 to {problem.num_devices - 1}; `check` says which is wrong"
+        raise InvalidPlan(what, f"'{problem.graph.name}' on '{problem.cluster.name}'", fix)
+
+
+@dataclass(frozen=True, eq=False)
+class Lift:
+    """The way between a problem and the coarser one that `fuse` made of it."""
+
+    kernel_of: Ints  # [ops] coarse op of each op
+    heads: Ints  # [coarse ops] lowest member
+    tensors: Ints  # [coarse tensors] the tensor it is
+
+    @staticmethod
+    def of(problem: Problem, small: Problem, kernel: Ints) -> Lift:
+        heads = small.heads if small is not problem else ints(np.arange(problem.num_ops))
+        index = np.empty(problem.num_ops, np.int64)
+        index[heads] = np.arange(small.num_ops)
+        return Lift(ints(index[kernel]), ints(heads), ints(np.flatnonzero(~inner_tensors(problem, kernel))))
+
+    def down(self, column: Ints) -> Ints:
+        return ints(column[self.heads])
+
+    def up(self, column: Ints) -> Ints:
+        return ints(column[self.kernel_of])
+
+    def lowest(self, column: Ints) -> Ints:
+        low = np.full(len(self.heads), np.iinfo(np.int64).max)
+        np.minimum.at(low, self.kernel_of, column)
+        return ints(low)
+
+    def sends_down(self, send_rank: Ints | None) -> Ints | None:
+        return None if send_rank is None else ints(send_rank[self.tensors])
+
+
+def _narrow(column: Ints) -> NDArray[np.int32]:
+    return np.ascontiguousarray(column, dtype=np.int32)
+
+
+def _record(problem: Problem, device: Ints, rank: Ints, send_rank: Ints | None) -> Timeline:
+    plain = layout(problem)
+    room = loop.make_room(plain)
+    sends = np.empty(0, np.int64) if send_rank is None else np.ascontiguousarray(send_rank, np.int64).reshape(-1)
+    peak = np.zeros(problem.num_devices, np.int64)
+    given = (plain, _narrow(device), _narrow(rank), sends, room, NO_LIMIT, NO_LIMIT, peak)
+    dry = loop.make_record(0, 0, 0)
+    loop.run(*given, False, dry)
+    count = int(dry.counts[0])
+    record = loop.make_record(problem.num_ops, count, 2 * (problem.num_ops + count) + problem.num_devices)
+    step = int(loop.run(*given, True, record))
+    return _timeline(problem, device, step, peak, record)
+
+
+def _timeline(problem: Problem, device: Ints, step: int, peak: Ints, record: loop.Record) -> Timeline:
+    points = int(record.counts[1])
+    curve = np.argsort(record.curve_device[:points], kind="stable")
+    lengths = np.bincount(record.curve_device[:points], minlength=problem.num_devices)
+    tensor = record.send_key // problem.num_devices
+    maker = np.where(problem.resident[tensor], problem.updater[tensor], problem.graph.producer[tensor])
+    return Timeline(
+        step_ns=step,
+        start_ns=ints(record.start_ns),
+        end_ns=ints(record.end_ns),
+        turn=ints(record.turn),
+        send_tensor=ints(tensor),
+        send_src=ints(device[maker]),
+        send_dst=ints(record.send_key % problem.num_devices),
+        send_start_ns=ints(record.send_start_ns),
+        send_end_ns=ints(record.send_end_ns),
+        curve_start=ints(np.concatenate([[0], np.cumsum(lengths)])),
+        curve_ns=ints(record.curve_ns[:points][curve]),
+        curve_bytes=ints(record.curve_bytes[:points][curve]),
+        peak_bytes=ints(peak),
+        over_bytes=int(np.maximum(peak - problem.memory_bytes, 0).sum()),
+    )
+
+
+def simulate_many(
+    problem: Problem,
+    device: NDArray[np.integer],
+    rank: NDArray[np.integer] | None = None,
+    kernel: Ints | None = None,
+    *,
+    most_ns: int = NO_LIMIT,
+    most_bytes: int = NO_LIMIT,
+    workers: int | None = None,
+) -> Scores:
+    """Scores many placements [candidates, ops] and ranks (one row for all, or a row each) on all cores.
+
+    A candidate that passes `most_ns`, or `most_bytes` on a device, is stopped and its step is -1.
+    """
+    _check_places(problem, device)
+    ranks = np.arange(problem.num_ops)[None] if rank is None else np.atleast_2d(rank)
+    if kernel is not None and (kernel != np.arange(problem.num_ops)).any():
+        small = coarse(problem, ints(kernel))
+        lift = Lift.of(problem, small, ints(kernel))
+        device = device[:, lift.heads]
+        ranks = np.stack([lift.lowest(row) for row in ranks])
+        problem = small
+    places, ranks = np.ascontiguousarray(device, np.int32), np.ascontiguousarray(ranks, np.int32)
+    count = len(places)
+    step = np.empty(count, np.int64)
+    peaks = np.zeros((count, problem.num_devices), np.int64)
+    plain = layout(problem)
+
+    def part(low: int, high: int) -> None:
+        loop.run_many(plain, places, ranks, low, high, most_ns, most_bytes, step, peaks)
+
+    spread(part, count, workers)
+    over = np.maximum(peaks - problem.memory_bytes[None, :], 0).sum(axis=1)
+    return Scores(ints(step), ints(peaks), ints(over))
+
+
+def simulate_fused(
+    problem: Problem,
+    device: NDArray[np.integer],
+    rank: NDArray[np.integer],
+    kernel: NDArray[np.integer],
+    *,
+    most_ns: int = NO_LIMIT,
+    most_bytes: int = NO_LIMIT,
+    workers: int | None = None,
+) -> Scores:
+    """Scores plans [candidates, ops] of which each has kernels of its own (ranks and kernels: one row for all, or a
+    row each). A kernel is where its lowest op is. Refuses kernels that wait for themselves, as `fuse` does."""
+    _check_places(problem, device)
+    places, ranks, kernels = (np.ascontiguousarray(np.atleast_2d(given), np.int32) for given in (device, rank, kernel))
+    count, plain = len(places), layout(problem)
+    facts = contraction_facts(problem)
+    step = np.empty(count, np.int64)
+    peaks = np.zeros((count, problem.num_devices), np.int64)
+
+    def part(low: int, high: int) -> None:
+        space = contraction.make_space(plain)
+        given = (places, ranks, kernels, low, high, most_ns, most_bytes, step, peaks)
+        contraction.run_many(plain, facts, *space, *given)
+
+    spread(part, count, workers)
+    if (step == contraction.NO_KERNELS).any():
+        _refuse_kernels(problem, kernels[step.argmin() if len(kernels) > 1 else 0])
+    over = np.maximum(peaks - problem.memory_bytes[None, :], 0).sum(axis=1)
+    return Scores(ints(step), ints(peaks), ints(over))
+
+
+def _refuse_kernels(problem: Problem, kernel: NDArray[np.int32]) -> None:
+    lowest = (kernel >= 0) & (kernel <= np.arange(problem.num_ops))
+    if lowest.all() and (kernel[kernel] == kernel).all():
+        fuse(problem, ints(kernel))
+    op = int((~lowest).argmax() if not lowest.all() else (kernel[kernel] != kernel).argmax())
+    what = f"op '{problem.graph.op_name[op]}' is in kernel {kernel[op]}"
+    raise InvalidPlan(what, f"op {op} of {problem.num_ops}", "a kernel's number is that of its lowest op")
+
+
+_pool: list[ThreadPoolExecutor] = []
+
+
+def cores() -> int:
+    """How many threads to use: LOADMASTER_THREADS where it is set, else as many as there are cores."""
+    return max(1, int(os.environ.get("LOADMASTER_THREADS", 0) or os.cpu_count() or 1))
+
+
+def spread(part: object, count: int, workers: int | None = None) -> None:
+    """Calls part(low, high) over 0 … count-1 in equal shares on as many threads; `part` must release the GIL."""
+    assert callable(part)
+    threads = min(workers or cores(), count)
+    if threads <= 1:
+        part(0, count)
+        return
+    if not _pool:
+        _pool.append(ThreadPoolExecutor(cores()))
+    edges = [count * i // threads for i in range(threads + 1)]
+    for job in [_pool[0].submit(part, low, high) for low, high in pairwise(edges)]:
+        job.result()
+
+
+def first_come(problem: Problem, device: Ints, kernel: Ints | None = None) -> Plan:
+    """The plan in which every device takes ready ops, and every channel sends, in the order they came: a framework's
+    ready queue."""
+    plan = Plan.of(problem, device, kernel=kernel)
+    small = coarse(problem, plan.kernel) if plan.fuses else problem
+    lift = Lift.of(problem, small, plan.kernel)
+    line = _record(small, lift.down(plan.device), ints([]), None)
+    send_rank = np.full((problem.graph.num_tensors, problem.num_devices), -1, np.int64)
+    send_rank[lift.tensors[line.send_tensor], line.send_dst] = np.arange(line.num_sends)
+    return replace(plan, rank=lift.up(line.turn), send_rank=ints(send_rank))
+
+
+def settle(problem: Problem, plan: Plan, timeline: Timeline) -> Plan:
+    """The same plan with ranks in the order in which things were dispatched: simulating it gives the same Timeline."""
+    send_rank = np.full((problem.graph.num_tensors, problem.num_devices), -1, np.int64)
+    send_rank[timeline.send_tensor, timeline.send_dst] = np.arange(timeline.num_sends)
+    return replace(plan, rank=timeline.turn, send_rank=ints(send_rank))
