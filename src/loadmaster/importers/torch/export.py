@@ -1,7 +1,7 @@
 """Captures a torch module as a Graph: one step of inference, or of training with Adam or SGD.
 
 Nothing is computed and no tensor is copied: the step is traced on fake tensors, so that a model of any size is captured
-in the memory of its graph alone. This and its neighbours `torch_*` are the only importers that need torch.
+in the memory of its graph alone. This package is the only importer that needs torch.
 """
 
 from __future__ import annotations

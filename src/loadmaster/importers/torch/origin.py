@@ -25,7 +25,7 @@ _TORCH = str(Path(torch.__file__).parent)
 _STANDARD = sysconfig.get_path("stdlib")
 _SITE = sysconfig.get_path("purelib")
 _HERE = str(Path(__file__).parent)
-_STEP = str(Path(__file__).with_name("torch_step.py"))  # calls the model: what is further out is none of it
+_STEP = str(Path(__file__).with_name("step.py"))  # calls the model: what is further out is none of it
 
 
 class Origin(NamedTuple):
