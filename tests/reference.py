@@ -12,7 +12,7 @@ from itertools import permutations, product
 from math import ceil, inf
 
 from loadmaster.graph import ACTIVATION
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Objective, Problem
 
 NS_PER_S = 10**9

@@ -12,7 +12,7 @@ from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, OBJECTIVES, Problem
 
 SIZES = st.sampled_from([0, 1, 8, 10, 50, 100, 333, 1000])

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from loadmaster.graph import Graph as Graph
     from loadmaster.graph import GraphBuilder as GraphBuilder
     from loadmaster.importers import load as load
-    from loadmaster.plan import Plan as Plan
-    from loadmaster.plan import check as check
+    from loadmaster.plans import Plan as Plan
+    from loadmaster.plans import check as check
     from loadmaster.problem import Problem as Problem
     from loadmaster.problem import fuse as fuse
     from loadmaster.report.diff import diff as diff
@@ -51,7 +51,7 @@ _HOMES = {
     "solve": "search",
     "simulate": "simulator",
     "simulate_many": "simulator",
-    "check": "plan",
+    "check": "plans",
     "settle": "simulator",
     "fuse": "problem",
     "lower_bound": "bounds",
@@ -63,7 +63,7 @@ _HOMES = {
     "Cluster": "cluster",
     "Device": "cluster",
     "Budget": "search",
-    "Plan": "plan",
+    "Plan": "plans",
     "Problem": "problem",
     "Timeline": "simulator",
     "Result": "search",

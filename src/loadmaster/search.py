@@ -15,7 +15,7 @@ from loadmaster.bounds import lower_bound
 from loadmaster.catalog.specs import make_optimizer, spec_of
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidSetting
-from loadmaster.plan import Plan, check
+from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.simulator import Scores, Timeline, settle, simulate, simulate_fused, simulate_many
 

@@ -14,7 +14,7 @@ import pytest
 from loadmaster.cost import price
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.report.explain import explain, replayed
 from loadmaster.report.html import write_report
 from loadmaster.search import Budget, Result, solve

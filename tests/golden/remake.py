@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.cost import price
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline, simulate
 from tests.graphs import GRAPHS, pair

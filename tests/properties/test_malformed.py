@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from loadmaster.cost import price
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import cluster_from_json, graph_from_json, load_cluster, load_graph, load_plan, plan_to_json
-from loadmaster.plan import Plan, check
+from loadmaster.plans import Plan, check
 from tests.unit.json_samples import CLUSTER, GRAPH, changed, op
 
 PROBLEM = price(graph_from_json(changed(GRAPH, op(1, time_ns=5))), cluster_from_json(CLUSTER))

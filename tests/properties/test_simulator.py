@@ -14,7 +14,7 @@ from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.plan import Plan, check
+from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem, fuse
 from loadmaster.search import Budget, Search
 from loadmaster.simulator import Timeline, settle, simulate, simulate_fused, simulate_many

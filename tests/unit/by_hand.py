@@ -9,7 +9,7 @@ from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
-from loadmaster.plan import Plan, check
+from loadmaster.plans import Plan, check
 from loadmaster.simulator import Timeline, simulate
 from tests.graphs import pair
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from loadmaster import Budget, Graph, GraphBuilder, price, solve
 from loadmaster.arenas import Arenas, assign_addresses
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import settle, simulate
 from tests.graphs.tiny import diamond, pair, shared_weight, zero_time

@@ -16,7 +16,7 @@ from loadmaster import Cluster, Graph, GraphBuilder, price
 from loadmaster.bounds import Storages, cut_order, lower_bound, peak_bound, step_bound
 from loadmaster.bounds.cuts import largest_cut
 from loadmaster.cluster import Device, Link, dense_channels
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import Scores, simulate, simulate_many
 from tests.graphs.tiny import chain, diamond, fork, join, ladder, pair, shared_weight

@@ -24,7 +24,7 @@ from loadmaster.files import (
     plan_to_json,
     save_plan,
 )
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from tests.strategies import plans, problems
 from tests.unit.json_samples import CLUSTER, ENDINGS, GRAPH, Data, changed, op, same
 

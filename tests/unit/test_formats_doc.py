@@ -12,7 +12,7 @@ import pytest
 from loadmaster.arenas import assign_addresses
 from loadmaster.cost import price
 from loadmaster.files import load_cluster, load_graph, load_plan, save_addresses, save_plan
-from loadmaster.plan import check
+from loadmaster.plans import check
 from loadmaster.problem import Problem
 from loadmaster.simulator import simulate
 

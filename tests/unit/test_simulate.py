@@ -12,7 +12,7 @@ from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidCluster, InvalidPlan
 from loadmaster.graph import GraphBuilder
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.simulator import Timeline, settle, simulate, simulate_many
 from tests.graphs import pair
 from tests.graphs.tiny import diamond

@@ -8,7 +8,7 @@ from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import GraphBuilder
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem, fuse
 from loadmaster.simulator import simulate
 from tests.graphs import pair

@@ -9,7 +9,7 @@ import pytest
 from loadmaster.cluster import Cluster
 from loadmaster.errors import MissingExtra
 from loadmaster.optimizers.simple import OneDevice
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.search import Search
 from loadmaster.zoo.warming import warm_up
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmaster.columns import Ints, ints, rows_of
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import Lift, Timeline, coarse
 

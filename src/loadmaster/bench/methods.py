@@ -14,7 +14,7 @@ from loadmaster.optimizers.expert.expert import expert_placement
 from loadmaster.optimizers.memory.orders import MemoryOrder
 from loadmaster.optimizers.placed import ordered
 from loadmaster.optimizers.simple import legal
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
 
 

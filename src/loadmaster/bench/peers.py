@@ -20,7 +20,7 @@ from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.optimizers.placed import rank_of
 from loadmaster.optimizers.simple import OneDevice, legal
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Search
 

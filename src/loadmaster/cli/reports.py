@@ -17,7 +17,7 @@ from loadmaster.errors import InvalidSetting, LoadmasterError
 if TYPE_CHECKING:
     from loadmaster.arenas import Arenas
     from loadmaster.cluster import Cluster
-    from loadmaster.plan import Plan
+    from loadmaster.plans import Plan
     from loadmaster.problem import Problem
     from loadmaster.report.explain import Explanation
     from loadmaster.search import Result
@@ -164,7 +164,7 @@ def _read(
     from loadmaster.cost import price
     from loadmaster.files import load_plan
     from loadmaster.importers import load
-    from loadmaster.plan import check
+    from loadmaster.plans import check
 
     saved, head = load_plan(path), _head(path)
     goal = objective or head.get("result", {}).get("objective", "step-time")

@@ -12,7 +12,7 @@ from loadmaster.errors import LoadmasterError
 
 if TYPE_CHECKING:
     from loadmaster.arenas import Arenas
-    from loadmaster.plan import Plan
+    from loadmaster.plans import Plan
     from loadmaster.problem import Objective, Problem
     from loadmaster.search import Budget, Result
 
@@ -38,7 +38,7 @@ def run_optimizer(problem: Problem, spec: str, budget: Budget, seed: int) -> Res
 
 def replay(problem: Problem, plan: Plan, name: str) -> Result:
     from loadmaster.bounds import lower_bound
-    from loadmaster.plan import check
+    from loadmaster.plans import check
     from loadmaster.search import Result
     from loadmaster.simulator import simulate
 

@@ -23,7 +23,7 @@ from loadmaster.files.text import (
     write_json_lines,
 )
 from loadmaster.graph import Graph
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.files.text import Row
-from loadmaster.plan import Plan, check
+from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 
 PLAN_SCHEMA = "loadmaster.plan/1"

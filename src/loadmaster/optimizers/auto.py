@@ -17,7 +17,7 @@ from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.optimizers.grouping.contracting import Contracted
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.memory.orders import memory_order
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import first_come

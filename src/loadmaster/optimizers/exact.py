@@ -15,7 +15,7 @@ from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.errors import MissingExtra
 from loadmaster.optimizers.annealing.anneal import Anneal
 from loadmaster.optimizers.simple import allowed
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Optimizer, Score, Search
 from loadmaster.simulator import simulate

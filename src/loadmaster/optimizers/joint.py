@@ -13,7 +13,7 @@ from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.fusion.greedy import Merges, plan_fused
 from loadmaster.optimizers.fusion.search import improve_fusion, simple_orders
 from loadmaster.optimizers.lists.schedulers import Heft
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Optimizer, Score, Search
 

@@ -10,7 +10,7 @@ import numpy as np
 from loadmaster.columns import Ints, ints
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.memory.orders import memory_order
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.search import WORST, Score, Search
 from loadmaster.simulator import first_come
 

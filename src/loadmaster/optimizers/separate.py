@@ -15,7 +15,7 @@ from loadmaster.optimizers.annealing.anneal import Walkers, spread_ranks
 from loadmaster.optimizers.fusion.search import improve_fusion
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.placed import best_of
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Search
 from loadmaster.simulator import Lift, coarse, first_come

@@ -9,7 +9,7 @@ import numpy as np
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.columns import Bools, Ints, ints
 from loadmaster.errors import UnknownName
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Optimizer, Search
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from loadmaster.columns import Ints, ints
-from loadmaster.plan import Plan, check
+from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.report.groups import Group, groups_of
 from loadmaster.report.schedule import Schedule

@@ -9,7 +9,7 @@ from typing import Any
 
 from loadmaster.bounds import lower_bound
 from loadmaster.cluster import Cluster
-from loadmaster.plan import Plan, check
+from loadmaster.plans import Plan, check
 from loadmaster.problem import Objective, Problem
 from loadmaster.report.critical import CriticalPath, critical_path
 from loadmaster.report.elsewhere import Hardware, on_other_hardware

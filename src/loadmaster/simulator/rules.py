@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidPlan
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem, fuse, inner_tensors
 from loadmaster.simulator import contraction, loop
 

@@ -77,7 +77,7 @@ def race(model: str, devices: int) -> Race:
     from loadmaster.cost import price
     from loadmaster.optimizers.expert.expert import expert_placement, shares
     from loadmaster.optimizers.simple import legal
-    from loadmaster.plan import Plan
+    from loadmaster.plans import Plan
     from loadmaster.simulator import first_come, simulate
 
     problem = price(load_zoo(model), f"{devices}xp100-pcie")

@@ -18,7 +18,7 @@ from loadmaster.cost import price
 from loadmaster.errors import MissingExtra, UnknownName
 from loadmaster.files import load_graph
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search, solve
 from tests.graphs.tiny import GRAPHS, diamond, ladder, pair

@@ -15,7 +15,7 @@ from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
 from loadmaster.optimizers.grouping.coarsening import coarsen
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Moment, Score, Search, solve
 from loadmaster.zoo.synthetic import generate

@@ -18,7 +18,7 @@ from loadmaster.bench.run import Order, run
 from loadmaster.bench.suite import Allowance
 from loadmaster.errors import InvalidSetting, MissingExtra, UnknownName
 from loadmaster.optimizers.simple import OneDevice
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.search import Search
 from tests.unit.bench.made import tiny_rows, tiny_suite
 

@@ -10,7 +10,7 @@ from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.learn.environment import Measured, Order, Simulated, reward
 from loadmaster.optimizers.lists.schedulers import critical_rank
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 from loadmaster.simulator import first_come, simulate

@@ -21,7 +21,7 @@ from loadmaster.learn.go2020.network import GoNetwork, Shape  # noqa: E402
 from loadmaster.learn.go2020.optimizer import Go  # noqa: E402
 from loadmaster.learn.training import write_tensors  # noqa: E402
 from loadmaster.optimizers.lists.schedulers import Heft  # noqa: E402
-from loadmaster.plan import check  # noqa: E402
+from loadmaster.plans import check  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Result, Search, solve  # noqa: E402
 from loadmaster.simulator import first_come, simulate  # noqa: E402

@@ -20,7 +20,7 @@ from loadmaster.learn.go2020.optimizer import Go  # noqa: E402
 from loadmaster.optimizers.expert.expert import Expert  # noqa: E402
 from loadmaster.optimizers.fusion.greedy import Merges  # noqa: E402
 from loadmaster.optimizers.lists.schedulers import Heft  # noqa: E402
-from loadmaster.plan import Plan, check  # noqa: E402
+from loadmaster.plans import Plan, check  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search  # noqa: E402
 from loadmaster.simulator import first_come, simulate  # noqa: E402

@@ -13,7 +13,7 @@ from loadmaster.files import graph_to_json
 from loadmaster.learn.go2020 import examples
 from loadmaster.learn.go2020.examples import DRAWN, GoKey
 from loadmaster.optimizers.lists.schedulers import critical_rank
-from loadmaster.plan import Plan, check
+from loadmaster.plans import Plan, check
 from loadmaster.simulator import simulate
 from loadmaster.zoo import ENTRIES
 from loadmaster.zoo.synthetic import generate

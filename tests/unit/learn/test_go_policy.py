@@ -28,7 +28,7 @@ from loadmaster.learn.go2020.policy import (  # noqa: E402
     stand_of,
 )
 from loadmaster.optimizers.lists.schedulers import critical_rank  # noqa: E402
-from loadmaster.plan import check  # noqa: E402
+from loadmaster.plans import check  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search  # noqa: E402
 from loadmaster.simulator import simulate  # noqa: E402

@@ -24,7 +24,7 @@ from loadmaster.learn.go2020.rollouts import example_job, look  # noqa: E402
 from loadmaster.learn.go2020.timeline import seen_of  # noqa: E402
 from loadmaster.learn.go2020.zero import Outcome, hint_decided, tries, zero_shot  # noqa: E402
 from loadmaster.optimizers.cuts import cut_stacks  # noqa: E402
-from loadmaster.plan import Plan, check  # noqa: E402
+from loadmaster.plans import Plan, check  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.simulator import simulate  # noqa: E402
 from loadmaster.zoo.shelf import load_zoo  # noqa: E402

@@ -18,7 +18,7 @@ from loadmaster.learn.placeto2019.episodes import Episodes, _after_failures, adv
 from loadmaster.learn.placeto2019.network import PlacetoNetwork, ground_of  # noqa: E402
 from loadmaster.learn.placeto2019.optimizer import Placeto  # noqa: E402
 from loadmaster.optimizers.lists.schedulers import critical_rank  # noqa: E402
-from loadmaster.plan import Plan, check  # noqa: E402
+from loadmaster.plans import Plan, check  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Search  # noqa: E402
 from loadmaster.simulator import simulate, simulate_many  # noqa: E402

@@ -20,7 +20,7 @@ from loadmaster.learn.features import features_of  # noqa: E402
 from loadmaster.learn.regal2020.networks import PolicyNetwork  # noqa: E402
 from loadmaster.learn.regal2020.optimizer import CHOICES, MEANS, Regal  # noqa: E402
 from loadmaster.learn.regal2020.reading import UNSURE, Reading, measures_of, read_policy  # noqa: E402
-from loadmaster.plan import Plan  # noqa: E402
+from loadmaster.plans import Plan  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search  # noqa: E402
 from tests.unit.report.subjects import training_like  # noqa: E402

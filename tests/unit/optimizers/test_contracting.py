@@ -9,7 +9,7 @@ import pytest
 from loadmaster.cost import price
 from loadmaster.optimizers.cuts import cuts
 from loadmaster.optimizers.grouping.contracting import Contracted, groups_in_a_row
-from loadmaster.plan import Plan, check
+from loadmaster.plans import Plan, check
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Budget, solve
 from loadmaster.simulator import simulate

@@ -13,7 +13,7 @@ from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
 from loadmaster.graph.kinds import ELEMENTWISE, HEAVY, OPAQUE, REDUCTION, work_of
 from loadmaster.optimizers.fusion.greedy import Merges, greedy_kernels, kernels_by_priority, refuse
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, solve
 

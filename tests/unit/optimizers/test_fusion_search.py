@@ -26,7 +26,7 @@ from loadmaster.optimizers.fusion.search import (
 from loadmaster.optimizers.joint import Joint, finalists, simple_kernels
 from loadmaster.optimizers.separate import Separate
 from loadmaster.optimizers.simple import OneDevice
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search, solve
 from loadmaster.simulator import coarse, simulate

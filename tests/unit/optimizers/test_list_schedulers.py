@@ -11,7 +11,7 @@ from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
 from loadmaster.optimizers.lists.schedulers import Cpop, Etf, Heft, critical_rank, upward_rank
-from loadmaster.plan import Plan, check
+from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search, solve
 

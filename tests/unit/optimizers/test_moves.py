@@ -12,7 +12,7 @@ from loadmaster.columns import Bools, Ints
 from loadmaster.optimizers.annealing import walk
 from loadmaster.optimizers.annealing.anneal import ground_of
 from loadmaster.optimizers.simple import legal
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import layout, loop, simulate
 from tests.unit.optimizers.test_search_methods import problem_of

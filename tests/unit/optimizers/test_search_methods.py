@@ -17,7 +17,7 @@ from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, evolve, genes_of, prior_of
 from loadmaster.optimizers.grouping.coarsening import mirrored_position
 from loadmaster.optimizers.simple import legal
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search, solve
 from loadmaster.simulator import layout

@@ -6,7 +6,7 @@ import numpy as np
 
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.report.explain import replayed
 from loadmaster.report.schedule import Schedule

@@ -15,7 +15,7 @@ import numpy as np
 
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.report.chrome_trace import write_trace
 from loadmaster.report.explain import replayed
 from loadmaster.search import Budget, Result, solve

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import GraphBuilder
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.report.diff import diff
 from loadmaster.search import Budget, solve
 from tests.graphs import GRAPHS, pair

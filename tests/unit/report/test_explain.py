@@ -15,7 +15,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.report.expense import expense
 from loadmaster.report.explain import explain, explain_plan, replayed

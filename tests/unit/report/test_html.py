@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.report.explain import explain, replayed
 from loadmaster.report.html import report_page, write_report
 from loadmaster.report.page_data import varints

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.report.groups import groups_of
 from loadmaster.report.moves import decisions
 from loadmaster.report.schedule import Schedule

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmaster.cost import price
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.report.critical import critical_path
 from loadmaster.report.memory import peaks
 from loadmaster.report.occupancy import device_times, wire_loads

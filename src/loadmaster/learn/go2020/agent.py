@@ -43,7 +43,7 @@ from loadmaster.learn.go2020.policy import (
 )
 from loadmaster.learn.go2020.zero import Outcome, hint_decided, outcome_of, seen_decisions, tries, zero_shot
 from loadmaster.optimizers.simple import legal
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.search import WORST, Score, Search
 from loadmaster.simulator import simulate
 

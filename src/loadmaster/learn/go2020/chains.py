@@ -17,7 +17,7 @@ from loadmaster.learn.go2020.input import Floats, GoInput
 from loadmaster.optimizers.annealing.anneal import ground_of, spread_ranks
 from loadmaster.optimizers.annealing.walk import Ground
 from loadmaster.optimizers.simple import allowed
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Score, Search
 from loadmaster.simulator import first_come, layout, spread

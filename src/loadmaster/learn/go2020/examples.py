@@ -34,7 +34,7 @@ from loadmaster.optimizers.auto import Auto
 from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.lists.schedulers import Etf, Heft
 from loadmaster.optimizers.simple import OneDevice
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 from loadmaster.simulator import simulate

@@ -13,7 +13,7 @@ from loadmaster.learn.go2020.kernels import Fusing
 from loadmaster.optimizers.fusion.greedy import Merges
 from loadmaster.optimizers.fusion.merging import make_kernels
 from loadmaster.optimizers.fusion.search import pairs_alike, simple_orders
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
 from loadmaster.simulator import coarse, contraction, contraction_facts, first_come, layout

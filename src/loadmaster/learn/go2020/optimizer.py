@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.simple import OneDevice
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
 
 if TYPE_CHECKING:

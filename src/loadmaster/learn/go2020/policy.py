@@ -20,7 +20,7 @@ from loadmaster.learn.go2020.network import MIDDLE, GoBatch, GoOutputs
 from loadmaster.optimizers.fusion.greedy import Merges, refuse
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.simple import legal
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Search
 from loadmaster.simulator import first_come

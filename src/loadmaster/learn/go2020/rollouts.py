@@ -26,7 +26,7 @@ from loadmaster.learn.go2020.input import GoInput, group_shares
 from loadmaster.learn.go2020.moves import Moves, all_changes, draw_moves
 from loadmaster.learn.go2020.policy import Decided, plan_of, score_decided
 from loadmaster.learn.go2020.zero import Outcome, hint_decided, outcome_of
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search
 from loadmaster.simulator import simulate

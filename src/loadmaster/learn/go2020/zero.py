@@ -15,7 +15,7 @@ from loadmaster.learn.go2020.moves import tried_moves
 from loadmaster.learn.go2020.network import Decisions, GoBatch, GoNetwork, decisions_of
 from loadmaster.learn.go2020.policy import Decided, Stand, decided_key, middle_levels, stand_of
 from loadmaster.learn.go2020.timeline import Seen, seen_of
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Score
 from loadmaster.simulator import Timeline

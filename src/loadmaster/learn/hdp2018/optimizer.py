@@ -11,7 +11,7 @@ from loadmaster.columns import Ints, ints
 from loadmaster.learn.environment import Order
 from loadmaster.learn.mirhoseini2017.optimizer import check_counts, learn_on
 from loadmaster.optimizers.grouping.coarsening import Grouper, coarsen
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Search
 

@@ -10,7 +10,7 @@ from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.learn.environment import Order, Simulated
 from loadmaster.optimizers.grouping.coarsening import Grouper, coarsen
 from loadmaster.optimizers.simple import OneDevice
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Search
 

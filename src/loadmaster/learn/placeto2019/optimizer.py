@@ -16,7 +16,7 @@ from loadmaster.learn.environment import Environment, Order, Simulated
 from loadmaster.learn.placeto2019.board import Board, Traversal, board_of, group_start, groups_of, visits
 from loadmaster.optimizers.grouping.coarsening import Grouper
 from loadmaster.optimizers.simple import OneDevice
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from loadmaster.errors import MissingExtra
 from loadmaster.learn.environment import Order, Simulated
 from loadmaster.learn.examples import alone
 from loadmaster.learn.recurrent.reinforce import Learner, Outcome, Rule, Standing, learn, reinforce
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search
 

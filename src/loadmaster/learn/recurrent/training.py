@@ -21,7 +21,7 @@ from loadmaster.learn.hdp2018.optimizer import Hdp
 from loadmaster.learn.mirhoseini2017.optimizer import Rnn, rule_of
 from loadmaster.learn.recurrent.reinforce import Learner, Outcome, Standing
 from loadmaster.optimizers.grouping.coarsening import GROUPERS
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import OBJECTIVES, Problem
 from loadmaster.search import WORST, Budget, Score, Search
 from loadmaster.simulator import first_come, simulate

@@ -20,7 +20,7 @@ from loadmaster.optimizers.cuts import device_order
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.genetic.brkga import Brkga, By, decoder_of, evolve, prior_of
 from loadmaster.optimizers.simple import legal
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
 

@@ -32,7 +32,7 @@ from loadmaster.learn.regal2020.optimizer import (
     load_policy,
 )
 from loadmaster.optimizers.cuts import device_order
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from loadmaster.optimizers.annealing import walk
 from loadmaster.optimizers.grouping.coarsening import grouping
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.simple import allowed
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import Lift, coarse, layout, simulate, spread

@@ -12,7 +12,7 @@ import numpy as np
 from loadmaster.columns import Bools, Ints, ints
 from loadmaster.optimizers.expert.known import Advice, Lane, advice_for, unit_of
 from loadmaster.optimizers.simple import legal
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Search
 from loadmaster.simulator import first_come

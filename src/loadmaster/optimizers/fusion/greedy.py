@@ -15,7 +15,7 @@ from loadmaster.graph.order import followers
 from loadmaster.optimizers.fusion import between, merging
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.simple import allowed
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Search
 from loadmaster.simulator import Lift, coarse, spread

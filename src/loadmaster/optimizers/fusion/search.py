@@ -14,7 +14,7 @@ from loadmaster.columns import Ints, ints, inverse, ragged, rows_of
 from loadmaster.optimizers.fusion import walk
 from loadmaster.optimizers.fusion.greedy import Merges, heavy
 from loadmaster.optimizers.lists.schedulers import Heft
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import coarse, contraction_facts, layout, spread

@@ -15,7 +15,7 @@ from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.grouping.coarsening import coarsen, mirrored_position
 from loadmaster.optimizers.memory.orders import memory_order
 from loadmaster.optimizers.simple import allowed
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import layout, simulate, spread

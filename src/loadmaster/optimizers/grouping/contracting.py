@@ -9,7 +9,7 @@ import numpy as np
 from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.optimizers.grouping.joining import contract
 from loadmaster.optimizers.simple import allowed
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.simulator import Lift, coarse
 

@@ -10,7 +10,7 @@ from loadmaster.columns import Ints, ints
 from loadmaster.graph.order import topological_order
 from loadmaster.optimizers.lists import loop
 from loadmaster.optimizers.simple import allowed
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Search
 from loadmaster.simulator import layout

@@ -10,7 +10,7 @@ import numpy as np
 from loadmaster.bounds import cut_order
 from loadmaster.columns import Ints, ints, inverse, rows_of
 from loadmaster.optimizers.memory import exact_orders
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Search
 

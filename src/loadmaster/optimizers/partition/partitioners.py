@@ -23,7 +23,7 @@ from loadmaster.optimizers.memory.orders import memory_order
 from loadmaster.optimizers.partition.parts import Balance, Parts, op_bytes, parts_of, seat
 from loadmaster.optimizers.placed import Order, ordered, rank_of
 from loadmaster.optimizers.simple import legal
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.search import WORST, Score, Search
 from loadmaster.simulator import simulate
 

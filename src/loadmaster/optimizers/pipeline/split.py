@@ -14,7 +14,7 @@ from loadmaster.optimizers.grouping.coarsening import mirrored_position, turning
 from loadmaster.optimizers.partition.parts import op_times
 from loadmaster.optimizers.placed import Order, best_of, ordered
 from loadmaster.optimizers.simple import OneDevice, legal
-from loadmaster.plan import Plan
+from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Search
 

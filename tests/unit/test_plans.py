@@ -13,7 +13,7 @@ from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import GraphBuilder
-from loadmaster.plan import MOST_RANK, Plan, check
+from loadmaster.plans import MOST_RANK, Plan, check
 from loadmaster.problem import Problem
 from tests.graphs import pair
 from tests.graphs.tiny import chain, diamond, shared_weight
