@@ -19,7 +19,7 @@ from loadmaster.cost import price
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import cluster_from_json, graph_from_json, load_cluster, load_graph, load_plan, plan_to_json
 from loadmaster.plans import Plan, check
-from tests.unit.json_samples import CLUSTER, GRAPH, changed, op
+from tests.unit.files.samples import CLUSTER, GRAPH, changed, op
 
 PROBLEM = price(graph_from_json(changed(GRAPH, op(1, time_ns=5))), cluster_from_json(CLUSTER))
 PLAN = json.loads(json.dumps(plan_to_json(Plan.of(PROBLEM, [1, 1, 0]), PROBLEM)))

@@ -1,7 +1,6 @@
 """The public names, as data."""
 
 import ast
-import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -55,11 +54,6 @@ def test_type_checkers_see_the_same_names_from_the_same_modules():
 def test_a_submodule_of_the_same_name_does_not_hide_the_function():
     code = "import loadmaster.search; from loadmaster import simulate; assert callable(simulate), simulate"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_the_module_of_that_name_is_still_importable():
-    module = importlib.import_module("loadmaster.simulator")
-    assert module.simulate is loadmaster.simulator
 
 
 def test_unknown_names_are_refused():

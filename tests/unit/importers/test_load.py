@@ -17,7 +17,7 @@ from loadmaster.errors import ImportFailed, InvalidSetting, LoadmasterError, Unk
 from loadmaster.files import graph_from_json, save_graph
 from loadmaster.graph import Graph
 from loadmaster.importers import load
-from tests.unit.json_samples import GRAPH
+from tests.unit.files.samples import GRAPH
 
 SMALL = graph_from_json(GRAPH)
 
