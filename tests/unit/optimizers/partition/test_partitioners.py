@@ -178,8 +178,8 @@ def test_same_seed_same_plan_and_it_is_silent(kind: Any, capfd: pytest.CaptureFi
 
 def test_scotch_is_silent_from_its_first_use() -> None:
     pytest.importorskip("pyscotch")
-    code = "from tests.unit.optimizers.partition.test_partitioners import *\n"
-        "solve(price(towers(2), cluster_of(2)), Scotch(), BUDGET)"
+    here = "tests.unit.optimizers.partition.test_partitioners"
+    code = f"from {here} import *; solve(price(towers(2), cluster_of(2)), Scotch(), BUDGET)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
 
