@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from loadmaster.errors import MissingExtra as MissingExtra
     from loadmaster.errors import UnknownName as UnknownName
     from loadmaster.errors import UnreadableFile as UnreadableFile
+    from loadmaster.errors import UnwritableFile as UnwritableFile
     from loadmaster.graph import Graph as Graph
     from loadmaster.graph import GraphBuilder as GraphBuilder
     from loadmaster.importers import load as load
@@ -74,6 +75,7 @@ _HOMES = {
     "InvalidSetting": "errors",
     "UnknownName": "errors",
     "UnreadableFile": "errors",
+    "UnwritableFile": "errors",
     "ImportFailed": "errors",
     "MissingExtra": "errors",
     "DoesNotFit": "errors",

@@ -7,6 +7,7 @@
     ├── InvalidSetting    a setting of a command or an optimizer is out of range
     ├── UnknownName       a name that no catalog has
     ├── UnreadableFile    a file is missing, truncated or not what its name says
+    ├── UnwritableFile    a file could not be written: the disk is full, or it is not permitted
     ├── ImportFailed      a model could not be turned into a graph
     ├── MissingExtra      an optional package is not installed
     └── DoesNotFit        no plan was found within the memory of the devices
@@ -65,6 +66,10 @@ class UnknownName(LoadmasterError):
 
 
 class UnreadableFile(LoadmasterError):
+    pass
+
+
+class UnwritableFile(LoadmasterError):
     pass
 
 

@@ -13,10 +13,14 @@ from numpy.typing import NDArray
 
 from loadmaster.bounds import lower_bound
 from loadmaster.catalog.specs import make_optimizer, spec_of
+from loadmaster.cluster import Cluster
 from loadmaster.columns import Ints, ints
-from loadmaster.errors import InvalidSetting
+from loadmaster.compiled import seconds_compiling
+from loadmaster.cost import price
+from loadmaster.errors import InvalidSetting, MissingExtra
+from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.plans import Plan, check
-from loadmaster.problem import Problem
+from loadmaster.problem import Objective, Problem
 from loadmaster.simulator import Scores, Timeline, settle, simulate, simulate_fused, simulate_many
 
 if TYPE_CHECKING:
@@ -69,14 +73,14 @@ class _Ledger:
     """What all parts of one search share."""
 
     simulations: int = 0
-    begun: float = field(default_factory=time.perf_counter)
+    begun: float = field(default_factory=lambda: _clock())
     history: list[Moment] = field(default_factory=list)
     listener: Callable[[Search], None] | None = None
     told: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return time.perf_counter() - self.begun
+        return _clock() - self.begun
 
 
 class Search:
@@ -240,6 +244,11 @@ class Search:
             ledger.listener(self)
 
 
+def _clock() -> float:
+    """Seconds on a clock that stands still while code is compiled or loaded: that is paid once, and by no search."""
+    return time.perf_counter() - seconds_compiling()
+
+
 def _limit(used: float, more: float | None) -> float:
     return float("inf") if more is None else used + more
 
@@ -297,7 +306,10 @@ def solve(
 ) -> Result:
     """Runs the optimizer, then settles, checks and simulates its plan afresh."""
     chosen: Any = make_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
-    search = Search(problem, budget or Budget(), seed, listener=listener)
+    budget = budget or Budget()
+    if budget.seconds is not None and (isinstance(optimizer, str) or _is_ours(chosen)):
+        warm_up(chosen, problem.cluster, problem.objective)
+    search = Search(problem, budget, seed, listener=listener)
     plan = _run(chosen, search)
     check(plan, problem)
     settled = settle(problem, plan, simulate(problem, plan))
@@ -323,3 +335,45 @@ def _run(optimizer: Optimizer, search: Search) -> Plan:
     line = simulate(search.problem, plan)
     value = line.step_ns if search.problem.objective == "step-time" else int(line.peak_bytes.max())
     return plan if Score(line.over_bytes, value) <= search.best_score else search.best
+
+
+# Warming up
+
+_WARM: set[tuple[str, bool, Objective]] = set()
+
+
+def warm_up(optimizer: Optimizer, cluster: Cluster, objective: Objective) -> None:
+    """Runs the optimizer on a few ops under both kinds of budget, once in a process: compiled loops are made or loaded,
+    and weights read, before the clock of a search runs. What goes wrong there is left for the real problem to show,
+    except for a package that is missing."""
+    key = (repr(optimizer), len(cluster.devices) > 1, objective)
+    if key in _WARM:
+        return
+    small = price(_few_ops(), cluster, objective=objective)
+    for budget in (Budget(None, 50), Budget(0.05)):
+        try:
+            plan = optimizer.optimize(Search(small, budget))
+            line = simulate(small, settle(small, plan, simulate(small, plan)))
+            lower_bound(small, fusing=plan.fuses, fitting=line.over_bytes == 0)
+        except MissingExtra:
+            raise
+        except Exception:
+            return
+    _WARM.add(key)
+
+
+def _is_ours(optimizer: object) -> bool:
+    return type(optimizer).__module__.startswith("loadmaster.")
+
+
+def _few_ops() -> Graph:
+    """Layers of three ops, each of which reads two of the layer before and a weight of its own."""
+    build = GraphBuilder("warming up")
+    layer = [build.tensor(4096, "input") for _ in range(3)]
+    for depth in range(5):
+        made = [build.tensor(4096, "output" if depth == 4 else "activation") for _ in range(3)]
+        for i, out in enumerate(made):
+            reads = [layer[i], layer[(i + 1) % 3], build.tensor(1 << 14, "weight")]
+            build.op(f"op{depth}.{i}", "add" if i else "matmul", reads, [out], flops=1 << 20)
+        layer = made
+    return build.build()

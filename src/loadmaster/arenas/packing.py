@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from loadmaster.compiled import compiled
 
 
 class Steps(NamedTuple):
@@ -24,12 +25,12 @@ class Steps(NamedTuple):
     waits: np.ndarray  # what op i waits for: an op, or ops + a send
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _no_sooner(now, ns, round_, least):
     return max(least, round_) if ns == now else least
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def rounds(steps, devices, channels):
     """(round in which each op, then each send, starts; round in which it ends), within their instants.
 
@@ -81,7 +82,7 @@ def rounds(steps, devices, channels):
     return begun, ended
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def pack(order, begin, end, size, most):
     """(offsets, arena bytes, work): each block in turn at the lowest address free during its whole life.
 
@@ -116,7 +117,7 @@ def pack(order, begin, end, size, most):
     return offset, top, work
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def improve(order, offset, begin, end, size, top, goal, work, seed):
     """Moves a block that reaches the top of the arena forward in the order, again and again, and keeps what is no
     worse."""

@@ -22,8 +22,7 @@ from loadmaster.bounds import lower_bound
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.problem import Problem
-from loadmaster.search import Budget, Result, Search, solve
-from loadmaster.zoo.warming import warm_up
+from loadmaster.search import Budget, Result, Search, solve, warm_up
 
 MOST_MOMENTS = 64  # improvements kept in a record
 

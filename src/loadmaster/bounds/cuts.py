@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from loadmaster.compiled import compiled
 
 FREE, BEFORE, AFTER = 0, 1, 2  # of an op as seen from v: may have ended or not; must have; cannot have
 ENDLESS = np.iinfo(np.int64).max // 4
@@ -48,7 +49,7 @@ class Flow(NamedTuple):
     room: np.ndarray  # [arcs]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def make_flow(net):
     nodes = len(net.own) + len(net.nbytes) + 2
     arcs = 2 * (len(net.waits) + len(net.users) + 2 * len(net.nbytes) + len(net.own)) + 2
@@ -64,7 +65,7 @@ def make_flow(net):
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def live_bytes(net, order):
     """[ops] bytes of storages alive while each op runs, when ops run one at a time in this order."""
     ops = len(order)
@@ -90,7 +91,7 @@ def live_bytes(net, order):
     return live
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _mark(net, op, side, stack):
     """Which ops must have ended when `op` starts, and which cannot have; returns how many arcs it looked at."""
     for other in range(len(side)):
@@ -114,7 +115,7 @@ def _mark(net, op, side, stack):
     return looked
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _arc(flow, arcs, tail, tip, room):
     flow.to[arcs], flow.room[arcs], flow.after[arcs] = tip, room, flow.head[tail]
     flow.head[tail] = arcs
@@ -123,7 +124,7 @@ def _arc(flow, arcs, tail, tip, room):
     return arcs + 2
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _build(net, flow, side):
     """The network over ops that are free; returns (bytes alive whatever the choice, arcs)."""
     ops, storages = len(side), len(net.nbytes)
@@ -165,7 +166,7 @@ def _build(net, flow, side):
     return forced, arcs
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _levels(flow, source, sink):
     """Distances from the source in arcs with room; returns how many arcs it looked at, under 0 if it met no sink."""
     for node in range(len(flow.level)):
@@ -190,7 +191,7 @@ def _levels(flow, source, sink):
     return -looked - 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _push(flow, source, sink, work):
     """One blocking flow along rising levels; returns (flow, work left)."""
     total, length, here = np.int64(0), 0, source
@@ -232,7 +233,7 @@ def _push(flow, source, sink, work):
     return total, work
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _run(flow, source, sink, enough, work):
     """Dinic's maximum flow (1970), up to `enough`; returns (flow, work left, whether it is the maximum).
 
@@ -251,7 +252,7 @@ def _run(flow, source, sink, enough, work):
     return total, work, False
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _order_after(flow, side, best, op):
     """The known order, but first all that the cut says has ended, then `op`, then the rest."""
     ops = len(side)
@@ -269,7 +270,7 @@ def _order_after(flow, side, best, op):
     return order
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _largest(values):
     """(place, value) of the first of the largest."""
     place = 0
@@ -279,7 +280,7 @@ def _largest(values):
     return place, values[place]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def largest_cut(net, order, floor, work):
     """The largest minimum cut over all ops, at least `floor`; returns it and the best order met.
 

@@ -5,12 +5,13 @@ between."""
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from loadmaster.compiled import compiled
 
 FAR = np.iinfo(np.int64).max // 4
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def bottlenecks(start, before):
     """[ops] every other op is its ancestor or its descendant.
 
@@ -38,7 +39,7 @@ def bottlenecks(start, before):
     return joins
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def prices(times, count, most_ops, turns):
     """[kinds] prices of device time, 1 over all devices, under which the ops cost much at their cheapest places.
 
@@ -76,7 +77,7 @@ def prices(times, count, most_ops, turns):
     return kept
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def cheapest(times, price, scale):
     """[ops] price x time at the cheapest kind, in whole parts of 1 / scale, rounded down."""
     work = np.empty(len(times), np.int64)
@@ -90,7 +91,7 @@ def cheapest(times, price, scale):
     return work
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _soonest(finish, sends, column, op, tensor, kind, kinds):
     """When what the op makes can be on a device of that kind."""
     best = finish[op, kind]
@@ -100,7 +101,7 @@ def _soonest(finish, sends, column, op, tensor, kind, kinds):
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def heads(read_start, reads, producer, after_start, after, times, sends, column, joins, work, share):
     """[ops, kinds] no op starts sooner on a device of that kind.
 
@@ -138,7 +139,7 @@ def heads(read_start, reads, producer, after_start, after, times, sends, column,
     return start
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def tails(read_start, reads, producer, after_start, after, times, sends, column, joins, work, share):
     """[ops, kinds] the step does not end sooner than this after the op's end on a device of that kind."""
     ops, kinds = times.shape
@@ -173,7 +174,7 @@ def tails(read_start, reads, producer, after_start, after, times, sends, column,
     return left
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def least_span(start, left, times, work, share, cells):
     """The largest of: start + time + what follows of one op; and over sets of ops that all start late and all have
     much after them, their least start + their work ÷ share + the least that follows.

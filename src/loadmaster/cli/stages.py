@@ -25,13 +25,13 @@ def problem_for(model: str, on: str | None, objective: Objective, memory_limit: 
 
 
 def run_optimizer(problem: Problem, spec: str, budget: Budget, seed: int) -> Result:
+    from loadmaster.catalog.specs import make_optimizer
     from loadmaster.report.terminal import solving
-    from loadmaster.search import solve
-    from loadmaster.zoo.warming import warm_up
+    from loadmaster.search import solve, warm_up
 
     if budget.seconds is not None:
-        with status("getting ready (the first time this compiles)"):
-            warm_up(spec, problem.cluster, problem.objective)
+        with status("getting ready"):
+            warm_up(make_optimizer(spec), problem.cluster, problem.objective)
     with solving(spec) as listener:
         return solve(problem, spec, budget, seed, listener=listener)
 
@@ -50,7 +50,8 @@ def replay(problem: Problem, plan: Plan, name: str) -> Result:
 def run_baselines(problem: Problem, seed: int) -> dict[str, Result]:
     from loadmaster.search import Budget, solve
 
-    return {name: solve(problem, name, Budget(None, 1), seed) for name in BASELINES}
+    with status("running the baselines"):
+        return {name: solve(problem, name, Budget(None, 1), seed) for name in BASELINES}
 
 
 def save_or_explain(
@@ -90,11 +91,13 @@ def lay_out(result: Result, path: Path) -> Arenas:
 
 @contextmanager
 def status(text: str) -> Iterator[None]:
+    """Says what is going on, and when it is compiling, which only a first run does."""
+    from loadmaster.compiled import telling
     from loadmaster.report.terminal import console
 
     screen = console(stderr=True)
     if not screen.is_terminal:
         yield
         return
-    with screen.status(text):
+    with screen.status(text) as shown, telling(lambda: shown.update("compiling (first run only)")):
         yield

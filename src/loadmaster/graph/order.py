@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from loadmaster.columns import Ints
+from loadmaster.compiled import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def followers(start: Ints, before: Ints) -> tuple[Ints, Ints]:
     """(start, before) read the other way: for each row, the rows that wait for it."""
     count = len(start) - 1
@@ -26,7 +26,7 @@ def followers(start: Ints, before: Ints) -> tuple[Ints, Ints]:
     return follow_start, follow
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def topological_order(start: Ints, before: Ints, key: Ints) -> Ints:
     """Rows of (start, before) so that each comes after those it waits for; lowest key first among the ready.
 
@@ -55,7 +55,7 @@ def topological_order(start: Ints, before: Ints, key: Ints) -> Ints:
     return order[:done]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled(inline="always")
 def _push(heap: Ints, size: int, row: int, key: Ints) -> int:
     here = size
     while here > 0:
@@ -68,7 +68,7 @@ def _push(heap: Ints, size: int, row: int, key: Ints) -> int:
     return size + 1
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled(inline="always")
 def _pop(heap: Ints, size: int, key: Ints) -> int:
     size -= 1
     row = heap[size]
@@ -87,7 +87,7 @@ def _pop(heap: Ints, size: int, key: Ints) -> int:
     return size
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def longest_path_to(start: Ints, before: Ints, weight: Ints) -> Ints:
     """[rows] the heaviest chain of rows that ends with each; rows are in topological order."""
     reach = np.zeros(len(weight), np.int64)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from loadmaster.columns import ints
+from loadmaster.compiled import compiled
 from loadmaster.graph import ACTIVATION
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.simulator.loop import FIXED, MADE, Layout, make_record, make_room, run
@@ -141,7 +141,7 @@ def _like(column: np.ndarray, other: np.ndarray) -> np.ndarray:
     return view
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def run_many(
     layout, facts, shown, space, places, ranks, kernels, low, high, most_ns, most_bytes, step_ns, peaks
 ):  # fmt: skip
@@ -161,7 +161,7 @@ def run_many(
         step_ns[k] = time
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def contract(layout, facts, space, place, rank, kernel):
     """Writes the layout of the kernels into the space; False where the entries are no kernels."""
     ops = len(kernel)
@@ -181,7 +181,7 @@ def contract(layout, facts, space, place, rank, kernel):
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _tensors(layout, facts, space, kernel):
     """Readers of each tensor, each kernel once; which tensors vanish; how much each kernel reads and makes."""
     producer, may_vanish, reader_bytes = facts.producer, facts.may_vanish, facts.reader_bytes
@@ -220,7 +220,7 @@ def _tensors(layout, facts, space, kernel):
     new_start[len(producer)] = filled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _reads(layout, space):
     """The readers of tensors that come and go, the other way round."""
     origin, reader_start, readers = layout.origin, space.reader_start, space.readers
@@ -234,7 +234,7 @@ def _reads(layout, space):
                 fill[reader] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _start_rows(start, fill):
     """Counts to starts, in place, and where each row is filled from."""
     for row in range(len(fill)):
@@ -242,7 +242,7 @@ def _start_rows(start, fill):
         fill[row] = start[row]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _makes(facts, space, kernel):
     producer, bases_first, inner = facts.producer, facts.bases_first, space.inner
     make_start, makes, fill = space.make_start, space.makes, space.fill
@@ -254,7 +254,7 @@ def _makes(facts, space, kernel):
             fill[home] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _afters(facts, space, kernel):
     """What comes after each kernel, each pair once."""
     after_start, after = facts.after_start, facts.after
@@ -289,7 +289,7 @@ def _afters(facts, space, kernel):
         fill[earlier] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _prices(layout, facts, space, place, rank, kernel):
     """Sums and lowest of the members' columns, and the time of each kernel on its device (rule 12)."""
     devices, old_ns, old_tie, old_workspace = layout.devices, layout.op_ns, layout.tie, layout.workspace
@@ -322,7 +322,7 @@ def _prices(layout, facts, space, place, rank, kernel):
                 op_ns[slot] = max(np.int64(0), launch[place[op]] + max(total[0, op], moving_ns) + total[1, op])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _moving_ns(moved, rate):
     """Bytes ÷ bandwidth, rounded up, without ever needing more than 64 bits; see `problem.time_of`."""
     ns = np.int64(np.ceil(moved * 1e9 / rate))
@@ -332,7 +332,7 @@ def _moving_ns(moved, rate):
     return ns - 1 if left <= -rate else ns
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _sources(space):
     """Kernels that wait for nothing; the rest of the list is filled with an op that waits for ever."""
     waits, sources = space.waits, space.sources

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from loadmaster.columns import rows_of
+from loadmaster.compiled import compiled
 from loadmaster.problem import Problem
 
 MADE, FIXED, UPDATED = 0, 1, 2  # where a tensor comes from: an op; resident; resident and overwritten in place
@@ -166,7 +166,7 @@ def _heaps(problem: Problem, channels: int) -> tuple[np.ndarray, int]:
     return start, sum(room)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def make_room(layout, bounded=False):
     """`bounded`: the caller fills `tail` and `ahead`, so that a run which must pass most_ns is stopped early."""
     resources = layout.devices + layout.channels
@@ -192,7 +192,7 @@ def make_room(layout, bounded=False):
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def make_record(ops, sends, points):
     return Record(
         np.empty(ops, np.int64),
@@ -208,7 +208,7 @@ def make_record(ops, sends, points):
     )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(error_model="numpy")
 def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recording, record):
     """Runs one step; returns its time, or -1 once it must pass most_ns or a device passes most_bytes.
 
@@ -481,7 +481,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     return last
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def run_many(layout, places, ranks, low, high, most_ns, most_bytes, step_ns, peaks):
     """Scores candidates low … high-1; a single row of ranks serves all."""
     room = make_room(layout)

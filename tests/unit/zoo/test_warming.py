@@ -10,8 +10,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.errors import MissingExtra
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
-from loadmaster.search import Search
-from loadmaster.zoo.warming import warm_up
+from loadmaster.search import Search, warm_up
 
 
 @dataclass

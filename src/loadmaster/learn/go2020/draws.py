@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from loadmaster.compiled import compiled
 from loadmaster.learn.go2020.kernels import contracted, critical_members, fuse, fusion_set, merge_anew
 from loadmaster.learn.go2020.sets import (
     BESIDE,
@@ -98,7 +98,7 @@ def make_log(rows: int, wide: int) -> Log:
     return Log(*whole, np.zeros(rows), np.zeros(rows), np.zeros(1, np.int64))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def move(layout, ground, place, desk, count, target):
     """(ops moved, the last of them): the members that may run there go there, with what is bound to them."""
     devices, op_ns, colocate, able = layout.devices, layout.op_ns, ground.colocate, ground.able
@@ -116,7 +116,7 @@ def move(layout, ground, place, desk, count, target):
     return moved, top
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _look(layout, ground, chain, room, desk, fusing):
     """How many ops the step waits for, written to the desk; the simulation that tells counts."""
     place, no_sends = chain.place, np.empty(0, np.int64)
@@ -137,7 +137,7 @@ def _look(layout, ground, chain, room, desk, fusing):
     return critical_members(fusing.shown, chain, whole, desk)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _write(log, label, members, count, kind, column, chance, gain):
     row = log.filled[0]
     share = log.share[row]
@@ -148,7 +148,7 @@ def _write(log, label, members, count, kind, column, chance, gain):
     log.filled[0] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _simulate(layout, chain, room, fusing, most_ns, most_bytes, peak, record):
     no_sends = np.empty(0, np.int64)
     if fusing is None:
@@ -157,7 +157,7 @@ def _simulate(layout, chain, room, fusing, most_ns, most_bytes, peak, record):
     return run(fusing.shown, chain.place, rank, no_sends, room, most_ns, most_bytes, peak, False, record)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _judge(layout, ground, chain, room, desk, record, slack, fusing):
     """Simulates what stands now; (whether it is taken, the share of the value that it saves)."""
     score, limits, by_time, peak = chain.score, ground.limits, ground.by_time, desk.peak
@@ -194,7 +194,7 @@ def _judge(layout, ground, chain, room, desk, record, slack, fusing):
     return keep, gain
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def walk(layout, ground, chain, policy, habits, steps, log, fusing):
     """Draws and judges until so many simulations are run; a few less where nothing can be drawn."""
     label, uniform, place, rank, state = policy.label, habits.uniform, chain.place, chain.rank, chain.random

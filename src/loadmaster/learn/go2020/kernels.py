@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from loadmaster.compiled import compiled
 from loadmaster.learn.go2020.sets import below, length_of, take, unit, weigh
 from loadmaster.optimizers.fusion.merging import merge_on, pairs_within, read_off, reopen
 from loadmaster.optimizers.fusion.walk import critical_kernels
@@ -41,7 +41,7 @@ class Fusing(NamedTuple):
     drawn: np.ndarray  # [pairs] those that are drawn
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def merge_anew(fusing, chain, desk, moved, pairs):
     """Merges anew what holds ops that moved or pairs that were drawn; whether other kernels come of it."""
     if fusing is None:
@@ -62,7 +62,7 @@ def merge_anew(fusing, chain, desk, moved, pairs):
     return not np.array_equal(fusing.trial, kernel)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def contracted(layout, chain, fusing, kernel):
     """Ranks of the kernels; their layout is in the space."""
     ranked = len(chain.rank) > 0
@@ -70,7 +70,7 @@ def contracted(layout, chain, fusing, kernel):
     return fusing.space.rank if ranked else chain.rank
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def critical_members(shown, chain, record, desk):
     """How many ops are in kernels that the step waits for; writes them."""
     critical, count = critical_kernels(shown, chain.place, chain.kernel, record), 0
@@ -81,7 +81,7 @@ def critical_members(shown, chain, record, desk):
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _pair_about(fusing, seed, state):
     """A pair, about an op if there is one and it has one to draw."""
     rules, pairs, index = fusing.rules, fusing.pairs, fusing.index
@@ -96,7 +96,7 @@ def _pair_about(fusing, seed, state):
     return np.int64(pairs[below(state, len(pairs))])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def fusion_set(fusing, place, kernel, seed, state):
     """(how many pairs are drawn, in which way, a priority that suggests itself or -1): a window of the program, pairs
     that do the same work, all or some of them, or one, which might part or join; about an op, if there is one."""
@@ -128,7 +128,7 @@ def fusion_set(fusing, place, kernel, seed, state):
     return 1, ALL, np.int64(0) if kernel[op] == kernel[reader] else np.int64(LEVELS - 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def fuse(policy, fusing, wish, desk, count, way, toward, uniform, state):
     """(how many members stand for one decision, the priority it took or -1): draws priorities for pairs by the scores
     of their producers, one for all or one for each, of which one is written down; or moves those they have."""
@@ -156,7 +156,7 @@ def fuse(policy, fusing, wish, desk, count, way, toward, uniform, state):
     return known, column
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _fuse_each(fused, fusing, wish, desk, count, uniform, state):
     drawn, producer, levels, column = fusing.drawn, fusing.rules.producer, fused.shape[1], np.int64(0)
     op, mixed = np.int64(0), below(state, 2) == 1

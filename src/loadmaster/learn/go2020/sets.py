@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from loadmaster.compiled import compiled
 from loadmaster.optimizers.annealing import walk
 from loadmaster.optimizers.annealing.walk import TOP_RANK, _neighbour
 
@@ -37,7 +37,7 @@ class Desk(NamedTuple):
     mark: np.ndarray  # [1]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def make_desk(ops, devices, levels):
     return Desk(
         np.empty(ops, np.int64),
@@ -59,23 +59,23 @@ def make_desk(ops, devices, levels):
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def below(state, count):
     """As there, but compiled once and not into every caller: that would take several times as long."""
     return walk._below(state, count)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def unit(state):
     return walk._unit(state)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def length_of(state, most):
     return walk._length(state, most)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def draw_set(layout, ground, place, desk, kind, seed, aimed, state):
     """(how many ops are drawn, a device that suggests itself or -1); the ops are in desk.members."""
     members, ops = desk.members, len(place)
@@ -118,7 +118,7 @@ def draw_set(layout, ground, place, desk, kind, seed, aimed, state):
     return high - low, np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def next_to(layout, ground, op, state):
     return _neighbour(
         ground.read_start,
@@ -133,7 +133,7 @@ def next_to(layout, ground, op, state):
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _grow(layout, ground, desk, seed, state):
     members, stamp = desk.members, desk.stamp
     size = length_of(state, min(MOST_NEAR, len(stamp)))
@@ -151,7 +151,7 @@ def _grow(layout, ground, desk, seed, state):
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _border(ground, place, members, seed, state):
     """Ops on one side of a place where the mirrored order changes device; they might go to the other side."""
     by_mirror, ops = ground.by_mirror, len(place)
@@ -169,7 +169,7 @@ def _border(ground, place, members, seed, state):
     return high - low, np.int64(toward)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def weigh(label, scores, members, count, toward, uniform, chance):
     """Writes the chances of what a set may take: by its ops' mean scores; some are left to a rule or to nobody."""
     wide = len(chance)
@@ -191,7 +191,7 @@ def weigh(label, scores, members, count, toward, uniform, chance):
         chance[toward] += spare
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def take(chance, state):
     left, column = unit(state), np.int64(0)
     while column < len(chance) - 1 and left >= chance[column]:
@@ -200,14 +200,14 @@ def take(chance, state):
     return column
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def shift(rank, members, count, by):
     for at in range(count):
         op = members[at]
         rank[op] = np.int32(min(np.int64(TOP_RANK), max(np.int64(0), np.int64(rank[op]) + by)))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def reach(level, levels, ops, state):
     """How far a level moves ranks: as its distance from the middle squared, on a scale that is drawn."""
     middle = levels // 2
@@ -216,7 +216,7 @@ def reach(level, levels, ops, state):
     return np.int64(far if way > 0 else -far)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def draw_kind(weights, state):
     left, kind = unit(state) * weights.sum(), 0
     while kind < KINDS - 1 and left >= weights[kind]:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from loadmaster.compiled import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def arrivals(read_start, reads, home, after_start, after, device, start_ns, end_ns, send_ns, send_class, turn):
     """[ops] when all it reads was made, when that was there, and how late it may end without the step ending later."""
     ops = len(start_ns)

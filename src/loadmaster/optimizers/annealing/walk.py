@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from loadmaster.compiled import compiled
 from loadmaster.simulator.loop import make_record, make_room, run
 
 TOP_RANK = 2**31 - 1
@@ -58,7 +58,7 @@ class Chain(NamedTuple):
     gained: np.ndarray  # [kinds * ways] how often that made the plan better
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _draw(state):
     x, y = state[0], state[1]
     state[0] = y
@@ -69,23 +69,23 @@ def _draw(state):
     return x + y
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _below(state, count):
     return np.int64((_draw(state) >> np.uint64(33)) % np.uint64(count))
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _unit(state):
     return (np.float64(_draw(state) >> np.uint64(11)) + 0.5) / 9007199254740992.0
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _length(state, most):
     """Log-uniform in 1 … most."""
     return max(1, min(most, np.int64(np.exp(_unit(state) * np.log(most + 1.0)))))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _neighbour(read_start, reads, producer, make_start, makes, reader_start, readers, op, state):
     """A random op that this one reads from or feeds, or -1."""
     inputs, outputs = read_start[op + 1] - read_start[op], make_start[op + 1] - make_start[op]
@@ -101,7 +101,7 @@ def _neighbour(read_start, reads, producer, make_start, makes, reader_start, rea
     return np.int64(readers[reader_start[tensor] + _below(state, count)])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def measure_tails(layout, place, top, tail):
     """The longest path from the start of each op to the end of the step, sends included, for ops up to `top`; those
     of later ops are taken as they are. No run can be shorter than when an op starts and its tail."""
@@ -129,7 +129,7 @@ def measure_tails(layout, place, top, tail):
         tail[op] = op_ns[op * devices + here] + longest
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def by_critical_path(tail, rank):
     """Ranks by the longest way to the end, over the whole scale so that there is room between them."""
     longest = max(np.int64(1), tail.max())
@@ -138,7 +138,7 @@ def by_critical_path(tail, rank):
         rank[op] = np.int32(np.float64(longest - tail[op]) * scale)
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def carry(op, target, devices, op_ns, colocate, mate_start, mates, place, load, touched, old, moved):
     """Takes an op, and what is bound to it, to a device; how many ops have moved by now."""
     group = colocate[op]
@@ -154,7 +154,7 @@ def carry(op, target, devices, op_ns, colocate, mate_start, mates, place, load, 
     return moved
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def put_back(devices, op_ns, place, load, touched, old, moved):
     """Takes the ops that have moved back to where they were, last one first."""
     for index in range(moved - 1, -1, -1):
@@ -164,7 +164,7 @@ def put_back(devices, op_ns, place, load, touched, old, moved):
         place[op] = target
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def critical_ops(layout, ground, place, record, turns, found, queued):
     """How many ops a chain has that ends with the step and in which each op starts because the one before it ended:
     on the same device (then it was queued there), or as the last maker of what it reads. Writes them, last one first,
@@ -204,7 +204,7 @@ def critical_ops(layout, ground, place, record, turns, found, queued):
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def overtaking(layout, ground, place, record, found, queued, count, state):
     """An op of the chain that waited for its device, and one that the device ran meanwhile; -1 where none did."""
     at = _below(state, count)
@@ -232,7 +232,7 @@ def overtaking(layout, ground, place, record, found, queued, count, state):
     return op, found[last if _below(state, 2) else at + 1 + _below(state, last - at)]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def weigh(weights, follow, aim, spent, gained, chances):
     """Chances of every way of every kind: as given, times how much it gained of late for what it cost, against the
     average of all."""
@@ -252,7 +252,7 @@ def weigh(weights, follow, aim, spent, gained, chances):
         chances[arm] = chance * min(MOST, max(LEAST, paid))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def walk(layout, ground, chain, weights, steps, heat, follow, aim):
     """Takes `steps` moves from where the chain stands, at a heat that is a share of the value.
 

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from loadmaster.compiled import compiled
 
 MOST_BETWEEN = 400  # ops looked at from each end; pairs with more between them count as impossible
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def possible(before_start, before, follow_start, follow, producers, consumers, fusable, heavy, most_members):
     """[pairs] whether all that lies on a way from producer to consumer may be one kernel with them."""
     ops = len(fusable)
@@ -33,7 +34,7 @@ def possible(before_start, before, follow_start, follow, producers, consumers, f
     return able
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _spread(start, others, stack, turn, size, low, high, stamps, mark):
     """Puts the neighbours of the op whose turn it is on the stack; ops are in program order."""
     here = stack[turn]
@@ -46,7 +47,7 @@ def _spread(start, others, stack, turn, size, low, high, stamps, mark):
     return size
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _fits(start, others, first, known, between, mark, stack, fusable, heavy, most_members):
     """Whether what can be reached from the first op among the known may be one kernel."""
     stack[0], size, done, heavies = first, 1, 0, 0

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from loadmaster.compiled import compiled
 
 BLOCKED, AHEAD, BEHIND = 0, 1, 2
 MOST_VISITS = 400  # kernels looked at from each end; a merge that needs more is not made
@@ -51,7 +52,7 @@ class Kernels(NamedTuple):
     other_stack: np.ndarray
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def make_kernels(rules):
     ops = len(rules.heavy)
 
@@ -73,7 +74,7 @@ def make_kernels(rules):
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _reset(rules, kernels):
     parent, ring, members, heavies = kernels.parent, kernels.ring, kernels.members, kernels.heavies
     position, at, ahead, behind, heavy = kernels.position, kernels.at, kernels.ahead, kernels.behind, rules.heavy
@@ -85,7 +86,7 @@ def _reset(rules, kernels):
     kernels.can[:] = rules.able
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def merge(rules, producers, consumers, sole_reader):
     """[ops] the lowest member of each op's kernel, after trying the pairs in order; `sole_reader`: only where nothing
     else reads the producer's kernel."""
@@ -94,7 +95,7 @@ def merge(rules, producers, consumers, sole_reader):
     return kernel
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def merge_many(rules, places, priorities, low, high, out):
     """[candidates, ops] kernels: producers in order of priority, highest first and none below 0, join their readers on
     the same device; among equal ones, pairs go by reader, then by producer."""
@@ -105,13 +106,13 @@ def merge_many(rules, places, priorities, low, high, out):
         merge_into(rules, kernels, place, priorities[k], producers, consumers, out[k])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def merge_into(rules, kernels, place, priority, producers, consumers, out):
     count = wanted_pairs(rules, place, priority, producers, consumers)
     _merge(rules, kernels, producers, consumers, count, False, out)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def wanted_pairs(rules, place, priority, producers, consumers):
     """Writes the pairs in the order in which they are tried; returns how many."""
     pair_start, consumer = rules.pair_start, rules.consumer
@@ -138,7 +139,7 @@ def wanted_pairs(rules, place, priority, producers, consumers):
     return filled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def reopen(rules, kernel, at, opened, kernels):
     """The given kernels, in the order in which `at` lists them, but those opened (by their number) are single ops."""
     parent, ring, members, heavies, can = (
@@ -182,7 +183,7 @@ def reopen(rules, kernel, at, opened, kernels):
     place_of[filled:] = -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def pairs_within(rules, place, wish, kernel, opened, producers, consumers):
     """Writes the pairs that are wished for (0 and more, highest first) and of which one op at least is in an opened
     kernel, in the order in which they are tried; returns how many."""
@@ -209,7 +210,7 @@ def pairs_within(rules, place, wish, kernel, opened, producers, consumers):
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _by_reader(producers, consumers, ops):
     keys = consumers.astype(np.int64) * ops + producers
     keys.sort()
@@ -217,7 +218,7 @@ def _by_reader(producers, consumers, ops):
         producers[pair], consumers[pair] = keys[pair] % ops, keys[pair] // ops
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _find(parent, op):
     while parent[op] != op:
         parent[op] = parent[parent[op]]
@@ -225,21 +226,21 @@ def _find(parent, op):
     return op
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _merge(rules, kernels, producers, consumers, count, sole_reader, out):
     _reset(rules, kernels)
     merge_on(rules, kernels, producers, consumers, count, sole_reader)
     read_off(kernels, out)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def read_off(kernels, out):
     parent = kernels.parent
     for op in range(len(out)):
         out[op] = _find(parent, op)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def merge_on(rules, kernels, producers, consumers, count, sole_reader):
     """Tries the pairs in order, from the kernels there are. Arrays are taken out of their tuples once: reading one
     inside the loop would count its references."""
@@ -279,7 +280,7 @@ def merge_on(rules, kernels, producers, consumers, count, sole_reader):
             can[low, device] = can[low, device] and can[high, device]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _only_reader(follow_start, follow, parent, ring, a, b):
     op = a
     while True:
@@ -292,7 +293,7 @@ def _only_reader(follow_start, follow, parent, ring, a, b):
             return True
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _search(forward, backward, a, b, mark):
     """Which search came to a stop: AHEAD, and all that a leads to before b is stamped, or BEHIND, and all that leads to
     b after a is; BLOCKED where they meet, or there is too much to look at."""
@@ -316,7 +317,7 @@ def _search(forward, backward, a, b, mark):
     return BLOCKED
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _look(way, here, spared, low, high, size, mark):
     """Puts the neighbours of a kernel between the two positions on the stack; -1 where the other search has been."""
     start, others, parent, ring, position, mine, theirs, stack = way
@@ -336,7 +337,7 @@ def _look(way, here, spared, low, high, size, mark):
             return size
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _close_up(at, position, first, last, step, stamps, mark, moved, merged):
     """Puts the merged kernel between those that are stamped, which go towards `last`, and those that are not."""
     free, count = first, 0

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from loadmaster.compiled import compiled
 from loadmaster.optimizers.annealing.walk import FOREVER, _below, _length, _unit
 from loadmaster.optimizers.fusion.merging import make_kernels, merge_on, pairs_within, read_off, reopen
 from loadmaster.simulator.contraction import contract
@@ -49,7 +49,7 @@ class Chain(NamedTuple):
     gained: np.ndarray
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def walk(layout, facts, shown, space, rules, terrain, chain, weights, steps, heat):
     """So many moves of one chain."""
     place, rank, limits, by_time = terrain.place, terrain.rank, terrain.limits, terrain.by_time
@@ -106,7 +106,7 @@ def walk(layout, facts, shown, space, rules, terrain, chain, weights, steps, hea
             chain.gained[kind] += 1
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _kind(weights, state):
     pick, kind = _unit(state) * weights.sum(), 0
     while kind < KINDS - 1 and pick >= weights[kind]:
@@ -115,12 +115,12 @@ def _kind(weights, state):
     return kind
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _fresh(state):
     return -1.0 if _unit(state) < KEEP_APART else _unit(state)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _change(rules, terrain, wish, kernel, kind, seed, touched, state):
     """New wishes: for a window of the program, for pairs that are alike, for one, or to part or join two kernels; about
     the seed where there is one. Writes whose are new, and returns how many."""
@@ -166,7 +166,7 @@ def _change(rules, terrain, wish, kernel, kind, seed, touched, state):
     return 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _critical(shown, rules, terrain, rank, kernel, room, peak, found):
     """How many pairs have an op in a kernel that the step waits for. Writes them."""
     place, devices = terrain.place, shown.devices
@@ -182,7 +182,7 @@ def _critical(shown, rules, terrain, rank, kernel, room, peak, found):
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def critical_kernels(shown, place, kernel, record):
     """[ops] whether the op stands for a kernel of a chain that ends with the step and in which each starts because the
     one before it ended: on the same device, or as the last maker of what it reads."""

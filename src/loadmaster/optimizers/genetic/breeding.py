@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from loadmaster.compiled import compiled
 from loadmaster.simulator.loop import make_record, make_room, run
 
 HEAVY_PENALTY = np.int64(2**61)  # above every value: plans that do not fit come last, by how much they are over
@@ -35,7 +35,7 @@ class Prior(NamedTuple):
     bias: np.ndarray  # [genes] uint8, of 256: chance of the elite parent's gene
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _mix(value):
     """splitmix64: unlike seeds for neighbouring numbers."""
     value += np.uint64(0x9E3779B97F4A7C15)
@@ -44,7 +44,7 @@ def _mix(value):
     return value ^ (value >> np.uint64(31))
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _next(state):
     x, y = state[0], state[1]
     state[0] = y
@@ -55,7 +55,7 @@ def _next(state):
     return x + y
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _mutant(genes, prior, state):
     # Arrays are taken out of their tuples once, as in the simulator's loop.
     table, shape, center, width = prior.table, prior.shape, prior.center, prior.width
@@ -71,7 +71,7 @@ def _mutant(genes, prior, state):
         genes[gene] = np.uint16(min(np.float32(65535.0), max(np.float32(0.0), value * np.float32(65536.0))))
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _child(genes, elite, other, bias, state):
     count = len(genes)
     for start in range(0, count, 8):
@@ -81,7 +81,7 @@ def _child(genes, elite, other, bias, state):
             genes[gene] = elite[gene] if byte < np.uint64(bias[gene]) else other[gene]
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def decode(layout, decoder, genes, place, rank, send_rank):
     devices, ops = layout.devices, len(place)
     block_of, able = decoder.block_of, decoder.able
@@ -102,7 +102,7 @@ def decode(layout, decoder, genes, place, rank, send_rank):
             send_rank[slot] = genes[base + slot]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def breed(layout, decoder, prior, old, new, order, elites, mutants, seed, low, high, fitness, most):
     """Fills rows low … high-1 of the new population and scores them. `order`: old rows, elites first."""
     room, record = make_room(layout), make_record(0, 0, 0)
@@ -123,7 +123,7 @@ def breed(layout, decoder, prior, old, new, order, elites, mutants, seed, low, h
         fitness[row] = score(layout, decoder, place, rank, send_rank, room, record, peak, most)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def score(layout, decoder, place, rank, send_rank, room, record, peak, most):
     """The value; for a plan that does not fit, a number above every value; STOPPED when it passes `most`."""
     never = np.int64(2**62)
@@ -141,7 +141,7 @@ def score(layout, decoder, place, rank, send_rank, room, record, peak, most):
     return step if decoder.by_time else peak.max()
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def decode_one(layout, decoder, genes):
     place, rank = np.empty(len(layout.waits), np.int32), np.empty(len(layout.waits), np.int32)
     send_rank = np.empty(len(layout.nbytes) * layout.devices if decoder.sends else 0, np.int64)

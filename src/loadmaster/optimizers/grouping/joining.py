@@ -5,15 +5,15 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from loadmaster.columns import Ints
+from loadmaster.compiled import compiled
 
 ROUNDS = 6  # the bound on a group's time doubles from one to the next
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def join_edges(heads: Ints, tails: Ints, forced: int, time: NDArray[np.float64], most: int) -> Ints:
     """[ops] a label for each op. The first `forced` edges always join; the others in the order given, as long as both
     ends together take no more than a bound that starts at half an equal share of the time; until there are few enough.
@@ -34,7 +34,7 @@ def join_edges(heads: Ints, tails: Ints, forced: int, time: NDArray[np.float64],
     return np.array([_root(parent, op) for op in range(count)])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def join_neighbours(time: NDArray[np.float64], most: int) -> Ints:
     """[rows] runs of neighbouring rows, at most so many: the two runs that take the least together are joined first."""
     count = len(time)
@@ -61,7 +61,7 @@ def join_neighbours(time: NDArray[np.float64], most: int) -> Ints:
     return np.cumsum(~gone) - 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _root(parent: Ints, op: int) -> int:
     while parent[op] != op:
         parent[op] = parent[parent[op]]
@@ -69,7 +69,7 @@ def _root(parent: Ints, op: int) -> int:
     return op
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _join(parent: Ints, load: NDArray[np.float64], one: int, two: int, bound: float) -> int:
     """1 where two groups became one."""
     first, second = _root(parent, one), _root(parent, two)
@@ -81,7 +81,7 @@ def _join(parent: Ints, load: NDArray[np.float64], one: int, two: int, bound: fl
     return 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def contract(before: Ints, later: Ints, time: Ints, colocate: Ints, able: Ints, most: float) -> Ints:
     """[ops] a label for each op. In each round a group may join the only group that follows it, or the only one it
     follows, where both can run on the same devices and together take at most so much time."""

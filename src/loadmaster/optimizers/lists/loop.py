@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from loadmaster.compiled import compiled
 from loadmaster.graph.order import followers
 from loadmaster.simulator.loop import MADE, UPDATED
 
 FAR = np.iinfo(np.int64).max // 4
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def upward(read_start, reads, producer, after_start, after, times, sends):
     level = np.zeros(len(times), np.int64)
     for op in range(len(times) - 1, -1, -1):
@@ -26,7 +26,7 @@ def upward(read_start, reads, producer, after_start, after, times, sends):
     return level
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def downward(read_start, reads, producer, after_start, after, times, sends):
     level = np.zeros(len(times), np.int64)
     for op in range(len(times)):
@@ -41,7 +41,7 @@ def downward(read_start, reads, producer, after_start, after, times, sends):
     return level
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def upward_placed(read_start, reads, producer, after_start, after, times, send_ns, send_class, device):
     level = np.zeros(len(times), np.int64)
     for op in range(len(times) - 1, -1, -1):
@@ -59,7 +59,7 @@ def upward_placed(read_start, reads, producer, after_start, after, times, send_n
     return level
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention):
     """When all that the op reads could be on the device; `added` collects tentative use of channels."""
     devices = layout.devices
@@ -87,7 +87,7 @@ def _arrival(layout, op, device, made_ns, home, there, channel_free, added, cont
     return latest
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _commit(layout, op, device, made_ns, home, there, channel_free, contention, home_of, colocate, groups, where):
     """Brings what the op reads to the device for good and returns when it is all there."""
     devices = layout.devices
@@ -117,7 +117,7 @@ def _commit(layout, op, device, made_ns, home, there, channel_free, contention, 
     return latest
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _new_bytes(layout, op, device, fixed_start, fixed, there, has):
     """Bytes that running the op here adds for good or for a while: outputs, workspace, residents not there yet."""
     total = layout.workspace[op]
@@ -134,7 +134,7 @@ def _new_bytes(layout, op, device, fixed_start, fixed, there, has):
     return total
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _account(layout, op, device, fixed_start, fixed, has, used, left, home):
     """Memory after the op is placed: residents for good, made tensors until their last reader is placed."""
     devices = layout.devices
@@ -162,7 +162,7 @@ def _account(layout, op, device, fixed_start, fixed, has, used, left, home):
                         has[tensor * devices + other] = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def in_order(layout, start, before, fixed_reads, colocate, able, order, fixed_device, limits, contention):
     """Ops in the given topological order, each where it ends first, in the earliest gap that holds it."""
     fixed_start, fixed = fixed_reads
@@ -211,7 +211,7 @@ def in_order(layout, start, before, fixed_reads, colocate, able, order, fixed_de
     return where, begin
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _settle(layout, op, device, end, made_ns, home, there, colocate, groups, where):
     where[op] = device
     if colocate[op] >= 0:
@@ -223,7 +223,7 @@ def _settle(layout, op, device, end, made_ns, home, there, colocate, groups, whe
         there[tensor * layout.devices + device] = end
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _gap(busy_from, busy_to, count, ready, time):
     """The earliest start at or after `ready` in a gap of that length between busy spans."""
     low, high = 0, count
@@ -242,7 +242,7 @@ def _gap(busy_from, busy_to, count, ready, time):
     return begin
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _occupy(busy_from, busy_to, count, begin, end):
     here = count
     while here > 0 and (busy_from[here - 1] > begin or (busy_from[here - 1] == begin and busy_to[here - 1] > end)):
@@ -253,7 +253,7 @@ def _occupy(busy_from, busy_to, count, begin, end):
     busy_to[here] = end
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _push(heap_ns, heap_level, heap_op, size, ns, level, op):
     here = size
     while here > 0:
@@ -265,7 +265,7 @@ def _push(heap_ns, heap_level, heap_op, size, ns, level, op):
     heap_ns[here], heap_level[here], heap_op[here] = ns, level, op
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _pop(heap_ns, heap_level, heap_op, size):
     """Removes the first entry, `size` remaining."""
     ns, level, op = heap_ns[size], heap_level[size], heap_op[size]
@@ -287,7 +287,7 @@ def _pop(heap_ns, heap_level, heap_op, size):
     heap_ns[here], heap_level[here], heap_op[here] = ns, level, op
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def earliest_first(layout, start, before, fixed_reads, colocate, able, level, favourite, limits, contention):
     """Of all ready ops and devices, the pair that can start soonest; ties by level.
 

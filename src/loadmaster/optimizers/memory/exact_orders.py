@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from loadmaster.compiled import compiled
 from loadmaster.optimizers.annealing.walk import _below, _unit
 
 
@@ -31,7 +31,7 @@ class Flow(NamedTuple):
     follow: np.ndarray
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def profile(flow, order, total):
     """Writes the bytes alive while each position of the order runs; returns the largest."""
     left = np.diff(flow.reader_start)
@@ -54,7 +54,7 @@ def profile(flow, order, total):
     return peak
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def greedy(flow, look):
     """Of the ready ops, the one that adds least; among the `look` oldest ready ones at most."""
     ops = len(flow.workspace)
@@ -96,7 +96,7 @@ def greedy(flow, look):
     return order
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def depth_first(flow, from_last):
     """Finishes what was begun last (a stack of ready ops); `from_last`: newest follower on top."""
     ops = len(flow.workspace)
@@ -121,7 +121,7 @@ def depth_first(flow, from_last):
     return order
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def breadth_first(flow):
     ops = len(flow.workspace)
     waits = np.diff(flow.before_start)
@@ -144,7 +144,7 @@ def breadth_first(flow):
     return order
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def post_order(flow):
     """Reverse post-order from the ends: each op's inputs, heaviest first, right before it."""
     ops = len(flow.workspace)
@@ -173,7 +173,7 @@ def post_order(flow):
     return order
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _last_use(flow, position, tensor, but):
     """The last position that needs the tensor when op `but` is taken away."""
     last = position[flow.maker[tensor]]
@@ -184,7 +184,7 @@ def _last_use(flow, position, tensor, but):
     return last
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _write(tree, size, low, high, values):
     """Sets leaves low … high of a max tree and repairs what is above them."""
     for at in range(low, high + 1):
@@ -197,7 +197,7 @@ def _write(tree, size, low, high, values):
         right >>= 1
 
 
-@njit(inline="always")
+@compiled(inline="always")
 def _outside(tree, size, low, high):
     """The largest leaf before low or after high."""
     best = np.int64(0)
@@ -215,7 +215,7 @@ def _outside(tree, size, low, high):
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def anneal(flow, order, best_order, moves, window, heat_from, heat_to, state):
     """Moves one op at a time within what its neighbours allow, with the exact change of the profile.
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from loadmaster.compiled import compiled
 
 NEVER = 1e300  # cost of a stage that cannot be
 
@@ -35,7 +36,7 @@ class Moves(NamedTuple):
     states: int
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def best_splits(line, moves, longest):
     """(value, cut, move): of the best split of slots 0 … j-1 that ends in each state, its value, where its last stage
     begins, and the move that added it.

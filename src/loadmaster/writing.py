@@ -1,0 +1,121 @@
+"""How loadmaster writes files: beside the target, then renamed over it, so that a kill or a full disk loses nothing.
+
+At any moment the target is the old file or the new one, never a part of either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from loadmaster.errors import UnwritableFile
+
+ABANDONED_S = 3600  # a part as old as this was left by a process that was killed
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes, *, durable: bool = True) -> None:
+    """Makes the file hold exactly these bytes."""
+    with writing(path, durable=durable) as part:
+        part.write_bytes(data)
+
+
+def write_text(path: str | os.PathLike[str], text: str, *, durable: bool = True) -> None:
+    """The same for text: UTF-8, lines as they are; a lone surrogate, which no encoding has, becomes '?'."""
+    write_bytes(path, text.encode("utf-8", "replace"), durable=durable)
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[Path]:
+    """A path to write to. When the block ends well it becomes `path`; when it does not, `path` is as it was.
+
+    `durable`: the bytes have reached the disk before the old file goes. Links are followed; devices and pipes are
+    written to directly.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        mode = _mode(target)
+        if mode is not None and not stat.S_ISREG(mode):
+            yield target
+            return
+        part = _beside(target, mode)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    try:
+        yield part
+        if durable:
+            _sync(part)
+        os.replace(part, target)
+        if durable:
+            _sync(target.parent)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def unwritable(path: str | os.PathLike[str], error: OSError) -> UnwritableFile:
+    """The error of ours for what the machine said."""
+    reason = error.strerror or type(error).__name__
+    fixes = {
+        errno.ENOSPC: "make room on that disk, or write elsewhere",
+        errno.EDQUOT: "make room within your quota, or write elsewhere",
+        errno.ENAMETOOLONG: "give a shorter name",
+        errno.ENOENT: "make the folder first, or write elsewhere",
+        errno.EISDIR: "give the name of a file",
+    }
+    fix = fixes.get(error.errno or 0, "check the permissions of its folder, or write elsewhere")
+    return UnwritableFile(f"'{_shortened(str(path))}' could not be written: {reason}", "", fix)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:100]}…{text[-80:]}"
+
+
+def _mode(target: Path) -> int | None:
+    try:
+        return os.stat(target).st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _beside(target: Path, mode: int | None) -> Path:
+    """A new empty file in the same folder, with the permissions of the target; suffixes are kept, since they name the
+    format."""
+    _remove_abandoned(target)
+    suffix = "".join(target.suffixes)[-40:]
+    part = target.parent / f".{target.name[:80]}.{secrets.token_hex(6)}.part{suffix}"
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        if mode is not None:
+            os.chmod(part, stat.S_IMODE(mode))
+    finally:
+        os.close(descriptor)
+    return part
+
+
+def _remove_abandoned(target: Path) -> None:
+    with contextlib.suppress(OSError), os.scandir(target.parent) as entries:
+        beginning = f".{target.name[:80]}."
+        for entry in entries:
+            is_part = entry.name.startswith(beginning) and ".part" in entry.name[len(beginning) :]
+            if is_part and entry.stat().st_mtime < time.time() - ABANDONED_S:
+                os.unlink(entry.path)
+
+
+def _sync(path: Path) -> None:
+    """Waits until the disk has it; folders cannot be waited for on every system."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EROFS):
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,179 @@
+"""The cache of compiled code: it never serves what was made from other sources, and nobody needs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from loadmaster import compiled as door
+
+INNER = "from loadmaster.compiled import compiled\n@compiled{options}\ndef inner(x):\n    return x {sign} 1\n"
+OUTER = """\
+from loadmaster.compiled import compiled
+from inner_{tag} import inner
+import inner_{tag} as whole
+TIMES = {times}
+@compiled
+def outer(x):
+    return inner(x) * TIMES + whole.inner(0)
+"""
+
+
+class Kernels:
+    """Two modules of kernels in a folder, written anew and imported afresh."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.tag = folder, folder.name.replace("-", "_")
+        self.misses = 0
+        monkeypatch.setenv("LOADMASTER_CACHE", str(folder / "cache"))
+        monkeypatch.syspath_prepend(str(folder))
+
+    def run(self, sign: str = "+", times: int = 10, options: str = "") -> int:
+        """outer(4) of these sources; counts what had to be compiled."""
+        inner = INNER.format(sign=sign, options=options)
+        self._import(f"inner_{self.tag}", inner)
+        outer = self._import(f"outer_{self.tag}", OUTER.format(times=times, tag=self.tag))
+        with door.telling(self._count):
+            return int(outer.outer(4))
+
+    def _count(self) -> None:
+        self.misses += 1
+
+    def _import(self, name: str, text: str) -> ModuleType:
+        path = self.folder / f"{name}.py"
+        path.write_text(text)
+        sys.modules.pop(name, None)
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        exec(compile(text, str(path), "exec"), module.__dict__)
+        return module
+
+    @property
+    def entries(self) -> list[Path]:
+        return sorted((self.folder / "cache" / "compiled").glob("*"))
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernels:
+    return Kernels(tmp_path, monkeypatch)
+
+
+def test_an_edited_callee_in_another_file_is_never_served_stale(kernels: Kernels) -> None:
+    assert kernels.run() == 5 * 10 + 1
+    first = kernels.misses
+    assert kernels.run() == 5 * 10 + 1
+    assert kernels.misses == first, "the same sources are compiled once"
+    assert kernels.run(sign="-") == 3 * 10 - 1
+    assert kernels.run(sign="*") == 4 * 10 + 0
+    assert kernels.run() == 5 * 10 + 1
+
+
+def test_a_frozen_constant_is_part_of_the_sources(kernels: Kernels) -> None:
+    assert kernels.run(times=10) == 51
+    assert kernels.run(times=7) == 36
+
+
+def test_options_of_a_callee_are_part_of_the_sources(kernels: Kernels) -> None:
+    kernels.run()
+    before = kernels.misses
+    assert kernels.run(options="(error_model='numpy')") == 51
+    assert kernels.misses > before
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "foreign"])
+def test_a_damaged_entry_is_compiled_again(kernels: Kernels, damage: str) -> None:
+    kernels.run()
+    for path in kernels.entries:
+        data = path.read_bytes()
+        flipped = data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
+        new = {"truncated": data[: len(data) // 2], "empty": b"", "flipped": flipped, "foreign": b"\x80\x04N."}
+        path.write_bytes(new[damage])
+    before = kernels.misses
+    assert kernels.run() == 51
+    assert kernels.misses > before
+    again = kernels.misses
+    assert kernels.run() == 51
+    assert kernels.misses == again, "the entries were repaired"
+
+
+def test_without_a_place_for_a_cache_it_works_and_says_so_once(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LOADMASTER_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(door, "_TOLD", set())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert kernels.run() == 51
+        assert kernels.run(times=3) == 16
+    said = [str(warning.message) for warning in told if "slower" in str(warning.message)]
+    assert len(said) == 1
+    assert "LOADMASTER_CACHE" in said[0] and str(tmp_path / "file") in said[0]
+
+
+def test_entries_that_nobody_used_for_long_are_removed(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels.run()
+    old = next(path for path in kernels.entries if path.name.startswith("outer"))
+    os.utime(old, (0, 0))
+    monkeypatch.setattr(door, "_REMOVED", set())
+    kernels.run(times=2)
+    assert not old.exists()
+
+
+SWAPPED = """\
+from typing import NamedTuple
+from loadmaster.compiled import compiled
+class Pair(NamedTuple):
+    {first}: int
+    {second}: int
+@compiled
+def left(pair):
+    return pair.left
+"""
+
+
+def test_the_fields_of_a_named_tuple_are_part_of_its_type(kernels: Kernels) -> None:
+    for first, second, answer in (("left", "right", 1), ("right", "left", 2)):
+        module = kernels._import(f"pair_{kernels.tag}", SWAPPED.format(first=first, second=second))
+        assert module.left(module.Pair(1, 2)) == answer
+
+
+PROBE = """\
+import numpy as np
+from loadmaster.compiled import compiled
+from loadmaster.graph.order import followers
+@compiled
+def probe(start, before):
+    return followers(start, before)[1].sum()
+print(probe(np.array([0, 0, 1, 2]), np.array([0, 1])))
+"""
+
+
+def test_an_edit_of_the_package_shows_without_clearing_anything(tmp_path: Path) -> None:
+    """The same with a copy of the package, in processes of their own: a walk over the graph is edited, and a loop in
+    another file that calls it gives the new answer."""
+    source = Path(door.__file__).parent
+    shutil.copytree(source, tmp_path / "loadmaster", ignore=shutil.ignore_patterns("graphs", "weights", "__pycache__"))
+    order, probe = tmp_path / "loadmaster" / "graph" / "order.py", tmp_path / "probe.py"
+    probe.write_text(PROBE)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "LOADMASTER_CACHE": str(tmp_path / "cache")}
+
+    def answer() -> str:
+        done = subprocess.run([sys.executable, probe], env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    assert answer() == answer() == "3"
+    text = order.read_text()
+    assert text.count("follow[fill[before[at]]] = row\n") == 1
+    order.write_text(text.replace("follow[fill[before[at]]] = row\n", "follow[fill[before[at]]] = 10 * row\n"))
+    assert answer() == "30"
