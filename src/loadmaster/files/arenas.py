@@ -1,4 +1,4 @@
-"""Static addresses as JSON, schema loadmaster.arenas/1."""
+"""Static addresses as JSON, schema loadmaster.addresses/1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadmaster.problem import Problem
 if TYPE_CHECKING:
     from loadmaster.arenas import Arenas
 
-ADDRESSES_SCHEMA = "loadmaster.arenas/1"
+ADDRESSES_SCHEMA = "loadmaster.addresses/1"
 
 
 def addresses_to_json(arenas: Arenas, plan: Plan, problem: Problem) -> dict[str, Any]:

@@ -204,7 +204,7 @@ def test_a_missing_package_is_said_with_the_command_that_brings_it(kind: Any, mo
             raise ModuleNotFoundError(name)
         return original(name, *rest)
 
-    monkeypatch.setattr("loadmaster.optimizers.partition.importlib.import_module", without)
+    monkeypatch.setattr("loadmaster.optimizers.partition.partitioners.importlib.import_module", without)
     with pytest.raises(MissingExtra, match=PACKAGES[kind]) as caught:
         solve(price(towers(2), cluster_of(2)), kind(), BUDGET)
     assert "loadmaster[partition]" in caught.value.fix
