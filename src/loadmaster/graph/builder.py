@@ -40,6 +40,7 @@ class _Op:
     colocate: str | None
     after: Sequence[str]
     time_ns: int | Sequence[int | None] | None
+    signature: str
 
 
 class GraphBuilder:
@@ -106,6 +107,7 @@ class GraphBuilder:
         colocate: str | None = None,
         after: Sequence[str] = (),
         time_ns: int | Sequence[int | None] | None = None,
+        signature: str = "",
     ) -> int:
         """Adds an op and returns its index; `after` names ops that must end before it starts; a time of None in a
         list of times per device: it cannot run there."""
@@ -133,6 +135,7 @@ class GraphBuilder:
                 colocate,
                 after,
                 time_ns,
+                signature,
             )
         )
         return len(self._ops) - 1
@@ -330,6 +333,7 @@ class GraphBuilder:
             alias_of=ints(alias),
             shape=tuple(self._shape),
             tensor_dtype=tuple(self._dtype),
+            signature={op.name: op.signature for op in ops if op.signature},
         )
 
 

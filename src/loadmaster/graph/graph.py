@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -50,6 +51,8 @@ class Graph:
     alias_of: Ints  # [tensors] tensor whose memory it shares, or -1
     shape: tuple[tuple[int, ...] | None, ...]  # [tensors]
     tensor_dtype: tuple[str, ...]  # [tensors] "" when unknown
+    # By op name, where known: the call as text (name, shapes, strides, dtypes, attributes). Measured times go by it.
+    signature: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_ops(self) -> int:

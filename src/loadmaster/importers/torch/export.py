@@ -23,11 +23,14 @@ from loadmaster.importers.torch.step import fake_mode, trace_step
 Build = Callable[[bool], tuple[nn.Module, Any]]
 
 
-def capture(module: nn.Module, inputs: Any, *, training: bool, optimizer: str = "adam", name: str = "") -> Graph:
+def capture(
+    module: nn.Module, inputs: Any, *, training: bool, optimizer: str = "adam", name: str = "", gpu: bool = False
+) -> Graph:
     """The graph of one step of `module` on example inputs: a tuple of positional ones or a dict of named ones.
 
     When training, the step is forward, backward and the update of every weight that needs a gradient. The loss is the
-    module's output if that is a single number, or its `loss`, else the sum of the means of its float tensors.
+    module's output if that is a single number, or its `loss`, else the sum of the means of its float tensors. `gpu`:
+    attention is the kernel that a CUDA device runs, not the CPU's.
     """
     module = getattr(module, "_orig_mod", module)  # inside what torch.compile returns
     if not isinstance(module, nn.Module) or isinstance(module, torch.jit.ScriptModule):
@@ -38,7 +41,7 @@ def capture(module: nn.Module, inputs: Any, *, training: bool, optimizer: str = 
     label = name or type(module).__name__
     origins = Origins()
     with _explained(label, module, origins), _switched(module, training):
-        trace = trace_step(module, _as_arguments(inputs, label), training, origins)
+        trace = trace_step(module, _as_arguments(inputs, label), training, origins, gpu)
         return graph_of(trace, optimizer, label)
 
 

@@ -21,6 +21,7 @@ from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.importers.torch.flops import OPTIMIZER_FLOPS_PER_ELEMENT, flops_of
 from loadmaster.importers.torch.mutation import GIVEN, landings, maker_of, storage_of, tensors_in, written_by
 from loadmaster.importers.torch.origin import origin_of
+from loadmaster.importers.torch.signature import signature_of, update_signature
 from loadmaster.importers.torch.step import Trace
 from loadmaster.importers.torch.traffic import bytes_of, unneeded, visible_bytes
 
@@ -99,6 +100,7 @@ class _Writer:
             bytes_moved=moved,
             colocate=weight,
             after=made.after,
+            signature=update_signature(optimizer, value, gradient.meta["val"]),
         )
         self._remember(f"{optimizer}:{weight}", made.reads)
 
@@ -146,6 +148,7 @@ class _Writer:
             bytes_moved=0 if view else _bytes_moved(node, op),
             colocate=made.overwrites[0] if made.overwrites else None,
             after=[name for name in made.after if name != node.name],
+            signature="" if view else _signature(node, op),
         )
         self._remember(node.name, made.reads)
 
@@ -224,6 +227,11 @@ def _flops(node: fx.Node, op: OpOverload, overwrites: bool) -> int:
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
     flops = flops_of(op, args, kwargs, tensors_in(node.meta.get("val")))
     return max(flops, 1) if overwrites else flops  # an op that only makes aliases for nothing would be a view
+
+
+def _signature(node: fx.Node, op: OpOverload) -> str:
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
+    return signature_of(op, args, kwargs)
 
 
 def _bytes_moved(node: fx.Node, op: OpOverload) -> int:

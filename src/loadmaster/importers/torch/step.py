@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils import _pytree as pytree
 
 from loadmaster.errors import ImportFailed
+from loadmaster.importers.torch.attention import GpuAttention
 from loadmaster.importers.torch.mutation import writes_only_given
 from loadmaster.importers.torch.origin import Origins, origin_of
 
@@ -53,14 +54,16 @@ def fake_mode() -> FakeTensorMode:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def trace_step(module: nn.Module, inputs: Inputs, training: bool, origins: Origins) -> Trace:
-    """One step of `module` on `inputs`. Neither is written to, and nothing of the size of a tensor is allocated."""
+def trace_step(module: nn.Module, inputs: Inputs, training: bool, origins: Origins, gpu: bool = False) -> Trace:
+    """One step of `module` on `inputs`. Neither is written to, and nothing of the size of a tensor is allocated.
+    `gpu`: attention is what a CUDA device would run."""
     mode = _mode_of(module, inputs)
     step = _Step.of(module, inputs, training, _Fakes(mode), origins)
     fakes = [given.fake for given in step.given]
     # The Python dispatcher has the decompositions by which torch.compile traces: dropout is one op as on a GPU,
     # recurrent layers are unrolled unless oneDNN takes them, and batch norm says that it writes to its statistics.
-    with mode, enable_python_dispatcher(), _without_onednn(), origins.watching(module):
+    attention = GpuAttention() if gpu else nullcontext()
+    with mode, enable_python_dispatcher(), _without_onednn(), origins.watching(module), attention:
         halves = {_convolution_backward: _halves}
         traced = make_fx(step, decomposition_table=halves, _allow_non_fake_inputs=True)(*fakes)
     _tidy(traced)

@@ -1,0 +1,465 @@
+"""Gathers what the model is held to, on a machine with a GPU: steps, peaks, and every distinct op alone.
+
+    python benchmarks/fidelity_gpu.py OUT --seconds 480
+    python benchmarks/fidelity_gpu.py OUT --device cpu --tiny          # a rehearsal without a GPU
+
+Writes as it goes, so that a run that is cut off keeps what it has: `machine.json`, `graphs.jsonl.xz` (captured steps),
+`steps.csv`, `eager.jsonl.gz` (each op of a real eager step with the memory before, during and after it), `ops.csv`
+(each distinct op alone), `compiled.csv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import gzip
+import json
+import lzma
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from fidelity_models import Case, cases, tiny_cases
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from loadmaster.files.graph import graph_to_json
+from loadmaster.importers.torch.export import capture
+from loadmaster.importers.torch.signature import UPDATED_TOGETHER, call_of, signature_of
+from loadmaster.importers.torch.step import fake_mode
+from loadmaster.runtime.timing import Clock
+
+PHASES = ("capture", "machine", "steps", "ops", "compile")
+BEGUN = time.monotonic()
+# In the order in which they are compiled while there is time: small graphs first, as compiling takes longest.
+COMPILED = [
+    "mlp-1024x2048-train-float32", "mlp-1024x2048-train-bfloat16", "resnet-16x224-infer-bfloat16",
+    "distilbert-32x128-train-bfloat16", "gpt2-8x512-train-bfloat16", "llama-4x1024-train-bfloat16",
+    "bert-16x128-train-float32", "vit-16x224-infer-float32", "phi-8x512-train-float32", "gpt2-8x512-train-float32",
+    "bert-8x128-infer-bfloat16", "convnext-32x224-train-bfloat16", "llama-1x512-infer-bfloat16",
+    "bert-16x128-train-bfloat16", "llama-4x1024-train-float32", "resnet-32x224-train-float32",
+    "vit-32x224-train-bfloat16", "t5-16x256-train-bfloat16", "distilbert-32x128-train-float32",
+    "mistral-4x512-train-bfloat16", "qwen2-4x1024-train-float32", "neox-8x512-train-bfloat16",
+]  # fmt: skip
+
+
+def main() -> None:
+    settings = _settings()
+    out = Path(settings.out)
+    out.mkdir(parents=True, exist_ok=True)
+    chosen = tiny_cases() if settings.tiny else cases()
+    if settings.only:
+        chosen = [case for case in chosen if any(part in case.name for part in settings.only.split(","))]
+    work = Work(out, settings.device, settings.tiny, settings.seconds)
+    for phase in settings.phases.split(","):
+        say(f"== {phase}")
+        getattr(work, phase)(chosen)
+    say("done")
+
+
+def _settings() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--seconds", type=float, default=480.0)
+    parser.add_argument("--phases", default=",".join(PHASES))
+    parser.add_argument("--only", default="")
+    return parser.parse_args()
+
+
+def say(text: str) -> None:
+    print(f"[{time.monotonic() - BEGUN:6.1f}] {text}", flush=True)
+
+
+class Work:
+    """The phases, each writing its own files."""
+
+    def __init__(self, out: Path, device: str, tiny: bool, seconds: float) -> None:
+        self.out, self.device, self.tiny, self.seconds = out, device, tiny, seconds
+        self.is_cuda = device.startswith("cuda")
+        self.signatures: dict[str, None] = {}  # of captured graphs, in order
+        self.logged: dict[str, int] = {}  # of eager steps, numbered
+
+    def left(self) -> float:
+        return self.seconds - (time.monotonic() - BEGUN)
+
+    def capture(self, chosen: list[Case]) -> None:
+        """On all cores, before CUDA is started: a process that has started it cannot fork."""
+        workers = min(len(chosen), max(1, (os.cpu_count() or 2) - 2))
+        context = multiprocessing.get_context("fork")
+        with context.Pool(workers) as pool, open(self.out / "graphs.jsonl.xz", "wb") as file:
+            for name, text, signatures in pool.imap_unordered(_captured, [(case, self.tiny) for case in chosen]):
+                say(f"captured {name}" if signatures else f"FAILED to capture {name}: {text!r}")
+                if signatures:
+                    file.write(text)
+                    file.flush()
+                    self.signatures.update(dict.fromkeys(signatures))
+        say(f"{len(self.signatures)} distinct ops")
+
+    def machine(self, chosen: list[Case]) -> None:
+        facts: dict[str, Any] = {"torch": torch.__version__, "cores": os.cpu_count(), "device": self.device}
+        if self.is_cuda:
+            properties = torch.cuda.get_device_properties(self.device)
+            free, total = torch.cuda.mem_get_info(self.device)
+            facts |= {"name": properties.name, "free_bytes": free, "total_bytes": total, "cuda": torch.version.cuda}
+            facts |= {"processors": properties.multi_processor_count, "l2_bytes": properties.L2_cache_size}
+            facts["context_bytes"] = total - free
+            facts["links"] = _links(self.device)
+            facts |= _launches(self.device)
+            facts["cublas_workspace_bytes"] = _product_workspace(self.device)
+            facts["conf"] = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+        (self.out / "machine.json").write_text(json.dumps(facts, indent=1))
+        say(json.dumps(facts))
+
+    def steps(self, chosen: list[Case]) -> None:
+        columns = (
+            "case", "held_out", "eager_ms", "synced_ms", "low_ms", "high_ms", "busy_ms", "kernels", "graph_ms",
+            "before_bytes", "peak_bytes", "after_bytes", "reserved_bytes", "ops", "note",
+        )  # fmt: skip
+        with _table(self.out / "steps.csv", columns) as write, gzip.open(self.out / "eager.jsonl.gz", "wt") as log:
+            for case in chosen:
+                if self.left() < 60 and not self.tiny:
+                    say(f"no time for {case.name}")
+                    continue
+                try:
+                    row = self._step(case, log)
+                except Exception as error:
+                    row = {"note": f"{type(error).__name__}: {str(error)[:200]}"}
+                write({"case": case.name, "held_out": int(case.held_out), **row})
+                say(f"{case.name} {row}")
+                self.clear()
+        table = {number: text for text, number in self.logged.items()}
+        with gzip.open(self.out / "eager_signatures.json.gz", "wt") as file:
+            json.dump(table, file)
+
+    def clear(self) -> None:
+        gc.collect()
+        if self.is_cuda:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+    def _step(self, case: Case, log: Any) -> dict[str, Any]:
+        torch.manual_seed(0)
+        module, inputs = case.build(self.device, self.tiny)
+        step = self._step_of(module, inputs, case.training)
+        for _ in range(3):
+            step()
+        self._wait()
+        row: dict[str, Any] = {}
+        groups = [self._timed(step, 4) for _ in range(3)]
+        row["eager_ms"] = round(statistics.median(groups), 4)
+        single = [self._timed(step, 1) for _ in range(5)]
+        row |= {"synced_ms": round(statistics.median(single), 4)}
+        row |= {"low_ms": round(min(single), 4), "high_ms": round(max(single), 4)}
+        if self.is_cuda:
+            row |= self._memory(step)
+            row |= _busy(step)
+        row["ops"] = self._log(case, step, log)
+        if self.is_cuda:
+            try:
+                row["graph_ms"] = round(_as_graph(step), 4)
+            except Exception as error:
+                row["note"] = f"no graph: {type(error).__name__}: {str(error)[:120]}"
+        return row
+
+    def _step_of(self, module: torch.nn.Module, inputs: dict[str, Any], training: bool) -> Callable[[], Any]:
+        if not training:
+
+            def infer() -> Any:
+                with torch.no_grad():
+                    return module(**inputs)
+
+            return infer
+        extra = {"fused": True, "capturable": True} if self.is_cuda else {"fused": True}
+        weights = [weight for weight in module.parameters() if weight.requires_grad]
+        adam = torch.optim.Adam(weights, lr=torch.tensor(1e-5, device=self.device) if self.is_cuda else 1e-5, **extra)
+
+        def train() -> None:
+            result = module(**inputs)
+            loss = result if isinstance(result, torch.Tensor) else getattr(result, "loss", None)
+            if loss is None:
+                loss = result[0].float().mean()
+            loss.backward()
+            adam.step()
+            adam.zero_grad(set_to_none=True)
+
+        return train
+
+    def _wait(self) -> None:
+        if self.is_cuda:
+            torch.cuda.synchronize()
+
+    def _timed(self, step: Callable[[], Any], count: int) -> float:
+        self._wait()
+        start = time.perf_counter()
+        for _ in range(count):
+            step()
+        self._wait()
+        return (time.perf_counter() - start) * 1e3 / count
+
+    def _memory(self, step: Callable[[], Any]) -> dict[str, Any]:
+        self._wait()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        self._wait()
+        peak, after = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
+        reserved = torch.cuda.max_memory_reserved()
+        return {"before_bytes": before, "peak_bytes": peak, "after_bytes": after, "reserved_bytes": reserved}
+
+    def _log(self, case: Case, step: Callable[[], Any], log: Any) -> int:
+        mode = _Log(self.logged, self.is_cuda)
+        with mode:
+            step()
+        self._wait()
+        log.write(json.dumps({"case": case.name, "ops": mode.rows}) + "\n")
+        log.flush()
+        return len(mode.rows)
+
+    def ops(self, chosen: list[Case]) -> None:
+        columns = (
+            "signature", "hot_ns", "low_ns", "high_ns", "cold_ns", "host_ns", "workspace_bytes", "stable", "note",
+        )  # fmt: skip
+        clock = Clock(self.device)
+        wanted = list(dict.fromkeys([*self.signatures, *self.logged]))
+        until = 15 if self.tiny else 100  # seconds kept for what comes after
+        with _table(self.out / "ops.csv", columns) as write:
+            for number, signature in enumerate(wanted):
+                if self.left() < until:
+                    say(f"no time for {len(wanted) - number} ops")
+                    break
+                write({"signature": signature, **self._op(clock, signature)})
+                if number % 200 == 0:
+                    self.clear()
+                    say(f"op {number} of {len(wanted)}")
+
+    def _op(self, clock: Clock, signature: str) -> dict[str, Any]:
+        if self.is_cuda and "_for_cpu" in signature:
+            return {"note": "a CPU kernel"}
+        try:
+            call = call_of(signature, self.device)
+            with torch.no_grad():
+                timing = clock.time(call)
+        except Exception as error:
+            return {"note": f"{type(error).__name__}: {str(error)[:160]}"}
+        times = {key: getattr(timing, key) for key in ("hot_ns", "low_ns", "high_ns", "cold_ns", "host_ns")}
+        if signature.startswith('["optim.'):
+            times = {key: round(value / UPDATED_TOGETHER) for key, value in times.items()}
+        return {**times, "workspace_bytes": timing.workspace_bytes, "stable": int(timing.stable)}
+
+    def compile(self, chosen: list[Case]) -> None:
+        columns = (
+            "case",
+            "held_out",
+            "compile_s",
+            "step_ms",
+            "busy_ms",
+            "kernels",
+            "peak_bytes",
+            "before_bytes",
+            "note",
+        )
+        named = {case.name: case for case in chosen}
+        wanted = [named[name] for name in COMPILED if name in named] or chosen[-1:]
+        with _table(self.out / "compiled.csv", columns) as write:
+            for case in wanted:
+                if self.left() < 45 and not self.tiny:
+                    break
+                try:
+                    row = self._compiled(case)
+                except Exception as error:
+                    row = {"note": f"{type(error).__name__}: {str(error)[:200]}"}
+                write({"case": case.name, "held_out": int(case.held_out), **row})
+                say(f"compiled {case.name} {row}")
+                torch._dynamo.reset()
+                self.clear()
+
+    def _compiled(self, case: Case) -> dict[str, Any]:
+        torch.manual_seed(0)
+        module, inputs = case.build(self.device, self.tiny)
+        start = time.monotonic()
+        step = self._step_of(torch.compile(module), inputs, case.training)
+        for _ in range(3):
+            step()
+        self._wait()
+        row: dict[str, Any] = {"compile_s": round(time.monotonic() - start, 1)}
+        row["step_ms"] = round(statistics.median(self._timed(step, 4) for _ in range(3)), 4)
+        if self.is_cuda:
+            memory = self._memory(step)
+            row |= {key: memory[key] for key in ("peak_bytes", "before_bytes")} | _busy(step)
+        return row
+
+
+def _captured(task: tuple[Case, bool]) -> tuple[str, bytes, list[str]]:
+    case, tiny = task
+    torch.set_num_threads(1)
+    try:
+        module, inputs = _built_without_memory(case, tiny)
+        graph = capture(module, inputs, training=case.training, name=case.name, gpu=True)
+    except Exception as error:
+        return case.name, f"{type(error).__name__}: {error}"[:300].encode(), []
+    text = json.dumps(graph_to_json(graph), separators=(",", ":")) + "\n"
+    return case.name, lzma.compress(text.encode(), preset=3), list(dict.fromkeys(graph.signature.values()))
+
+
+def _built_without_memory(case: Case, tiny: bool) -> Any:
+    try:
+        with fake_mode():
+            return case.build("cpu", tiny)
+    except Exception:  # its initial weights depend on numbers, which fake tensors do not have
+        return case.build("cpu", tiny)
+
+
+class _Log(TorchDispatchMode):
+    """Each op of a real step: number of its signature, and bytes allocated before, at most during and after it."""
+
+    def __init__(self, known: dict[str, int], is_cuda: bool) -> None:
+        super().__init__()
+        self.known, self.is_cuda = known, is_cuda
+        self.rows: list[list[int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        text = signature_of(func, args, kwargs or {})
+        number = self.known.setdefault(text, len(self.known))
+        before = self._allocated("current")
+        if self.is_cuda:
+            torch.cuda.reset_peak_memory_stats()
+        result = func(*args, **(kwargs or {}))
+        self.rows.append([number, before, self._allocated("peak"), self._allocated("current")])
+        return result
+
+    def _allocated(self, which: str) -> int:
+        if not self.is_cuda:
+            return 0
+        return int(torch._C._cuda_memoryStats(torch.cuda.current_device())["allocated_bytes"]["all"][which])
+
+
+@contextmanager
+def _table(path: Path, columns: tuple[str, ...]) -> Iterator[Callable[[dict[str, Any]], None]]:
+    new = not path.exists()
+    with open(path, "a", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        if new:
+            writer.writeheader()
+
+        def write(row: dict[str, Any]) -> None:
+            writer.writerow(row)
+            file.flush()
+
+        yield write
+
+
+def _busy(step: Callable[[], Any]) -> dict[str, Any]:
+    """Sum of the kernels' own times in one step."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        step()
+        torch.cuda.synchronize()
+    events = [e for e in seen.profiler.kineto_results.events() if e.device_type() == torch.autograd.DeviceType.CUDA]
+    return {"busy_ms": round(sum(e.duration_ns() for e in events) / 1e6, 4), "kernels": len(events)}
+
+
+def _as_graph(step: Callable[[], Any]) -> float:
+    """The step replayed as one CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    graph.replay()
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        for _ in range(4):
+            graph.replay()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) * 250)
+    return statistics.median(times)
+
+
+def _links(device: str) -> list[dict[str, Any]]:
+    rows = []
+    for size in (4 * 2**10, 2**20, 16 * 2**20, 256 * 2**20):
+        there = torch.empty(size, dtype=torch.uint8, device=device)
+        for pinned in (True, False):
+            here = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+            for way, call in (("to", lambda h=here, t=there: t.copy_(h)), ("from", lambda h=here, t=there: h.copy_(t))):
+                rows.append({"bytes": size, "pinned": pinned, "way": way, "us": _best_us(call)})
+        other = torch.empty_like(there)
+        rows.append({"bytes": size, "way": "within", "us": _best_us(lambda o=other, t=there: o.copy_(t))})
+    both = _both_ways(device)
+    return [*rows, both]
+
+
+def _both_ways(device: str) -> dict[str, Any]:
+    size = 256 * 2**20
+    out, back = (torch.empty(size, dtype=torch.uint8, pin_memory=True) for _ in range(2))
+    there, too = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
+    up, down = torch.cuda.Stream(), torch.cuda.Stream()
+
+    def call() -> None:
+        with torch.cuda.stream(up):
+            there.copy_(out, non_blocking=True)
+        with torch.cuda.stream(down):
+            back.copy_(too, non_blocking=True)
+
+    return {"bytes": size, "way": "both", "us": _best_us(call)}
+
+
+def _best_us(call: Callable[[], Any]) -> float:
+    call()
+    times = []
+    for _ in range(7):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) * 1e6)
+    return round(statistics.median(times), 2)
+
+
+def _launches(device: str) -> dict[str, Any]:
+    """What asking for an empty kernel costs the host, and what running many in a row costs the device."""
+    one = torch.ones(16, device=device)
+    clock = Clock(device)
+    timing = clock.time(lambda: one.add_(1.0))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(1000):
+            one.add_(1.0)
+    graph.replay()
+    return {
+        "small_kernel_ns": timing.hot_ns,
+        "small_dispatch_ns": timing.host_ns,
+        "cold_event_ns": clock.empty_ns,
+        "graph_kernel_ns": round(_best_us(graph.replay)),
+    }
+
+
+def _product_workspace(device: str) -> dict[str, int]:
+    found = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        a = torch.ones(256, 256, dtype=dtype, device=device)
+        before = torch.cuda.memory_allocated()
+        kept = a @ a
+        found[str(dtype)] = torch.cuda.memory_allocated() - before - kept.nbytes
+    return found
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    main()
