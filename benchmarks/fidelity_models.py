@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 Made = tuple[torch.nn.Module, dict[str, Any]]
-FITTED = ("distilbert", "phi", "neox", "convnext", "swin", "regnet", "mobilenet", "whisper", "mlp")
+FITTED = ("distilbert", "phi", "neox", "convnext", "swin", "regnet", "mobilenet", "electra", "mlp")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ TRAIN = [
     ("bert", 16, 128), ("gpt2", 8, 512), ("llama", 4, 1024), ("t5", 16, 256), ("vit", 32, 224), ("qwen2", 4, 1024),
     ("resnet", 32, 224), ("albert", 32, 128), ("mistral", 4, 512), ("distilbert", 32, 128), ("phi", 8, 512),
     ("neox", 8, 512), ("convnext", 32, 224), ("swin", 32, 224), ("regnet", 32, 224), ("mobilenet", 32, 224),
-    ("whisper", 8, 64), ("mlp", 1024, 2048),
+    ("electra", 32, 128), ("mlp", 1024, 2048),
 ]  # fmt: skip
 INFER = [
     ("bert", 8, 128), ("gpt2", 1, 512), ("llama", 1, 512), ("vit", 16, 224), ("resnet", 16, 224), ("convnext", 16, 224),
@@ -192,15 +192,10 @@ def _mobilenet(batch: int, side: int, share: float) -> Made:
     return MobileNetV2ForImageClassification(MobileNetV2Config(num_labels=1000)), _images(batch, side)
 
 
-def _whisper(batch: int, length: int, share: float) -> Made:
-    from transformers import WhisperConfig, WhisperForConditionalGeneration
+def _electra(batch: int, length: int, share: float) -> Made:
+    from transformers import ElectraConfig, ElectraForMaskedLM
 
-    sizes = {"d_model": 384, "encoder_attention_heads": 6, "decoder_attention_heads": 6}
-    ffn = {"encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536}
-    config = WhisperConfig(encoder_layers=4, decoder_layers=4, use_cache=False, **sizes, **ffn)
-    ids = torch.randint(0, 1000, (batch, length))
-    sound = torch.randn(batch, 80, 3000, dtype=torch.get_default_dtype())
-    return WhisperForConditionalGeneration(config), {"input_features": sound, "decoder_input_ids": ids, "labels": ids}
+    return ElectraForMaskedLM(ElectraConfig(num_hidden_layers=int(12 * share))), _tokens(batch, length)
 
 
 class _Perceptron(torch.nn.Module):
@@ -220,6 +215,6 @@ def _mlp(batch: int, width: int, share: float) -> Made:
 _MODELS: dict[str, Callable[[int, int, float], Made]] = {
     "bert": _bert, "gpt2": _gpt2, "llama": _llama, "t5": _t5, "vit": _vit, "qwen2": _qwen2, "resnet": _resnet,
     "albert": _albert, "mistral": _mistral, "distilbert": _distilbert, "phi": _phi, "neox": _neox,
-    "convnext": _convnext, "swin": _swin, "regnet": _regnet, "mobilenet": _mobilenet, "whisper": _whisper,
+    "convnext": _convnext, "swin": _swin, "regnet": _regnet, "mobilenet": _mobilenet, "electra": _electra,
     "mlp": _mlp,
 }  # fmt: skip

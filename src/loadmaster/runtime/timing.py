@@ -89,8 +89,8 @@ class Clock:
             for _ in range(calls):
                 call()
             return (time.perf_counter_ns() - start) / calls, 0.0
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(round(self.sleep_per_ns * (30_000 + 40_000 * calls)))
+        first, last = _event(), _event()
+        _sleep(round(self.sleep_per_ns * (30_000 + 40_000 * calls)))
         first.record()
         start = time.perf_counter_ns()
         for _ in range(calls):
@@ -98,7 +98,7 @@ class Clock:
         host = (time.perf_counter_ns() - start) / calls
         last.record()
         self.wait()
-        return first.elapsed_time(last) * 1e6 / calls, host
+        return float(first.elapsed_time(last)) * 1e6 / calls, host
 
     def _cold(self, call: Callable[[], Any]) -> int:
         return round(statistics.median(max(0, self._between(call) - self.empty_ns) for _ in range(3)))
@@ -108,14 +108,14 @@ class Clock:
         if not self.is_cuda:
             self.cold.fill_(1)
             return round(self._once(call))
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(round(self.sleep_per_ns * 120_000))
+        first, last = _event(), _event()
+        _sleep(round(self.sleep_per_ns * 120_000))
         self.cold.zero_()
         first.record()
         call()
         last.record()
         self.wait()
-        return round(first.elapsed_time(last) * 1e6)
+        return round(float(first.elapsed_time(last)) * 1e6)
 
     def _workspace(self, call: Callable[[], Any]) -> int:
         if not self.is_cuda:
@@ -128,14 +128,22 @@ class Clock:
 
     def _sleep_rate(self) -> float:
         """Cycles of `torch.cuda._sleep` in a nanosecond."""
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(1000)
+        first, last = _event(), _event()
+        _sleep(1000)
         torch.cuda.synchronize(self.device)
         first.record()
-        torch.cuda._sleep(10_000_000)
+        _sleep(10_000_000)
         last.record()
         torch.cuda.synchronize(self.device)
-        return 10_000_000 / (first.elapsed_time(last) * 1e6)
+        return 10.0 / float(first.elapsed_time(last))
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def _sleep(cycles: int) -> None:
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
 
 def _spread(values: list[float]) -> float:
