@@ -1,7 +1,11 @@
 """Plans fusion, placement and schedule of machine-learning graphs on the devices you have.
 
 >>> import loadmaster as lm
->>> result = lm.solve(lm.price(lm.load("zoo:gnmt-4"), "4xp100-pcie"))  # doctest: +SKIP
+>>> result = lm.plan("zoo:gnmt-4", on="4xp100-pcie", budget=10)  # doctest: +SKIP
+>>> result.save("plan.json")  # doctest: +SKIP
+
+`plan` is `load`, `price` and `solve` in one call; each of them, and what lies between them (Graph, Cluster, Problem,
+Plan, Timeline, Result), can be used alone.
 """
 
 from __future__ import annotations
@@ -26,9 +30,12 @@ if TYPE_CHECKING:
     from loadmaster.errors import UnknownName as UnknownName
     from loadmaster.errors import UnreadableFile as UnreadableFile
     from loadmaster.errors import UnwritableFile as UnwritableFile
+    from loadmaster.files import load_plan as load_plan
+    from loadmaster.files import save_plan as save_plan
     from loadmaster.graph import Graph as Graph
     from loadmaster.graph import GraphBuilder as GraphBuilder
     from loadmaster.importers import load as load
+    from loadmaster.planning import plan as plan
     from loadmaster.plans import Plan as Plan
     from loadmaster.plans import check as check
     from loadmaster.problem import Problem as Problem
@@ -36,7 +43,10 @@ if TYPE_CHECKING:
     from loadmaster.report.diff import diff as diff
     from loadmaster.report.explain import explain as explain
     from loadmaster.search import Budget as Budget
+    from loadmaster.search import Optimizer as Optimizer
     from loadmaster.search import Result as Result
+    from loadmaster.search import Score as Score
+    from loadmaster.search import Search as Search
     from loadmaster.search import solve as solve
     from loadmaster.simulator import Timeline as Timeline
     from loadmaster.simulator import settle as settle
@@ -47,6 +57,7 @@ __version__ = "0.1.0"
 
 # name -> module that has it; a module is imported when one of its names is first used
 _HOMES = {
+    "plan": "planning",
     "load": "importers",
     "price": "cost",
     "solve": "search",
@@ -58,6 +69,8 @@ _HOMES = {
     "lower_bound": "bounds",
     "explain": "report.explain",
     "diff": "report.diff",
+    "load_plan": "files",
+    "save_plan": "files",
     "make_optimizer": "catalog.specs",
     "Graph": "graph",
     "GraphBuilder": "graph",
@@ -68,6 +81,9 @@ _HOMES = {
     "Problem": "problem",
     "Timeline": "simulator",
     "Result": "search",
+    "Search": "search",
+    "Optimizer": "search",
+    "Score": "search",
     "LoadmasterError": "errors",
     "InvalidGraph": "errors",
     "InvalidCluster": "errors",

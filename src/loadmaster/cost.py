@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from loadmaster.cluster import Cluster, Link
+from loadmaster.cluster.sizes import parse_size
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidSetting
 from loadmaster.graph import MOST_NS, MOST_TOTAL, NOWHERE, UNGIVEN, Graph
@@ -42,15 +43,21 @@ def price(
     cluster: Cluster | str,
     *,
     objective: Objective = "step-time",
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     cost: CostModel | None = None,
 ) -> Problem:
-    """Folds views away and gives every op a time on every device and every tensor a time on every link."""
-    if isinstance(cluster, str):
-        cluster = Cluster.preset(cluster)
+    """Folds views away and gives every op a time on every device and every tensor a time on every link.
+
+    `cluster` may be the name of a preset or a cluster file, `memory_limit` (of each device) bytes or "16GiB".
+    """
+    if not isinstance(graph, Graph):
+        raise _not_a_graph(graph)
+    cluster = Cluster.of(cluster)
     if objective not in OBJECTIVES:
         raise InvalidSetting(f"objective '{objective}' is unknown", "", f"use one of {', '.join(OBJECTIVES)}")
     if memory_limit is not None:
+        if isinstance(memory_limit, str):
+            memory_limit = parse_size(memory_limit, "memory_limit")
         if isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 1:
             raise InvalidSetting(f"a memory limit of {memory_limit!r} bytes", "", "give a whole number of at least 1")
         cluster = cluster.with_memory(memory_limit)
@@ -88,6 +95,13 @@ def price(
         memory_bytes=cluster.memory_bytes,
         objective=objective,
     )
+
+
+def _not_a_graph(given: object) -> InvalidSetting:
+    if isinstance(given, str):
+        return InvalidSetting(f"'{given}' is a name, not a graph", "price", f"load it first: price(load({given!r}), …)")
+    fix = "give a Graph: price(load(model, …), cluster), or plan(model, on=cluster) for all of it"
+    return InvalidSetting(f"a {type(given).__name__} cannot be priced", "price", fix)
 
 
 _MODEL = -2  # in a table of given times: the cost model decides

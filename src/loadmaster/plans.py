@@ -53,6 +53,11 @@ class Plan:
     def with_rank(self, rank: Ints) -> Plan:
         return replace(self, rank=ints(rank), send_rank=None)
 
+    def __repr__(self) -> str:
+        used = len(np.unique(self.device))
+        fused = f" in {self.num_kernels:,} kernels" if self.fuses else ""
+        return f"Plan({len(self.device):,} ops{fused} on {used} device{'s' if used > 1 else ''}, {self.graph_digest})"
+
 
 def check(plan: Plan, problem: Problem) -> None:
     """Raises InvalidPlan with the first rule that the plan breaks."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -45,17 +46,40 @@ class Budget:
     simulations: int | None = None
 
     def __post_init__(self) -> None:
-        if self.seconds is not None and not self.seconds > 0:
-            raise InvalidSetting(f"a budget of {self.seconds} seconds", "", "give more than 0 seconds")
-        if self.simulations is not None and self.simulations < 1:
-            raise InvalidSetting(f"a budget of {self.simulations} simulations", "", "give at least 1")
+        if self.seconds is not None and not (_is_number(self.seconds) and self.seconds > 0):
+            raise InvalidSetting(f"a budget of {self.seconds!r} seconds", "", "give more than 0 seconds")
+        if self.simulations is not None and not (_is_whole(self.simulations) and self.simulations >= 1):
+            raise InvalidSetting(
+                f"a budget of {self.simulations!r} simulations", "", "give a whole number of 1 or more"
+            )
         if self.seconds is None and self.simulations is None:
             raise InvalidSetting("a budget without any limit", "", "give seconds, simulations or both")
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return _is_whole(value) or isinstance(value, (float, np.floating))
+
+
+def as_budget(given: Budget | float | None) -> Budget:
+    """A budget from what people write: a number is seconds, None the default of ten."""
+    if given is None:
+        return Budget()
+    if isinstance(given, Budget):
+        return given
+    if not _is_number(given):
+        fix = "give seconds (10), or Budget(seconds=…, simulations=…)"
+        raise InvalidSetting(f"a {type(given).__name__} is no budget", "budget", fix)
+    return Budget(float(given))
+
+
 @runtime_checkable
 class Optimizer(Protocol):
-    """A frozen dataclass of settings with one method."""
+    """One method: a frozen dataclass of settings with `optimize`, which scores plans with the Search it is given (as
+    often as its budget allows) and returns one. Whatever it returns is checked and simulated afresh."""
 
     def optimize(self, search: Search) -> Plan: ...
 
@@ -237,6 +261,9 @@ class Search:
         """Takes the best plan of a part; True if it is the best."""
         return part.best is not None and self.offer(part.best, part.best_score)
 
+    def __repr__(self) -> str:
+        return f"Search({self.problem.graph.name!r}, {self.simulations:,} simulations, best {self.best_score.value:,})"
+
     def _tell(self) -> None:
         ledger = self._ledger
         if ledger.listener and ledger.seconds - ledger.told > 0.1:
@@ -255,7 +282,10 @@ def _limit(used: float, more: float | None) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A checked plan, what it costs, and how good that is at best."""
+    """A checked plan, what it costs, and how far from the best possible it is at most.
+
+    In a notebook it shows itself: figures, a timeline and a table of modules.
+    """
 
     problem: Problem
     plan: Plan
@@ -266,6 +296,7 @@ class Result:
     lower_bound: int
     simulations: int
     seconds: float
+    interrupted: bool = False  # Ctrl-C ended the search early; this is the best it had found
 
     @property
     def fits(self) -> bool:
@@ -288,6 +319,23 @@ class Result:
 
         return explain(self, **settings)
 
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes the plan, and how it was found, to a JSON file that `load_plan` and the command line read. Refuses a
+        plan that does not fit."""
+        from loadmaster.report.summary import save_result
+
+        save_result(self, path)
+
+    def __repr__(self) -> str:
+        from loadmaster.report.summary import result_line
+
+        return f"Result({result_line(self)})"
+
+    def _repr_html_(self) -> str:
+        from loadmaster.report.notebook import result_html
+
+        return result_html(self)
+
     @property
     def gap(self) -> float:
         """How far above the lower bound, as a share of it."""
@@ -299,42 +347,53 @@ class Result:
 def solve(
     problem: Problem,
     optimizer: Optimizer | str = "auto",
-    budget: Budget | None = None,
+    budget: Budget | float | None = None,
     seed: int = 0,
     *,
     listener: Callable[[Search], None] | None = None,
 ) -> Result:
-    """Runs the optimizer, then settles, checks and simulates its plan afresh."""
+    """Runs the optimizer, then settles, checks and simulates its plan afresh. A number as `budget` is seconds."""
+    _check_call(problem, optimizer, seed)
     chosen: Any = make_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
-    budget = budget or Budget()
-    if budget.seconds is not None and (isinstance(optimizer, str) or _is_ours(chosen)):
+    allowed = as_budget(budget)
+    if allowed.seconds is not None and (isinstance(optimizer, str) or _is_ours(chosen)):
         warm_up(chosen, problem.cluster, problem.objective)
-    search = Search(problem, budget, seed, listener=listener)
-    plan = _run(chosen, search)
+    search = Search(problem, allowed, seed, listener=listener)
+    plan, interrupted = _run(chosen, search)
     check(plan, problem)
     settled = settle(problem, plan, simulate(problem, plan))
     check(settled, problem)
     line = simulate(problem, settled)
     name = optimizer if isinstance(optimizer, str) else spec_of(chosen)
     bound = lower_bound(problem, fusing=settled.fuses, fitting=line.over_bytes == 0)
-    return Result(
-        problem, settled, line, name, seed, tuple(search.history), bound, max(1, search.simulations), search.seconds
-    )
+    counts = (max(1, search.simulations), search.seconds, interrupted)
+    return Result(problem, settled, line, name, seed, tuple(search.history), bound, *counts)
 
 
-def _run(optimizer: Optimizer, search: Search) -> Plan:
-    """What the optimizer returns, or the best plan it scored if that is better; Ctrl-C keeps the best so far."""
+def _check_call(problem: object, optimizer: object, seed: object) -> None:
+    if not isinstance(problem, Problem):
+        fix = "price it first: solve(price(graph, cluster)); or plan(model, on=cluster) does all of it"
+        raise InvalidSetting(f"a {type(problem).__name__} is no problem to solve", "solve", fix)
+    if not isinstance(optimizer, (str, Optimizer)):
+        fix = "give a name ('auto'), or an object with a method optimize(search)"
+        raise InvalidSetting(f"a {type(optimizer).__name__} is no optimizer", "solve", fix)
+    if not (_is_whole(seed) and seed >= 0):  # type: ignore[operator]
+        raise InvalidSetting(f"{seed!r} is no seed", "solve", "give a whole number of at least 0")
+
+
+def _run(optimizer: Optimizer, search: Search) -> tuple[Plan, bool]:
+    """(plan, whether Ctrl-C ended the search): what the optimizer returns, or the best it scored if that is better."""
     try:
         plan = optimizer.optimize(search)
     except KeyboardInterrupt:
         if search.best is None:
             raise
-        return search.best
+        return search.best, True
     if search.best is None or search.best is plan:
-        return plan
+        return plan, False
     line = simulate(search.problem, plan)
     value = line.step_ns if search.problem.objective == "step-time" else int(line.peak_bytes.max())
-    return plan if Score(line.over_bytes, value) <= search.best_score else search.best
+    return (plan if Score(line.over_bytes, value) <= search.best_score else search.best), False
 
 
 # Warming up

@@ -63,15 +63,7 @@ def save_or_explain(
 
         return does_not_fit(result, memory_limit, others)
     if save is not None:
-        from loadmaster.files import save_plan
-        from loadmaster.report.summary import method_summary
-
-        save_plan(
-            result.plan,
-            result.problem,
-            save,
-            {"result": {"objective": result.problem.objective, **method_summary(result)}},
-        )
+        result.save(save)
     return None
 
 

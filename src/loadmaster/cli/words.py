@@ -11,12 +11,10 @@ from loadmaster.errors import InvalidSetting, UnreadableFile
 
 if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
-    from loadmaster.graph import Graph
     from loadmaster.problem import Objective, Problem
     from loadmaster.search import Budget
 
 DEFAULT_SECONDS = 10.0
-DEFAULT_CLUSTER = "2xa100-nvlink"
 
 
 def default_optimizer() -> str:
@@ -50,7 +48,7 @@ def budget_of(seconds: float | None, simulations: int | None) -> Budget:
 
 
 def size_of(text: str | None) -> int | None:
-    from loadmaster.report.units import parse_size
+    from loadmaster.cluster.sizes import parse_size
 
     return None if text is None else parse_size(text, "--memory-limit")
 
@@ -86,30 +84,17 @@ def problem_of(model: str, on: str | None, objective: Objective, memory_limit: i
     """The priced problem, and why that cluster when nobody asked for it."""
     from loadmaster.cost import price
     from loadmaster.importers import load
+    from loadmaster.planning import default_cluster
 
     named = None if on is None else cluster_of(on)
     graph = load(model)
-    cluster, choice = (named, "") if named is not None else default_cluster(model, graph)
-    return price(graph, cluster, objective=objective, memory_limit=memory_limit), choice
+    if named is not None:
+        return price(graph, named, objective=objective, memory_limit=memory_limit), ""
+    cluster, reason = default_cluster(model, graph)
+    return price(graph, cluster, objective=objective, memory_limit=memory_limit), f" ({reason}; choose with --on)"
 
 
 def cluster_of(name: str) -> Cluster:
     from loadmaster.cluster import Cluster
 
-    is_file = "/" in name or name.endswith((".json", ".json.gz", ".json.xz"))
-    return Cluster.load(name) if is_file else Cluster.preset(name)
-
-
-def default_cluster(model: str, graph: Graph) -> tuple[Cluster, str]:
-    """As many P100 as the model was planned for in its paper, where the zoo knows; else two A100."""
-    from loadmaster.cluster import Cluster
-
-    name, reason = DEFAULT_CLUSTER, "the default"
-    if model.startswith("zoo:"):
-        from loadmaster.zoo import find
-
-        if devices := find(model.removeprefix("zoo:"))[0].devices:
-            name, reason = f"{devices}xp100-pcie", "as many as its published comparison used"
-    elif graph.time_ns.shape[1] > 1:
-        name, reason = f"{graph.time_ns.shape[1]}xa100-nvlink", "one for each of its times"
-    return Cluster.preset(name), f" ({reason}; choose with --on)"
+    return Cluster.of(name)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from os import PathLike, fspath
 from pathlib import Path
 
 import numpy as np
 
 from loadmaster.columns import Ints, digest, ints
-from loadmaster.errors import InvalidCluster
+from loadmaster.errors import InvalidCluster, InvalidSetting
 
 GIB = 2**30
 
@@ -86,6 +87,18 @@ class Cluster:
         """The same cluster with at most this much memory on every device."""
         devices = tuple(replace(d, memory_bytes=min(d.memory_bytes, memory_bytes)) for d in self.devices)
         return replace(self, devices=devices)
+
+    @staticmethod
+    def of(given: Cluster | str | PathLike[str]) -> Cluster:
+        """A cluster from whatever names one: a preset, a JSON file, or a Cluster itself."""
+        if isinstance(given, Cluster):
+            return given
+        if not isinstance(given, (str, PathLike)):
+            fix = "give the name of a preset ('2xa100-nvlink'), a cluster file, or a Cluster"
+            raise InvalidSetting(f"a {type(given).__name__} is no cluster", "", fix)
+        name = fspath(given)
+        is_file = not isinstance(given, str) or "/" in name or name.endswith((".json", ".json.gz", ".json.xz"))
+        return Cluster.load(name) if is_file else Cluster.preset(name)
 
     @staticmethod
     def load(path: str | Path) -> Cluster:

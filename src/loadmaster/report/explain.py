@@ -26,7 +26,7 @@ from loadmaster.simulator import simulate
 SCHEMA = "loadmaster.explanation/1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """Times add up to the step exactly, bytes to the peaks exactly; costs of moves and changes were simulated."""
 
@@ -66,6 +66,9 @@ class Explanation:
 
     def __str__(self) -> str:
         return self.text()
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.graph!r} on {self.cluster!r} by {self.optimizer}; print it, or .to_json())"
 
 
 def explain(

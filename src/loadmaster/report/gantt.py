@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.text import Text
 
 from loadmaster.columns import Ints
+from loadmaster.report.cells import Cells, cells, held_in_columns
 from loadmaster.report.occupancy import wire_name
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.scopes import folded, paths_of
@@ -20,14 +19,6 @@ COLOURS = ("blue", "green", "magenta", "cyan", "yellow", "red")
 BARS, PLAIN_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 MOST_MODULES, MOST_ROWS = 12, 16
 LEAST_WIDTH = 24
-
-
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """A step cut into columns of equal time."""
-
-    busy: NDArray[np.float64]  # [rows, columns] share of the time that is used
-    main: Ints  # [rows, columns] the label that takes most of it, or -1
 
 
 def print_gantt(screen: Console, schedule: Schedule) -> None:
@@ -63,22 +54,6 @@ def gantt(schedule: Schedule, width: int, plain: bool = False) -> list[Text]:
     if more > 0:
         lines.append(Text(f"… and {more} more devices", "dim"))
     return [*lines, _legend(names)]
-
-
-def cells(row: Ints, start: Ints, end: Ints, label: Ints, rows: int, step_ns: int, columns: int) -> Cells:
-    """How much of each column each label takes. Shares are exact: a long op fills many columns, short ones add up."""
-    kinds = int(label.max(initial=-1)) + 1
-    edges = np.linspace(0.0, max(1, step_ns), columns + 1)
-    taken = np.zeros((rows, columns, max(1, kinds)))
-    first = np.minimum((start * columns) // max(1, step_ns), columns - 1)
-    last = np.minimum((end * columns) // max(1, step_ns), columns - 1)
-    for at in np.flatnonzero((row < rows) & (end > start)).tolist():
-        part = slice(int(first[at]), int(last[at]) + 1)
-        low, high = np.maximum(edges[part], start[at]), np.minimum(edges[1:][part], end[at])
-        taken[row[at], part, label[at]] += np.maximum(high - low, 0.0)
-    busy = taken.sum(axis=2) * columns / max(1, step_ns)
-    main = np.where(busy > 1e-9, taken.argmax(axis=2), -1)
-    return Cells(busy, main)
 
 
 def _modules(schedule: Schedule) -> tuple[Ints, list[str]]:
@@ -122,14 +97,6 @@ def _memory_row(schedule: Schedule, device: int, margin: int, columns: int, plai
     line = Text("memory".rjust(margin - 2) + "  ", "dim")
     line.append(_bars(held / full, plain), "red" if over else "dim")
     return line.append(f" {_memory_tail(schedule, device)}", "red" if over else "dim")
-
-
-def held_in_columns(times: Ints, sizes: Ints, step_ns: int, columns: int) -> Ints:
-    """[columns] the most that is held at any time in it."""
-    edge = np.arange(columns) * max(1, step_ns) // columns
-    held = sizes[np.maximum(np.searchsorted(times, edge, side="right") - 1, 0)].copy()
-    np.maximum.at(held, np.minimum(times * columns // max(1, step_ns), columns - 1), sizes)
-    return held
 
 
 def _bars(shares: NDArray[np.float64], plain: bool) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.errors import InvalidSetting, MissingExtra
-from loadmaster.report.gantt import cells
+from loadmaster.report.cells import cells
 from loadmaster.report.occupancy import wire_name
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.scopes import folded, paths_of

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from loadmaster.arenas import Arenas
+from loadmaster.files import save_plan
 from loadmaster.problem import Problem
+from loadmaster.report.fit import does_not_fit
+from loadmaster.report.units import percent_text, size_text, time_text
 from loadmaster.search import Result
 
 
@@ -72,6 +77,25 @@ def problem_summary(problem: Problem) -> dict[str, Any]:
     }
 
 
+def result_line(result: Result) -> str:
+    """A result in a line: what, where, by what, how good."""
+    problem = result.problem
+    shown = time_text(result.value) if problem.objective == "step-time" else size_text(result.value)
+    goal = "a step" if problem.objective == "step-time" else "at most on a device"
+    known = f"{percent_text(result.gap)} above the bound" if math.isfinite(result.gap) else "no bound"
+    fits = "" if result.fits else f", {size_text(result.timeline.over_bytes)} over the memory"
+    cut = ", interrupted" if result.interrupted else ""
+    return f"{problem.source.name} on {problem.cluster.name} by {result.optimizer}: {shown} {goal}, {known}{fits}{cut}"
+
+
+def save_result(result: Result, path: str | PathLike[str]) -> None:
+    """Writes the plan with how it was found beside it; refuses one that does not fit."""
+    if not result.fits:
+        raise does_not_fit(result)
+    facts = {"objective": result.problem.objective, **method_summary(result)}
+    save_plan(result.plan, result.problem, Path(path), {"result": facts})
+
+
 def method_summary(result: Result) -> dict[str, Any]:
     return {
         "optimizer": result.optimizer,
@@ -82,6 +106,7 @@ def method_summary(result: Result) -> dict[str, Any]:
         "simulations": result.simulations,
         "seconds": round(result.seconds, 3),
         "kernels": result.plan.num_kernels,
+        **({"interrupted": True} if result.interrupted else {}),
     }
 
 

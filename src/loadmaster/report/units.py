@@ -1,18 +1,13 @@
-"""Numbers with units, for people: 1.24 ms, 15.9 GiB; and sizes as people write them."""
+"""Numbers with units, for people: 1.24 ms, 15.9 GiB."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
-
-from loadmaster.errors import InvalidSetting
 
 _TIMES = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 _SIZES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _COUNTS = (("P", 10**15), ("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3), ("", 1))
-_WRITTEN = {"": 1, "b": 1} | {f"{letter}ib": 2 ** (10 * power) for power, letter in enumerate("kmgt", 1)}
-_WRITTEN |= {f"{letter}b": 10 ** (3 * power) for power, letter in enumerate("kmgt", 1)}
 
 
 def time_text(ns: float) -> str:
@@ -42,20 +37,6 @@ def sizes_text(sizes: Sequence[int], most: int = 8) -> str:
 def percent_text(share: float) -> str:
     """+12.3 %; a dash where there is nothing to compare with."""
     return "-" if not math.isfinite(share) else f"{100 * share:+.1f} %"
-
-
-def parse_size(text: str, where: str) -> int:
-    """Bytes of 16GiB, 512 MiB, 2GB or 1048576."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
-    scale = _WRITTEN.get(match[2].lower()) if match else None
-    if match is None or scale is None:
-        raise InvalidSetting(
-            f"'{text}' is not a size", where, "write a number and a unit: 16GiB, 512MiB, 2GB or 1048576 (bytes)"
-        )
-    nbytes = float(match[1]) * scale if "." in match[1] else int(match[1]) * scale
-    if not 1 <= nbytes < 2**50:
-        raise InvalidSetting(f"'{text}' is not a size a device can have", where, "give 1 byte to 1023TiB")
-    return int(nbytes)
 
 
 def _scaled(value: float, units: tuple[tuple[str, int], ...]) -> str:

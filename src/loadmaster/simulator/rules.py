@@ -5,8 +5,7 @@ The rules, which every method is judged by:
  1. Time is whole nanoseconds, size whole bytes.
  2. A device runs one kernel at a time and never stops in the middle. A kernel takes its time there, launch included.
  3. An op is ready when every tensor it reads is on its device and every op of its `after` has ended. A free device
-     takes
-    the ready op of lowest rank, ties by op index, and never idles while it has one.
+    takes the ready op of lowest rank, ties by op index, and never idles while it has one.
  4. A tensor is sent at most once to each other device that reads it, once made and its channel free. A transfer takes
     latency + bytes ÷ bandwidth, rounded up. Waiting sends of a channel go by `send_rank`, else by the lowest rank among
     the readers there; ties by tensor, then destination.
@@ -82,6 +81,10 @@ class Timeline:
         """(ns, bytes): the memory of the device as steps."""
         part = slice(int(self.curve_start[device]), int(self.curve_start[device + 1]))
         return self.curve_ns[part], self.curve_bytes[part]
+
+    def __repr__(self) -> str:
+        peak = int(self.peak_bytes.max(initial=0))
+        return f"Timeline(step {self.step_ns:,} ns, {self.num_sends:,} sends, largest peak {peak:,} bytes)"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,6 @@
 import pytest
 
-from loadmaster import InvalidSetting
-from loadmaster.report.units import count_text, parse_size, percent_text, size_text, sizes_text, time_text
+from loadmaster.report.units import count_text, percent_text, size_text, sizes_text, time_text
 
 
 @pytest.mark.parametrize(
@@ -50,26 +49,3 @@ def test_counts_and_shares():
     assert count_text(7, "FLOP") == "7 FLOP"
     assert percent_text(0.1234) == "+12.3 %"
     assert percent_text(float("inf")) == "-"
-
-
-@pytest.mark.parametrize(
-    ("text", "nbytes"),
-    [
-        ("16GiB", 16 * 2**30),
-        ("512 MiB", 512 * 2**20),
-        ("2GB", 2 * 10**9),
-        ("1.5kib", 1536),
-        ("1048576", 2**20),
-        ("7b", 7),
-    ],
-)
-def test_sizes_as_people_write_them(text, nbytes):
-    assert parse_size(text, "--memory-limit") == nbytes
-
-
-@pytest.mark.parametrize("text", ["", "GiB", "16 gigs", "-1GiB", "1e9", "0", "0GiB", "99999TiB", "nan", "16GiB extra"])
-def test_other_words_are_refused_with_an_example(text):
-    with pytest.raises(InvalidSetting) as caught:
-        parse_size(text, "--memory-limit")
-    assert caught.value.where == "--memory-limit"
-    assert caught.value.fix

@@ -1,0 +1,24 @@
+"""Sizes of memory as people write them: 16GiB, 512 MiB, 2GB, 1048576."""
+
+from __future__ import annotations
+
+import re
+
+from loadmaster.errors import InvalidSetting
+
+_WRITTEN = {"": 1, "b": 1} | {f"{letter}ib": 2 ** (10 * power) for power, letter in enumerate("kmgt", 1)}
+_WRITTEN |= {f"{letter}b": 10 ** (3 * power) for power, letter in enumerate("kmgt", 1)}
+
+
+def parse_size(text: str, where: str) -> int:
+    """Bytes of 16GiB, 512 MiB, 2GB or 1048576."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    scale = _WRITTEN.get(match[2].lower()) if match else None
+    if match is None or scale is None:
+        raise InvalidSetting(
+            f"'{text}' is not a size", where, "write a number and a unit: 16GiB, 512MiB, 2GB or 1048576 (bytes)"
+        )
+    nbytes = float(match[1]) * scale if "." in match[1] else int(match[1]) * scale
+    if not 1 <= nbytes < 2**50:
+        raise InvalidSetting(f"'{text}' is not a size a device can have", where, "give 1 byte to 1023TiB")
+    return int(nbytes)

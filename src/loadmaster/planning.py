@@ -1,0 +1,64 @@
+"""plan: from a model to a checked plan in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from os import PathLike
+from typing import Any
+
+from loadmaster.cluster import Cluster
+from loadmaster.cost import CostModel, price
+from loadmaster.graph import Graph
+from loadmaster.importers import load
+from loadmaster.problem import Objective
+from loadmaster.search import Budget, Optimizer, Result, Search, as_budget, solve
+
+DEFAULT_CLUSTER = "2xa100-nvlink"
+
+
+def plan(
+    model: Any,
+    *,
+    on: Cluster | str | PathLike[str] | None = None,
+    inputs: Any = None,
+    budget: Budget | float | None = None,
+    optimizer: Optimizer | str = "auto",
+    objective: Objective = "step-time",
+    memory_limit: int | str | None = None,
+    seed: int = 0,
+    training: bool = True,
+    training_optimizer: str = "adam",
+    dims: Mapping[str, int] | None = None,
+    cost: CostModel | None = None,
+    listener: Callable[[Search], None] | None = None,
+) -> Result:
+    """Loads a model, prices it on a cluster and searches for a plan.
+
+    >>> import loadmaster as lm
+    >>> result = lm.plan("zoo:gnmt-4", on="4xp100-pcie", budget=10)  # doctest: +SKIP
+    >>> result.save("plan.json")  # doctest: +SKIP
+
+    `model` is what `load` takes: a torch module (with example `inputs`), an .onnx or .json file, "zoo:NAME",
+    "package.module:callable" or a Graph. `on` is a preset, a cluster file or a Cluster; by default that of the model's
+    publication where the zoo knows it, else two A100. `budget` is seconds or a Budget. `memory_limit` is bytes, or a
+    text such as "16GiB". `training_optimizer` updates the weights in the planned step of a torch module; `dims` gives
+    open dimensions of an ONNX model. The rest is as in `price` and `solve`.
+    """
+    limit = as_budget(budget)
+    graph = load(model, training=training, inputs=inputs, optimizer=training_optimizer, dims=dims)
+    cluster = default_cluster(model, graph)[0] if on is None else Cluster.of(on)
+    problem = price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost)
+    return solve(problem, optimizer, limit, seed, listener=listener)
+
+
+def default_cluster(model: Any, graph: Graph) -> tuple[Cluster, str]:
+    """(cluster, why it): as many P100 as the model was planned for in its paper, where the zoo knows; else two A100."""
+    name, reason = DEFAULT_CLUSTER, "the default"
+    if isinstance(model, str) and model.startswith("zoo:"):
+        from loadmaster.zoo import find
+
+        if devices := find(model.removeprefix("zoo:"))[0].devices:
+            name, reason = f"{devices}xp100-pcie", "as many as its published comparison used"
+    elif graph.time_ns.shape[1] > 1:
+        name, reason = f"{graph.time_ns.shape[1]}xa100-nvlink", "one for each of its times"
+    return Cluster.preset(name), reason
