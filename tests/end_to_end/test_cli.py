@@ -7,7 +7,6 @@ import os
 import pty
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -446,18 +445,6 @@ def test_help_imports_neither_numba_nor_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "plan" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_help_takes_under_400_ms() -> None:
-    def seconds() -> float:
-        """Of processor time, so that whatever else the machine does is not counted."""
-        before, begun = os.times(), time.perf_counter()
-        subprocess.run([sys.executable, "-m", "loadmaster.cli.verbs", "--help"], capture_output=True, check=True)
-        after = os.times()
-        used = after.children_user + after.children_system - before.children_user - before.children_system
-        return min(used, time.perf_counter() - begun)
-
-    assert min(seconds() for _ in range(5)) < 0.4
 
 
 def test_every_verb_has_json_and_debug() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, permutations, product
@@ -352,22 +351,16 @@ def _unrolled(layers: int, steps: int) -> Graph:
     return graph.build()
 
 
-def test_a_hundred_thousand_ops_take_milliseconds_and_a_second() -> None:
-    problem = price(_unrolled(20, 1_650), "8xp100-pcie")
-    assert problem.num_ops > 95_000
-    step_bound(problem)  # compiles
-    begun = time.perf_counter()
-    step_bound(problem)
-    step_s = time.perf_counter() - begun
-    begun = time.perf_counter()
-    peak_bound(problem)
-    assert step_s < 0.1  # 7 ms on an idle core
-    assert time.perf_counter() - begun < 10  # about 1 s
+def test_long_programs_are_bounded_below_what_they_take() -> None:
+    problem = price(_unrolled(10, 330), "8xp100-pcie")
+    line = simulate(problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64)))
+    assert problem.num_ops > 9_000
+    assert 0 < step_bound(problem) <= line.step_ns
+    assert 0 < peak_bound(problem) <= line.peak_bytes.max()
 
 
-def test_the_bound_of_a_problem_is_worked_out_once() -> None:
-    problem = price(_unrolled(4, 40), "2xp100-pcie", objective="peak-memory")
+def test_the_bound_of_a_problem_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = price(_unrolled(4, 40), "2xp100-pcie")
     first = lower_bound(problem)
-    begun = time.perf_counter()
-    assert all(lower_bound(problem) == first for _ in range(100))
-    assert time.perf_counter() - begun < 0.05
+    monkeypatch.setattr("loadmaster.bounds.bounds.step_bound", None)
+    assert lower_bound(problem) == first
