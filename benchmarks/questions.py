@@ -26,7 +26,7 @@ from loadmaster.graph import Graph
 from loadmaster.importers import load
 from loadmaster.learn.decoding import critical_ranks, device_of_groups
 from loadmaster.learn.features import features_of
-from loadmaster.optimizers.grouping.coarsening import GROUPERS, coarsen
+from loadmaster.passes.groups import GROUPERS, group_ops
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Moment, Optimizer, Score, Search, solve
 from loadmaster.simulator import simulate_many
@@ -64,10 +64,10 @@ def balance(evaluations: int, seeds: int) -> None:
 def _mixed_plans(problem: Problem, count: int) -> Ints:
     """[count, ops] placements from random to smooth: windows of the mirrored order of all widths, some groups moved."""
     rng = np.random.default_rng(0)
-    label = coarsen(problem, GROUPS)
+    label = group_ops(problem, GROUPS)
     rows = []
     for _ in range(count):
-        window = coarsen(problem, int(rng.integers(problem.num_devices, GROUPS + 1)), "window")
+        window = group_ops(problem, int(rng.integers(problem.num_devices, GROUPS + 1)), "window")
         by_window = rng.integers(problem.num_devices, size=int(window.max()) + 1)[window]
         by_group = rng.integers(problem.num_devices, size=int(label.max()) + 1)[label]
         moved = rng.random(int(label.max()) + 1)[label] < rng.random()
@@ -109,7 +109,7 @@ def grouping(evaluations: int, seeds: int) -> None:
     for name, problem in problems():
         values = []
         for by in GROUPERS:
-            label = coarsen(problem, GROUPS, by)
+            label = group_ops(problem, GROUPS, by)
             values.append(np.mean([climb(problem, label, evaluations, seed) for seed in range(seeds)]) / 1e6)
         print(f"| {name} | " + " | ".join(f"{value:.1f}" for value in values) + " |", flush=True)
 
@@ -140,7 +140,7 @@ def autotuning(evaluations: int, seeds: int) -> None:
     """How does this differ from autotuning? Equal evaluations over the same groups; step ms, mean of seeds."""
     specs = ("rnn", "placeto", "go-one", "anneal", "auto")
     for name, problem in problems():
-        label = coarsen(problem, GROUPS)
+        label = group_ops(problem, GROUPS)
         rows = [np.mean([way(problem, label, evaluations, s) for s in range(seeds)]) for way in (tpe, climb)]
         rows += [
             np.mean([solve(problem, spec, Budget(None, evaluations), s).value for s in range(seeds)]) for spec in specs

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from loadmaster.graph import Graph as Graph
     from loadmaster.graph import GraphBuilder as GraphBuilder
     from loadmaster.importers import load as load
+    from loadmaster.passes import fuse as fuse
     from loadmaster.planning import plan as plan
     from loadmaster.plans import Plan as Plan
     from loadmaster.plans import check as check
     from loadmaster.problem import Problem as Problem
-    from loadmaster.problem import fuse as fuse
     from loadmaster.report.diff import diff as diff
     from loadmaster.report.explain import explain as explain
     from loadmaster.search import Budget as Budget
@@ -65,7 +65,7 @@ _HOMES = {
     "simulate_many": "simulator",
     "check": "plans",
     "settle": "simulator",
-    "fuse": "problem",
+    "fuse": "passes",
     "lower_bound": "bounds",
     "explain": "report.explain",
     "diff": "report.diff",

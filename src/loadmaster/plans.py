@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.columns import Ints, from_pairs, ints, rows_of
 from loadmaster.errors import InvalidPlan
-from loadmaster.problem import CANNOT, Problem, fuse
+from loadmaster.graph.order import topological_order
+from loadmaster.problem import CANNOT, Problem
 
 MOST_RANK = 2**31 - 1
 
@@ -135,7 +136,35 @@ def _check_kernels(plan: Plan, problem: Problem) -> None:
         pair = f"'{problem.graph.op_name[op]}' and '{problem.graph.op_name[kernel[op]]}'"
         raise InvalidPlan(f"ops {pair} are one kernel on two devices", f"op {op}", "a kernel runs on one device")
     if plan.fuses:
-        fuse(problem, kernel)  # refuses a kernel that is not convex
+        kernel_order(problem, kernel)  # refuses a kernel that is not convex
+
+
+def kernel_order(problem: Problem, kernel: Ints) -> Ints:
+    """[kernels] the lowest op of each, in an order in which every kernel comes after those it waits for. Refuses one
+    that would wait for itself."""
+    graph = problem.graph
+    heads = np.flatnonzero(kernel == np.arange(problem.num_ops))
+    member_of = np.searchsorted(heads, kernel)
+    start, before = graph.dependencies
+    rows, values = member_of[rows_of(start)], member_of[before]
+    apart = rows != values
+    start, before = from_pairs(rows[apart], values[apart], len(heads))
+    order = topological_order(start, before, np.arange(len(heads)))
+    if len(order) < len(heads):
+        stuck = int(heads[_on_a_cycle(start, before, np.setdiff1d(np.arange(len(heads)), order))])
+        members = [graph.op_name[op] for op in np.flatnonzero(kernel == stuck)[:4]]
+        what = f"the kernel of {', '.join(repr(name) for name in members)} would wait for itself"
+        raise InvalidPlan(what, f"kernel {stuck}", "fuse only ops with no path that leaves the kernel and comes back")
+    return ints(heads[order])
+
+
+def _on_a_cycle(start: Ints, before: Ints, stuck: Ints) -> int:
+    """A kernel that waits for itself, of several fused ones on the way the lowest; not one that only waits for it."""
+    left, seen, here = set(stuck.tolist()), [], int(stuck[0])
+    while here not in seen:
+        seen.append(here)
+        here = next(int(b) for b in before[start[here] : start[here + 1]] if int(b) in left)
+    return min(seen[seen.index(here) :])
 
 
 def _check_colocation(plan: Plan, problem: Problem) -> None:

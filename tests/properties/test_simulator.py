@@ -14,8 +14,9 @@ from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.passes import fuse
 from loadmaster.plans import Plan, check
-from loadmaster.problem import Problem, fuse
+from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 from loadmaster.simulator import Timeline, settle, simulate, simulate_fused, simulate_many
 from tests.graphs.tiny import diamond, pair

@@ -11,7 +11,8 @@ from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import GraphBuilder
-from loadmaster.problem import CANNOT, Problem, fuse
+from loadmaster.passes import fuse
+from loadmaster.problem import CANNOT, Problem
 from tests.graphs import pair
 from tests.graphs.tiny import chain, diamond, shared_weight
 from tests.strategies import kernels, problems

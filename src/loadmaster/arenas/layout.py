@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.passes import Coarse, coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulator import Lift, Timeline, coarse
+from loadmaster.simulator import Timeline
 
 EFFORT = 200_000_000  # comparisons of two blocks over all devices: about a second
 MOST_IMPROVED = 6_000  # blocks in an arena that is worth packing many times
@@ -56,11 +57,12 @@ def assign_addresses(
 
     `effort` limits the search by comparisons made, not by the clock, so that equal input gives equal addresses.
     """
-    small = coarse(problem, plan.kernel) if plan.fuses else problem
-    lift = Lift.of(problem, small, plan.kernel)
-    step = _Step(small, plan, timeline, lift)
+    coarse = coarsen(problem, plan.kernel)
+    step = _Step(coarse, plan, timeline)
     tensor, op, device, begin, end = (np.concatenate(parts) for parts in zip(*step.blocks(), strict=True))
-    nbytes = np.where(tensor >= 0, _take(small.graph.nbytes, tensor), _take(small.graph.workspace_bytes, op))
+    nbytes = np.where(
+        tensor >= 0, _take(coarse.problem.graph.nbytes, tensor), _take(coarse.problem.graph.workspace_bytes, op)
+    )
     keep = (nbytes > 0) | (tensor >= 0)
     tensor, op, device, begin, end, nbytes = (ints(column[keep]) for column in (tensor, op, device, begin, end, nbytes))
     offset, size, peak = np.zeros(len(tensor), np.int64), [], []
@@ -71,8 +73,8 @@ def assign_addresses(
         size.append(top)
         peak.append(most)
     return Arenas(
-        tensor=_take(lift.tensors, tensor),
-        op=_take(lift.heads, op),
+        tensor=_take(coarse.tensors, tensor),
+        op=_take(coarse.heads, op),
         device=device,
         nbytes=nbytes,
         begin=begin,
@@ -138,15 +140,15 @@ def _orders(begin: Ints, end: Ints, nbytes: Ints) -> list[Ints]:
 class _Step:
     """The simulated step in rounds, of the problem whose ops are kernels."""
 
-    def __init__(self, problem: Problem, plan: Plan, timeline: Timeline, lift: Lift) -> None:
-        self.problem = problem
-        self.device = lift.down(plan.device)
-        index = np.full(int(lift.tensors.max(initial=-1)) + 1, -1, np.int64)
-        index[lift.tensors] = np.arange(len(lift.tensors))
+    def __init__(self, coarse: Coarse, plan: Plan, timeline: Timeline) -> None:
+        self.problem = coarse.problem
+        self.device = coarse.first(plan.device)
+        index = np.full(int(coarse.tensors.max(initial=-1)) + 1, -1, np.int64)
+        index[coarse.tensors] = np.arange(len(coarse.tensors))
         self.send_tensor, self.send_dst = ints(index[timeline.send_tensor]), timeline.send_dst
-        start = np.concatenate([lift.down(timeline.start_ns), timeline.send_start_ns])
-        end = np.concatenate([lift.down(timeline.end_ns), timeline.send_end_ns])
-        begun, ended = self._rounds(timeline, lift.down(timeline.turn), ints(start), ints(end))
+        start = np.concatenate([coarse.first(timeline.start_ns), timeline.send_start_ns])
+        end = np.concatenate([coarse.first(timeline.end_ns), timeline.send_end_ns])
+        begun, ended = self._rounds(timeline, coarse.first(timeline.turn), ints(start), ints(end))
         instants, which = np.unique(np.concatenate([[0], start, end]), return_inverse=True)
         wide = int(ended.max(initial=0)) + 2
         keys = which * wide + np.concatenate([[0], begun, ended])

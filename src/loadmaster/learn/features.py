@@ -11,10 +11,9 @@ from scipy.sparse import csr_array
 from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.graph.kinds import ELEMENTWISE, HEAVY, OPAQUE, REDUCTION, work_of
 from loadmaster.optimizers.cuts import device_order, fair_share
-from loadmaster.optimizers.grouping.coarsening import mirrored_position, turning_point
 from loadmaster.optimizers.lists.schedulers import downward_rank, upward_rank
 from loadmaster.optimizers.memory.orders import PLAIN, memory_order
-from loadmaster.optimizers.simple import allowed
+from loadmaster.passes.groups import mirrored_position, turning_point
 from loadmaster.problem import CANNOT, Problem
 
 Floats = NDArray[np.float32]
@@ -86,7 +85,7 @@ def features_of(problem: Problem) -> Features:
         ops=_op_columns(problem, sizes, shares, orders, mirror),
         devices=_device_columns(problem),
         pairs=_pair_columns(problem, shares),
-        able=allowed(problem).reshape(-1),
+        able=problem.able.reshape(-1),
         graph=_graph_columns(problem, sizes),
         before=ints(before),
         after=ints(rows_of(start)),

@@ -14,9 +14,9 @@ from loadmaster.errors import MissingExtra
 from loadmaster.optimizers.annealing.anneal import Walkers, improve, spread_ranks
 from loadmaster.optimizers.cuts import cuts
 from loadmaster.optimizers.genetic.brkga import Brkga
-from loadmaster.optimizers.grouping.contracting import Contracted
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.memory.orders import memory_order
+from loadmaster.passes.chaining import chain_small_ops
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
@@ -95,7 +95,7 @@ class Auto:
 
     def _cool(self, search: Search, plans: list[Plan]) -> None:
         """Where the clock decides: where small ops can be joined, first on the smaller problem; then on the whole."""
-        small = Contracted.of(search.problem) if search.problem.objective == "step-time" else None
+        small = chain_small_ops(search.problem) if search.problem.objective == "step-time" else None
         if small is None:
             self._trials(search, plans)
             return

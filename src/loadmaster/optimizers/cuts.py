@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints
-from loadmaster.optimizers.grouping.coarsening import mirrored_position
 from loadmaster.optimizers.pipeline.split import scope_slots
 from loadmaster.optimizers.simple import legal
+from loadmaster.passes.groups import mirrored_position
 from loadmaster.problem import CANNOT, Problem
 
 STACK = re.compile(r"\d.*", re.DOTALL)  # what is left of a module's name without this is the stack it belongs to

@@ -14,7 +14,6 @@ from loadmaster.bounds import Storages, lower_bound
 from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.errors import MissingExtra
 from loadmaster.optimizers.annealing.anneal import Anneal
-from loadmaster.optimizers.simple import allowed
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Optimizer, Score, Search
@@ -93,7 +92,7 @@ def _placements(problem: Problem) -> list[tuple[int, ...]] | None:
         return None
     group = problem.graph.colocate.tolist()
     legal = []
-    for place in product(*(np.flatnonzero(row).tolist() for row in allowed(problem))):
+    for place in product(*(np.flatnonzero(row).tolist() for row in problem.able)):
         homes = {(g, d) for g, d in zip(group, place, strict=True) if g >= 0}
         if len(homes) == len({g for g, _ in homes}):
             legal.append(place)
@@ -170,7 +169,7 @@ class _Model:
 
     def _place(self) -> None:
         """One device for each colocation group."""
-        able, colocate = allowed(self.problem), self.graph.colocate
+        able, colocate = self.problem.able, self.graph.colocate
         key = np.where(colocate >= 0, self.problem.num_ops + colocate, np.arange(self.problem.num_ops))
         self.on: list[list[Any]] = []  # [ops][devices]
         known: dict[int, list[Any]] = {}

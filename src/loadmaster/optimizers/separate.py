@@ -15,10 +15,11 @@ from loadmaster.optimizers.annealing.anneal import Walkers, spread_ranks
 from loadmaster.optimizers.fusion.search import improve_fusion
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.placed import best_of
+from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Search
-from loadmaster.simulator import Lift, coarse, first_come
+from loadmaster.simulator import first_come
 
 Task = Literal["fusion", "placement", "schedule"]
 PLACERS = ("expert", "heft", "etf", "metis:order=fifo", "scotch:order=fifo")
@@ -58,18 +59,14 @@ class Separate:
     def _walk(self, search: Search, plan: Plan, task: Task) -> None:
         """Over placement alone, first come, first served at first and then with ranks as they are, or over ranks
         alone; from the best that one-shot methods give."""
-        small = coarse(search.problem, plan.kernel) if plan.fuses else search.problem
-        lift = Lift.of(search.problem, small, plan.kernel)
-
-        def raised(found: Plan) -> Plan:
-            return Plan.of(search.problem, lift.up(found.device), lift.up(found.rank), plan.kernel)
-
-        given = Plan.of(small, lift.down(plan.device), lift.lowest(spread_ranks(search.problem, plan)))
+        coarse = coarsen(search.problem, plan.kernel)
+        small = coarse.problem
+        given = Plan.of(small, coarse.first(plan.device), coarse.lowest(spread_ranks(search.problem, plan)))
         start = best_of(search.part(problem=small), one_shots(search, given, small, task))[0]
         walkers = Walkers(small, start.device, spread_ranks(small, start), 2, search)
         moves_ops = np.arange(walk.KINDS) < walk.SHIFT
         walkers.weights = np.where(moves_ops == (task == "placement"), walkers.weights, 0.0)
-        walkers.walk(self.heat, self.cold, 0.0, lambda device, rank: raised(Plan.of(small, device, rank)))
+        walkers.walk(self.heat, self.cold, 0.0, lambda device, rank: coarse.up(Plan.of(small, device, rank)))
 
 
 def one_shots(search: Search, given: Plan, problem: Problem, task: Task) -> Iterator[Plan]:

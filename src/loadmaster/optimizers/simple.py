@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loadmaster.catalog.specs import make_optimizer
-from loadmaster.columns import Bools, Ints, ints
+from loadmaster.columns import Ints, ints
 from loadmaster.errors import UnknownName
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
@@ -93,19 +93,7 @@ def legal(problem: Problem, device: Ints) -> Ints:
         first = np.full(int(group.max()) + 1, -1, np.int64)
         first[group[members][::-1]] = members[::-1]
         device[members] = device[first[group[members]]]
-    able = allowed(problem)
+    able = problem.able
     bad = ~able[np.arange(problem.num_ops), device]
     device[bad] = able[bad].argmax(axis=1)
     return ints(device)
-
-
-def allowed(problem: Problem) -> Bools:
-    """[ops, devices] where each op can run together with its whole colocation group."""
-    able: Bools = problem.op_ns != CANNOT
-    if able.all():
-        return able
-    able = able.copy()
-    group = problem.graph.colocate
-    for number in np.unique(group[group >= 0]):
-        able[group == number] = able[group == number].all(axis=0)
-    return able

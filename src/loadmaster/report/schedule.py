@@ -8,9 +8,10 @@ from functools import cached_property
 import numpy as np
 
 from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulator import Lift, Timeline, coarse
+from loadmaster.simulator import Timeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,19 +33,18 @@ class Schedule:
 
     @staticmethod
     def of(problem: Problem, plan: Plan, timeline: Timeline) -> Schedule:
-        small = coarse(problem, plan.kernel) if plan.fuses else problem
-        lift = Lift.of(problem, small, plan.kernel)
+        coarse = coarsen(problem, plan.kernel)
         columns = (plan.device, timeline.start_ns, timeline.end_ns, timeline.turn)
-        device, start_ns, end_ns, turn = (lift.down(column) for column in columns)
-        sent = ints(np.searchsorted(lift.tensors, timeline.send_tensor))
+        device, start_ns, end_ns, turn = (coarse.first(column) for column in columns)
+        sent = ints(np.searchsorted(coarse.tensors, timeline.send_tensor))
         return Schedule(
             problem,
             plan,
             timeline,
-            small,
-            lift.kernel_of,
-            lift.heads,
-            lift.tensors,
+            coarse.problem,
+            coarse.kernel_of,
+            coarse.heads,
+            coarse.tensors,
             device,
             start_ns,
             end_ns,

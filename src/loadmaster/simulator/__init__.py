@@ -2,10 +2,8 @@
 
 from loadmaster.simulator.rules import (
     NO_LIMIT,
-    Lift,
     Scores,
     Timeline,
-    coarse,
     contraction_facts,
     first_come,
     layout,
@@ -18,10 +16,8 @@ from loadmaster.simulator.rules import (
 
 __all__ = [
     "NO_LIMIT",
-    "Lift",
     "Scores",
     "Timeline",
-    "coarse",
     "contraction_facts",
     "first_come",
     "layout",

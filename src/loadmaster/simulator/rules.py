@@ -32,7 +32,6 @@ The rules, which every method is judged by:
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -44,8 +43,9 @@ from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidPlan
+from loadmaster.passes import coarsen, fuse
 from loadmaster.plans import Plan
-from loadmaster.problem import Problem, fuse, inner_tensors
+from loadmaster.problem import Problem
 from loadmaster.simulator import contraction, loop
 
 if TYPE_CHECKING:
@@ -102,7 +102,6 @@ class Scores:
 
 _layouts: WeakKeyDictionary[Problem, Layout] = WeakKeyDictionary()
 _facts: WeakKeyDictionary[Problem, contraction.Facts] = WeakKeyDictionary()
-_fused: WeakKeyDictionary[Problem, OrderedDict[bytes, Problem]] = WeakKeyDictionary()
 
 
 def layout(problem: Problem) -> Layout:
@@ -119,32 +118,20 @@ def contraction_facts(problem: Problem) -> contraction.Facts:
     return _facts[problem]
 
 
-def coarse(problem: Problem, kernel: Ints) -> Problem:
-    """`fuse`, remembered for the last few kernels asked for."""
-    known = _fused.setdefault(problem, OrderedDict())
-    key = kernel.tobytes()
-    if key not in known:
-        known[key] = fuse(problem, kernel)
-        if len(known) > 8:
-            known.popitem(last=False)
-    known.move_to_end(key)
-    return known[key]
-
-
 def simulate(problem: Problem, plan: Plan) -> Timeline:
     """Runs one step under the plan. The plan is taken to be valid: see `check`."""
     _check_places(problem, plan.device)
     if not plan.fuses:
         return _record(problem, plan.device, plan.rank, plan.send_rank)
-    small = coarse(problem, plan.kernel)
-    lift = Lift.of(problem, small, plan.kernel)
-    line = _record(small, lift.down(plan.device), lift.lowest(plan.rank), lift.sends_down(plan.send_rank))
+    coarse = coarsen(problem, plan.kernel)
+    small = coarse.down(plan)
+    line = _record(coarse.problem, small.device, small.rank, small.send_rank)
     return replace(
         line,
-        start_ns=ints(line.start_ns[lift.kernel_of]),
-        end_ns=ints(line.end_ns[lift.kernel_of]),
-        turn=ints(line.turn[lift.kernel_of]),
-        send_tensor=ints(lift.tensors[line.send_tensor]),
+        start_ns=coarse.each(line.start_ns),
+        end_ns=coarse.each(line.end_ns),
+        turn=coarse.each(line.turn),
+        send_tensor=ints(coarse.tensors[line.send_tensor]),
     )
 
 
@@ -156,36 +143,6 @@ def _check_places(problem: Problem, device: NDArray[np.integer]) -> None:
         what = f"a placement of {device.shape[-1]} ops on devices {device.min()} to {device.max()}"
         fix = f"place {problem.num_ops} ops on devices 0 to {problem.num_devices - 1}; `check` says which is wrong"
         raise InvalidPlan(what, f"'{problem.graph.name}' on '{problem.cluster.name}'", fix)
-
-
-@dataclass(frozen=True, eq=False)
-class Lift:
-    """The way between a problem and the coarser one that `fuse` made of it."""
-
-    kernel_of: Ints  # [ops] coarse op of each op
-    heads: Ints  # [coarse ops] lowest member
-    tensors: Ints  # [coarse tensors] the tensor it is
-
-    @staticmethod
-    def of(problem: Problem, small: Problem, kernel: Ints) -> Lift:
-        heads = small.heads if small is not problem else ints(np.arange(problem.num_ops))
-        index = np.empty(problem.num_ops, np.int64)
-        index[heads] = np.arange(small.num_ops)
-        return Lift(ints(index[kernel]), ints(heads), ints(np.flatnonzero(~inner_tensors(problem, kernel))))
-
-    def down(self, column: Ints) -> Ints:
-        return ints(column[self.heads])
-
-    def up(self, column: Ints) -> Ints:
-        return ints(column[self.kernel_of])
-
-    def lowest(self, column: Ints) -> Ints:
-        low = np.full(len(self.heads), np.iinfo(np.int64).max)
-        np.minimum.at(low, self.kernel_of, column)
-        return ints(low)
-
-    def sends_down(self, send_rank: Ints | None) -> Ints | None:
-        return None if send_rank is None else ints(send_rank[self.tensors])
 
 
 def _narrow(column: Ints) -> NDArray[np.int32]:
@@ -247,11 +204,10 @@ def simulate_many(
     _check_places(problem, device)
     ranks = np.arange(problem.num_ops)[None] if rank is None else np.atleast_2d(rank)
     if kernel is not None and (kernel != np.arange(problem.num_ops)).any():
-        small = coarse(problem, ints(kernel))
-        lift = Lift.of(problem, small, ints(kernel))
-        device = device[:, lift.heads]
-        ranks = np.stack([lift.lowest(row) for row in ranks])
-        problem = small
+        coarse = coarsen(problem, ints(kernel))
+        device = device[:, coarse.heads]
+        ranks = np.stack([coarse.lowest(row) for row in ranks])
+        problem = coarse.problem
     places, ranks = np.ascontiguousarray(device, np.int32), np.ascontiguousarray(ranks, np.int32)
     count = len(places)
     step = np.empty(count, np.int64)
@@ -332,12 +288,11 @@ def first_come(problem: Problem, device: Ints, kernel: Ints | None = None) -> Pl
     """The plan in which every device takes ready ops, and every channel sends, in the order they came: a framework's
     ready queue."""
     plan = Plan.of(problem, device, kernel=kernel)
-    small = coarse(problem, plan.kernel) if plan.fuses else problem
-    lift = Lift.of(problem, small, plan.kernel)
-    line = _record(small, lift.down(plan.device), ints([]), None)
+    coarse = coarsen(problem, plan.kernel)
+    line = _record(coarse.problem, coarse.first(plan.device), ints([]), None)
     send_rank = np.full((problem.graph.num_tensors, problem.num_devices), -1, np.int64)
-    send_rank[lift.tensors[line.send_tensor], line.send_dst] = np.arange(line.num_sends)
-    return replace(plan, rank=lift.up(line.turn), send_rank=ints(send_rank))
+    send_rank[coarse.tensors[line.send_tensor], line.send_dst] = np.arange(line.num_sends)
+    return replace(plan, rank=coarse.each(line.turn), send_rank=ints(send_rank))
 
 
 def settle(problem: Problem, plan: Plan, timeline: Timeline) -> Plan:

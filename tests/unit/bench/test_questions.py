@@ -14,7 +14,7 @@ import pytest
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
-from loadmaster.optimizers.grouping.coarsening import coarsen
+from loadmaster.passes.groups import group_ops
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Moment, Score, Search, solve
@@ -55,7 +55,7 @@ def test_bytes_are_sent_once_to_each_device(questions: ModuleType) -> None:
 def test_a_climb_keeps_its_budget_and_is_never_worse_than_one_device(questions: ModuleType) -> None:
     problem = price(next(iter(generate("layered", 1, 3, (60, 60)))), "2xp100-pcie")
     alone = solve(problem, "one-device", Budget(None, 1)).value
-    values = [questions.climb(problem, coarsen(problem, 8), count, 0) for count in (1, 40, 200)]
+    values = [questions.climb(problem, group_ops(problem, 8), count, 0) for count in (1, 40, 200)]
     assert alone >= values[0] >= values[1] >= values[2]
 
 

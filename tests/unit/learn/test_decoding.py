@@ -9,7 +9,7 @@ from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.learn.decoding import LEVELS, critical_ranks, device_of_groups, levels_of, ranks_with_levels
 from loadmaster.learn.features import features_of, group_features
-from loadmaster.optimizers.grouping.coarsening import coarsen
+from loadmaster.passes.groups import group_ops
 from loadmaster.problem import Problem
 from loadmaster.zoo.synthetic import generate
 
@@ -30,7 +30,7 @@ def test_groups_of_one_op_keep_the_columns(problem: Problem) -> None:
 
 def test_sizes_of_a_group_add_up(problem: Problem) -> None:
     features = features_of(problem)
-    label = coarsen(problem, 5)
+    label = group_ops(problem, 5)
     groups = group_features(features, label)
     assert groups.num_ops == label.max() + 1 and groups.num_devices == 3
     time = [problem.best_ns[label == group].sum() for group in range(groups.num_ops)]
@@ -40,7 +40,7 @@ def test_sizes_of_a_group_add_up(problem: Problem) -> None:
 
 
 def test_ops_follow_their_group(problem: Problem) -> None:
-    label = coarsen(problem, 7)
+    label = group_ops(problem, 7)
     chosen = np.random.default_rng(0).integers(3, size=(4, label.max() + 1))
     device = device_of_groups(problem, label, chosen)
     for sample in range(4):

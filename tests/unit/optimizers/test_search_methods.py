@@ -15,8 +15,8 @@ from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.optimizers.auto import Auto, one_shots
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, evolve, genes_of, prior_of
-from loadmaster.optimizers.grouping.coarsening import mirrored_position
 from loadmaster.optimizers.simple import legal
+from loadmaster.passes.groups import mirrored_position
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search, solve

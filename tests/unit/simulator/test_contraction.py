@@ -8,8 +8,9 @@ from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import GraphBuilder
+from loadmaster.passes import fuse
 from loadmaster.plans import Plan
-from loadmaster.problem import Problem, fuse
+from loadmaster.problem import Problem
 from loadmaster.simulator import simulate
 from tests.graphs import pair
 from tests.graphs.tiny import diamond

@@ -16,7 +16,6 @@ from loadmaster.learn.go2020.fusing import Kernels, fusing_for, fusion_levels, s
 from loadmaster.learn.go2020.input import Floats, GoInput
 from loadmaster.optimizers.annealing.anneal import ground_of, spread_ranks
 from loadmaster.optimizers.annealing.walk import Ground
-from loadmaster.optimizers.simple import allowed
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Score, Search
@@ -244,5 +243,5 @@ def bare(problem: Problem) -> Ground:
     within = inverse(rows, none, problem.num_ops)
     made = (graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after)
     groups = (rows, none, none, none, *within, rows_of(rows), graph.colocate, *mates)
-    able = np.ascontiguousarray(allowed(problem))
+    able = np.ascontiguousarray(problem.able)
     return Ground(*made, *groups, able, problem.memory_bytes, problem.objective == "step-time")

@@ -13,10 +13,11 @@ from loadmaster.learn.go2020.kernels import Fusing
 from loadmaster.optimizers.fusion.greedy import Merges
 from loadmaster.optimizers.fusion.merging import make_kernels
 from loadmaster.optimizers.fusion.search import pairs_alike, simple_orders
+from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
-from loadmaster.simulator import coarse, contraction, contraction_facts, first_come, layout
+from loadmaster.simulator import contraction, contraction_facts, first_come, layout
 
 MOST_FUSIONS = 2  # to start from, one for each chain
 
@@ -96,7 +97,7 @@ def _kernels(problem: Problem, order: NDArray[np.float64], kernel: NDArray[np.in
 
 def _order(problem: Problem, kernel: Ints) -> NDArray[np.int32]:
     at = np.full(len(kernel), -1, np.int32)
-    heads = coarse(problem, kernel).heads if (kernel != np.arange(len(kernel))).any() else np.arange(len(kernel))
+    heads = coarsen(problem, kernel).heads
     at[: len(heads)] = heads
     return at
 

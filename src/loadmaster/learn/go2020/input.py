@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from loadmaster.columns import Ints, from_pairs, ints, rows_of
 from loadmaster.learn.features import Features, features_of, group_features
 from loadmaster.learn.go2020.hints import CLASSES, SUMMARY_WIDTH, Hints, class_of, hints_of
-from loadmaster.optimizers.grouping.coarsening import coarsen
-from loadmaster.optimizers.simple import allowed
+from loadmaster.passes.groups import group_ops
 from loadmaster.problem import CANNOT, Problem
 
 Floats = NDArray[np.float32]
@@ -68,7 +67,7 @@ def go_input(
 ) -> GoInput:
     """The problem in at most that many groups; 0: every op by itself. `hinted`: with placements to choose from."""
     features = features_of(problem) if scopes else features_of(problem).without_scopes()
-    label = coarsen(problem, groups, "edges") if 0 < groups < problem.num_ops else coarsen(problem, by="op")
+    label = group_ops(problem, groups, "edges") if 0 < groups < problem.num_ops else group_ops(problem, by="op")
     coarse = group_features(features, label)
     count, devices = coarse.num_ops, problem.num_devices
     hints = hints_of(problem, features) if hinted else no_hints(problem)
@@ -132,7 +131,7 @@ def group_bytes(problem: Problem, label: Ints, count: int) -> NDArray[np.float64
 def _able(problem: Problem, label: Ints, count: int) -> NDArray[np.bool_]:
     """Where every member may run; everywhere, where no device can run them all: decoding moves the rest."""
     able = np.ones((count, problem.num_devices), bool)
-    np.logical_and.at(able, label, allowed(problem))
+    np.logical_and.at(able, label, problem.able)
     able[~able.any(axis=1)] = True
     return able
 

@@ -10,7 +10,7 @@ import numpy as np
 from loadmaster.columns import Ints, ints
 from loadmaster.learn.environment import Order
 from loadmaster.learn.mirhoseini2017.optimizer import check_counts, learn_on
-from loadmaster.optimizers.grouping.coarsening import Grouper, coarsen
+from loadmaster.passes.groups import Grouper, group_ops
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Search
@@ -71,7 +71,7 @@ class Hdp:
 
     def label_of(self, problem: Problem) -> Ints:
         """[ops] the units that the grouper groups."""
-        return coarsen(problem, self.units, "op" if problem.num_ops <= self.units else self.by)
+        return group_ops(problem, self.units, "op" if problem.num_ops <= self.units else self.by)
 
     def groups_on(self, devices: int) -> int:
         return self.groups or min(MOST_GROUPS, GROUPS_PER_DEVICE * devices)
@@ -87,7 +87,7 @@ class Hdp:
         if self.checkpoint:
             load_into(policy, self.checkpoint, "hdp", problem.num_devices)
         elif self.warm != "none":
-            fit_grouper(policy, _per_unit(coarsen(problem, groups, self.warm), label))
+            fit_grouper(policy, _per_unit(group_ops(problem, groups, self.warm), label))
         return policy
 
 

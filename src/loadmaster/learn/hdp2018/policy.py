@@ -26,7 +26,7 @@ from loadmaster.learn.recurrent.inputs import (
 )
 from loadmaster.learn.recurrent.reinforce import Drawn, Likelihood
 from loadmaster.learn.recurrent.seq2seq import Placer, Scene, Shape, gumbel, moved
-from loadmaster.optimizers.grouping.coarsening import mirrored_position
+from loadmaster.passes.groups import mirrored_position
 from loadmaster.problem import Problem
 
 MATES = 20  # adjacency entries of an op

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from loadmaster.columns import Ints
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.learn.environment import Order, Simulated
-from loadmaster.optimizers.grouping.coarsening import Grouper, coarsen
 from loadmaster.optimizers.simple import OneDevice
+from loadmaster.passes.groups import Grouper, group_ops
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Search
@@ -71,7 +71,7 @@ class Rnn:
         return settings_from(self, "rnn", ("by", "groups", "features", "hidden"))
 
     def label_of(self, problem: Problem) -> Ints:
-        label = coarsen(problem, self.groups, self.by)
+        label = group_ops(problem, self.groups, self.by)
         count = int(label.max()) + 1
         if count > MOST_GROUPS:
             what = f"by={self.by} makes {count} groups of '{problem.graph.name}'"

@@ -15,9 +15,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from loadmaster.columns import Bools, Ints, ints, rows_of
-from loadmaster.optimizers.grouping.coarsening import Grouper, coarsen
 from loadmaster.optimizers.lists.schedulers import downward_rank, mean_sends, upward_rank
-from loadmaster.optimizers.simple import allowed
+from loadmaster.passes.groups import Grouper, group_ops
 from loadmaster.problem import CANNOT, Problem
 
 Traversal = Literal["topological", "reverse", "random"]
@@ -87,9 +86,9 @@ def board_of(problem: Problem, label: Ints) -> Board:
 
 def groups_of(problem: Problem, most: int = 128, by: Grouper = "scope") -> Ints:
     """[ops] the shared coarsening; where scopes are no more than devices, heavy tensors join ops instead."""
-    label = coarsen(problem, most, by)
+    label = group_ops(problem, most, by)
     if by == "scope" and int(label.max()) + 1 <= min(problem.num_ops - 1, problem.num_devices):
-        return coarsen(problem, min(most, MOST_JOINED), "edges")
+        return group_ops(problem, min(most, MOST_JOINED), "edges")
     return label
 
 
@@ -156,7 +155,7 @@ def _edges(problem: Problem, label: Ints, count: int) -> Bools:
 
 
 def _times(problem: Problem, label: Ints, count: int) -> tuple[Floats, Bools]:
-    can = allowed(problem)
+    can = problem.able
     time = np.zeros((count, problem.num_devices))
     np.add.at(time, label, np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 10, problem.op_ns))
     cannot = np.zeros((count, problem.num_devices), np.int64)

@@ -14,8 +14,8 @@ from loadmaster.columns import Ints, ints
 from loadmaster.errors import MissingExtra, UnreadableFile
 from loadmaster.learn.environment import Environment, Order, Simulated
 from loadmaster.learn.placeto2019.board import Board, Traversal, board_of, group_start, groups_of, visits
-from loadmaster.optimizers.grouping.coarsening import Grouper
 from loadmaster.optimizers.simple import OneDevice
+from loadmaster.passes.groups import Grouper
 from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
 

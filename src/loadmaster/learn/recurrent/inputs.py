@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.learn.features import Features, Floats, device_class, features_of, group_features
 from loadmaster.learn.recurrent.seq2seq import Full, Scene
-from loadmaster.optimizers.grouping.coarsening import turning_point
-from loadmaster.optimizers.simple import allowed
+from loadmaster.passes.groups import turning_point
 from loadmaster.problem import CANNOT, Problem
 
 KINDS = 32  # kinds of ops are hashed into so many
@@ -139,7 +138,7 @@ def scene_of(problem: Problem, label: Ints, most: int, full: bool) -> Scene:
 
 def able_groups(problem: Problem, label: Ints, count: int) -> NDArray[np.bool_]:
     """[groups, devices] where every op of the group can run; everywhere, for a group that no device can run whole."""
-    able: NDArray[np.bool_] = totals(label, (~allowed(problem)).astype(np.float64), count) == 0
+    able: NDArray[np.bool_] = totals(label, (~problem.able).astype(np.float64), count) == 0
     able[~able.any(axis=1)] = True
     return able
 

@@ -20,7 +20,7 @@ from loadmaster.learn.environment import Order, Simulated
 from loadmaster.learn.hdp2018.optimizer import Hdp
 from loadmaster.learn.mirhoseini2017.optimizer import Rnn, rule_of
 from loadmaster.learn.recurrent.reinforce import Learner, Outcome, Standing
-from loadmaster.optimizers.grouping.coarsening import GROUPERS
+from loadmaster.passes.groups import GROUPERS
 from loadmaster.plans import Plan
 from loadmaster.problem import OBJECTIVES, Problem
 from loadmaster.search import WORST, Budget, Score, Search

@@ -9,13 +9,13 @@ import numpy as np
 
 from loadmaster.columns import Ints, ints, inverse, rows_of
 from loadmaster.optimizers.annealing import walk
-from loadmaster.optimizers.grouping.coarsening import grouping
 from loadmaster.optimizers.lists.schedulers import Heft
-from loadmaster.optimizers.simple import allowed
+from loadmaster.passes import coarsen
+from loadmaster.passes.groups import grouping
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
-from loadmaster.simulator import Lift, coarse, layout, simulate, spread
+from loadmaster.simulator import layout, simulate, spread
 
 # How often each kind of move is tried at first: window, scope, slice, neighbour, border, swap, shift, beside, critical,
 # block.
@@ -64,12 +64,10 @@ class LocalSearch:
 
 def improve(search: Search, plan: Plan, heat: float, cold: float, chains: int = 2, follow: float = 0.5) -> Plan:
     """Walks from the plan until the budget is spent; returns the best plan met. Kernels stay as the plan has them."""
-    problem = coarse(search.problem, plan.kernel) if plan.fuses else search.problem
-    lift = Lift.of(search.problem, problem, plan.kernel)
-    walkers = Walkers(problem, lift.down(plan.device), lift.lowest(spread_ranks(search.problem, plan)), chains, search)
-    walkers.walk(
-        heat, cold, follow, lambda device, rank: Plan.of(search.problem, lift.up(device), lift.up(rank), plan.kernel)
-    )
+    coarse = coarsen(search.problem, plan.kernel)
+    small, ranks = coarse.problem, coarse.lowest(spread_ranks(search.problem, plan))
+    walkers = Walkers(small, coarse.first(plan.device), ranks, chains, search)
+    walkers.walk(heat, cold, follow, lambda device, rank: coarse.up(Plan.of(small, device, rank)))
     return search.best if search.best is not None else plan
 
 
@@ -195,7 +193,7 @@ def ground_of(problem: Problem) -> walk.Ground:
         graph.colocate,
         mate_start,
         ints(members[mates]),
-        np.ascontiguousarray(allowed(problem)),
+        np.ascontiguousarray(problem.able),
         problem.memory_bytes,
         problem.objective == "step-time",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,11 +14,11 @@ from loadmaster.graph.kinds import HEAVY, OPAQUE, work_of
 from loadmaster.graph.order import followers
 from loadmaster.optimizers.fusion import between, merging
 from loadmaster.optimizers.lists.schedulers import Heft
-from loadmaster.optimizers.simple import allowed
+from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Search
-from loadmaster.simulator import Lift, coarse, spread
+from loadmaster.simulator import spread
 
 MOST_MEMBERS = 64  # ops in one kernel; generated code gets slow to compile beyond that
 
@@ -40,27 +40,15 @@ class GreedyFusion:
 
 def plan_fused(search: Search, kernel: Ints, inner: Optimizer) -> Plan:
     """The inner optimizer's plan of the coarser problem, lifted back."""
-    problem = search.problem
-    small = coarse(problem, kernel)
-    part, lift = search.part(problem=small), Lift.of(problem, small, kernel)
+    coarse = coarsen(search.problem, kernel)
+    part = search.part(problem=coarse.problem)
     try:
         plan = inner.optimize(part)
     except KeyboardInterrupt:
         if part.best is not None:
-            search.offer(_lifted(problem, lift, part.best), part.best_score)
+            search.offer(coarse.up(part.best), part.best_score)
         raise
-    return _lifted(problem, lift, part.best if part.best is not None and _better(part, plan) else plan)
-
-
-def _lifted(problem: Problem, lift: Lift, plan: Plan) -> Plan:
-    # A kernel may hold kernels that the inner optimizer fused further.
-    kernel = lift.heads[plan.kernel][lift.kernel_of]
-    fine = Plan.of(problem, lift.up(plan.device), lift.up(plan.rank), kernel)
-    if plan.send_rank is None:
-        return fine
-    sends = np.full((problem.graph.num_tensors, problem.num_devices), -1, np.int64)
-    sends[lift.tensors] = plan.send_rank
-    return replace(fine, send_rank=ints(sends))
+    return coarse.up(part.best if part.best is not None and _better(part, plan) else plan)
 
 
 def _better(part: Search, plan: Plan) -> bool:
@@ -82,7 +70,7 @@ class Merges:
 
     @staticmethod
     def _found(problem: Problem) -> Merges:
-        waits, able, heavies = problem.graph.dependencies, allowed(problem), heavy(problem)
+        waits, able, heavies = problem.graph.dependencies, problem.able, heavy(problem)
         ways = [narrow(part) for part in (*waits, *followers(*waits))]
         producers, consumers = candidate_pairs(problem)
         possible: Any = between.possible  # which is not typed, as the rules are not
@@ -156,11 +144,6 @@ def fusable(problem: Problem) -> Bools:
 
 def heavy(problem: Problem) -> Bools:
     return np.array([work_of(kind) == HEAVY for kind in problem.graph.kind])
-
-
-def greedy_on(problem: Problem, plan: Plan) -> Ints:
-    """[ops] kernels by the default rule among ops of one device."""
-    return Merges.of(problem).greedy(plan.device)
 
 
 def refuse(problem: Problem, plan: Plan, priority: NDArray[Any]) -> Plan:

@@ -14,10 +14,11 @@ from loadmaster.columns import Ints, ints, inverse, ragged, rows_of
 from loadmaster.optimizers.fusion import walk
 from loadmaster.optimizers.fusion.greedy import Merges, heavy
 from loadmaster.optimizers.lists.schedulers import Heft
+from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
-from loadmaster.simulator import coarse, contraction_facts, layout, spread
+from loadmaster.simulator import contraction_facts, layout, spread
 from loadmaster.simulator.contraction import make_space
 
 Floats = NDArray[np.float64]
@@ -234,7 +235,7 @@ class FusionWalk:
         tallies = (np.zeros(walk.KINDS, np.int64), np.zeros(walk.KINDS, np.int64))
         both = np.array((*score, *score), np.int64)
         at = np.full(len(kernel), -1, np.int32)
-        heads = coarse(self.search.problem, ints(kernel)).heads
+        heads = coarsen(self.search.problem, ints(kernel)).heads
         at[: len(heads)] = heads
         return walk.Chain(wish.copy(), kernel.copy(), at, kernel.copy(), both, random, *tallies)
 

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints
 from loadmaster.optimizers.genetic import breeding
-from loadmaster.optimizers.grouping.coarsening import coarsen, mirrored_position
 from loadmaster.optimizers.memory.orders import memory_order
-from loadmaster.optimizers.simple import allowed
+from loadmaster.passes.groups import group_ops, mirrored_position
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
@@ -82,7 +81,7 @@ def decoder_of(problem: Problem, settings: Brkga) -> breeding.Decoder:
         block_of[leader],
         int(block_of.max()) + 1,
         settings.sends,
-        np.ascontiguousarray(allowed(problem)),
+        np.ascontiguousarray(problem.able),
         problem.memory_bytes,
         problem.objective == "step-time",
     )
@@ -95,7 +94,7 @@ def _blocks(problem: Problem, settings: Brkga) -> Ints:
         names = {name: index for index, name in enumerate(dict.fromkeys(problem.graph.scope))}
         return ints([names[scope] for scope in problem.graph.scope])
     if settings.by == "edges":
-        return coarsen(problem, settings.blocks)
+        return group_ops(problem, settings.blocks)
     if settings.by in ("mirror", "scope"):
         order = np.argsort(mirrored_position(problem), kind="stable")
         ops = np.empty_like(order)

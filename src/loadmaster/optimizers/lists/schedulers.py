@@ -9,7 +9,6 @@ import numpy as np
 from loadmaster.columns import Ints, ints
 from loadmaster.graph.order import topological_order
 from loadmaster.optimizers.lists import loop
-from loadmaster.optimizers.simple import allowed
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Search
@@ -80,7 +79,7 @@ class Etf:
             *problem.graph.dependencies,
             _fixed_reads(problem),
             problem.graph.colocate,
-            np.ascontiguousarray(allowed(problem)),
+            np.ascontiguousarray(problem.able),
             level,
             favourite,
             limits,
@@ -108,7 +107,7 @@ def _in_order(problem: Problem, order: Ints, fixed: Ints, contention: bool, memo
         *problem.graph.dependencies,
         _fixed_reads(problem),
         problem.graph.colocate,
-        np.ascontiguousarray(allowed(problem)),
+        np.ascontiguousarray(problem.able),
         order,
         fixed,
         limits,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from loadmaster.columns import Ints, ints, rows_of
-from loadmaster.optimizers.grouping.coarsening import mirrored_position, turning_point
 from loadmaster.optimizers.partition.parts import op_times
 from loadmaster.optimizers.placed import Order, best_of, ordered
 from loadmaster.optimizers.simple import OneDevice, legal
+from loadmaster.passes.groups import mirrored_position, turning_point
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Search

@@ -15,7 +15,7 @@ from loadmaster.learn.hdp2018.policy import MATES, NOISY, UNIT_WIDTH, WAVES, Hdp
 from loadmaster.learn.mirhoseini2017.optimizer import rule_of  # noqa: E402
 from loadmaster.learn.recurrent.inputs import KINDS, SHAPES, kinds_of  # noqa: E402
 from loadmaster.learn.recurrent.reinforce import Learner, Rule, Standing, learn  # noqa: E402
-from loadmaster.optimizers.grouping.coarsening import coarsen  # noqa: E402
+from loadmaster.passes.groups import group_ops  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
 from loadmaster.simulator import simulate  # noqa: E402
@@ -121,7 +121,7 @@ def test_the_grouper_starts_at_a_grouping(warm: str) -> None:
     policy = settings.policy_of(problem, label, 0)
     with torch.no_grad():
         started = policy.grouper(policy.units.vectors).argmax(dim=1).numpy()[label]
-    assert (started == coarsen(problem, 12, warm)).mean() > 0.95  # type: ignore[arg-type]
+    assert (started == group_ops(problem, 12, warm)).mean() > 0.95  # type: ignore[arg-type]
 
 
 def test_large_graphs_are_coarsened_first() -> None:

@@ -22,7 +22,7 @@ from loadmaster.learn.mirhoseini2017.policy import RnnPolicy  # noqa: E402
 from loadmaster.learn.recurrent.inputs import KINDS, SHAPES, published_vectors, scene_of  # noqa: E402
 from loadmaster.learn.recurrent.reinforce import Learner, Rule, Standing, advantages  # noqa: E402
 from loadmaster.learn.recurrent.weights import seeded  # noqa: E402
-from loadmaster.optimizers.grouping.coarsening import coarsen  # noqa: E402
+from loadmaster.passes.groups import group_ops  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
 from loadmaster.simulator import simulate, simulate_many  # noqa: E402
@@ -74,7 +74,7 @@ def shaken(policy: Any, seed: int = 0) -> Any:
 def test_what_was_drawn_is_what_the_likelihood_says(features: bool) -> None:
     """Drawn step by step, and worked out for all steps at once: with the same noise both choose the same devices."""
     problem = layered("2xp100-pcie+1xk80")
-    label = coarsen(problem, 20, "window")
+    label = group_ops(problem, 20, "window")
     policy = shaken(RnnPolicy(scene_of(problem, label, 20, features), 16))
     noise = torch.from_numpy(np.random.default_rng(1).gumbel(size=(6, 20, 3)).astype(np.float32))
     picks, so_far = policy.placer.draw(policy.scene, noise)
@@ -104,7 +104,7 @@ def test_numbers_so_far_by_hand() -> None:
 
 def test_an_equal_device_is_not_used_before_the_one_of_lower_number() -> None:
     problem = layered("3xp100-pcie")
-    label = coarsen(problem, 12, "window")
+    label = group_ops(problem, 12, "window")
     policy = shaken(RnnPolicy(scene_of(problem, label, 12, True), 16))
     drawn = policy.draw(64, np.random.default_rng(0), 0.0).placement
     for row in drawn.tolist():

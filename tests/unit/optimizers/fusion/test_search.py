@@ -25,10 +25,11 @@ from loadmaster.optimizers.fusion.search import (
 from loadmaster.optimizers.joint import Joint, finalists, simple_kernels
 from loadmaster.optimizers.separate import Separate
 from loadmaster.optimizers.simple import OneDevice
+from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search, solve
-from loadmaster.simulator import coarse, simulate
+from loadmaster.simulator import simulate
 from tests.strategies import is_acyclic
 
 
@@ -233,7 +234,7 @@ def test_a_lifted_plan_of_kernels_runs_as_it_did_there() -> None:
     """First come, first served holds for sends too."""
     problem = tangled(60, 12)
     kernel = greedy_kernels(problem)
-    small = coarse(problem, kernel)
+    small = coarsen(problem, kernel).problem
     metis = make_optimizer("metis:order=fifo")
     there = metis.optimize(Search(small, Budget(None, 50)))
     assert there.send_rank is not None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from loadmaster.cost import price
 from loadmaster.errors import UnknownName
 from loadmaster.graph import GraphBuilder
-from loadmaster.optimizers.grouping.coarsening import GROUPERS, Grouper, coarsen
+from loadmaster.passes.groups import GROUPERS, Grouper, group_ops
 from loadmaster.problem import Problem
 from loadmaster.zoo.synthetic import generate
 from tests.strategies import problems
@@ -20,7 +20,7 @@ from tests.strategies import problems
 def test_groups_are_dense_few_and_keep_colocated_ops_together(problem: Problem) -> None:
     for by in GROUPERS:
         for most in (1, 3, 100):
-            label = coarsen(problem, most, by)
+            label = group_ops(problem, most, by)
             assert len(label) == problem.num_ops
             assert set(label.tolist()) == set(range(label.max() + 1))
             if by != "op":
@@ -44,19 +44,19 @@ def _two_chains() -> Problem:
 
 
 def test_edges_cut_small_tensors() -> None:
-    label = coarsen(_two_chains(), 2, "edges")
+    label = group_ops(_two_chains(), 2, "edges")
     assert label.tolist() == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("by", ["edge", ""])
 def test_an_unknown_grouping_is_told(by: Grouper) -> None:
     with pytest.raises(UnknownName, match="grouping"):
-        coarsen(_two_chains(), 2, by)
+        group_ops(_two_chains(), 2, by)
 
 
 def test_too_many_groups_are_joined_no_further_than_asked(problem_of_many: Problem) -> None:
     for most in (5, 17, 40):
-        label = coarsen(problem_of_many, most, "readers")
+        label = group_ops(problem_of_many, most, "readers")
         assert label.max() + 1 == most
         time = np.bincount(label, problem_of_many.best_ns)
         assert time.max() < 0.6 * time.sum()

@@ -1,4 +1,4 @@
-"""Groups of ops that belong together: one coarsening shared by all methods that move, place or learn on groups."""
+"""Groups of ops that belong together, for all methods that move, place or learn on groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 
 from loadmaster.columns import Ints, ints, ragged, rows_of
 from loadmaster.errors import UnknownName
-from loadmaster.optimizers.grouping import joining
+from loadmaster.passes import joining
 from loadmaster.problem import Problem
 
 HEAVY_GROUPS = (24, 96, 384)  # how many groups that share heavy tensors to move as one, for peak memory
@@ -34,7 +34,7 @@ def grouping(problem: Problem) -> Grouping:
     mirror = mirrored_position(problem)
     groups = [*scope_groups(problem), *weight_groups(problem), *chain_groups(problem)]
     if problem.objective == "peak-memory":
-        groups += [group for most in HEAVY_GROUPS for group in sets_of(coarsen(problem, most))]
+        groups += [group for most in HEAVY_GROUPS for group in sets_of(group_ops(problem, most))]
     unique = {tuple(group) for group in groups if 1 < len(group) < problem.num_ops}
     start, ops = ragged(sorted(unique))
     return Grouping(start, ops, mirror, ints(np.lexsort((np.arange(problem.num_ops), mirror))))
@@ -123,7 +123,7 @@ Grouper = Literal["edges", "readers", "scope", "window", "op"]
 GROUPERS: tuple[Grouper, ...] = get_args(Grouper)
 
 
-def coarsen(problem: Problem, most: int = 256, by: Grouper = "edges") -> Ints:
+def group_ops(problem: Problem, most: int = 256, by: Grouper = "edges") -> Ints:
     """[ops] a group for each op, numbered along the program; at most `most`, except that "op" joins only colocated ops.
 
     edges: the heaviest tensors first join maker and readers, in groups of bounded time; readers: an op whose only

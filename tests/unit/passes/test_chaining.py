@@ -1,4 +1,4 @@
-"""Contracted problems: groups that are safe to join, and a step that stands for that of the whole."""
+"""Small ops in a row joined: groups that are safe to join, and a step that stands for that of the whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from loadmaster.cost import price
 from loadmaster.optimizers.cuts import cuts
-from loadmaster.optimizers.grouping.contracting import Contracted, groups_in_a_row
+from loadmaster.passes.chaining import chain_small_ops, groups_in_a_row
 from loadmaster.plans import Plan, check
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Budget, solve
@@ -46,7 +46,7 @@ def test_no_way_leads_out_of_a_group_and_back(kind: str, seed: int) -> None:
 
 def test_something_is_joined_and_a_step_stands_for_the_whole() -> None:
     problem = price(load_zoo("rnnlm-2/train"), "2xp100-pcie")
-    small = Contracted.of(problem)
+    small = chain_small_ops(problem)
     assert small is not None and small.problem.num_ops < 0.75 * problem.num_ops
     for device in cuts(problem):
         given = Plan.of(problem, device)
@@ -59,7 +59,7 @@ def test_something_is_joined_and_a_step_stands_for_the_whole() -> None:
 
 def test_all_work_is_still_there() -> None:
     problem = price(load_zoo("rnnlm-2/train"), "2xp100-pcie")
-    small = Contracted.of(problem)
+    small = chain_small_ops(problem)
     assert small is not None
     assert small.problem.op_ns.sum(axis=0).tolist() == problem.op_ns.sum(axis=0).tolist()
     on_one = Plan.of(small.problem, np.zeros(small.problem.num_ops, np.int64))
@@ -68,7 +68,7 @@ def test_all_work_is_still_there() -> None:
 
 def test_where_nothing_can_be_joined_there_is_no_smaller_problem() -> None:
     problem = price(load_zoo("inception-v3-b32/train"), "2xp100-pcie")
-    assert Contracted.of(problem) is None
+    assert chain_small_ops(problem) is None
 
 
 def test_auto_with_a_clock_returns_a_plan_of_the_whole() -> None:

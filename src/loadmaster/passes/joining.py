@@ -1,4 +1,4 @@
-"""Compiled: groups of bounded time grown along the heaviest edges."""
+"""Compiled: groups of bounded time, grown along the heaviest edges or along chains of single readers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _join(parent: Ints, load: NDArray[np.float64], one: int, two: int, bound: fl
 
 
 @compiled
-def contract(before: Ints, later: Ints, time: Ints, colocate: Ints, able: Ints, most: float) -> Ints:
+def join_in_a_row(before: Ints, later: Ints, time: Ints, colocate: Ints, able: Ints, most: float) -> Ints:
     """[ops] a label for each op. In each round a group may join the only group that follows it, or the only one it
     follows, where both can run on the same devices and together take at most so much time."""
     count = len(time)

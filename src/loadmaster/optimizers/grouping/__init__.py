@@ -1,1 +1,0 @@
-"""Groups of ops that belong together, and smaller problems made of them."""

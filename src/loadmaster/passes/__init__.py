@@ -1,0 +1,7 @@
+"""Passes: Problem to Problem, with one way back. `fusing` makes kernels one op, `chaining` joins small ops in a row,
+`groups` says which ops belong together; `coarsen` is the way there, and `Coarse.up` the way back."""
+
+from loadmaster.passes.coarse import Coarse, coarsen
+from loadmaster.passes.fusing import fuse, inner_tensors
+
+__all__ = ["Coarse", "coarsen", "fuse", "inner_tensors"]

@@ -1,0 +1,85 @@
+"""Coarse: a coarser problem, the way there and the way back."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from loadmaster.columns import Ints, ints
+from loadmaster.passes.fusing import fuse, inner_tensors
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+
+REMEMBERED = 8  # coarser problems of each problem: searches come back to the last few kernels
+
+
+@dataclass(frozen=True, eq=False)
+class Coarse:
+    """A problem in which groups of another one's ops are single ops. Plans go down to it and back up."""
+
+    problem: Problem
+    kernel_of: Ints  # [ops] coarse op of each op
+    heads: Ints  # [coarse ops] lowest member
+    tensors: Ints  # [coarse tensors] the tensor it is
+    num_tensors: int
+    fused: bool = True  # the ops of a group are one kernel; else each runs by itself, in a row
+
+    def down(self, plan: Plan) -> Plan:
+        """The plan for the coarser problem: a group is where its lowest op is, and as urgent as its most urgent one."""
+        sends = None if plan.send_rank is None else ints(plan.send_rank[self.tensors])
+        return replace(Plan.of(self.problem, self.first(plan.device), self.lowest(plan.rank)), send_rank=sends)
+
+    def up(self, plan: Plan) -> Plan:
+        """The plan of the coarser problem as one of the whole. A group may hold kernels that were fused further."""
+        kernel = self.heads[plan.kernel][self.kernel_of] if self.fused else np.arange(len(self.kernel_of))
+        sends = None
+        if plan.send_rank is not None:
+            sends = np.full((self.num_tensors, plan.send_rank.shape[1]), -1, np.int64)
+            sends[self.tensors] = plan.send_rank
+        device, rank = self.each(plan.device), self.each(plan.rank)
+        return replace(
+            plan, kernel=ints(kernel), device=device, rank=rank, send_rank=None if sends is None else ints(sends)
+        )
+
+    def first(self, column: Ints) -> Ints:
+        """[coarse ops] that of the lowest member."""
+        return ints(column[self.heads])
+
+    def lowest(self, column: Ints) -> Ints:
+        """[coarse ops] the lowest of the members'."""
+        low = np.full(len(self.heads), np.iinfo(np.int64).max)
+        np.minimum.at(low, self.kernel_of, column)
+        return ints(low)
+
+    def each(self, column: Ints) -> Ints:
+        """[ops] that of the group."""
+        return ints(column[self.kernel_of])
+
+
+_known: WeakKeyDictionary[Problem, OrderedDict[bytes, Coarse]] = WeakKeyDictionary()
+
+
+def coarsen(problem: Problem, kernel: Ints) -> Coarse:
+    """The problem with each kernel one op, and the way back; remembered for the last few kernels asked for."""
+    own = np.arange(problem.num_ops)
+    if (kernel == own).all():
+        every, tensors = ints(own), ints(np.arange(problem.graph.num_tensors))
+        return Coarse(problem, every, every, tensors, len(tensors))
+    known, key = _known.setdefault(problem, OrderedDict()), kernel.tobytes()
+    if key not in known:
+        known[key] = _coarsened(problem, kernel)
+        if len(known) > REMEMBERED:
+            known.popitem(last=False)
+    known.move_to_end(key)
+    return known[key]
+
+
+def _coarsened(problem: Problem, kernel: Ints) -> Coarse:
+    small = fuse(problem, kernel)
+    index = np.empty(problem.num_ops, np.int64)
+    index[small.heads] = np.arange(small.num_ops)
+    kept = np.flatnonzero(~inner_tensors(problem, kernel))
+    return Coarse(small, ints(index[kernel]), small.heads, ints(kept), problem.graph.num_tensors)
