@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from loadmaster.cluster import Cluster as Cluster
     from loadmaster.cluster import Device as Device
     from loadmaster.cost import price as price
+    from loadmaster.errors import CannotRun as CannotRun
     from loadmaster.errors import DoesNotFit as DoesNotFit
     from loadmaster.errors import ImportFailed as ImportFailed
     from loadmaster.errors import InvalidCluster as InvalidCluster
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from loadmaster.problem import Problem as Problem
     from loadmaster.report.diff import diff as diff
     from loadmaster.report.explain import explain as explain
+    from loadmaster.runtime.apply import apply as apply
     from loadmaster.search import Budget as Budget
     from loadmaster.search import Optimizer as Optimizer
     from loadmaster.search import Result as Result
@@ -67,6 +69,7 @@ _HOMES = {
     "settle": "simulator",
     "fuse": "passes",
     "lower_bound": "bounds",
+    "apply": "runtime.apply",
     "explain": "report.explain",
     "diff": "report.diff",
     "load_plan": "files",
@@ -95,6 +98,7 @@ _HOMES = {
     "ImportFailed": "errors",
     "MissingExtra": "errors",
     "DoesNotFit": "errors",
+    "CannotRun": "errors",
 }
 
 __all__ = ["__version__", *_HOMES]

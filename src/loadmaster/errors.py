@@ -10,6 +10,7 @@
     ├── UnwritableFile    a file could not be written: the disk is full, or it is not permitted
     ├── ImportFailed      a model could not be turned into a graph
     ├── MissingExtra      an optional package is not installed
+    ├── CannotRun         a plan could not be run on these devices, or does not compute what the model does
     └── DoesNotFit        no plan was found within the memory of the devices
 
 Each has three parts: what is wrong, in the user's own names; where; what to do next.
@@ -82,6 +83,10 @@ class MissingExtra(LoadmasterError):
     def of(cls, package: str, extra: str, purpose: str) -> MissingExtra:
         command = f"pip install -c constraints.txt 'loadmaster[{extra}]'"
         return cls(f"{purpose} needs the package '{package}', which is not installed", "", command)
+
+
+class CannotRun(LoadmasterError):
+    pass
 
 
 class DoesNotFit(LoadmasterError):

@@ -25,6 +25,7 @@ VERBS = {
     "lower_bound",
     "explain",
     "diff",
+    "apply",
     "make_optimizer",
 }
 TYPES = {"Graph", "GraphBuilder", "Cluster", "Device", "Budget", "Plan", "Problem", "Timeline", "Result"}

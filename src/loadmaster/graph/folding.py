@@ -17,7 +17,7 @@ def fold(graph: Graph) -> tuple[Graph, Ints, Ints]:
     `alias_of` is the tensor they overwrite. A tensor written in place has the bytes of its owner: that is what a
     send costs.
     """
-    base = _bases(graph)
+    base = bases(graph)
     keep_tensor = base == np.arange(graph.num_tensors)
     barrier = _barriers(graph, base)
     tensor_index = np.where(keep_tensor, np.cumsum(keep_tensor) - 1, -1)
@@ -59,7 +59,7 @@ def fold(graph: Graph) -> tuple[Graph, Ints, Ints]:
     return folded, ints(ops), ints([size for sizes in read_bytes for size in sizes])
 
 
-def _bases(graph: Graph) -> Ints:
+def bases(graph: Graph) -> Ints:
     """[tensors] the nearest tensor down its chain of aliases that a view did not make."""
     made_by_view = (graph.producer < 0) | graph.is_view[graph.producer]
     made_with_base = (graph.producer >= 0) & (graph.producer[graph.alias_of] == graph.producer)

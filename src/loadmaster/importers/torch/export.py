@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from loadmaster.errors import ImportFailed, LoadmasterError, UnknownName
 from loadmaster.graph import Graph
-from loadmaster.importers.torch.graph import OPTIMIZER_STATE, graph_of
+from loadmaster.importers.torch.graph import OPTIMIZER_STATE, CapturedStep, captured_of
 from loadmaster.importers.torch.origin import Origins, line_of_failure
 from loadmaster.importers.torch.step import fake_mode, trace_step
 
@@ -32,6 +32,13 @@ def capture(
     module's output if that is a single number, or its `loss`, else the sum of the means of its float tensors. `gpu`:
     attention is the kernel that a CUDA device runs, not the CPU's.
     """
+    return capture_step(module, inputs, training=training, optimizer=optimizer, name=name, gpu=gpu).graph
+
+
+def capture_step(
+    module: nn.Module, inputs: Any, *, training: bool, optimizer: str = "adam", name: str = "", gpu: bool = False
+) -> CapturedStep:
+    """As `capture`, with the traced step kept beside its graph so that it can be run."""
     module = getattr(module, "_orig_mod", module)  # inside what torch.compile returns
     if not isinstance(module, nn.Module) or isinstance(module, torch.jit.ScriptModule):
         what = f"a {type(module).__name__} was given where a plain torch.nn.Module is needed"
@@ -40,9 +47,9 @@ def capture(
         raise UnknownName.among("optimizer to capture", optimizer, OPTIMIZER_STATE)
     label = name or type(module).__name__
     origins = Origins()
-    with _explained(label, module, origins), _switched(module, training):
-        trace = trace_step(module, _as_arguments(inputs, label), training, origins, gpu)
-        return graph_of(trace, optimizer, label)
+    with _explained(label, module, origins), switched(module, training):
+        trace = trace_step(module, as_arguments(inputs, label), training, origins, gpu)
+        return captured_of(trace, optimizer, label, training)
 
 
 def capture_fake(build: Build, *, training: bool, optimizer: str = "adam", name: str = "") -> Graph:
@@ -53,7 +60,7 @@ def capture_fake(build: Build, *, training: bool, optimizer: str = "adam", name:
     return capture(module, inputs, training=training, optimizer=optimizer, name=name)
 
 
-def _as_arguments(inputs: Any, label: str) -> tuple[Any, ...] | dict[str, Any]:
+def as_arguments(inputs: Any, label: str) -> tuple[Any, ...] | dict[str, Any]:
     if isinstance(inputs, Tensor):
         return (inputs,)
     if isinstance(inputs, (tuple, list)):
@@ -65,7 +72,7 @@ def _as_arguments(inputs: Any, label: str) -> tuple[Any, ...] | dict[str, Any]:
 
 
 @contextmanager
-def _switched(module: nn.Module, training: bool) -> Iterator[None]:
+def switched(module: nn.Module, training: bool) -> Iterator[None]:
     """The module in training or evaluation mode; one that is in it already may keep parts of itself in the other."""
     modes = [(part, part.training) for part in module.modules()]
     try:

@@ -23,7 +23,7 @@ Made = Sequence[Tensor]
 
 # Adam: 3 for the mean of the gradient, 4 for that of its square, 5 for the step, whose size is one number for all
 # weights (Kingma and Ba 2014, arXiv 1412.6980, end of section 2). SGD: scale and subtract.
-OPTIMIZER_FLOPS_PER_ELEMENT = {"adam": 12, "sgd": 2}
+OPTIMIZER_FLOPS_PER_ELEMENT = {"adam": 12, "adamw": 13, "sgd": 2}
 
 _MOVES = {
     "_to_copy", "cat", "stack", "clone", "copy", "lift_fresh_copy", "repeat", "roll", "flip", "embedding", "gather",

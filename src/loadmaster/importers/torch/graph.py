@@ -9,7 +9,7 @@ framework pays, and temporaries that no framework keeps.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,16 +25,58 @@ from loadmaster.importers.torch.signature import signature_of, update_signature
 from loadmaster.importers.torch.step import Trace
 from loadmaster.importers.torch.traffic import bytes_of, unneeded, visible_bytes
 
-OPTIMIZER_STATE = {"adam": ("m", "v"), "sgd": ()}  # running means of the gradient and of its square
+# Running means of the gradient and of its square. "none": gradients are outputs, and nothing is updated.
+OPTIMIZER_STATE: Mapping[str, tuple[str, ...]] = {"adam": ("m", "v"), "adamw": ("m", "v"), "sgd": (), "none": ()}
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """An op of the graph that torch runs: the traced node, and which tensor of the graph each operand is by then."""
+
+    node: fx.Node
+    reads: Mapping[fx.Node, int]  # operands whose values it needs
+    makes: Any  # tensor, None or a list of them, nested as the node's result is
+    lands: Mapping[int | None, int]  # result -> the tensor of the graph into whose memory it is to be copied
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """An op of the graph that is the optimizer's: one weight, its gradient and its state."""
+
+    weight: str
+    reads: tuple[int, int, *tuple[int, ...]]  # tensors: the weight, its gradient, its state
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedStep:
+    """A Graph, and beside it all that is needed to run it: the traced node of every op and what each tensor is."""
+
+    graph: Graph
+    trace: Trace
+    optimizer: str
+    training: bool
+    calls: tuple[Call | Update, ...]  # [ops]
+    given: Mapping[int, fx.Node]  # tensor -> the placeholder or constant that it is
+    outputs: tuple[int, ...]  # tensors, as trace.outputs
+    gradients: Mapping[str, int]  # weight -> tensor
 
 
 def graph_of(trace: Trace, optimizer: str, name: str) -> Graph:
-    writer = _Writer(trace, name)
+    return captured_of(trace, optimizer, name, training=bool(trace.gradients)).graph
+
+
+def captured_of(trace: Trace, optimizer: str, name: str, training: bool) -> CapturedStep:
+    writer = _Writer(trace, name, gradients_stay=optimizer == "none")
     for node in trace.module.graph.nodes:
         writer.add(node)
-    for weight, gradient in trace.gradients.items():
-        writer.update(weight, gradient, optimizer)
-    return writer.builder.build()
+    outputs = tuple(writer.index(node) for node in trace.outputs)
+    gradients = {weight: writer.index(node) for weight, node in trace.gradients.items()}
+    if optimizer != "none":
+        for weight, gradient in trace.gradients.items():
+            writer.update(weight, gradient, optimizer)
+    graph = writer.builder.build()
+    calls = tuple(writer.calls[op] for op in graph.op_name)
+    return CapturedStep(graph, trace, optimizer, training, calls, writer.first, outputs, gradients)
 
 
 @dataclass
@@ -51,14 +93,18 @@ class _Made:
 class _Writer:
     """Adds traced ops in program order, and keeps which tensor of the graph each of their results is."""
 
-    def __init__(self, trace: Trace, name: str) -> None:
+    def __init__(self, trace: Trace, name: str, gradients_stay: bool = False) -> None:
         graph = trace.module.graph
         self.builder = GraphBuilder(name)
         self.given = dict(zip(graph.find_nodes(op="placeholder"), trace.given, strict=True))
         self.named = {given.name: node for node, given in self.given.items()}
         self.skipped = landings(graph)
         self.lands_in = {(landing.maker, landing.which): landing.given for landing in self.skipped.values()}
-        self.outputs = {maker_of(node) for node in trace.outputs}
+        self.lands_of: dict[fx.Node, list[tuple[int | None, fx.Node]]] = {}
+        for (maker, which), given in self.lands_in.items():
+            self.lands_of.setdefault(maker, []).append((which, given))
+        lasting = [*trace.outputs, *(trace.gradients.values() if gradients_stay else ())]
+        self.outputs = {maker_of(node) for node in lasting}
         self.written = {given for node in graph.nodes for given in written_by(node)}
         self.tensor: dict[fx.Node, Any] = {}  # index of the tensor, or a list of them
         self.same: dict[fx.Node, fx.Node] = {}  # result of a write in place -> the given tensor it wrote to
@@ -66,6 +112,8 @@ class _Writer:
         self.root: list[int] = []  # [tensors] the one that owns its memory
         self.readers: dict[int, list[str]] = {}  # root -> ops that have read it so far
         self.last_random: str | None = None
+        self.calls: dict[str, Call | Update] = {}  # by the name of the op
+        self.first: dict[int, fx.Node] = {}  # tensor -> given node
 
     def add(self, node: fx.Node) -> None:
         if node.op in GIVEN:
@@ -82,7 +130,8 @@ class _Writer:
         value = node.meta["val"]
         parts = [f"{weight}.{part}" for part in OPTIMIZER_STATE[optimizer]]
         state = [self._tensor(value, part, "state") for part in parts]
-        made = _Made([self._index(node), self._index(gradient), *state])
+        made = _Made([self.index(node), self.index(gradient), *state])
+        self.calls[f"{optimizer}:{weight}"] = Update(weight, (made.reads[0], made.reads[1], *state))
         self._overwrite(node, made)
         made.outputs += [
             self._tensor(value, f"{part}.new", "state", alias_of=tensor)
@@ -104,7 +153,7 @@ class _Writer:
         )
         self._remember(f"{optimizer}:{weight}", made.reads)
 
-    def _index(self, node: fx.Node) -> int:
+    def index(self, node: fx.Node) -> int:
         index: int = self.tensor[self.same.get(node, node)]
         return index
 
@@ -119,6 +168,7 @@ class _Writer:
     def _add_given(self, node: fx.Node) -> None:
         name, role = self._name_and_role(node)
         self.tensor[node] = self._tensor(node.meta["val"], name, role)
+        self.first[self.tensor[node]] = node
 
     def _name_and_role(self, node: fx.Node) -> tuple[str, str]:
         """A buffer that the step writes to is state, one that it only reads is a weight like any other."""
@@ -129,11 +179,14 @@ class _Writer:
         return name, "state" if node in self.written else "weight"
 
     def _add_op(self, node: fx.Node, op: OpOverload) -> None:
-        made = _Made(list(dict.fromkeys(map(self._index, _operands(node, op)))))
+        reads = {operand: self.index(operand) for operand in _operands(node, op)}
+        lands = {which: self.index(given) for which, given in self.lands_of.get(node, ())}
+        made = _Made(list(dict.fromkeys(reads.values())))
         for given in written_by(node):
             self._overwrite(given, made)
         self.tensor[node] = self._results(node, node.meta.get("val"), None, made)
-        self._chain_random(node, op, made)
+        self.calls[node.name] = Call(node, reads, self.tensor[node], lands)
+        self._chain_random(node, made)
         view = not made.owns and not made.overwrites
         origin = origin_of(node)
         self.builder.op(
@@ -158,7 +211,7 @@ class _Writer:
 
     def _overwrite(self, given: fx.Node, made: _Made, value: Tensor | None = None) -> int:
         """A new version of a given tensor, in its memory: all who have read the old one come before."""
-        old = self._index(given)
+        old = self.index(given)
         name, role = self._name_and_role(given)
         version = self._tensor(given.meta["val"] if value is None else value, f"{name}.new", role, alias_of=old)
         made.outputs.append(version)
@@ -176,7 +229,7 @@ class _Writer:
         for given in written_by(node):
             if storage_of(value) == storage_of(given.meta["val"]):
                 self.same[node] = given
-                return self._index(given)
+                return self.index(given)
         landing = self.lands_in.get((node, which))
         if landing is not None:
             return self._overwrite(landing, made, value)
@@ -191,9 +244,9 @@ class _Writer:
         made.outputs.append(tensor)
         return tensor
 
-    def _chain_random(self, node: fx.Node, op: OpOverload, made: _Made) -> None:
+    def _chain_random(self, node: fx.Node, made: _Made) -> None:
         """Random ops draw from one stream of numbers: in another order they would draw others."""
-        if torch.Tag.nondeterministic_seeded not in op.tags or _draws_nothing(node, op):
+        if not draws_random(node):
             return
         if self.last_random is not None:
             made.after.append(self.last_random)
@@ -238,6 +291,14 @@ def _bytes_moved(node: fx.Node, op: OpOverload) -> int:
     written = {storage_of(given.meta["val"]): given.meta["val"] for given in written_by(node)}
     made = [value for value in tensors_in(node.meta.get("val")) if storage_of(value) not in written]
     return bytes_of(op, _values(node, op), [*written.values(), *made])
+
+
+def draws_random(node: fx.Node) -> bool:
+    """Whether the op draws random numbers."""
+    op = node.target
+    if not isinstance(op, OpOverload) or torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    return not _draws_nothing(node, op)
 
 
 def _draws_nothing(node: fx.Node, op: OpOverload) -> bool:

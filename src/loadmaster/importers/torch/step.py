@@ -40,6 +40,35 @@ class Given:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Stands for a tensor inside inputs or a result: its number among the given ones or the outputs."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Form:
+    """Nested tensors with a Place where each tensor was: the form of a step's inputs, or of its result."""
+
+    leaves: Sequence[Any]
+    shape: pytree.TreeSpec
+    made: Any = None  # a result that is a dataclass is flattened by its fields, and made again by its class
+
+    @classmethod
+    def of_result(cls, result: Any, outputs: Sequence[Tensor]) -> Form:
+        number = {id(tensor): index for index, tensor in enumerate(outputs)}
+        leaves, shape = pytree.tree_flatten(_fields(result))
+        places = [Place(number[id(leaf)]) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        return cls(places, shape, type(result) if _is_dataclass(result) else None)
+
+    def filled(self, tensors: Sequence[Any]) -> Any:
+        """The same nesting around these tensors."""
+        leaves = [tensors[leaf.index] if isinstance(leaf, Place) else leaf for leaf in self.leaves]
+        value = pytree.tree_unflatten(leaves, self.shape)
+        return value if self.made is None else self.made(**value)
+
+
+@dataclass(frozen=True)
 class Trace:
     """A traced step. Its graph starts with one placeholder per given tensor, in the same order."""
 
@@ -47,6 +76,8 @@ class Trace:
     given: Sequence[Given]
     outputs: Sequence[fx.Node]
     gradients: Mapping[str, fx.Node]  # by the name of the weight, where there is one
+    inputs: Form
+    result: Form | None  # of an inference; a training step returns its loss
 
 
 def fake_mode() -> FakeTensorMode:
@@ -115,10 +146,11 @@ class _Step:
     training: bool
     origins: Origins
     given: list[Given]
-    leaves: list[Any]  # of the inputs; a tensor is replaced by _Place
-    shape: pytree.TreeSpec
-    learned: list[str] = field(default_factory=list)  # weights with a gradient, after tracing
-    num_outputs: int = 0  # after tracing
+    inputs: Form
+    # After tracing:
+    learned: list[str] = field(default_factory=list)  # weights with a gradient
+    num_outputs: int = 0
+    result: Form | None = None
 
     @classmethod
     def of(cls, module: nn.Module, inputs: Inputs, training: bool, fakes: _Fakes, origins: Origins) -> _Step:
@@ -132,9 +164,9 @@ class _Step:
                 fake = fakes(leaf)
                 if place.setdefault(id(fake), len(given)) == len(given):
                     given.append(Given(f"input{pytree.keystr(path)}", "input", fake))
-                leaf = _Place(place[id(fake)])
+                leaf = Place(place[id(fake)])
             leaves.append(leaf)
-        return cls(module, training, origins, given, leaves, shape)
+        return cls(module, training, origins, given, Form(leaves, shape))
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
         mode = get_proxy_mode()
@@ -142,21 +174,21 @@ class _Step:
         with self.origins.marking(mode.tracer.graph):
             if not self.training:
                 with torch.no_grad():
-                    outputs = _tensors_of(self._forward(tensors))
-                self.num_outputs = len(outputs)
+                    result = self._forward(tensors)
+                outputs = tensors_of(result)
+                self.num_outputs, self.result = len(outputs), Form.of_result(result, outputs)
                 return outputs
             with torch.enable_grad():
                 return self._forward_backward(tensors)
 
     def _forward(self, tensors: Sequence[Tensor]) -> Any:
         state = {given.name: tensor for given, tensor in zip(self.given, tensors, strict=True) if given.role != "input"}
-        values = [tensors[leaf.index] if isinstance(leaf, _Place) else leaf for leaf in self.leaves]
-        inputs = pytree.tree_unflatten(values, self.shape)
+        inputs = self.inputs.filled(tensors)
         args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
         return torch.func.functional_call(self.module, state, args, kwargs)
 
     def _forward_backward(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        loss = _loss_of(self._forward(tensors), type(self.module).__name__)
+        loss = loss_of(self._forward(tensors), type(self.module).__name__)
         if not loss.requires_grad:
             what = f"the loss of {type(self.module).__name__} depends on no weight that needs a gradient"
             raise ImportFailed(what, "the module's output", "capture with training=False, or give it weights to learn")
@@ -171,14 +203,8 @@ class _Step:
         assert isinstance(results, (list, tuple))
         outputs = [node for node in results[: self.num_outputs] if isinstance(node, fx.Node)]
         gradients = dict(zip(self.learned, results[self.num_outputs :], strict=True))
-        return Trace(traced, self.given, outputs, {name: g for name, g in gradients.items() if isinstance(g, fx.Node)})
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Stands for a tensor among the inputs: its index in the given ones."""
-
-    index: int
+        found = {name: gradient for name, gradient in gradients.items() if isinstance(gradient, fx.Node)}
+        return Trace(traced, self.given, outputs, found, self.inputs, self.result)
 
 
 def _mode_of(module: nn.Module, inputs: Inputs) -> FakeTensorMode:
@@ -228,21 +254,29 @@ def _tidy(traced: fx.GraphModule) -> None:
             node.meta.setdefault("val", getattr(traced, str(node.target)))
 
 
-def _tensors_of(result: Any) -> list[Tensor]:
+def _is_dataclass(result: Any) -> bool:
+    return dataclasses.is_dataclass(result) and not isinstance(result, type)
+
+
+def _fields(result: Any) -> Any:
+    if not _is_dataclass(result):
+        return result
+    return {entry.name: getattr(result, entry.name) for entry in dataclasses.fields(result)}
+
+
+def tensors_of(result: Any) -> list[Tensor]:
     """Every tensor of a module's result, in order, each once."""
-    if dataclasses.is_dataclass(result) and not isinstance(result, type):
-        result = [getattr(result, entry.name) for entry in dataclasses.fields(result)]
-    leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    leaves = [leaf for leaf in pytree.tree_leaves(_fields(result)) if isinstance(leaf, Tensor)]
     return list({id(leaf): leaf for leaf in leaves}.values())
 
 
-def _loss_of(result: Any, name: str) -> Tensor:
+def loss_of(result: Any, name: str) -> Tensor:
     """The result if it is one number, its `loss` if it has one, else the sum of the means of its float tensors."""
     given = result.get("loss") if isinstance(result, Mapping) else getattr(result, "loss", None)
     loss = result if isinstance(result, Tensor) else given
     if isinstance(loss, Tensor) and loss.numel() == 1:
         return loss if loss.dim() == 0 else loss.reshape(())
-    means = [tensor.mean() for tensor in _tensors_of(result) if tensor.is_floating_point()]
+    means = [tensor.mean() for tensor in tensors_of(result) if tensor.is_floating_point()]
     if not means:
         what = f"{name} returns no float tensor, so there is no loss to train on"
         raise ImportFailed(

@@ -1,0 +1,250 @@
+"""A step bound to a module: its weights and buffers on their planned devices, called like the module itself."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from loadmaster.errors import CannotRun, DoesNotFit, InvalidSetting, LoadmasterError
+from loadmaster.importers.torch.graph import CapturedStep
+from loadmaster.importers.torch.step import Given
+from loadmaster.runtime.devices import moved
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from loadmaster.problem import Problem
+    from loadmaster.runtime.program import Line, Program
+    from loadmaster.runtime.updates import Updates
+
+
+class Binding:
+    """What each tensor that a step is given is in the user's module, and where it was before."""
+
+    def __init__(self, captured: CapturedStep, module: nn.Module) -> None:
+        self.captured, self.module = captured, module
+        named = tensors_by_name(module)
+        placeholders = captured.trace.module.graph.find_nodes(op="placeholder")
+        self.given: dict[int, Given] = {}  # tensor of the graph -> what it is
+        self.number: dict[int, int] = {}  # tensor -> its number among the given ones
+        self.tensors: dict[int, Tensor] = {}  # weights, buffers and constants
+        numbers = {node: number for number, node in enumerate(placeholders)}
+        for tensor, node in captured.given.items():
+            if node not in numbers:
+                self.tensors[tensor] = getattr(captured.trace.module, str(node.target))
+                continue
+            self.number[tensor], self.given[tensor] = numbers[node], captured.trace.given[numbers[node]]
+            if self.given[tensor].role != "input":
+                self.tensors[tensor] = _real(named[self.given[tensor].name], self.given[tensor].name)
+        self.before = {tensor: value.device for tensor, value in self.tensors.items()}
+
+    def is_input(self, tensor: int) -> bool:
+        return tensor in self.given and self.given[tensor].role == "input"
+
+    def weights(self) -> dict[str, nn.Parameter]:
+        """Those with a gradient."""
+        parameters = dict(self.module.named_parameters())
+        return {name: parameters[name] for name in self.captured.gradients}
+
+    def move(self, tensor: int, device: torch.device) -> None:
+        value = self.tensors[tensor]
+        if value.device != device:
+            value.data = value.data.to(device)
+
+    def give_back(self) -> None:
+        for tensor, device in self.before.items():
+            self.move(tensor, device)
+
+
+def tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
+    """Its parameters and buffers."""
+    return {**dict[str, Tensor](module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _real(tensor: Tensor, name: str) -> Tensor:
+    if isinstance(tensor, torch._subclasses.FakeTensor) or tensor.device.type == "meta":
+        what = f"'{name}' has no values: the module was built without memory"
+        raise CannotRun(what, "apply", "build the module with real weights")
+    return tensor
+
+
+class AppliedStep:
+    """One step of a module as planned: call it with a batch, as the module would be called.
+
+    A training step returns its loss and updates the module's weights; an inference returns what the module returns.
+    The weights stay in the module, on the devices of the plan, until `detach`.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        binding: Binding,
+        updates: Updates,
+        problem: Problem,
+        devices: Sequence[torch.device],
+    ) -> None:
+        self.program, self.binding, self.updates, self.problem = program, binding, updates, problem
+        self.devices = tuple(devices)
+        self.captured = binding.captured
+        self.steps = 0
+        self._inputs = [
+            (index, binding.number[tensor], self.devices[device])
+            for index, (tensor, device) in enumerate(program.residents)
+            if binding.is_input(tensor)
+        ]
+        self._residents: list[Any] = [None] * len(program.residents)
+        self._replicas: list[tuple[int, Tensor, int, torch.device]] = []
+        self._place_residents()
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """Whose settings and state the updates use."""
+        return self.updates.optimizer
+
+    def _place_residents(self) -> None:
+        """The first place of a resident is where the module keeps it; the others hold copies that follow it."""
+        seen: dict[int, torch.device] = {}
+        for index, (tensor, number) in enumerate(self.program.residents):
+            if self.binding.is_input(tensor):
+                continue
+            device, value = self.devices[number], self.binding.tensors[tensor]
+            if tensor not in seen:
+                self.binding.move(tensor, device)
+                seen[tensor] = device
+            self._residents[index] = moved(value.detach(), device)
+            if seen[tensor] != device:
+                self._replicas.append((index, value, value._version, device))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._bind(args, kwargs)
+        first = self.steps == 0
+        with self._guarded(first), torch.no_grad():
+            made = self.program.run(self._residents)
+        self.steps += 1
+        self._let_go()
+        return self._result(made)
+
+    def _result(self, made: Sequence[Tensor]) -> Any:
+        if not self.captured.training:
+            assert self.captured.trace.result is not None
+            return self.captured.trace.result.filled(made)
+        if self.captured.optimizer == "none":
+            for name, gradient in zip(self.captured.gradients, made[1:], strict=True):
+                self.binding.weights()[name].grad = gradient
+        return made[0]
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        given = self._given(args, kwargs)
+        for index, number, device in self._inputs:
+            self._residents[index] = moved(given[number], device)
+        for place, (index, value, version, device) in enumerate(self._replicas):
+            if value._version != version:  # somebody loaded other weights
+                self._residents[index] = moved(value.detach(), device)
+                self._replicas[place] = (index, value, value._version, device)
+
+    def given_tensors(self, inputs: Any) -> dict[int, Tensor]:
+        """The tensors of a batch by their number among the given ones."""
+        return self._given((), inputs) if isinstance(inputs, dict) else self._given(inputs, {})
+
+    def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[int, Tensor]:
+        """The tensors of a batch by their number among the given ones; another form of batch is refused."""
+        form, given = self.captured.trace.inputs, self.captured.trace.given
+        inputs = dict(kwargs) if kwargs and not args else args
+        if not kwargs and len(args) == 1 and isinstance(args[0], dict) and form.shape.type is dict:
+            inputs = args[0]
+        leaves, shape = pytree.tree_flatten(inputs)
+        if shape != form.shape:
+            what = f"a batch of the form {shape} was given to a step captured for {form.shape}"
+            raise InvalidSetting(what, "the inputs of the step", "give inputs as they were when the model was captured")
+        found = {}
+        for leaf, place in zip(leaves, form.leaves, strict=True):
+            if hasattr(place, "index") and isinstance(leaf, Tensor):
+                _check_form(leaf, given[place.index])
+                found[place.index] = leaf
+            elif isinstance(leaf, Tensor) or leaf != place:
+                what = f"{leaf!r} was given where the step was captured with {place!r}"
+                raise InvalidSetting(what, "the inputs of the step", "capture and plan with this input")
+        return found
+
+    def _let_go(self) -> None:
+        for index, _, _ in self._inputs:
+            self._residents[index] = None
+
+    @contextmanager
+    def _guarded(self, restoring: bool) -> Iterator[None]:
+        """Says where in the model a failure was; of the first step, puts back what it had overwritten."""
+        written = self._written() if restoring else []
+        kept = [value.detach().to("cpu", copy=True) for value in written]
+        known = {id(value) for value in self.updates.state()} if restoring else set()
+        try:
+            yield
+        except Exception as error:
+            with torch.no_grad():
+                for value, old in zip(written, kept, strict=True):
+                    value.copy_(old)
+                for state in self.updates.state() if restoring else ():
+                    if id(state) not in known:
+                        state.zero_()
+            raise self._explained(error, restoring) from error
+
+    def _written(self) -> list[Tensor]:
+        values = [
+            self.binding.tensors[tensor] for tensor in sorted(self.program.written) if tensor in self.binding.tensors
+        ]
+        return [*values, *self.updates.state()]
+
+    def _explained(self, error: Exception, restored: bool) -> LoadmasterError:
+        if isinstance(error, LoadmasterError):
+            return error
+        where = _where(error, self.program, self.problem)
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        state = "the module is as it was before the step" if restored else "the module is in the middle of a step"
+        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "allocate memory" in reason:
+            fix = f"{state}; plan with a smaller --memory-limit, or a smaller batch"
+            return DoesNotFit(f"out of memory: {reason}", where, fix)
+        return CannotRun(f"an op failed: {reason}", where, f"{state}; place this op on another device")
+
+    def detach(self) -> nn.Module:
+        """Gives the weights back to where they were before; the step must not be called afterwards."""
+        self.binding.give_back()
+        self.updates.follow_weights()
+        self._residents = []
+        return self.binding.module
+
+    def __repr__(self) -> str:
+        kind = "training" if self.captured.training else "inference"
+        where = ", ".join(map(str, dict.fromkeys(self.devices)))
+        fused = f", {self.program.compiled} kernels compiled, {self.program.apart} op by op"
+        return f"AppliedStep({self.captured.graph.name!r}, {kind}, {self.problem.num_ops} ops on {where}{fused})"
+
+
+def _check_form(tensor: Tensor, given: Given) -> None:
+    fake = given.fake
+    if tensor.shape != fake.shape or tensor.dtype != fake.dtype:
+        shown = f"{_dtype(tensor)}{list(tensor.shape)}", f"{_dtype(fake)}{list(fake.shape)}"
+        what = f"{given.name} is {shown[0]}, but the step was captured with {shown[1]}"
+        raise InvalidSetting(what, "the inputs of the step", "a plan is for one shape: plan again for this one")
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _where(error: Exception, program: Program, problem: Problem) -> str:
+    """The op, its module, its line and its device, by the line of the program that failed."""
+    frames = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith("<loadmaster step")]
+    line: Line | None = program.lines.get(frames[0] or 0) if frames else None
+    if line is None:
+        return ""
+    device = problem.cluster.device_names[line.device]
+    if line.op < 0:
+        return f"a send to '{device}'"
+    graph = problem.graph
+    parts = [f"op '{graph.op_name[line.op]}'", graph.scope[line.op], graph.source[line.op], f"on '{device}'"]
+    return ", ".join(part for part in parts if part)

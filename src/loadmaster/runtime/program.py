@@ -1,0 +1,390 @@
+"""Writes a captured step in plan order as straight-line Python: one call a line, each tensor dropped at its last use.
+
+A name is a tensor of the graph on a device of the plan. Views are no ops of a plan: they are made on each device just
+before the first call that reads them there. A tensor written in place keeps its name.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+from loadmaster.columns import Ints
+from loadmaster.errors import CannotRun
+from loadmaster.graph.folding import bases
+from loadmaster.importers.torch.graph import Call, CapturedStep, Update, draws_random
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.runtime.devices import CopyStreams, CudaSend, copied
+from loadmaster.runtime.schedule import Event, Launch, Send
+from loadmaster.runtime.substitutes import lands_itself, substitute
+
+Place = tuple[int, int]  # tensor of the captured graph, device of the plan
+
+
+@dataclass
+class Line:
+    """One call."""
+
+    text: str
+    uses: Sequence[str]
+    makes: Sequence[str] = ()
+    op: int = -1  # of the problem; -1: a send, or what belongs to one
+    device: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """The step as a function of its residents: weights, states and inputs, one entry per place."""
+
+    run: Callable[[Sequence[Tensor]], list[Tensor]]
+    source: str
+    residents: Sequence[Place]
+    outputs: Sequence[Place]  # those of the captured step, then its gradients where nothing updates
+    written: frozenset[int]  # tensors that the step overwrites
+    lines: Mapping[int, Line]  # number in the source
+    compiled: int  # kernels of several ops that run as one
+    apart: int  # kernels of several ops that run op by op
+
+
+@dataclass
+class Backend:
+    """What a program calls that is not an op of torch."""
+
+    devices: Sequence[torch.device]
+    update: Callable[[Update], Callable[[Tensor, Tensor], None]]
+    region: Callable[[Sequence[Call], Sequence[int], torch.device], Callable[..., Any] | None] | None = None
+    streams: CopyStreams = field(default_factory=CopyStreams)
+
+
+def write_program(
+    captured: CapturedStep, problem: Problem, plan: Plan, events: Iterable[Event], backend: Backend
+) -> Program:
+    writer = _Writer(captured, problem, plan, backend)
+    for event in events:
+        writer.add(event)
+    return writer.finish()
+
+
+class _Writer:
+    def __init__(self, captured: CapturedStep, problem: Problem, plan: Plan, backend: Backend) -> None:
+        self.captured, self.problem, self.plan, self.backend = captured, problem, plan, backend
+        graph = captured.graph
+        self.base: Ints = bases(graph)
+        self.kept = np.flatnonzero(self.base == np.arange(graph.num_tensors))  # tensors of the problem
+        self.home = _homes(captured, problem, plan)
+        self.names: dict[Place, str] = {}
+        self.residents: dict[Place, str] = {}
+        self.constants: dict[str, Any] = {}
+        self.known: dict[Any, str] = {}  # what is a constant already
+        self.pending: dict[Place, str] = {}  # sends on their way, by where they arrive
+        self.out: dict[int, list[str]] = {}  # sends of a resident that may still be reading it, by tensor
+        self.written: set[int] = set()
+        self.lines: list[Line] = []
+        self.fresh = count()
+        self.op, self.device = -1, 0
+        self.compiled = self.apart = 0
+        self.last_random: int | None = None
+
+    # Names
+
+    def value(self, tensor: int, device: int) -> str:
+        """The name of a tensor on a device, made there from its base where it is a view."""
+        place = (tensor, device)
+        if place in self.pending:
+            self._line(f"{self.pending.pop(place)}()", ())
+        if place not in self.names:
+            self._make(tensor, device)
+        return self.names[place]
+
+    def _make(self, tensor: int, device: int) -> None:
+        graph, base = self.captured.graph, int(self.base[tensor])
+        if tensor == base:
+            self.names[tensor, device] = self._resident(tensor, device)
+            return
+        maker = int(graph.producer[tensor])
+        if maker >= 0 and graph.is_view[maker]:
+            call = self.captured.calls[maker]
+            assert isinstance(call, Call)
+            self._call(call, device)
+        else:  # a second result in the memory of the first
+            self._alias(tensor, base, device)
+
+    def _alias(self, tensor: int, base: int, device: int) -> None:
+        shown = self._traced(tensor)
+        form = self._constant((shown.shape, shown.stride(), shown.storage_offset()))
+        name, source = self._fresh("v"), self.value(base, device)
+        self._line(f"{name} = {source}.as_strided(*{form})", [source], [name])
+        self.names[tensor, device] = name
+
+    def _traced(self, tensor: int) -> Tensor:
+        call = self.captured.calls[int(self.captured.graph.producer[tensor])]
+        assert isinstance(call, Call)
+        values: dict[int, Tensor] = dict(_paired(call.makes, call.node.meta["val"]))
+        return values[tensor]
+
+    def _resident(self, tensor: int, device: int) -> str:
+        graph, root = self.captured.graph, int(self.captured.graph.owner[tensor])
+        home = self.home.get(root, device)
+        if graph.producer[root] >= 0 or home != device:
+            name = graph.tensor_name[tensor]
+            where = self.problem.cluster.device_names[device]
+            raise CannotRun(f"'{name}' is needed on '{where}' but nothing brings it there", "", "plan again")
+        return self.residents.setdefault((root, device), f"g{root}_{device}")
+
+    def _fresh(self, prefix: str) -> str:
+        return f"{prefix}{next(self.fresh)}"
+
+    def _constant(self, value: Any, prefix: str = "k") -> str:
+        key: Any = (type(value), value)
+        try:
+            hash(key)
+        except TypeError:
+            key = (None, id(value))
+        if key not in self.known:
+            self.known[key] = self._fresh(prefix)
+            self.constants[self.known[key]] = value
+        return self.known[key]
+
+    def _line(self, text: str, uses: Sequence[str], makes: Sequence[str] = ()) -> None:
+        self.lines.append(Line(text, uses, makes, self.op, self.device))
+
+    # Events
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Send):
+            self._send(event)
+        else:
+            self._launch(event)
+
+    def _send(self, send: Send) -> None:
+        self.op, self.device = -1, send.dst
+        tensor = int(self.kept[send.tensor])
+        src, dst = self.backend.devices[send.src], self.backend.devices[send.dst]
+        source, name = self.value(tensor, send.src), self._fresh("v")
+        if src.type == dst.type == "cpu":
+            self._line(f"{name} = {self._constant(copied)}({source})", [source], [name])
+        else:
+            mover = CudaSend(src, dst, self.backend.streams)
+            self._line(f"{name} = {self._constant(mover)}({source})", [source], [name])
+            self.pending[tensor, send.dst] = self._constant(mover.arrive)
+            self.out.setdefault(int(self.captured.graph.owner[tensor]), []).append(self._constant(mover.left))
+        self.names[tensor, send.dst] = name
+
+    def _launch(self, launch: Launch) -> None:
+        ops = [int(self.problem.source_ops[op]) for op in launch.ops]
+        self.op, self.device = launch.ops[0], launch.device
+        calls = [self.captured.calls[op] for op in ops]
+        if len(calls) > 1 and self.backend.region is not None and self._compiled(calls, ops, launch.device):
+            self.compiled += 1
+            return
+        self.apart += len(calls) > 1
+        for op, call in zip(launch.ops, calls, strict=True):
+            self.op = op
+            if isinstance(call, Update):
+                self._update(call, launch.device)
+            else:
+                self._call(call, launch.device)
+
+    def _update(self, update: Update, device: int) -> None:
+        weight, gradient = update.reads[:2]
+        names = [self.value(weight, device), self.value(gradient, device)]
+        self._before_write(weight)
+        self._line(f"{self._constant(self.backend.update(update))}({', '.join(names)})", names)
+        self._overwrote(weight, device)
+
+    def _call(self, call: Call, device: int) -> None:
+        graph = self.captured.graph
+        args, uses = self._arguments(call, device)
+        results = [tensor for tensor, _ in _paired(call.makes, call.node.meta.get("val"))]
+        written = [t for t in results if t is not None and graph.producer[graph.owner[t]] < 0 and not self._is_view(t)]
+        for tensor in written:
+            self._before_write(int(graph.owner[tensor]))
+        if draws_random(call.node):
+            self._draw(device)
+        direct = lands_itself(call.node.target, call.lands)
+        function = self._constant(direct or substitute(call.node.target, self.backend.devices[device]), "f")
+        made: list[str] = []
+        target = self._targets(call.makes, call.node.meta.get("val"), device, frozenset(written), made)
+        landing = [] if direct else self._landing_names(call, device, made)
+        self._line(f"{target} = {function}({args})" if made else f"{function}({args})", uses, made)
+        for name, place in landing:
+            self._line(f"{place}.copy_({name})", [place, name])
+        for tensor in written:
+            self._overwrote(tensor, device)
+
+    def _is_view(self, tensor: int) -> bool:
+        maker = int(self.captured.graph.producer[tensor])
+        return bool(self.captured.graph.is_view[maker])
+
+    def _landing_names(self, call: Call, device: int, made: Sequence[str]) -> list[tuple[str, str]]:
+        """(result, the resident it is copied into): the graph has the op write there itself."""
+        return [(made[which or 0], self.value(tensor, device)) for which, tensor in call.lands.items()]
+
+    def _targets(self, makes: Any, value: Any, device: int, written: frozenset[int], made: list[str]) -> str:
+        """The left side of an assignment, names for each result added to `made`."""
+        if isinstance(value, (list, tuple)):
+            inner = [self._targets(part, of, device, written, made) for part, of in zip(makes, value, strict=True)]
+            return f"[{', '.join(inner)}]"
+        name = self._fresh("v")
+        made.append(name)
+        if makes is not None and makes not in written:
+            self.names[makes, device] = name
+        return name
+
+    def _before_write(self, tensor: int) -> None:
+        for waits in self.out.pop(int(self.captured.graph.owner[tensor]), ()):
+            self._line(f"{waits}()", ())
+
+    def _overwrote(self, tensor: int, device: int) -> None:
+        """Versions of a resident made on its home are that resident."""
+        graph = self.captured.graph
+        root = int(graph.owner[tensor])
+        self.written.add(root)
+        self.names[tensor, device] = self._resident(root, device)
+
+    def _draw(self, device: int) -> None:
+        """Random numbers come from one stream: it moves on with the draws from device to device."""
+        before, self.last_random = self.last_random, device
+        here, there = (self.backend.devices[device if d is None else d] for d in (device, before))
+        if there != here:
+            self._line(f"{self._constant(partial(_pass_random, there, here))}()", ())
+
+    # Arguments
+
+    def _arguments(self, call: Call, device: int) -> tuple[str, list[str]]:
+        uses: list[str] = []
+
+        def text(value: Any) -> str:
+            if isinstance(value, fx.Node):
+                if value not in call.reads:
+                    return self._stand_in(value, device)
+                uses.append(self.value(call.reads[value], device))
+                return uses[-1]
+            if isinstance(value, (list, tuple)) and any(isinstance(part, fx.Node) for part in _flat(value)):
+                return f"[{', '.join(map(text, value))}]"
+            if isinstance(value, torch.device):
+                return self._constant(self.backend.devices[device])
+            if value is None or type(value) in (bool, int):
+                return repr(value)
+            return self._constant(list(value) if isinstance(value, (list, tuple)) else value)
+
+        parts = [text(value) for value in call.node.args]
+        parts += [f"{key}={text(value)}" for key, value in call.node.kwargs.items()]
+        return ", ".join(parts), uses
+
+    def _stand_in(self, node: fx.Node, device: int) -> str:
+        """For an operand whose values the call does not need: the form of a tensor, without memory."""
+        shown = node.meta["val"]
+        where = self.backend.devices[device]
+        key = ("stand-in", tuple(shown.shape), shown.stride(), shown.dtype, where)
+        if key not in self.known:
+            form = torch.empty_strided(shown.shape, shown.stride(), dtype=shown.dtype, device=where)
+            form.untyped_storage().resize_(0)
+            self.known[key] = self._fresh("k")
+            self.constants[self.known[key]] = form
+        return self.known[key]
+
+    # Kernels of several ops
+
+    def _compiled(self, calls: Sequence[Call | Update], ops: Sequence[int], device: int) -> bool:
+        return False
+
+    # The end
+
+    def finish(self) -> Program:
+        self.op = -1
+        wanted = [*self.captured.outputs]
+        wanted += self.captured.gradients.values() if self.captured.optimizer == "none" else ()
+        outputs = [(tensor, self._lives(tensor)) for tensor in wanted]
+        returned = [self.value(*place) for place in outputs]
+        source, lines = _text(self.lines, list(self.residents.values()), returned)
+        return Program(
+            _function(source, self.constants),
+            source,
+            tuple(self.residents),
+            tuple(outputs),
+            frozenset(self.written),
+            lines,
+            self.compiled,
+            self.apart,
+        )
+
+    def _lives(self, tensor: int) -> int:
+        """The device where a tensor is made, or kept."""
+        graph = self.captured.graph
+        base = int(self.base[tensor])
+        maker = int(graph.producer[base])
+        if maker >= 0:
+            return int(self.plan.device[int(np.searchsorted(self.problem.source_ops, maker))])
+        readers = [device for (root, device) in self.residents if root == graph.owner[base]]
+        return self.home.get(int(graph.owner[base]), min(readers, default=0))
+
+
+def _homes(captured: CapturedStep, problem: Problem, plan: Plan) -> dict[int, int]:
+    """For each tensor that is there before the step and overwritten in it: the device of the op that does."""
+    kept = np.flatnonzero(bases(captured.graph) == np.arange(captured.graph.num_tensors))
+    updated = np.flatnonzero(problem.updater >= 0)
+    return {int(kept[t]): int(plan.device[problem.updater[t]]) for t in updated.tolist()}
+
+
+def _paired(makes: Any, value: Any) -> Iterable[tuple[Any, Any]]:
+    """(tensor of the graph, traced value) of each result, in order."""
+    if isinstance(value, (list, tuple)):
+        for part, of in zip(makes, value, strict=True):
+            yield from _paired(part, of)
+    elif value is not None:
+        yield makes, value
+
+
+def _flat(value: Any) -> Iterable[Any]:
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _flat(part)
+    else:
+        yield value
+
+
+def _text(lines: Sequence[Line], residents: Sequence[str], returned: Sequence[str]) -> tuple[str, dict[int, Line]]:
+    """The source, with each name deleted after its last use, and the line of each number."""
+    lasting = {*residents, *returned}
+    last = {name: index for index, line in enumerate(lines) for name in (*line.uses, *line.makes)}
+    dying: dict[int, list[str]] = {}
+    for name, index in last.items():
+        if name not in lasting:
+            dying.setdefault(index, []).append(name)
+    text = ["def step(residents):"]
+    text += [f"    [{', '.join(residents)}] = residents"] if residents else []
+    numbered = {}
+    for index, line in enumerate(lines):
+        text.append(f"    {line.text}")
+        numbered[len(text)] = line
+        if index in dying:
+            text.append(f"    del {', '.join(dying[index])}")
+    text.append(f"    return [{', '.join(returned)}]")
+    return "\n".join(text) + "\n", numbered
+
+
+_FILES = count()
+
+
+def _function(source: str, constants: dict[str, Any]) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+    filename = f"<loadmaster step {next(_FILES)}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    names = dict(constants)
+    exec(compile(source, filename, "exec"), names)
+    run: Callable[[Sequence[Tensor]], list[Tensor]] = names["step"]
+    return run
+
+
+def _pass_random(src: torch.device, dst: torch.device) -> None:
+    if src.type == dst.type == "cuda":
+        torch.cuda.set_rng_state(torch.cuda.get_rng_state(src), dst)

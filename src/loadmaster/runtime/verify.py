@@ -1,0 +1,258 @@
+"""Proof that an applied step computes what the module does: both run from the same weights, batch and random state.
+
+There are two references. The module itself, run by torch as ever: what users care about. And the captured step run by
+torch in its traced order on one device: the same kernels as the plan's, so that on CPUs every bit must agree. Where
+only the second agrees to the bit, the difference to the first is one of kernels (a recurrent layer that torch runs in
+one piece and the capture unrolls, a compiled region, another device), and a stated tolerance applies.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from loadmaster.errors import CannotRun
+from loadmaster.importers.torch.export import as_arguments, switched
+from loadmaster.importers.torch.step import loss_of, tensors_of
+from loadmaster.runtime.execute import tensors_by_name
+
+if TYPE_CHECKING:
+    from loadmaster.runtime.execute import AppliedStep
+
+# Share of a tensor's largest value by which it may differ where kernels do: some thousand roundings of the format.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 6e-2, torch.float16: 2e-2}
+_NOISE = 1e-3  # gradients this far below the largest of all are rounding noise of others
+
+Values = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of one tensor between two runs."""
+
+    name: str
+    largest: float
+    allowed: float
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What came of running a step both ways."""
+
+    compared: int
+    equals_module: bool  # to the bit
+    equals_capture: bool  # to the bit: the captured step in its traced order
+    must_equal_capture: bool
+    worst: Difference  # from the module, the nearest to what is allowed or the furthest past it
+    first_unequal: str  # to the captured step
+
+    @property
+    def ok(self) -> bool:
+        if self.must_equal_capture and not self.equals_capture:
+            return False
+        return self.worst.largest <= self.worst.allowed
+
+    def require(self) -> None:
+        """Refuses a step that does not compute what the module does."""
+        if not self.ok:
+            fix = "report it: a legal plan never changes what is computed"
+            raise CannotRun(f"the applied step differs from the module: {self}", self.worst.name, fix)
+
+    def __str__(self) -> str:
+        if self.equals_module:
+            return f"equal to the module in every bit of {self.compared} tensors"
+        name, largest, allowed = self.worst.name, self.worst.largest, self.worst.allowed
+        same = "equal to the captured step in every bit" if self.equals_capture else ""
+        if not same and self.must_equal_capture:
+            same = f"not equal to the captured step in '{self.first_unequal}'"
+        module = f"largest difference from the module {largest:.2g} in {name}, {allowed:.2g} allowed"
+        return ", ".join(part for part in (same, module) if part)
+
+
+def verify_step(step: AppliedStep, inputs: Any) -> Verification:
+    """Runs one step both ways and compares outputs, gradients, updated weights and buffers. Nothing is changed."""
+    arguments = as_arguments(inputs, step.captured.graph.name)
+    with _unchanged(step):
+        module = _of_module(step, arguments)
+        capture = _of_capture(step, arguments)
+        planned = _of_plan(step, arguments)
+    on_host = all(device.type == "cpu" for device in step.devices)
+    rate = _rate(step)
+    found = [_difference(name, planned[name], module[name], module, rate) for name in module]
+    worst = max(found, key=lambda d: d.largest / d.allowed if d.allowed else float(d.largest > 0))
+    unequal = [name for name in capture if not _equal(planned[name], capture[name])]
+    return Verification(
+        compared=len(module),
+        equals_module=all(_equal(planned[name], module[name]) for name in module),
+        equals_capture=not unequal,
+        must_equal_capture=on_host and not step.program.compiled,
+        worst=worst,
+        first_unequal=unequal[0] if unequal else "",
+    )
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _difference(name: str, value: Tensor, reference: Tensor, all_of: Values, rate: float) -> Difference:
+    if not reference.dtype.is_floating_point:
+        return Difference(name, float(not _equal(value, reference)), 0.5)
+    apart = (value.double() - reference.double()).abs()
+    largest = (
+        float(torch.where(value == reference, 0.0, apart).nan_to_num(nan=float("inf")).max()) if apart.numel() else 0.0
+    )
+    if bool((value.isnan() & reference.isnan()).any()):
+        largest = float(apart.nan_to_num(nan=0.0).max())
+    scale = _largest(reference)
+    if name.startswith("gradient"):
+        scale = max(scale, _NOISE * max(_largest(v) for n, v in all_of.items() if n.startswith("gradient")))
+    # Adam moves a weight by up to its rate whatever the size of the gradient, so noise may move it either way.
+    slack = 2 * rate if name.startswith("weight") else 0.0
+    return Difference(name, largest, TOLERANCE.get(reference.dtype, 1e-3) * max(scale, 1e-12) + slack)
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.double().abs().nan_to_num().max()) if tensor.numel() else 0.0
+
+
+def _rate(step: AppliedStep) -> float:
+    if step.optimizer is None or isinstance(step.optimizer, torch.optim.SGD):
+        return 0.0
+    return max(float(group["lr"]) for group in step.optimizer.param_groups)
+
+
+@contextmanager
+def _unchanged(step: AppliedStep) -> Iterator[None]:
+    """Weights, buffers, optimizer state and random numbers go back to what they were."""
+    given = [value for value in step.binding.tensors.values()]
+    values = [*given, *step.updates.state()]
+    kept = [value.detach().clone() for value in values]
+    gradients = [(weight, weight.grad) for weight in step.binding.weights().values()]
+    known = set(step.optimizer.state) if step.optimizer is not None else set()
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for value, old in zip(values, kept, strict=True):
+                    value.copy_(old)
+            for weight, gradient in gradients:
+                weight.grad = gradient
+            if step.optimizer is not None:
+                for new in set(step.optimizer.state) - known:
+                    del step.optimizer.state[new]
+
+
+@contextmanager
+def _same_numbers() -> Iterator[None]:
+    """Each run draws the random numbers that the one before drew."""
+    with torch.random.fork_rng():
+        yield
+
+
+def _twin(step: AppliedStep) -> tuple[nn.Module, torch.optim.Optimizer | None]:
+    """Copies of the module, where it was before, and of its optimizer."""
+    module = copy.deepcopy(step.binding.module)
+    originals = tensors_by_name(step.binding.module)
+    before = {id(step.binding.tensors[tensor]): device for tensor, device in step.binding.before.items()}
+    copies = tensors_by_name(module)
+    for name, value in originals.items():
+        twin = copies[name]
+        twin.data = twin.data.to(before.get(id(value), value.device))
+    if step.optimizer is None:
+        return module, None
+    name_of = {id(value): name for name, value in originals.items()}
+    groups = [
+        {**group, "params": [copies[name_of[id(weight)]] for weight in group["params"]]}
+        for group in step.optimizer.param_groups
+    ]
+    optimizer = type(step.optimizer)(groups, lr=1e-3)  # type: ignore[call-arg]
+    optimizer.load_state_dict(copy.deepcopy(step.optimizer.state_dict()))  # it keeps the tensors it is given
+    return module, optimizer
+
+
+def _of_module(step: AppliedStep, inputs: Any) -> Values:
+    module, optimizer = _twin(step)
+    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+    device = next(iter(step.binding.before.values()), torch.device("cpu"))
+    args, kwargs = torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), (args, kwargs))
+    with _same_numbers(), switched(module, step.captured.training):
+        if not step.captured.training:
+            with torch.no_grad():
+                outputs = tensors_of(module(*args, **kwargs))
+            return {**_numbered(outputs), **_state(module)}
+        with torch.enable_grad():
+            loss = loss_of(module(*args, **kwargs), type(module).__name__)
+            loss.backward()  # type: ignore[no-untyped-call]
+    weights = dict(module.named_parameters())
+    gradients = {name: weights[name].grad for name in step.captured.gradients}
+    return _after_update(module, optimizer, [loss.detach()], gradients)
+
+
+def _of_capture(step: AppliedStep, inputs: Any) -> Values:
+    """The traced step as torch itself runs it, on the device where the module was."""
+    module, optimizer = _twin(step)
+    named = tensors_by_name(module)
+    trace = step.captured.trace
+    batch = step.given_tensors(inputs)
+    if any(device.type != "cpu" for device in step.binding.before.values()):
+        return {}  # it was traced for the CPU
+    values = [
+        batch[number] if given.role == "input" else named[given.name].detach()
+        for number, given in enumerate(trace.given)
+    ]
+    with _same_numbers(), torch.no_grad():
+        results = list(trace.module(*values))
+    count = len(trace.outputs)
+    if not step.captured.training:
+        return {**_numbered(results), **_state(module)}
+    weights = dict(module.named_parameters())
+    gradients = dict(zip(step.captured.gradients, results[count:], strict=True))
+    for name, gradient in gradients.items():
+        weights[name].grad = gradient.clone()
+    return _after_update(module, optimizer, results[:count], gradients)
+
+
+def _of_plan(step: AppliedStep, inputs: Any) -> Values:
+    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+    step.updates.gradients = found = {}
+    try:
+        with _same_numbers():
+            result = step(*args, **kwargs)
+    finally:
+        step.updates.gradients = None
+        step.steps = 0
+    if not step.captured.training:
+        return {**_numbered(tensors_of(result)), **_state(step.binding.module)}
+    if step.captured.optimizer == "none":
+        found = {name: weight.grad for name, weight in step.binding.weights().items() if weight.grad is not None}
+    gradients = {f"gradient of {name}": found[name].cpu() for name in step.captured.gradients}
+    return {**_numbered([result]), **gradients, **_state(step.binding.module)}
+
+
+def _after_update(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    outputs: list[Tensor],
+    gradients: Mapping[str, Tensor | None],
+) -> Values:
+    kept = {f"gradient of {name}": g.detach().cpu().clone() for name, g in gradients.items() if g is not None}
+    if optimizer is not None:
+        optimizer.step()
+    return {**_numbered(outputs), **kept, **_state(module)}
+
+
+def _numbered(outputs: list[Tensor]) -> Values:
+    return {f"output {number}": value.detach().cpu() for number, value in enumerate(outputs)}
+
+
+def _state(module: nn.Module) -> Values:
+    weights = {f"weight {name}": value.detach().cpu().clone() for name, value in module.named_parameters()}
+    return {**weights, **{f"buffer {name}": value.detach().cpu().clone() for name, value in module.named_buffers()}}
