@@ -11,9 +11,10 @@ from fractions import Fraction
 from itertools import permutations, product
 from math import ceil, inf
 
+from loadmaster.cluster import Cluster
 from loadmaster.graph import ACTIVATION
 from loadmaster.plans import Plan
-from loadmaster.problem import CANNOT, Objective, Problem
+from loadmaster.problem import CANNOT, Problem
 
 NS_PER_S = 10**9
 
@@ -29,6 +30,9 @@ class Judged:
     peak: list[int]  # [devices]
     over_bytes: int
     resident: list[int]  # [devices] bytes there before anything starts
+    busy: list[int]  # [devices] ns in which it computes
+    carried: dict[int, int]  # ns for which each channel carries something
+    cluster: Cluster
     rounds: list[tuple[int, list[int]]]  # per round its instant and the bytes on each device after its starts
 
     def curve(self, device: int) -> list[tuple[int, int]]:
@@ -39,8 +43,16 @@ class Judged:
                 points.append((instant, held[device]))
         return points
 
-    def score(self, objective: Objective) -> tuple[int, int]:
-        return self.over_bytes, self.step_ns if objective == "step-time" else max(self.peak)
+    def score(self, objective: object) -> tuple[int, int]:
+        """(over_bytes, value) by the objective of that name."""
+        values = {"step-time": self._step, "peak-memory": self._peak}
+        return self.over_bytes, values[str(objective)]()
+
+    def _step(self) -> int:
+        return self.step_ns
+
+    def _peak(self) -> int:
+        return max(self.peak)
 
 
 @dataclass
@@ -88,6 +100,9 @@ def judge(problem: Problem, plan: Plan) -> Judged:
         peak=peak,
         over_bytes=sum(max(0, most - limit) for most, limit in zip(peak, limits, strict=True)),
         resident=world.bytes_resident(),
+        busy=world.busy(run),
+        carried=world.carried(run),
+        cluster=problem.cluster,
         rounds=rounds,
     )
 
@@ -201,6 +216,18 @@ class World:
         readers = [self.kernels[reader] for reader in self.readers[tensor]]
         urgent = min(reader.rank for reader in readers if reader.device == dst)
         return (given if given >= 0 else urgent), tensor, dst
+
+    def busy(self, run: Run) -> list[int]:
+        busy = [0] * self.num_devices
+        for lowest, span in run.kernels.items():
+            busy[self.kernels[lowest].device] += span.end_ns - span.start_ns
+        return busy
+
+    def carried(self, run: Run) -> dict[int, int]:
+        carried: dict[int, int] = {}
+        for send, span in run.sends.items():
+            carried[self.channel(send)] = carried.get(self.channel(send), 0) + span.end_ns - span.start_ns
+        return carried
 
     def bytes_resident(self) -> list[int]:
         held = [0] * self.num_devices
@@ -332,7 +359,7 @@ class Run:
         return (tensor, device) in self.ended_sends
 
 
-def brute_force(problem: Problem, objective: Objective) -> tuple[int, int]:
+def brute_force(problem: Problem, objective: object) -> tuple[int, int]:
     """The best (over_bytes, objective) of all placements and all orders, nothing fused.
 
     Sends go in the order of their readers; a plan with its own send_rank is not tried.

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from loadmaster import catalog
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.plans import Plan
-from loadmaster.problem import CANNOT, OBJECTIVES, Problem
+from loadmaster.problem import CANNOT, Problem
 
 SIZES = st.sampled_from([0, 1, 8, 10, 50, 100, 333, 1000])
 FLOPS = st.sampled_from([0, 1, 20, 100, 700])
@@ -197,7 +198,7 @@ def problems(draw: Any, max_ops: int = 14, max_devices: int = 4, plain: bool = F
     cluster = draw(clusters(max_devices))
     graph = draw(graphs(max_ops, cluster.num_devices, plain, min_ops))
     limit = draw(st.sampled_from([None, None, 100, 1000]))
-    return price(graph, cluster, objective=draw(st.sampled_from(OBJECTIVES)), memory_limit=limit)
+    return price(graph, cluster, objective=draw(st.sampled_from(list(catalog.OBJECTIVES))), memory_limit=limit)
 
 
 @st.composite

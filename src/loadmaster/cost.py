@@ -15,7 +15,8 @@ from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidSetting
 from loadmaster.graph import MOST_NS, MOST_TOTAL, NOWHERE, UNGIVEN, Graph
 from loadmaster.graph.folding import fold
-from loadmaster.problem import CANNOT, OBJECTIVES, Objective, Problem, time_of
+from loadmaster.objective import Objective, objective_named
+from loadmaster.problem import CANNOT, Problem, time_of
 
 
 class CostModel(Protocol):
@@ -42,7 +43,7 @@ def price(
     graph: Graph,
     cluster: Cluster | str,
     *,
-    objective: Objective = "step-time",
+    objective: Objective | str = "step-time",
     memory_limit: int | str | None = None,
     cost: CostModel | None = None,
 ) -> Problem:
@@ -53,8 +54,7 @@ def price(
     if not isinstance(graph, Graph):
         raise _not_a_graph(graph)
     cluster = Cluster.of(cluster)
-    if objective not in OBJECTIVES:
-        raise InvalidSetting(f"objective '{objective}' is unknown", "", f"use one of {', '.join(OBJECTIVES)}")
+    objective = objective_named(objective)
     if memory_limit is not None:
         if isinstance(memory_limit, str):
             memory_limit = parse_size(memory_limit, "memory_limit")

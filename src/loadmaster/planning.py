@@ -10,7 +10,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.cost import CostModel, price
 from loadmaster.graph import Graph
 from loadmaster.importers import load
-from loadmaster.problem import Objective
+from loadmaster.objective import Objective
 from loadmaster.search import Budget, Optimizer, Result, Search, as_budget, solve
 
 DEFAULT_CLUSTER = "2xa100-nvlink"
@@ -23,7 +23,7 @@ def plan(
     inputs: Any = None,
     budget: Budget | float | None = None,
     optimizer: Optimizer | str = "auto",
-    objective: Objective = "step-time",
+    objective: Objective | str = "step-time",
     memory_limit: int | str | None = None,
     seed: int = 0,
     training: bool = True,

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Protocol
 
 import numpy as np
 
 from loadmaster.cluster import Cluster
 from loadmaster.columns import Bools, Ints, ints
 from loadmaster.graph import ACTIVATION, Graph
+from loadmaster.objective import Goal, Objective, StepTime, objective_named
 
-Objective = Literal["step-time", "peak-memory"]
-OBJECTIVES: tuple[Objective, ...] = ("step-time", "peak-memory")
 CANNOT = -1  # in op_ns: the op cannot run on that device
+
+
+class Cost(Protocol):
+    """What an objective may look at: a Timeline has it."""
+
+    @property
+    def step_ns(self) -> int: ...
+
+    @property
+    def peak_bytes(self) -> Ints: ...
+
+    @property
+    def busy_ns(self) -> Ints: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +53,7 @@ class Problem:
     send_class: Ints  # [devices, devices] column of send_ns
     send_ns: Ints  # [tensors, classes] time of sending the tensor over a link of that class
     memory_bytes: Ints  # [devices]
-    objective: Objective = "step-time"
+    objective: Objective = field(default_factory=StepTime)
 
     @property
     def num_ops(self) -> int:
@@ -91,8 +103,17 @@ class Problem:
             able[group == number] = able[group == number].all(axis=0)
         return able
 
-    def with_objective(self, objective: Objective) -> Problem:
-        return replace(self, objective=objective)
+    @cached_property
+    def goal(self) -> Goal:
+        """The objective in numbers for this cluster."""
+        return self.objective.goal(self.cluster)
+
+    def value(self, cost: Cost) -> int:
+        """What a step is worth by the objective; less is better."""
+        return int(self.goal.values(ints(cost.step_ns), cost.peak_bytes, cost.busy_ns))
+
+    def with_objective(self, objective: Objective | str) -> Problem:
+        return replace(self, objective=objective_named(objective))
 
     def __repr__(self) -> str:
         return f"Problem({self.graph.name!r}, {self.num_ops} ops, {self.cluster.name!r}, {self.objective})"

@@ -20,8 +20,9 @@ from loadmaster.compiled import seconds_compiling
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.objective import Objective
 from loadmaster.plans import Plan, check
-from loadmaster.problem import Objective, Problem
+from loadmaster.problem import Problem
 from loadmaster.simulator import Scores, Timeline, settle, simulate, simulate_fused, simulate_many
 
 if TYPE_CHECKING:
@@ -32,7 +33,11 @@ class Score(NamedTuple):
     """Compared in order: bytes over the memory limits, then the objective. Lower is better."""
 
     over_bytes: int
-    value: int  # step ns, or the largest peak in bytes
+    value: int  # of the objective, in its unit
+
+    @staticmethod
+    def of(problem: Problem, line: Timeline) -> Score:
+        return Score(line.over_bytes, problem.value(line))
 
 
 WORST = Score(np.iinfo(np.int64).max, np.iinfo(np.int64).max)
@@ -168,9 +173,8 @@ class Search:
     def score(self, plan: Plan) -> Score:
         """Simulates one plan and keeps it if it is the best so far."""
         line = simulate(self.problem, plan)
-        value = line.step_ns if self.problem.objective == "step-time" else int(line.peak_bytes.max())
         self._ledger.simulations += 1
-        score = Score(line.over_bytes, value)
+        score = Score.of(self.problem, line)
         self.offer(plan, score)
         return score
 
@@ -304,10 +308,8 @@ class Result:
 
     @property
     def value(self) -> int:
-        """Step ns, or the largest peak in bytes."""
-        if self.problem.objective == "step-time":
-            return self.timeline.step_ns
-        return int(self.timeline.peak_bytes.max())
+        """Of the objective, in its unit: ns of the step, bytes of the largest peak."""
+        return self.problem.value(self.timeline)
 
     @property
     def score(self) -> Score:
@@ -391,21 +393,20 @@ def _run(optimizer: Optimizer, search: Search) -> tuple[Plan, bool]:
         return search.best, True
     if search.best is None or search.best is plan:
         return plan, False
-    line = simulate(search.problem, plan)
-    value = line.step_ns if search.problem.objective == "step-time" else int(line.peak_bytes.max())
-    return (plan if Score(line.over_bytes, value) <= search.best_score else search.best), False
+    score = Score.of(search.problem, simulate(search.problem, plan))
+    return (plan if score <= search.best_score else search.best), False
 
 
 # Warming up
 
-_WARM: set[tuple[str, bool, Objective]] = set()
+_WARM: set[tuple[str, bool, str]] = set()
 
 
-def warm_up(optimizer: Optimizer, cluster: Cluster, objective: Objective) -> None:
+def warm_up(optimizer: Optimizer, cluster: Cluster, objective: Objective | str) -> None:
     """Runs the optimizer on a few ops under both kinds of budget, once in a process: compiled loops are made or loaded,
     and weights read, before the clock of a search runs. What goes wrong there is left for the real problem to show,
     except for a package that is missing."""
-    key = (repr(optimizer), len(cluster.devices) > 1, objective)
+    key = (repr(optimizer), len(cluster.devices) > 1, str(objective))
     if key in _WARM:
         return
     small = price(_few_ops(), cluster, objective=objective)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadmaster import catalog
 from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.columns import ints
 from loadmaster.cost import price
@@ -19,8 +20,9 @@ from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 from loadmaster.simulator import Timeline, settle, simulate, simulate_fused, simulate_many
+from loadmaster.simulator.loop import stops_at, value_of
 from tests.graphs.tiny import diamond, pair
-from tests.reference import judge
+from tests.reference import Judged, judge
 from tests.strategies import equal_problems, kernels, plans, problems
 
 
@@ -40,6 +42,22 @@ def assert_equal_to_reference(problem: Problem, plan: Plan) -> None:
         assert list(zip(ns.tolist(), held.tolist(), strict=True)) == judged.curve(device)
     assert line.peak_bytes.tolist() == judged.peak
     assert line.over_bytes == judged.over_bytes
+    assert line.busy_ns.tolist() == judged.busy + [judged.carried.get(wire, 0) for wire in range(wires_of(problem))]
+    for name in catalog.OBJECTIVES:
+        assert_valued(problem.with_objective(name), line, judged)
+
+
+def wires_of(problem: Problem) -> int:
+    return int(problem.cluster.channel.max(initial=-1)) + 1
+
+
+def assert_valued(problem: Problem, line: Timeline, judged: Judged) -> None:
+    """The value, and its compiled form with the bars at which a run may be stopped."""
+    value = judged.score(problem.objective)[1]
+    assert problem.value(line) == value
+    assert value_of(problem.goal, np.int64(line.step_ns), line.peak_bytes, line.busy_ns) == value
+    most_ns, most_bytes = stops_at(problem.goal, np.int64(value))
+    assert line.step_ns <= most_ns and line.peak_bytes.max() <= most_bytes, "a plan that is no worse is not stopped"
 
 
 def assert_same(one: Timeline, other: Timeline) -> None:
@@ -110,6 +128,7 @@ def test_plans_with_kernels_of_their_own_score_as_one_by_one(data: st.DataObject
     assert scores.step_ns.tolist() == [line.step_ns for line in lines]
     assert scores.peak_bytes.tolist() == [line.peak_bytes.tolist() for line in lines]
     assert scores.over_bytes.tolist() == [line.over_bytes for line in lines]
+    assert scores.busy_ns.tolist() == [line.busy_ns.tolist() for line in lines]
     search = Search(problem, Budget(None, 3))
     over, value = search.score_fused(device, rank, kernel)
     one_by_one = [Search(problem, Budget(None, 1)).score(plan) for plan in some[:3]]

@@ -41,7 +41,7 @@ class TestColumns:
         assert price(g.build(), pair()).best_ns.tolist() == [9, 4]
 
     def test_with_objective(self) -> None:
-        assert price(chain(), pair()).with_objective("peak-memory").objective == "peak-memory"
+        assert price(chain(), pair()).with_objective("peak-memory").objective.name == "peak-memory"
 
 
 class TestFuse:

@@ -14,7 +14,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.errors import UnreadableFile
 from loadmaster.files import load_graph, load_records
 from loadmaster.graph import Graph
-from loadmaster.problem import Objective
+from loadmaster.objective import objective_named
 from loadmaster.zoo import ENTRIES
 from loadmaster.zoo.families import FAMILIES, MEMBERS
 from loadmaster.zoo.shelf import index, load_zoo, on_shelf
@@ -33,7 +33,7 @@ class Row:
     digest: str
     graph: Callable[[], Graph]
     cluster: Cluster
-    objective: Objective
+    objective: str
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ def _corpus_path(given: Path | None) -> Path:
     return path
 
 
-def corpus_rows(source: Source, cluster: str, objective: Objective) -> Iterator[Row]:
+def corpus_rows(source: Source, cluster: str, objective: str) -> Iterator[Row]:
     """Graphs of a .jsonl file, of one mode unless all are asked for; a line that says no mode counts as any. Where
     memory is what is measured, devices have room for each."""
     place, number = Cluster.preset(cluster), 0
-    place = roomy(place) if objective == "peak-memory" else place
+    place = roomy(place) if objective_named(objective).of_memory else place
     for graph, origin in load_records(_corpus_path(source.corpus)):
         if source.mode != "all" and origin.get("mode", source.mode) != source.mode:
             continue
@@ -87,7 +87,7 @@ def _some(source: Source, rows: Iterator[Row]) -> Iterator[Row]:
             yield row
 
 
-def _zoo_row(name: str, cluster: Cluster, objective: Objective) -> Row:
+def _zoo_row(name: str, cluster: Cluster, objective: str) -> Row:
     facts = index().get(name)
     return Row(name, facts.digest if facts else load_zoo(name).digest, partial(load_zoo, name), cluster, objective)
 
@@ -122,7 +122,7 @@ def family_rows(source: Source, clusters: tuple[str, ...]) -> Iterator[Row]:
     return _some(source, rows)
 
 
-def zoo_rows(source: Source, cluster: str, objective: Objective) -> Iterator[Row]:
+def zoo_rows(source: Source, cluster: str, objective: str) -> Iterator[Row]:
     """Every shipped step of the wanted mode, smallest first, with room for each: memory is what is measured."""
     wanted = {"training": ("train",), "inference": ("infer",), "all": ("train", "infer")}[source.mode]
     facts = index()
@@ -137,7 +137,7 @@ def roomy(cluster: Cluster) -> Cluster:
     return replace(cluster, devices=tuple(replace(device, memory_bytes=TIB) for device in cluster.devices))
 
 
-def synthetic_rows(source: Source, cluster: str, objective: Objective, each: int = 10) -> Iterator[Row]:
+def synthetic_rows(source: Source, cluster: str, objective: str, each: int = 10) -> Iterator[Row]:
     """Generated graphs, the kinds in turn; the limit may ask for more than there are otherwise."""
     place = Cluster.preset(cluster)
     count = each if source.limit is None else -(-source.limit // len(KINDS))

@@ -24,7 +24,6 @@ from loadmaster.bench.rows import (
 )
 from loadmaster.bench.table import Table
 from loadmaster.errors import InvalidSetting, UnknownName
-from loadmaster.problem import Objective
 from loadmaster.search import Budget
 
 UNLIKE = "2xa100-nvlink+2xp100-pcie"
@@ -134,9 +133,9 @@ _SHORT = Allowance(seconds=10.0)
 def _like_regal(
     name: str,
     title: str,
-    rows: Callable[[Source, str, Objective], Iterator[Row]],
+    rows: Callable[[Source, str, str], Iterator[Row]],
     cluster: str,
-    objective: Objective,
+    objective: str,
     shown: bool = False,
 ) -> Suite:
     return Suite(
@@ -150,9 +149,9 @@ def _like_regal(
     )
 
 
-_TWO: tuple[str, Objective] = ("regal", "peak-memory")
-_FOUR: tuple[str, Objective] = (UNLIKE, "peak-memory")
-_TIME: tuple[str, Objective] = (UNLIKE, "step-time")
+_TWO: tuple[str, str] = ("regal", "peak-memory")
+_FOUR: tuple[str, str] = (UNLIKE, "peak-memory")
+_TIME: tuple[str, str] = (UNLIKE, "step-time")
 
 SUITES: Mapping[str, Suite] = {
     suite.name: suite

@@ -24,7 +24,6 @@ from loadmaster.cost import price
 from loadmaster.files import graph_from_json, graph_to_json, load_records
 from loadmaster.graph import Graph
 from loadmaster.optimizers.genetic.brkga import Brkga
-from loadmaster.problem import Objective
 from loadmaster.search import Budget, solve
 
 GRID: dict[str, tuple[Any, ...]] = {
@@ -35,7 +34,7 @@ GRID: dict[str, tuple[Any, ...]] = {
     "by": ("op", "mirror"),
     "blocks": (8, 32, 128),
 }
-CLUSTERS: dict[Objective, str] = {"peak-memory": "regal", "step-time": "4xp100-pcie"}
+CLUSTERS: dict[str, str] = {"peak-memory": "regal", "step-time": "4xp100-pcie"}
 EVALUATIONS = 5_000
 
 
@@ -54,7 +53,7 @@ def sample(corpus: Path, graphs: int, seed: int) -> list[Graph]:
     return [fitting[index] for index in sorted(chosen)]
 
 
-def _score(job: tuple[dict[str, Any], Objective, dict[str, Any], int]) -> int:
+def _score(job: tuple[dict[str, Any], str, dict[str, Any], int]) -> int:
     data, objective, setting, seed = job
     graph = graph_from_json(data, "corpus")
     problem = price(graph, Cluster.preset(CLUSTERS[objective]), objective=objective)

@@ -20,6 +20,7 @@ from loadmaster.bench.methods import PEERS
 from loadmaster.bench.records import Place, Record
 from loadmaster.bench.suite import Shape, Suite
 from loadmaster.bench.table import Column, Kind, Table
+from loadmaster.objective import objective_named
 
 
 def tables_of(
@@ -254,7 +255,7 @@ def _load(grid: Grid, method: Method, place: Place) -> float | str | None:
 def _unit(grid: Grid) -> Kind:
     """Small graphs of tests and examples have nanoseconds and bytes."""
     most = max((cell.value for cell in grid.cells.values()), default=0)
-    if all(objective == "step-time" for _, _, objective in grid.places):
+    if all(objective_named(name).unit == "ns" for _, _, name in grid.places):
         return "ms" if most >= 1e5 else "ns"
     return "MB" if most >= 1e5 else "bytes"
 

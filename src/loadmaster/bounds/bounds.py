@@ -26,11 +26,28 @@ def lower_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False
     """Of the problem's objective. `fusing`: over plans that may fuse ops, too; `fitting`: only over plans that fit."""
     known = _known.setdefault(problem, {})
     if (fusing, fitting) not in known:
-        if problem.objective == "step-time":
-            known[fusing, fitting] = step_bound(problem, fusing=fusing, fitting=fitting)
-        else:
-            known[fusing, fitting] = peak_bound(problem, fusing=fusing)
+        known[fusing, fitting] = problem.objective.bound(problem.goal, _Parts(problem, fusing, fitting))
     return known[fusing, fitting]
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """What objectives put their bounds together from (`objective.Least`)."""
+
+    problem: Problem
+    fusing: bool
+    fitting: bool
+
+    def step_ns(self) -> int:
+        return step_bound(self.problem, fusing=self.fusing, fitting=self.fitting)
+
+    def peak_bytes(self) -> int:
+        return peak_bound(self.problem, fusing=self.fusing)
+
+    def work(self, price: Ints) -> int:
+        times = _least_times(self.problem, self.fusing)
+        cost = np.where(times == CANNOT, np.iinfo(np.int64).max, times * price[None, :])
+        return int(cost.min(axis=1).sum())
 
 
 def step_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False) -> int:

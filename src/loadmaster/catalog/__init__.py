@@ -48,6 +48,12 @@ OPTIMIZERS: Mapping[str, str] = {
     "best-of": "loadmaster.optimizers.simple:BestOf",
 }
 
+# name -> "module:Class"
+OBJECTIVES: Mapping[str, str] = {
+    "step-time": "loadmaster.objective:StepTime",
+    "peak-memory": "loadmaster.objective:PeakMemory",
+}
+
 # suffix of a model file -> "module:function" that reads it
 IMPORTERS: Mapping[str, str] = {
     ".json": "loadmaster.files:load_graph",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from loadmaster import catalog
 from loadmaster.cli.words import DEFAULT_SECONDS
 
 _MODEL_HELP = "zoo:NAME[/train|/infer], a .json, .json.gz or .onnx file, or package.module:callable"
@@ -16,7 +17,18 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL_HELP, show_de
 _ON = typer.Option("--on", metavar="CLUSTER", help="A preset such as 4xp100-pcie, or a JSON file.")
 On = Annotated[str | None, _ON]
 NeededOn = Annotated[str, _ON]
-Objective = Annotated[Literal["step-time", "peak-memory"], typer.Option("--objective", help="What to make small.")]
+
+
+def known_objective(name: str | None) -> str | None:
+    if name is not None and name not in catalog.OBJECTIVES:
+        raise typer.BadParameter(f"'{name}' is not one of {', '.join(catalog.OBJECTIVES)}")
+    return name
+
+
+OBJECTIVES = "|".join(catalog.OBJECTIVES)
+Objective = Annotated[
+    str, typer.Option("--objective", metavar=OBJECTIVES, callback=known_objective, help="What to make small.")
+]
 MemoryLimit = Annotated[
     str | None, typer.Option("--memory-limit", metavar="SIZE", help="At most this per device: 16GiB.")
 ]

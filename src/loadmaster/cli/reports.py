@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from loadmaster.cli import stages, words
-from loadmaster.cli.options import Debug, Json, MemoryLimit, Report, Trace
+from loadmaster.cli.options import OBJECTIVES, Debug, Json, MemoryLimit, Report, Trace, known_objective
 from loadmaster.errors import InvalidSetting, LoadmasterError
 
 if TYPE_CHECKING:
@@ -28,8 +28,13 @@ OfModel = Annotated[
     typer.Option("--model", metavar="MODEL", help="The model it plans. [default: the one it names, if of the zoo]"),
 ]
 Goal = Annotated[
-    Literal["step-time", "peak-memory"] | None,
-    typer.Option("--objective", help="What was to be small. [default: what the file says, or step-time]"),
+    str | None,
+    typer.Option(
+        "--objective",
+        metavar=OBJECTIVES,
+        callback=known_objective,
+        help="What was to be small. [default: what the file says, or step-time]",
+    ),
 ]
 OnMany = Annotated[
     list[str] | None,

@@ -13,13 +13,13 @@ from loadmaster.errors import LoadmasterError
 if TYPE_CHECKING:
     from loadmaster.arenas import Arenas
     from loadmaster.plans import Plan
-    from loadmaster.problem import Objective, Problem
+    from loadmaster.problem import Problem
     from loadmaster.search import Budget, Result
 
 BASELINES = ("one-device", "expert")
 
 
-def problem_for(model: str, on: str | None, objective: Objective, memory_limit: int | None) -> tuple[Problem, str]:
+def problem_for(model: str, on: str | None, objective: str, memory_limit: int | None) -> tuple[Problem, str]:
     with status(f"loading {model}"):
         return words.problem_of(model, on, objective, memory_limit)
 

@@ -11,7 +11,7 @@ from loadmaster.errors import InvalidSetting, UnreadableFile
 
 if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
-    from loadmaster.problem import Objective, Problem
+    from loadmaster.problem import Problem
     from loadmaster.search import Budget
 
 DEFAULT_SECONDS = 10.0
@@ -80,7 +80,7 @@ def check_writable(path: Path) -> None:
         raise UnreadableFile(f"'{path}' cannot be written", "", "check its permissions, or write elsewhere")
 
 
-def problem_of(model: str, on: str | None, objective: Objective, memory_limit: int | None) -> tuple[Problem, str]:
+def problem_of(model: str, on: str | None, objective: str, memory_limit: int | None) -> tuple[Problem, str]:
     """The priced problem, and why that cluster when nobody asked for it."""
     from loadmaster.cost import price
     from loadmaster.importers import load

@@ -101,8 +101,8 @@ class Simulated:
     @cached_property
     def unit_ns(self) -> float:
         """A step with every op on its best device, one after the other; all bytes, where memory is the objective."""
-        by_time = self.problem.objective == "step-time"
-        return float(max(1, (self.problem.best_ns if by_time else self.problem.graph.nbytes).sum()))
+        of_memory = self.problem.objective.of_memory
+        return float(max(1, (self.problem.graph.nbytes if of_memory else self.problem.best_ns).sum()))
 
     def measure(self, group_device: NDArray[np.integer]) -> Measured:
         """Of placements [n, groups]. Those beyond the budget come back as failed."""

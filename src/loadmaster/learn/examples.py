@@ -27,7 +27,7 @@ from loadmaster.optimizers.annealing import anneal
 from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, evolve, prior_of
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.simple import legal
-from loadmaster.problem import Objective, Problem
+from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 from loadmaster.simulator import rules, simulate
 from loadmaster.zoo.synthetic import KINDS, generate
@@ -45,7 +45,7 @@ class Key(NamedTuple):
 
 
 # Settings with a name, for validation: cluster and objective.
-SETTINGS: dict[str, tuple[str, Objective]] = {
+SETTINGS: dict[str, tuple[str, str]] = {
     "regal": ("regal", "peak-memory"),
     "unlike": ("2xp100-pcie+2xk80", "peak-memory"),
     "bandwidth": ("placeto-2", "step-time"),
@@ -147,7 +147,7 @@ def vary(graph: Graph, rng: np.random.Generator) -> Graph:
     )
 
 
-def draw_setting(rng: np.random.Generator) -> tuple[Cluster, Objective]:
+def draw_setting(rng: np.random.Generator) -> tuple[Cluster, str]:
     """Most often two equal devices and peak memory; else more devices, unlike ones, or step time over real links."""
     kind = rng.random()
     if kind < 0.6:
@@ -199,9 +199,9 @@ def find_elite(key: Key, simulations: int) -> Elite | None:
     anneal.improve(first, search.best, 0.01, 1e-4, chains=1)
     search.keep(first)
     genes = (
-        Brkga(sends=True, order="uniform" if key.seed % 2 else "given")
-        if problem.objective == "step-time"
-        else Brkga(sends=False, by="edges", blocks=64)
+        Brkga(sends=False, by="edges", blocks=64)
+        if problem.objective.of_memory
+        else Brkga(sends=True, order="uniform" if key.seed % 2 else "given")
     )
     second = search.part(0.6)
     evolve(second, replace(genes, evaluations=second.room), decoder_of(problem, genes), prior_of(problem, genes))
@@ -220,7 +220,7 @@ def _try_cuts(search: Search, features: Features) -> None:
     devices = [legal(problem, ints(columns[:, :, share].argmax(axis=1))) for share in range(columns.shape[2])]
     pairs = [(device, rank) for device in devices for rank in ranks]
     search.score_many(np.stack([device for device, _ in pairs]), np.stack([rank for _, rank in pairs]))
-    if problem.objective == "step-time":
+    if not problem.objective.of_memory:
         search.score(Heft().optimize(search))
 
 

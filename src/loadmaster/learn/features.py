@@ -312,7 +312,7 @@ def _graph_columns(problem: Problem, sizes: _Sizes) -> Floats:
     columns = [
         np.log2(problem.num_ops) / 10,
         np.log2(problem.num_devices) / 3,
-        float(problem.objective == "step-time"),
+        float(not problem.objective.of_memory),
         np.log2(1e-3 + resident / max(1.0, made)) / 8,
         np.log2(1e-3 + sizes.saved.sum() / max(1.0, made)) / 8,
         np.log2(1e-3 + sizes.stays.sum() / max(1.0, made)) / 8,

@@ -25,7 +25,7 @@ from loadmaster.simulator import first_come
 ONE_SHOT = ("one-device", "expert", "heft", "etf", "cpop", "sct", "heft:contention=no")
 PARTITIONS = tuple(f"{name}:order=critical" for name in ("metis", "scotch", "kahip", "mtkahypar"))
 WHEN_TIGHT = ("m-etf", "m-heft", "m-sct")
-LEARNED = {"peak-memory": ("regal:plans_only=yes",), "step-time": ()}  # policies whose plans join the starts
+LEARNED = {"peak-memory": ("regal:plans_only=yes",)}  # policies whose plans join the starts
 LEARNED_SECONDS = 8.0  # budgets from which on loading a policy's network pays
 MOST_PARTITIONED = 12_000  # ops; the better partitioners take many seconds beyond
 STARTS = 3  # plans that search goes on from, at first
@@ -63,10 +63,10 @@ class Auto:
     def optimize(self, search: Search) -> Plan:
         starts = one_shots(search, self.also)
         ranked = sorted(starts, key=lambda start: start[0])
-        if search.problem.objective == "step-time" and search.problem.num_ops == 1:
+        if search.problem.num_ops == 1 and not search.problem.objective.of_memory:
             return ranked[0][1]
         plans = unlike([plan for score, plan in ranked if not far(score, ranked[0][0])], STARTS)
-        if search.problem.objective == "peak-memory" and search.problem.num_devices > 1:
+        if search.problem.objective.of_memory and search.problem.num_devices > 1:
             plans = [*self._evolved(search), *plans][: STARTS + 1]
         if search.counts_simulations:
             self._epochs(search, plans)
@@ -95,7 +95,7 @@ class Auto:
 
     def _cool(self, search: Search, plans: list[Plan]) -> None:
         """Where the clock decides: where small ops can be joined, first on the smaller problem; then on the whole."""
-        small = chain_small_ops(search.problem) if search.problem.objective == "step-time" else None
+        small = None if search.problem.objective.of_memory else chain_small_ops(search.problem)
         if small is None:
             self._trials(search, plans)
             return
@@ -181,7 +181,7 @@ def _placements(search: Search, also: Optimizer | None) -> Iterator[Plan]:
     tight = problem.memory_bytes.sum() < 4 * problem.graph.nbytes.sum()
     partitions = PARTITIONS if problem.num_ops <= MOST_PARTITIONED else PARTITIONS[:1]
     several = ("pipeline:order=critical", *partitions) if problem.num_devices > 1 else ()
-    learned = LEARNED[problem.objective] if several and search.seconds_left >= LEARNED_SECONDS else ()
+    learned = LEARNED.get(problem.objective.name, ()) if several and search.seconds_left >= LEARNED_SECONDS else ()
     for name in (*ONE_SHOT, *(WHEN_TIGHT if tight else ()), *several, *learned):
         try:
             yield make_optimizer(name).optimize(search)
@@ -194,7 +194,7 @@ def _placements(search: Search, also: Optimizer | None) -> Iterator[Plan]:
 def _orders(problem: Problem, plan: Plan) -> list[Ints]:
     program = np.arange(problem.num_ops)
     orders = [ints(program)]
-    if problem.objective == "step-time":
+    if not problem.objective.of_memory:
         fifo = first_come(problem, plan.device)
         return [*orders, critical_rank(problem, plan.device), fifo.rank]
     best = np.empty(problem.num_ops, np.int64)

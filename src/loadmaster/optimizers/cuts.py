@@ -62,7 +62,7 @@ def fair_share(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.float6
     """[devices] (low, high): the part of the whole that falls to each device when it is dealt out in device order."""
     order = device_order(problem)
     part = np.ones(problem.num_devices)
-    if problem.objective == "step-time":
+    if not problem.objective.of_memory:
         able_ns = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 10, problem.op_ns)
         part = 1.0 / (able_ns.sum(axis=0) + 1.0)
     high = np.empty(problem.num_devices)

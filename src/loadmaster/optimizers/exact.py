@@ -78,7 +78,7 @@ class CpSat:
 
 def _score(problem: Problem, plan: Plan) -> Score:
     line = simulate(problem, plan)
-    return Score(line.over_bytes, line.step_ns if problem.objective == "step-time" else int(line.peak_bytes.max()))
+    return Score.of(problem, line)
 
 
 def _may_be_full(problem: Problem) -> bool:
@@ -145,13 +145,13 @@ class _Model:
         self.problem, self.model = problem, library.CpModel()
         self.graph, self.devices = problem.graph, range(problem.num_devices)
         self.line, self.plan, self.least = simulate(problem, plan), plan, least
-        self.by_order = problem.objective == "peak-memory" and problem.num_devices == 1
+        self.by_order = problem.objective.of_memory and problem.num_devices == 1
         # On one device only the order decides the peak, so there every op takes one unit of time.
         times = np.ones_like(problem.op_ns) if self.by_order else problem.op_ns
         self.scale = 1 if self.by_order else _common(times, problem.send_ns)
-        self.unit = 1 if problem.objective == "peak-memory" else self.scale
+        self.unit = 1 if problem.objective.of_memory else self.scale
         self.times, self.sends = times // self.scale, problem.send_ns // self.scale
-        self.counts_memory = _may_be_full(problem) or problem.objective == "peak-memory"
+        self.counts_memory = _may_be_full(problem) or problem.objective.of_memory
         self.horizon = self._horizon()
         self._place()
         self._schedule()
@@ -162,8 +162,9 @@ class _Model:
 
     def _horizon(self) -> int:
         """No better plan is longer, where the step counts and the plan at hand fits; else all one after the other."""
-        if self.problem.objective == "step-time" and self.line.over_bytes == 0:
-            return -(-self.line.step_ns // self.scale)
+        goal = self.problem.goal
+        if goal.step_price and self.line.over_bytes == 0:
+            return -(-(self.problem.value(self.line) // goal.step_price) // self.scale)
         moving = self.sends.max(axis=1, initial=0).sum() * (self.problem.num_devices - 1)
         return int(self.times.max(axis=1).sum() + moving)
 
@@ -256,7 +257,7 @@ class _Model:
         self.peak = self.model.new_int_var(0, total, "")
         for d in self.devices if self.counts_memory else ():
             blocks = [*self._residents(d), *self._workspaces(d), *self._made(d), *self._copies(d)]
-            must_fit = problem.objective == "step-time" or self.line.over_bytes == 0
+            must_fit = not problem.objective.of_memory or self.line.over_bytes == 0
             held = self.model.new_int_var(0, min(total, int(problem.memory_bytes[d])) if must_fit else total, "")
             self.model.add(self.peak >= held)
             self.model.add_cumulative([span for span, _ in blocks], [size for _, size in blocks], held)
@@ -324,14 +325,21 @@ class _Model:
         return blocks
 
     def _aim(self) -> None:
-        if self.problem.objective == "peak-memory":
+        if self.problem.objective.of_memory:
             self.model.add(self.peak >= self.least)
             self.model.add_hint(self.peak, int(self.line.peak_bytes.max()))
             self.model.minimize(self.peak)
             return
-        step = self.model.new_int_var(min(self.horizon, -(-self.least // self.scale)), self.horizon, "")
+        goal = self.problem.goal
+        least = 0 if len(goal.busy_price) else -(-self.least // self.scale)
+        step = self.model.new_int_var(min(self.horizon, least), self.horizon, "")
         self.model.add_max_equality(step, self.end)
-        self.model.minimize(step)
+        busy = (
+            price * max(0, int(self.times[op, d])) * self.on[op][d]
+            for d, price in enumerate(goal.busy_price.tolist())
+            for op in range(self.problem.num_ops)
+        )
+        self.model.minimize(sum(busy, goal.step_price * step))
 
     def plans(self, solver: Any) -> list[Plan]:
         """The placement and order of the solution, with sends in the solution's order and in that of their readers."""

@@ -43,7 +43,7 @@ def _orders(search: Search, device: Ints, order: Order) -> Iterator[Plan]:
     problem = search.problem
     if order in ("best", "critical"):
         yield Plan.of(problem, device, critical_rank(problem, ints(device)))
-    if order == "best" and problem.objective == "peak-memory":
+    if order == "best" and problem.objective.of_memory:
         yield Plan.of(problem, device, rank_of(memory_order(problem)))
     if order in ("best", "program"):
         yield Plan.of(problem, device)

@@ -33,7 +33,7 @@ def grouping(problem: Problem) -> Grouping:
     tensors; and the mirrored positions."""
     mirror = mirrored_position(problem)
     groups = [*scope_groups(problem), *weight_groups(problem), *chain_groups(problem)]
-    if problem.objective == "peak-memory":
+    if problem.objective.of_memory:
         groups += [group for most in HEAVY_GROUPS for group in sets_of(group_ops(problem, most))]
     unique = {tuple(group) for group in groups if 1 < len(group) < problem.num_ops}
     start, ops = ragged(sorted(unique))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from loadmaster.columns import Ints, ints
+from loadmaster.objective import Objective
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.report.groups import Group, groups_of
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.trials import Trials
-from loadmaster.report.units import size_text, time_text
+from loadmaster.report.units import size_text, value_text
 from loadmaster.report.words import Grid, grid_text, share_text, signed
 from loadmaster.simulator import Scores, simulate
 
@@ -27,6 +27,7 @@ class Cost:
     step_ns: int
     peak_bytes: int  # largest of any device
     over_bytes: int
+    value: int  # of the objective
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Change:
 class Difference:
     """From `before` to `after`, change by change; what they are worth adds up to the difference exactly."""
 
-    objective: str
+    objective: Objective
     before: Cost
     after: Cost
     changes: tuple[Change, ...]
@@ -57,7 +58,12 @@ class Difference:
         return sum(change.worth for change in self.changes)
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema": "loadmaster.difference/1", **asdict(self), "worth": self.worth}
+        return {
+            "schema": "loadmaster.difference/1",
+            **asdict(self),
+            "objective": self.objective.name,
+            "worth": self.worth,
+        }
 
     def text(self) -> str:
         return _in_words(self)
@@ -102,12 +108,9 @@ class _Trail:
     def add(
         self, kind: Kind, name: str, ops: Any, cost: Cost, ends: tuple[str, str] = ("", ""), alone: int | None = None
     ) -> None:
-        worth = self.value(cost) - self.value(self.cost)
+        worth = cost.value - self.cost.value
         self.changes.append(Change(kind, name, int(np.sum(ops)), *ends, worth, alone, cost))
         self.cost = cost
-
-    def value(self, cost: Cost) -> int:
-        return cost.step_ns if self.problem.objective == "step-time" else cost.peak_bytes
 
 
 def _add_moves(trail: _Trail, problem: Problem, plan: Plan, target: Ints) -> None:
@@ -122,25 +125,27 @@ def _add_moves(trail: _Trail, problem: Problem, plan: Plan, target: Ints) -> Non
     moves = [(group.kernels, group.device % devices) for group in groups]
     if not groups:
         return
-    alone = _costs(trials.score(schedule.device, [[move] for move in moves]))
-    order = sorted(range(len(groups)), key=lambda g: (alone[g].over_bytes, trail.value(alone[g])))
-    ahead = _costs(trials.score(schedule.device, [[moves[g] for g in order[: n + 1]] for n in range(len(order))]))
-    start = trail.value(trail.cost)
+    alone = _costs(trials.problem, trials.score(schedule.device, [[move] for move in moves]))
+    order = sorted(range(len(groups)), key=lambda g: (alone[g].over_bytes, alone[g].value))
+    ahead = _costs(
+        trials.problem, trials.score(schedule.device, [[moves[g] for g in order[: n + 1]] for n in range(len(order))])
+    )
+    start = trail.cost.value
     for g, cost in zip(order, ahead, strict=True):
         group: Group = groups[g]
         ends = names[group.device // devices], names[group.device % devices]
         ops = schedule.members[group.kernels].sum()
-        trail.add("moved", group.name, ops, cost, ends, trail.value(alone[g]) - start)
+        trail.add("moved", group.name, ops, cost, ends, alone[g].value - start)
 
 
-def _costs(scores: Scores) -> list[Cost]:
-    rows = zip(scores.step_ns.tolist(), scores.peak_bytes.max(axis=1).tolist(), scores.over_bytes.tolist(), strict=True)
-    return [Cost(*row) for row in rows]
+def _costs(problem: Problem, scores: Scores) -> list[Cost]:
+    columns = (scores.step_ns, scores.peak_bytes.max(axis=1), scores.over_bytes, scores.objective(problem))
+    return [Cost(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def _cost(problem: Problem, plan: Plan) -> Cost:
     line = simulate(problem, plan)
-    return Cost(line.step_ns, int(line.peak_bytes.max()), line.over_bytes)
+    return Cost(line.step_ns, int(line.peak_bytes.max()), line.over_bytes, problem.value(line))
 
 
 def _meet(one: Ints, other: Ints) -> Ints:
@@ -161,12 +166,9 @@ def _same_order(one: Plan, other: Plan) -> bool:
 
 
 def _in_words(found: Difference) -> str:
-    shown: Callable[[float], str] = time_text if found.objective == "step-time" else size_text
-    was, now = (c.step_ns if found.objective == "step-time" else c.peak_bytes for c in (found.before, found.after))
-    goal = "The step" if found.objective == "step-time" else "The largest peak"
-    lines = [
-        f"{goal} goes from {shown(was)} to {shown(now)}: {signed(now - was, shown)} ({share_text(now - was, was)})."
-    ]
+    shown, was, now = value_text(found.objective), found.before.value, found.after.value
+    change = f"{signed(now - was, shown)} ({share_text(now - was, was)})"
+    lines = [f"{found.objective.subject} goes from {shown(was)} to {shown(now)}: {change}."]
     if found.before.over_bytes or found.after.over_bytes:
         over = [size_text(cost.over_bytes) for cost in (found.before, found.after)]
         lines.append(f"Bytes over the memory of the devices: {over[0]} before, {over[1]} after.")

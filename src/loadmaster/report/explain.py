@@ -9,8 +9,9 @@ from typing import Any
 
 from loadmaster.bounds import lower_bound
 from loadmaster.cluster import Cluster
+from loadmaster.objective import Objective
 from loadmaster.plans import Plan, check
-from loadmaster.problem import Objective, Problem
+from loadmaster.problem import Problem
 from loadmaster.report.critical import CriticalPath, critical_path
 from loadmaster.report.elsewhere import Hardware, on_other_hardware
 from loadmaster.report.expense import Expense, expense
@@ -35,7 +36,7 @@ class Explanation:
     optimizer: str
     objective: Objective
     step_ns: int
-    value: int  # of the objective: the step in ns, or the largest peak in bytes
+    value: int  # of the objective, in its unit
     lower_bound: int
     over_bytes: int
     path: CriticalPath
@@ -56,7 +57,7 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         gap = self.gap if math.isfinite(self.gap) else None
-        return {"schema": SCHEMA, **asdict(self), "gap": gap}
+        return {"schema": SCHEMA, **asdict(self), "objective": self.objective.name, "gap": gap}
 
     def text(self) -> str:
         """The whole of it in words."""

@@ -48,7 +48,7 @@ def _advice(result: Result, device: str, over: int, memory_limit: int | None) ->
         give = f"raise --memory-limit from {size_text(memory_limit)} to {size_text(need)} ({need} bytes)"
     if (hopeless := _hopeless(problem, result.plan.fuses)) is not None:
         return f"no plan can fit on these devices ({hopeless}): {give}, or use more devices with --on"
-    other = "more --seconds" if problem.objective == "peak-memory" else "--objective peak-memory"
+    other = "more --seconds" if problem.objective.of_memory else "--objective peak-memory"
     return f"{give}, or add a device with --on, or try {other}"
 
 

@@ -14,7 +14,7 @@ from loadmaster import __version__
 from loadmaster.report.explain import Explanation
 from loadmaster.report.page_data import packed
 from loadmaster.report.schedule import Schedule
-from loadmaster.report.units import percent_text, size_text, sizes_text, time_text
+from loadmaster.report.units import percent_text, size_text, sizes_text, time_text, value_text
 from loadmaster.report.words import Grid, Section, sections, share_text
 from loadmaster.search import Result
 
@@ -68,12 +68,11 @@ def _hash(script: str) -> str:
 def _subtitle(result: Result) -> str:
     problem = result.problem
     devices = f"{problem.num_devices} device{'s' if problem.num_devices > 1 else ''}"
-    goal = "for a short step" if problem.objective == "step-time" else "for little memory"
-    return f"{problem.num_ops:,} ops on {devices}, planned {goal} by {result.optimizer}"
+    return f"{problem.num_ops:,} ops on {devices}, planned {problem.objective.wanted} by {result.optimizer}"
 
 
 def _figures(result: Result, found: Explanation, every: Sequence[Result]) -> str:
-    shown = time_text if found.objective == "step-time" else size_text
+    shown = value_text(found.objective)
     line, memory = result.timeline, result.problem.memory_bytes
     fullest = int((line.peak_bytes / memory.clip(1)).argmax())
     alone = next((other.timeline.step_ns for other in every if other.optimizer == "one-device"), None)
@@ -100,7 +99,7 @@ def _figure(name: str, value: str, note: str, *, over: bool) -> str:
 
 def _methods(result: Result, every: Sequence[Result]) -> str:
     alone = next((other.timeline.step_ns for other in every if other.optimizer == "one-device"), None)
-    shown = time_text if result.problem.objective == "step-time" else size_text
+    shown = value_text(result.problem.objective)
     rows = tuple(
         (
             other.optimizer + (" (shown here)" if other is result else ""),
@@ -143,12 +142,12 @@ def _provenance(result: Result, cost_model: str) -> str:
         ("graph", f"{problem.source.name}, digest {plan.graph_digest}"),
         ("ops", f"{problem.source.num_ops:,} imported, {problem.num_ops:,} planned, {plan.num_kernels:,} kernels"),
         ("cluster", f"{problem.cluster.name}, digest {plan.cluster_digest}"),
-        ("objective", problem.objective),
+        ("objective", problem.objective.name),
         ("optimizer", result.optimizer),
         ("seed", f"{result.seed}"),
         ("search", f"{result.simulations:,} simulations in {result.seconds:.1f} s"),
         ("cost model", cost_model),
-        ("lower bound", f"{result.lower_bound:,} {'ns' if problem.objective == 'step-time' else 'bytes'}"),
+        ("lower bound", f"{result.lower_bound:,} {problem.objective.unit}"),
         ("memory used", share_text(int(result.timeline.peak_bytes.sum()), int(problem.memory_bytes.sum()))),
         ("made with", f"loadmaster {__version__}"),
     )

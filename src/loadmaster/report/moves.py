@@ -86,7 +86,7 @@ def _add_costs(
     names, problem = schedule.problem.cluster.device_names, schedule.problem
     value = scores.objective(problem)
     line = schedule.timeline
-    base = line.step_ns if problem.objective == "step-time" else int(line.peak_bytes.max())
+    base = problem.value(line)
     for row, (group, device) in enumerate(tries):
         peak, over = int(scores.peak_bytes[row].max()), int(scores.over_bytes[row])
         cost = MoveCost(names[device], int(scores.step_ns[row]), peak, over, int(value[row]) - base)
@@ -98,7 +98,7 @@ def _decision(schedule: Schedule, group: Group, costs: list[MoveCost] | None) ->
     movable = any(can_run(problem, group, d) for d in range(problem.num_devices) if d != group.device)
     ranked = sorted(costs or [], key=lambda cost: (cost.over_bytes, cost.change))
     fitting = [cost for cost in ranked if cost.over_bytes <= line.over_bytes]
-    base = line.step_ns if problem.objective == "step-time" else int(line.peak_bytes.max())
+    base = problem.value(line)
     verdict: Verdict = "nowhere else" if not movable else "not tried"
     if ranked:
         verdict = _verdict(fitting[0], line.over_bytes, base) if fitting else "matters"

@@ -64,10 +64,9 @@ def plot_methods(path: str | Path, documents: Sequence[Mapping[str, Any]]) -> No
 
 def _ratio(document: Mapping[str, Any], method: str) -> float:
     """Not a number for a method that was not run, or whose plan does not fit."""
-    peak = document.get("objective") == "peak-memory"
     for row in document["methods"]:
         if row["optimizer"] == method and row.get("fits", True) and row["lower_bound"]:
-            return float((max(row["peak_bytes"]) if peak else row["step_ns"]) / row["lower_bound"])
+            return float(row["gap"]) + 1
     return float("nan")
 
 

@@ -12,7 +12,7 @@ from loadmaster.arenas import Arenas
 from loadmaster.files import save_plan
 from loadmaster.problem import Problem
 from loadmaster.report.fit import does_not_fit
-from loadmaster.report.units import percent_text, size_text, time_text
+from loadmaster.report.units import percent_text, size_text, value_text
 from loadmaster.search import Result
 
 
@@ -73,26 +73,25 @@ def problem_summary(problem: Problem) -> dict[str, Any]:
             {"name": name, "memory_bytes": int(memory)}
             for name, memory in zip(cluster.device_names, problem.memory_bytes, strict=True)
         ],
-        "objective": problem.objective,
+        "objective": problem.objective.name,
     }
 
 
 def result_line(result: Result) -> str:
     """A result in a line: what, where, by what, how good."""
     problem = result.problem
-    shown = time_text(result.value) if problem.objective == "step-time" else size_text(result.value)
-    goal = "a step" if problem.objective == "step-time" else "at most on a device"
+    shown = f"{value_text(problem.objective)(result.value)} {problem.objective.each}"
     known = f"{percent_text(result.gap)} above the bound" if math.isfinite(result.gap) else "no bound"
     fits = "" if result.fits else f", {size_text(result.timeline.over_bytes)} over the memory"
     cut = ", interrupted" if result.interrupted else ""
-    return f"{problem.source.name} on {problem.cluster.name} by {result.optimizer}: {shown} {goal}, {known}{fits}{cut}"
+    return f"{problem.source.name} on {problem.cluster.name} by {result.optimizer}: {shown}, {known}{fits}{cut}"
 
 
 def save_result(result: Result, path: str | PathLike[str]) -> None:
     """Writes the plan with how it was found beside it; refuses one that does not fit."""
     if not result.fits:
         raise does_not_fit(result)
-    facts = {"objective": result.problem.objective, **method_summary(result)}
+    facts = {"objective": result.problem.objective.name, **method_summary(result)}
     save_plan(result.plan, result.problem, Path(path), {"result": facts})
 
 

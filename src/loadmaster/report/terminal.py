@@ -16,7 +16,7 @@ from rich.text import Text
 from loadmaster.problem import Problem
 from loadmaster.report.inspection import Inspection
 from loadmaster.report.summary import best_of
-from loadmaster.report.units import count_text, percent_text, size_text, sizes_text, time_text
+from loadmaster.report.units import count_text, percent_text, size_text, sizes_text, time_text, value_text
 from loadmaster.search import WORST, Result, Search
 
 PIPED_WIDTH = 160  # wide enough that no cell is cut when nobody looks at a window
@@ -66,7 +66,7 @@ def methods_table(rows: Sequence[tuple[str, Result]]) -> Table:
 
 
 def _method_cells(name: str, result: Result, alone: int | None) -> list[str | Text]:
-    line, by_time = result.timeline, result.problem.objective == "step-time"
+    line, shown = result.timeline, value_text(result.problem.objective)
     fits = Text("yes", "green") if result.fits else Text(f"no, {size_text(line.over_bytes)} over", "red")
     return [
         name,
@@ -74,7 +74,7 @@ def _method_cells(name: str, result: Result, alone: int | None) -> list[str | Te
         f"{alone / line.step_ns:.2f}x" if alone is not None and line.step_ns else "-",
         sizes_text([int(peak) for peak in line.peak_bytes]),
         fits,
-        (time_text if by_time else size_text)(result.lower_bound),
+        shown(result.lower_bound),
         percent_text(result.gap),
     ]
 
@@ -88,10 +88,9 @@ def verdict(rows: Sequence[tuple[str, Result]]) -> str:
     others = [(label, dict(rows).get(label)) for label in ("one-device", "expert")]
     words = [_against(best, label, other) for label, other in others if other is not None and other is not best]
     tail = f" ({', '.join(words)})" if words else ""
-    shown = time_text(best.value) if best.problem.objective == "step-time" else size_text(best.value)
-    goal = "a step" if best.problem.objective == "step-time" else "at most, on any device"
+    objective = best.problem.objective
     work = f"{best.simulations:,} simulation{'s' if best.simulations > 1 else ''} in {best.seconds:.1f} s"
-    return f"best: {name}, {shown} {goal}{tail}; {work}"
+    return f"best: {name}, {value_text(objective)(best.value)} {objective.each}{tail}; {work}"
 
 
 def _against(best: Result, label: str, other: Result) -> str:
@@ -212,6 +211,6 @@ def _state(search: Search) -> str:
     parts = [f"{search.simulations:,} simulations"]
     if search.best_score != WORST:
         over, value = search.best_score
-        shown = time_text(value) if search.problem.objective == "step-time" else size_text(value)
+        shown = value_text(search.problem.objective)(value)
         parts.insert(0, f"best {shown}" if not over else f"best is {size_text(over)} over")
     return ", ".join([*parts, search.note] if search.note else parts)

@@ -44,6 +44,7 @@ class Trials:
         """What the step costs with the kernels at `place`, after each set of moves on its own."""
         plain, devices = layout(self.problem), self.problem.num_devices
         step, peaks = np.empty(len(moves), np.int64), np.zeros((len(moves), devices), np.int64)
+        busy = np.zeros((len(moves), devices + plain.channels), np.int64)
         base, rank = (np.ascontiguousarray(column, np.int32) for column in (place, self.rank))
 
         def part(low: int, high: int) -> None:
@@ -54,10 +55,11 @@ class Trials:
                     here[kernels] = device
                 given = (plain, here, rank, self.send_rank, room, NO_LIMIT, NO_LIMIT, peaks[trial])
                 step[trial] = loop.run(*given, False, record)
+                busy[trial] = room.worked
 
         spread(part, len(moves))
         over = np.maximum(peaks - self.problem.memory_bytes[None, :], 0).sum(axis=1)
-        return Scores(ints(step), ints(peaks), ints(over))
+        return Scores(ints(step), ints(peaks), ints(busy), ints(over))
 
 
 def affordable(problem: Problem, seconds: float) -> int:

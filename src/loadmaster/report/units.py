@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from loadmaster.objective import Objective
 
 _TIMES = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 _SIZES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
@@ -18,6 +20,11 @@ def time_text(ns: float) -> str:
 def size_text(nbytes: float) -> str:
     """512 B, 1.50 KiB, 15.9 GiB."""
     return _scaled(nbytes, _SIZES)
+
+
+def value_text(objective: Objective) -> Callable[[float], str]:
+    """How values of the objective are written."""
+    return {"ns": time_text, "bytes": size_text}[objective.unit]
 
 
 def count_text(count: float, unit: str) -> str:

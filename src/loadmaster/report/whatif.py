@@ -105,14 +105,10 @@ def _shared_work(problem: Problem) -> int:
 def _binding(schedule: Schedule, found: Sequence[Bound], rows: Sequence[WhatIf]) -> BoundName:
     """The largest of the times; memory when that is the objective, is passed, or more of it makes plans faster."""
     memory_gain = rows[3].gain - rows[0].gain
-    value = _value(schedule.problem, schedule.step_ns, int(schedule.timeline.peak_bytes.max()))
-    if schedule.problem.objective == "peak-memory" or schedule.timeline.over_bytes or memory_gain > WORTH * value:
+    value = schedule.problem.value(schedule.timeline)
+    if schedule.problem.objective.of_memory or schedule.timeline.over_bytes or memory_gain > WORTH * value:
         return "memory"
     return max(found[:3], key=lambda bound: bound.value).name
-
-
-def _value(problem: Problem, step_ns: int, peak_bytes: int) -> int:
-    return step_ns if problem.objective == "step-time" else peak_bytes
 
 
 def _what_if(schedule: Schedule, name: str, problem: Problem, seconds: float) -> WhatIf:
@@ -124,8 +120,7 @@ def _what_if(schedule: Schedule, name: str, problem: Problem, seconds: float) ->
         other = Schedule.of(problem, result.plan, result.timeline)
         if Score(result.timeline.over_bytes, result.value) < best.score:
             best = _searched(Trials.of(other), other.device, seconds / 2, f"a new plan by {method}")
-    line, peak = schedule.timeline, int(best.scores.peak_bytes[0].max())
-    was = _value(problem, line.step_ns, int(line.peak_bytes.max()))
+    peak, was = int(best.scores.peak_bytes[0].max()), schedule.problem.value(schedule.timeline)
     return WhatIf(name, int(best.scores.step_ns[0]), peak, best.score.over_bytes, was - best.score.value, best.how)
 
 

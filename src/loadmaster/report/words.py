@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from loadmaster.report.explain import Explanation
 from loadmaster.report.memory import Peak
 from loadmaster.report.moves import Decision, MoveCost
-from loadmaster.report.units import percent_text, size_text, time_text
+from loadmaster.report.units import percent_text, size_text, time_text, value_text
 from loadmaster.report.whatif import WhatIf
 
 ROWS_IN_TEXT = 10
@@ -46,21 +46,17 @@ def share_text(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "-"
 
 
-def _value_text(found: Explanation) -> Callable[[float], str]:
-    return time_text if found.objective == "step-time" else size_text
-
-
 def _many(count: int, word: str, plural: str | None = None) -> str:
     return f"{count:,} {word if count == 1 else plural or word + 's'}"
 
 
 def _headline(found: Explanation) -> Section:
-    shown = _value_text(found)
+    shown = value_text(found.objective)
     bound = f"No plan can go under {shown(found.lower_bound)}: the gap is {percent_text(found.gap)}."
     took = time_text(found.step_ns)
     lines = [f"A step of {found.graph} on {found.cluster} takes {took}, planned by {found.optimizer}."]
-    if found.objective == "peak-memory":
-        lines.append(f"The fullest device holds {size_text(found.value)}.")
+    if found.objective.sentence:
+        lines.append(found.objective.sentence.format(value=shown(found.value)))
     lines.append(bound)
     if found.over_bytes:
         lines.append(f"It does not fit: {size_text(found.over_bytes)} over the memory of the devices.")
@@ -214,7 +210,7 @@ def _decision_row(found: Explanation, row: Decision) -> tuple[str, ...]:
 def _change_text(found: Explanation, move: MoveCost) -> str:
     """Of the goal, and of the bytes over the memory where a move changes those."""
     over = move.over_bytes - found.over_bytes
-    change = signed(move.change, _value_text(found))
+    change = signed(move.change, value_text(found.objective))
     return f"{signed(over, size_text)} over, {change}" if over else change
 
 
@@ -231,11 +227,10 @@ _BINDS = {
     " Faster links, or groups moved so that less is sent, are what helps.",
     "memory": "Memory binds: the fullest device uses {memory} of its memory, and better plans do not fit.",
 }
-_BINDS_PEAK = "The goal is memory: the fullest device uses {memory} of what it has."
 
 
 def _faster(found: Explanation) -> Section:
-    why, shown = found.why_not_faster, _value_text(found)
+    why, shown = found.why_not_faster, value_text(found.objective)
     bound = {one.name: one for one in why.bounds}
     texts = {
         "work": time_text(bound["work"].value),
@@ -244,7 +239,7 @@ def _faster(found: Explanation) -> Section:
         "memory": share_text(bound["memory"].value, bound["memory"].limit),
     }
     free = f"Over links that take no time, the same plan would take {time_text(why.without_transfers_ns)}."
-    binds = _BINDS_PEAK if found.objective == "peak-memory" else _BINDS[why.binds]
+    binds = found.objective.binds or _BINDS[why.binds]
     rows = [_help_row(found, row, shown) for row in (why.control, *why.helps)]
     limits = [
         (

@@ -143,7 +143,7 @@ def _like(column: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 @compiled
 def run_many(
-    layout, facts, shown, space, places, ranks, kernels, low, high, most_ns, most_bytes, step_ns, peaks
+    layout, facts, shown, space, places, ranks, kernels, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns
 ):  # fmt: skip
     """Scores plans low … high-1; `shown` is the layout that make_space made of `layout`."""
     room, record, no_sends = make_room(shown), make_record(0, 0, 0), np.empty(0, np.int64)
@@ -154,6 +154,7 @@ def run_many(
             step_ns[k] = NO_KERNELS
             continue
         time = run(shown, places[k], rank, no_sends, room, most_ns, most_bytes, peaks[k], False, record)
+        busy_ns[k] = room.worked
         if time >= 0:
             for op in range(len(kernel)):
                 if kernel[op] == op and left[op] != 0:

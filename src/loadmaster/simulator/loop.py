@@ -14,6 +14,7 @@ import numpy as np
 
 from loadmaster.columns import rows_of
 from loadmaster.compiled import compiled
+from loadmaster.objective import PEAK
 from loadmaster.problem import Problem
 
 MADE, FIXED, UPDATED = 0, 1, 2  # where a tensor comes from: an op; resident; resident and overwritten in place
@@ -75,6 +76,7 @@ class Room(NamedTuple):
     tally: np.ndarray  # [3]
     tail: np.ndarray  # [ops] least time from the start of an op to the end of the step; empty: not known
     ahead: np.ndarray  # [devices] time of the ops that a device has yet to start
+    worked: np.ndarray  # [resources] time for which each was taken, written by a run
 
 
 class Record(NamedTuple):
@@ -189,6 +191,7 @@ def make_room(layout, bounded=False):
         np.zeros(3, np.int64),
         np.zeros(len(layout.waits) if bounded else 0, np.int64),
         np.zeros(layout.devices, np.int64),
+        np.zeros(resources, np.int64),
     )
 
 
@@ -232,7 +235,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     memory, count, low, far = room.memory, room.count, room.low, room.far
     come_at, come_key = room.come_at, room.come_key  # what is to be queued: resource and key
     tally = room.tally  # [0] resources to look at this round, [1] ops that became ready, [2] things to be queued
-    tail, ahead = room.tail, room.ahead
+    tail, ahead, worked = room.tail, room.ahead, room.worked
     ranked, ranked_sends, bounded = len(rank) > 0, len(send_rank) > 0, len(room.tail) > 0
 
     def wake(op):
@@ -301,6 +304,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
         size[at] = 0
         busy[at] = -1
         is_dirty[at] = 0
+        worked[at] = 0
     left[:] = layout.waits
     tally[:] = 0
     for tensor in layout.fixed:
@@ -397,6 +401,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                     record.send_start_ns[sends] = now
                     record.send_end_ns[sends] = end
                 sends += 1
+            worked[at] += end - now
             if memory[where] > peak[where]:
                 peak[where] = memory[where]
                 if memory[where] > most_bytes:
@@ -482,7 +487,26 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
 
 
 @compiled
-def run_many(layout, places, ranks, low, high, most_ns, most_bytes, step_ns, peaks):
+def value_of(goal, step_ns, peak, worked):
+    """What a step that ran to its end is worth; the same as Goal.values."""
+    if goal.kind == PEAK:
+        return peak.max()
+    value, price = step_ns * goal.step_price, goal.busy_price
+    for device in range(len(price)):
+        value += price[device] * worked[device]
+    return value
+
+
+@compiled
+def stops_at(goal, most):
+    """(most_ns, most_bytes): a run that passes either is worth more than `most`."""
+    if goal.kind == PEAK:
+        return FOREVER, most
+    return (most // goal.step_price if goal.step_price > 0 else FOREVER), FOREVER
+
+
+@compiled
+def run_many(layout, places, ranks, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns):
     """Scores candidates low … high-1; a single row of ranks serves all."""
     room = make_room(layout)
     record = make_record(0, 0, 0)
@@ -490,3 +514,4 @@ def run_many(layout, places, ranks, low, high, most_ns, most_bytes, step_ns, pea
     for k in range(low, high):
         rank = ranks[k if len(ranks) > 1 else 0]
         step_ns[k] = run(layout, places[k], rank, no_sends, room, most_ns, most_bytes, peaks[k], False, record)
+        busy_ns[k] = room.worked

@@ -71,6 +71,7 @@ class Timeline:
     curve_ns: Ints  # [points] device d holds curve_bytes[i] bytes from curve_ns[i] on
     curve_bytes: Ints
     peak_bytes: Ints  # [devices]
+    busy_ns: Ints  # [devices + channels] how long each computed or carried
     over_bytes: int
 
     @property
@@ -93,11 +94,12 @@ class Scores:
 
     step_ns: Ints  # [candidates] -1: stopped early
     peak_bytes: Ints  # [candidates, devices]
+    busy_ns: Ints  # [candidates, devices + channels]
     over_bytes: Ints  # [candidates]
 
     def objective(self, problem: Problem) -> Ints:
         """[candidates] what the problem minimises."""
-        return self.step_ns if problem.objective == "step-time" else ints(self.peak_bytes.max(axis=1))
+        return problem.goal.values(self.step_ns, self.peak_bytes, self.busy_ns)
 
 
 _layouts: WeakKeyDictionary[Problem, Layout] = WeakKeyDictionary()
@@ -160,10 +162,10 @@ def _record(problem: Problem, device: Ints, rank: Ints, send_rank: Ints | None) 
     count = int(dry.counts[0])
     record = loop.make_record(problem.num_ops, count, 2 * (problem.num_ops + count) + problem.num_devices)
     step = int(loop.run(*given, True, record))
-    return _timeline(problem, device, step, peak, record)
+    return _timeline(problem, device, step, peak, ints(room.worked), record)
 
 
-def _timeline(problem: Problem, device: Ints, step: int, peak: Ints, record: loop.Record) -> Timeline:
+def _timeline(problem: Problem, device: Ints, step: int, peak: Ints, busy: Ints, record: loop.Record) -> Timeline:
     points = int(record.counts[1])
     curve = np.argsort(record.curve_device[:points], kind="stable")
     lengths = np.bincount(record.curve_device[:points], minlength=problem.num_devices)
@@ -183,6 +185,7 @@ def _timeline(problem: Problem, device: Ints, step: int, peak: Ints, record: loo
         curve_ns=ints(record.curve_ns[:points][curve]),
         curve_bytes=ints(record.curve_bytes[:points][curve]),
         peak_bytes=ints(peak),
+        busy_ns=busy,
         over_bytes=int(np.maximum(peak - problem.memory_bytes, 0).sum()),
     )
 
@@ -211,15 +214,20 @@ def simulate_many(
     places, ranks = np.ascontiguousarray(device, np.int32), np.ascontiguousarray(ranks, np.int32)
     count = len(places)
     step = np.empty(count, np.int64)
-    peaks = np.zeros((count, problem.num_devices), np.int64)
     plain = layout(problem)
+    peaks, busy = _columns(plain, count)
 
     def part(low: int, high: int) -> None:
-        loop.run_many(plain, places, ranks, low, high, most_ns, most_bytes, step, peaks)
+        loop.run_many(plain, places, ranks, low, high, most_ns, most_bytes, step, peaks, busy)
 
     spread(part, count, workers)
     over = np.maximum(peaks - problem.memory_bytes[None, :], 0).sum(axis=1)
-    return Scores(ints(step), ints(peaks), ints(over))
+    return Scores(ints(step), ints(peaks), ints(busy), ints(over))
+
+
+def _columns(plain: Layout, count: int) -> tuple[Ints, Ints]:
+    """[candidates, devices] for peaks and [candidates, devices + channels] for busy times, to be filled."""
+    return np.zeros((count, plain.devices), np.int64), np.zeros((count, plain.devices + plain.channels), np.int64)
 
 
 def simulate_fused(
@@ -239,18 +247,18 @@ def simulate_fused(
     count, plain = len(places), layout(problem)
     facts = contraction_facts(problem)
     step = np.empty(count, np.int64)
-    peaks = np.zeros((count, problem.num_devices), np.int64)
+    peaks, busy = _columns(plain, count)
 
     def part(low: int, high: int) -> None:
         space = contraction.make_space(plain)
-        given = (places, ranks, kernels, low, high, most_ns, most_bytes, step, peaks)
+        given = (places, ranks, kernels, low, high, most_ns, most_bytes, step, peaks, busy)
         contraction.run_many(plain, facts, *space, *given)
 
     spread(part, count, workers)
     if (step == contraction.NO_KERNELS).any():
         _refuse_kernels(problem, kernels[step.argmin() if len(kernels) > 1 else 0])
     over = np.maximum(peaks - problem.memory_bytes[None, :], 0).sum(axis=1)
-    return Scores(ints(step), ints(peaks), ints(over))
+    return Scores(ints(step), ints(peaks), ints(busy), ints(over))
 
 
 def _refuse_kernels(problem: Problem, kernel: NDArray[np.int32]) -> None:

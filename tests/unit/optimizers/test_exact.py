@@ -64,7 +64,8 @@ def test_the_model_bounds_what_brute_force_finds(problem: Problem) -> None:
     proof = CpSat(start=Heft()).prove(problem, budget=Budget(None, 500))
     check(proof.plan, problem)
     line = simulate(problem, proof.plan)
-    score = Score(line.over_bytes, line.step_ns if problem.objective == "step-time" else int(line.peak_bytes.max()))
+    value = line.step_ns if problem.objective.name == "step-time" else int(line.peak_bytes.max())
+    score = Score(line.over_bytes, value)
     if best.over_bytes == 0:
         assert proof.bound <= best.value
     if proof.optimal:

@@ -244,4 +244,4 @@ def bare(problem: Problem) -> Ground:
     made = (graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after)
     groups = (rows, none, none, none, *within, rows_of(rows), graph.colocate, *mates)
     able = np.ascontiguousarray(problem.able)
-    return Ground(*made, *groups, able, problem.memory_bytes, problem.objective == "step-time")
+    return Ground(*made, *groups, able, problem.memory_bytes, problem.goal)

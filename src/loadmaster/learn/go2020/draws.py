@@ -30,7 +30,7 @@ from loadmaster.learn.go2020.sets import (
     weigh,
 )
 from loadmaster.optimizers.annealing.walk import by_critical_path, carry, critical_ops, measure_tails, put_back
-from loadmaster.simulator.loop import make_record, make_room, run
+from loadmaster.simulator.loop import make_record, make_room, run, stops_at, value_of
 
 FOREVER = np.iinfo(np.int64).max
 DEVICE, LEVEL, FUSION = range(3)  # kinds of decisions
@@ -160,17 +160,16 @@ def _simulate(layout, chain, room, fusing, most_ns, most_bytes, peak, record):
 @compiled
 def _judge(layout, ground, chain, room, desk, record, slack, fusing):
     """Simulates what stands now; (whether it is taken, the share of the value that it saves)."""
-    score, limits, by_time, peak = chain.score, ground.limits, ground.by_time, desk.peak
+    score, limits, goal, peak = chain.score, ground.limits, ground.goal, desk.peak
     over, value = score[0], score[1]
     bar = np.int64(value + value * slack)
-    most_ns = bar if over == 0 and by_time else FOREVER
-    most_bytes = bar if over == 0 and not by_time else FOREVER
+    most_ns, most_bytes = stops_at(goal, bar if over == 0 else FOREVER)
     room.ahead[:] = desk.load
     time = _simulate(layout, chain, room, fusing, most_ns, most_bytes, peak, record)
     chain.ran[0] += 1
     if time < 0:
         return False, 0.0
-    new_over, new_value = np.int64(0), time if by_time else peak.max()
+    new_over, new_value = np.int64(0), value_of(goal, time, peak, room.worked)
     for at in range(len(limits)):
         new_over += max(np.int64(0), peak[at] - limits[at])
     keep = new_over == 0 and new_value <= bar
@@ -199,7 +198,7 @@ def walk(layout, ground, chain, policy, habits, steps, log, fusing):
     """Draws and judges until so many simulations are run; a few less where nothing can be drawn."""
     label, uniform, place, rank, state = policy.label, habits.uniform, chain.place, chain.rank, chain.random
     ops, devices, levels = len(place), layout.devices, policy.level.shape[1]
-    by_time, ranked = ground.by_time, len(rank) > 0
+    by_time, ranked = ground.goal.step_price > 0, len(rank) > 0
     desk, record = make_desk(ops, devices, levels), make_record(0, 0, 0)
     room = make_room(layout, fusing is None)  # kernels take less time than their ops: no bound can be told
     tail = room.tail if fusing is None else np.empty(ops, np.int64)

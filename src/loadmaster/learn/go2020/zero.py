@@ -118,5 +118,4 @@ def seen_decisions(batch: GoBatch, outcomes: Sequence[Outcome]) -> Decisions:
 
 
 def outcome_of(problem: Problem, label: Ints, decided: Decided, plan: Plan, line: Timeline) -> Outcome:
-    value = line.step_ns if problem.objective == "step-time" else int(line.peak_bytes.max())
-    return Outcome(Score(line.over_bytes, value), decided, seen_of(problem, label, plan.device, line))
+    return Outcome(Score.of(problem, line), decided, seen_of(problem, label, plan.device, line))

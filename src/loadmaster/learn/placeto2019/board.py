@@ -259,6 +259,6 @@ def _graph_columns(problem: Problem, time: Floats, tie: Floats, need: Floats) ->
         np.log2(max(1.0, float(problem.best_ns.sum())) / path) / 4,
         float(squeezed(tie.sum(axis=1)).mean()),
         np.log2(1e-3 + problem.memory_bytes.sum() / max(1.0, need.sum())) / 8,
-        float(problem.objective == "step-time"),
+        float(not problem.objective.of_memory),
     ]
     return np.asarray(np.clip(np.array(columns), -8, 8))

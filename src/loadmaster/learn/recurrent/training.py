@@ -10,6 +10,7 @@ from typing import Any, ClassVar, get_args
 import torch
 from torch import nn
 
+from loadmaster import catalog
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting, UnknownName
@@ -22,7 +23,7 @@ from loadmaster.learn.mirhoseini2017.optimizer import Rnn, rule_of
 from loadmaster.learn.recurrent.reinforce import Learner, Outcome, Standing
 from loadmaster.passes.groups import GROUPERS
 from loadmaster.plans import Plan
-from loadmaster.problem import OBJECTIVES, Problem
+from loadmaster.problem import Problem
 from loadmaster.search import WORST, Budget, Score, Search
 from loadmaster.simulator import first_come, simulate
 from loadmaster.zoo import ENTRIES
@@ -59,7 +60,7 @@ class Settings(training.Settings):
             raise InvalidSetting(f"policy '{self.policy}' is unknown", "", f"use one of {', '.join(POLICIES)}")
         if self.steps < 1:
             raise InvalidSetting(f"{self.steps} steps", "", "give 1 or more")
-        for name, known in (("objective", OBJECTIVES), ("by", ("", *GROUPERS)), ("order", ORDERS)):
+        for name, known in (("objective", tuple(catalog.OBJECTIVES)), ("by", ("", *GROUPERS)), ("order", ORDERS)):
             if getattr(self, name) not in known:
                 raise UnknownName.among(name, getattr(self, name), [word for word in known if word])
 
@@ -153,7 +154,7 @@ class Run(training.Run):
 def train(settings: Settings) -> Path:
     """Trains on one graph, or goes on with what `out` holds; returns the file of the weights."""
     graph = load(f"zoo:{settings.corpus}" if settings.corpus.partition("/")[0] in ENTRIES else settings.corpus)
-    problem = price(graph, settings.cluster, objective=settings.objective)  # type: ignore[arg-type]
+    problem = price(graph, settings.cluster, objective=settings.objective)
     if problem.num_devices < 2:
         raise InvalidSetting(f"'{settings.cluster}' has one device", "cluster", "give two or more to choose from")
     optimizer = settings.optimizer

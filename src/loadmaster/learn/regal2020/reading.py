@@ -191,7 +191,7 @@ def read_policy(problem: Problem, policy: str = "regal", plan: Plan | None = Non
         network=str(known["network"]),
         graph=problem.source.name,
         cluster=problem.cluster.name,
-        objective=problem.objective,
+        objective=problem.objective.name,
         devices=tuple(names),
         first_to_last=tuple(names[device] for device in order),
         op_names=problem.graph.op_name,

@@ -83,7 +83,7 @@ class Walkers:
     def __init__(self, problem: Problem, device: Ints, rank: Ints, chains: int, search: Search) -> None:
         self.problem, self.search = problem, search
         self.layout, self.ground = layout(problem), ground_of(problem)
-        self.weights = np.array(STEP_TIME if problem.objective == "step-time" else PEAK_MEMORY)
+        self.weights = np.array(PEAK_MEMORY if problem.objective.of_memory else STEP_TIME)
         self.chains = [self._chain(device, rank, int(search.rng.integers(1, 2**62))) for _ in range(max(1, chains))]
 
     def _chain(self, device: Ints, rank: Ints, seed: int) -> walk.Chain:
@@ -195,5 +195,5 @@ def ground_of(problem: Problem) -> walk.Ground:
         ints(members[mates]),
         np.ascontiguousarray(problem.able),
         problem.memory_bytes,
-        problem.objective == "step-time",
+        problem.goal,
     )

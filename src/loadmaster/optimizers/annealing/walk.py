@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.simulator.loop import make_record, make_room, run
+from loadmaster.objective import Goal
+from loadmaster.simulator.loop import make_record, make_room, run, stops_at, value_of
 
 TOP_RANK = 2**31 - 1
 FOREVER = np.iinfo(np.int64).max
@@ -42,7 +43,7 @@ class Ground(NamedTuple):
     mates: np.ndarray
     able: np.ndarray  # [ops, devices]
     limits: np.ndarray  # [devices]
-    by_time: bool  # the objective is step time, else the largest peak
+    goal: Goal
 
 
 class Chain(NamedTuple):
@@ -263,7 +264,8 @@ def walk(layout, ground, chain, weights, steps, heat, follow, aim):
     devices, op_ns = layout.devices, layout.op_ns
     make_start, makes, reader_start, readers = layout.make_start, layout.makes, layout.reader_start, layout.readers
     read_start, reads, producer = ground.read_start, ground.reads, ground.producer
-    able, limits, by_time = ground.able, ground.limits, ground.by_time
+    able, limits, goal = ground.able, ground.limits, ground.goal
+    by_time = goal.step_price > 0
     group_start, group_ops, by_mirror = ground.group_start, ground.group_ops, ground.by_mirror
     colocate, mate_start, mates = ground.colocate, ground.mate_start, ground.mates
     mirror_at, within_start, within, group_at = ground.mirror_at, ground.within_start, ground.within, ground.group_at
@@ -419,17 +421,13 @@ def walk(layout, ground, chain, weights, steps, heat, follow, aim):
         slack = -np.log(_unit(state)) * heat
         most_ns, most_bytes = FOREVER, FOREVER
         if over == 0:
-            bar = np.int64(value + value * slack)
-            if by_time:
-                most_ns = bar
-            else:
-                most_bytes = bar
+            most_ns, most_bytes = stops_at(goal, np.int64(value + value * slack))
         room.ahead[:] = load
         time = run(layout, place, rank, no_sends, room, most_ns, most_bytes, peak, False, record)
         spent[arm] += np.float64(room.tally[1]) / ops
         keep = time >= 0
         if keep:
-            new_over, new_value = np.int64(0), time if by_time else peak.max()
+            new_over, new_value = np.int64(0), value_of(goal, time, peak, room.worked)
             for at in range(devices):
                 new_over += max(np.int64(0), peak[at] - limits[at])
             if over == 0:

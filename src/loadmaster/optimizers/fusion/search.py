@@ -223,7 +223,7 @@ class FusionWalk:
             plan.device.astype(np.int32),
             plan.rank.astype(np.int32),
             problem.memory_bytes,
-            problem.objective == "step-time",
+            problem.goal,
         )
         self.chains = [self._chain(start) for start in starts]
         self.spaces = [make_space(layout(problem)) for _ in starts]

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.objective import Goal
 from loadmaster.optimizers.annealing.walk import FOREVER, _below, _length, _unit
 from loadmaster.optimizers.fusion.merging import make_kernels, merge_on, pairs_within, read_off, reopen
 from loadmaster.simulator.contraction import contract
-from loadmaster.simulator.loop import MADE, make_record, make_room, run
+from loadmaster.simulator.loop import MADE, make_record, make_room, run, stops_at, value_of
 
 WINDOW, ALIKE, SOME_ALIKE, SHIFT, ONE, CUT, JOIN = range(7)
 KINDS = 7
@@ -35,7 +36,7 @@ class Terrain(NamedTuple):
     place: np.ndarray
     rank: np.ndarray
     limits: np.ndarray  # [devices] bytes of memory
-    by_time: bool
+    goal: Goal
 
 
 class Chain(NamedTuple):
@@ -52,7 +53,7 @@ class Chain(NamedTuple):
 @compiled
 def walk(layout, facts, shown, space, rules, terrain, chain, weights, steps, heat):
     """So many moves of one chain."""
-    place, rank, limits, by_time = terrain.place, terrain.rank, terrain.limits, terrain.by_time
+    place, rank, limits, goal = terrain.place, terrain.rank, terrain.limits, terrain.goal
     wish, kernel, score, state = chain.wish, chain.kernel, chain.score, chain.random
     kernels, trial, opened = make_kernels(rules), np.empty_like(kernel), np.zeros(len(kernel), np.bool_)
     producers, consumers = np.empty(len(wish), np.int32), np.empty(len(wish), np.int32)
@@ -60,7 +61,7 @@ def walk(layout, facts, shown, space, rules, terrain, chain, weights, steps, hea
     room, record, no_sends = make_room(shown), make_record(0, 0, 0), np.empty(0, np.int64)
     peak = np.zeros(layout.devices, np.int64)
     critical, num_critical = np.empty(len(wish), np.int64), 0
-    if by_time and steps > FEWEST:
+    if goal.step_price > 0 and steps > FEWEST:
         steps -= 1
         contract(layout, facts, space, place, rank, kernel)
         num_critical = _critical(shown, rules, terrain, space.rank, kernel, room, peak, critical)
@@ -88,12 +89,12 @@ def walk(layout, facts, shown, space, rules, terrain, chain, weights, steps, hea
         slack = 1.0 - np.log(_unit(state)) * heat
         bar = np.int64(min(score[1] * slack, 9e18)) if score[0] == 0 else FOREVER
         contract(layout, facts, space, place, rank, trial)
-        most_ns, most_bytes = (bar, FOREVER) if by_time else (FOREVER, bar)
+        most_ns, most_bytes = stops_at(goal, bar)
         time = run(shown, place, space.rank, no_sends, room, most_ns, most_bytes, peak, False, record)
         over = np.int64(0)
         for device in range(layout.devices):
             over += max(np.int64(0), peak[device] - limits[device])
-        value = time if by_time else peak.max()
+        value = value_of(goal, time, peak, room.worked)
         if time < 0 or over > score[0] or (over == score[0] and value > score[1] * slack):
             wish[:] = old
             continue

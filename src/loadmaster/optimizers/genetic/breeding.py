@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.simulator.loop import make_record, make_room, run
+from loadmaster.objective import Goal
+from loadmaster.simulator.loop import make_record, make_room, run, stops_at, value_of
 
 HEAVY_PENALTY = np.int64(2**61)  # above every value: plans that do not fit come last, by how much they are over
 STOPPED = np.int64(2**62)
@@ -22,7 +23,7 @@ class Decoder(NamedTuple):
     sends: bool  # whether there are genes for sends
     able: np.ndarray  # [ops, devices]
     limits: np.ndarray  # [devices]
-    by_time: bool
+    goal: Goal
 
 
 class Prior(NamedTuple):
@@ -126,11 +127,8 @@ def breed(layout, decoder, prior, old, new, order, elites, mutants, seed, low, h
 @compiled
 def score(layout, decoder, place, rank, send_rank, room, record, peak, most):
     """The value; for a plan that does not fit, a number above every value; STOPPED when it passes `most`."""
-    never = np.int64(2**62)
-    if decoder.by_time:
-        step = run(layout, place, rank, send_rank, room, most, never, peak, False, record)
-    else:
-        step = run(layout, place, rank, send_rank, room, never, most, peak, False, record)
+    most_ns, most_bytes = stops_at(decoder.goal, np.int64(most))
+    step = run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, False, record)
     if step < 0:
         return STOPPED
     over = np.int64(0)
@@ -138,7 +136,7 @@ def score(layout, decoder, place, rank, send_rank, room, record, peak, most):
         over += max(np.int64(0), peak[device] - decoder.limits[device])
     if over > 0:
         return HEAVY_PENALTY + min(over, HEAVY_PENALTY // 2)
-    return step if decoder.by_time else peak.max()
+    return value_of(decoder.goal, step, peak, room.worked)
 
 
 @compiled

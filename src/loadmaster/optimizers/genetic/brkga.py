@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints
+from loadmaster.objective import Objective
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.memory.orders import memory_order
 from loadmaster.passes.groups import group_ops, mirrored_position
@@ -63,10 +64,11 @@ class TunedBrkga:
         return replace(Brkga(**tuned_settings(search.problem.objective)), evaluations=self.evaluations).optimize(search)
 
 
-def tuned_settings(objective: str) -> dict[str, Any]:
+def tuned_settings(objective: Objective) -> dict[str, Any]:
+    """Those found for the objective; for one that nobody tuned for, those for the step time."""
     text = resources.files("loadmaster.optimizers").joinpath("tuned_brkga.json").read_text()
-    settings: dict[str, Any] = json.loads(text)["settings"][objective]
-    return settings
+    found: dict[str, dict[str, Any]] = json.loads(text)["settings"]
+    return found.get(objective.name, found["step-time"])
 
 
 def decoder_of(problem: Problem, settings: Brkga) -> breeding.Decoder:
@@ -83,7 +85,7 @@ def decoder_of(problem: Problem, settings: Brkga) -> breeding.Decoder:
         settings.sends,
         np.ascontiguousarray(problem.able),
         problem.memory_bytes,
-        problem.objective == "step-time",
+        problem.goal,
     )
 
 
@@ -189,7 +191,7 @@ def _offer(search: Search, plain: Any, decoder: breeding.Decoder, genes: NDArray
 def _score_again(problem: Problem, plan: Plan) -> Score:
     """The whole score of a plan that was counted already: the loop keeps only how much it is over."""
     line = simulate(problem, plan)
-    return Score(line.over_bytes, line.step_ns if problem.objective == "step-time" else int(line.peak_bytes.max()))
+    return Score.of(problem, line)
 
 
 def genes_of(problem: Problem, decoder: breeding.Decoder, plan: Plan) -> NDArray[np.uint16]:

@@ -171,7 +171,7 @@ def _relieve(search: Search, parts: Parts, plan: Plan, order: Order) -> Plan:
             break
         line = simulate(problem, plan)
         search.count(1)
-        score = Score(line.over_bytes, line.step_ns if problem.objective == "step-time" else int(line.peak_bytes.max()))
+        score = Score.of(problem, line)
         search.offer(plan, score)
         if score < best_score:
             best, best_score = plan, score

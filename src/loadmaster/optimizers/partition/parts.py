@@ -82,7 +82,7 @@ class Parts:
 def parts_of(problem: Problem, balance: Balance = "auto") -> Parts:
     unit = _units(problem)
     count = int(unit.max()) + 1
-    by_memory = balance == "memory" or (balance == "auto" and problem.objective == "peak-memory")
+    by_memory = balance == "memory" or (balance == "auto" and problem.objective.of_memory)
     weight = op_bytes(problem) if by_memory else op_times(problem)
     total = np.bincount(unit, weights=weight, minlength=count).astype(np.float64)
     if by_memory:

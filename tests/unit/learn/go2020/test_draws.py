@@ -89,7 +89,7 @@ def test_chains_on_problems_of_every_kind_are_legal_and_keep_the_budget(problem:
         assert search.best is not None
         check(search.best, problem)
         line = simulate(problem, search.best)
-        value = line.step_ns if problem.objective == "step-time" else int(line.peak_bytes.max())
+        value = line.step_ns if problem.objective.name == "step-time" else int(line.peak_bytes.max())
         assert search.best_score == (line.over_bytes, value)
 
 

@@ -1,0 +1,119 @@
+"""What a plan is judged by: one small class per objective, and its numbers for one cluster.
+
+An objective says, in one place, what a timeline is worth, when a run may stop early, which lower bound holds, and in
+which words and unit people read it. Everything else asks it. Values are whole numbers, and less is better.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster import catalog
+from loadmaster.cluster import Cluster
+from loadmaster.columns import Ints, ints
+from loadmaster.errors import InvalidSetting
+
+Unit = Literal["ns", "bytes"]
+SUM, PEAK = range(2)  # kinds of goal: what the step and busy devices cost together; the largest peak
+
+
+class Goal(NamedTuple):
+    """An objective in numbers, for one cluster, as the compiled loops take it (`simulator.loop.value_of`)."""
+
+    kind: int
+    step_price: int  # of a ns of the step; 0: how long it takes does not count
+    busy_price: Ints  # [devices] of a ns in which the device computes, on top of that; empty: nothing
+
+    def values(self, step_ns: NDArray[np.int64], peak_bytes: Ints, busy_ns: Ints) -> Ints:
+        """[...] what steps are worth, from [...] times, [..., devices] peaks and [..., resources] busy times."""
+        if self.kind == PEAK:
+            return ints(peak_bytes.max(axis=-1))
+        return ints(step_ns * self.step_price + busy_ns[..., : len(self.busy_price)] @ self.busy_price)
+
+
+class Least(Protocol):
+    """What no plan of a problem can go under, part by part; `bounds` works them out."""
+
+    def step_ns(self) -> int: ...
+
+    def peak_bytes(self) -> int: ...
+
+    def work(self, price: Ints) -> int:
+        """What all ops cost where each runs on the device on which its time x price is least."""
+        ...
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What all objectives say of themselves. `str` of one is its name, as files and the command line have it."""
+
+    name: ClassVar[str]
+    unit: ClassVar[Unit]  # of its values
+    of_memory: ClassVar[bool] = False  # bytes count, not time: orders and groups are chosen for memory
+    subject: ClassVar[str]  # "The step" goes from 3 ms to 2 ms
+    wanted: ClassVar[str]  # planned "for a short step"
+    each: ClassVar[str]  # 3 ms "a step"
+    sentence: ClassVar[str] = ""  # what {value} says beside the step time
+    binds: ClassVar[str] = ""  # what stands in place of the bound on time that binds
+
+    def goal(self, cluster: Cluster) -> Goal:
+        """Its numbers for the cluster."""
+        raise NotImplementedError
+
+    def bound(self, goal: Goal, least: Least) -> int:
+        """What no plan can go under."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class StepTime(Objective):
+    """The time from the start of a step to the end of its last op."""
+
+    name = "step-time"
+    unit = "ns"
+    subject = "The step"
+    wanted = "for a short step"
+    each = "a step"
+
+    def goal(self, cluster: Cluster) -> Goal:
+        return Goal(SUM, 1, ints([]))
+
+    def bound(self, goal: Goal, least: Least) -> int:
+        return least.step_ns()
+
+
+class PeakMemory(Objective):
+    """The most bytes that any device holds at once."""
+
+    name = "peak-memory"
+    unit = "bytes"
+    of_memory = True
+    subject = "The largest peak"
+    wanted = "for little memory"
+    each = "at most, on any device"
+    sentence = "The fullest device holds {value}."
+    binds = "The goal is memory: the fullest device uses {memory} of what it has."
+
+    def goal(self, cluster: Cluster) -> Goal:
+        return Goal(PEAK, 0, ints([]))
+
+    def bound(self, goal: Goal, least: Least) -> int:
+        return least.peak_bytes()
+
+
+def objective_named(name: str | Objective) -> Objective:
+    """The objective of that name; an objective is taken as it is."""
+    if isinstance(name, Objective):
+        return name
+    if name not in catalog.OBJECTIVES:
+        raise InvalidSetting(f"objective '{name}' is unknown", "", f"use one of {', '.join(catalog.OBJECTIVES)}")
+    module, _, kind = catalog.OBJECTIVES[name].partition(":")
+    made: Objective = getattr(importlib.import_module(module), kind)()
+    return made
