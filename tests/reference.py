@@ -45,7 +45,7 @@ class Judged:
 
     def score(self, objective: object) -> tuple[int, int]:
         """(over_bytes, value) by the objective of that name."""
-        values = {"step-time": self._step, "peak-memory": self._peak}
+        values = {"step-time": self._step, "peak-memory": self._peak, "energy": self._energy}
         return self.over_bytes, values[str(objective)]()
 
     def _step(self) -> int:
@@ -53,6 +53,15 @@ class Judged:
 
     def _peak(self) -> int:
         return max(self.peak)
+
+    def _energy(self) -> int:
+        """Picojoules: a watt is a thousand of them in a nanosecond."""
+        drawn = Fraction(0)
+        for device, busy in zip(self.cluster.devices, self.busy, strict=True):
+            drawn += 1000 * Fraction(device.watts or 0) * busy
+            drawn += 1000 * Fraction(device.idle_watts or 0) * (self.step_ns - busy)
+        assert drawn.denominator == 1, "tests give watts in thousandths"
+        return int(drawn)
 
 
 @dataclass

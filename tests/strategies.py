@@ -157,9 +157,10 @@ def _devices(draw: Any, name: str) -> Device:
     rate = draw(RATES)
     rates = {"default": rate, "float16": 2 * rate} if draw(SOMETIMES) else rate
     memory = draw(st.sampled_from([0, 300, 1500, 2**30, 2**30]))
-    return Device(
-        name, "any", memory, rates, draw(st.sampled_from([1e9, 1e10, 7.6e9])), draw(st.sampled_from([0, 1, 5]))
-    )
+    idle = draw(st.sampled_from([None, 0.5, 30]))
+    watts = (idle or 0) + draw(st.sampled_from([0, 0.25, 120]))
+    rate, launch = draw(st.sampled_from([1e9, 1e10, 7.6e9])), draw(st.sampled_from([0, 1, 5]))
+    return Device(name, "any", memory, rates, rate, launch, watts=watts, idle_watts=idle)
 
 
 @st.composite

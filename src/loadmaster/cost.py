@@ -18,6 +18,8 @@ from loadmaster.graph.folding import fold
 from loadmaster.objective import Objective, objective_named
 from loadmaster.problem import CANNOT, Problem, time_of
 
+MOST_VALUE = 2.0**60  # of an objective; searches add to it, and must not pass what 64 bits hold
+
 
 class CostModel(Protocol):
     def compute_ns(self, graph: Graph, cluster: Cluster) -> Ints:
@@ -76,7 +78,7 @@ def price(
     op_ns[given == CANNOT] = CANNOT
     _check_times(folded, op_ns)
     send_class, send_ns = _sends(folded, cluster)
-    return Problem(
+    priced = Problem(
         graph=folded,
         source=graph,
         source_ops=source_ops,
@@ -95,6 +97,8 @@ def price(
         memory_bytes=cluster.memory_bytes,
         objective=objective,
     )
+    _check_values(priced)
+    return priced
 
 
 def _not_a_graph(given: object) -> InvalidSetting:
@@ -134,6 +138,15 @@ def _check_times(graph: Graph, op_ns: Ints) -> None:
         op = int(longest.argmax())
         what = f"op '{graph.op_name[op]}' would take {longest[op] / 86400e9:.0f} days"
         raise InvalidGraph(what, graph.name, "check its flops and bytes, and the rates of the cluster")
+
+
+def _check_values(problem: Problem) -> None:
+    """Refuses prices of time that would make values leave that range: ops and sends all one after the other."""
+    goal, others = problem.goal, problem.num_devices - 1
+    longest = float(problem.op_ns.max(axis=1).sum()) + float(problem.send_ns.max(axis=1, initial=0).sum()) * others
+    if longest * (goal.step_price + int(goal.busy_price.max(initial=0))) > MOST_VALUE:
+        what = f"a step of up to {longest / 1e9:.0f} s is too long for whole numbers of {problem.objective.unit}"
+        raise InvalidSetting(what, problem.graph.name, "check the watts and rates of the cluster, or plan a part")
 
 
 def send_time_ns(link: Link, nbytes: int) -> int:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from loadmaster import catalog
 from loadmaster.cluster import Cluster
 from loadmaster.columns import Ints, ints
-from loadmaster.errors import InvalidSetting
+from loadmaster.errors import InvalidCluster, InvalidSetting
 
-Unit = Literal["ns", "bytes"]
+Unit = Literal["ns", "bytes", "pJ"]
 SUM, PEAK = range(2)  # kinds of goal: what the step and busy devices cost together; the largest peak
 
 
@@ -58,6 +58,7 @@ class Objective:
     subject: ClassVar[str]  # "The step" goes from 3 ms to 2 ms
     wanted: ClassVar[str]  # planned "for a short step"
     each: ClassVar[str]  # 3 ms "a step"
+    column: ClassVar[str] = ""  # head of a column of its own in tables, which all have the step and the peaks
     sentence: ClassVar[str] = ""  # what {value} says beside the step time
     binds: ClassVar[str] = ""  # what stands in place of the bound on time that binds
 
@@ -106,6 +107,33 @@ class PeakMemory(Objective):
 
     def bound(self, goal: Goal, least: Least) -> int:
         return least.peak_bytes()
+
+
+class Energy(Objective):
+    """What all devices draw in a step: their watts while they compute, their idle watts for the rest of it.
+
+    A whole number of picojoules, since watts are taken in whole milliwatts. Links draw nothing.
+    """
+
+    name = "energy"
+    unit = "pJ"
+    subject = "The energy of a step"
+    wanted = "for little energy"
+    each = "a step"
+    column = "energy"
+    sentence = "It draws {value}."
+
+    def goal(self, cluster: Cluster) -> Goal:
+        for device in cluster.devices:
+            if device.watts is None:
+                what = f"device '{device.name}' has no watts, so the energy of a step is not known"
+                raise InvalidCluster(what, cluster.name, "give every device watts (and idle_watts) in the cluster file")
+        idle = [round(1000 * (device.idle_watts or 0.0)) for device in cluster.devices]
+        busy = [round(1000 * (device.watts or 0.0)) for device in cluster.devices]
+        return Goal(SUM, sum(idle), ints(np.subtract(busy, idle)))
+
+    def bound(self, goal: Goal, least: Least) -> int:
+        return goal.step_price * least.step_ns() + least.work(goal.busy_price)
 
 
 def objective_named(name: str | Objective) -> Objective:

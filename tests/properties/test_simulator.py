@@ -111,7 +111,7 @@ def wide_graph(rng: np.random.Generator) -> Graph:
 
 
 def bus_cluster(devices: int, shared: bool) -> Cluster:
-    all_devices = tuple(Device(f"d{index}", "toy", 500, 1e9, 1e9) for index in range(devices))
+    all_devices = tuple(Device(f"d{index}", "toy", 500, 1e9, 1e9, watts=3, idle_watts=1) for index in range(devices))
     pairs = [(src, dst) for src in range(devices) for dst in range(devices) if src != dst]
     channel = np.where(np.eye(devices), -1, 0 if shared else np.arange(devices)[:, None])
     return Cluster("buses", all_devices, dict.fromkeys(pairs, Link(5e9, 1)), ints(channel))

@@ -52,6 +52,7 @@ OPTIMIZERS: Mapping[str, str] = {
 OBJECTIVES: Mapping[str, str] = {
     "step-time": "loadmaster.objective:StepTime",
     "peak-memory": "loadmaster.objective:PeakMemory",
+    "energy": "loadmaster.objective:Energy",
 }
 
 # suffix of a model file -> "module:function" that reads it

@@ -27,7 +27,8 @@ class Device:
     bytes_per_s: float
     launch_ns: int = 0
     price_per_hour: float | None = None  # in whatever currency; for reports only
-    watts: float | None = None  # for reports only
+    watts: float | None = None  # while it computes; for reports, and where energy is the objective
+    idle_watts: float | None = None  # while it does not; None: nothing
 
     def rate(self, dtype: str) -> float:
         """Arithmetic per second for ops of that dtype."""
@@ -131,6 +132,9 @@ class Cluster:
             if not all(0 < rate < float("inf") for rate in (*rates, device.bytes_per_s)):
                 what = f"device '{device.name}' has a rate that is not positive"
                 raise InvalidCluster(what, self.name, "give rates per second")
+            if (device.idle_watts or 0.0) > (device.watts or 0.0):
+                what = f"device '{device.name}' draws more when it is idle than when it computes"
+                raise InvalidCluster(what, self.name, "give watts of at least its idle_watts")
             if device.memory_bytes < 0 or device.launch_ns < 0:
                 what = f"device '{device.name}' has a negative number"
                 raise InvalidCluster(what, self.name, "give a number of at least 0")

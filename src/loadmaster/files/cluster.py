@@ -19,9 +19,8 @@ MOST_MEMORY_BYTES = 2**60
 MOST_CHANNEL = 2**31 - 1
 
 _KEYS = frozenset(("schema", "name", "devices", "links", "default_link", "op_ns"))
-_DEVICE_KEYS = frozenset(
-    ("name", "kind", "memory_bytes", "flops_per_s", "bytes_per_s", "launch_ns", "price_per_hour", "watts")
-)
+_EXPENSE_KEYS = ("price_per_hour", "watts", "idle_watts")
+_DEVICE_KEYS = frozenset(("name", "kind", "memory_bytes", "flops_per_s", "bytes_per_s", "launch_ns", *_EXPENSE_KEYS))
 _LINK_KEYS = frozenset(("from", "to", "bytes_per_s", "latency_ns", "channel"))
 
 
@@ -53,8 +52,8 @@ def _device(data: Any, where: str) -> Device:
         row.rate("flops_per_s") if not isinstance(rates, dict) else _rates(rates, row.where)
     )
     launch = row.whole("launch_ns", MOST_NS) if row.has("launch_ns") else 0
-    price, watts = (row.rate(key) if row.has(key) else None for key in ("price_per_hour", "watts"))
-    return Device(name, row.text("kind"), memory, speed, row.rate("bytes_per_s"), launch, price, watts)
+    price, watts, idle = (row.rate(key) if row.has(key) else None for key in _EXPENSE_KEYS)
+    return Device(name, row.text("kind"), memory, speed, row.rate("bytes_per_s"), launch, price, watts, idle)
 
 
 def _rates(data: dict[str, Any], where: str) -> dict[str, float]:
@@ -155,7 +154,7 @@ def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
             "flops_per_s": dict(device.flops_per_s) if isinstance(device.flops_per_s, Mapping) else device.flops_per_s,
             "bytes_per_s": device.bytes_per_s,
             "launch_ns": device.launch_ns,
-            **{key: value for key in ("price_per_hour", "watts") if (value := getattr(device, key)) is not None},
+            **{key: value for key in _EXPENSE_KEYS if (value := getattr(device, key)) is not None},
         }
         for device in cluster.devices
     ]

@@ -13,7 +13,8 @@ NS_PER_HOUR = 3_600 * 10**9
 
 @dataclass(frozen=True)
 class Expense:
-    """None where no device says. Every device is paid for all of the step; it draws its watts while it computes."""
+    """None where no device says. Every device is paid for all of the step; it draws its watts while it computes, and
+    its idle watts for the rest."""
 
     money: float | None  # in the currency of the prices
     money_idle: float | None  # of it, for time in which devices do not compute
@@ -22,10 +23,13 @@ class Expense:
 
 def expense(cluster: Cluster, times: Sequence[DeviceTime], step_ns: int) -> Expense:
     prices = [device.price_per_hour for device in cluster.devices]
-    watts = [device.watts for device in cluster.devices]
     busy = [row.compute_ns for row in times]
     paid = [(price, ns) for price, ns in zip(prices, busy, strict=True) if price is not None]
-    drawn = [watt * ns / 1e9 for watt, ns in zip(watts, busy, strict=True) if watt is not None]
+    drawn = [
+        (device.watts * ns + (device.idle_watts or 0.0) * (step_ns - ns)) / 1e9
+        for device, ns in zip(cluster.devices, busy, strict=True)
+        if device.watts is not None
+    ]
     return Expense(
         sum(price * step_ns / NS_PER_HOUR for price, _ in paid) if paid else None,
         sum(price * (step_ns - ns) / NS_PER_HOUR for price, ns in paid) if paid else None,

@@ -87,6 +87,8 @@ def _figures(result: Result, found: Explanation, every: Sequence[Result]) -> str
             f"of {size_text(int(memory[fullest]))} on {result.problem.cluster.device_names[fullest]}: {fits}",
         ),
     ]
+    if found.objective.column:
+        rows.insert(1, (found.objective.column, shown(found.value), f"{found.value:,} {found.objective.unit}"))
     if alone is not None and line.step_ns and result.problem.num_devices > 1:
         rows.insert(1, ("speed-up", f"{alone / line.step_ns:.2f}x", f"over one device ({time_text(alone)})"))
     return "".join(_figure(*row, over=row[0] == "largest peak" and not result.fits) for row in rows)
@@ -99,7 +101,8 @@ def _figure(name: str, value: str, note: str, *, over: bool) -> str:
 
 def _methods(result: Result, every: Sequence[Result]) -> str:
     alone = next((other.timeline.step_ns for other in every if other.optimizer == "one-device"), None)
-    shown = value_text(result.problem.objective)
+    shown, column = value_text(result.problem.objective), result.problem.objective.column
+    own = (column,) if column else ()
     rows = tuple(
         (
             other.optimizer + (" (shown here)" if other is result else ""),
@@ -107,6 +110,7 @@ def _methods(result: Result, every: Sequence[Result]) -> str:
             f"{alone / other.timeline.step_ns:.2f}x" if alone and other.timeline.step_ns else "-",
             sizes_text([int(peak) for peak in other.timeline.peak_bytes]),
             "yes" if other.fits else f"no, {size_text(other.timeline.over_bytes)} over",
+            *(shown(other.value) for _ in own),
             shown(other.lower_bound),
             percent_text(other.gap),
             f"{other.simulations:,}",
@@ -114,8 +118,8 @@ def _methods(result: Result, every: Sequence[Result]) -> str:
         )
         for other in sorted(every, key=lambda other: other.score)
     )
-    head = ("method", "step", "speed-up", "peak per device", "fits", "lower bound", "gap", "simulations", "time")
-    return _grid(Grid("", head, rows, frozenset((1, 2, 3, 5, 6, 7, 8))))
+    head = ("method", "step", "speed-up", "peak per device", "fits", *own, "lower bound", "gap", "simulations", "time")
+    return _grid(Grid("", head, rows, frozenset(set(range(1, len(head))) - {4})))
 
 
 def _section(section: Section) -> str:

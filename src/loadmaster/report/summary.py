@@ -112,6 +112,7 @@ def method_summary(result: Result) -> dict[str, Any]:
 def _cost(result: Result) -> dict[str, Any]:
     return {
         "step_ns": result.timeline.step_ns,
+        "value": result.value,
         "peak_bytes": [int(peak) for peak in result.timeline.peak_bytes],
         "fits": result.fits,
         "over_bytes": result.timeline.over_bytes,

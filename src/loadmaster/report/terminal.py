@@ -57,7 +57,8 @@ def problem_line(problem: Problem, choice: str = "") -> Text:
 
 def methods_table(rows: Sequence[tuple[str, Result]]) -> Table:
     """One line per method; speed-ups are over the row called one-device, where there is one."""
-    table = _table("~method", ">step", ">speed-up", "~>peak per device", "~fits", ">lower bound", ">gap")
+    own = [f">{name}" for _, result in rows[:1] if (name := result.problem.objective.column)]
+    table = _table("~method", ">step", ">speed-up", "~>peak per device", "~fits", *own, ">lower bound", ">gap")
     alone = next((result.timeline.step_ns for name, result in rows if name == "one-device"), None)
     best = best_of([result for _, result in rows])
     for name, result in rows:
@@ -74,6 +75,7 @@ def _method_cells(name: str, result: Result, alone: int | None) -> list[str | Te
         f"{alone / line.step_ns:.2f}x" if alone is not None and line.step_ns else "-",
         sizes_text([int(peak) for peak in line.peak_bytes]),
         fits,
+        *([shown(result.value)] if result.problem.objective.column else []),
         shown(result.lower_bound),
         percent_text(result.gap),
     ]

@@ -9,6 +9,7 @@ from loadmaster.objective import Objective
 
 _TIMES = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 _SIZES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+_ENERGIES = (("kJ", 10**15), ("J", 10**12), ("mJ", 10**9), ("uJ", 10**6), ("nJ", 10**3), ("pJ", 1))
 _COUNTS = (("P", 10**15), ("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3), ("", 1))
 
 
@@ -22,9 +23,14 @@ def size_text(nbytes: float) -> str:
     return _scaled(nbytes, _SIZES)
 
 
+def energy_text(pj: float) -> str:
+    """12.5 uJ, 3.10 J."""
+    return _scaled(pj, _ENERGIES)
+
+
 def value_text(objective: Objective) -> Callable[[float], str]:
     """How values of the objective are written."""
-    return {"ns": time_text, "bytes": size_text}[objective.unit]
+    return {"ns": time_text, "bytes": size_text, "pJ": energy_text}[objective.unit]
 
 
 def count_text(count: float, unit: str) -> str:

@@ -1,0 +1,114 @@
+"""Objectives: what they say of themselves, and energy, worked out by hand and by trying everything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadmaster import catalog
+from loadmaster.bounds import lower_bound
+from loadmaster.cluster import Cluster
+from loadmaster.cost import price
+from loadmaster.errors import InvalidCluster, InvalidSetting
+from loadmaster.objective import Objective, objective_named
+from loadmaster.optimizers.exact import CpSat
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.report.terminal import methods_table
+from loadmaster.report.units import value_text
+from loadmaster.search import Budget, solve
+from loadmaster.simulator import simulate
+from tests.graphs.tiny import GRAPHS, diamond, pair
+from tests.reference import brute_force, judge
+from tests.strategies import plans, problems
+
+
+def drawing(first: tuple[float, float], second: tuple[float, float]) -> Cluster:
+    """Two toy devices with (watts, idle watts) each."""
+    cluster = pair()
+    pairs = zip(cluster.devices, (first, second), strict=True)
+    return replace(cluster, devices=tuple(replace(d, watts=w, idle_watts=i) for d, (w, i) in pairs))
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", catalog.OBJECTIVES)
+    def test_each_is_known_by_its_name(self, name: str) -> None:
+        found = objective_named(name)
+        assert (found.name, str(found)) == (name, name)
+        assert objective_named(found) is found
+        assert all(getattr(found, word) for word in ("subject", "wanted", "each", "unit"))
+        assert value_text(found)(1.0)
+
+    def test_others_are_refused_with_the_choices(self) -> None:
+        with pytest.raises(InvalidSetting, match="'speed' is unknown") as caught:
+            objective_named("speed")
+        assert all(name in caught.value.fix for name in catalog.OBJECTIVES)
+
+    def test_two_of_a_kind_are_equal(self) -> None:
+        assert objective_named("energy") == objective_named("energy") != objective_named("step-time")
+        assert isinstance(price(diamond(), pair()).objective, Objective)
+
+
+class TestEnergy:
+    def test_by_hand(self) -> None:
+        """The diamond on one device takes 70 ns: 70 ns x 5 W there, 70 ns x 2 W for the other to stand by."""
+        problem = price(diamond(), drawing((5, 1), (3, 2)), objective="energy")
+        line = simulate(problem, Plan.of(problem, [0, 0, 0, 0]))
+        assert line.busy_ns[:2].tolist() == [line.step_ns, 0]
+        assert problem.value(line) == 1000 * line.step_ns * (5 + 2)
+
+    def test_without_watts_it_says_which_device(self) -> None:
+        with pytest.raises(InvalidCluster, match="'d0' has no watts"):
+            price(diamond(), pair(), objective="energy")
+
+    def test_idle_above_busy_is_refused(self) -> None:
+        with pytest.raises(InvalidCluster, match="draws more when it is idle"):
+            drawing((5, 6), (1, 1))
+
+    def test_steps_too_long_for_whole_numbers_are_refused(self) -> None:
+        with pytest.raises(InvalidSetting, match="too long"):
+            price(diamond(), drawing((1e14, 0), (1e14, 0)), objective="energy")
+
+    def test_frugal_device_is_taken_where_nothing_is_paid_for_waiting(self) -> None:
+        problem = price(diamond(), drawing((50, 0), (5, 0)), objective="energy")
+        for method in ("auto", "anneal", "brkga"):
+            found = solve(problem, method, Budget(None, 300))
+            assert found.plan.device.tolist() == [1, 1, 1, 1] and found.gap == 0.0
+
+    @pytest.mark.parametrize("name", GRAPHS)
+    @pytest.mark.parametrize("method", ["auto", "anneal", "heft", "etf", "brkga", "cp-sat"])
+    def test_never_under_the_best_of_all_plans_nor_the_bound(self, name: str, method: str) -> None:
+        problem = price(GRAPHS[name](), drawing((9, 4), (5, 1)), objective="energy")
+        found = solve(problem, method, Budget(None, 200))
+        assert found.value == judge(problem, found.plan).score("energy")[1] >= found.lower_bound
+        if problem.num_ops <= 5:
+            assert found.value >= brute_force(problem, "energy")[1] >= lower_bound(problem)
+
+    @pytest.mark.parametrize("name", [name for name, graph in GRAPHS.items() if graph().num_ops <= 5])
+    def test_cp_sat_proves_it(self, name: str) -> None:
+        problem = price(GRAPHS[name](), drawing((9, 4), (5, 1)), objective="energy")
+        best = brute_force(problem, "energy")[1]
+        proof = CpSat().prove(problem, Plan.of(problem, [0] * problem.num_ops), budget=Budget(20.0))
+        assert proof.bound <= best
+
+    def test_tables_have_a_column_for_it(self) -> None:
+        def heads(problem: Problem) -> list[Any]:
+            table = methods_table([("heft", solve(problem, "heft", Budget(None, 1)))])
+            return [column.header for column in table.columns]
+
+        cluster = drawing((9, 4), (5, 1))
+        assert "energy" in heads(price(diamond(), cluster, objective="energy"))
+        assert "energy" not in heads(price(diamond(), cluster))
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_no_plan_goes_under_the_bound_of_any_objective(data: st.DataObject) -> None:
+    problem = data.draw(problems(max_ops=7, max_devices=3))
+    plan = data.draw(plans(problem))
+    over, value = judge(problem, plan).score(problem.objective)
+    assert value >= lower_bound(problem, fusing=plan.fuses, fitting=over == 0)
