@@ -19,6 +19,7 @@ import lzma
 import multiprocessing
 import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ from loadmaster.importers.torch.signature import UPDATED_TOGETHER, call_of, sign
 from loadmaster.importers.torch.step import fake_mode
 from loadmaster.runtime.timing import Clock
 
+OP_COLUMNS = ("signature", "hot_ns", "low_ns", "high_ns", "cold_ns", "host_ns", "workspace_bytes", "stable", "note")
 PHASES = ("capture", "machine", "steps", "ops", "compile")
 BEGUN = time.monotonic()
 # In the order in which they are compiled while there is time: small graphs first, as compiling takes longest.
@@ -57,7 +59,7 @@ def main() -> None:
     chosen = tiny_cases() if settings.tiny else cases()
     if settings.only:
         chosen = [case for case in chosen if any(part in case.name for part in settings.only.split(","))]
-    work = Work(out, settings.device, settings.tiny, settings.seconds)
+    work = Work(out, settings)
     for phase in settings.phases.split(","):
         say(f"== {phase}")
         getattr(work, phase)(chosen)
@@ -72,6 +74,8 @@ def _settings() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=480.0)
     parser.add_argument("--phases", default=",".join(PHASES))
     parser.add_argument("--only", default="")
+    parser.add_argument("--reserve", type=float, default=100.0, help="seconds that timing ops leaves for compiling")
+    parser.add_argument("--child", default="", help="for the process that times ops")
     return parser.parse_args()
 
 
@@ -82,8 +86,10 @@ def say(text: str) -> None:
 class Work:
     """The phases, each writing its own files."""
 
-    def __init__(self, out: Path, device: str, tiny: bool, seconds: float) -> None:
-        self.out, self.device, self.tiny, self.seconds = out, device, tiny, seconds
+    def __init__(self, out: Path, settings: argparse.Namespace) -> None:
+        self.out, self.device, self.tiny, self.seconds = out, settings.device, settings.tiny, settings.seconds
+        self.task, self.reserve = settings.child, settings.reserve
+        device = self.device
         self.is_cuda = device.startswith("cuda")
         self.signatures: dict[str, None] = {}  # of captured graphs, in order
         self.logged: dict[str, int] = {}  # of eager steps, numbered
@@ -226,21 +232,44 @@ class Work:
         return len(mode.rows)
 
     def ops(self, chosen: list[Case]) -> None:
-        columns = (
-            "signature", "hot_ns", "low_ns", "high_ns", "cold_ns", "host_ns", "workspace_bytes", "stable", "note",
-        )  # fmt: skip
-        clock = Clock(self.device)
+        """In a child process, which is started again after an op that kills it."""
         wanted = list(dict.fromkeys([*self.signatures, *self.logged]))
-        until = 15 if self.tiny else 100  # seconds kept for what comes after
-        with _table(self.out / "ops.csv", columns) as write:
-            for number, signature in enumerate(wanted):
-                if self.left() < until:
-                    say(f"no time for {len(wanted) - number} ops")
-                    break
-                write({"signature": signature, **self._op(clock, signature)})
+        listed = self.out / "wanted.json"
+        listed.write_text(json.dumps(wanted))
+        done, until = 0, time.time() + self.left() - (5 if self.tiny else self.reserve)
+        while done < len(wanted) and time.time() < until:
+            command = [sys.executable, __file__, str(self.out), "--device", self.device, "--phases", "child"]
+            code = subprocess.run([*command, "--child", f"{done},{until}"]).returncode
+            at = int((self.out / "at.txt").read_text())
+            if code == 0:
+                done = at
+                break
+            with _table(self.out / "ops.csv", OP_COLUMNS) as write:
+                write({"signature": wanted[at], "note": f"killed the process ({code})"})
+            say(f"op {at} killed the process: {wanted[at][:100]}")
+            done = at + 1
+        listed.unlink()
+        (self.out / "at.txt").unlink()
+        say(f"timed {done} of {len(wanted)} ops")
+
+    def child(self, chosen: list[Case]) -> None:
+        """Times ops from a number on, until a time."""
+        wanted = json.loads((self.out / "wanted.json").read_text())
+        start, until = int(self.task.split(",")[0]), float(self.task.split(",")[1])
+        clock = Clock(self.device)
+        with _table(self.out / "ops.csv", OP_COLUMNS) as write:
+            for number in range(start, len(wanted)):
+                (self.out / "at.txt").write_text(str(number))
+                if time.time() > until:
+                    return
+                row = self._op(clock, wanted[number])
+                if "CUDA error" in row.get("note", "") or "AcceleratorError" in row.get("note", ""):
+                    os._exit(3)  # nothing works in this process any more
+                write({"signature": wanted[number], **row})
                 if number % 200 == 0:
                     self.clear()
                     say(f"op {number} of {len(wanted)}")
+            (self.out / "at.txt").write_text(str(len(wanted)))
 
     def _op(self, clock: Clock, signature: str) -> dict[str, Any]:
         if self.is_cuda and "_for_cpu" in signature:

@@ -45,13 +45,13 @@ class Clock:
         self.empty_ns = 0
         if self.is_cuda:
             one = torch.ones(1, device=device)
-            self.empty_ns = self._between(one.zero_)
+            self.empty_ns = round(self._cold_ns(one.zero_))
 
     def time(self, call: Callable[[], Any]) -> Timing:
         call()
         self.wait()
         once = self._once(call)
-        calls = max(1, min(20, round(ROUND_NS / max(once, 1))))
+        calls = max(1, min(10, round(ROUND_NS / max(once, 1))))
         rounds: list[float] = []
         hosts: list[float] = []
         while len(rounds) < MOST_ROUNDS:
@@ -65,7 +65,7 @@ class Clock:
             round(middle),
             round(low),
             round(high),
-            self._cold(call),
+            round(max(self._cold_ns(call) - self.empty_ns, 0)),
             round(statistics.median(hosts)) if self.is_cuda else 0,
             self._workspace(call),
             _spread(rounds) <= STABLE,
@@ -90,7 +90,8 @@ class Clock:
                 call()
             return (time.perf_counter_ns() - start) / calls, 0.0
         first, last = _event(), _event()
-        _sleep(round(self.sleep_per_ns * (30_000 + 40_000 * calls)))
+        last.record()
+        _sleep(round(self.sleep_per_ns * (50_000 + 40_000 * calls)))
         first.record()
         start = time.perf_counter_ns()
         for _ in range(calls):
@@ -100,22 +101,26 @@ class Clock:
         self.wait()
         return float(first.elapsed_time(last)) * 1e6 / calls, host
 
-    def _cold(self, call: Callable[[], Any]) -> int:
-        return round(statistics.median(max(0, self._between(call) - self.empty_ns) for _ in range(3)))
-
-    def _between(self, call: Callable[[], Any]) -> int:
-        """One call after the caches were filled with something else."""
+    def _cold_ns(self, call: Callable[[], Any]) -> float:
+        """One call after the caches were filled with something else; on CUDA, with what two events take."""
         if not self.is_cuda:
-            self.cold.fill_(1)
-            return round(self._once(call))
-        first, last = _event(), _event()
-        _sleep(round(self.sleep_per_ns * 120_000))
-        self.cold.zero_()
-        first.record()
-        call()
-        last.record()
+            times = []
+            for _ in range(3):
+                self.cold.fill_(1)
+                times.append(self._once(call))
+            return statistics.median(times)
+        pairs = [(_event(), _event()) for _ in range(3)]
+        for pair in pairs:  # an event is made when it is first recorded
+            pair[0].record()
+            pair[1].record()
+        _sleep(round(self.sleep_per_ns * 700_000))
+        for first, last in pairs:
+            self.cold.zero_()
+            first.record()
+            call()
+            last.record()
         self.wait()
-        return round(float(first.elapsed_time(last)) * 1e6)
+        return statistics.median(float(first.elapsed_time(last)) * 1e6 for first, last in pairs)
 
     def _workspace(self, call: Callable[[], Any]) -> int:
         if not self.is_cuda:

@@ -65,6 +65,8 @@ def call_of(signature: str, device: str) -> Callable[[], Any]:
     args = [_read(part, device) for part in written]
     kwargs = {key: _read(part, device) for key, part in named.items()}
     _aim(f"{namespace}.{packet}", args)
+    if device.startswith("cuda"):
+        _as_cuda_has_them(f"{namespace}.{packet}", args)
     return lambda: op(*args, **kwargs)
 
 
@@ -114,6 +116,23 @@ def _aim(name: str, args: list[Any]) -> None:
         for axis, places in enumerate(args[1]):
             if isinstance(places, Tensor) and places.dtype == torch.int64:
                 args[1][axis] = _places(places, args[0].shape[axis])
+
+
+# Statistics that a GPU keeps in float32 though a CPU keeps them in half precision: op, positions.
+_STATISTICS: Mapping[str, tuple[int, ...]] = {
+    "aten.native_layer_norm_backward": (3, 4),
+    "aten.native_group_norm_backward": (2, 3),
+    "aten.native_batch_norm_backward": (5, 6),
+}
+
+
+def _as_cuda_has_them(name: str, args: list[Any]) -> None:
+    """Changes tensors that a step traced on a CPU has otherwise than a GPU."""
+    for position in _STATISTICS.get(name, ()):
+        if isinstance(args[position], Tensor):
+            args[position] = args[position].float()
+    if "efficient_attention_backward" in name:  # its random seed and offset stay on the host
+        args[:] = [a.cpu() if isinstance(a, Tensor) and a.dtype == torch.int64 and not a.dim() else a for a in args]
 
 
 UPDATED_TOGETHER = 8  # weights; a fused optimizer updates many in one launch
