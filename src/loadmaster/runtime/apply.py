@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
@@ -23,12 +23,14 @@ from loadmaster.problem import Problem
 from loadmaster.runtime.devices import torch_devices
 from loadmaster.runtime.execute import AppliedStep, Binding
 from loadmaster.runtime.program import Backend, write_program
-from loadmaster.runtime.schedule import schedule
+from loadmaster.runtime.schedule import host_last, schedule
 from loadmaster.runtime.updates import Updates, check_kind, default_optimizer
-from loadmaster.search import Result
-from loadmaster.simulator import Timeline, simulate
 
-Planned = Result | Plan | str | os.PathLike[str]
+if TYPE_CHECKING:  # to run a plan takes no search and no simulator
+    from loadmaster.search import Result
+    from loadmaster.simulator import Timeline
+
+    Planned: TypeAlias = Result | Plan | str | os.PathLike[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,16 +51,18 @@ def apply(
     training: bool | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     devices: Sequence[str | torch.device] | None = None,
+    cuda_graphs: bool | None = None,
     verify: bool = False,
 ) -> AppliedStep:
     """The module's step as the plan has it: placed, ordered, and called like the module.
 
     `training` and the kind of optimizer are those of the plan's file; for a Plan or a Result they are found by the
-    graph it was made for. `devices` gives a torch device for each device of the plan. With `verify` one step is run
-    both ways first and compared; the module is as it was afterwards.
+    graph it was made for. `devices` gives a torch device for each device of the plan. `cuda_graphs`: True always, False
+    never, by default where they are faster. With `verify` one step is run both ways first and compared; the module is
+    as it was afterwards.
     """
     captured, planning = match(module, inputs, plan, training, optimizer)
-    step = build(module, captured, planning, optimizer=optimizer, devices=devices)
+    step = build(module, captured, planning, optimizer=optimizer, devices=devices, cuda_graphs=cuda_graphs)
     if verify:
         from loadmaster.runtime.verify import verify_step
 
@@ -74,15 +78,19 @@ def match(
     optimizer: torch.optim.Optimizer | None = None,
 ) -> tuple[CapturedStep, Planning]:
     """Captures the module the way the plan was made; refuses a plan of another model."""
-    wanted = plan.plan if isinstance(plan, Result) else plan if isinstance(plan, Plan) else _load(plan)
+    wanted = plan if isinstance(plan, Plan) else plan.plan if is_result(plan) else _load(plan)  # type: ignore[arg-type]
     tried = []
     for mode, kind in _ways(training, optimizer):
         captured = capture_step(module, inputs, training=mode, optimizer=kind)
         if captured.graph.digest == wanted.graph_digest:
-            return captured, planning_of(captured, plan if isinstance(plan, Result) else wanted)
+            return captured, planning_of(captured, plan if is_result(plan) else wanted)
         tried.append(f"{'training with ' + kind if mode else 'inference'} has {captured.graph.digest}")
     what = f"the plan was made for another model, or for other inputs: digest {wanted.graph_digest}"
     raise InvalidPlan(what, "; ".join(tried), "plan again with this module and these inputs")
+
+
+def is_result(plan: object) -> TypeGuard[Result]:
+    return hasattr(plan, "timeline")
 
 
 def _load(plan: str | os.PathLike[str]) -> Plan:
@@ -98,8 +106,9 @@ def _ways(training: bool | None, optimizer: torch.optim.Optimizer | None) -> lis
 
 
 def planning_of(captured: CapturedStep, plan: Result | Plan) -> Planning:
-    if isinstance(plan, Result):
+    if is_result(plan):
         return Planning(plan.plan, plan.problem, plan.timeline, plan.problem.cluster.device_names)
+    assert isinstance(plan, Plan)
     count = plan.send_rank.shape[1] if plan.send_rank is not None else int(plan.device.max()) + 1
     problem = price(captured.graph, stand_in_cluster(count))
     own = replace(plan, cluster_digest=problem.cluster.digest)
@@ -124,6 +133,7 @@ def build(
     *,
     optimizer: torch.optim.Optimizer | None = None,
     devices: Sequence[str | torch.device] | None = None,
+    cuda_graphs: bool | None = None,
 ) -> AppliedStep:
     """The step of a captured module under a plan, bound to the module."""
     problem, plan = planning.problem, planning.plan
@@ -136,10 +146,12 @@ def build(
     updates = _updates(captured, binding, problem, plan, places, optimizer)
     try:
         events = schedule(problem, plan, planning.timeline)
+        if len({place.type for place in places}) > 1:
+            events = host_last(problem, plan, events, {d for d, place in enumerate(places) if place.type == "cpu"})
         program = write_program(
             captured, problem, plan, events, Backend(places, lambda update: updates.call(update.weight))
         )
-        return AppliedStep(program, binding, updates, problem, places)
+        return AppliedStep(program, binding, updates, problem, places, cuda_graphs)
     except BaseException:
         binding.give_back()
         updates.follow_weights()
@@ -167,6 +179,8 @@ def _updates(
 
 def modelled(planning: Planning) -> Timeline:
     """What the simulator says of the plan on its cluster."""
+    from loadmaster.simulator import simulate
+
     if planning.timeline is None:
         raise CannotRun("the cluster of the plan is not known", "", "give a Result, or the cluster with --on")
     return simulate(planning.problem, planning.plan)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from loadmaster.errors import CannotRun, DoesNotFit, InvalidSetting, LoadmasterE
 from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.importers.torch.step import Given
 from loadmaster.runtime.devices import moved
+from loadmaster.runtime.program import compiled_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,6 +90,7 @@ class AppliedStep:
         updates: Updates,
         problem: Problem,
         devices: Sequence[torch.device],
+        cuda_graphs: bool | None = None,
     ) -> None:
         self.program, self.binding, self.updates, self.problem = program, binding, updates, problem
         self.devices = tuple(devices)
@@ -101,6 +104,11 @@ class AppliedStep:
         self._residents: list[Any] = [None] * len(program.residents)
         self._replicas: list[tuple[int, Tensor, int, torch.device]] = []
         self._place_residents()
+        self._pace = Pace(self, cuda_graphs) if cuda_graphs is not False and self._on_gpu else None
+
+    @property
+    def _on_gpu(self) -> bool:
+        return any(device.type == "cuda" for device in self.devices)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
@@ -125,7 +133,8 @@ class AppliedStep:
         self._bind(args, kwargs)
         first = self.steps == 0
         with self._guarded(first), torch.no_grad():
-            made = self.program.run(self._residents)
+            run = self.program.run if self._pace is None or self.updates.gradients is not None else self._pace.run
+            made = run(self._residents)
         self.steps += 1
         self._let_go()
         return self._result(made)
@@ -222,6 +231,63 @@ class AppliedStep:
         where = ", ".join(map(str, dict.fromkeys(self.devices)))
         fused = f", {self.program.compiled} kernels compiled, {self.program.apart} op by op"
         return f"AppliedStep({self.captured.graph.name!r}, {kind}, {self.problem.num_ops} ops on {where}{fused})"
+
+
+class Pace:
+    """Decides between call by call and CUDA graphs: records in the third step, keeps what is faster.
+
+    Steps 0 and 1 warm up, 2 is timed call by call, 3 records, 4 is timed replayed. `always` skips the race.
+    """
+
+    def __init__(self, step: AppliedStep, always: bool | None) -> None:
+        self.step, self.always = step, bool(always)
+        self.calls = 0
+        self.times: dict[str, float] = {}
+        self.recorded: Callable[[Sequence[Tensor]], list[Tensor]] | None = None
+        self.settings: Any = None
+        self.given_up = ""  # why, when it was
+
+    def run(self, residents: Sequence[Tensor]) -> list[Tensor]:
+        self.calls += 1
+        if self.given_up or self.calls <= 2:
+            return self.step.program.run(residents)
+        if self.calls == 3:
+            return self._timed("call by call", self.step.program.run, residents)
+        if self.recorded is None or self.settings != self.step.updates.settings():
+            self._prepare()
+        assert self.recorded is not None
+        if self.calls != 5:
+            return self._cloned(self.recorded(residents))
+        made = self._timed("replayed", self.recorded, residents)
+        if self.times["replayed"] >= self.times["call by call"] and not self.always:
+            self.given_up = "slower"
+        return self._cloned(made)
+
+    def _prepare(self) -> None:
+        from loadmaster.runtime.cuda_graphs import with_segments
+
+        step = self.step
+        moving = {index for index, _, _ in step._inputs}
+        names = step.program.listing.residents
+        fixed = {name for index, name in enumerate(names) if index not in moving}
+        listing, segments = with_segments(step.program.listing, step.devices, fixed)
+        self.recorded = compiled_text(listing.source()[0], listing.constants)
+        self.settings = step.updates.settings()
+        if not segments:
+            self.given_up = "no stretch is long enough"
+
+    def _timed(self, name: str, run: Callable[..., list[Tensor]], residents: Sequence[Tensor]) -> list[Tensor]:
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        made = run(residents)
+        torch.cuda.synchronize()
+        self.times[name] = time.perf_counter() - begun
+        return made
+
+    @staticmethod
+    def _cloned(made: list[Tensor]) -> list[Tensor]:
+        """The next replay overwrites what this one returned."""
+        return [value.clone() for value in made]
 
 
 def _check_form(tensor: Tensor, given: Given) -> None:

@@ -39,12 +39,34 @@ class Line:
     makes: Sequence[str] = ()
     op: int = -1  # of the problem; -1: a send, or what belongs to one
     device: int = 0
+    alone: bool = False  # it must not be recorded with others: it waits, sends, or asks Python for settings
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """Calls in order and what they are called with."""
+
+    lines: Sequence[Line]
+    residents: Sequence[str]
+    returned: Sequence[str]
+    constants: Mapping[str, Any]
+
+    def source(self) -> tuple[str, dict[int, Line]]:
+        """As Python, and the line of each number."""
+        head = [f"    [{', '.join(self.residents)}] = residents"] if self.residents else []
+        return _text("residents", head, self.lines, {*self.residents}, self.returned)
+
+    def function(self, lines: Sequence[Line], given: Sequence[str], returned: Sequence[str]) -> Callable[..., Any]:
+        """A part of it as a function of what it is given."""
+        text, _ = _text(", ".join(given), [], lines, set(), returned)
+        return compiled_text(text, self.constants)
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
     """The step as a function of its residents: weights, states and inputs, one entry per place."""
 
+    listing: Listing
     run: Callable[[Sequence[Tensor]], list[Tensor]]
     source: str
     residents: Sequence[Place]
@@ -100,7 +122,7 @@ class _Writer:
         """The name of a tensor on a device, made there from its base where it is a view."""
         place = (tensor, device)
         if place in self.pending:
-            self._line(f"{self.pending.pop(place)}()", ())
+            self._line(f"{self.pending.pop(place)}()", (), alone=True)
         if place not in self.names:
             self._make(tensor, device)
         return self.names[place]
@@ -154,8 +176,8 @@ class _Writer:
             self.constants[self.known[key]] = value
         return self.known[key]
 
-    def _line(self, text: str, uses: Sequence[str], makes: Sequence[str] = ()) -> None:
-        self.lines.append(Line(text, uses, makes, self.op, self.device))
+    def _line(self, text: str, uses: Sequence[str], makes: Sequence[str] = (), alone: bool = False) -> None:
+        self.lines.append(Line(text, uses, makes, self.op, self.device, alone))
 
     # Events
 
@@ -171,10 +193,10 @@ class _Writer:
         src, dst = self.backend.devices[send.src], self.backend.devices[send.dst]
         source, name = self.value(tensor, send.src), self._fresh("v")
         if src.type == dst.type == "cpu":
-            self._line(f"{name} = {self._constant(copied)}({source})", [source], [name])
+            self._line(f"{name} = {self._constant(copied)}({source})", [source], [name], alone=True)
         else:
             mover = CudaSend(src, dst, self.backend.streams)
-            self._line(f"{name} = {self._constant(mover)}({source})", [source], [name])
+            self._line(f"{name} = {self._constant(mover)}({source})", [source], [name], alone=True)
             self.pending[tensor, send.dst] = self._constant(mover.arrive)
             self.out.setdefault(int(self.captured.graph.owner[tensor]), []).append(self._constant(mover.left))
         self.names[tensor, send.dst] = name
@@ -198,7 +220,9 @@ class _Writer:
         weight, gradient = update.reads[:2]
         names = [self.value(weight, device), self.value(gradient, device)]
         self._before_write(weight)
-        self._line(f"{self._constant(self.backend.update(update))}({', '.join(names)})", names)
+        call = self.backend.update(update)
+        alone = not getattr(call, "recordable", False)
+        self._line(f"{self._constant(call)}({', '.join(names)})", names, alone=alone)
         self._overwrote(weight, device)
 
     def _call(self, call: Call, device: int) -> None:
@@ -242,7 +266,7 @@ class _Writer:
 
     def _before_write(self, tensor: int) -> None:
         for waits in self.out.pop(int(self.captured.graph.owner[tensor]), ()):
-            self._line(f"{waits}()", ())
+            self._line(f"{waits}()", (), alone=True)
 
     def _overwrote(self, tensor: int, device: int) -> None:
         """Versions of a resident made on its home are that resident."""
@@ -256,7 +280,7 @@ class _Writer:
         before, self.last_random = self.last_random, device
         here, there = (self.backend.devices[device if d is None else d] for d in (device, before))
         if there != here:
-            self._line(f"{self._constant(partial(_pass_random, there, here))}()", ())
+            self._line(f"{self._constant(partial(_pass_random, there, here))}()", (), alone=True)
 
     # Arguments
 
@@ -306,9 +330,11 @@ class _Writer:
         wanted += self.captured.gradients.values() if self.captured.optimizer == "none" else ()
         outputs = [(tensor, self._lives(tensor)) for tensor in wanted]
         returned = [self.value(*place) for place in outputs]
-        source, lines = _text(self.lines, list(self.residents.values()), returned)
+        listing = Listing(self.lines, list(self.residents.values()), returned, self.constants)
+        source, lines = listing.source()
         return Program(
-            _function(source, self.constants),
+            listing,
+            compiled_text(source, listing.constants),
             source,
             tuple(self.residents),
             tuple(outputs),
@@ -353,16 +379,17 @@ def _flat(value: Any) -> Iterable[Any]:
         yield value
 
 
-def _text(lines: Sequence[Line], residents: Sequence[str], returned: Sequence[str]) -> tuple[str, dict[int, Line]]:
+def _text(
+    given: str, head: Sequence[str], lines: Sequence[Line], lasting: set[str], returned: Sequence[str]
+) -> tuple[str, dict[int, Line]]:
     """The source, with each name deleted after its last use, and the line of each number."""
-    lasting = {*residents, *returned}
+    lasting = {*lasting, *returned}
     last = {name: index for index, line in enumerate(lines) for name in (*line.uses, *line.makes)}
     dying: dict[int, list[str]] = {}
     for name, index in last.items():
         if name not in lasting:
             dying.setdefault(index, []).append(name)
-    text = ["def step(residents):"]
-    text += [f"    [{', '.join(residents)}] = residents"] if residents else []
+    text = [f"def step({given}):", *head]
     numbered = {}
     for index, line in enumerate(lines):
         text.append(f"    {line.text}")
@@ -376,12 +403,12 @@ def _text(lines: Sequence[Line], residents: Sequence[str], returned: Sequence[st
 _FILES = count()
 
 
-def _function(source: str, constants: dict[str, Any]) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+def compiled_text(source: str, constants: Mapping[str, Any]) -> Callable[..., Any]:
     filename = f"<loadmaster step {next(_FILES)}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     names = dict(constants)
     exec(compile(source, filename, "exec"), names)
-    run: Callable[[Sequence[Tensor]], list[Tensor]] = names["step"]
+    run: Callable[..., Any] = names["step"]
     return run
 
 

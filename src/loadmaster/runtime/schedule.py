@@ -12,11 +12,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulator import Timeline
+
+if TYPE_CHECKING:
+    from loadmaster.simulator import Timeline
 
 
 class Launch(NamedTuple):
@@ -56,6 +58,18 @@ def schedule(problem: Problem, plan: Plan, timeline: Timeline | None = None) -> 
     chains = work.chains({**launches, **work.send_priority(plan, place)}, None)
     kept = work.ordered(place, chains)
     return work.events(kept if len(kept) == len(order) else order)
+
+
+def host_last(problem: Problem, plan: Plan, events: Sequence[Event], host: set[int]) -> list[Event]:
+    """The same order on every device and channel, with calls of the host itself put off while there is anything to ask
+    of another device: asking takes no time, and the host's own work would keep the others waiting for it."""
+    work = _Work.of(problem, plan)
+    node = {event: number for number, event in enumerate([*work.launches, *work.sends])}
+    place = {
+        node[event]: (int(isinstance(event, Launch) and event.device in host), at) for at, event in enumerate(events)
+    }
+    chains = work.chains({number: (at,) for number, (_, at) in place.items()}, problem.cluster.channel.tolist())
+    return work.events(work.ordered(place, chains))
 
 
 def _neighbours(nodes: Iterable[int], group: Callable[[int], object]) -> list[tuple[int, int]]:

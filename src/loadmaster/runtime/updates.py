@@ -61,12 +61,12 @@ class Updates:
         assert self.optimizer is not None
         update = _update_of(self.optimizer, self.group_of[id(weight)], weight)
 
-        def watched(parameter: Tensor, gradient: Tensor) -> None:
-            if self.gradients is not None:
-                self.gradients[name] = gradient.clone()
-            update(parameter, gradient)
+        return _Watched(self, name, update)
 
-        return watched
+    def settings(self) -> list[tuple[Any, ...]]:
+        """What a recorded update has baked in."""
+        groups = self.optimizer.param_groups if self.optimizer is not None else ()
+        return [tuple((key, value) for key, value in group.items() if key != "params") for group in groups]
 
     def state(self) -> list[Tensor]:
         """Every tensor of it."""
@@ -82,6 +82,19 @@ class Updates:
             for key, value in entry.items():
                 if isinstance(value, Tensor) and value.dim():
                     entry[key] = value.to(weight.device)
+
+
+class _Watched:
+    """An update whose gradient somebody may want to see."""
+
+    def __init__(self, updates: Updates, name: str, update: UpdateCall) -> None:
+        self.updates, self.name, self.update = updates, name, update
+        self.recordable = not isinstance(update, _Alone)
+
+    def __call__(self, parameter: Tensor, gradient: Tensor) -> None:
+        if self.updates.gradients is not None:
+            self.updates.gradients[self.name] = gradient.clone()
+        self.update(parameter, gradient)
 
 
 def _update_of(optimizer: Optimizer, group: dict[str, Any], weight: nn.Parameter) -> UpdateCall:

@@ -90,7 +90,7 @@ def verify_step(step: AppliedStep, inputs: Any) -> Verification:
     return Verification(
         compared=len(module),
         equals_module=all(_equal(planned[name], module[name]) for name in module),
-        equals_capture=not unequal,
+        equals_capture=bool(capture) and not unequal,
         must_equal_capture=on_host and not step.program.compiled,
         worst=worst,
         first_unequal=unequal[0] if unequal else "",
