@@ -61,6 +61,7 @@ IMPORTERS: Mapping[str, str] = {
     ".json.gz": "loadmaster.files:load_graph",
     ".json.xz": "loadmaster.files:load_graph",
     ".onnx": "loadmaster.importers.onnx.model:load_onnx",
+    ".pt2": "loadmaster.importers.torch.exported:load_pt2",
 }
 
 

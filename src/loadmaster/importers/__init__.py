@@ -16,7 +16,7 @@ from loadmaster import catalog
 from loadmaster.errors import ImportFailed, InvalidSetting, LoadmasterError, MissingExtra, UnknownName, UnreadableFile
 from loadmaster.graph import Graph
 
-FORMS = "a file (.json, .json.gz, .json.xz, .onnx), zoo:NAME, or package.module:callable"
+FORMS = "a file (.json, .json.gz, .json.xz, .onnx, .pt2), zoo:NAME, or package.module:callable"
 
 # How to get from what people have to what can be loaded.
 _TORCH_WEIGHTS = (
@@ -28,7 +28,6 @@ _ELSEWHERE: Mapping[str, str] = {
     ".bin": _TORCH_WEIGHTS,
     ".ckpt": _TORCH_WEIGHTS,
     ".safetensors": _TORCH_WEIGHTS,
-    ".pt2": "give module:function, where the function returns (torch.export.load(path).module(), inputs)",
     ".gguf": "it holds weights, not a computation: export the model to .onnx",
     ".h5": "convert it to .onnx with tf2onnx",
     ".keras": "convert it to .onnx with tf2onnx",
@@ -64,7 +63,7 @@ def load(
             return _load_zoo(text.removeprefix("zoo:"), training)
         if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
             return _load_callable(text, training, optimizer, name)
-        return _load_file(text, dims)
+        return _load_file(text, dims, training, optimizer)
     return _load_object(model, training, inputs, optimizer, dims, name)
 
 
@@ -74,6 +73,9 @@ def _load_object(
     if _is(model, "ModelProto", "onnx"):
         load_onnx = _resolve(catalog.IMPORTERS[".onnx"])
         return load_onnx(model, dims=dims, name=name)  # type: ignore[no-any-return]
+    if _is_exported(model):
+        exported = _resolve("loadmaster.importers.torch.exported:capture_exported")
+        return exported(model, inputs=inputs, training=training, optimizer=optimizer, name=name)  # type: ignore[no-any-return]
     if not _is(model, "Module", "torch.nn.modules.module"):
         raise ImportFailed(f"a {type(model).__name__} is not a model", "load", f"give {FORMS}, or a torch.nn.Module")
     if inputs is None:
@@ -81,6 +83,10 @@ def _load_object(
         raise ImportFailed(what, "load", "give them: load(module, inputs=(x, ...))")
     capture = _resolve("loadmaster.importers.torch.export:capture")
     return capture(model, inputs, training=training, optimizer=optimizer, name=name)  # type: ignore[no-any-return]
+
+
+def _is_exported(value: Any) -> bool:
+    return _is(value, "ExportedProgram", "torch.export")
 
 
 def _is(value: Any, name: str, module: str) -> bool:
@@ -109,7 +115,7 @@ def _load_zoo(name: str, training: bool) -> Graph:
     return _resolve("loadmaster.zoo.shelf:load_zoo")(name)  # type: ignore[no-any-return]
 
 
-def _load_file(text: str, dims: Mapping[str, int] | None) -> Graph:
+def _load_file(text: str, dims: Mapping[str, int] | None, training: bool, optimizer: str) -> Graph:
     path, _, part = text.partition("#") if not Path(text).exists() else (text, "", "")
     suffix = suffix_of(path)
     if suffix.startswith(".jsonl"):
@@ -117,6 +123,8 @@ def _load_file(text: str, dims: Mapping[str, int] | None) -> Graph:
     if suffix not in catalog.IMPORTERS:
         raise _unknown_file(text, path)
     importer = _resolve(catalog.IMPORTERS[suffix])
+    if suffix == ".pt2":
+        return importer(path, training=training, optimizer=optimizer)  # type: ignore[no-any-return]
     if suffix != ".onnx":
         return importer(text)  # type: ignore[no-any-return]
     return importer(path, dims={**_dims(part, text), **(dims or {})})  # type: ignore[no-any-return]
@@ -168,10 +176,14 @@ def _load_callable(text: str, training: bool, optimizer: str, name: str) -> Grap
     made = _call(build, text)
     if isinstance(made, Graph) or _is(made, "ModelProto", "onnx"):
         return load(made, name=name)
-    if not isinstance(made, tuple) or len(made) != 2:
+    name = name or text.partition(":")[2]
+    if _is_exported(made):
+        return load(made, training=training, optimizer=optimizer, name=name)
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
         what = f"'{text}' returned a {type(made).__name__}"
-        raise ImportFailed(what, text, "return two things: (module, example inputs)")
-    return load(made[0], training=training, inputs=made[1], optimizer=optimizer, name=name or text.partition(":")[2])
+        raise ImportFailed(what, text, "return two things, (module, example inputs), or three: (module, args, kwargs)")
+    inputs = made[1] if len(made) == 2 else tuple(made[1:])
+    return load(made[0], training=training, inputs=inputs, optimizer=optimizer, name=name)
 
 
 def _find_callable(text: str) -> Callable[[], Any]:
@@ -216,19 +228,17 @@ def _here_first() -> Iterator[None]:
 def _call(build: Callable[[], Any], text: str) -> Any:
     """What it returns: built from tensors without memory if it can be, so that a model may be of any size."""
     try:
-        fake_mode = _resolve("loadmaster.importers.torch.step:fake_mode")
+        built = _resolve("loadmaster.importers.torch.building:built")
     except MissingExtra:
         return _called(build, text)
-    try:
-        with fake_mode():
-            return build()
-    except Exception:  # it looks at the numbers in its tensors, which fake ones do not have
-        return _called(build, text)
+    return _called(lambda: built(build, text), text)
 
 
 def _called(build: Callable[[], Any], text: str) -> Any:
     try:
         return build()
+    except LoadmasterError:
+        raise
     except Exception as error:
         raise ImportFailed(
             f"'{text}' raised {type(error).__name__}: {error}", text, "it is called without arguments"

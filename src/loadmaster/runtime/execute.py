@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from loadmaster.errors import CannotRun, DoesNotFit, InvalidSetting, LoadmasterError
+from loadmaster.importers.torch.arguments import joined, split
 from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.importers.torch.step import Given
 from loadmaster.runtime.devices import moved
@@ -159,12 +160,12 @@ class AppliedStep:
 
     def given_tensors(self, inputs: Any) -> dict[int, Tensor]:
         """The tensors of a batch by their number among the given ones."""
-        return self._given((), inputs) if isinstance(inputs, dict) else self._given(inputs, {})
+        return self._given(*split(inputs))
 
     def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[int, Tensor]:
         """The tensors of a batch by their number among the given ones; another form of batch is refused."""
         form, given = self.captured.trace.inputs, self.captured.trace.given
-        inputs = dict(kwargs) if kwargs and not args else args
+        inputs = joined(args, kwargs)
         if not kwargs and len(args) == 1 and isinstance(args[0], dict) and form.shape.type is dict:
             inputs = args[0]
         leaves, shape = pytree.tree_flatten(inputs)

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from loadmaster.errors import CannotRun
-from loadmaster.importers.torch.export import as_arguments, switched
+from loadmaster.importers.torch.arguments import as_arguments, split
+from loadmaster.importers.torch.export import switched
 from loadmaster.importers.torch.step import loss_of, tensors_of
 from loadmaster.runtime.execute import tensors_by_name
 
@@ -180,7 +181,7 @@ def _twin(step: AppliedStep) -> tuple[nn.Module, torch.optim.Optimizer | None]:
 
 def _of_module(step: AppliedStep, inputs: Any) -> Values:
     module, optimizer = _twin(step)
-    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+    args, kwargs = split(inputs)
     device = next(iter(step.binding.before.values()), torch.device("cpu"))
     args, kwargs = torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), (args, kwargs))
     with _same_numbers(), switched(module, step.captured.training):
@@ -221,7 +222,7 @@ def _of_capture(step: AppliedStep, inputs: Any) -> Values:
 
 
 def _of_plan(step: AppliedStep, inputs: Any) -> Values:
-    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+    args, kwargs = split(inputs)
     step.updates.gradients = found = {}
     try:
         with _same_numbers():

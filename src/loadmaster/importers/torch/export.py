@@ -11,11 +11,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from loadmaster.errors import ImportFailed, LoadmasterError, UnknownName
 from loadmaster.graph import Graph
+from loadmaster.importers.torch.arguments import as_arguments
+from loadmaster.importers.torch.building import without_memory
 from loadmaster.importers.torch.graph import OPTIMIZER_STATE, CapturedStep, captured_of
 from loadmaster.importers.torch.origin import Origins, line_of_failure
 from loadmaster.importers.torch.step import fake_mode, trace_step
@@ -26,7 +28,8 @@ Build = Callable[[bool], tuple[nn.Module, Any]]
 def capture(
     module: nn.Module, inputs: Any, *, training: bool, optimizer: str = "adam", name: str = "", gpu: bool = False
 ) -> Graph:
-    """The graph of one step of `module` on example inputs: a tuple of positional ones or a dict of named ones.
+    """The graph of one step of `module` on example inputs: a tuple of positional ones, a dict of named ones, or both as
+    ((...), {...}); sizes are those of the examples.
 
     When training, the step is forward, backward and the update of every weight that needs a gradient. The loss is the
     module's output if that is a single number, or its `loss`, else the sum of the means of its float tensors. `gpu`:
@@ -55,20 +58,9 @@ def capture_step(
 def capture_fake(build: Build, *, training: bool, optimizer: str = "adam", name: str = "") -> Graph:
     """`capture` of what `build(training)` returns, a module and its inputs, built without memory."""
     label = name or getattr(build, "__name__", "model")
-    with _explained(label, None, Origins()), fake_mode():
+    with _explained(label, None, Origins()), without_memory(fake_mode()):
         module, inputs = build(training)
     return capture(module, inputs, training=training, optimizer=optimizer, name=name)
-
-
-def as_arguments(inputs: Any, label: str) -> tuple[Any, ...] | dict[str, Any]:
-    if isinstance(inputs, Tensor):
-        return (inputs,)
-    if isinstance(inputs, (tuple, list)):
-        return tuple(inputs)
-    if isinstance(inputs, dict) and all(isinstance(key, str) for key in inputs):
-        return dict(inputs)
-    what = f"the inputs are a {type(inputs).__name__}, not a tuple of tensors or a dict of named ones"
-    raise ImportFailed(what, label, "give inputs=(x, ...) or inputs={'name': x, ...}")
 
 
 @contextmanager

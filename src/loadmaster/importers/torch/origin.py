@@ -117,6 +117,11 @@ class Origins:
         return ""
 
 
+def line_of_call() -> str:
+    """The innermost line of the model's code that is running, or ""."""
+    return Origins()._line(sys._getframe(1))
+
+
 def line_of_failure(error: BaseException) -> str:
     """The innermost line of the model's code that the error passed through, or ""."""
     line, trace = "", error.__traceback__

@@ -17,16 +17,17 @@ import torch
 from torch import Tensor, fx, nn
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils import _pytree as pytree
 
 from loadmaster.errors import ImportFailed
+from loadmaster.importers.torch.arguments import Inputs, seen_inside, split
 from loadmaster.importers.torch.attention import GpuAttention
 from loadmaster.importers.torch.mutation import writes_only_given
 from loadmaster.importers.torch.origin import Origins, origin_of
+from loadmaster.importers.torch.values import Reading, ValueMode, fixed_draws, warn_of_values
 
-Inputs = tuple[Any, ...] | dict[str, Any]
 _convolution_backward = torch.ops.aten.convolution_backward.default
 
 
@@ -80,21 +81,28 @@ class Trace:
     result: Form | None  # of an inference; a training step returns its loss
 
 
-def fake_mode() -> FakeTensorMode:
-    # Tensors that a module keeps beside its parameters and buffers stay real, and are read as if fake.
-    return FakeTensorMode(allow_non_fake_inputs=True)
+def fake_mode() -> ValueMode:
+    return ValueMode()
 
 
 def trace_step(module: nn.Module, inputs: Inputs, training: bool, origins: Origins, gpu: bool = False) -> Trace:
     """One step of `module` on `inputs`. Neither is written to, and nothing of the size of a tensor is allocated.
     `gpu`: attention is what a CUDA device would run."""
     mode = _mode_of(module, inputs)
+    with mode.forgetting(), fixed_draws(), seen_inside(inputs):
+        trace = _trace(mode, module, inputs, training, origins, gpu)
+        warn_of_values(mode.asked, type(module).__name__)
+    return trace
+
+
+def _trace(mode: ValueMode, module: nn.Module, inputs: Inputs, training: bool, origins: Origins, gpu: bool) -> Trace:
     step = _Step.of(module, inputs, training, _Fakes(mode), origins)
     fakes = [given.fake for given in step.given]
     # The Python dispatcher has the decompositions by which torch.compile traces: dropout is one op as on a GPU,
     # recurrent layers are unrolled unless oneDNN takes them, and batch norm says that it writes to its statistics.
     attention = GpuAttention() if gpu else nullcontext()
-    with mode, enable_python_dispatcher(), _without_onednn(), origins.watching(module), attention:
+    watching = origins.watching(module)
+    with mode, enable_python_dispatcher(), _without_onednn(), watching, attention, Reading(mode):
         halves = {_convolution_backward: _halves}
         traced = make_fx(step, decomposition_table=halves, _allow_non_fake_inputs=True)(*fakes)
     _tidy(traced)
@@ -127,13 +135,14 @@ def _without_onednn() -> Iterator[None]:
 class _Fakes:
     """Makes fake twins on the CPU, one per tensor however often it is given."""
 
-    mode: FakeTensorMode
+    mode: ValueMode
     twins: dict[int, Tensor] = field(default_factory=dict)
 
     def __call__(self, real: Tensor, *, learned: bool = False) -> Tensor:
         if id(real) not in self.twins:
             with self.mode:
                 fake = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="cpu")
+            self.mode.know(fake, real)
             self.twins[id(real)] = fake.requires_grad_(learned and real.requires_grad)
         return self.twins[id(real)]
 
@@ -184,7 +193,7 @@ class _Step:
     def _forward(self, tensors: Sequence[Tensor]) -> Any:
         state = {given.name: tensor for given, tensor in zip(self.given, tensors, strict=True) if given.role != "input"}
         inputs = self.inputs.filled(tensors)
-        args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+        args, kwargs = split(inputs)
         return torch.func.functional_call(self.module, state, args, kwargs)
 
     def _forward_backward(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -207,22 +216,20 @@ class _Step:
         return Trace(traced, self.given, outputs, found, self.inputs, self.result)
 
 
-def _mode_of(module: nn.Module, inputs: Inputs) -> FakeTensorMode:
+def _mode_of(module: nn.Module, inputs: Inputs) -> ValueMode:
     """That of the fake tensors it was built with, since two modes do not mix; else a new one."""
     for tensor in (*module.parameters(), *module.buffers(), *pytree.tree_leaves(inputs)):
-        if isinstance(tensor, FakeTensor):
+        if isinstance(tensor, FakeTensor) and isinstance(tensor.fake_mode, ValueMode):
             return tensor.fake_mode
     return fake_mode()
 
 
-def _without_writes(
-    traced: fx.GraphModule, fakes: list[Tensor], mode: FakeTensorMode, origins: Origins
-) -> fx.GraphModule:
+def _without_writes(traced: fx.GraphModule, fakes: list[Tensor], mode: ValueMode, origins: Origins) -> fx.GraphModule:
     """The same step traced again, where an op that wrote to an activation makes a new tensor instead."""
 
     class Replay(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
-            origins.replayed = n
+            origins.replayed, mode.expected = n, n.meta.get("val")
             return super().run_node(n)
 
     def replay(*tensors: Tensor) -> Any:

@@ -1,0 +1,262 @@
+"""Tensors without memory whose values are known where a model asks for them.
+
+Most models never look at a number in a tensor while they run. Some do: a layer is dropped if a random number is small,
+a mask is left out if all of it is one, a loop runs once for each expert that got a token. `ValueMode` is torch's mode
+of fake tensors that remembers the calls. When a value is asked for, the calls it may depend on are run for real, in
+order, as far as what they start from is known: constants, drawn numbers, example inputs, and weights unless they were
+built without memory. Nothing is run until somebody asks, and nothing large ever.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._dispatch.python import no_python_dispatcher
+from torch._ops import OpOverload, _higher_order_ops
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from loadmaster.importers.torch.origin import line_of_call
+
+# A value of more elements than this is not computed, nor more than so many bytes of them in all.
+MOST_ELEMENTS, MOST_BYTES = 2**22, 2**31
+SEED = 0  # of the numbers that are drawn where a value is asked for
+_grouped_mm = torch.ops.aten._grouped_mm.default
+
+
+class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Fake tensors, with the calls that made them."""
+
+    def __init__(self) -> None:
+        # Tensors that a module keeps beside its parameters and buffers stay real, and are read as if fake.
+        super().__init__(allow_non_fake_inputs=True)
+        for op in _higher_order_ops.values():  # they ask for the type of the mode, not for its kind
+            if FakeTensorMode in op.python_key_table:
+                op.python_key_table.setdefault(ValueMode, op.python_key_table[FakeTensorMode])
+        self.expected: Any = None  # result of the call that is being replayed, where its size depends on data
+        self.asked: list[str] = []  # lines of the model that asked for a value and were told one
+        self._calls: list[tuple[OpOverload, Sequence[Any], Mapping[str, Any], Sequence[Tensor | None]]] = []
+        self._last: tuple[Any, Any, Any, list[weakref.ref[Tensor]]] | None = None
+        self._done = 0  # calls that were run for real, or could not be
+        self._real: dict[int, Tensor] = {}  # by id of the fake one, which a call keeps alive
+        self._spoilt: set[int] = set()  # storages of real tensors that something unknown was written to
+        self._bytes = 0
+        self._depth = 0
+        self._random: Tensor | None = None  # state of the generator
+
+    @property
+    def num_calls(self) -> int:
+        return len(self._calls) + (self._last is not None)
+
+    def know(self, fake: Tensor, real: Tensor) -> None:
+        """That `fake` has the value of `real`; the one may be fake as well."""
+        self._keep_last()
+        self._calls.append((torch.ops.aten.clone.default, (real,), {}, [fake]))
+
+    @contextmanager
+    def forgetting(self) -> Iterator[None]:
+        """Forgets afterwards what was called meanwhile."""
+        self._keep_last()
+        mark, self.asked = len(self._calls), []
+        try:
+            yield
+        finally:
+            for _, _, _, made in self._calls[mark:]:
+                for tensor in made:
+                    self._real.pop(id(tensor), None)
+            self._last = None
+            del self._calls[mark:]
+            self._done = min(self._done, mark)
+            self.expected = None
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._depth:
+            return super().dispatch(func, types, args, kwargs)
+        self._depth = 1
+        self._keep_last()
+        try:
+            made = self._answer(func, types, args, kwargs)
+        finally:
+            self._depth = 0
+        self._last = func, args, kwargs, [weakref.ref(tensor) for tensor in _tensors(made)]
+        return made
+
+    def _keep_last(self) -> None:
+        """Keeps the last call with its results alive. Not before the next one: while autograd takes a result over, a
+        second hand on it would make autograd trace a `detach`."""
+        if self._last is not None:
+            func, args, kwargs, made = self._last
+            self._calls.append((func, args, kwargs, [ref() for ref in made]))
+            self._last = None
+
+    def _answer(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func is _grouped_mm and args[0].dtype != torch.bfloat16:
+            return self._grouped_product(*args, **kwargs)
+        try:
+            return super().dispatch(func, types, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            if self.expected is not None:
+                return pytree.tree_map_only(Tensor, self._like, self.expected)
+            real = self._run(func, args, kwargs)
+            if real is None:
+                raise
+            self.asked.append(line_of_call())
+            return pytree.tree_map_only(Tensor, self._like, real)
+
+    def _like(self, tensor: Tensor) -> Tensor:
+        with self:
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+
+    def _grouped_product(self, a: Tensor, b: Tensor, offs: Tensor | None = None, *rest: Any, **_: Any) -> Tensor:
+        """torch 2.13 multiplies groups of any float type, but knows the size of the result for bfloat16 alone."""
+        groups = () if offs is None or a.dim() + b.dim() == 5 else (offs.shape[0],)
+        if a.dim() == 3 and b.dim() == 3:
+            groups = (a.shape[0],)
+        with self:
+            return torch.empty((*groups, a.shape[-2], b.shape[-1]), dtype=a.dtype, device="cpu")
+
+    # Values
+
+    def value_of(self, fake: Tensor) -> Tensor | None:
+        """Its value, or None where that is not known."""
+        self._catch_up()
+        return self._known(fake)
+
+    def _run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        """What a call gives for real, or None."""
+        self._catch_up()
+        with self._really():
+            return self._result(func, args, kwargs)
+
+    def _catch_up(self) -> None:
+        self._keep_last()
+        if self._done == len(self._calls):
+            return
+        with self._really():
+            for func, args, kwargs, made in self._calls[self._done :]:
+                self._redo(func, args, kwargs, made)
+        self._done = len(self._calls)
+
+    @contextmanager
+    def _really(self) -> Iterator[None]:
+        """Ops are what they are outside of any trace; their random numbers come from a stream of their own."""
+        with _disable_current_modes(), no_python_dispatcher(), torch._C._AutoDispatchBelowAutograd():
+            before = torch.get_rng_state()
+            if self._random is None:
+                torch.manual_seed(SEED)
+            else:
+                torch.set_rng_state(self._random)
+            try:
+                yield
+            finally:
+                self._random = torch.get_rng_state()
+                torch.set_rng_state(before)
+
+    def _redo(self, func: OpOverload, args: Any, kwargs: Any, made: Sequence[Tensor | None]) -> None:
+        large = (
+            any(tensor is not None and tensor.numel() > MOST_ELEMENTS for tensor in made) or self._bytes > MOST_BYTES
+        )
+        real = None if large else self._result(func, args, kwargs)
+        if real is None:
+            self._spoil(func, args)
+            return
+        for fake, value in zip(made, _tensors(real), strict=False):
+            if fake is not None and fake.shape == value.shape and fake.dtype == value.dtype:
+                self._real[id(fake)] = value
+                self._bytes += value.untyped_storage().nbytes()
+
+    def _result(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        leaves, shape = pytree.tree_flatten((args, kwargs))
+        found = [self._known(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        if any(value is None and isinstance(leaf, Tensor) for value, leaf in zip(found, leaves, strict=True)):
+            return None
+        args, kwargs = pytree.tree_unflatten(found, shape)
+        if isinstance(kwargs.get("device"), torch.device):
+            kwargs = {**kwargs, "device": torch.device("cpu")}
+        try:
+            return func(*args, **kwargs)
+        except Exception:
+            return None
+
+    def _known(self, tensor: Tensor) -> Tensor | None:
+        if isinstance(tensor, FakeTensor):
+            real = self._real.get(id(tensor), tensor.constant)
+        else:
+            real = tensor if tensor.device.type == "cpu" else None
+        return None if real is None or real.untyped_storage()._cdata in self._spoilt else real
+
+    def _spoil(self, func: OpOverload, args: Sequence[Any]) -> None:
+        """What an unknown value was written to is unknown from then on, and whatever shares its memory."""
+        if not func._schema.is_mutable:
+            return
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                known = [self._known(tensor) for tensor in _tensors(value)]
+                self._spoilt.update(real.untyped_storage()._cdata for real in known if real is not None)
+
+
+class Reading(TorchFunctionMode):
+    """Gives the numbers of a fake tensor to code that leaves torch for them: numpy, lists."""
+
+    _LEAVES = (Tensor.numpy, Tensor.tolist, Tensor.__array__)
+
+    def __init__(self, mode: ValueMode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in self._LEAVES and isinstance(args[0], FakeTensor):
+            real = self.mode.value_of(args[0])
+            if real is None:
+                raise DataDependentOutputException(func)
+            self.mode.asked.append(line_of_call())
+            with _disable_current_modes():
+                return func(real, *args[1:], **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def fixed_draws() -> Iterator[None]:
+    """Python's and NumPy's random numbers from a fixed seed, so that a model that draws some is captured the same
+    each time; afterwards their streams go on where they were."""
+    before, numbers = random.getstate(), np.random.get_state()
+    random.seed(SEED)
+    np.random.seed(SEED)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numbers)
+
+
+def warn_of_values(lines: Sequence[str], label: str) -> None:
+    if lines:
+        places = sorted(set(filter(None, lines)))
+        said = f"{', '.join(places[:3])}{' and elsewhere' if len(places) > 3 else ''}"
+        warnings.warn(
+            f"{label} asks for the values of tensors ({said}): captured as it runs on these inputs, with random "
+            f"numbers of seed {SEED}; on others it may run differently",
+            stacklevel=5,
+        )
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
