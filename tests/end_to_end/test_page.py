@@ -17,6 +17,7 @@ from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.plans import Plan
 from loadmaster.report.explain import explain, replayed
 from loadmaster.report.html import write_report
+from loadmaster.report.units import size_text
 from loadmaster.search import Budget, Result, solve
 from tests.unit.report.subjects import training_like
 
@@ -179,7 +180,7 @@ def test_search_finds_and_shows(shown: Opened) -> None:
     first = opened.js("loadmaster.page.matches[0]")
     assert page.inner_text("#details h3") == graph.op_name[first]
     start_ns = int(opened.result.timeline.start_ns[first])
-    assert f"{start_ns:,} ns" in page.inner_text("#details")
+    assert f"{start_ns / 1e6:,.3f} ms" in page.inner_text("#details")
     low_ns, high_ns = view(opened)
     assert low_ns <= start_ns <= high_ns
     page.press("#search", "Escape")
@@ -211,7 +212,7 @@ def test_peak_shows_what_is_alive(shown: Opened) -> None:
     assert "Peak of" in page.inner_text("#details h3")
     page.locator("#peaks button").nth(1).click()
     peak = int(opened.result.timeline.peak_bytes[1])
-    assert f"{peak:,} bytes" in page.inner_text("#details")
+    assert f"holds\n{size_text(peak)}\n" in page.inner_text("#details")
     parts = opened.js("loadmaster.data.peaks[1].parts.map((part) => part.nbytes)")
     assert sum(parts) == peak
 

@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from loadmaster.cli.verbs import app
 from loadmaster.cluster import Cluster
 from loadmaster.cost import price
-from loadmaster.files import load_plan, save_cluster, save_graph
+from loadmaster.files import load_plan, save_cluster, save_graph, save_plan
+from loadmaster.graph import GraphBuilder
+from loadmaster.plans import Plan, check
 from loadmaster.simulator import simulate
 from tests.unit.report.subjects import training_like
 
@@ -108,3 +110,29 @@ def test_plot_draws_plans_and_comparisons(folder: Path) -> None:
     refused = typed("plot", folder / "a.json", "--model", folder / "model.json", "--out", folder / "a.gif")
     assert refused.exit_code == 1
     assert ".svg" in refused.output
+
+
+def test_explain_saves_the_better_plan_that_its_trials_find(folder: Path) -> None:
+    problem = price(training_like(150), "2xp100-pcie")
+    alone = Plan.of(problem, [0] * problem.num_ops)
+    save_plan(alone, problem, folder / "alone.json")
+    asked = ("explain", folder / "alone.json", "--model", folder / "model.json", "--seconds", "0.5")
+    done = typed(*asked, "--save", folder / "better.json")
+    assert f"better plan written to {folder / 'better.json'}" in done.output
+    better = load_plan(folder / "better.json")
+    check(better, problem)
+    assert simulate(problem, better).step_ns < simulate(problem, alone).step_ns
+    told = json.loads(typed(*asked, "--save", folder / "again.json", "--json").output)
+    assert told["better_plan"] is True
+    assert told["saved"] == simulate(problem, load_plan(folder / "again.json")).step_ns
+
+
+def test_explain_saves_nothing_where_there_is_nothing_better(tmp_path: Path) -> None:
+    graph = GraphBuilder("one")
+    graph.op("only", "any", [], [graph.tensor(8, "output")], time_ns=10)
+    save_graph(graph.build(), tmp_path / "one.json")
+    assert typed("plan", tmp_path / "one.json", "--on", "1xp100-pcie", "--save", tmp_path / "p.json").exit_code == 0
+    asked = ("explain", tmp_path / "p.json", "--model", tmp_path / "one.json", "--seconds", "0.2")
+    done = typed(*asked, "--save", tmp_path / "better.json")
+    assert "no better plan was found" in done.output
+    assert not (tmp_path / "better.json").exists()

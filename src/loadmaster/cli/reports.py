@@ -56,6 +56,9 @@ def explain(
     report: Report = None,
     trace: Trace = None,
     policy: OfPolicy = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Write the better plan that the trials find, if any.")
+    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -65,15 +68,17 @@ def explain(
     """
     from loadmaster.report.explain import explain as explained
 
-    check_targets(report, trace)
+    check_targets(report, trace, save)
     problem, saved, others = _read(plan, model, on or [], objective, words.size_of(memory_limit))
     result = _as_result(problem, saved, plan)
     said = {} if policy is None else {"policy": _reading(problem, saved, policy)}
     with stages.status("trying alternatives"):
         found = explained(result, others, seconds=seconds)
     write_files(result, [], report, trace, found)
+    better = None if save is None else _save_better(result, found, save)
     if json:
-        print(json_text.dumps({**found.to_json(), **said}, indent=2))
+        wrote = {} if save is None else {"saved": None if better is None else better.value}
+        print(json_text.dumps({**found.to_json(), **said, **wrote}, indent=2))
         return
     from loadmaster.report.gantt import print_gantt
     from loadmaster.report.policy import policy_text
@@ -85,6 +90,19 @@ def explain(
     texts = [found.text(), *(policy_text(reading) for reading in said.values())]
     screen.print("", "\n".join(texts), sep="\n", markup=False, soft_wrap=True, end="")
     tell_files(report, trace)
+    if save is not None:
+        print("no better plan was found; nothing was saved" if better is None else f"better plan written to {save}")
+
+
+def _save_better(result: Result, found: Explanation, path: Path) -> Result | None:
+    """The plan that the trials found, checked, simulated and saved; None where they found none that fits."""
+    from loadmaster.report.explain import better_result
+
+    better = better_result(result, found)
+    if better is None or not better.fits:
+        return None
+    better.save(path)
+    return better
 
 
 def diff(

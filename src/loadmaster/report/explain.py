@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from loadmaster.bounds import lower_bound
@@ -13,16 +13,16 @@ from loadmaster.objective import Objective
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.report.critical import CriticalPath, critical_path
-from loadmaster.report.elsewhere import Hardware, on_other_hardware
 from loadmaster.report.expense import Expense, expense
 from loadmaster.report.kernels import Fusion, fusion
 from loadmaster.report.memory import Peak, peaks
 from loadmaster.report.moves import Decisions, decisions
 from loadmaster.report.occupancy import DeviceTime, WireLoad, device_times, wire_loads
+from loadmaster.report.other_hardware import Hardware, on_other_hardware
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.whatif import WhyNotFaster, why_not_faster
 from loadmaster.search import Budget, Result
-from loadmaster.simulator import simulate
+from loadmaster.simulator import settle, simulate
 
 SCHEMA = "loadmaster.explanation/1"
 
@@ -48,6 +48,7 @@ class Explanation:
     fusion: Fusion
     expense: Expense
     hardware: tuple[Hardware, ...]  # empty, or this cluster first and then the others asked for
+    better: Plan | None = None  # that the trials came upon, where they did
 
     @property
     def gap(self) -> float:
@@ -57,7 +58,10 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         gap = self.gap if math.isfinite(self.gap) else None
-        return {"schema": SCHEMA, **asdict(self), "objective": self.objective.name, "gap": gap}
+        data = asdict(replace(self, better=None))
+        del data["better"]
+        found = {"objective": self.objective.name, "gap": gap, "better_plan": self.better is not None}
+        return {"schema": SCHEMA, **data, **found}
 
     def text(self) -> str:
         """The whole of it in words."""
@@ -73,12 +77,13 @@ class Explanation:
 
 
 def explain(
-    result: Result, elsewhere: Sequence[Cluster] = (), *, seconds: float = 4.0, optimizer: str = "best-of"
+    result: Result, clusters: Sequence[Cluster] = (), *, seconds: float = 4.0, optimizer: str = "best-of"
 ) -> Explanation:
-    """Explains a result. `seconds` is about what trying alternatives takes; `elsewhere`: clusters to plan for, too."""
+    """Explains a result. `seconds` is about what trying alternatives takes; `clusters`: others to plan for, too."""
     problem, line = result.problem, result.timeline
     schedule = Schedule.of(problem, result.plan, line)
     times = device_times(schedule)
+    why, better = why_not_faster(schedule, seconds * 0.6)
     return Explanation(
         graph=problem.source.name,
         cluster=problem.cluster.name,
@@ -93,11 +98,23 @@ def explain(
         wires=wire_loads(schedule),
         peaks=peaks(schedule),
         decisions=decisions(schedule, seconds * 0.4),
-        why_not_faster=why_not_faster(schedule, seconds * 0.6),
+        why_not_faster=why,
         fusion=fusion(schedule),
         expense=expense(problem.cluster, times, line.step_ns),
-        hardware=on_other_hardware(result, elsewhere, optimizer, Budget(seconds)) if elsewhere else (),
+        hardware=on_other_hardware(result, clusters, optimizer, Budget(seconds)) if clusters else (),
+        better=better,
     )
+
+
+def better_result(result: Result, found: Explanation) -> Result | None:
+    """The better plan that the trials came upon, settled, checked and simulated afresh; None where there is none."""
+    if found.better is None:
+        return None
+    problem = result.problem
+    plan = settle(problem, found.better, simulate(problem, found.better))
+    again = replayed(problem, plan, f"{result.optimizer}, {found.why_not_faster.control.how}")
+    again = replace(again, seed=result.seed, simulations=result.simulations, seconds=result.seconds)
+    return again if again.score < result.score else None
 
 
 def explain_plan(problem: Problem, plan: Plan, name: str = "plan", **settings: Any) -> Explanation:

@@ -11,13 +11,16 @@ from importlib import resources
 from pathlib import Path
 
 from loadmaster import __version__
+from loadmaster.report.advice import Advice, basis, next_steps
 from loadmaster.report.explain import Explanation
+from loadmaster.report.modules import module_table, places_text
 from loadmaster.report.page_data import packed
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.units import percent_text, size_text, sizes_text, time_text, value_text
 from loadmaster.report.words import Grid, Section, sections, share_text
 from loadmaster.search import Result
 
+MOST_MODULES = 24  # in the table of where each runs
 ROWS_IN_PRINT = 25  # page.css hides the rest on paper
 SCRIPTS = ("page_data.js", "page_timeline.js", "page_graph.js", "page.js")
 
@@ -27,17 +30,14 @@ def write_report(
     result: Result,
     explanation: Explanation,
     compared: Sequence[Result] = (),
-    *,
-    cost_model: str = "roofline",
 ) -> None:
     """Writes the page. `compared`: other results on the same problem, for the table of methods."""
-    page = report_page(result, explanation, compared, cost_model=cost_model)
+    page = report_page(result, explanation, compared)
     Path(path).write_text(page, encoding="utf-8", errors="replace", newline="\n")
 
 
-def report_page(
-    result: Result, explanation: Explanation, compared: Sequence[Result] = (), *, cost_model: str = "roofline"
-) -> str:
+def report_page(result: Result, explanation: Explanation, compared: Sequence[Result] = ()) -> str:
+    """The whole page as text."""
     schedule = Schedule.of(result.problem, result.plan, result.timeline)
     script = "\n".join(_part(name) for name in SCRIPTS)
     every = [*compared, result] if all(other is not result for other in compared) else list(compared)
@@ -46,10 +46,13 @@ def report_page(
         "POLICY": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_hash(script)}'",
         "STYLE": _part("page.css"),
         "SUBTITLE": escape(_subtitle(result)),
+        "BASIS": escape(basis(result.problem)),
+        "NEXT": "".join(map(_advice, next_steps(result, explanation))),
+        "MODULES": _modules(schedule),
         "FIGURES": _figures(result, explanation, every),
         "METHODS": _methods(result, every),
         "WORDS": "".join(_section(section) for section in sections(explanation)),
-        "PROVENANCE": _provenance(result, cost_model),
+        "PROVENANCE": _provenance(result),
         "PACKED": packed(schedule, explanation),
         "SCRIPT": script,
     }
@@ -68,7 +71,28 @@ def _hash(script: str) -> str:
 def _subtitle(result: Result) -> str:
     problem = result.problem
     devices = f"{problem.num_devices} device{'s' if problem.num_devices > 1 else ''}"
-    return f"{problem.num_ops:,} ops on {devices}, planned {problem.objective.wanted} by {result.optimizer}"
+    fused = f", {result.plan.num_kernels:,} kernels of them" if result.plan.fuses else ""
+    cut = "; the search was interrupted" if result.interrupted else ""
+    return (
+        f"Which of {devices} runs each of {problem.num_ops:,} ops{fused}, and in which order: "
+        f"planned {problem.objective.wanted} by {result.optimizer} ({result.simulations:,} simulation{'s' if result.simulations > 1 else ''} "
+        f"in {result.seconds:.1f} s, seed {result.seed}{cut})."
+    )
+
+
+def _advice(advice: Advice) -> str:
+    command = f"<code>{escape(advice.command)}</code>" if advice.command else ""
+    return f"<li>{escape(advice.what)}{command}</li>"
+
+
+def _modules(schedule: Schedule) -> str:
+    """Which module runs where: with a bar of the shares of the devices."""
+    devices = schedule.problem.cluster.device_names
+    rows = tuple(
+        (row.name, f"{row.ops:,}", time_text(row.time_ns), size_text(row.weight_bytes), places_text(row, devices))
+        for row in module_table(schedule, MOST_MODULES)
+    )
+    return _grid(Grid("", ("module", "ops", "time", "weights and inputs", "on"), rows, frozenset((1, 2, 3))))
 
 
 def _figures(result: Result, found: Explanation, every: Sequence[Result]) -> str:
@@ -78,7 +102,7 @@ def _figures(result: Result, found: Explanation, every: Sequence[Result]) -> str
     alone = next((other.timeline.step_ns for other in every if other.optimizer == "one-device"), None)
     fits = "fits" if result.fits else f"{size_text(line.over_bytes)} over"
     rows = [
-        ("step", time_text(line.step_ns), f"{line.step_ns:,} ns"),
+        ("step", time_text(line.step_ns), "simulated"),
         ("lower bound", shown(found.lower_bound), "no plan can go under it"),
         ("gap", percent_text(found.gap), "above the bound"),
         (
@@ -140,7 +164,7 @@ def _grid(grid: Grid) -> str:
     return f"<div class=scroll tabindex=0 role=group aria-label='{escape(grid.title or 'table')}'>{table}</div>"
 
 
-def _provenance(result: Result, cost_model: str) -> str:
+def _provenance(result: Result) -> str:
     problem, plan = result.problem, result.plan
     rows = (
         ("graph", f"{problem.source.name}, digest {plan.graph_digest}"),
@@ -150,8 +174,8 @@ def _provenance(result: Result, cost_model: str) -> str:
         ("optimizer", result.optimizer),
         ("seed", f"{result.seed}"),
         ("search", f"{result.simulations:,} simulations in {result.seconds:.1f} s"),
-        ("cost model", cost_model),
-        ("lower bound", f"{result.lower_bound:,} {problem.objective.unit}"),
+        ("times", basis(problem)),
+        ("lower bound", value_text(problem.objective)(result.lower_bound)),
         ("memory used", share_text(int(result.timeline.peak_bytes.sum()), int(problem.memory_bytes.sum()))),
         ("made with", f"loadmaster {__version__}"),
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from loadmaster.columns import Ints
 from loadmaster.graph import ROLES
-from loadmaster.report.holdings import Holdings, Moments, holdings, moments
+from loadmaster.report.lives import Lives, Moments, lives, moments
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.scopes import folded, paths_of
 
@@ -64,12 +64,12 @@ class Peak:
 
 def peaks(schedule: Schedule) -> tuple[Peak, ...]:
     when = moments(schedule)
-    held = holdings(schedule, when)
+    held = lives(schedule, when)
     paths = paths_of(schedule.problem.graph)
     return tuple(_peak(schedule, when, held, device, paths) for device in range(schedule.num_devices))
 
 
-def _peak(schedule: Schedule, when: Moments, held: Holdings, device: int, paths: list[tuple[str, ...]]) -> Peak:
+def _peak(schedule: Schedule, when: Moments, held: Lives, device: int, paths: list[tuple[str, ...]]) -> Peak:
     mine = np.flatnonzero(held.device == device)
     moment = _fullest(held.begin[mine], held.finish[mine], held.nbytes[mine])
     alive = mine[(held.begin[mine] <= moment) & (moment < held.finish[mine])]
@@ -98,14 +98,14 @@ def _fullest(begin: Ints, finish: Ints, nbytes: Ints) -> int:
     return int(instants[np.cumsum(change[:-1]).argmax()])
 
 
-def _role(schedule: Schedule, held: Holdings, index: int) -> str:
+def _role(schedule: Schedule, held: Lives, index: int) -> str:
     if held.received[index]:
         return RECEIVED
     tensor = int(held.tensor[index])
     return WORKSPACE if tensor < 0 else ROLES[schedule.problem.graph.role[tensor]]
 
 
-def _parts(schedule: Schedule, held: Holdings, alive: Ints, paths: list[tuple[str, ...]]) -> tuple[MemoryPart, ...]:
+def _parts(schedule: Schedule, held: Lives, alive: Ints, paths: list[tuple[str, ...]]) -> tuple[MemoryPart, ...]:
     where = [paths[kernel] if kernel >= 0 else () for kernel in held.kernel[alive].tolist()]
     labels = folded(where, held.nbytes[alive].tolist(), MOST_SCOPES)
     total: dict[tuple[str, str], list[int]] = {}
@@ -117,7 +117,7 @@ def _parts(schedule: Schedule, held: Holdings, alive: Ints, paths: list[tuple[st
     return tuple(sorted(parts, key=lambda part: (-part.nbytes, part.scope, part.role)))
 
 
-def _cause(schedule: Schedule, held: Holdings, alive: Ints, moment: int) -> Cause:
+def _cause(schedule: Schedule, held: Lives, alive: Ints, moment: int) -> Cause:
     """The op or the transfer that brought the most bytes at that moment."""
     new = alive[held.begin[alive] == moment]
     if moment < 0 or not len(new):
@@ -132,7 +132,7 @@ def _cause(schedule: Schedule, held: Holdings, alive: Ints, moment: int) -> Caus
     return Cause("op", schedule.label(index), graph.scope[index], nbytes)
 
 
-def _alive(schedule: Schedule, when: Moments, held: Holdings, index: int) -> AliveTensor:
+def _alive(schedule: Schedule, when: Moments, held: Lives, index: int) -> AliveTensor:
     graph = schedule.problem.graph
     tensor, kernel, finish = int(held.tensor[index]), int(held.kernel[index]), int(held.finish[index])
     name = schedule.tensor_label(tensor) if tensor >= 0 else f"workspace of {graph.op_name[kernel]}"

@@ -30,7 +30,7 @@ function opDetails(data, op) {
   const start = data.op_start[op], length = data.op_length[op];
   return [element("h3", {}, data.op_name[op]), factList([
     ["kind", data.kinds[data.op_kind[op]]], ["module", data.paths[data.op_path[op]].join(".")], ["device", data.devices[data.op_device[op]]],
-    ["starts", timeText(start) + ` (${start.toLocaleString("en")} ns)`], ["takes", timeText(length) + ` (${length.toLocaleString("en")} ns)`],
+    ["starts", exactMs(start)], ["takes", exactMs(length)],
     ["of the step", shareText(length, data.step_ns)], ["makes", sizeText(data.op_bytes[op])],
     ["ops", data.op_ops[op] > 1 ? `${data.op_ops[op]} fused into one kernel` : ""], ["critical path", data.op_critical[op] ? "yes" : "no"],
   ])];
@@ -40,8 +40,8 @@ function sendDetails(data, send) {
   const start = data.send_start[send], length = data.send_length[send];
   return [element("h3", {}, data.send_name[send]), factList([
     ["transfer", `${data.devices[data.send_src[send]]} > ${data.devices[data.send_dst[send]]}`], ["over", data.wires[data.send_wire[send]]],
-    ["bytes", sizeText(data.send_bytes[send])], ["starts", timeText(start) + ` (${start.toLocaleString("en")} ns)`],
-    ["takes", timeText(length) + ` (${length.toLocaleString("en")} ns)`], ["critical path", data.send_critical[send] ? "yes" : "no"],
+    ["bytes", sizeText(data.send_bytes[send])], ["starts", exactMs(start)],
+    ["takes", exactMs(length)], ["critical path", data.send_critical[send] ? "yes" : "no"],
   ])];
 }
 
@@ -53,7 +53,7 @@ function peakDetails(data, device) {
   peak.by_role.forEach(([role, bytes], at) => roles.append(element("span", {}, element("b", { style: { background: moduleColour(at) } }), element("i", {}, `${role} ${sizeText(bytes)}`))));
   return [
     element("h3", {}, `Peak of ${peak.device}`),
-    factList([["holds", `${sizeText(peak.peak_bytes)} (${peak.peak_bytes.toLocaleString("en")} bytes)`], ["of", sizeText(peak.limit_bytes)],
+    factList([["holds", sizeText(peak.peak_bytes)], ["of", sizeText(peak.limit_bytes)],
       ["first at", timeText(peak.at_ns)], ["reached by", peak.cause.name], ["which needs", sizeText(peak.cause.nbytes)]]),
     bar, roles,
     smallTable(["module", "role", "bytes"], peak.parts.map((part) => [part.scope, part.role, sizeText(part.nbytes)]), [2]),
@@ -73,7 +73,7 @@ function commonStart(names) {
 function legend(place, names, press) {
   const start = commonStart(names);
   place.replaceChildren(...names.map((name, at) => {
-    const swatch = element("b", { style: { background: moduleColour(at) } }), text = element("i", { title: name }, name.startsWith(start) ? name.slice(start.length) : name);
+    const swatch = element("b", { style: { background: name === "(all others)" ? "var(--other)" : moduleColour(at) } }), text = element("i", { title: name }, name.startsWith(start) ? name.slice(start.length) : name);
     if (!press) return element("span", {}, swatch, text);
     return element("button", { type: "button", "aria-pressed": "false", onclick: (event) => press(at, event.currentTarget) }, swatch, text);
   }));
@@ -108,7 +108,8 @@ class Page {
 
   setLegends() {
     const { data, timeline } = this;
-    legend(this.find("legend"), data.modules, (at, button) => {
+    const rest = data.op_module.some((module) => module >= data.modules.length);
+    legend(this.find("legend"), rest ? [...data.modules, "(all others)"] : data.modules, (at, button) => {
       timeline.module = timeline.module === at ? -1 : at;
       for (const other of button.parentElement.children) other.setAttribute("aria-pressed", other === button && timeline.module === at);
       timeline.later();

@@ -57,6 +57,8 @@ function scaled(value, units) {
 const timeText = (ns) => scaled(ns, [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]]);
 const sizeText = (bytes) => scaled(bytes, [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]]);
 const shareText = (part, whole) => (whole ? (100 * part / whole).toFixed(1) + " %" : "-");
+// A moment or a length in milliseconds, to the microsecond.
+const exactMs = (ns) => `${(ns / 1e6).toLocaleString("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 })} ms`;
 const countText = (count, word) => count.toLocaleString("en") + " " + word + (count === 1 ? "" : "s");
 
 // Elements are made here and nowhere else; names of ops are only ever text.
@@ -75,8 +77,9 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-const MODULE_COLOURS = 24;
-const moduleColour = (number) => `var(--c${number % MODULE_COLOURS})`;
+// As many colours as can be told apart at a glance; all that follow are grey.
+const MODULE_COLOURS = 8;
+const moduleColour = (number) => (number < MODULE_COLOURS ? `var(--c${number})` : "var(--other)");
 
 // Black or white, whichever can be read on the colour.
 function inkOn(hex) {

@@ -17,11 +17,12 @@ import numpy as np
 
 from loadmaster.columns import Ints, rows_of
 from loadmaster.report.explain import Explanation
+from loadmaster.report.modules import coloured, module_labels
 from loadmaster.report.occupancy import wire_name
 from loadmaster.report.schedule import Schedule
-from loadmaster.report.scopes import folded, paths_of
+from loadmaster.report.scopes import paths_of
 
-MOST_MODULES = 24  # one colour each
+MOST_MODULES = 24  # of which the heaviest eight get a colour each
 
 
 def packed(schedule: Schedule, found: Explanation) -> str:
@@ -64,7 +65,7 @@ def varints(column: Ints) -> bytes:
 def _head(schedule: Schedule, found: Explanation) -> dict[str, Any]:
     problem, graph = schedule.problem, schedule.problem.graph
     paths, kinds = paths_of(graph), sorted(set(graph.kind))
-    modules = list(dict.fromkeys(_modules(schedule, paths)))
+    names = _modules(schedule)[1]
     return {
         "step_ns": schedule.step_ns,
         "devices": list(problem.cluster.device_names),
@@ -73,14 +74,15 @@ def _head(schedule: Schedule, found: Explanation) -> dict[str, Any]:
         "wires": [wire_name(schedule, int(channel)) for channel in np.unique(schedule.send_channel)],
         "paths": [list(path) for path in dict.fromkeys(paths)],
         "kinds": kinds,
-        "modules": modules,
+        "modules": names,
         "peaks": [asdict(peak) for peak in found.peaks],
         "device_times": [asdict(row) for row in found.devices],
     }
 
 
-def _modules(schedule: Schedule, paths: Sequence[tuple[str, ...]]) -> list[str]:
-    return folded(paths, (schedule.end_ns - schedule.start_ns).tolist(), MOST_MODULES)
+def _modules(schedule: Schedule) -> tuple[Ints, list[str]]:
+    """([kernels] number of its colour, names of those that have one; the number after the last is all others)."""
+    return coloured(module_labels(schedule, MOST_MODULES), schedule.end_ns - schedule.start_ns)
 
 
 def _numbered(values: Sequence[Any], names: Sequence[Any]) -> Ints:
@@ -92,7 +94,6 @@ def _op_columns(schedule: Schedule, found: Explanation) -> dict[str, Ints]:
     """Kernel by kernel, in program order; one op that is not fused is a kernel."""
     graph = schedule.problem.graph
     paths = paths_of(graph)
-    modules = _modules(schedule, paths)
     made = np.zeros(schedule.num_kernels, np.int64)
     np.add.at(made, rows_of(graph.make_start), np.where(graph.alias_of[graph.makes] < 0, graph.nbytes[graph.makes], 0))
     on_path = np.zeros(schedule.num_kernels, np.int64)
@@ -105,7 +106,7 @@ def _op_columns(schedule: Schedule, found: Explanation) -> dict[str, Ints]:
         "op_ops": schedule.members,
         "op_kind": _numbered(graph.kind, sorted(set(graph.kind))),
         "op_path": _numbered(paths, list(dict.fromkeys(paths))),
-        "op_module": _numbered(modules, list(dict.fromkeys(modules))),
+        "op_module": _modules(schedule)[0],
         "op_bytes": made,
         "op_critical": on_path,
         "read_reader": reader,

@@ -3,6 +3,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const MOST_BESIDE = 24; // ops of one module beyond this are put into runs
+const SMALL = 0.002, FEW_SMALL = 4; // ops that take less of the step than this are shown as one box, where there are more than these
 const SPACE = 16, HEAD = 24, STACK = 8, MOST_LINES = 500, FIRST_SHOWN = 8;
 
 class Branch {
@@ -55,10 +56,23 @@ class Folded {
       for (const kid of branch.below.values()) kid.parent = branch;
     }
     for (const kid of branch.below.values()) this.finish(kid);
-    this.addOps(branch, branch.ops);
+    this.addOps(branch, this.withoutSmall(branch));
     branch.kids.push(...branch.below.values());
     branch.kids.sort((a, b) => a.first - b.first);
     this.sum(branch);
+  }
+
+  // The ops of a module that are worth a box of their own; the small ones go into one folded box together.
+  withoutSmall(branch) {
+    const { data } = this, small = branch.ops.filter((op) => data.op_length[op] < SMALL * data.step_ns);
+    if (small.length <= FEW_SMALL || (small.length === branch.ops.length && !branch.below.size)) return branch.ops;
+    const box = new Branch(`${countText(small.length, "small op")}`, branch);
+    this.addOps(box, small);
+    box.kids.sort((a, b) => a.first - b.first);
+    this.sum(box);
+    branch.kids.push(box);
+    const hidden = new Set(small);
+    return branch.ops.filter((op) => !hidden.has(op));
   }
 
   // Single ops, or runs of them where there are many.

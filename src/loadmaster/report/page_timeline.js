@@ -85,7 +85,7 @@ class Timeline {
   draw() {
     this.palette = { text: colour("--text"), quiet: colour("--quiet"), idle: colour("--idle"), line: colour("--line"), accent: colour("--accent"),
       path: colour("--path"), ground: colour("--ground"), panel: colour("--panel"), warn: colour("--warn"), soft: colour("--accent-soft") };
-    this.colours = Array.from({ length: MODULE_COLOURS }, (_, at) => colour("--c" + at));
+    this.colours = [...Array.from({ length: MODULE_COLOURS }, (_, at) => colour("--c" + at)), colour("--other")];
     this.inks = this.colours.map(inkOn);
     this.drawLanes();
     this.drawMemory();
@@ -151,22 +151,22 @@ class Timeline {
 
   drawRow(pen, row) {
     const { data } = this, [start, length] = this.columns(row), items = row.items;
-    const pixel = { x: -1, total: 0, strong: 0, by: new Float64Array(MODULE_COLOURS) };
+    const pixel = { x: -1, total: 0, strong: 0, by: new Float64Array(MODULE_COLOURS + 1) };
     for (let at = this.firstAt(row, this.from); at < items.length && start[items[at]] <= this.to; at++) {
       const item = items[at], left = this.x(start[item]), right = this.x(start[item] + length[item]);
-      const module = row.kind === "op" ? data.op_module[item] : data.op_module[data.send_maker[item]];
+      const module = Math.min(MODULE_COLOURS, data.op_module[row.kind === "op" ? item : data.send_maker[item]]);
       const strong = this.weight(row, item);
       if (right - left < 1.5) {
-        this.gather(pen, row, pixel, left, right, module % MODULE_COLOURS, strong);
+        this.gather(pen, row, pixel, left, right, module, strong);
         continue;
       }
       this.flush(pen, row, pixel);
       pen.globalAlpha = strong * (row.kind === "op" ? 1 : 0.8);
-      pen.fillStyle = this.colours[module % MODULE_COLOURS];
+      pen.fillStyle = this.colours[module];
       const gap = right - left > 5 ? 0.6 : 0;
       pen.fillRect(left, row.top, right - left - gap, row.height);
       if (row.kind === "op" && right - left > 46 && row.height > 18) {
-        pen.fillStyle = this.inks[module % MODULE_COLOURS];
+        pen.fillStyle = this.inks[module];
         this.drawName(pen, row, item, left, right);
       }
     }

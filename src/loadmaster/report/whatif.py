@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from loadmaster.columns import Ints, ints
 from loadmaster.graph.order import longest_path_to
+from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.report.groups import Group, can_run, groups_of
 from loadmaster.report.hardware import with_links, with_memory, with_twin
@@ -56,7 +57,8 @@ class WhyNotFaster:
     helps: tuple[WhatIf, ...]
 
 
-def why_not_faster(schedule: Schedule, seconds: float = 3.0) -> WhyNotFaster:
+def why_not_faster(schedule: Schedule, seconds: float = 3.0) -> tuple[WhyNotFaster, Plan | None]:
+    """The second is the plan of `control`, where that is better than the one under study."""
     problem = schedule.problem
     busiest = int(np.bincount(schedule.device, schedule.end_ns - schedule.start_ns, schedule.num_devices).argmax())
     twin = problem.cluster.devices[busiest].kind
@@ -66,11 +68,26 @@ def why_not_faster(schedule: Schedule, seconds: float = 3.0) -> WhyNotFaster:
         ("links twice as fast", lambda base: with_links(base, 2.0)),
         ("10 % more memory", lambda base: with_memory(base, 1.1)),
     )
-    rows = [_what_if(schedule, name, change(problem), seconds / len(changes)) for name, change in changes]
+    tried = [_what_if(schedule, name, change(problem), seconds / len(changes)) for name, change in changes]
+    rows = [row for row, _ in tried]
     free = Trials.of(schedule)
     step = int(_on(free, with_links(problem, None)).score(schedule.device, [[]]).step_ns[0])
     found = bounds(schedule)
-    return WhyNotFaster(found, _binding(schedule, found, rows), step, rows[0], tuple(rows[1:]))
+    why = WhyNotFaster(found, _binding(schedule, found, rows), step, rows[0], tuple(rows[1:]))
+    was = Score(schedule.timeline.over_bytes, rows[0].gain + tried[0][1].score.value)
+    return why, _as_plan(schedule, tried[0][1]) if tried[0][1].score < was else None
+
+
+def _as_plan(schedule: Schedule, found: _Found) -> Plan:
+    """What the trials found, for the whole problem: kernels stay as they are."""
+    send_rank = np.full((schedule.whole.graph.num_tensors, schedule.num_devices), -1, np.int64)
+    send_rank[schedule.tensors] = found.trials.send_rank.reshape(-1, schedule.num_devices)
+    return replace(
+        schedule.plan,
+        device=ints(found.place[schedule.kernel_of]),
+        rank=ints(found.trials.rank[schedule.kernel_of]),
+        send_rank=ints(send_rank),
+    )
 
 
 def bounds(schedule: Schedule) -> tuple[Bound, ...]:
@@ -111,7 +128,7 @@ def _binding(schedule: Schedule, found: Sequence[Bound], rows: Sequence[WhatIf])
     return max(found[:3], key=lambda bound: bound.value).name
 
 
-def _what_if(schedule: Schedule, name: str, problem: Problem, seconds: float) -> WhatIf:
+def _what_if(schedule: Schedule, name: str, problem: Problem, seconds: float) -> tuple[WhatIf, _Found]:
     """Starts with the plan and with quick methods, then moves groups while that helps."""
     plan = _on(Trials.of(schedule), problem)
     best = _searched(plan, schedule.device, seconds / 2, "the same plan")
@@ -121,7 +138,8 @@ def _what_if(schedule: Schedule, name: str, problem: Problem, seconds: float) ->
         if Score(result.timeline.over_bytes, result.value) < best.score:
             best = _searched(Trials.of(other), other.device, seconds / 2, f"a new plan by {method}")
     peak, was = int(best.scores.peak_bytes[0].max()), schedule.problem.value(schedule.timeline)
-    return WhatIf(name, int(best.scores.step_ns[0]), peak, best.score.over_bytes, was - best.score.value, best.how)
+    step, over = int(best.scores.step_ns[0]), best.score.over_bytes
+    return WhatIf(name, step, peak, over, was - best.score.value, best.how), best
 
 
 def _on(trials: Trials, problem: Problem) -> Trials:
@@ -134,6 +152,8 @@ def _on(trials: Trials, problem: Problem) -> Trials:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
+    trials: Trials
+    place: Ints  # [kernels]
     scores: Scores
     score: Score
     how: str
@@ -160,7 +180,7 @@ def _searched(trials: Trials, place: Ints, seconds: float, how: str) -> _Found:
             place[kernels] = device
         best, moved = score, moved + len(chosen[at])
     groups = f", {moved} group{'s' if moved > 1 else ''} moved" if moved else ""
-    return _Found(trials.score(place, [[]]), best, how + groups)
+    return _Found(trials, place, trials.score(place, [[]]), best, how + groups)
 
 
 def _best(problem: Problem, scores: Scores) -> tuple[int, Score]:

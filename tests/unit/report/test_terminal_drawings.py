@@ -9,8 +9,9 @@ from rich.console import Console
 
 from loadmaster.columns import ints
 from loadmaster.cost import price
-from loadmaster.report.cells import cells, gantt, held_in_columns, print_gantt
+from loadmaster.report.cells import cells, held_in_columns
 from loadmaster.report.explain import replayed
+from loadmaster.report.gantt import gantt, print_gantt
 from tests.unit.report.subjects import by_blocks, schedule_of, tiny, training_like
 
 

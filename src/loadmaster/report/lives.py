@@ -1,4 +1,4 @@
-"""Holdings: what lies in the memory of each device, from when to when (rules 7 to 9 of the simulator)."""
+"""Lives: what lies in the memory of each device, from when to when (rules 7 to 9 of the simulator)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Moments:
 
 
 @dataclass(frozen=True, eq=False)
-class Holdings:
+class Lives:
     """Alive at moment m: those with begin <= m < finish."""
 
     device: Ints
@@ -94,7 +94,7 @@ def _waits(schedule: Schedule) -> tuple[Ints, Ints]:
     return np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
 
 
-def holdings(schedule: Schedule, when: Moments) -> Holdings:
+def lives(schedule: Schedule, when: Moments) -> Lives:
     graph, last = schedule.problem.graph, _last_use(schedule, when)
     devices = schedule.num_devices
     made = np.flatnonzero((graph.producer >= 0) & (graph.alias_of < 0))
@@ -128,7 +128,7 @@ def holdings(schedule: Schedule, when: Moments) -> Holdings:
     received = np.zeros(len(device), bool)
     received[len(made) : len(made) + len(sent)] = True
     some = nbytes > 0
-    return Holdings(
+    return Lives(
         device=ints(device[some]),
         nbytes=ints(nbytes[some]),
         begin=ints(begin[some]),

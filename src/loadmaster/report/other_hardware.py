@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadmaster.cluster import Cluster
-from loadmaster.cost import CostModel, price
+from loadmaster.cost import price
 from loadmaster.report.expense import expense
 from loadmaster.report.occupancy import device_times
 from loadmaster.report.schedule import Schedule
@@ -52,11 +52,10 @@ def on_other_hardware(
     clusters: Sequence[Cluster],
     optimizer: str = "best-of",
     budget: Budget | None = None,
-    cost: CostModel | None = None,
 ) -> tuple[Hardware, ...]:
     """The plan first, then a plan for each cluster by the given optimizer."""
     rows = [hardware_of(result)]
     for cluster in clusters:
-        problem = price(result.problem.source, cluster, objective=result.problem.objective, cost=cost)
+        problem = price(result.problem.source, cluster, objective=result.problem.objective)
         rows.append(hardware_of(solve(problem, optimizer, budget or Budget(5.0), result.seed)))
     return tuple(rows)

@@ -1,0 +1,108 @@
+"""What a plan rests on, and what to do with it next, with the command for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from loadmaster.errors import LoadmasterError
+from loadmaster.graph import UNGIVEN
+from loadmaster.problem import Problem
+from loadmaster.report.explain import Explanation
+from loadmaster.report.fit import does_not_fit
+from loadmaster.search import Result
+
+NEAR = 0.02  # this close to the bound, searching on is not worth a user's time
+WORTH = 0.005  # a gain under this share is not worth a step of its own
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to do, and the command that does it (empty: none does)."""
+
+    what: str
+    command: str = ""
+
+
+def basis(problem: Problem) -> str:
+    """Where the times come from, in a sentence."""
+    cluster, ops = problem.cluster, problem.num_ops
+    if cluster.op_ns is not None:
+        return f"Every op takes {cluster.op_ns:,} ns everywhere, as the cluster '{cluster.name}' has it."
+    given = int((problem.graph.time_ns != UNGIVEN).any(axis=1).sum())
+    roofline = (
+        f"a roofline model of '{cluster.name}' (peak rates of arithmetic, memory and links), not from a measurement: "
+        "expect real steps to be longer"
+    )
+    if not given:
+        return f"Times come from {roofline}."
+    if given == ops:
+        return "Times of ops are those given with the graph; times of transfers follow from the links of the cluster."
+    return f"Times of {given:,} of {ops:,} ops are given with the graph; the rest come from {roofline}."
+
+
+def next_steps(result: Result, found: Explanation) -> list[Advice]:
+    """The most useful first; at most three."""
+    steps = [*_fit(result), *_better(result, found), *_search(result), *_fuse(result), *_hardware(found)]
+    return steps[:3] or [Advice("Nothing is left to gain here: the plan is as good as the bound allows.")]
+
+
+def _fit(result: Result) -> list[Advice]:
+    return [] if result.fits else [Advice(f"Make it fit: {does_not_fit(result).fix}.")]
+
+
+def _better(result: Result, found: Explanation) -> list[Advice]:
+    gain = found.why_not_faster.control.gain
+    if found.better is None or gain < WORTH * found.value:
+        return []
+    less = f"{100 * gain / found.value:.1f} %"
+    what = f"Take the better plan that the trials came upon ({less} less: {found.why_not_faster.control.how})"
+    return [Advice(f"{what}.", f"loadmaster explain plan.json{_of(result)} --save better.json")]
+
+
+def _search(result: Result) -> list[Advice]:
+    if result.gap <= NEAR:
+        return []
+    seconds = 60 if result.seconds < 45 else 600
+    gap = f"{100 * result.gap:.0f} %" if math.isfinite(result.gap) else "far"
+    what = f"Search longer: the plan is {gap} above what no plan can beat."
+    if result.interrupted:
+        what = f"Let the search finish: it was interrupted after {result.seconds:.0f} s."
+    return [Advice(what, f"{_plan(result)} --seconds {seconds} --save plan.json")]
+
+
+def _fuse(result: Result) -> list[Advice]:
+    if result.problem.num_ops == 1 or result.plan.fuses or result.optimizer.startswith("joint"):
+        return []
+    launch = int(result.problem.launch_ns.max(initial=0)) * result.problem.num_ops
+    if launch * 20 < result.timeline.step_ns:
+        return []
+    return [Advice("Let fusion be planned too: launches are a part of this step.", f"{_plan(result)} --with joint")]
+
+
+def _hardware(found: Explanation) -> list[Advice]:
+    why = found.why_not_faster
+    best = max(why.helps, key=lambda row: (-row.over_bytes, row.gain))
+    more = best.gain - max(0, why.control.gain)
+    if best.over_bytes or more * 50 < found.value:
+        return []
+    return [Advice(f"On other hardware: {best.change} would take {100 * more / found.value:.0f} % off.")]
+
+
+def _plan(result: Result) -> str:
+    return f"loadmaster plan {model_word(result.problem)} --on {result.problem.cluster.name}"
+
+
+def _of(result: Result) -> str:
+    return "" if model_word(result.problem) != "MODEL" else " --model MODEL"
+
+
+def model_word(problem: Problem) -> str:
+    """What to type for the model: its name in the zoo, or MODEL."""
+    from loadmaster.zoo import find
+
+    try:
+        find(problem.source.name)
+    except LoadmasterError:
+        return "MODEL"
+    return f"zoo:{problem.source.name}"
