@@ -73,10 +73,10 @@ def _subtitle(result: Result) -> str:
     devices = f"{problem.num_devices} device{'s' if problem.num_devices > 1 else ''}"
     fused = f", {result.plan.num_kernels:,} kernels of them" if result.plan.fuses else ""
     cut = "; the search was interrupted" if result.interrupted else ""
+    took = f"{result.simulations:,} simulation{'s' if result.simulations > 1 else ''} in {result.seconds:.1f} s"
     return (
-        f"Which of {devices} runs each of {problem.num_ops:,} ops{fused}, and in which order: "
-        f"planned {problem.objective.wanted} by {result.optimizer} ({result.simulations:,} simulation{'s' if result.simulations > 1 else ''} "
-        f"in {result.seconds:.1f} s, seed {result.seed}{cut})."
+        f"Which of {devices} runs each of {problem.num_ops:,} ops{fused}, and in which order: planned "
+        f"{problem.objective.wanted} by {result.optimizer} ({took}, seed {result.seed}{cut})."
     )
 
 

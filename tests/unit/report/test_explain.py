@@ -181,8 +181,8 @@ def test_fusion_counts_bytes_and_launches() -> None:
 class Priced:
     """A device of a cluster that gives prices and watts."""
 
-    def __init__(self, price_per_hour: float | None, watts: float | None) -> None:
-        self.price_per_hour, self.watts = price_per_hour, watts
+    def __init__(self, price_per_hour: float | None, watts: float | None, idle_watts: float | None = None) -> None:
+        self.price_per_hour, self.watts, self.idle_watts = price_per_hour, watts, idle_watts
 
 
 def test_money_and_energy() -> None:
