@@ -454,3 +454,22 @@ def test_every_verb_has_json_and_debug() -> None:
         assert words[0] in shown
         text = run(*words, "--help").stdout
         assert "--json" in text and "--debug" in text, words
+
+
+def test_warnings_of_ours_are_a_line_and_log_lines_of_others_are_not_shown(folder: Path) -> None:
+    code = (
+        "import logging, warnings; from loadmaster.cli.verbs import _quieten; _quieten(); "
+        "logging.getLogger('torch.export').warning('theirs'); "
+        "warnings.warn_explicit('theirs', UserWarning, '/lib/torch/export.py', 1); "
+        "warnings.warn_explicit('ours', UserWarning, '/lib/loadmaster/importers/onnx/model.py', 1)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "warning: ours\n")
+
+
+def test_zoo_capture_writes_into_the_current_folder_by_default() -> None:
+    from inspect import signature
+
+    from loadmaster.cli.verbs import zoo_capture
+
+    assert signature(zoo_capture).parameters["out"].default == Path(".")

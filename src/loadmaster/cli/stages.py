@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +34,21 @@ def run_optimizer(problem: Problem, spec: str, budget: Budget, seed: int) -> Res
             warm_up(make_optimizer(spec), problem.cluster, problem.objective)
     with solving(spec) as listener:
         return solve(problem, spec, budget, seed, listener=listener)
+
+
+def run_all(problem: Problem, specs: Sequence[str], budget: Budget, seed: int) -> list[tuple[str, Result]]:
+    """Each of them in turn. Ctrl-C ends the run and keeps what is there, the method under way with its best so far."""
+    rows: list[tuple[str, Result]] = []
+    for spec in specs:
+        try:
+            rows.append((spec, run_optimizer(problem, spec, budget, seed)))
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            break
+        if rows[-1][1].interrupted:
+            break
+    return rows
 
 
 def replay(problem: Problem, plan: Plan, name: str) -> Result:

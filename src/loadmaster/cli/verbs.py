@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import json as json_text
+import logging
+import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -57,7 +60,19 @@ COMPARED = ("one-device", "expert", "heft", "etf", "greedy-fusion")
 
 
 def main() -> None:
+    _quieten()
     app()
+
+
+def _quieten() -> None:
+    """Log lines and warnings of other packages are not for users of ours; our own warnings come in a line each."""
+    logging.disable(logging.WARNING)
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *_: Any) -> None:
+        if f"{os.sep}loadmaster{os.sep}" in filename:
+            print(f"warning: {message}", file=sys.stderr)
+
+    warnings.showwarning = show  # type: ignore[assignment]
 
 
 def _verb(function: Callable[..., None]) -> Callable[..., None]:
@@ -217,14 +232,16 @@ def compare(
     limit = words.check_settings(specs, memory_limit, save)
     reports.check_targets(report, trace)
     problem, choice = stages.problem_for(model, on, objective, limit)
-    rows = [(spec, stages.run_optimizer(problem, spec, budget, seed)) for spec in specs]
-    results = [result for _, result in rows]
+    rows = stages.run_all(problem, specs, budget, seed)
+    results, left = [result for _, result in rows], specs[len(rows) :]
     misfit = stages.save_or_explain(best_of(results), limit, save)
     reports.write_files(best_of(results), results, report, trace)
     if json:
-        _print_json(_with_error(compare_summary(results), misfit))
+        _print_json(_with_error(compare_summary(results, left), misfit))
     else:
         _show_methods(problem, choice, rows, save if misfit is None else None)
+        if left:
+            print(f"interrupted; not run: {', '.join(left)}")
         reports.tell_files(report, trace)
     _finish(misfit)
 
@@ -297,9 +314,7 @@ def _list_zoo(json: bool, debug: bool) -> None:
 @_verb
 def zoo_capture(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name from 'loadmaster zoo', with /train or /infer.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Where to. [default: the package itself]")
-    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to.")] = Path("."),
     json: Json = False,
     debug: Debug = False,
 ) -> None:

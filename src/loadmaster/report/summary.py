@@ -25,13 +25,14 @@ def plan_summary(result: Result, baselines: Mapping[str, Result]) -> dict[str, A
     }
 
 
-def compare_summary(results: Sequence[Result]) -> dict[str, Any]:
-    """Several results on one problem."""
+def compare_summary(results: Sequence[Result], not_run: Sequence[str] = ()) -> dict[str, Any]:
+    """Several results on one problem; `not_run` were left out when the user interrupted the comparison."""
     best = best_of(results)
     return {
         **problem_summary(best.problem),
         "best": best.optimizer,
         "methods": [method_summary(result) for result in results],
+        **({"interrupted": True, "not_run": list(not_run)} if not_run else {}),
     }
 
 

@@ -92,6 +92,7 @@ def verdict(rows: Sequence[tuple[str, Result]]) -> str:
     tail = f" ({', '.join(words)})" if words else ""
     objective = best.problem.objective
     work = f"{best.simulations:,} simulation{'s' if best.simulations > 1 else ''} in {best.seconds:.1f} s"
+    work += " (interrupted)" if best.interrupted else ""
     return f"best: {name}, {value_text(objective)(best.value)} {objective.each}{tail}; {work}"
 
 

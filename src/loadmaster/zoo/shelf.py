@@ -77,7 +77,8 @@ def load_zoo(name: str) -> Graph:
         return load_graph(file)
     if place.entry.name in ENTRIES:
         shipped = [place.name for place in on_shelf()]
-        raise UnknownName.among("shipped graph", place.name, shipped, f"make it: loadmaster zoo capture {place.name}")
+        fix = f"make it with 'loadmaster zoo capture {place.name}' and plan that file"
+        raise UnknownName.among("shipped graph", place.name, shipped, fix)
     return capture_graph(place)
 
 
@@ -88,16 +89,15 @@ def capture_graph(place: Spot) -> Graph:
     return capture_entry(place.entry, training=place.mode == "train")
 
 
-def capture(name: str, folder: Path | None = None) -> Path:
-    """Captures a graph and writes it to the folder; when none is given, to the shelf, with its line in the index."""
+def capture(name: str, folder: Path) -> Path:
+    """Captures a graph and writes it to the folder; to the shelf itself with its line in the index."""
     place = spot(name)
     graph = capture_graph(place)
-    target = folder or _folder()
-    target.mkdir(parents=True, exist_ok=True)
-    save_graph(graph, target / place.file)
-    if folder is None and place.entry.name in ENTRIES:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_graph(graph, folder / place.file)
+    if folder.resolve() == _folder().resolve() and place.entry.name in ENTRIES:
         _note(place, facts_of(graph))
-    return target / place.file
+    return folder / place.file
 
 
 def facts_of(graph: Graph) -> Facts:

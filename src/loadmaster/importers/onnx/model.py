@@ -7,7 +7,7 @@ training step: the graph is what the file holds.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,16 @@ except ModuleNotFoundError as error:
     raise MissingExtra.of("onnx", "onnx", "reading an ONNX model") from error
 
 from loadmaster.importers.onnx.flops import is_counted
-from loadmaster.importers.onnx.shapes import Known, Scope, bind_dims, has_broken_text, inlined, known_of, lean
+from loadmaster.importers.onnx.shapes import (
+    Known,
+    Scope,
+    bind_dims,
+    bodies_of,
+    has_broken_text,
+    inlined,
+    known_of,
+    lean,
+)
 from loadmaster.importers.onnx.walk import Call, kind_of, label_of, scope_of, source_of, walk
 
 
@@ -55,6 +64,7 @@ def _import(model: onnx.ModelProto, dims: Mapping[str, int], name: str) -> Graph
     if has_broken_text(model.graph):
         raise UnreadableFile("some of its names are not valid UTF-8", name, "is the file damaged? export it again")
     small = inlined(lean(model), name)
+    _check_names(small.graph, dims, name)
     bind_dims(small, dims, name)
     scope = Scope(small.graph, small.opset_import)
     for value in small.graph.input:
@@ -63,6 +73,29 @@ def _import(model: onnx.ModelProto, dims: Mapping[str, int], name: str) -> Graph
             scope.known[value.name] = known
     calls = walk(small.graph, scope, dims, name)
     return _Writer(name, scope, small.graph).write(calls)
+
+
+def _check_names(graph: onnx.GraphProto, dims: Mapping[str, int], name: str) -> None:
+    """Refuses a size for something that the model does not leave open."""
+    known: set[str] = set()
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if not dim.HasField("dim_value") or dim.dim_value < 0:
+                known.add(dim.dim_param or f"{value.name}_{axis}")
+    known.update(_loops(graph))
+    for label in dims:
+        if label not in known:
+            choices = f"it leaves open: {', '.join(sorted(known))}" if known else "it leaves none open: leave it out"
+            raise InvalidSetting(f"the model has no open dimension '{label}'", name, choices)
+
+
+def _loops(graph: onnx.GraphProto) -> Iterator[str]:
+    """Labels of all loops, also of those in bodies."""
+    for node in graph.node:
+        if node.op_type == "Loop":
+            yield label_of(node)
+        for body in bodies_of(node):
+            yield from _loops(body)
 
 
 class _Writer:

@@ -434,6 +434,16 @@ def test_batch_is_one_unless_said() -> None:
         assert load_onnx(proto, dims={"N": 8}).nbytes.tolist() == [96, 96]
 
 
+def test_a_size_for_what_is_not_open_is_refused() -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("N", 3)}, ["y"])
+    with pytest.raises(InvalidSetting, match="no open dimension 'foo'") as caught:
+        load_onnx(proto, dims={"N": 8, "foo": 64})
+    assert "N" in caught.value.fix
+    fixed = model([helper.make_node("Relu", ["x"], ["y"])], {"x": (2, 3)}, ["y"])
+    with pytest.raises(InvalidSetting, match="no open dimension 'N'"):
+        load_onnx(fixed, dims={"N": 8})
+
+
 def test_other_dimensions_must_be_said() -> None:
     proto = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("batch", "length", None)}, ["y"])
     with pytest.raises(ImportFailed, match="'length'") as caught:
