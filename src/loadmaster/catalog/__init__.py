@@ -62,6 +62,14 @@ IMPORTERS: Mapping[str, str] = {
     ".json.xz": "loadmaster.files:load_graph",
     ".onnx": "loadmaster.importers.onnx.model:load_onnx",
     ".pt2": "loadmaster.importers.torch.exported:load_pt2",
+    ".hlo": "loadmaster.importers.contents:load_xla",
+    ".hlo.gz": "loadmaster.importers.contents:load_xla",
+    ".hlo.xz": "loadmaster.importers.contents:load_xla",
+    ".pb.gz": "loadmaster.importers.contents:load_protobuf",
+    ".pb.xz": "loadmaster.importers.contents:load_protobuf",
+    ".pb": "loadmaster.importers.contents:load_protobuf",
+    ".mlir": "loadmaster.importers.contents:load_xla",
+    ".stablehlo": "loadmaster.importers.contents:load_xla",
 }
 
 

@@ -16,7 +16,9 @@ from loadmaster import catalog
 from loadmaster.errors import ImportFailed, InvalidSetting, LoadmasterError, MissingExtra, UnknownName, UnreadableFile
 from loadmaster.graph import Graph
 
-FORMS = "a file (.json, .json.gz, .json.xz, .onnx, .pt2), zoo:NAME, or package.module:callable"
+FORMS = "a file (.json, .onnx, .pt2, .hlo, .mlir, .pb, .pbtxt, .tflite, .stg), zoo:NAME, or package.module:callable"
+
+_OURS = (".json", ".json.gz", ".json.xz")
 
 # How to get from what people have to what can be loaded.
 _TORCH_WEIGHTS = (
@@ -31,8 +33,6 @@ _ELSEWHERE: Mapping[str, str] = {
     ".gguf": "it holds weights, not a computation: export the model to .onnx",
     ".h5": "convert it to .onnx with tf2onnx",
     ".keras": "convert it to .onnx with tf2onnx",
-    ".pb": "convert it to .onnx with tf2onnx",
-    ".tflite": "convert it to .onnx with tf2onnx",
     ".mlmodel": "convert it to .onnx with onnxmltools",
     ".py": "give package.module:callable, where the callable returns (module, example inputs)",
     ".onnxtxt": "save it as binary .onnx",
@@ -76,6 +76,8 @@ def _load_object(
     if _is_exported(model):
         exported = _resolve("loadmaster.importers.torch.exported:capture_exported")
         return exported(model, inputs=inputs, training=training, optimizer=optimizer, name=name)  # type: ignore[no-any-return]
+    if _is_jax(model, inputs):
+        return _resolve("loadmaster.importers.hlo.load:load_jax")(model, inputs, name=name)  # type: ignore[no-any-return]
     if not _is(model, "Module", "torch.nn.modules.module"):
         raise ImportFailed(f"a {type(model).__name__} is not a model", "load", f"give {FORMS}, or a torch.nn.Module")
     if inputs is None:
@@ -87,6 +89,15 @@ def _load_object(
 
 def _is_exported(value: Any) -> bool:
     return _is(value, "ExportedProgram", "torch.export")
+
+
+def _is_jax(function: Any, inputs: Any) -> bool:
+    """A function that jax.jit returned, or one that is given jax arrays."""
+    if type(function).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        return True
+    parts = list(inputs.values()) if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple) else [inputs]
+    arrays = "jax" in sys.modules and bool(parts)
+    return arrays and callable(function) and not _is(function, "Module", "torch.nn.modules.module")
 
 
 def _is(value: Any, name: str, module: str) -> bool:
@@ -123,17 +134,30 @@ def _load_file(text: str, dims: Mapping[str, int] | None, training: bool, optimi
     if suffix not in catalog.IMPORTERS:
         raise _unknown_file(text, path)
     importer = _resolve(catalog.IMPORTERS[suffix])
+    if suffix == ".onnx":
+        return importer(path, dims={**_dims(part, text), **(dims or {})})  # type: ignore[no-any-return]
     if suffix == ".pt2":
         return importer(path, training=training, optimizer=optimizer)  # type: ignore[no-any-return]
-    if suffix != ".onnx":
+    if suffix in _OURS:
         return importer(text)  # type: ignore[no-any-return]
-    return importer(path, dims={**_dims(part, text), **(dims or {})})  # type: ignore[no-any-return]
+    return importer(path, _settings(part, text))  # type: ignore[no-any-return]
 
 
 def suffix_of(path: str) -> str:
     """The last suffix, with the one before it when that says only how the file is compressed."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     return "".join(suffixes[-2:] if suffixes[-1:] in ([".gz"], [".xz"]) else suffixes[-1:])
+
+
+def _settings(part: str, text: str) -> dict[str, str]:
+    """Of "step.hlo#fusions=open,trips=8"."""
+    settings = {}
+    for item in filter(None, part.split(",")):
+        label, equals, value = item.partition("=")
+        if not equals or not value:
+            raise InvalidSetting(f"'{item}' gives no setting", text, "write file#name=value,name=value")
+        settings[label] = value
+    return settings
 
 
 def _dims(part: str, text: str) -> dict[str, int]:

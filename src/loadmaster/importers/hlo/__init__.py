@@ -1,0 +1,1 @@
+"""XLA programs as graphs: HLO text, HLO protos and StableHLO text, read without jax."""

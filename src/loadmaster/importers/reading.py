@@ -1,0 +1,47 @@
+"""Bytes of files that are not ours, compressed or not, and never more than a bounded amount of them."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import zlib
+from pathlib import Path
+from typing import Any
+
+from loadmaster.errors import UnreadableFile
+from loadmaster.files.text import PathLike, checked_path, uncollected
+
+__all__ = ["MOST_BYTES", "read_bytes", "read_text", "stem_of", "uncollected"]
+
+MOST_BYTES = 2**31  # of a file once it is unpacked
+
+
+def read_bytes(path: PathLike) -> bytes:
+    """What a file holds; .gz and .xz are unpacked."""
+    found = checked_path(path)
+    opens: Any = {".gz": gzip.open, ".xz": lzma.open}.get(found.suffix, open)
+    try:
+        with opens(found, "rb") as file:
+            raw: bytes = file.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise UnreadableFile(f"'{found}' cannot be read: {error}", "", "is it whole? copy it again") from None
+    if len(raw) > MOST_BYTES:
+        raise UnreadableFile(f"'{found}' holds more than {MOST_BYTES >> 30} GiB", "", "give a smaller file")
+    if not raw.strip():
+        raise UnreadableFile(f"'{found}' is empty", "", "give a file with a graph in it")
+    return raw
+
+
+def read_text(path: PathLike) -> str:
+    try:
+        return read_bytes(path).decode()
+    except UnicodeError:
+        raise UnreadableFile(f"the text of '{path}' is not valid UTF-8", "", "save it as UTF-8") from None
+
+
+def stem_of(path: PathLike) -> str:
+    """The name of a file without what says its format."""
+    name = Path(path).name
+    for suffix in (".gz", ".xz"):
+        name = name.removesuffix(suffix)
+    return name.rpartition(".")[0] or name
