@@ -33,6 +33,7 @@ from numba.core import serialize
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
+from numba.core.types import unliteral
 
 from loadmaster.errors import UnwritableFile
 from loadmaster.writing import unwritable, write_bytes
@@ -61,6 +62,7 @@ def _compiled(options: dict[str, Any], function: Callable[..., Any]) -> Any:
     if hasattr(dispatcher, "py_func"):  # else a plain function, under NUMBA_DISABLE_JIT
         dispatcher._cache = _Cache(function, dispatcher.targetoptions)
         dispatcher.compile = _timed(dispatcher.compile)
+        dispatcher.get_call_template = _without_literals(dispatcher.get_call_template)
     return dispatcher
 
 
@@ -117,6 +119,17 @@ def _timed(compile_: Callable[..., Any]) -> Callable[..., Any]:
             return compile_(signature)
 
     return compile_on_the_clock
+
+
+def _without_literals(call_template: Callable[..., Any]) -> Callable[..., Any]:
+    """numba would make a version of a function for every constant that a compiled caller passes: `run(…, True)` and
+    `run(…, False)` would be compiled apart, at seconds each."""
+
+    def plain(arguments: Any, keywords: Any) -> Any:
+        named = {name: unliteral(kind) for name, kind in keywords.items()}
+        return call_template(tuple(unliteral(kind) for kind in arguments), named)
+
+    return plain
 
 
 # The cache

@@ -149,7 +149,7 @@ def kernel_order(problem: Problem, kernel: Ints) -> Ints:
     rows, values = member_of[rows_of(start)], member_of[before]
     apart = rows != values
     start, before = from_pairs(rows[apart], values[apart], len(heads))
-    order = topological_order(start, before, np.arange(len(heads)))
+    order = topological_order(start, before, ints(np.arange(len(heads))))
     if len(order) < len(heads):
         stuck = int(heads[_on_a_cycle(start, before, np.setdiff1d(np.arange(len(heads)), order))])
         members = [graph.op_name[op] for op in np.flatnonzero(kernel == stuck)[:4]]

@@ -410,7 +410,7 @@ def warm_up(optimizer: Optimizer, cluster: Cluster, objective: Objective | str) 
     if key in _WARM:
         return
     small = price(_few_ops(), cluster, objective=objective)
-    for budget in (Budget(None, 50), Budget(0.05)):
+    for budget in (Budget(None, 200), Budget(1.0, 200)):
         try:
             plan = optimizer.optimize(Search(small, budget))
             line = simulate(small, settle(small, plan, simulate(small, plan)))

@@ -148,6 +148,23 @@ def test_the_fields_of_a_named_tuple_are_part_of_its_type(kernels: Kernels) -> N
         assert module.left(module.Pair(1, 2)) == answer
 
 
+CONSTANTS = """\
+from loadmaster.compiled import compiled
+@compiled
+def twice(x, really):
+    return 2 * x if really else x
+@compiled
+def both(x):
+    return twice(x, True) + twice(x, False) + twice(7, True)
+"""
+
+
+def test_constants_of_a_caller_make_no_versions(kernels: Kernels) -> None:
+    module = kernels._import(f"constants_{kernels.tag}", CONSTANTS)
+    assert module.both(1) == 2 + 1 + 14 and module.twice(3, True) == 6
+    assert len(module.twice.signatures) == 1
+
+
 PROBE = """\
 import numpy as np
 from loadmaster.compiled import compiled

@@ -154,7 +154,7 @@ def _narrow(column: Ints) -> NDArray[np.int32]:
 def _record(problem: Problem, device: Ints, rank: Ints, send_rank: Ints | None) -> Timeline:
     plain = layout(problem)
     room = loop.make_room(plain)
-    sends = np.empty(0, np.int64) if send_rank is None else np.ascontiguousarray(send_rank, np.int64).reshape(-1)
+    sends = np.empty(0, np.int64) if send_rank is None else np.array(send_rank, np.int64).reshape(-1)
     peak = np.zeros(problem.num_devices, np.int64)
     given = (plain, _narrow(device), _narrow(rank), sends, room, NO_LIMIT, NO_LIMIT, peak)
     dry = loop.make_record(0, 0, 0)
