@@ -41,6 +41,7 @@ from loadmaster.writing import unwritable, write_bytes
 KEPT_DAYS = 60  # entries that nobody used for so long are removed
 _REBUILD: Any = CompileResult._rebuild
 _DUMPS: Any = serialize.dumps
+_UNLITERAL: Any = unliteral
 MAGIC = b"loadmaster compiled 1\n"
 
 
@@ -126,8 +127,8 @@ def _without_literals(call_template: Callable[..., Any]) -> Callable[..., Any]:
     `run(…, False)` would be compiled apart, at seconds each."""
 
     def plain(arguments: Any, keywords: Any) -> Any:
-        named = {name: unliteral(kind) for name, kind in keywords.items()}
-        return call_template(tuple(unliteral(kind) for kind in arguments), named)
+        named = {name: _UNLITERAL(kind) for name, kind in keywords.items()}
+        return call_template(tuple(_UNLITERAL(kind) for kind in arguments), named)
 
     return plain
 

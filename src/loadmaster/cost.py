@@ -67,7 +67,7 @@ def price(
     if not folded.num_ops:
         raise InvalidGraph("every op is a view: there is nothing to plan", graph.name, "give ops with flops or times")
     launch = ints([device.launch_ns for device in cluster.devices])
-    bandwidth = ints([max(1, round(device.bytes_per_s)) for device in cluster.devices])
+    bandwidth = ints([min(max(1, round(device.bytes_per_s)), MOST_TOTAL) for device in cluster.devices])
     given = _given(folded, cluster)
     free = given == _MODEL
     roofline = (cost or Roofline()).compute_ns(folded, cluster)
@@ -76,8 +76,11 @@ def price(
     traffic = ints(np.where(free.any(axis=1), folded.bytes_moved, 0))
     op_ns = time_of(compute, traffic, fixed, bandwidth, launch).copy()
     op_ns[given == CANNOT] = CANNOT
-    _check_times(folded, op_ns)
     send_class, send_ns = _sends(folded, cluster)
+    _check_times(folded, op_ns)
+    _check_sends(folded, cluster, op_ns, send_ns)
+    _check_memory(folded, cluster)
+    _check_groups(folded, op_ns)
     priced = Problem(
         graph=folded,
         source=graph,
@@ -108,6 +111,7 @@ def _not_a_graph(given: object) -> InvalidSetting:
     return InvalidSetting(f"a {type(given).__name__} cannot be priced", "price", fix)
 
 
+MOST_SEND_TIMES = 2**27  # a gigabyte of them
 _MODEL = -2  # in a table of given times: the cost model decides
 
 
@@ -143,10 +147,48 @@ def _check_times(graph: Graph, op_ns: Ints) -> None:
 def _check_values(problem: Problem) -> None:
     """Refuses prices of time that would make values leave that range: ops and sends all one after the other."""
     goal, others = problem.goal, problem.num_devices - 1
-    longest = float(problem.op_ns.max(axis=1).sum()) + float(problem.send_ns.max(axis=1, initial=0).sum()) * others
+    longest = (
+        problem.op_ns.max(axis=1).sum(dtype=float) + problem.send_ns.max(axis=1, initial=0).sum(dtype=float) * others
+    )
     if longest * (goal.step_price + int(goal.busy_price.max(initial=0))) > MOST_VALUE:
         what = f"a step of up to {longest / 1e9:.0f} s is too long for whole numbers of {problem.objective.unit}"
         raise InvalidSetting(what, problem.graph.name, "check the watts and rates of the cluster, or plan a part")
+
+
+def _check_sends(graph: Graph, cluster: Cluster, op_ns: Ints, send_ns: Ints) -> None:
+    """Refuses sends that would take more time together than whole numbers have room for."""
+    if not send_ns.shape[1] or cluster.num_devices < 2:
+        return
+    copies = np.minimum(np.diff(graph.readers[0]), cluster.num_devices - 1)
+    longest = send_ns.max(axis=1) * np.minimum(copies, 1)
+    total = (longest.astype(np.float64) * copies).sum() + op_ns.max(axis=1).sum(dtype=np.float64)
+    if total > MOST_TOTAL:
+        tensor = int(longest.argmax())
+        what = f"sends would take {total / 86400e9:.0f} days in all, of tensor '{graph.tensor_name[tensor]}' alone "
+        what += f"{longest[tensor] / 86400e9:.0f}"
+        raise InvalidCluster(what, cluster.name, "check the bytes_per_s and latency_ns of its links")
+
+
+def _check_memory(graph: Graph, cluster: Cluster) -> None:
+    """Refuses bytes whose sum over all devices would leave the range of whole numbers: every device may hold all."""
+    total = graph.nbytes.sum(dtype=np.float64) + graph.workspace_bytes.sum(dtype=np.float64)
+    if total * max(4, cluster.num_devices) > MOST_TOTAL / 2:
+        what = f"tensors and workspace add up to {total / 2**50:,.0f} PiB, on {cluster.num_devices} devices"
+        raise InvalidGraph(what, graph.name, "check the units of bytes and workspace_bytes")
+
+
+def _check_groups(graph: Graph, op_ns: Ints) -> None:
+    """Refuses ops that must share a device but have none in common."""
+    groups = int(graph.colocate.max(initial=-1)) + 1
+    able = np.ones((groups, op_ns.shape[1]), bool)
+    grouped = np.flatnonzero(graph.colocate >= 0)
+    np.logical_and.at(able, graph.colocate[grouped], op_ns[grouped] != CANNOT)
+    stuck = ~able.any(axis=1)
+    if stuck.any():
+        members = grouped[graph.colocate[grouped] == stuck.argmax()]
+        names = ", ".join(f"'{graph.op_name[op]}'" for op in members[:4]) + (" …" if len(members) > 4 else "")
+        what = f"ops {names} must share a device, but none can run all of them"
+        raise InvalidGraph(what, graph.name, "give them times on a common device, or take one out of the group")
 
 
 def send_time_ns(link: Link, nbytes: int) -> int:
@@ -165,6 +207,9 @@ def _sends(graph: Graph, cluster: Cluster) -> tuple[Ints, Ints]:
     for pair, link in cluster.links.items():
         send_class[pair] = column[link]
     sizes, where = np.unique(graph.nbytes, return_inverse=True)
+    if len(kinds) * max(len(sizes), graph.num_tensors) > MOST_SEND_TIMES:
+        what = f"{len(kinds):,} kinds of links and {graph.num_tensors:,} tensors are too many times to keep"
+        raise InvalidCluster(what, cluster.name, "give links of one kind the same bytes_per_s and latency_ns")
     table = [[send_time_ns(link, int(size)) for link in kinds] for size in sizes]
     if max((time for row in table for time in row), default=0) > MOST_NS:
         what = f"sending {sizes.max()} bytes would take more than {MOST_NS // 86400_000_000_000} days"

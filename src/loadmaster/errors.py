@@ -19,7 +19,16 @@ Each has three parts: what is wrong, in the user's own names; where; what to do 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey: names come from files, and files from anywhere. Control characters,
+    escape sequences and marks that turn the direction of writing are spelled out."""
+    return _UNPRINTABLE.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 
 class LoadmasterError(Exception):
@@ -37,7 +46,7 @@ class LoadmasterError(Exception):
             lines.append(f"  where: {self.where}")
         if self.fix:
             lines.append(f"  fix:   {self.fix}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 class InvalidGraph(LoadmasterError):

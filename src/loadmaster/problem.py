@@ -10,7 +10,7 @@ import numpy as np
 
 from loadmaster.cluster import Cluster
 from loadmaster.columns import Bools, Ints, ints
-from loadmaster.graph import ACTIVATION, Graph
+from loadmaster.graph import ACTIVATION, MOST_NS, Graph
 from loadmaster.objective import Goal, Objective, StepTime, objective_named
 
 CANNOT = -1  # in op_ns: the op cannot run on that device
@@ -122,9 +122,11 @@ class Problem:
 def time_of(compute_ns: Ints, traffic_bytes: Ints, fixed_ns: Ints, bytes_per_s: Ints, launch_ns: Ints) -> Ints:
     """[ops, devices] time of ops or kernels by the roofline rule, launch included."""
     rate = bytes_per_s[None, :]
-    traffic_ns = np.ceil(traffic_bytes[:, None] * 1e9 / rate).astype(np.int64)
+    exact_ns = traffic_bytes[:, None] * 1e9 / rate
+    # Cut off far above any sensible time, before it leaves int64: `price` refuses such ops by name.
+    traffic_ns = np.ceil(np.minimum(exact_ns, 2.0 * MOST_NS)).astype(np.int64)
     # Above 2^53 the product is not exact and may be a nanosecond off. What is left over is small and exact even though
     # the two products wrap around.
-    left = traffic_bytes[:, None] * 10**9 - traffic_ns * rate
+    left = np.where(exact_ns < 2.0 * MOST_NS, traffic_bytes[:, None] * 10**9 - traffic_ns * rate, 0)
     traffic_ns += (left > 0).astype(np.int64) - (left <= -rate)
     return ints(np.maximum(launch_ns[None, :] + np.maximum(compute_ns, traffic_ns) + fixed_ns, 0))

@@ -71,7 +71,7 @@ def unwritable(path: str | os.PathLike[str], error: OSError) -> UnwritableFile:
         errno.EISDIR: "give the name of a file",
     }
     fix = fixes.get(error.errno or 0, "check the permissions of its folder, or write elsewhere")
-    return UnwritableFile(f"'{_shortened(str(path))}' could not be written: {reason}", "", fix)
+    return UnwritableFile(f"'{_shortened(str(path))}' cannot be written: {reason}", "", fix)
 
 
 def _shortened(text: str) -> str:

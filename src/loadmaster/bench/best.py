@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -77,10 +76,8 @@ class BestKnown:
         for known in load_best(path)._known.values() if path.exists() else ():
             self.offer(known)
         rows = sorted(self._known.values(), key=lambda known: (known.objective, known.cluster, known.name, known.graph))
-        part = path.with_name(f"{path.name}.{os.getpid()}.part.json")
         today = datetime.now(UTC).date().isoformat()
-        write_json({"schema": SCHEMA, "date": today, "rows": [asdict(row) for row in rows]}, part)
-        part.replace(path)
+        write_json({"schema": SCHEMA, "date": today, "rows": [asdict(row) for row in rows]}, path)
 
 
 def shipped_path() -> Path:

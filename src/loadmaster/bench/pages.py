@@ -21,6 +21,7 @@ from loadmaster.bench.suite import SUITES, Suite
 from loadmaster.bench.table import Table
 from loadmaster.bench.views import tables_of
 from loadmaster.errors import MissingExtra
+from loadmaster.writing import write_text
 
 CALLS = "calls.jsonl"
 SHOWN_ROWS = 60  # longer tables are in the CSV files only
@@ -89,9 +90,9 @@ def write_tables(
     out, stem = ledger.path.parent, ledger.path.stem
     tables, notes = tables_of(suite, ledger.records, best.values, methods), []
     out.mkdir(parents=True, exist_ok=True)
-    (out / f"{stem}.md").write_text("\n".join(table.markdown() for table in tables))
+    write_text(out / f"{stem}.md", "\n".join(table.markdown() for table in tables))
     for number, table in enumerate(tables, 1):
-        (out / f"{stem}-{number}.csv").write_text(table.csv())
+        write_text(out / f"{stem}-{number}.csv", table.csv())
     try:
         draw(suite, ledger.records, best.values, out / f"{stem}.png", methods)
     except MissingExtra as error:
@@ -113,7 +114,7 @@ def write_docs(results_dir: Path, page: Path | None = None, best: BestKnown | No
     text = "\n".join(parts)
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(text)
+        write_text(page, text)
     return text
 
 

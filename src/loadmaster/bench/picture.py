@@ -13,6 +13,7 @@ from loadmaster.bench.suite import Shape, Suite
 from loadmaster.bench.views import baseline_of, with_records
 from loadmaster.errors import MissingExtra
 from loadmaster.report.plot import PALETTE, WIDTH_IN
+from loadmaster.writing import writing
 
 
 def draw(
@@ -34,7 +35,8 @@ def draw(
         _draw_pooled(figure, grid, baseline, with_records(best, grid))
     else:
         _draw_rows(figure, suite, grid, baseline, others)
-    figure.savefig(path, dpi=160)
+    with writing(path) as part:
+        figure.savefig(part, dpi=160)
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
@@ -12,6 +13,7 @@ from typing import Any
 from loadmaster.cluster import Cluster
 from loadmaster.columns import digest
 from loadmaster.errors import UnreadableFile
+from loadmaster.writing import unwritable
 
 Place = tuple[str, str, str]  # digests of graph and cluster, objective: which problem it was
 
@@ -58,7 +60,7 @@ class Record:
         return self.over_bytes == 0
 
     def to_line(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False) + "\n"
+        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=True) + "\n"
 
 
 def cluster_key(cluster: Cluster) -> str:
@@ -92,13 +94,24 @@ class Ledger:
 
 def append(path: Path, line: str) -> None:
     """Adds a line in one write, after ending one that a kill cut short; several processes may do so at once."""
-    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise unwritable(path, error) from error
     try:
         size = os.lseek(handle, 0, os.SEEK_END)
         torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-        os.write(handle, (b"\n" if torn else b"") + line.encode())
+        _write_all(handle, (b"\n" if torn else b"") + line.encode())
+    except OSError as error:
+        raise unwritable(path, error) from error
     finally:
         os.close(handle)
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    """A write may take a part only, on a disk that is nearly full; the rest then says why."""
+    while data:
+        data = data[os.write(handle, data) :]
 
 
 def read_records(path: Path) -> Iterable[Record]:
@@ -110,10 +123,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     found = []
-    for line in path.read_text().splitlines():
+    for line in path.read_bytes().split(b"\n"):  # of bytes: in text, other characters end lines too
         try:
             data = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(data, dict):
             found.append(data)
@@ -125,8 +138,27 @@ _FIELDS = frozenset(field.name for field in fields(Record))
 
 def _record(data: dict[str, Any], path: Path) -> Record:
     known = {key: value for key, value in data.items() if key in _FIELDS}
-    known["history"] = tuple((int(at), int(value)) for at, value in known.get("history", ()))
+    for key, value in known.items():
+        if key != "history" and not _is_kind(value, _KINDS[key]):
+            raise _no_record(f"'{key}' is {str(value)[:40]!r}", path)
     try:
+        known["history"] = tuple((int(at), int(value)) for at, value in known.get("history", ()))
         return Record(**known)
-    except TypeError as error:
-        raise UnreadableFile(f"a line is no record: {error}", str(path), "give another --out folder") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _no_record(str(error), path) from None
+
+
+_KINDS = {field.name: str(field.type) for field in fields(Record)}
+_MOST = 2**63  # of a whole number
+
+
+def _is_kind(value: Any, kind: str) -> bool:
+    if kind == "int":
+        return type(value) is int and abs(value) < _MOST
+    if kind == "float":
+        return type(value) in (int, float) and math.isfinite(value)
+    return type(value).__name__ == kind
+
+
+def _no_record(what: str, path: Path) -> UnreadableFile:
+    return UnreadableFile(f"a line is no record: {what}", str(path), "remove that line, or give another --out folder")

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from loadmaster.errors import printable
+
 Kind = Literal["text", "number", "count", "percent", "share", "digits", "seconds", "bytes", "MB", "ns", "ms", "times"]
 
 _SHOW: Mapping[Kind, Callable[[Any], str]] = {
@@ -36,7 +38,7 @@ class Column:
         """A text stands as it is, whatever the column holds: OOM, skipped. Nothing is a dash."""
         if value is None or (isinstance(value, float) and not math.isfinite(value)):
             return "-"
-        return value if isinstance(value, str) else _SHOW[self.kind](value)
+        return _one_line(value) if isinstance(value, str) else _SHOW[self.kind](value)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Table:
         return cell.ljust(width) if self.columns[at].kind == "text" else cell.rjust(width)
 
     def markdown(self, level: int = 3) -> str:
-        head, *body = ([cell.replace("|", "\\|") for cell in line] for line in self._shown())
+        head, *body = ([_in_markdown(cell) for cell in line] for line in self._shown())
         rule = ["---" if column.kind == "text" else "--:" for column in self.columns]
         lines = ["| " + " | ".join(line) + " |" for line in (head, *body)]
         lines.insert(1, "|" + "|".join(rule) + "|")
@@ -76,12 +78,37 @@ class Table:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([column.title for column in self.columns])
-        writer.writerows(self.rows)
+        writer.writerows([[_harmless(value) for value in row] for row in self.rows])
         return out.getvalue()
 
     def as_data(self) -> dict[str, Any]:
         rows = [{c.title: _plain(v) for c, v in zip(self.columns, row, strict=True)} for row in self.rows]
         return {"title": self.title, "rows": rows, "notes": list(self.notes)}
+
+
+def _one_line(text: str) -> str:
+    """A name as one line of a table, whatever it has in it."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _in_markdown(cell: str) -> str:
+    return cell.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def _harmless(value: Any) -> Any:
+    """A spreadsheet takes a text that begins with one of these for a formula, and runs it."""
+    if not isinstance(value, str):
+        return value
+    text = _one_line(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _plain(value: Any) -> Any:

@@ -25,6 +25,7 @@ from loadmaster.files import graph_from_json, graph_to_json, load_records
 from loadmaster.graph import Graph
 from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.search import Budget, solve
+from loadmaster.writing import write_text
 
 GRID: dict[str, tuple[Any, ...]] = {
     "elites": (0.1, 0.2, 0.3),
@@ -105,7 +106,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     found = tune(options.corpus, options.graphs, options.seed, options.workers)
-    options.out.write_text(json.dumps(found, indent=1) + "\n")
+    write_text(options.out, json.dumps(found, indent=1) + "\n")
     print(json.dumps(found["settings"]))
 
 

@@ -11,10 +11,14 @@ from typing import Any
 from loadmaster import catalog
 from loadmaster.errors import InvalidSetting, UnknownName
 
+DEEPEST = 50  # brackets of a spec
+
 
 def make_optimizer(spec: str) -> Any:
     """The optimizer of a spec: a name of the catalog, then settings. Nested ones go in brackets:
     best-of:of=[heft,etf]."""
+    if spec.count("[") > DEEPEST:
+        raise InvalidSetting("it is nested too deeply", f"--with {spec[:60]}…", f"{DEEPEST} brackets at most")
     name, _, settings = spec.strip().partition(":")
     known = catalog.optimizers()
     if name not in known:

@@ -13,7 +13,7 @@ import typer
 
 from loadmaster.cli import words
 from loadmaster.cli.options import Debug, Json, Seed, Simulations
-from loadmaster.errors import InvalidSetting, MissingExtra, UnreadableFile
+from loadmaster.errors import InvalidSetting, MissingExtra, UnreadableFile, printable
 
 
 def generate(
@@ -94,7 +94,7 @@ def bench(
     if json:
         _print_json({"suites": [report.as_data() for report in found]})
     else:
-        print("\n".join(report.text() for report in found))
+        print(printable("\n".join(report.text() for report in found)))
     if any(report.outcome.failed or report.outcome.stopped for report in found):
         raise typer.Exit(1)
 

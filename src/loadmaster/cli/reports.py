@@ -12,7 +12,7 @@ import typer
 
 from loadmaster.cli import stages, words
 from loadmaster.cli.options import OBJECTIVES, Debug, Json, MemoryLimit, Report, Trace, known_objective
-from loadmaster.errors import InvalidSetting, LoadmasterError
+from loadmaster.errors import InvalidSetting, LoadmasterError, printable
 
 if TYPE_CHECKING:
     from loadmaster.arenas import Arenas
@@ -121,7 +121,7 @@ def diff(
 
     problem, first, _ = _read(before, model, [on] if on else [], objective, words.size_of(memory_limit))
     found = difference(problem, first, load_plan(after))
-    print(json_text.dumps(found.to_json(), indent=2) if json else found.text(), end="\n" if json else "")
+    print(json_text.dumps(found.to_json(), indent=2) if json else printable(found.text()), end="\n" if json else "")
 
 
 def plot(
@@ -289,4 +289,4 @@ def tell_arenas(problem: Problem, arenas: Arenas, file: Path | None) -> None:
     rows = zip(arenas.size_bytes.tolist(), arenas.peak_bytes.tolist(), problem.memory_bytes.tolist(), strict=True)
     for name, (size, peak, memory) in zip(problem.cluster.device_names, rows, strict=True):
         share = f", {size / peak:.4f} times its peak" if peak else ""
-        print(f"  {name}: arena {size_text(size)}{share}{', more than its memory' if size > memory else ''}")
+        print(f"  {printable(name)}: arena {size_text(size)}{share}{', more than its memory' if size > memory else ''}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json as json_text
 import logging
@@ -36,7 +37,7 @@ from loadmaster.cli.options import (
     Simulations,
     Trace,
 )
-from loadmaster.errors import LoadmasterError, MissingExtra
+from loadmaster.errors import LoadmasterError, MissingExtra, printable
 
 if TYPE_CHECKING:
     from loadmaster.problem import Problem
@@ -60,6 +61,9 @@ COMPARED = ("one-device", "expert", "heft", "etf", "greedy-fusion")
 
 
 def main() -> None:
+    for name in ("stdout", "stderr"):  # closed by the caller: there is nobody to tell
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     _quieten()
     app()
 
@@ -70,7 +74,7 @@ def _quieten() -> None:
 
     def show(message: Warning | str, category: type[Warning], filename: str, *_: Any) -> None:
         if f"{os.sep}loadmaster{os.sep}" in filename:
-            print(f"warning: {message}", file=sys.stderr)
+            print(f"warning: {printable(str(message))}", file=sys.stderr)
 
     warnings.showwarning = show  # type: ignore[assignment]
 
@@ -82,6 +86,7 @@ def _verb(function: Callable[..., None]) -> Callable[..., None]:
     def guarded(**settings: Any) -> None:
         try:
             function(**settings)
+            sys.stdout.flush()
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt:
@@ -97,13 +102,29 @@ def _tell(error: Exception, as_json: bool, debug: bool) -> int:
     """Prints the error; returns the exit code."""
     if debug:
         traceback.print_exception(error)
-    if not isinstance(error, LoadmasterError):
-        what = f"something went wrong inside loadmaster: {type(error).__name__}: {error}"
-        error = LoadmasterError(what, "", "this is a bug; --debug shows where")
-    if as_json:
-        _print_json({"error": _error_data(error)})
-    print(error, file=sys.stderr)
-    return error.exit_code
+    ours = error if isinstance(error, LoadmasterError) else _of_ours(error)
+    try:
+        if as_json:
+            _print_json({"error": _error_data(ours)})
+        sys.stdout.flush()
+    except OSError:  # what is left in its buffer would be tried again, and complained of, at the very end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    print(ours, file=sys.stderr)
+    return ours.exit_code
+
+
+def _of_ours(error: Exception) -> LoadmasterError:
+    """What the machine did is no bug."""
+    if isinstance(error, OSError) and error.errno is not None:
+        place = printable(str(error.filename)) if error.filename else "an open file, or standard output"
+        fix = "make room on the disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the disk and the path"
+        return LoadmasterError(f"the system says: {os.strerror(error.errno)}", place, fix)
+    if isinstance(error, MemoryError):
+        return LoadmasterError("there is not enough memory for this", "", "give a smaller graph, or fewer devices")
+    if isinstance(error, RecursionError):
+        return LoadmasterError("it is nested too deeply", "", "give something simpler")
+    what = f"something went wrong inside loadmaster: {type(error).__name__}: {error}"
+    return LoadmasterError(what, "", "this is a bug; --debug shows where")
 
 
 def _error_data(error: LoadmasterError) -> dict[str, Any]:
@@ -333,7 +354,8 @@ def zoo_capture(
         facts = {"name": graph.name, "digest": graph.digest, "ops": graph.num_ops, "tensors": graph.num_tensors}
         _print_json({"graph": facts, "file": str(file)})
     else:
-        print(f"{graph.name}: {graph.num_ops:,} ops, {graph.num_tensors:,} tensors, digest {graph.digest}, in {file}")
+        name = printable(graph.name)
+        print(f"{name}: {graph.num_ops:,} ops, {graph.num_tensors:,} tensors, digest {graph.digest}, in {file}")
 
 
 for _function in (*reports.VERBS, *workshop.VERBS):

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadmaster import catalog
-from loadmaster.errors import InvalidSetting, UnreadableFile
+from loadmaster.errors import InvalidSetting, UnwritableFile
+from loadmaster.writing import unwritable
 
 if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
@@ -69,15 +70,21 @@ def check_settings(specs: list[str], memory_limit: str | None, save: Path | None
 
 
 def check_writable(path: Path) -> None:
-    folder = path.absolute().parent
+    folder = Path(os.path.realpath(path)).parent
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise unwritable(path, error) from None
     if path.is_dir():
-        raise UnreadableFile(f"'{path}' is a folder", "", "give the name of a file")
+        raise UnwritableFile(f"'{path}' is a folder", "", "give the name of a file")
     if not folder.is_dir():
-        raise UnreadableFile(
+        raise UnwritableFile(
             f"there is no folder '{folder}' to write '{path.name}' in", "", "make it first, or write elsewhere"
         )
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise UnreadableFile(f"'{path}' cannot be written", "", "check its permissions, or write elsewhere")
+    if not os.access(path if path.exists() and not path.is_file() else folder, os.W_OK):
+        raise UnwritableFile(f"'{path}' cannot be written", "", "check its permissions, or write elsewhere")
 
 
 def problem_of(model: str, on: str | None, objective: str, memory_limit: int | None) -> tuple[Problem, str]:

@@ -14,6 +14,9 @@ from loadmaster.columns import Ints, digest, ints
 from loadmaster.errors import InvalidCluster, InvalidSetting
 
 GIB = 2**30
+MOST_DEVICES = 1024  # every pair of them has a link
+MOST_MEMORY_BYTES = 2**50  # of a device: far above any, and low enough that sums stay inside int64
+MOST_NS = 2**50
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,9 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.devices:
             raise InvalidCluster("the cluster has no devices", self.name, "give at least one device")
+        if len(self.devices) > MOST_DEVICES:
+            what = f"the cluster has {len(self.devices):,} devices"
+            raise InvalidCluster(what, self.name, f"give {MOST_DEVICES:,} at most")
         if len(set(self.device_names)) < len(self.devices):
             raise InvalidCluster("two devices have the same name", self.name, "give every device its own name")
         self._check_devices()
@@ -138,6 +144,9 @@ class Cluster:
             if device.memory_bytes < 0 or device.launch_ns < 0:
                 what = f"device '{device.name}' has a negative number"
                 raise InvalidCluster(what, self.name, "give a number of at least 0")
+            if device.memory_bytes > MOST_MEMORY_BYTES or device.launch_ns > MOST_NS:
+                what = f"device '{device.name}' has a memory or a launch time beyond any device"
+                raise InvalidCluster(what, self.name, "check their units: memory_bytes and launch_ns, 2^50 at most")
 
     def _check_links(self) -> None:
         for src, dst in np.ndindex(self.num_devices, self.num_devices):
@@ -148,7 +157,9 @@ class Cluster:
                 )
         for (src, dst), link in self.links.items():
             pair = f"'{self.devices[src].name}' to '{self.devices[dst].name}'"
-            if link.latency_ns < 0 or not (link.bytes_per_s is None or 0 < link.bytes_per_s < float("inf")):
+            if not 0 <= link.latency_ns <= MOST_NS or not (
+                link.bytes_per_s is None or 0 < link.bytes_per_s < float("inf")
+            ):
                 what = f"the link from {pair} cannot be: {link}"
                 raise InvalidCluster(what, self.name, "give a positive rate, or null for free")
         count = self.num_devices

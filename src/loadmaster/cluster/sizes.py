@@ -12,11 +12,11 @@ _WRITTEN |= {f"{letter}b": 10 ** (3 * power) for power, letter in enumerate("kmg
 
 def parse_size(text: str, where: str) -> int:
     """Bytes of 16GiB, 512 MiB, 2GB or 1048576."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    match = None if len(text) > 40 else re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     scale = _WRITTEN.get(match[2].lower()) if match else None
     if match is None or scale is None:
         raise InvalidSetting(
-            f"'{text}' is not a size", where, "write a number and a unit: 16GiB, 512MiB, 2GB or 1048576 (bytes)"
+            f"'{text[:40]}' is not a size", where, "write a number and a unit: 16GiB, 512MiB, 2GB or 1048576 (bytes)"
         )
     nbytes = float(match[1]) * scale if "." in match[1] else int(match[1]) * scale
     if not 1 <= nbytes < 2**50:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
+from loadmaster.cluster.cluster import MOST_DEVICES, MOST_MEMORY_BYTES
 from loadmaster.columns import Ints
 from loadmaster.errors import InvalidCluster
 from loadmaster.files.text import Row
 from loadmaster.graph import MOST_NS
 
 CLUSTER_SCHEMA = "loadmaster.cluster/1"
-MOST_MEMORY_BYTES = 2**60
 MOST_CHANNEL = 2**31 - 1
 
 _KEYS = frozenset(("schema", "name", "devices", "links", "default_link", "op_ns"))
@@ -28,6 +28,8 @@ def cluster_from_json(data: Any, where: str = "cluster") -> Cluster:
     """The cluster of parsed JSON; `where` says in errors what was read."""
     head = Row(data, where, InvalidCluster, _KEYS)
     devices = tuple(_device(row, f"{where}: devices[{i}]") for i, row in enumerate(head.rows("devices")))
+    if len(devices) > MOST_DEVICES:  # before a link is made for every pair
+        raise InvalidCluster(f"the cluster has {len(devices):,} devices", where, f"give {MOST_DEVICES:,} at most")
     if not devices:
         raise InvalidCluster("the cluster has no devices", where, "give at least one device")
     names = [device.name for device in devices]

@@ -17,9 +17,11 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from loadmaster.errors import LoadmasterError, UnknownName, UnreadableFile
+from loadmaster.writing import write_bytes
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
+MOST_CHARACTERS = 2**30  # of a document or a line: a million ops take a third of it; small files unpack to any size
 _DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
@@ -55,9 +57,11 @@ def read_json(path: PathLike) -> Any:
     found = checked_path(path)
     try:
         with _open(found) as file:
-            raw = file.read()
+            raw = file.read(MOST_CHARACTERS + 1)
     except _DAMAGE as error:
         raise _damaged(found, error) from None
+    if len(raw) > MOST_CHARACTERS:
+        raise _too_long(found)
     return parse_json(raw, str(found))
 
 
@@ -71,7 +75,7 @@ def read_lines(path: PathLike) -> list[bytes]:
     found = checked_path(path)
     try:
         with _open(found) as file:
-            return [line for line in file if line.strip()]
+            return [line for line in _split(file, found) if line.strip()]
     except _DAMAGE as error:
         raise _damaged(found, error) from None
 
@@ -80,13 +84,25 @@ def _lines(path: Path) -> Iterator[tuple[Any, str]]:
     number = 0
     try:
         with _open(path) as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(_split(file, path), 1):
                 if line.strip():
                     yield parse_json(line, f"{path}, line {number}"), f"{path}, line {number}"
     except _DAMAGE as error:
         raise _damaged(path, error) from None
     if not number:
         raise UnreadableFile(f"'{path}' is empty", "", "give a file with one graph a line")
+
+
+def _split(file: IO[bytes] | gzip.GzipFile | lzma.LZMAFile, path: Path) -> Iterator[bytes]:
+    while line := file.readline(MOST_CHARACTERS + 1):
+        if len(line) > MOST_CHARACTERS:
+            raise _too_long(path)
+        yield line
+
+
+def _too_long(path: Path) -> UnreadableFile:
+    what = f"'{path}' holds more than {MOST_CHARACTERS // 2**20:,} MiB of text"
+    return UnreadableFile(what, "", "is it what its name says? No graph that can be planned is as long")
 
 
 def _open(path: Path) -> IO[bytes] | gzip.GzipFile | lzma.LZMAFile:
@@ -110,19 +126,31 @@ def parse_json(raw: bytes, where: str) -> Any:
     if not raw.strip():
         raise UnreadableFile(f"'{where}' is empty", "", "give a JSON file")
     try:
-        data = json.loads(raw, parse_constant=_refuse)
+        data = json.loads(raw, parse_constant=_refuse, object_pairs_hook=_object)
         if _SURROGATE.search(raw):
             json.dumps(data, ensure_ascii=False).encode()
         return data
     except UnicodeError:
         raise UnreadableFile("its text is not valid UTF-8", where, "save it as UTF-8") from None
     except ValueError as error:
-        raise UnreadableFile(f"not valid JSON: {error}", where, "is the file cut short, or not JSON at all?") from None
+        raise UnreadableFile(f"not valid JSON: {error}", where, _fix(error)) from None
     except RecursionError:
         raise too_deep(where) from None
 
 
+def _fix(error: ValueError) -> str:
+    return "give it once" if "given twice" in str(error) else "is the file cut short, or not JSON at all?"
+
+
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        names = [key for key, _ in pairs]
+        raise ValueError(f"the key '{next(key for key in names if names.count(key) > 1)[:60]}' is given twice")
+    return data
 
 
 def _refuse(constant: str) -> Any:
@@ -153,11 +181,7 @@ def _write(raw: bytes, target: Path) -> None:
         raw = gzip.compress(raw, mtime=0)
     elif target.suffix == ".xz":
         raw = lzma.compress(raw)
-    try:
-        target.write_bytes(raw)
-    except OSError as error:
-        what = f"'{target}' cannot be written: {error.strerror}"
-        raise UnreadableFile(what, "", "check that its folder exists and may be written") from None
+    write_bytes(target, raw)
 
 
 def to_text(data: Mapping[str, Any]) -> str:
@@ -216,7 +240,7 @@ class Row:
         return self.data[key]
 
     def text(self, key: str, default: str | None = None) -> str:
-        value = self.any(key) if default is None or key in self.data else default
+        value = self.any(key) if default is None or self.has(key) else default
         if not isinstance(value, str):
             raise self.wrong(key, "a text")
         return value

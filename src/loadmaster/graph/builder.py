@@ -14,6 +14,7 @@ from loadmaster.graph.graph import (
     ACTIVATION,
     INPUT,
     MOST_BYTES,
+    MOST_DEVICES,
     MOST_FLOPS,
     MOST_NS,
     MOST_TOTAL,
@@ -148,6 +149,7 @@ class GraphBuilder:
         producer = self._find_producers()
         self._check_tensors(producer)
         after = [self._resolve_after(op, number) for op in self._ops]
+        self._check_totals()
         order = self._sort(producer, after)
         return self._assemble(order, producer, after)
 
@@ -198,6 +200,13 @@ class GraphBuilder:
                 )
                 raise InvalidGraph(what, self.name, "give it the role activation or output")
 
+    def _check_totals(self) -> None:
+        """Sums over the graph must stay whole numbers that fit."""
+        for what in ("flops", "workspace_bytes", "bytes_moved"):
+            total = sum(int(getattr(op, what) or 0) for op in self._ops)
+            if total > MOST_TOTAL:
+                raise InvalidGraph(f"the {what} of all ops add up to {total}", self.name, "check their units")
+
     def _check_alias(self, tensor: int, seen: bytearray) -> None:
         chain: list[int] = []
         here = tensor
@@ -226,6 +235,7 @@ class GraphBuilder:
         return resolved
 
     def _sort(self, producer: list[int], after: list[list[int]]) -> list[int]:
+        self._real: dict[int, int] = {}
         waits = [
             {self._real_producer(t, producer) for t in op.inputs}
             | ({self._real_producer(self._alias[t], producer) for t in op.outputs if self._alias[t] >= 0} - {index})
@@ -258,9 +268,13 @@ class GraphBuilder:
 
     def _real_producer(self, tensor: int, producer: list[int]) -> int:
         """The op to wait for before the tensor may be read or overwritten: an alias that no op makes is its base."""
-        while producer[tensor] < 0 and self._alias[tensor] >= 0:
+        chain = []
+        while producer[tensor] < 0 and self._alias[tensor] >= 0 and tensor not in self._real:
+            chain.append(tensor)
             tensor = self._alias[tensor]
-        return producer[tensor]
+        real = self._real.get(tensor, producer[tensor])
+        self._real.update(dict.fromkeys(chain, real))  # so that long chains are walked once
+        return real
 
     def _circle(self, waits: list[set[int]], left: list[int]) -> str:
         here = next(index for index, count in enumerate(left) if count)
@@ -278,6 +292,9 @@ class GraphBuilder:
 
     def _given_times(self, ops: list[_Op]) -> Ints:
         widths = {len(op.time_ns) for op in ops if isinstance(op.time_ns, Sequence)}
+        if max(widths, default=0) > MOST_DEVICES:
+            what = f"a time_ns list has {max(widths):,} entries"
+            raise InvalidGraph(what, self.name, f"give one time per device, {MOST_DEVICES} at most")
         if len(widths) > 1:
             raise InvalidGraph(
                 f"time_ns lists have lengths {sorted(widths)}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -70,41 +70,58 @@ def bases(graph: Graph) -> Ints:
     return ints(step)
 
 
-def _barriers(graph: Graph, base: Ints) -> dict[int, set[int]]:
-    """For each view, the real ops that must have ended before its result may be read, its base's producer aside."""
-    barrier: dict[int, set[int]] = {}
+@dataclass
+class _Barrier:
+    """What must have ended before the result of a view may be read, its base's producer aside: real ops, and what other
+    views wait for. Kept as a chain, since sets of all that long rows of views wait for would fill the memory."""
+
+    ops: set[int]
+    views: set[int]
+
+    def wait_for(self, graph: Graph, op: int, base: Ints) -> None:
+        """Adds an op, or a view and the makers of what it shows."""
+        if not graph.is_view[op]:
+            self.ops.add(op)
+            return
+        self.views.add(op)
+        makers = graph.producer[base[graph.makes_of(op)]]
+        self.ops.update(makers[makers >= 0].tolist())
+
+
+def _barriers(graph: Graph, base: Ints) -> dict[int, _Barrier]:
+    barriers: dict[int, _Barrier] = {}
     for view in np.flatnonzero(graph.is_view).tolist():
-        waits: set[int] = set()
+        barrier = barriers[view] = _Barrier(set(), set())
         shown = {int(base[t]) for t in graph.makes_of(view)}
         for tensor in graph.reads_of(view).tolist():
             maker = int(graph.producer[tensor])
             if maker >= 0 and graph.is_view[maker]:
-                waits |= barrier[maker]
+                barrier.views.add(maker)
             real = int(graph.producer[base[tensor]])
             if int(base[tensor]) not in shown and real >= 0:
-                waits.add(real)
+                barrier.ops.add(real)
         for earlier in graph.after_of(view).tolist():
-            waits |= _real_ops(graph, earlier, base, barrier)
-        barrier[view] = waits
-    return barrier
+            barrier.wait_for(graph, earlier, base)
+        if len(barrier.views) == 1 and not barrier.ops:  # nothing of its own: the chain gets no longer
+            barriers[view] = barriers[next(iter(barrier.views))]
+    return barriers
 
 
-def _real_ops(graph: Graph, op: int, base: Ints, barrier: dict[int, set[int]]) -> set[int]:
-    """The ops to wait for in place of this one, which may be a view."""
-    if not graph.is_view[op]:
-        return {op}
-    makers = {int(graph.producer[base[t]]) for t in graph.makes_of(op).tolist()}
-    return barrier[op] | {maker for maker in makers if maker >= 0}
-
-
-def _after_of(graph: Graph, op: int, base: Ints, barrier: dict[int, set[int]], op_index: Ints) -> list[int]:
-    waits: set[int] = set()
+def _after_of(graph: Graph, op: int, base: Ints, barriers: dict[int, _Barrier], op_index: Ints) -> list[int]:
+    own = _Barrier(set(), set())
     for earlier in graph.after_of(op).tolist():
-        waits |= _real_ops(graph, earlier, base, barrier)
+        own.wait_for(graph, earlier, base)
     for tensor in graph.reads_of(op).tolist():
         maker = int(graph.producer[tensor])
         if maker >= 0 and graph.is_view[maker]:
-            waits |= barrier[maker]
+            own.views.add(maker)
+    waits, seen, waiting = own.ops, set(own.views), list(own.views)
+    while waiting:
+        barrier = barriers[waiting.pop()]
+        waits |= barrier.ops
+        further = barrier.views - seen
+        seen |= further
+        waiting.extend(further)
     return sorted(int(op_index[earlier]) for earlier in waits)
 
 

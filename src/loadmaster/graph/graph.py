@@ -21,6 +21,7 @@ MOST_BYTES = 2**50
 MOST_FLOPS = 2**60
 MOST_NS = 2**50
 MOST_TOTAL = 2**62
+MOST_DEVICES = 1024  # every pair of them has a link
 
 
 @dataclass(frozen=True, eq=False)

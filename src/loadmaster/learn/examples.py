@@ -5,8 +5,13 @@ An example is named by (number of the graph, seed) alone, so that every process 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
+import sys
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -30,10 +35,12 @@ from loadmaster.optimizers.simple import legal
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 from loadmaster.simulator import rules, simulate
+from loadmaster.writing import writing
 from loadmaster.zoo.synthetic import KINDS, generate
 
 FEWEST_OPS, MOST_OPS = 40, 1_600
 GENERATED_OPS = (60, 500)
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 class Key(NamedTuple):
@@ -181,8 +188,27 @@ def _drawn_cluster(rng: np.random.Generator, count: int, unlike: bool, free: boo
     return Cluster("drawn", devices, dict.fromkeys(pairs, link), dense_channels(ints(channel)), op_ns)
 
 
+def end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever: the kernel ends it where it can (Linux), and a
+    thread that looks at the parent does elsewhere."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died in between
+            os._exit(1)
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def alone() -> None:
     """Keeps compiled loops of this process on one core; the other cores have processes of their own."""
+    end_with_parent()
     os.environ["LOADMASTER_THREADS"] = "1"
     rules._pool.clear()  # a pool of threads does not live through a fork
 
@@ -249,9 +275,8 @@ def save_elites(path: Path, keys: Sequence[Key], elites: Sequence[Elite | None])
         "device": np.concatenate([np.zeros(0, np.uint8), *(e.device.astype(np.uint8) for e in elites if e)]),
         "turn": np.concatenate([np.zeros(0, np.uint16), *(e.turn.astype(np.uint16) for e in elites if e)]),
     }
-    aside = path.with_suffix(".tmp.npz")
-    np.savez_compressed(aside, allow_pickle=False, **columns)
-    aside.replace(path)
+    with writing(path) as part, part.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **columns)
 
 
 def load_elites(path: Path) -> dict[Key, Elite | None]:

@@ -21,11 +21,12 @@ from typing import Any, ClassVar, get_type_hints
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from loadmaster.errors import InvalidSetting, UnknownName
 from loadmaster.learn import TRAINERS
+from loadmaster.writing import write_bytes, write_text, writing
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Run:
         for index, held in self.adam.state_dict()["state"].items():
             tensors |= {f"adam.{index}.{name}": torch.as_tensor(value) for name, value in held.items()}
         write_tensors(self.checkpoint, tensors, {"run": {"state": asdict(self.state), "rows": self.rows}})
-        with (self.out / "curves.csv").open("w", newline="") as file:
+        with writing(self.out / "curves.csv") as part, part.open("w", newline="") as file:
             writer = csv.DictWriter(file, self.columns)
             writer.writeheader()
             writer.writerows(self.rows)
@@ -164,16 +165,13 @@ class Run:
             "seconds": round(time.monotonic() - self.begun),
             **facts,
         }
-        (self.out / "card.json").write_text(json.dumps(card, indent=1) + "\n")
+        write_text(self.out / "card.json", json.dumps(card, indent=1) + "\n")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], known: Mapping[str, Any]) -> None:
     """One safetensors file, put in place whole; `known` goes into its header as JSON."""
-    aside = path.with_suffix(".tmp")
     held = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    save_file(held, str(aside), {name: json.dumps(value) for name, value in known.items()})
-    aside.chmod(0o644)
-    aside.replace(path)
+    write_bytes(path, save(held, {name: json.dumps(value) for name, value in known.items()}))
 
 
 def settings_of(policy: str) -> type[Settings]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from loadmaster.report.occupancy import wire_name
 from loadmaster.report.schedule import Schedule
+from loadmaster.writing import writing
 
 DEVICES, LINKS, MEMORY = 1, 2, 3  # process numbers
 MOST_NAMED = 20  # ops of a kernel that are listed
@@ -23,7 +24,7 @@ Event = dict[str, Any]
 
 def write_trace(path: str | Path, schedule: Schedule) -> None:
     """One event a line, so that the file can be read with a pager, too."""
-    with open(path, "w", encoding="utf-8") as file:
+    with writing(path) as part, part.open("w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit":"ns","otherData":')
         json.dump(_origin(schedule), file)
         file.write(',"traceEvents":[\n')

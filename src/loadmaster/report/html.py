@@ -19,6 +19,7 @@ from loadmaster.report.schedule import Schedule
 from loadmaster.report.units import percent_text, size_text, sizes_text, time_text, value_text
 from loadmaster.report.words import Grid, Section, sections, share_text
 from loadmaster.search import Result
+from loadmaster.writing import write_text
 
 MOST_MODULES = 24  # in the table of where each runs
 ROWS_IN_PRINT = 25  # page.css hides the rest on paper
@@ -33,7 +34,7 @@ def write_report(
 ) -> None:
     """Writes the page. `compared`: other results on the same problem, for the table of methods."""
     page = report_page(result, explanation, compared)
-    Path(path).write_text(page, encoding="utf-8", errors="replace", newline="\n")
+    write_text(path, page)
 
 
 def report_page(result: Result, explanation: Explanation, compared: Sequence[Result] = ()) -> str:

@@ -13,6 +13,7 @@ from loadmaster.report.cells import cells
 from loadmaster.report.occupancy import wire_name
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.scopes import folded, paths_of
+from loadmaster.writing import writing
 
 SUFFIXES = (".png", ".svg", ".pdf")
 # Okabe and Ito (2008): eight colours that stay apart for colour-blind readers, and greys for what is left.
@@ -99,7 +100,8 @@ def save_figure(figure: Any, path: str | Path) -> None:
     # Without dates and random names, the same plan gives the same file.
     with matplotlib.rc_context({"svg.hashsalt": "loadmaster", "svg.fonttype": "none"}):
         is_svg = Path(path).suffix.lower() == ".svg"
-        figure.savefig(path, dpi=200, metadata={"Date": None} if is_svg else None)
+        with writing(path) as part:
+            figure.savefig(part, dpi=200, metadata={"Date": None} if is_svg else None)
 
 
 def _scale(step_ns: int) -> tuple[float, str]:

@@ -159,13 +159,15 @@ def _bases_first(problem: Problem) -> np.ndarray:
 
 def _heaps(problem: Problem, channels: int) -> tuple[np.ndarray, int]:
     """Room for all that may ever wait: every op on one device, every tensor for each destination of a channel."""
-    room = [problem.num_ops] * problem.num_devices
-    for channel in range(channels):
-        fan = (problem.cluster.channel == channel).sum(axis=1).max()
-        room.append(problem.graph.num_tensors * int(fan))
+    devices, channel = problem.num_devices, problem.cluster.channel
+    source, _ = wired = np.nonzero(channel >= 0)
+    fan = np.zeros(channels, np.int64)
+    pairs, count = np.unique(channel[wired] * devices + source, return_counts=True)
+    np.maximum.at(fan, pairs // devices, count)
+    room = np.concatenate([np.full(devices, problem.num_ops), problem.graph.num_tensors * fan])
     start = np.zeros(len(room), np.int64)
     np.cumsum(room[:-1], out=start[1:])
-    return start, sum(room)
+    return start, int(room.sum())
 
 
 @compiled

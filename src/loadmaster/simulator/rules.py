@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints
-from loadmaster.errors import InvalidPlan
+from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.passes import coarsen, fuse
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -51,6 +51,7 @@ from loadmaster.simulator import contraction, loop
 if TYPE_CHECKING:
     from loadmaster.simulator.loop import Layout
 
+MOST_THREADS = 4096
 NO_LIMIT = np.iinfo(np.int64).max
 
 
@@ -275,7 +276,12 @@ _pool: list[ThreadPoolExecutor] = []
 
 def cores() -> int:
     """How many threads to use: LOADMASTER_THREADS where it is set, else as many as there are cores."""
-    return max(1, int(os.environ.get("LOADMASTER_THREADS", 0) or os.cpu_count() or 1))
+    given = os.environ.get("LOADMASTER_THREADS", "").strip()
+    if given and not (given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= MOST_THREADS):
+        raise InvalidSetting(
+            f"LOADMASTER_THREADS is '{given[:40]}'", "the environment", f"give a whole number from 1 to {MOST_THREADS}"
+        )
+    return int(given) if given else max(1, os.cpu_count() or 1)
 
 
 def spread(part: object, count: int, workers: int | None = None) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from loadmaster.columns import Ints
+from loadmaster.writing import write_text
 from loadmaster.zoo import ENTRIES
 from loadmaster.zoo.shelf import Facts, index, load_zoo
 
@@ -128,4 +129,4 @@ def filled(page: str, names: tuple[str, ...] = tuple(TABLES)) -> str:
 
 if __name__ == "__main__":
     target = Path(sys.argv[1])
-    target.write_text(filled(target.read_text()))
+    write_text(target, filled(target.read_text()))

@@ -14,6 +14,7 @@ import numpy as np
 from loadmaster.errors import UnknownName
 from loadmaster.files import load_graph, save_graph
 from loadmaster.graph import ACTIVATION, WEIGHT, Graph
+from loadmaster.writing import write_text
 from loadmaster.zoo import ENTRIES, Entry, find
 
 GRAPHS = "graphs"
@@ -147,7 +148,7 @@ def _note(place: Spot, facts: Facts) -> None:
     known = {**index(), place.name: facts}
     names = [f"{name}/{mode}" for name in ENTRIES for mode in MODES]
     rows = [f"{json.dumps(name)}: {json.dumps(asdict(known[name]))}" for name in names if name in known]
-    (_folder() / INDEX).write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    write_text(_folder() / INDEX, "{\n" + ",\n".join(rows) + "\n}\n")
     index.cache_clear()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadmaster import InvalidSetting, UnknownName, UnreadableFile
+from loadmaster import InvalidSetting, UnknownName, UnreadableFile, UnwritableFile
 from loadmaster.cli.verbs import words
 from loadmaster.graph import GraphBuilder
 from loadmaster.planning import default_cluster
@@ -44,9 +44,9 @@ def test_mistakes_are_found_before_any_work(tmp_path):
         words.check_settings(["heft", "hefd"], None, None)
     with pytest.raises(InvalidSetting, match="not a size"):
         words.check_settings(["heft"], "lots", None)
-    with pytest.raises(UnreadableFile, match="no folder"):
+    with pytest.raises(UnwritableFile, match="no folder"):
         words.check_settings(["heft"], None, tmp_path / "nowhere" / "plan.json")
-    with pytest.raises(UnreadableFile, match="is a folder"):
+    with pytest.raises(UnwritableFile, match="is a folder"):
         words.check_settings(["heft"], None, tmp_path)
     assert words.check_settings(["heft"], "1KiB", tmp_path / "plan.json") == 1024
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from loadmaster.errors import InvalidGraph, LoadmasterError, UnreadableFile
+from loadmaster.errors import InvalidGraph, LoadmasterError, UnreadableFile, UnwritableFile
 from loadmaster.files import (
     graph_from_json,
     graph_to_json,
@@ -353,7 +353,7 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
 
 
 def test_cannot_write(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableFile, match="cannot be written"):
+    with pytest.raises(UnwritableFile, match="cannot be written"):
         save_graph(graph_from_json(GRAPH), tmp_path / "no folder" / "g.json")
 
 

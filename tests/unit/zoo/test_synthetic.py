@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadmaster.errors import InvalidSetting, UnknownName, UnreadableFile
+from loadmaster.errors import InvalidSetting, UnknownName, UnreadableFile, UnwritableFile
 from loadmaster.files import load_graphs, save_graphs
 from loadmaster.graph import ACTIVATION, OUTPUT, Graph
 from loadmaster.zoo.synthetic import COST_UNIT_NS, KINDS, SIZE_UNIT_BYTES, Draws, generate
@@ -168,7 +168,7 @@ def test_many_graphs_need_a_name_for_many_and_a_folder(tmp_path: Path) -> None:
     for name in ("one.json", "one.json.gz", "one.jsonl.zip.gz"):
         with pytest.raises(UnreadableFile, match="jsonl"):
             save_graphs(generate("layered", 1), tmp_path / name)
-    with pytest.raises(UnreadableFile, match="cannot be written"):
+    with pytest.raises(UnwritableFile, match="cannot be written"):
         save_graphs(generate("layered", 1), tmp_path / "nowhere" / "a.jsonl")
     assert not list(tmp_path.iterdir())
 

@@ -38,6 +38,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 from loadmaster.simulator import simulate
+from loadmaster.writing import writing
 from loadmaster.zoo import synthetic
 
 FEWEST_OPS, MOST_OPS = 60, 3_000
@@ -341,10 +342,8 @@ def save_elites(path: Path, keys: Sequence[GoKey], elites: Sequence[GoElite | No
         "sizes": np.array(sizes, np.int64).reshape(-1, 3),
         **{name: joined(name, kind) for name, kind in STORED.items()},
     }
-    aside = path.with_suffix(".tmp")
-    with aside.open("wb") as file:
+    with writing(path) as part, part.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **columns)
-    aside.replace(path)
 
 
 def load_elites(path: Path) -> dict[GoKey, GoElite | None]:
