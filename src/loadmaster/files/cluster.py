@@ -54,7 +54,7 @@ def _device(data: Any, where: str) -> Device:
         row.rate("flops_per_s") if not isinstance(rates, dict) else _rates(rates, row.where)
     )
     launch = row.whole("launch_ns", MOST_NS) if row.has("launch_ns") else 0
-    price, watts, idle = (row.rate(key) if row.has(key) else None for key in _EXPENSE_KEYS)
+    price, watts, idle = (row.amount(key) if row.has(key) else None for key in _EXPENSE_KEYS)
     return Device(name, row.text("kind"), memory, speed, row.rate("bytes_per_s"), launch, price, watts, idle)
 
 

@@ -259,6 +259,12 @@ class Row:
             raise self.wrong(key, f"a whole number from 0 to {most}")
         return value
 
+    def amount(self, key: str) -> float:
+        value = self.any(key)
+        if type(value) not in (int, float) or not 0 <= value <= 1e24:
+            raise self.wrong(key, "a number from 0 up")
+        return float(value)
+
     def rate(self, key: str) -> float:
         value = self.any(key)
         if type(value) not in (int, float) or not 0 < value <= 1e24:
