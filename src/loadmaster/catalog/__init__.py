@@ -68,6 +68,9 @@ IMPORTERS: Mapping[str, str] = {
     ".pb.gz": "loadmaster.importers.contents:load_protobuf",
     ".pb.xz": "loadmaster.importers.contents:load_protobuf",
     ".pb": "loadmaster.importers.contents:load_protobuf",
+    ".pbtxt": "loadmaster.importers.contents:load_textproto",
+    ".txt": "loadmaster.importers.contents:load_text",
+    ".tflite": "loadmaster.importers.contents:load_tflite",
     ".mlir": "loadmaster.importers.contents:load_xla",
     ".stablehlo": "loadmaster.importers.contents:load_xla",
 }
