@@ -19,10 +19,13 @@ import typer
 from loadmaster import __version__
 from loadmaster.cli import bench as workshop
 from loadmaster.cli import reports, stages, words
+from loadmaster.cli import run as running
 from loadmaster.cli.options import (
     OPTIMIZER_HELP,
     Addresses,
+    Batch,
     Debug,
+    Dtype,
     Fusion,
     Json,
     MemoryLimit,
@@ -36,6 +39,8 @@ from loadmaster.cli.options import (
     Seed,
     Simulations,
     Trace,
+    TrainedBy,
+    Training,
 )
 from loadmaster.errors import LoadmasterError, MissingExtra, printable
 
@@ -163,6 +168,10 @@ def plan(
     simulations: Simulations = None,
     seed: Seed = 0,
     fusion: Fusion = "none",
+    training: Training = None,
+    trained_by: TrainedBy = None,
+    dtype: Dtype = None,
+    batch: Batch = None,
     save: Save = None,
     report: Report = None,
     trace: Trace = None,
@@ -173,7 +182,8 @@ def plan(
     budget, spec = words.budget_of(seconds, simulations), words.fused(optimizer or words.default_optimizer(), fusion)
     limit = words.check_settings([spec], memory_limit, save)
     reports.check_targets(report, trace)
-    problem, choice = stages.problem_for(model, on, objective, limit)
+    how = words.capture_settings(model, training, trained_by, dtype, batch)
+    problem, choice = stages.problem_for(model, on, objective, limit, how)
     result = stages.run_optimizer(problem, spec, budget, seed)
     baselines = stages.run_baselines(problem, seed)
     misfit = stages.save_or_explain(result, limit, save, baselines)
@@ -358,7 +368,7 @@ def zoo_capture(
         print(f"{name}: {graph.num_ops:,} ops, {graph.num_tensors:,} tensors, digest {graph.digest}, in {file}")
 
 
-for _function in (*reports.VERBS, *workshop.VERBS):
+for _function in (*running.VERBS, *reports.VERBS, *workshop.VERBS):
     app.command()(_verb(_function))
 
 
