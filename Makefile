@@ -2,6 +2,8 @@
 # make demo      plan a real model with no download
 # make test      everything that must hold; what CI runs
 # make check     format, lint, types, import layers
+# make docs      the site, in site/
+# make mutants   how many small mistakes the tests catch
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 WORKERS ?= 2
 SOURCES := src tests benchmarks
 
-.PHONY: install demo test check format bench-simulator clean
+.PHONY: install demo test check format bench-simulator mutants docs clean
 
 install: $(VENV)/.dev
 
@@ -45,6 +47,10 @@ format: $(VENV)/.dev
 
 bench-simulator: $(VENV)/.core
 	$(BIN)/python benchmarks/simulator.py
+
+# One small mistake at a time, and whether the tests see it; takes hours, not part of `make test`.
+mutants: $(VENV)/.dev
+	$(BIN)/python benchmarks/mutants.py --count 60
 
 clean:
 	rm -rf $(VENV) build dist plan.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -12,7 +12,7 @@ from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import GraphBuilder
 from loadmaster.passes import fuse
-from loadmaster.problem import CANNOT, Problem
+from loadmaster.problem import CANNOT, Problem, time_of
 from tests.graphs import pair
 from tests.graphs.tiny import chain, diamond, shared_weight
 from tests.strategies import kernels, problems
@@ -183,3 +183,15 @@ def test_fusing_keeps_sums_and_forgets_inner_tensors_only(data: st.DataObject) -
     assert gone == inner_names(problem, kernel)
     assert small.traffic_bytes.sum() <= problem.traffic_bytes.sum()
     assert len(small.read_bytes) == len(small.graph.reads)
+
+
+@pytest.mark.parametrize("rate", [10**9 + 7, 900 * 10**9 + 1, 3_350_000_000_003, 7])
+def test_times_of_moving_are_exact_where_floats_are_not(rate: int) -> None:
+    """Sizes whose time is a whole number of nanoseconds, or the least bit more or less than one."""
+    step = pow(10**9, -1, rate)
+    near = [(step * left) % rate + times * rate for left in (0, 1, rate - 1) for times in (1, 2**10, 2**50 // rate)]
+    sizes = [size for size in near if 0 < size < 2**50 and size * 10**9 // rate < 2**62]
+    traffic = ints(sizes)
+    nothing = ints(np.zeros((len(sizes), 1)))
+    found = time_of(nothing, traffic, nothing, ints([rate]), ints([0]))
+    assert found[:, 0].tolist() == [-(-size * 10**9 // rate) for size in sizes]

@@ -364,3 +364,11 @@ def test_the_bound_of_a_problem_is_worked_out_once(monkeypatch: pytest.MonkeyPat
     first = lower_bound(problem)
     monkeypatch.setattr("loadmaster.bounds.bounds.step_bound", None)
     assert lower_bound(problem) == first
+
+
+def test_the_bound_over_fused_plans_counts_one_launch() -> None:
+    graph = GraphBuilder("one")
+    graph.op("only", "any", [], [graph.tensor(8, "output")], flops=10**9)
+    problem = price(graph.build(), "1xp100-pcie")
+    assert problem.launch_ns[0] > 0
+    assert step_bound(problem, fusing=True) == step_bound(problem) == int(problem.op_ns[0, 0])

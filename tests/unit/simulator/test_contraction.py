@@ -11,7 +11,7 @@ from loadmaster.graph import GraphBuilder
 from loadmaster.passes import fuse
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulator import simulate
+from loadmaster.simulator import simulate, simulate_fused
 from tests.graphs import pair
 from tests.graphs.tiny import diamond
 from tests.unit.simulator.by_hand import curve, run, sends, spans
@@ -148,3 +148,40 @@ class TestFusedProblems:
         problem = price(diamond(), pair())
         with pytest.raises(InvalidPlan, match="'a', 'd' would wait for itself"):
             simulate(problem, Plan.of(problem, [0, 0, 0, 0], kernel=[0, 1, 2, 0]))
+
+
+def crossing() -> GraphBuilder:
+    """p and q are one kernel, which stands behind x in every order of kernels; x and it become ready before l ends."""
+    g = GraphBuilder("crossing")
+    t, r, m, made = g.tensor(0), g.tensor(0), g.tensor(0), g.tensor(0)
+    g.op("p", "any", [], [t], time_ns=5)
+    g.op("root", "any", [], [r], time_ns=1)
+    g.op("x", "any", [r], [made], time_ns=10)
+    g.op("mid", "any", [r], [m], time_ns=1)
+    g.op("q", "any", [t, m], [g.tensor(0)], time_ns=5)
+    g.op("l", "any", [], [g.tensor(0)], time_ns=100)
+    g.op("after", "any", [made], [g.tensor(0)], time_ns=50)
+    return g
+
+
+def test_rule_12_among_equal_ranks_the_kernel_with_the_lowest_op_goes_first() -> None:
+    device, rank, kernel = [0, 1, 0, 1, 0, 0, 1], [5, 5, 5, 5, 5, 0, 5], [0, 1, 2, 3, 0, 5, 6]
+    line = run(crossing(), device, rank=rank, kernel=kernel)
+    assert line.start_ns[0] == line.start_ns[4] == 100
+    assert line.start_ns[2] == line.end_ns[4] > 100
+    problem = price(crossing().build(), pair())
+    rows = [ints([column]) for column in (device, rank, kernel)]
+    assert simulate_fused(problem, *rows).step_ns.tolist() == [line.step_ns]
+    assert problem.num_ops == 7 and fuse(problem, ints(kernel)).tie.tolist() != list(range(6))
+
+
+def test_of_many_candidates_the_one_with_bad_kernels_is_blamed() -> None:
+    problem = price(crossing().build(), pair())
+    good, bad = list(range(7)), [0, 1, 2, 1, 4, 5, 2]
+    bad[3], bad[6] = 1, 6
+    wrong = [0, 1, 2, 3, 4, 5, 3]
+    wrong[3] = 4  # op 3 says kernel 4, which is not its lowest op
+    rows = ints([good, bad, wrong, good])
+    places, ranks = ints([[0] * 7] * 4), ints([list(range(7))] * 4)
+    with pytest.raises(InvalidPlan, match="op 'mid' is in kernel 4"):
+        simulate_fused(problem, places, ranks, rows)

@@ -22,7 +22,7 @@ from loadmaster.optimizers.genetic.brkga import Brkga, By, decoder_of, evolve, p
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Optimizer, Score, Search
+from loadmaster.search import Optimizer, Search
 
 if TYPE_CHECKING:
     from loadmaster.learn.regal2020.networks import Outputs, PolicyNetwork
@@ -32,7 +32,7 @@ MEANS = np.array([1 / 32, *(np.arange(1, LEVELS) / LEVELS)])  # level 8 is one h
 VARIANCES = 1.28 ** (np.arange(LEVELS) - 11.0) / 3  # as a share of mean · (1 - mean), its upper limit
 WIDTHS = 0.02 * 50 ** (np.arange(LEVELS) / (LEVELS - 1))  # of priorities around an order; the last is the whole range
 BIASES = 0.5 + np.arange(LEVELS) / 30  # level 6 is BRKGA's usual 0.7
-HALF, UNIFORM_VARIANCE, FREE, USUAL_BIAS = 8, 11, 15, 6
+HALF, UNIFORM_VARIANCE = 8, 11
 
 # What is chosen once per graph, and from what.
 STRENGTH = (0.0, 0.25, 0.5, 0.75, 1.0)  # how far affinity means go from one half towards the chances
@@ -216,7 +216,7 @@ def prior_around(problem: Problem, plan: Plan) -> tuple[breeding.Decoder, breedi
     return decoder, breeding.Prior(center, width, shape, beta_table(shape), uniform.bias), plain
 
 
-def propose(search: Search, features: Features, action: Action, most: int) -> Plan | None:
+def propose(search: Search, features: Features, action: Action, most: int) -> Plan:
     """The best of up to `most` plans: the likeliest device per op, tilted this way and that, under each order."""
     problem = search.problem
     chance = action.chance.reshape(problem.num_ops, problem.num_devices)
@@ -225,12 +225,9 @@ def propose(search: Search, features: Features, action: Action, most: int) -> Pl
     ranks = [np.argsort(np.argsort(order, kind="stable"), kind="stable") for order in orders_of(features, action)]
     devices = [legal(problem, ints((chance + shift * tilt).argmax(axis=1))) for shift in SHIFTS]
     pairs = [(device, rank) for device in devices for rank in ranks][:most]
-    best, best_score = None, Score(2**63 - 1, 2**63 - 1)
     over, value = search.score_many(np.stack([device for device, _ in pairs]), np.stack([rank for _, rank in pairs]))
     at = int(np.lexsort((value, over))[0])
-    if Score(int(over[at]), int(value[at])) < best_score:
-        best = Plan.of(problem, pairs[at][0], pairs[at][1])
-    return best
+    return Plan.of(problem, pairs[at][0], pairs[at][1])
 
 
 def orders_of(features: Features, action: Action) -> Iterator[NDArray[np.float32]]:

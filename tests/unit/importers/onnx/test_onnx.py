@@ -255,6 +255,17 @@ def test_attention() -> None:
     ]
 
 
+def test_attention_looks_at_the_past_too() -> None:
+    batch, heads, queries, keys, past, width, deep = 2, 3, 5, 7, 11, 8, 4
+    inputs = {"q": (batch, heads, queries, width), "k": (batch, heads, keys, width), "v": (batch, heads, keys, deep)}
+    inputs |= {"pk": (batch, heads, past, width), "pv": (batch, heads, past, deep)}
+    node = helper.make_node("Attention", ["q", "k", "v", "", "pk", "pv"], ["y", "present_k", "present_v"])
+    graph = load_onnx(model([node], inputs, ["y"], opset=23))
+    seen = keys + past
+    by_hand = sum(2 * width + 2 * deep for _ in range(batch * heads * queries) for _ in range(seen))
+    assert graph.flops.tolist() == [by_hand]
+
+
 @pytest.mark.parametrize(
     ("kind", "attributes", "flops"),
     [

@@ -196,3 +196,16 @@ def test_a_repeated_axis_is_seen_once() -> None:
     assert visible_bytes(ones(3, 1).expand(3, 100)) == 12
     assert visible_bytes(ones(10, 10)[2:4]) == 80
     assert visible_bytes(ones(0, 5)) == 0
+
+
+def test_what_is_taken_for_its_shape_or_overwritten_is_not_read() -> None:
+    assert moved(aten.copy.default, ones(4, 6), ones(4, 6)) == 2 * 96
+    scores, target, total = ones(3, 1000), torch.zeros(3, dtype=torch.int64), ones(())
+    back = moved(aten.nll_loss_backward.default, ones(()), scores, target, None, 1, -100, total)
+    assert back == 4 + 3 * 8 + 4 + 4 * 3000  # the gradient, the targets, the total, and what is written
+    image, gradient = ones(1, 2, 8, 8), ones(1, 2, 4, 4)
+    pooled = moved(aten.avg_pool2d_backward.default, gradient, image, [2, 2], [2, 2], [0, 0], False, True, None)
+    assert pooled == 4 * (32 + 128)
+    index = torch.zeros(1, 2, 4, 4, dtype=torch.int64)
+    args = (gradient, image, [2, 2], [2, 2], [0, 0], [1, 1], False, index)
+    assert moved(aten.max_pool2d_with_indices_backward.default, *args) == 4 * 32 + 8 * 32 + 4 * 128

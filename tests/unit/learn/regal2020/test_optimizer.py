@@ -19,9 +19,12 @@ from loadmaster.learn.features import features_of  # noqa: E402
 from loadmaster.learn.regal2020 import optimizer  # noqa: E402
 from loadmaster.learn.regal2020.networks import PolicyNetwork, batch_of  # noqa: E402
 from loadmaster.learn.regal2020.optimizer import CHOICES, LEVELS, MEANS, STANDARD, VARIANCES, Regal  # noqa: E402
-from loadmaster.optimizers.genetic.brkga import Brkga, prior_of  # noqa: E402
+from loadmaster.optimizers.cuts import device_order  # noqa: E402
+from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, prior_of  # noqa: E402
+from loadmaster.plans import Plan  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
+from loadmaster.simulator import simulate  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
 
 BUDGET = Budget(seconds=None, simulations=300)
@@ -139,3 +142,68 @@ def test_same_seed_same_plan_within_the_budget(checkpoint: str, settings: dict[s
 def test_missing_weights_say_what_to_do() -> None:
     with pytest.raises(UnreadableFile, match=r"no trained weights.*\n(.*\n)?.*train regal"):
         solve(problem_on("regal"), Regal(checkpoint="nowhere.safetensors"), BUDGET)
+
+
+def test_the_level_of_a_block_is_the_mean_of_its_ops_by_weight() -> None:
+    problem = problem_on("2xp100-pcie", 12, "step-time")
+    decoder = decoder_of(problem, Brkga(by="mirror", blocks=3))
+    rng = np.random.default_rng(5)
+    levels = rng.integers(0, LEVELS, (problem.num_ops, 2)).astype(np.uint8)
+    weight = rng.uniform(0.1, 9.0, problem.num_ops).astype(np.float32)
+    got = optimizer._by_block(levels, decoder, weight)
+    even = optimizer._by_block(levels, decoder, np.ones_like(weight))
+    assert decoder.blocks < problem.num_ops
+    for block in range(decoder.blocks):
+        mine = np.flatnonzero(decoder.block_of == block)
+        for device in range(2):
+            assert got[block, device] == round(float(np.average(levels[mine, device], weights=weight[mine])))
+    assert (got != even).any()
+
+
+def test_every_op_has_the_elite_bias_that_the_action_says() -> None:
+    problem = problem_on("2xp100-pcie", 20, "step-time")
+    features = features_of(problem)
+    action = optimizer.random_action(features, np.random.default_rng(2))
+    action.choices[5] = 0  # affinities op by op
+    action.choices[6] = 0  # no genes for sends
+    decoder, prior, _ = optimizer.prior_of_action(problem, features, action)
+    ops, places = problem.num_ops, problem.num_ops * problem.num_devices
+    said = np.round(optimizer.BIASES[action.bias] * 256).clip(0, 255)
+    assert len(set(said.tolist())) > 3
+    assert prior.bias[places : places + ops].tolist() == said.tolist()
+    of_block = np.empty(ops)
+    of_block[decoder.block_of] = said
+    assert (
+        prior.bias[:places].reshape(ops, -1).tolist() == np.repeat(of_block[:, None], problem.num_devices, 1).tolist()
+    )
+
+
+def test_genes_around_a_plan_favour_its_devices_and_keep_its_order() -> None:
+    problem = problem_on("4xp100-pcie", 30, "step-time")
+    rng = np.random.default_rng(3)
+    plan = Plan.of(problem, rng.integers(0, 4, problem.num_ops), rng.permutation(problem.num_ops))
+    _, prior, _ = optimizer.prior_around(problem, plan)
+    places = problem.num_ops * 4
+    mean = (prior.shape[:places] // LEVELS).reshape(-1, 4)
+    assert mean.argmax(axis=1).tolist() == plan.device.tolist()
+    assert (np.sort(mean, axis=1)[:, -1] > 2 * np.sort(mean, axis=1)[:, -2]).all()
+    assert np.argsort(prior.center[places : places + problem.num_ops]).tolist() == np.argsort(plan.rank).tolist()
+
+
+def test_plans_read_off_even_chances_are_tilted_to_either_end_of_the_devices() -> None:
+    problem = problem_on("4xp100-pcie", 20, "step-time")
+    features = features_of(problem)
+    tried: list[np.ndarray] = []
+
+    class Watched(Search):
+        def score_many(self, device, *rest):  # type: ignore[no-untyped-def]
+            tried.append(device)
+            return super().score_many(device, *rest)
+
+    search = Watched(problem, BUDGET)
+    plan = optimizer.propose(search, features, optimizer.constant_action(features, STANDARD), 32)
+    order = device_order(problem)
+    used = {frozenset(row.tolist()) for row in tried[0]}
+    assert frozenset([int(order[0])]) in used and frozenset([int(order[-1])]) in used
+    assert plan is not None and search.best is not None
+    assert simulate(problem, plan).step_ns == search.best_score.value

@@ -10,6 +10,7 @@ from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
+from loadmaster.optimizers.lists.loop import _gap
 from loadmaster.optimizers.lists.schedulers import Cpop, Etf, Heft, critical_rank, upward_rank
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
@@ -129,3 +130,26 @@ def test_critical_rank_runs_the_long_branch_first() -> None:
     problem = price(builder.build(), even_cluster(1))
     rank = critical_rank(problem, ints([0, 0, 0]))
     assert rank[1] < rank[0]
+
+
+@pytest.mark.parametrize("scheduler", [Heft(), Etf()], ids=["heft", "etf"])
+def test_an_op_waits_for_all_of_its_sends_over_one_wire(scheduler: Heft | Etf) -> None:
+    # Both inputs of c lie on p0, where d runs until 17: c ends at 18 there. Over the wire they come one after the
+    # other, at 11 and 21; were each alone on it, c would be done at 13.
+    graph = GraphBuilder("two sends")
+    a, b = graph.tensor(10), graph.tensor(10)
+    graph.op("a", "any", [], [a], time_ns=[1, None])
+    graph.op("b", "any", [], [b], time_ns=[1, None])
+    graph.op("d", "any", [], [graph.tensor(0)], time_ns=[15, None])
+    graph.op("c", "any", [a, b], [graph.tensor(0)], time_ns=1)
+    problem = price(graph.build(), even_cluster(2))
+    plan = scheduler.optimize(Search(problem, Budget(None, 1)))
+    assert plan.device.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("time", "begin"), [(9, 10), (10, 10), (11, 30), (0, 0)])
+def test_a_gap_as_long_as_the_op_holds_it(time: int, begin: int) -> None:
+    busy_from, busy_to = ints([0, 20]), ints([10, 30])
+    assert _gap(busy_from, busy_to, 2, 0, time) == (0 if time == 0 else begin)
+    assert _gap(busy_from, busy_to, 2, 12, 8) == 12
+    assert _gap(busy_from, busy_to, 2, 12, 9) == 30
