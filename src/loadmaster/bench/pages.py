@@ -101,42 +101,89 @@ def write_tables(
 
 
 def write_docs(results_dir: Path, page: Path | None = None, best: BestKnown | None = None) -> str:
-    """docs/benchmarks.md from a folder of results; written to `page` when one is given."""
+    """The pages of a folder of results: a summary, which is returned, and beside it, in a folder of its name, a page
+    for each suite and a CSV file for each of its long tables. They are written when `page` says where the summary goes.
+    """
     known = load_best() if best is None else best
     calls = read_lines(results_dir / CALLS)
-    parts = [_HEAD]
+    rows: list[str] = []
+    pages: dict[str, str] = {}
     for suite in SUITES.values():
         ledger = ledger_path(results_dir, suite.name)
         if ledger.exists():
-            parts.append(_section(suite, Ledger(ledger), known, [c for c in calls if c.get("suite") == suite.name]))
-    if len(parts) == 1:
-        parts.append("No results yet: run `loadmaster bench synthetic --out results`.\n")
-    text = "\n".join(parts)
+            tables = tables_of(suite, Ledger(ledger).records, known.values)
+            mine = [call for call in calls if call.get("suite") == suite.name]
+            pages |= _suite_pages(suite, tables, mine)
+            rows.append(summary_row(suite.name, suite.title, [(one.title, one.shown()) for one in tables]))
+    text = summary_page(rows)
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
         write_text(page, text)
+        for name, content in pages.items():
+            (page.parent / page.stem).mkdir(exist_ok=True)
+            write_text(page.parent / page.stem / name, content)
     return text
 
 
 _HEAD = """# Benchmarks
 
-Every table is made by the command above it, with one simulator for all methods. Papers are re-implemented here
+Every table is made by the commands on its page, with one simulator for all methods. Papers are re-implemented here
 and run on public graphs; figures that others published are marked so, and are on other graphs. Steps are simulated.
 Over another method means other ÷ method - 1 for times, and (other - method) ÷ other for improvements.
 """
 
 
-def _section(suite: Suite, ledger: Ledger, best: BestKnown, calls: list[dict[str, Any]]) -> str:
-    lines = [f"## {suite.name}\n"]
+def summary_page(rows: Sequence[str]) -> str:
+    """One table: a line for each suite, with its best methods."""
+    if not rows:
+        return f"{_HEAD}\nNo results yet: run `loadmaster bench synthetic --out results`.\n"
+    head = ["| suite | what is measured | best methods |", "|---|---|---|"]
+    return "\n".join([_HEAD, *head, *rows]) + "\n"
+
+
+def summary_row(name: str, title: str, tables: Sequence[tuple[str, Sequence[Sequence[str]]]]) -> str:
+    """`tables`: title, and lines of cells with the head first."""
+    told = next((said for table in tables if (said := headline(*table))), "see its page")
+    return f"| [{name}](benchmarks/{name}.md) | {title} | {told} |"
+
+
+def headline(title: str, lines: Sequence[Sequence[str]], most: int = 3) -> str:
+    """The best methods of a table of methods, or of the line of means of a table of workloads; empty for others."""
+    head, *body = lines
+    over = next((at for at, name in enumerate(head) if name.startswith("over ")), None)
+    if head[0] == "method" and over is not None:
+        graphs = head.index("graphs") if "graphs" in head else None
+        found = [(line[0], line[over], "" if graphs is None else f" on {line[graphs]}") for line in body]
+        against = head[over]
+    elif "percent over " in title and (means := next((line for line in body if line[0] == "geometric mean"), None)):
+        found = [(name, value, "") for name, value in zip(head[1:], means[1:], strict=True)]
+        against = title.partition("percent ")[2]
+    else:
+        return ""
+    known = [(name, value, where) for name, value, where in found if _percent(value) is not None]
+    best = sorted(known, key=lambda row: -(_percent(row[1]) or 0.0))[:most]
+    return ", ".join(f"{name} {value}{where}" for name, value, where in best) + f" ({against})" if best else ""
+
+
+def _percent(cell: str) -> float | None:
+    match = re.fullmatch(r"([+-][\d.,]+) %", cell)
+    return float(match[1].replace(",", "")) if match else None
+
+
+def _suite_pages(suite: Suite, tables: Sequence[Table], calls: list[dict[str, Any]]) -> dict[str, str]:
+    """File name -> text: the page of a suite, and its long tables as CSV."""
+    lines, files = [f"# {suite.name}\n"], {}
     commands = list(dict.fromkeys(call["command"] for call in calls))
     if commands:
         lines += ["```sh", *commands, "```\n", _circumstances(calls)]
-    for table in tables_of(suite, ledger.records, best.values):
-        if len(table.rows) > SHOWN_ROWS:
-            lines.append(f"### {table.title}\n\n{len(table.rows)} rows, in the CSV file that the command writes.\n")
+    for number, table in enumerate(tables, 1):
+        if table.title.endswith("graph by graph") or len(table.rows) > SHOWN_ROWS:
+            name = f"{suite.name}-{number}.csv"
+            files[name] = table.csv()
+            lines.append(f"## {table.title}\n\n{len(table.rows)} rows, in [{name}]({name}).\n")
         else:
-            lines.append(table.markdown())
-    return "\n".join(lines)
+            lines.append(table.markdown(2))
+    return {f"{suite.name}.md": "\n".join(lines), **files}
 
 
 def _circumstances(calls: list[dict[str, Any]]) -> str:

@@ -51,12 +51,13 @@ class Table:
     def __post_init__(self) -> None:
         assert all(len(row) == len(self.columns) for row in self.rows), f"a row of '{self.title}' has another width"
 
-    def _shown(self) -> list[list[str]]:
+    def shown(self) -> list[list[str]]:
+        """The cells as people read them, the head first."""
         head = [column.title for column in self.columns]
         return [head, *([c.show(v) for c, v in zip(self.columns, row, strict=True)] for row in self.rows)]
 
     def text(self) -> str:
-        lines = self._shown()
+        lines = self.shown()
         width = [max(len(line[at]) for line in lines) for at in range(len(self.columns))]
         ruled = [lines[0], ["─" * w for w in width], *lines[1:]]
         body = ("  ".join(self._pad(at, cell, width[at]) for at, cell in enumerate(line)).rstrip() for line in ruled)
@@ -66,7 +67,7 @@ class Table:
         return cell.ljust(width) if self.columns[at].kind == "text" else cell.rjust(width)
 
     def markdown(self, level: int = 3) -> str:
-        head, *body = ([_in_markdown(cell) for cell in line] for line in self._shown())
+        head, *body = ([_in_markdown(cell) for cell in line] for line in self.shown())
         rule = ["---" if column.kind == "text" else "--:" for column in self.columns]
         lines = ["| " + " | ".join(line) + " |" for line in (head, *body)]
         lines.insert(1, "|" + "|".join(rule) + "|")

@@ -51,8 +51,8 @@ def bench(
         typer.Argument(
             metavar="SUITE | best SUITE | docs",
             help="regal, regal-unlike, regal-time, go, go-fusion, joint, placeto, families, mirhoseini, peers, "
-            "synthetic or zoo; 'best' looks for best-known values by long runs; 'docs' writes docs/benchmarks.md from "
-            "the results at hand.",
+            "synthetic or zoo; 'best' looks for best-known values by long runs; 'docs' writes docs/benchmarks.md and a "
+            "page per suite from the results at hand.",
         ),
     ],
     optimizers: Annotated[
@@ -70,9 +70,10 @@ def bench(
     ] = "training",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many graphs.")] = None,
     part: Annotated[str | None, typer.Option("--part", metavar="K/N", help="Every N-th graph, from the K-th.")] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Results are kept and gone on with.")] = Path(
-        "results"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="FOLDER", help="Where results are kept; a run that was stopped is continued."),
+    ] = Path("results"),
     best: Annotated[
         Path | None, typer.Option("--best", metavar="FILE", help="Another file of best-known values.")
     ] = None,
@@ -108,7 +109,7 @@ def train(
         str,
         typer.Option("--corpus", metavar="FILE", help="Graphs to learn from, one a line; rnn and hdp: one model."),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to; what is there is gone on with.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to; a run that is there is continued.")],
     valid: Annotated[
         Path | None,
         typer.Option("--valid", metavar="FILE", help="Graphs to choose weights by. [default: some of the corpus]"),

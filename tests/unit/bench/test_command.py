@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from loadmaster.bench import command, pages, picture
 from loadmaster.bench.best import load_best
 from loadmaster.bench.command import Settings, bench, bench_best, call, parse_part
-from loadmaster.bench.pages import machine, write_docs
+from loadmaster.bench.pages import headline, machine, write_docs
 from loadmaster.bench.records import Ledger
 from loadmaster.bench.suite import SUITES, Allowance
 from loadmaster.cli.verbs import app
@@ -92,10 +93,23 @@ def test_the_page_has_command_date_machine_and_seeds(tmp_path: Path) -> None:
     bench("tiny", quiet(tmp_path))
     text = write_docs(tmp_path, tmp_path / "docs" / "benchmarks.md")
     assert (tmp_path / "docs" / "benchmarks.md").read_text() == text
-    assert "loadmaster bench tiny --with heft,random --seeds 2 --simulations 20" in text
-    assert f"{machine()['cores']} cores of {machine()['cpu']}" in text and "2 seeds" in text
-    assert "### Three tiny graphs" in text and "| diamond |" in text
-    assert str(tmp_path) not in text
+    assert "| [tiny](benchmarks/tiny.md) |" in text
+    page = (tmp_path / "docs" / "benchmarks" / "tiny.md").read_text()
+    assert "loadmaster bench tiny --with heft,random --seeds 2 --simulations 20" in page
+    assert f"{machine()['cores']} cores of {machine()['cpu']}" in page and "2 seeds" in page
+    assert "## Three tiny graphs" in page
+    for name in re.findall(r"\]\((.*?\.csv)\)", page):
+        assert "diamond" in (tmp_path / "docs" / "benchmarks" / name).read_text()
+    assert str(tmp_path) not in text + page
+
+
+def test_a_summary_names_the_best_methods() -> None:
+    table = [["method", "graphs", "OOM", "over brkga-5k"], ["a", "9", "0", "+1.00 %"], ["b", "3", "0", "+12.50 %"]]
+    table += [["c", "9", "0", "-2.00 %"], ["d", "9", "0", "-"]]
+    assert headline("Peak memory", table, most=2) == "b +12.50 % on 3, a +1.00 % on 9 (over brkga-5k)"
+    loads = [["workload", "x", "y"], ["gnmt", "-1.00 %", "+3.00 %"], ["geometric mean", "-1.00 %", "+3.00 %"]]
+    assert headline("Step: percent over expert", loads, 1) == "y +3.00 % (over expert)"
+    assert headline("Step: ms a step", loads) == ""
 
 
 def test_the_page_says_so_where_there_are_no_results(tmp_path: Path) -> None:

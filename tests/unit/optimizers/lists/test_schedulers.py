@@ -140,7 +140,7 @@ def test_an_op_waits_for_all_of_its_sends_over_one_wire(scheduler: Heft | Etf) -
     a, b = graph.tensor(10), graph.tensor(10)
     graph.op("a", "any", [], [a], time_ns=[1, None])
     graph.op("b", "any", [], [b], time_ns=[1, None])
-    graph.op("d", "any", [], [graph.tensor(0)], time_ns=[15, None])
+    graph.op("d", "any", [a, b], [graph.tensor(0)], time_ns=[15, None])
     graph.op("c", "any", [a, b], [graph.tensor(0)], time_ns=1)
     problem = price(graph.build(), even_cluster(2))
     plan = scheduler.optimize(Search(problem, Budget(None, 1)))
