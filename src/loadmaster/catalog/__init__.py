@@ -45,6 +45,7 @@ OPTIMIZERS: Mapping[str, str] = {
     "rnn": "loadmaster.learn.mirhoseini2017.optimizer:Rnn",
     "memory-order": "loadmaster.optimizers.memory.orders:MemoryOrder",
     "anneal-order": "loadmaster.optimizers.memory.orders:AnnealOrder",
+    "whole-modules": "loadmaster.optimizers.whole:WholeModules",
     "best-of": "loadmaster.optimizers.simple:BestOf",
 }
 
@@ -68,9 +69,6 @@ IMPORTERS: Mapping[str, str] = {
     ".pb.gz": "loadmaster.importers.contents:load_protobuf",
     ".pb.xz": "loadmaster.importers.contents:load_protobuf",
     ".pb": "loadmaster.importers.contents:load_protobuf",
-    ".pbtxt": "loadmaster.importers.contents:load_textproto",
-    ".txt": "loadmaster.importers.contents:load_text",
-    ".tflite": "loadmaster.importers.contents:load_tflite",
     ".mlir": "loadmaster.importers.contents:load_xla",
     ".stablehlo": "loadmaster.importers.contents:load_xla",
 }
