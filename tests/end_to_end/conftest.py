@@ -57,6 +57,14 @@ def write_onnx(path: Path) -> None:
     shutil.copy(next(iter(sorted(light.glob("*squeezenet*.onnx")))), path)
 
 
+def write_config(path: Path) -> None:
+    """A folder with the config.json of a small language model."""
+    path.mkdir()
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "vocab_size": 256}
+    (path / "config.json").write_text(json.dumps({"model_type": "llama", **heads, **sizes}))
+
+
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs loadmaster as a user would, in a process of its own."""
     program = [sys.executable, "-m", "loadmaster.cli.verbs", *words]

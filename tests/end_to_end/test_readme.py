@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.conftest import ROOT, command, write_cluster, write_model, write_onnx
+from tests.end_to_end.conftest import ROOT, command, write_cluster, write_config, write_model, write_onnx
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 OUTSIDE = ("pip install", "python3 -m venv", "git clone", "source ", "cd ")
@@ -47,6 +47,7 @@ def desk(folder: Path) -> Path:
     write_model(folder / "model.json")
     write_cluster(folder / "cluster.json")
     write_onnx(folder / "model.onnx")
+    write_config(folder / "llama-config")
     return folder
 
 

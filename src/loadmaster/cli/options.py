@@ -54,18 +54,5 @@ Addresses = Annotated[
     Path | None,
     typer.Option("--addresses", metavar="FILE", help="Write where every tensor lies in memory to this JSON file."),
 ]
-Training = Annotated[
-    bool | None,
-    typer.Option("--train/--infer", help="Of a torch model or one of the zoo: which step. [default: train]"),
-]
-TrainedBy = Annotated[
-    Literal["adam", "adamw", "sgd", "none"] | None,
-    typer.Option("--optimizer", help="Of a torch model: what updates the weights. [default: adam]"),
-]
-Dtype = Annotated[
-    Literal["float32", "bfloat16", "float16", "float64"] | None,
-    typer.Option("--dtype", help="Of a torch model: build it in this type."),
-]
-Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Of a torch model: rows of its example inputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from loadmaster.cli import words
 from loadmaster.errors import LoadmasterError
@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 BASELINES = ("one-device", "expert")
 
 
-def problem_for(
-    model: str, on: str | None, objective: str, memory_limit: int | None, how: Mapping[str, Any] | None = None
-) -> tuple[Problem, str]:
+def problem_for(model: str, on: str | None, objective: str, memory_limit: int | None) -> tuple[Problem, str]:
     with status(f"loading {model}"):
-        return words.problem_of(model, on, objective, memory_limit, how or {})
+        return words.problem_of(model, on, objective, memory_limit)
 
 
 def run_optimizer(problem: Problem, spec: str, budget: Budget, seed: int) -> Result:

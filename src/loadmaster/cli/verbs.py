@@ -19,13 +19,11 @@ import typer
 from loadmaster import __version__
 from loadmaster.cli import bench as workshop
 from loadmaster.cli import reports, stages, words
-from loadmaster.cli import run as running
+from loadmaster.cli import serve as serving
 from loadmaster.cli.options import (
     OPTIMIZER_HELP,
     Addresses,
-    Batch,
     Debug,
-    Dtype,
     Fusion,
     Json,
     MemoryLimit,
@@ -39,8 +37,6 @@ from loadmaster.cli.options import (
     Seed,
     Simulations,
     Trace,
-    TrainedBy,
-    Training,
 )
 from loadmaster.errors import LoadmasterError, MissingExtra, printable
 
@@ -168,10 +164,23 @@ def plan(
     simulations: Simulations = None,
     seed: Seed = 0,
     fusion: Fusion = "none",
-    training: Training = None,
-    trained_by: TrainedBy = None,
-    dtype: Dtype = None,
-    batch: Batch = None,
+    granularity: Annotated[
+        Literal["op", "module", "block"], typer.Option("--granularity", help="What must stay whole on one device.")
+    ] = "op",
+    serve: Annotated[str | None, typer.Option("--serve", metavar="REQUESTS", help=serving.SERVE_HELP)] = None,
+    target: Annotated[
+        str | None, typer.Option("--for", metavar="RUNTIME", help=f"Plan what it can take: {serving.TARGETS_HELP}.")
+    ] = None,
+    goal: Annotated[
+        Literal["latency", "first-token", "per-token", "throughput"],
+        typer.Option("--goal", help="What matters when serving."),
+    ] = "latency",
+    weights: Annotated[
+        str, typer.Option("--weights", help="Of served models: float32, float16, bfloat16, int8 or int4.")
+    ] = "bfloat16",
+    sweep: Annotated[
+        str | None, typer.Option("--sweep", metavar="context=1k..64k", help="A plan for each context, doubled.")
+    ] = None,
     save: Save = None,
     report: Report = None,
     trace: Trace = None,
@@ -179,12 +188,30 @@ def plan(
     debug: Debug = False,
 ) -> None:
     """Plan a model: which device runs what, and in which order."""
-    budget, spec = words.budget_of(seconds, simulations), words.fused(optimizer or words.default_optimizer(), fusion)
+    if serve is not None or sweep is not None or serving.is_served(model):
+        serving.plan_served(
+            model,
+            on,
+            serve or "",
+            target,
+            goal=goal,
+            weights=weights,
+            sweep=sweep,
+            seconds=seconds,
+            seed=seed,
+            save=save,
+            json=json,
+        )
+        return
+    plain = words.fused(optimizer or words.default_optimizer(), fusion)
+    spec = words.whole(plain, granularity)
+    budget = words.budget_of(seconds, simulations)
     limit = words.check_settings([spec], memory_limit, save)
     reports.check_targets(report, trace)
-    how = words.capture_settings(model, training, trained_by, dtype, batch)
-    problem, choice = stages.problem_for(model, on, objective, limit, how)
+    problem, choice = stages.problem_for(model, on, objective, limit)
+    serving.check_modules(problem, granularity)
     result = stages.run_optimizer(problem, spec, budget, seed)
+    free = None if granularity == "op" else stages.run_optimizer(problem, plain, budget, seed)
     baselines = stages.run_baselines(problem, seed)
     misfit = stages.save_or_explain(result, limit, save, baselines)
     reports.write_files(result, list(baselines.values()), report, trace)
@@ -195,6 +222,8 @@ def plan(
     else:
         rows = [*baselines.items(), *([(spec, result)] if spec not in baselines else [])]
         _show_methods(problem, choice, rows, save if misfit is None else None)
+        if free is not None:
+            serving.tell_restriction(result, free, granularity)
         reports.tell_files(report, trace)
     _finish(misfit)
 
@@ -368,7 +397,7 @@ def zoo_capture(
         print(f"{name}: {graph.num_ops:,} ops, {graph.num_tensors:,} tensors, digest {graph.digest}, in {file}")
 
 
-for _function in (*running.VERBS, *reports.VERBS, *workshop.VERBS):
+for _function in (*reports.VERBS, *workshop.VERBS, *serving.VERBS):
     app.command()(_verb(_function))
 
 

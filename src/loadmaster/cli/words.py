@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from loadmaster import catalog
 from loadmaster.errors import InvalidSetting, UnwritableFile
@@ -40,6 +38,10 @@ def split_specs(text: str) -> list[str]:
 
 def fused(spec: str, fusion: str) -> str:
     return spec if fusion == "none" else f"greedy-fusion:inner=[{spec}]"
+
+
+def whole(spec: str, granularity: str) -> str:
+    return spec if granularity == "op" else f"whole-modules:granularity={granularity},inner=[{spec}]"
 
 
 def budget_of(seconds: float | None, simulations: int | None) -> Budget:
@@ -89,33 +91,14 @@ def check_writable(path: Path) -> None:
         raise UnwritableFile(f"'{path}' cannot be written", "", "check its permissions, or write elsewhere")
 
 
-def capture_settings(
-    model: str, training: bool | None, optimizer: str | None, dtype: str | None, batch: int | None
-) -> dict[str, Any]:
-    """How to capture the model, as `load` takes it; what a model has no use for is refused."""
-    given = {"training": training, "optimizer": optimizer, "dtype": dtype, "batch": batch}
-    wanted = {key: value for key, value in given.items() if value is not None}
-    from_zoo = model.startswith("zoo:") and not wanted.keys() - {"training"}
-    is_callable = re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", model) and not model.startswith("zoo:")
-    if wanted and not from_zoo and not is_callable:
-        option = {"training": "--train or --infer"}.get(min(wanted), f"--{min(wanted)}")
-        what = f"{option} is for a torch model that is captured now, not for '{model}'"
-        raise InvalidSetting(what, option, "give package.module:callable, or leave it out")
-    if training is False and optimizer is not None:
-        raise InvalidSetting("an inference updates nothing", "--optimizer", "leave it out, or plan with --train")
-    return wanted
-
-
-def problem_of(
-    model: str, on: str | None, objective: str, memory_limit: int | None, how: Mapping[str, Any] | None = None
-) -> tuple[Problem, str]:
+def problem_of(model: str, on: str | None, objective: str, memory_limit: int | None) -> tuple[Problem, str]:
     """The priced problem, and why that cluster when nobody asked for it."""
     from loadmaster.cost import price
     from loadmaster.importers import load
     from loadmaster.planning import default_cluster
 
     named = None if on is None else cluster_of(on)
-    graph = load(model, **(how or {}))
+    graph = load(model)
     if named is not None:
         return price(graph, named, objective=objective, memory_limit=memory_limit), ""
     cluster, reason = default_cluster(model, graph)

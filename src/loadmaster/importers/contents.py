@@ -5,13 +5,11 @@ Each takes the path and the settings that stood behind `#` in what the user wrot
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
-from loadmaster.errors import InvalidSetting, UnknownName, UnreadableFile
+from loadmaster.errors import InvalidSetting, UnknownName
 from loadmaster.files.text import PathLike
 from loadmaster.graph import Graph
-from loadmaster.importers.reading import read_bytes, read_text
 
 Settings = Mapping[str, str]
 
@@ -25,37 +23,8 @@ def load_xla(path: PathLike, settings: Settings) -> Graph:
 
 
 def load_protobuf(path: PathLike, settings: Settings) -> Graph:
-    """A serialized HLO proto, a GraphDef or a SavedModel."""
-    from loadmaster.importers.hlo.proto import looks_like_hlo
-    from loadmaster.importers.tensorflow.load import load_graph_def
-
-    if looks_like_hlo(read_bytes(path), str(path)):
-        return load_xla(path, settings)
-    return load_graph_def(path, batch=whole(checked(settings, ("batch",), path), "batch", path))
-
-
-def load_textproto(path: PathLike, settings: Settings) -> Graph:
-    """A GraphDef or a CostGraphDef as text."""
-    from loadmaster.importers.tensorflow.load import load_textproto
-
-    return load_textproto(path, batch=whole(checked(settings, ("batch",), path), "batch", path))
-
-
-def load_tflite(path: PathLike, settings: Settings) -> Graph:
-    from loadmaster.importers.tensorflow.tflite import load_tflite
-
-    checked(settings, (), path)
-    return load_tflite(path)
-
-
-def load_text(path: PathLike, settings: Settings) -> Graph:
-    """HLO or StableHLO, or protobuf text."""
-    start = read_text(path)[:65536]
-    if "HloModule" in start or "func.func" in start:
-        return load_xla(path, settings)
-    if re.search(r"^\s*node\s*:?\s*\{", start, re.MULTILINE):
-        return load_textproto(path, settings)
-    raise UnreadableFile(f"'{path}' is no text that is known", "", "give HLO, StableHLO, a GraphDef or a CostGraphDef")
+    """A serialized HLO proto."""
+    return load_xla(path, settings)
 
 
 def checked(settings: Settings, known: Sequence[str], path: PathLike) -> Settings:

@@ -51,7 +51,7 @@ def console(*, stderr: bool = False) -> Console:
     return screen
 
 
-def _table(*columns: str) -> Table:
+def plain_table(*columns: str) -> Table:
     """A table with a line under its head. A title with ">" is of numbers, one with "~" may be broken to fit."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold")
     for column in columns:
@@ -71,39 +71,13 @@ def problem_line(problem: Problem, choice: str = "") -> Text:
     views = f" ({problem.num_ops:,} to plan, the rest are views)" if problem.num_ops < source.num_ops else ""
     text = Text.assemble((source.name, "bold"), f": {source.num_ops:,} ops{views}, {source.num_tensors:,} tensors")
     text.append(f"\non {problem.cluster.name}: {devices}{choice}")
-    if source.captured:
-        text.append(f"\ncaptured: {capture_text(source.captured)}")
     return text
-
-
-def capture_text(captured: Mapping[str, Any]) -> str:
-    """How a torch model was captured, in words: what nobody said was assumed."""
-    step = f"training with {captured['optimizer']}" if captured["mode"] == "train" else "inference"
-    inputs = ", ".join(f"{i['name']} {i['dtype']}{i['shape']}" for i in captured["inputs"])
-    return f"{step}, {inputs or 'no inputs'}, torch {captured['torch']}"
-
-
-def running_view(ran: Mapping[str, Any]) -> list[Any]:
-    """What was modelled beside what was measured."""
-    times, peaks = (
-        _table("step", ">modelled", ">measured", ">fastest"),
-        _table("device", "here", ">modelled", ">measured"),
-    )
-    modelled = "" if ran["modelled_ns"] is None else time_text(ran["modelled_ns"])
-    times.add_row("time", modelled, time_text(ran["measured_ns"]), time_text(ran["fastest_ns"]))
-    for index, (name, here) in enumerate(zip(ran["devices"], ran["torch_devices"], strict=True)):
-        found = [ran[key] for key in ("modelled_peak_bytes", "measured_peak_bytes")]
-        peaks.add_row(name, here, *("" if values is None else size_text(values[index]) for values in found))
-    fused = f", {ran['kernels_compiled']} fused kernels compiled, {ran['kernels_apart']} run op by op"
-    head = f"{ran['name']}: {ran['mode']}, {ran['ops']:,} ops{fused}"
-    proof = [f"verified: {ran['verification']}"] if ran["verification"] else []
-    return [head, "", times, "", peaks, "", *proof, *ran["notes"]]
 
 
 def methods_table(rows: Sequence[tuple[str, Result]]) -> Table:
     """One line per method; speed-ups are over the row called one-device, where there is one."""
     own = [f">{name}" for _, result in rows[:1] if (name := result.problem.objective.column)]
-    table = _table("~method", ">step", ">speed-up", "~>peak per device", "~fits", *own, ">lower bound", ">gap")
+    table = plain_table("~method", ">step", ">speed-up", "~>peak per device", "~fits", *own, ">lower bound", ">gap")
     alone = next((result.timeline.step_ns for name, result in rows if name == "one-device"), None)
     best = best_of([result for _, result in rows])
     for name, result in rows:
@@ -171,7 +145,7 @@ def _facts(problem: Problem, found: Inspection) -> Table:
 
 
 def _kinds(found: Inspection) -> Table:
-    table = _table("~kind of op", ">ops", ">arithmetic", ">time", ">share")
+    table = plain_table("~kind of op", ">ops", ">arithmetic", ">time", ">share")
     for kind in found.kinds:
         share = f"{100 * kind.time_ns / max(1, found.work_ns):.1f} %"
         table.add_row(kind.kind, f"{kind.ops:,}", count_text(kind.flops, "FLOP"), time_text(kind.time_ns), share)
@@ -179,7 +153,7 @@ def _kinds(found: Inspection) -> Table:
 
 
 def _tensors(found: Inspection) -> Table:
-    table = _table("~largest tensors", ">bytes", "role", "shape", "~made by")
+    table = plain_table("~largest tensors", ">bytes", "role", "shape", "~made by")
     for tensor in found.largest_tensors:
         shape = "" if tensor.shape is None else " x ".join(map(str, tensor.shape))
         table.add_row(tensor.name, size_text(tensor.nbytes), tensor.role, shape, tensor.made_by or "-")
@@ -187,7 +161,7 @@ def _tensors(found: Inspection) -> Table:
 
 
 def optimizers_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("optimizer", "~settings", "~what it does")
+    table = plain_table("optimizer", "~settings", "~what it does")
     for row in rows:
         settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
         table.add_row(row["name"], settings or "-", row["summary"])
@@ -195,7 +169,7 @@ def optimizers_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def clusters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("cluster", ">devices", ">memory", "~>arithmetic", "~>traffic", ">launch", "~>link")
+    table = plain_table("cluster", ">devices", ">memory", "~>arithmetic", "~>traffic", ">launch", "~>link")
     for row in rows:
         fixed, wire = row["op_ns"], row["link_bytes_per_s"]
         table.add_row(
@@ -212,7 +186,7 @@ def clusters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def zoo_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One line per shipped graph, narrow enough for 80 columns."""
-    table = _table("graph", ">ops", ">to plan", ">weights", ">activa-\ntions", ">FLOPs", ">work ÷\npath")
+    table = plain_table("graph", ">ops", ">to plan", ">weights", ">activa-\ntions", ">FLOPs", ">work ÷\npath")
     for row in rows:
         table.add_row(
             row["name"],
@@ -228,7 +202,7 @@ def zoo_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def zoo_models_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One line per model of those graphs: the devices it was published for, its sizes and its source."""
-    table = _table("model", ">devices", "~sizes", "~source")
+    table = plain_table("model", ">devices", "~sizes", "~source")
     models = {row["name"].rpartition("/")[0]: row for row in rows}
     for name, row in models.items():
         table.add_row(name, str(row["devices"] or "-"), row["sizes"], row["source"])

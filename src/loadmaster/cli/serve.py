@@ -1,0 +1,233 @@
+"""The verbs for whole modules: plan for serving, export to other runtimes, fits."""
+
+from __future__ import annotations
+
+import json as json_text
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loadmaster.cli import stages, words
+from loadmaster.cli.options import Debug, Json
+from loadmaster.errors import DoesNotFit, InvalidSetting
+from loadmaster.planning import DEFAULT_CLUSTER
+
+if TYPE_CHECKING:
+    from loadmaster.cluster import Cluster
+    from loadmaster.problem import Problem
+    from loadmaster.search import Result
+    from loadmaster.serving.planning import ServingResult
+    from loadmaster.serving.requests import Goal
+
+SERVE_HELP = "Plan for requests: prompt=2048,new=256,batch=4,flight=1."
+TARGETS_HELP = "device-map, vllm, llama.cpp, pipelining, megatron or onnxruntime"
+
+
+def is_served(model: str) -> bool:
+    return model.startswith("hf:")
+
+
+def plan_served(
+    model: str,
+    on: str | None,
+    serve: str,
+    target: str | None,
+    *,
+    goal: Goal,
+    weights: str,
+    sweep: str | None,
+    seconds: float | None,
+    seed: int,
+    save: Path | None,
+    json: bool,
+) -> None:
+    """What `plan` does with a model that answers requests."""
+    from loadmaster.serving.exports import target_of
+    from loadmaster.serving.planning import plan_serving, service_for
+    from loadmaster.serving.requests import Requests
+
+    chosen, requests = None if target is None else target_of(target), Requests.of(serve)
+    cluster = words.cluster_of(on or DEFAULT_CLUSTER)
+    if save is not None:
+        words.check_writable(save)
+    if sweep is not None:
+        _sweep(model.removeprefix("hf:"), cluster, requests, sweep, chosen, goal, weights, json)
+        return
+    with stages.status(f"capturing {model}"):
+        served, service = service_for(
+            model.removeprefix("hf:"),
+            cluster,
+            requests,
+            goal=goal,
+            precision=weights,  # type: ignore[arg-type]
+        )
+    with stages.status("placing modules"):
+        result = plan_serving(served, service, chosen, seconds=5.0 if seconds is None else seconds, seed=seed)
+    if save is not None and result.best.fits:
+        from loadmaster.serving.documents import module_plan, save_modules
+
+        save_modules(module_plan(result.name, service, result.best), service, result.best, save)
+    _show(result, save if result.best.fits else None, json)
+    if not result.best.fits:
+        from loadmaster.serving.placing import check_fits
+
+        check_fits(service, result.best)
+
+
+def check_modules(problem: Problem, granularity: str) -> None:
+    """Refuses to keep modules whole where nobody knows them."""
+    if granularity != "op" and not any(problem.graph.scope):
+        what = f"'{problem.source.name}' does not say which module an op belongs to"
+        raise InvalidSetting(what, "--granularity", "plan op by op, or give the model as package.module:callable")
+
+
+def tell_restriction(result: Result, free: Result, granularity: str) -> None:
+    """What keeping modules whole costs against a plan op by op under the same budget."""
+    from loadmaster.report.terminal import console
+    from loadmaster.report.units import percent_text, time_text
+
+    more = result.timeline.step_ns / max(1, free.timeline.step_ns) - 1
+    times = f"{time_text(result.timeline.step_ns)} against {time_text(free.timeline.step_ns)} op by op"
+    console().print(f"every {granularity} whole: {times} ({percent_text(more)})")
+
+
+def _sweep(
+    path: str, cluster: Cluster, requests: Any, text: str, target: Any, goal: str, dtype: str, json: bool
+) -> None:
+    from loadmaster.report.terminal import console, plain_table
+    from loadmaster.report.units import time_text
+    from loadmaster.serving.documents import module_plan, summary
+    from loadmaster.serving.exports import module_table
+    from loadmaster.serving.planning import sweep
+
+    contexts = contexts_of(text)
+    with stages.status("planning for each context"):
+        found = sweep(path, cluster, requests, contexts, target, goal=goal, precision=dtype)
+    if json:
+        print(json_text.dumps({str(c): summary(r.service, r.best) for c, r in found}, indent=2))
+        return
+    table = plain_table(">context", ">first token", ">per token", "fits", "~split")
+    for context, result in found:
+        split = "; ".join(
+            f"{m}: {d}" for m, d, _, _ in module_table(module_plan(result.name, result.service, result.best))
+        )
+        first, *later = result.best.step_ns
+        mean = sum(later) / len(later)
+        table.add_row(f"{context:,}", time_text(first), time_text(mean), "yes" if result.best.fits else "no", split)
+    console().print(table)
+
+
+def contexts_of(text: str) -> list[int]:
+    """Of "context=1k..64k": doubled from the first to the last."""
+    from loadmaster.serving.requests import tokens
+
+    name, _, span = text.partition("=")
+    low, dots, high = span.partition("..")
+    if name != "context" or not dots:
+        raise InvalidSetting(f"'{text}' is no sweep", "--sweep", "write context=1k..64k")
+    first, last = tokens(low, text), tokens(high, text)
+    if not 0 < first <= last:
+        raise InvalidSetting(f"'{span}' runs backwards", "--sweep", "write context=1k..64k")
+    found = [first]
+    while found[-1] * 2 <= last:
+        found.append(found[-1] * 2)
+    return found
+
+
+def _show(result: ServingResult, saved: Path | None, json: bool) -> None:
+    from loadmaster.report.terminal import console, plain_table
+    from loadmaster.report.units import size_text, sizes_text, time_text
+    from loadmaster.serving.documents import module_plan, summary, to_json, tokens_per_s
+    from loadmaster.serving.exports import module_table
+
+    service, plan = result.service, module_plan(result.name, result.service, result.best)
+    if json:
+        rules = {name: summary(service, rule) for name, rule in result.rules.items()}
+        print(json_text.dumps({**to_json(plan), "serving": summary(service, result.best), "rules": rules}, indent=2))
+        return
+    screen = console()
+    screen.print(
+        f"{result.name}: {len(service.names)} modules, {size_text(int(service.weight_bytes.sum()))} of weights"
+    )
+    screen.print(f"on {service.cluster.name}, {service.requests}; times are modelled with data-sheet rates\n")
+    table = plain_table("method", ">first token", ">per token", ">tokens/s", "~>peak per device", "fits")
+    for name, placement in (*result.rules.items(), ("loadmaster", result.best)):
+        first, *later = placement.step_ns
+        speed = tokens_per_s(service, placement)
+        peaks = sizes_text([int(peak) for peak in placement.peak_bytes])
+        fits = "yes" if placement.fits else f"no, {size_text(placement.over_bytes)} over"
+        table.add_row(name, time_text(first), time_text(sum(later) / len(later)), f"{speed:,.1f}", peaks, fits)
+    screen.print(table)
+    modules = plain_table("modules", "device", "weights", ">bytes")
+    for label, device, fate, nbytes in module_table(plan):
+        modules.add_row(label, device, fate, size_text(nbytes))
+    screen.print(modules)
+    screen.print(f"\nlower bound: {result.best.value / max(1.0, result.best.bound):.2f}x of it reached")
+    if saved is not None:
+        screen.print(f"plan written to {saved}; next: loadmaster export {saved} --to device-map")
+
+
+def export(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="What 'plan --serve … --save' wrote.")],
+    to: Annotated[str, typer.Option("--to", metavar="TARGET", help=TARGETS_HELP)],
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Print a plan of modules in the words of another runtime."""
+    from loadmaster.serving.documents import load_modules
+    from loadmaster.serving.exports import main_device, target_of
+
+    target, loaded = target_of(to), load_modules(plan)
+    text = target.write(loaded)
+    if json:
+        print(json_text.dumps({"target": to, "text": text, "main_device": main_device(loaded)}, indent=2))
+    else:
+        print(text)
+
+
+def fits(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="hf:FOLDER with a config.json.")],
+    on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help="A size such as 24GiB, a preset or a file.")],
+    serve: Annotated[str, typer.Option("--serve", metavar="REQUESTS", help=SERVE_HELP)] = "prompt=2048,new=256,batch=1",
+    weights: Annotated[str, typer.Option("--weights", help="float32, float16, bfloat16, int8 or int4.")] = "bfloat16",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say whether a model fits (exit code 0, else 3) and what would make it fit, cheapest first."""
+    from dataclasses import asdict
+
+    from loadmaster.report.terminal import console, plain_table
+    from loadmaster.report.units import size_text, time_text
+    from loadmaster.serving.fitting import fit
+    from loadmaster.serving.requests import Requests
+
+    if not is_served(model):
+        raise InvalidSetting(f"'{model}' is not served", "fits", "give hf:FOLDER; for others see plan --memory-limit")
+    with stages.status("trying what would help"):
+        found = fit(model.removeprefix("hf:"), _cluster(on), Requests.of(serve), precision=weights)
+    if json:
+        print(json_text.dumps(asdict(found), indent=2))
+    else:
+        word = "fits" if found.fits else "does not fit"
+        console().print(f"{model} {word}: {size_text(found.need_bytes)} needed, {size_text(found.have_bytes)} there")
+        if found.changes:
+            table = plain_table("what would make it fit", ">request", ">peak", "how")
+            for change in found.changes:
+                table.add_row(change.what, time_text(change.request_ns), size_text(change.peak_bytes), change.command)
+            console().print(table)
+    if not found.fits:
+        raise typer.Exit(DoesNotFit.exit_code)
+
+
+def _cluster(on: str) -> Cluster:
+    from loadmaster.cluster import Cluster
+    from loadmaster.cluster.sizes import parse_size
+    from loadmaster.serving.fitting import one_device
+
+    if on[:1].isdigit() and on.lower().endswith(("b", "gib", "gb", "mib")) and "x" not in on:
+        return one_device(parse_size(on, "--on"), Cluster.preset("1xa100-nvlink").devices[0])
+    return words.cluster_of(on)
+
+
+VERBS = (export, fits)

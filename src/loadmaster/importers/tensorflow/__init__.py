@@ -1,1 +1,0 @@
-"""TensorFlow's files as graphs: GraphDef, SavedModel, CostGraphDef and TFLite, read without TensorFlow."""

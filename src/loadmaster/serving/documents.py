@@ -1,0 +1,99 @@
+"""Module plans as JSON, schema loadmaster.modules/1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from loadmaster.cluster import Cluster
+from loadmaster.errors import InvalidPlan
+from loadmaster.files.text import Row, read_json, write_json
+from loadmaster.serving.exports import ModulePlan, ModuleRow
+from loadmaster.serving.placing import Placement, Service
+
+MODULES_SCHEMA = "loadmaster.modules/1"
+
+
+def module_plan(model: str, service: Service, placement: Placement) -> ModulePlan:
+    """The placement in words."""
+    names = service.cluster.device_names
+    rows = tuple(
+        ModuleRow(module, names[placement.compute[u]], names[placement.home[u]], int(service.weight_bytes[u]))
+        for u, module in enumerate(service.names)
+    )
+    return _plan(model, service.cluster, rows)
+
+
+def _plan(model: str, cluster: Cluster, rows: tuple[ModuleRow, ...]) -> ModulePlan:
+    kinds = tuple(device.kind for device in cluster.devices)
+    return ModulePlan(model, cluster.device_names, kinds, tuple(cluster.memory_bytes.tolist()), rows)
+
+
+def save_modules(plan: ModulePlan, service: Service, placement: Placement, path: str | Path) -> None:
+    """Writes the plan and what it is modelled to cost."""
+    write_json({**to_json(plan), "serving": summary(service, placement)}, path)
+
+
+def to_json(plan: ModulePlan) -> dict[str, Any]:
+    devices = zip(plan.devices, plan.kinds, plan.memory_bytes, strict=True)
+    return {
+        "schema": MODULES_SCHEMA,
+        "model": plan.model,
+        "devices": [{"name": name, "kind": kind, "memory_bytes": size} for name, kind, size in devices],
+        "modules": [
+            {"module": row.module, "device": row.device, "home": row.home, "weight_bytes": row.weight_bytes}
+            for row in plan.rows
+        ],
+    }
+
+
+def summary(service: Service, placement: Placement) -> dict[str, Any]:
+    """Times, sizes and the bound, as plain data."""
+    requests, first, later = service.requests, placement.step_ns[0], placement.step_ns[1:]
+    token = sum(later) / max(1, len(later))
+    return {
+        "requests": str(requests),
+        "goal": service.goal,
+        "cost_model": "data-sheet rates",
+        "first_token_ns": first,
+        "per_token_ns": round(token),
+        "request_ns": round(first + requests.new * token),
+        "tokens_per_s": round(tokens_per_s(service, placement), 3),
+        "peak_bytes": dict(zip(service.cluster.device_names, placement.peak_bytes.tolist(), strict=True)),
+        "fits": placement.fits,
+        "value_ns": round(placement.value),
+        "bound_ns": round(placement.bound),
+    }
+
+
+def tokens_per_s(service: Service, placement: Placement) -> float:
+    """New tokens a second, of all sequences that are under way."""
+    requests = service.requests
+    times = [phase.times for phase in service.phases]
+    latency = sum(t * step for t, step in zip(times, placement.step_ns, strict=True))
+    each = placement.value if service.goal == "throughput" else latency
+    return requests.batch * requests.new / (each / 1e9)
+
+
+def load_modules(path: str | Path) -> ModulePlan:
+    """Reads a module plan; errors say what is wrong where."""
+    data = read_json(path)
+    where = str(path)
+    head = Row(data, where, InvalidPlan)
+    if data.get("schema") != MODULES_SCHEMA:
+        what = f"'{path}' is not a plan of modules (schema {data.get('schema')!r})"
+        raise InvalidPlan(what, where, "give what 'loadmaster plan --serve … --save' or 'plan --granularity' wrote")
+    devices = [Row(row, f"{where}: devices", InvalidPlan) for row in head.rows("devices")]
+    names = tuple(row.text("name") for row in devices)
+    rows = []
+    for i, one in enumerate(head.rows("modules")):
+        row = Row(one, f"{where}: modules[{i}]", InvalidPlan)
+        rows.append(
+            ModuleRow(row.text("module"), row.text("device"), row.text("home"), row.whole("weight_bytes", 2**60))
+        )
+        for device in (rows[-1].device, rows[-1].home):
+            if device not in names:
+                raise InvalidPlan(f"there is no device '{device}'", f"{where}: modules[{i}]", f"use {', '.join(names)}")
+    kinds = tuple(row.text("kind") for row in devices)
+    sizes = tuple(row.whole("memory_bytes", 2**60) for row in devices)
+    return ModulePlan(head.text("model"), names, kinds, sizes, tuple(rows))

@@ -1,0 +1,192 @@
+"""Exports: a placement of modules in the words of the runtimes that people use.
+
+Each target can say a different part of a placement. `Target` names that part, so that the search stays within it and
+nothing is lost on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from loadmaster.errors import InvalidPlan, UnknownName
+
+
+@dataclass(frozen=True)
+class ModuleRow:
+    """Where one unit goes."""
+
+    module: str  # path
+    device: str
+    home: str  # device that keeps its weights; another than `device`: they are streamed
+    weight_bytes: int
+
+
+@dataclass(frozen=True)
+class ModulePlan:
+    """A placement as it is saved: rows in the order of the model, devices in the order of the cluster."""
+
+    model: str
+    devices: tuple[str, ...]
+    kinds: tuple[str, ...]  # [devices]
+    memory_bytes: tuple[int, ...]
+    rows: tuple[ModuleRow, ...]
+
+    @property
+    def gpus(self) -> list[str]:
+        """Devices as CUDA numbers them; the host has none."""
+        found = [name for name, kind in zip(self.devices, self.kinds, strict=True) if not kind.startswith("cpu")]
+        return found
+
+    def index(self, device: str) -> int | str:
+        return self.gpus.index(device) if device in self.gpus else "cpu"
+
+    @property
+    def layers(self) -> list[ModuleRow]:
+        """Rows that are layers of the largest list of layers."""
+        lists: dict[str, list[ModuleRow]] = {}
+        for row in self.rows:
+            path, _, number = row.module.rpartition(".")
+            if number.isdecimal():
+                lists.setdefault(path, []).append(row)
+        return max(lists.values(), key=len, default=[])
+
+
+@dataclass(frozen=True)
+class Target:
+    """A runtime, and how much of a placement it can take."""
+
+    name: str
+    write: Callable[[ModulePlan], str]
+    contiguous: bool  # stages of neighbouring layers, devices in order
+    stream: bool  # weights may stay in host memory and be sent when needed
+    compute_on_host: bool
+
+
+def _device_map(plan: ModulePlan) -> str:
+    """Hugging Face `from_pretrained(device_map=…)` and accelerate's `dispatch_model`: "cpu" is streamed to the main
+    device, which is the first GPU named, or computed there when every such module is (`main_device="cpu"`)."""
+    _either_way(plan)
+    return json.dumps({row.module: plan.index(row.home) for row in plan.rows}, indent=2)
+
+
+def _either_way(plan: ModulePlan) -> None:
+    """dispatch_model computes all host modules on the host, or streams all of them: its main device decides."""
+    away = {row.device == row.home for row in plan.rows if plan.index(row.home) == "cpu"}
+    if len(away) > 1:
+        what = "some modules in host memory are computed there and others are streamed"
+        raise InvalidPlan(what, plan.model, "plan with --for device-map: it can say one of the two")
+
+
+def main_device(plan: ModulePlan) -> int | str:
+    """`main_device` of `dispatch_model` for this plan."""
+    computed = any(plan.index(row.device) == "cpu" for row in plan.rows)
+    return "cpu" if computed or not plan.gpus else 0
+
+
+def _stages(plan: ModulePlan) -> list[tuple[str, int]]:
+    """(device, layers) of consecutive stages; refuses what is no pipeline."""
+    if not plan.layers:
+        raise InvalidPlan("the plan has no list of layers", plan.model, "only stacks of layers can be cut into stages")
+    stages = [(device, len(list(rows))) for device, rows in groupby(plan.layers, key=lambda row: row.device)]
+    if len({device for device, _ in stages}) < len(stages):
+        raise InvalidPlan("a device has two stages", plan.model, "plan with --for, which keeps stages whole")
+    if any(row.device != row.home for row in plan.rows):
+        raise InvalidPlan("some weights are streamed", plan.model, "this runtime cannot: plan with --for")
+    return stages
+
+
+def _vllm(plan: ModulePlan) -> str:
+    # docs.vllm.ai, environment variables: VLLM_PP_LAYER_PARTITION, layers of each pipeline rank joined with commas.
+    stages = _stages(plan)
+    order = ",".join(str(plan.index(device)) for device, _ in stages)
+    counts = ",".join(str(count) for _, count in stages)
+    lines = [f"CUDA_VISIBLE_DEVICES={order}", f"VLLM_PP_LAYER_PARTITION={counts}"]
+    return "\n".join([*lines, f"# vllm serve MODEL --pipeline-parallel-size {len(stages)}"])
+
+
+def _llama_cpp(plan: ModulePlan) -> str:
+    """`-ngl` counts layers from the end, the output layer included; `-ts` splits them over the GPUs in proportion; a
+    host layer in the middle needs `-ot` (github.com/ggml-org/llama.cpp, tools/server/README.md)."""
+    layers, words = plan.layers, list[str]()
+    on_host = [i for i, row in enumerate(layers) if plan.index(row.device) == "cpu"]
+    first = len(on_host) if on_host == list(range(len(on_host))) else 0
+    offloaded = layers[first:]
+    words.append(f"-ngl {len(offloaded) + 1 if offloaded else 0}")
+    counts = [sum(plan.index(row.device) == gpu for row in offloaded) for gpu in range(len(plan.gpus))]
+    if len(plan.gpus) > 1:
+        words.append("-ts " + ",".join(map(str, counts)))
+    if inside := [i for i in on_host if i >= first]:
+        numbers = "|".join(map(str, inside))
+        words.append(f"-ot 'blk\\.({numbers})\\.=CPU'")
+    return "llama-server -m MODEL.gguf " + " ".join(words)
+
+
+def _pipelining(plan: ModulePlan) -> str:
+    # docs.pytorch.org, torch.distributed.pipelining: split_spec maps a module path to where the cut is.
+    stages, at, cuts = _stages(plan), 0, list[str]()
+    for _, count in stages[:-1]:
+        at += count
+        cuts.append(plan.layers[at].module)
+    spec = ", ".join(f'"{cut}": SplitPoint.BEGINNING' for cut in cuts)
+    return "\n".join(
+        [
+            "from torch.distributed.pipelining import SplitPoint, pipeline",
+            f"split_spec = {{{spec}}}",
+            f"# stage i runs on: {', '.join(device for device, _ in stages)}",
+            "pipe = pipeline(module=model, mb_args=(example,), split_spec=split_spec)",
+        ]
+    )
+
+
+def _megatron(plan: ModulePlan) -> str:
+    # Megatron-LM, --pipeline-model-parallel-layout: E embedding, t decoder layer, L loss; stages joined with |.
+    stages = _stages(plan)
+    parts = [f"t*{count}" if count > 1 else "t" for _, count in stages]
+    parts[0], parts[-1] = f"E{parts[0]}", f"{parts[-1]}L"
+    return f'--pipeline-model-parallel-size {len(stages)} --pipeline-model-parallel-layout "{"|".join(parts)}"'
+
+
+def _onnxruntime(plan: ModulePlan) -> str:
+    # onnxruntime.ai, session.layer_assignment_settings: device(name, …) with = for exact names and prefixes otherwise.
+    groups = {device: [row.module for row in plan.rows if row.device == device] for device in plan.devices}
+    parts = []
+    for device, modules in groups.items():
+        if modules:
+            label = "cpu" if plan.index(device) == "cpu" else f"gpu:{plan.index(device)}"
+            parts.append(f"{label}({','.join(re.sub(r'[(),]', '_', module) for module in modules)})")
+    return json.dumps({"session.layer_assignment_settings": "; ".join(parts)}, indent=2)
+
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (
+        Target("device-map", _device_map, contiguous=False, stream=True, compute_on_host=True),
+        Target("vllm", _vllm, contiguous=True, stream=False, compute_on_host=False),
+        Target("llama.cpp", _llama_cpp, contiguous=True, stream=False, compute_on_host=True),
+        Target("pipelining", _pipelining, contiguous=True, stream=False, compute_on_host=True),
+        Target("megatron", _megatron, contiguous=True, stream=False, compute_on_host=False),
+        Target("onnxruntime", _onnxruntime, contiguous=False, stream=False, compute_on_host=True),
+    )
+}
+
+
+def target_of(name: str) -> Target:
+    if name not in TARGETS:
+        raise UnknownName.among("target", name, list(TARGETS))
+    return TARGETS[name]
+
+
+def module_table(plan: ModulePlan) -> list[tuple[str, str, str, int]]:
+    """(modules, device, weights, bytes): neighbours with the same fate in one row, as people copy it."""
+    rows = []
+    for (device, home), same in groupby(plan.rows, key=lambda row: (row.device, row.home)):
+        members: Sequence[Any] = list(same)
+        label = members[0].module if len(members) == 1 else f"{members[0].module} … {members[-1].module}"
+        fate = "resident" if device == home else f"streamed from {home}"
+        rows.append((label, device, fate, sum(row.weight_bytes for row in members)))
+    return rows

@@ -1,0 +1,174 @@
+"""Planning for serving: from a config.json and a cluster to a placement that a chosen runtime can take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadmaster.cluster import Cluster
+from loadmaster.columns import Ints, ints
+from loadmaster.cost import CostModel
+from loadmaster.serving.exports import Target
+from loadmaster.serving.placing import Placement, Service, evaluate, place, service_of
+from loadmaster.serving.quantizing import Precision, quantized
+from loadmaster.serving.requests import Goal, Requests
+from loadmaster.serving.rules import all_rules, gpus_of, layers_of
+
+
+@dataclass(frozen=True, eq=False)
+class ServingResult:
+    """Our placement beside what other tools would do, all judged by the simulator."""
+
+    name: str
+    service: Service
+    best: Placement
+    rules: dict[str, Placement]
+
+
+def service_for(
+    path: str | Path,
+    cluster: Cluster,
+    requests: Requests,
+    *,
+    goal: Goal = "latency",
+    precision: Precision = "bfloat16",
+    cost: CostModel | None = None,
+) -> tuple[Any, Service]:
+    """(model without memory, what there is to place)."""
+    from loadmaster.serving.phases import serve
+
+    served = serve(path, requests, "bfloat16" if precision in ("int8", "int4") else precision)
+    graphs = [(phase.name, quantized(phase.graph, precision), phase.times) for phase in served.phases]
+    return served, service_of(graphs, cluster, requests, goal=goal, blocks=served.blocks, cost=cost)
+
+
+def plan_serving(
+    served: Any, service: Service, target: Target | None, *, seconds: float = 5.0, seed: int = 0
+) -> ServingResult:
+    """The best placement that the target can take, and the rules of others for comparison."""
+    found = all_rules(served.model, service)
+    placed = evaluate(service, *(np.stack([pair[i] for pair in found.values()]) for i in (0, 1)))
+    rules = dict(zip(found, placed, strict=True))
+    starts = [pair for pair in found.values() if target is None or takes(service, target, *pair)]
+    if target is not None and target.contiguous:
+        best = _best_stages(service, target, starts)
+    elif target is not None and target.name == "device-map":
+        best = min(
+            (
+                place(service, seconds=seconds / 2, seed=seed, starts=_taken(service, target, starts, way), **way)
+                for way in ({"stream": True, "compute_on_host": False}, {"stream": False, "compute_on_host": True})
+            ),
+            key=lambda placement: (placement.over_bytes, placement.value),
+        )
+    else:
+        stream, on_host = (True, True) if target is None else (target.stream, target.compute_on_host)
+        best = place(service, seconds=seconds, seed=seed, starts=starts, stream=stream, compute_on_host=on_host)
+    return ServingResult(served.name, service, best, rules)
+
+
+def _taken(service: Service, target: Target, starts: Sequence[tuple[Ints, Ints]], way: dict[str, bool]) -> list[Any]:
+    """Starts that go one way with modules in host memory."""
+    host = service.host
+    if way["stream"]:
+        return [
+            (compute, home) for compute, home in starts if not (compute == host).any() or host == gpus_of(service)[0]
+        ]
+    return [(compute, home) for compute, home in starts if np.array_equal(compute, home)]
+
+
+def takes(service: Service, target: Target, compute: Ints, home: Ints) -> bool:
+    """Whether the target can say this placement."""
+    streamed, on_host = compute != home, compute == service.host
+    alone = service.cluster.num_devices == 1
+    if (streamed.any() and not target.stream) or (on_host.any() and not target.compute_on_host and not alone):
+        return False
+    if target.name == "device-map" and streamed.any():
+        return not on_host.any() and len(set(compute[streamed].tolist())) == 1
+    if not target.contiguous:
+        return True
+    layers = compute[layers_of(service)]
+    return int((np.diff(layers) != 0).sum()) + 1 == len(set(layers.tolist()))
+
+
+def _best_stages(service: Service, target: Target, starts: Sequence[tuple[Ints, Ints]]) -> Placement:
+    """Stages of neighbouring layers: every border of two stages moved while that helps, from several cuts."""
+    devices = [d for d in range(service.cluster.num_devices) if target.compute_on_host or d != service.host] or [0]
+    if target.name == "llama.cpp" and service.host is not None:  # host layers come first there
+        devices = [service.host, *[d for d in devices if d != service.host]]
+    layers = layers_of(service)
+    cuts = {_cut_of(service, layers, devices, compute) for compute, _ in starts}
+    work = sum(phase.times * phase.unit_ns[layers].sum(axis=0) for phase in service.phases)
+    speed = 1 / np.maximum(np.asarray(work)[devices], 1)
+    memory = service.cluster.memory_bytes[devices].astype(float)
+    for weight in (speed, memory, np.ones(len(devices)), speed * memory, *np.eye(len(devices))):
+        cuts.add(tuple(np.round(np.cumsum(weight / weight.sum()) * len(layers)).astype(int)[:-1].tolist()))
+    found = _scored(service, layers, devices, sorted(cut for cut in cuts if cut is not None))
+    best, cut = min(found, key=lambda one: (one[0].over_bytes, one[0].value))
+    step = max(1, len(layers) // 4)
+    while step:
+        around = _around(cut, step, len(layers))
+        better, moved = min(
+            _scored(service, layers, devices, around), key=lambda one: (one[0].over_bytes, one[0].value)
+        )
+        if (better.over_bytes, better.value) < (best.over_bytes, best.value):
+            best, cut = better, moved
+        else:
+            step //= 2
+    return best
+
+
+def _around(cut: tuple[int, ...], step: int, layers: int) -> list[tuple[int, ...]]:
+    """Cuts with one border, or a run of borders, moved by so many layers."""
+    found = {cut}
+    for low in range(len(cut)):
+        for high in range(low + 1, len(cut) + 1):
+            for by in (-step, step):
+                moved = [c + by if low <= i < high else c for i, c in enumerate(cut)]
+                found.add(tuple(np.clip(np.maximum.accumulate(moved), 0, layers).tolist()))
+    return sorted(found)
+
+
+def _cut_of(service: Service, layers: list[int], devices: list[int], compute: Ints) -> tuple[int, ...] | None:
+    """Where the stages end, for a placement in the order of the devices; None for another."""
+    order = [devices.index(d) if d in devices else -1 for d in compute[layers].tolist()]
+    if order != sorted(order) or -1 in order:
+        return None
+    return tuple(sum(o <= i for o in order) for i in range(len(devices) - 1))
+
+
+def _scored(
+    service: Service, layers: list[int], devices: list[int], cuts: Sequence[tuple[int, ...]]
+) -> list[tuple[Placement, tuple[int, ...]]]:
+    table = np.stack([_staged(service, layers, devices, cut) for cut in cuts])
+    table = table[:, service.together]
+    return list(zip(evaluate(service, table, table), cuts, strict=True))
+
+
+def _staged(service: Service, layers: list[int], devices: list[int], cut: tuple[int, ...]) -> Ints:
+    """What comes before the first layer goes with it, what comes after the last with that."""
+    stage = np.searchsorted(np.array(cut), np.arange(len(layers)), side="right")
+    compute = np.full(len(service.names), devices[stage[-1]], np.int64)
+    compute[: layers[0]] = devices[stage[0]]
+    compute[layers] = np.array(devices)[stage]
+    return ints(compute)
+
+
+def sweep(
+    path: str | Path,
+    cluster: Cluster,
+    requests: Requests,
+    contexts: Sequence[int],
+    target: Target | None,
+    **settings: Any,
+) -> list[tuple[int, ServingResult]]:
+    """A plan for each length of prompt."""
+    seconds = settings.pop("seconds", 2.0)
+    found = []
+    for context in contexts:
+        served, service = service_for(path, cluster, replace(requests, prompt=context), **settings)
+        found.append((context, plan_serving(served, service, target, seconds=seconds)))
+    return found

@@ -1,0 +1,172 @@
+"""Exports: each target's words, by hand, and device maps that accelerate itself takes and runs."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from loadmaster import Cluster, InvalidPlan, UnknownName  # noqa: E402
+from loadmaster.serving.documents import load_modules, module_plan, save_modules  # noqa: E402
+from loadmaster.serving.exports import TARGETS, ModulePlan, ModuleRow, main_device, module_table, target_of  # noqa: E402
+from loadmaster.serving.fitting import fit, one_device  # noqa: E402
+from loadmaster.serving.planning import plan_serving, service_for, takes  # noqa: E402
+from loadmaster.serving.requests import Requests  # noqa: E402
+from loadmaster.serving.rules import accelerate_map, from_map  # noqa: E402
+
+ASKED = Requests(prompt=16, new=4, batch=1)
+
+
+def by_hand(*devices: str, streamed: tuple[int, ...] = ()) -> ModulePlan:
+    rows = [ModuleRow("embed", devices[0], devices[0], 8)]
+    rows += [ModuleRow(f"layers.{i}", d, "cpu:0" if i in streamed else d, 4) for i, d in enumerate(devices)]
+    rows.append(ModuleRow("head", devices[-1], devices[-1], 8))
+    return ModulePlan("m", ("a:0", "b:0", "cpu:0"), ("a", "b", "cpu"), (100, 100, 1000), tuple(rows))
+
+
+def test_a_device_map_names_every_module() -> None:
+    text = target_of("device-map").write(by_hand("a:0", "a:0", "b:0", streamed=(1,)))
+    assert json.loads(text) == {"embed": 0, "layers.0": 0, "layers.1": "cpu", "layers.2": 1, "head": 1}
+    with pytest.raises(InvalidPlan, match="computed there and others are streamed"):
+        target_of("device-map").write(by_hand("a:0", "a:0", "cpu:0", streamed=(1,)))
+    assert main_device(by_hand("a:0", "cpu:0")) == "cpu"
+    assert main_device(by_hand("a:0", "a:0", streamed=(1,))) == 0
+
+
+def test_stages_in_the_words_of_each_runtime() -> None:
+    plan = by_hand("a:0", "b:0", "b:0", "b:0")
+    assert "VLLM_PP_LAYER_PARTITION=1,3" in target_of("vllm").write(plan)
+    assert target_of("megatron").write(plan).endswith('--pipeline-model-parallel-layout "Et|t*3L"')
+    assert '{"layers.1": SplitPoint.BEGINNING}' in target_of("pipelining").write(plan)
+    assert target_of("llama.cpp").write(plan).endswith("-ngl 5 -ts 1,3")
+    assert target_of("llama.cpp").write(by_hand("cpu:0", "cpu:0", "a:0")).endswith("-ngl 2 -ts 1,0")
+    assert "-ot 'blk\\.(1)\\.=CPU'" in target_of("llama.cpp").write(by_hand("a:0", "cpu:0", "a:0"))
+    text = json.loads(target_of("onnxruntime").write(plan))["session.layer_assignment_settings"]
+    assert text == "gpu:0(embed,layers.0); gpu:1(layers.1,layers.2,layers.3,head)"
+
+
+def test_what_a_runtime_cannot_say_is_refused() -> None:
+    for name in ("vllm", "megatron", "pipelining"):
+        with pytest.raises(InvalidPlan, match="two stages"):
+            target_of(name).write(by_hand("a:0", "b:0", "a:0"))
+        with pytest.raises(InvalidPlan, match="streamed"):
+            target_of(name).write(by_hand("a:0", "b:0", streamed=(0,)))
+    with pytest.raises(UnknownName, match="vlm"):
+        target_of("vlm")
+
+
+def test_the_split_points_cut_a_real_module() -> None:
+    """torch.distributed.pipelining makes as many stages of a stack as the plan has."""
+    from torch.distributed.pipelining import SplitPoint, pipeline
+
+    class Stack(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(4)])
+
+        def forward(self, x: Any) -> Any:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    names: dict[str, Any] = {"SplitPoint": SplitPoint}
+    line = next(
+        line
+        for line in target_of("pipelining").write(by_hand("a:0", "a:0", "b:0", "b:0")).splitlines()
+        if "split_spec =" in line
+    )
+    exec(line, names)
+    pipe = pipeline(Stack(), mb_args=(torch.zeros(2, 4),), split_spec=names["split_spec"])
+    assert pipe.num_stages == 2
+
+
+@pytest.mark.parametrize("target", list(TARGETS))
+def test_plans_for_a_target_can_be_said_in_its_words(target: str, folder: Path) -> None:
+    cluster = Cluster.preset("1xa100-nvlink+1xp100-pcie+1xcpu")
+    devices = [d if d.kind.startswith("cpu") else replace(d, memory_bytes=250_000) for d in cluster.devices]
+    served, service = service_for(folder, replace(cluster, devices=tuple(devices)), ASKED)
+    result = plan_serving(served, service, target_of(target), seconds=0.4)
+    assert takes(service, target_of(target), result.best.compute, result.best.home)
+    assert target_of(target).write(module_plan("m", service, result.best))
+
+
+def test_accelerate_runs_the_map(folder: Path, tmp_path: Path) -> None:
+    """The exported map covers the model, and a model dispatched by it computes what it computed before."""
+    accelerate = pytest.importorskip("accelerate")
+    cluster = Cluster.preset("1xa100-nvlink+1xp100-pcie")
+    devices = tuple(replace(device, memory_bytes=400_000) for device in cluster.devices)
+    served, service = service_for(folder, replace(cluster, devices=devices), ASKED, precision="float32")
+    result = plan_serving(served, service, target_of("device-map"), seconds=0.4)
+    found = json.loads(target_of("device-map").write(module_plan("m", service, result.best)))
+    assert len(set(found.values())) > 1
+    config = transformers.AutoConfig.from_pretrained(folder)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    accelerate.utils.modeling.check_device_map(model, found)
+    ids = torch.arange(5)[None]
+    with torch.no_grad():
+        before = model(ids).logits
+        # No GPU here: the host stands for the one, the disk for the other.
+        places = {name: "disk" if place == 1 else "cpu" for name, place in found.items()}
+        moved = accelerate.dispatch_model(model, places, offload_dir=str(tmp_path), force_hooks=True)
+        assert torch.equal(moved(ids).logits, before)
+
+
+def test_accelerates_own_map_is_read_as_it_means(folder: Path) -> None:
+    pytest.importorskip("accelerate")
+    cluster = Cluster.preset("2xa100-nvlink+1xcpu")
+    devices = [d if d.kind.startswith("cpu") else replace(d, memory_bytes=160_000) for d in cluster.devices]
+    served, service = service_for(folder, replace(cluster, devices=tuple(devices)), ASKED)
+    found = accelerate_map(served.model, service, "sequential")
+    compute, home = from_map(service, found)
+    assert service.host not in compute.tolist()
+    for unit, name in enumerate(service.names):
+        if name in found:
+            assert home[unit] == (service.host if found[name] == "cpu" else found[name])
+
+
+def test_a_saved_plan_is_read_back(folder: Path, tmp_path: Path) -> None:
+    served, service = service_for(folder, Cluster.preset("2xp100-pcie"), ASKED)
+    best = plan_serving(served, service, None, seconds=0.1).best
+    plan = module_plan("tiny", service, best)
+    save_modules(plan, service, best, tmp_path / "plan.json")
+    assert load_modules(tmp_path / "plan.json") == plan
+    data = json.loads((tmp_path / "plan.json").read_text())
+    data["modules"][0]["device"] = "nowhere"
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    with pytest.raises(InvalidPlan, match="nowhere"):
+        load_modules(tmp_path / "plan.json")
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(InvalidPlan, match="not a plan of modules"):
+        load_modules(tmp_path / "plan.json")
+
+
+def test_neighbours_share_a_row_of_the_table() -> None:
+    rows = module_table(by_hand("a:0", "b:0", "b:0", streamed=(2,)))
+    assert [(label, device) for label, device, _, _ in rows] == [
+        ("embed … layers.0", "a:0"),
+        ("layers.1", "b:0"),
+        ("layers.2", "b:0"),
+        ("head", "b:0"),
+    ]
+    assert rows[2][2] == "streamed from cpu:0"
+
+
+def test_every_advice_of_fits_makes_it_fit(folder: Path) -> None:
+    """Weights and cache by hand: what is told to fit has room for them, and what fits already gets no advice."""
+    asked = Requests(prompt=64, new=8, batch=2)
+    like = Cluster.preset("1xa100-nvlink").devices[0]
+    enough = fit(folder, one_device(10_000_000, like), asked, seconds=0.2)
+    assert enough.fits and not enough.changes
+    have = int(enough.need_bytes * 0.75)
+    tight = fit(folder, one_device(have, like), asked, seconds=0.2)
+    assert not tight.fits and tight.need_bytes > have
+    told = " ".join(change.what for change in tight.changes)
+    assert "int4" in told and "host" in told
+    for change in tight.changes:
+        if "host" not in change.what and "more" not in change.what:
+            assert change.peak_bytes <= have
