@@ -46,6 +46,7 @@ class Judged:
     def score(self, objective: object) -> tuple[int, int]:
         """(over_bytes, value) by the objective of that name."""
         values = {"step-time": self._step, "peak-memory": self._peak, "energy": self._energy}
+        values["throughput"] = self._busiest
         return self.over_bytes, values[str(objective)]()
 
     def _step(self) -> int:
@@ -53,6 +54,22 @@ class Judged:
 
     def _peak(self) -> int:
         return max(self.peak)
+
+    def _busiest(self) -> int:
+        """Of the devices and channels, with transfers for a device that does not overlap."""
+        loads = list(self.carried.values())
+        for number, device in enumerate(self.cluster.devices):
+            loads.append(self.busy[number] + (0 if device.overlap else self.shipping(number)))
+        return max(loads)
+
+    def shipping(self, device: int) -> int:
+        """What it receives, and for each tensor that it sends the longest of the transfers."""
+        received = sum(end - start for _, _, dst, start, end in self.sends if dst == device)
+        sent: dict[int, int] = {}
+        for tensor, src, _, start, end in self.sends:
+            if src == device:
+                sent[tensor] = max(sent.get(tensor, 0), end - start)
+        return received + sum(sent.values())
 
     def _energy(self) -> int:
         """Picojoules: a watt is a thousand of them in a nanosecond."""

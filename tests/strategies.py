@@ -160,7 +160,7 @@ def _devices(draw: Any, name: str) -> Device:
     idle = draw(st.sampled_from([None, 0.5, 30]))
     watts = (idle or 0) + draw(st.sampled_from([0, 0.25, 120]))
     rate, launch = draw(st.sampled_from([1e9, 1e10, 7.6e9])), draw(st.sampled_from([0, 1, 5]))
-    return Device(name, "any", memory, rates, rate, launch, watts=watts, idle_watts=idle)
+    return Device(name, "any", memory, rates, rate, launch, watts=watts, idle_watts=idle, overlap=draw(st.booleans()))
 
 
 @st.composite

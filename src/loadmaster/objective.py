@@ -19,7 +19,8 @@ from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidCluster, InvalidSetting
 
 Unit = Literal["ns", "bytes", "pJ"]
-SUM, PEAK = range(2)  # kinds of goal: what the step and busy devices cost together; the largest peak
+# Kinds of goal: what the step and busy devices cost together; the largest peak; the busiest device or channel.
+SUM, PEAK, BUSIEST = range(3)
 
 
 class Goal(NamedTuple):
@@ -28,11 +29,16 @@ class Goal(NamedTuple):
     kind: int
     step_price: int  # of a ns of the step; 0: how long it takes does not count
     busy_price: Ints  # [devices] of a ns in which the device computes, on top of that; empty: nothing
+    held_up: Ints  # [devices] 1: transfers keep it from computing; empty where nobody asks
 
     def values(self, step_ns: NDArray[np.int64], peak_bytes: Ints, busy_ns: Ints) -> Ints:
-        """[...] what steps are worth, from [...] times, [..., devices] peaks and [..., resources] busy times."""
+        """[...] what steps are worth, from [...] times, [..., devices] peaks and busy times (`Timeline.busy_ns`)."""
         if self.kind == PEAK:
             return ints(peak_bytes.max(axis=-1))
+        if self.kind == BUSIEST:
+            devices = len(self.held_up)
+            load = busy_ns[..., :devices] + busy_ns[..., -devices:] * self.held_up
+            return ints(np.maximum(load.max(axis=-1), busy_ns[..., devices:-devices].max(axis=-1, initial=0)))
         return ints(step_ns * self.step_price + busy_ns[..., : len(self.busy_price)] @ self.busy_price)
 
 
@@ -42,6 +48,10 @@ class Least(Protocol):
     def step_ns(self) -> int: ...
 
     def peak_bytes(self) -> int: ...
+
+    def shared_ns(self) -> int:
+        """Of the busiest device, however work is shared out."""
+        ...
 
     def work(self, price: Ints) -> int:
         """What all ops cost where each runs on the device on which its time x price is least."""
@@ -55,6 +65,7 @@ class Objective:
     name: ClassVar[str]
     unit: ClassVar[Unit]  # of its values
     of_memory: ClassVar[bool] = False  # bytes count, not time: orders and groups are chosen for memory
+    of_order: ClassVar[bool] = True  # the order of ops counts, not only where they are
     subject: ClassVar[str]  # "The step" goes from 3 ms to 2 ms
     wanted: ClassVar[str]  # planned "for a short step"
     each: ClassVar[str]  # 3 ms "a step"
@@ -84,7 +95,7 @@ class StepTime(Objective):
     each = "a step"
 
     def goal(self, cluster: Cluster) -> Goal:
-        return Goal(SUM, 1, ints([]))
+        return Goal(SUM, 1, ints([]), ints([]))
 
     def bound(self, goal: Goal, least: Least) -> int:
         return least.step_ns()
@@ -103,7 +114,7 @@ class PeakMemory(Objective):
     binds = "The goal is memory: the fullest device uses {memory} of what it has."
 
     def goal(self, cluster: Cluster) -> Goal:
-        return Goal(PEAK, 0, ints([]))
+        return Goal(PEAK, 0, ints([]), ints([]))
 
     def bound(self, goal: Goal, least: Least) -> int:
         return least.peak_bytes()
@@ -130,10 +141,34 @@ class Energy(Objective):
                 raise InvalidCluster(what, cluster.name, "give every device watts (and idle_watts) in the cluster file")
         idle = [round(1000 * (device.idle_watts or 0.0)) for device in cluster.devices]
         busy = [round(1000 * (device.watts or 0.0)) for device in cluster.devices]
-        return Goal(SUM, sum(idle), ints(np.subtract(busy, idle)))
+        return Goal(SUM, sum(idle), ints(np.subtract(busy, idle)), ints([]))
 
     def bound(self, goal: Goal, least: Least) -> int:
         return goal.step_price * least.step_ns() + least.work(goal.busy_price)
+
+
+class Throughput(Objective):
+    """The time per step of a plan that is repeated for ever: that of its busiest device or channel.
+
+    A device that overlaps is busy while it computes. One that does not (`overlap: false` in the cluster) is busy while
+    it receives and sends, too: as long as each transfer to it takes, and for what it sends once as long as the longest
+    transfer of that tensor, however many devices read it. That is the load of Tarnawski et al. (2020).
+    """
+
+    name = "throughput"
+    unit = "ns"
+    of_order = False
+    subject = "The time per step, repeated for ever,"
+    wanted = "for many steps an hour"
+    each = "a step, repeated for ever"
+    column = "per step"
+    sentence = "Repeated for ever, with the next steps begun before the last ones end, it gives a step every {value}."
+
+    def goal(self, cluster: Cluster) -> Goal:
+        return Goal(BUSIEST, 0, ints([]), ints([not device.overlap for device in cluster.devices]))
+
+    def bound(self, goal: Goal, least: Least) -> int:
+        return least.shared_ns()
 
 
 def objective_named(name: str | Objective) -> Objective:

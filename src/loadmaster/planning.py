@@ -59,6 +59,10 @@ def default_cluster(model: Any, graph: Graph) -> tuple[Cluster, str]:
 
         if devices := find(model.removeprefix("zoo:"))[0].devices:
             name, reason = f"{devices}xp100-pcie", "as many as its published comparison used"
+    elif isinstance(model, str) and model.startswith("msr:"):
+        from loadmaster.importers.benchmarks.msr import msr_cluster
+
+        return msr_cluster(model.removeprefix("msr:")), "the devices of the file"
     elif graph.time_ns.shape[1] > 1:
         name, reason = f"{graph.time_ns.shape[1]}xa100-nvlink", "one for each of its times"
     return Cluster.preset(name), reason

@@ -42,7 +42,9 @@ def assert_equal_to_reference(problem: Problem, plan: Plan) -> None:
         assert list(zip(ns.tolist(), held.tolist(), strict=True)) == judged.curve(device)
     assert line.peak_bytes.tolist() == judged.peak
     assert line.over_bytes == judged.over_bytes
-    assert line.busy_ns.tolist() == judged.busy + [judged.carried.get(wire, 0) for wire in range(wires_of(problem))]
+    carried = [judged.carried.get(wire, 0) for wire in range(wires_of(problem))]
+    shipping = [judged.shipping(device) for device in range(problem.num_devices)]
+    assert line.busy_ns.tolist() == [*judged.busy, *carried, *shipping]
     for name in catalog.OBJECTIVES:
         assert_valued(problem.with_objective(name), line, judged)
 

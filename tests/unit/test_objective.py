@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmaster import catalog
 from loadmaster.bounds import lower_bound
-from loadmaster.cluster import Cluster
+from loadmaster.cluster import Cluster, Link
+from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidCluster, InvalidSetting
 from loadmaster.objective import Objective, objective_named
@@ -103,6 +105,42 @@ class TestEnergy:
         cluster = drawing((9, 4), (5, 1))
         assert "energy" in heads(price(diamond(), cluster, objective="energy"))
         assert "energy" not in heads(price(diamond(), cluster))
+
+
+class TestThroughput:
+    def test_by_hand(self) -> None:
+        """a and b on d0 (30 ns), c and d on d1 (40 ns); A goes over in 15 ns, B in 10, and nothing back."""
+        cluster = pair()
+        plan = Plan.of(price(diamond(), cluster), [0, 0, 1, 1])
+        for overlap, value in ((True, 40), (False, 40 + 15 + 10)):
+            devices = tuple(replace(device, overlap=overlap) for device in cluster.devices)
+            problem = price(diamond(), replace(cluster, devices=devices), objective="throughput")
+            assert problem.value(simulate(problem, plan)) == value
+
+    def test_what_is_sent_to_many_counts_once_for_the_sender(self) -> None:
+        """a makes 60 bytes (11 ns on the way) for b and c elsewhere, 30 bytes (8 ns) for d elsewhere."""
+        problem = price(GRAPHS["fork"](), three(), objective="throughput")
+        line = simulate(problem, Plan.of(problem, [0, 1, 2, 2]))
+        assert line.busy_ns[-3:].tolist() == [11 + 8, 11, 11 + 8]
+
+    @pytest.mark.parametrize("name", [name for name, graph in GRAPHS.items() if graph().num_ops <= 5])
+    @pytest.mark.parametrize("overlap", [True, False])
+    def test_auto_finds_the_best_of_all_placements(self, name: str, overlap: bool) -> None:
+        cluster = pair()
+        devices = tuple(replace(device, overlap=overlap) for device in cluster.devices)
+        problem = price(GRAPHS[name](), replace(cluster, devices=devices), objective="throughput")
+        found = solve(problem, "auto", Budget(None, 400))
+        assert found.value == brute_force(problem, "throughput")[1] >= found.lower_bound
+
+
+def three() -> Cluster:
+    device = replace(pair().devices[0], overlap=False)
+    pairs = [(src, dst) for src in range(3) for dst in range(3) if src != dst]
+    channel = np.full((3, 3), -1, np.int64)
+    for number, ends in enumerate(pairs):
+        channel[ends] = number
+    devices = tuple(replace(device, name=f"d{number}") for number in range(3))
+    return Cluster("three", devices, dict.fromkeys(pairs, Link(1e10, 5)), ints(channel))
 
 
 @settings(max_examples=150)

@@ -44,6 +44,16 @@ class _Parts:
     def peak_bytes(self) -> int:
         return peak_bound(self.problem, fusing=self.fusing)
 
+    def shared_ns(self) -> int:
+        times = _least_times(self.problem, self.fusing)
+        work, share = _work(_kinds(self.problem, self.fusing, self.fitting))
+        together = np.zeros_like(times)
+        np.add.at(together, _groups(self.problem), np.where(times == CANNOT, 0, times))
+        cannot = np.zeros(times.shape, bool)
+        np.logical_or.at(cannot, _groups(self.problem), times == CANNOT)
+        alone = np.where(cannot, np.iinfo(np.int64).max, together).min(axis=1)
+        return max(-(-int(work.sum()) // share), int(alone.max()))
+
     def work(self, price: Ints) -> int:
         times = _least_times(self.problem, self.fusing)
         cost = np.where(times == CANNOT, np.iinfo(np.int64).max, times * price[None, :])

@@ -30,6 +30,7 @@ OPTIMIZERS: Mapping[str, str] = {
     "mtkahypar": "loadmaster.optimizers.partition.partitioners:MtKahypar",
     "gp-dfs": "loadmaster.optimizers.partition.partitioners:GpDfs",
     "pipeline": "loadmaster.optimizers.pipeline.split:PipelineSplit",
+    "downsets": "loadmaster.optimizers.downsets.downsets:Downsets",
     "cp-sat": "loadmaster.optimizers.exact:CpSat",
     "local-search": "loadmaster.optimizers.annealing.anneal:LocalSearch",
     "anneal": "loadmaster.optimizers.annealing.anneal:Anneal",
@@ -54,6 +55,7 @@ OBJECTIVES: Mapping[str, str] = {
     "step-time": "loadmaster.objective:StepTime",
     "peak-memory": "loadmaster.objective:PeakMemory",
     "energy": "loadmaster.objective:Energy",
+    "throughput": "loadmaster.objective:Throughput",
 }
 
 # suffix of a model file -> "module:function" that reads it
@@ -71,6 +73,12 @@ IMPORTERS: Mapping[str, str] = {
     ".pb": "loadmaster.importers.contents:load_protobuf",
     ".mlir": "loadmaster.importers.contents:load_xla",
     ".stablehlo": "loadmaster.importers.contents:load_xla",
+}
+
+# what stands before the ":" of a file in a format that its suffix does not tell -> "module:function" that reads it
+FORMATS: Mapping[str, str] = {
+    "msr": "loadmaster.importers.benchmarks.msr:load_msr",
+    "pipedream": "loadmaster.importers.benchmarks.pipedream:load_pipedream",
 }
 
 

@@ -32,6 +32,7 @@ class Device:
     price_per_hour: float | None = None  # in whatever currency; for reports only
     watts: float | None = None  # while it computes; for reports, and where energy is the objective
     idle_watts: float | None = None  # while it does not; None: nothing
+    overlap: bool = True  # it computes while it sends and receives; where throughput is the objective
 
     def rate(self, dtype: str) -> float:
         """Arithmetic per second for ops of that dtype."""

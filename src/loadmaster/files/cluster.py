@@ -18,16 +18,19 @@ from loadmaster.graph import MOST_NS
 CLUSTER_SCHEMA = "loadmaster.cluster/1"
 MOST_CHANNEL = 2**31 - 1
 
-_KEYS = frozenset(("schema", "name", "devices", "links", "default_link", "op_ns"))
+_KEYS = frozenset(("schema", "name", "devices", "links", "default_link", "op_ns", "overlap"))
 _EXPENSE_KEYS = ("price_per_hour", "watts", "idle_watts")
-_DEVICE_KEYS = frozenset(("name", "kind", "memory_bytes", "flops_per_s", "bytes_per_s", "launch_ns", *_EXPENSE_KEYS))
+_DEVICE_KEYS = frozenset(
+    ("name", "kind", "memory_bytes", "flops_per_s", "bytes_per_s", "launch_ns", "overlap", *_EXPENSE_KEYS)
+)
 _LINK_KEYS = frozenset(("from", "to", "bytes_per_s", "latency_ns", "channel"))
 
 
 def cluster_from_json(data: Any, where: str = "cluster") -> Cluster:
     """The cluster of parsed JSON; `where` says in errors what was read."""
     head = Row(data, where, InvalidCluster, _KEYS)
-    devices = tuple(_device(row, f"{where}: devices[{i}]") for i, row in enumerate(head.rows("devices")))
+    overlap = head.flag("overlap") if head.has("overlap") else True
+    devices = tuple(_device(row, f"{where}: devices[{i}]", overlap) for i, row in enumerate(head.rows("devices")))
     if len(devices) > MOST_DEVICES:  # before a link is made for every pair
         raise InvalidCluster(f"the cluster has {len(devices):,} devices", where, f"give {MOST_DEVICES:,} at most")
     if not devices:
@@ -44,7 +47,7 @@ def cluster_from_json(data: Any, where: str = "cluster") -> Cluster:
     return Cluster(name, devices, links, _channels(wires, len(devices)), op_ns)
 
 
-def _device(data: Any, where: str) -> Device:
+def _device(data: Any, where: str, overlap: bool) -> Device:
     row = Row(data, where, InvalidCluster, _DEVICE_KEYS)
     name = row.text("name")
     row.where = f"{where} '{name}'"
@@ -54,8 +57,9 @@ def _device(data: Any, where: str) -> Device:
         row.rate("flops_per_s") if not isinstance(rates, dict) else _rates(rates, row.where)
     )
     launch = row.whole("launch_ns", MOST_NS) if row.has("launch_ns") else 0
+    overlap = row.flag("overlap") if row.has("overlap") else overlap
     price, watts, idle = (row.amount(key) if row.has(key) else None for key in _EXPENSE_KEYS)
-    return Device(name, row.text("kind"), memory, speed, row.rate("bytes_per_s"), launch, price, watts, idle)
+    return Device(name, row.text("kind"), memory, speed, row.rate("bytes_per_s"), launch, price, watts, idle, overlap)
 
 
 def _rates(data: dict[str, Any], where: str) -> dict[str, float]:
@@ -157,6 +161,7 @@ def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
             "bytes_per_s": device.bytes_per_s,
             "launch_ns": device.launch_ns,
             **{key: value for key in _EXPENSE_KEYS if (value := getattr(device, key)) is not None},
+            **({} if device.overlap else {"overlap": False}),
         }
         for device in cluster.devices
     ]

@@ -265,6 +265,12 @@ class Row:
             raise self.wrong(key, "a number from 0 up")
         return float(value)
 
+    def flag(self, key: str) -> bool:
+        value = self.any(key)
+        if not isinstance(value, bool):
+            raise self.wrong(key, "true or false")
+        return value
+
     def rate(self, key: str) -> float:
         value = self.any(key)
         if type(value) not in (int, float) or not 0 < value <= 1e24:

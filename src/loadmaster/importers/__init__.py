@@ -16,7 +16,10 @@ from loadmaster import catalog
 from loadmaster.errors import ImportFailed, InvalidSetting, LoadmasterError, MissingExtra, UnknownName, UnreadableFile
 from loadmaster.graph import Graph
 
-FORMS = "a file (.json, .onnx, .pt2, .hlo, .mlir, .pb, .pbtxt, .tflite, .stg), zoo:NAME, or package.module:callable"
+FORMS = (
+    "a file (.json, .onnx, .pt2, .hlo, .mlir, .pb, .pbtxt, .tflite, .stg), msr:FILE, pipedream:FILE, "
+    "zoo:NAME, or package.module:callable"
+)
 
 _OURS = (".json", ".json.gz", ".json.xz")
 
@@ -61,6 +64,9 @@ def load(
             text = os.fsdecode(text)
         if text.startswith("zoo:"):
             return _load_zoo(text.removeprefix("zoo:"), training)
+        form, colon, path = text.partition(":")
+        if colon and form in catalog.FORMATS:
+            return _resolve(catalog.FORMATS[form])(path)  # type: ignore[no-any-return]
         if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
             return _load_callable(text, training, optimizer, name)
         return _load_file(text, dims, training, optimizer)

@@ -180,7 +180,7 @@ def _placements(search: Search, also: Optimizer | None) -> Iterator[Plan]:
         yield plan
     tight = problem.memory_bytes.sum() < 4 * problem.graph.nbytes.sum()
     partitions = PARTITIONS if problem.num_ops <= MOST_PARTITIONED else PARTITIONS[:1]
-    several = ("pipeline:order=critical", *partitions) if problem.num_devices > 1 else ()
+    several = (*_splits(problem), *partitions) if problem.num_devices > 1 else ()
     learned = LEARNED.get(problem.objective.name, ()) if several and search.seconds_left >= LEARNED_SECONDS else ()
     for name in (*ONE_SHOT, *(WHEN_TIGHT if tight else ()), *several, *learned):
         try:
@@ -191,7 +191,16 @@ def _placements(search: Search, also: Optimizer | None) -> Iterator[Plan]:
         yield Plan.of(problem, device)
 
 
+def _splits(problem: Problem) -> tuple[str, ...]:
+    """Contiguous stages: for a short step, or for a small load of each device where that is what counts."""
+    if problem.objective.of_order:
+        return ("pipeline:order=critical",)
+    return ("downsets", "pipeline:goal=max-load,order=critical", "pipeline:order=critical")
+
+
 def _orders(problem: Problem, plan: Plan) -> list[Ints]:
+    if not problem.objective.of_order:
+        return []
     program = np.arange(problem.num_ops)
     orders = [ints(program)]
     if not problem.objective.of_memory:

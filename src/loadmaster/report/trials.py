@@ -44,7 +44,7 @@ class Trials:
         """What the step costs with the kernels at `place`, after each set of moves on its own."""
         plain, devices = layout(self.problem), self.problem.num_devices
         step, peaks = np.empty(len(moves), np.int64), np.zeros((len(moves), devices), np.int64)
-        busy = np.zeros((len(moves), devices + plain.channels), np.int64)
+        busy = np.zeros((len(moves), 2 * devices + plain.channels), np.int64)
         base, rank = (np.ascontiguousarray(column, np.int32) for column in (place, self.rank))
 
         def part(low: int, high: int) -> None:

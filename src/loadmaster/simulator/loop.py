@@ -14,7 +14,7 @@ import numpy as np
 
 from loadmaster.columns import rows_of
 from loadmaster.compiled import compiled
-from loadmaster.objective import PEAK
+from loadmaster.objective import BUSIEST, PEAK
 from loadmaster.problem import Problem
 
 MADE, FIXED, UPDATED = 0, 1, 2  # where a tensor comes from: an op; resident; resident and overwritten in place
@@ -76,7 +76,7 @@ class Room(NamedTuple):
     tally: np.ndarray  # [3]
     tail: np.ndarray  # [ops] least time from the start of an op to the end of the step; empty: not known
     ahead: np.ndarray  # [devices] time of the ops that a device has yet to start
-    worked: np.ndarray  # [resources] time for which each was taken, written by a run
+    worked: np.ndarray  # [resources + devices] what each did, written by a run: see Timeline.busy_ns
 
 
 class Record(NamedTuple):
@@ -193,7 +193,7 @@ def make_room(layout, bounded=False):
         np.zeros(3, np.int64),
         np.zeros(len(layout.waits) if bounded else 0, np.int64),
         np.zeros(layout.devices, np.int64),
-        np.zeros(resources, np.int64),
+        np.zeros(resources + layout.devices, np.int64),
     )
 
 
@@ -238,6 +238,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     come_at, come_key = room.come_at, room.come_key  # what is to be queued: resource and key
     tally = room.tally  # [0] resources to look at this round, [1] ops that became ready, [2] things to be queued
     tail, ahead, worked = room.tail, room.ahead, room.worked
+    resources = devices + layout.channels
     ranked, ranked_sends, bounded = len(rank) > 0, len(send_rank) > 0, len(room.tail) > 0
 
     def wake(op):
@@ -285,9 +286,13 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                 count[where] += 1
                 if not made:
                     left[op] += 1
+        longest = np.int64(0)
         for index in range(fars):
             where = far[index]
             slot = tensor * devices + where
+            ns = send_ns[tensor * send_classes + send_class[device * devices + where]]
+            worked[resources + where] += ns
+            longest = max(longest, ns)
             hold[slot] = count[where]
             count[where] = 0
             order = low[where]
@@ -296,6 +301,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
             come_at[tally[2]] = channel[device * devices + where]
             come_key[tally[2]] = (order << 32) | np.int64(slot)
             tally[2] += 1
+        worked[resources + device] += longest
         hold[tensor * devices + device] = local + fars + stays[tensor]
 
     # Time 0: residents in place, updated weights queued for other readers, first ops ready.
@@ -306,7 +312,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
         size[at] = 0
         busy[at] = -1
         is_dirty[at] = 0
-        worked[at] = 0
+    worked[:] = 0
     left[:] = layout.waits
     tally[:] = 0
     for tensor in layout.fixed:
@@ -493,6 +499,13 @@ def value_of(goal, step_ns, peak, worked):
     """What a step that ran to its end is worth; the same as Goal.values."""
     if goal.kind == PEAK:
         return peak.max()
+    if goal.kind == BUSIEST:
+        held_up, most = goal.held_up, np.int64(0)
+        devices, resources = len(held_up), len(worked) - len(held_up)
+        for at in range(resources):
+            shipping = worked[resources + at] * held_up[at] if at < devices else np.int64(0)
+            most = max(most, worked[at] + shipping)
+        return most
     value, price = step_ns * goal.step_price, goal.busy_price
     for device in range(len(price)):
         value += price[device] * worked[device]

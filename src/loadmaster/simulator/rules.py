@@ -72,7 +72,7 @@ class Timeline:
     curve_ns: Ints  # [points] device d holds curve_bytes[i] bytes from curve_ns[i] on
     curve_bytes: Ints
     peak_bytes: Ints  # [devices]
-    busy_ns: Ints  # [devices + channels] how long each computed or carried
+    busy_ns: Ints  # [devices + channels + devices] ns computing, carrying, and in transfers: to it, and from it once
     over_bytes: int
 
     @property
@@ -95,7 +95,7 @@ class Scores:
 
     step_ns: Ints  # [candidates] -1: stopped early
     peak_bytes: Ints  # [candidates, devices]
-    busy_ns: Ints  # [candidates, devices + channels]
+    busy_ns: Ints  # [candidates, devices + channels + devices]
     over_bytes: Ints  # [candidates]
 
     def objective(self, problem: Problem) -> Ints:
@@ -227,8 +227,8 @@ def simulate_many(
 
 
 def _columns(plain: Layout, count: int) -> tuple[Ints, Ints]:
-    """[candidates, devices] for peaks and [candidates, devices + channels] for busy times, to be filled."""
-    return np.zeros((count, plain.devices), np.int64), np.zeros((count, plain.devices + plain.channels), np.int64)
+    """[candidates, …] for peaks and for busy times, to be filled."""
+    return np.zeros((count, plain.devices), np.int64), np.zeros((count, 2 * plain.devices + plain.channels), np.int64)
 
 
 def simulate_fused(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loadmaster.columns import Ints, ints, inverse, rows_of
+from loadmaster.objective import Objective
 from loadmaster.optimizers.annealing import walk
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.passes import coarsen
@@ -21,6 +22,7 @@ from loadmaster.simulator import layout, simulate, spread
 # block.
 STEP_TIME = (4.0, 3.0, 3.0, 2.0, 4.0, 1.0, 4.0, 2.0, 0.5, 2.0)
 PEAK_MEMORY = (4.0, 2.0, 2.0, 2.0, 4.0, 1.0, 6.0, 4.0, 0.0, 0.0)
+PLACE_ALONE = (4.0, 3.0, 3.0, 4.0, 4.0, 1.0, 0.0, 0.0, 0.0, 0.0)
 AIM = 0.5  # share of moves about ops that the step waits for
 BEHIND = 0.03  # a chain that is worse than the best by this share is far behind
 HOT, HEATS_BEHIND = 1e-3, 20.0  # above this heat, by so many times the rest of it more
@@ -83,7 +85,7 @@ class Walkers:
     def __init__(self, problem: Problem, device: Ints, rank: Ints, chains: int, search: Search) -> None:
         self.problem, self.search = problem, search
         self.layout, self.ground = layout(problem), ground_of(problem)
-        self.weights = np.array(PEAK_MEMORY if problem.objective.of_memory else STEP_TIME)
+        self.weights = np.array(_weights(problem.objective))
         self.chains = [self._chain(device, rank, int(search.rng.integers(1, 2**62))) for _ in range(max(1, chains))]
 
     def _chain(self, device: Ints, rank: Ints, seed: int) -> walk.Chain:
@@ -169,6 +171,12 @@ class Walkers:
             if behind:
                 chain.place[:], chain.rank[:] = best.best_place, best.best_rank
                 chain.score[:2] = best.score[2:]
+
+
+def _weights(objective: Objective) -> tuple[float, ...]:
+    if not objective.of_order:
+        return PLACE_ALONE
+    return PEAK_MEMORY if objective.of_memory else STEP_TIME
 
 
 def ground_of(problem: Problem) -> walk.Ground:

@@ -86,7 +86,7 @@ def _splits(problem: Problem, slot: Ints, *, longest: bool) -> list[tuple[float,
     from loadmaster.optimizers.pipeline.stages import NEVER, best_splits
 
     kind_of = _kinds(problem)
-    moves = _moves(np.bincount(kind_of))
+    moves = all_moves(np.bincount(kind_of))
     slot = _merged(problem, slot, len(moves.source))
     for limits in (problem.memory_bytes, np.full(problem.num_devices, np.iinfo(np.int64).max)):
         value, cut, by = best_splits(_line(problem, slot, kind_of, ints(limits)), moves, longest)
@@ -120,7 +120,7 @@ def _kinds(problem: Problem) -> Ints:
     return ints([number[column] for column in columns])
 
 
-def _moves(count: Ints) -> Moves:
+def all_moves(count: Ints) -> Moves:
     """Every way to add devices one by one; where that is too much, in order of kind only."""
     from loadmaster.optimizers.pipeline.stages import Moves
 

@@ -1,0 +1,1 @@
+"""Graphs that other planners were published with, in the formats of their authors."""
