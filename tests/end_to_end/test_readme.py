@@ -42,12 +42,20 @@ def commands(path: Path) -> list[str]:
     return [line.removeprefix("$ ").strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
+def write_profiles(folder: Path) -> None:
+    """The small examples of other planners' formats, as docs/formats.md has them."""
+    found = [text for text in blocks(ROOT / "docs/formats.md", "text")]
+    (folder / "msr.json").write_text(next(text for text in found if "maxFPGAs" in text))
+    (folder / "graph.txt").write_text(next(text for text in found if text.startswith("node1 -- ")))
+
+
 @pytest.fixture
 def desk(folder: Path) -> Path:
     write_model(folder / "model.json")
     write_cluster(folder / "cluster.json")
     write_onnx(folder / "model.onnx")
     write_config(folder / "llama-config")
+    write_profiles(folder)
     return folder
 
 

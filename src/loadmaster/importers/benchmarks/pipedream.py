@@ -3,12 +3,14 @@
 The format of Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training" (SOSP 2019): lines
 `id -- description -- forward_compute_time=…, backward_compute_time=…, activation_size=…, parameter_size=…` with times
 in milliseconds and sizes in bytes, and indented lines `id -- id`. Each layer becomes a forward op and, beside it, a
-backward op, which sends a gradient as large as the activation to each layer it read from.
+backward op, which sends a gradient as large as the activation to each layer it read from. Layers called Input… that
+read nothing are inputs, there on every device that reads them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,21 +32,36 @@ class _Layer:
     parameter_bytes: int
     reads: list[str] = field(default_factory=list)
 
+    @property
+    def is_input(self) -> bool:
+        """What PipeDream's planner leaves out: the batch, whatever the profiler measured while it was loaded."""
+        return not self.reads and self.text.startswith("Input")
+
+    def layers_read(self, layers: Mapping[str, object]) -> list[str]:
+        return [read for read in self.reads if read in layers]
+
 
 def load_pipedream(path: PathLike) -> Graph:
     """A training step of the profiled layers, with one time for whatever device."""
     name = Path(path).parent.name or Path(path).stem
     layers = _layers(path)
     graph = GraphBuilder(name)
-    made = {layer: graph.tensor(facts.activation_bytes, name=f"{layer}:out") for layer, facts in layers.items()}
+    roles = {layer: "input" if facts.is_input else "activation" for layer, facts in layers.items()}
+    made = {
+        layer: graph.tensor(facts.activation_bytes, roles[layer], name=f"{layer}:out")
+        for layer, facts in layers.items()
+    }
+    layers = {layer: facts for layer, facts in layers.items() if not facts.is_input}
+    if not layers:
+        raise InvalidGraph("there are inputs alone", str(path), "give layers that read them")
     readers: dict[str, list[str]] = {layer: [] for layer in layers}
     for layer, facts in layers.items():
-        for read in facts.reads:
+        for read in facts.layers_read(layers):
             readers[read].append(layer)
     gradient = {
         (layer, read): graph.tensor(layers[read].activation_bytes, name=f"{layer}:grad of {read}")
         for layer, facts in layers.items()
-        for read in facts.reads
+        for read in facts.layers_read(layers)
     }
     for layer, facts in layers.items():
         inputs = [made[read] for read in facts.reads]
@@ -64,7 +81,7 @@ def load_pipedream(path: PathLike) -> Graph:
             f"{layer} backward",
             "backward",
             [*(gradient[reader, layer] for reader in readers[layer]), *inputs, *weight],
-            [gradient[layer, read] for read in facts.reads],
+            [gradient[layer, read] for read in facts.layers_read(layers)],
             time_ns=facts.backward_ns,
             after=[layer],
             scope=facts.text,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 CANNOT_NS = 2**42  # of an op on a device that cannot run it: over an hour
 MOST_SETS = 60_000  # downsets; with more, light units are joined first
+PER_SECOND = 1_000_000  # stages tried, on a slow machine
 FIRST, WIDER = 1.05, 1.2  # times the lower bound: loads looked for at first, and how much more each time none is found
 
 
@@ -48,7 +49,10 @@ class Downsets:
 
     def optimize(self, search: Search) -> Plan:
         problem = search.problem
-        found = [split for label in _labels(problem) if (split := split_of(problem, label, self.effort)) is not None]
+        effort = self.effort
+        if not search.counts_simulations:  # most of it goes into the last try, and there may be a few
+            effort = int(min(effort, max(1000, search.seconds_left * PER_SECOND / 4)))
+        found = [split for label in _labels(problem) if (split := split_of(problem, label, effort)) is not None]
         if not found:
             return OneDevice().optimize(search)
         return ordered(search, min(found, key=lambda split: split[0])[1], self.order)

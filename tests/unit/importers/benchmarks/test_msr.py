@@ -97,7 +97,7 @@ def _without(key: str) -> Callable[[dict[str, Any]], object]:
         (lambda data: data["nodes"].clear(), "there are no nodes"),
         (lambda data: data["edges"][0].update(destId=77), "there is no node 77"),
         (lambda data: data["edges"].append({"sourceId": 0, "destId": 2, "cost": 9.0}), "costs 1000000 ns to move"),
-        (lambda data: data["edges"].append({"sourceId": 1, "destId": 0, "cost": 0.5}), ""),
+        (lambda data: data["edges"].append({"sourceId": 1, "destId": 0, "cost": 0.5}), "ops wait for each other"),
         (lambda data: data.update(maxFPGAs=0, maxCPUs=0), "there is no device"),
         (lambda data: data.update(edges=3), "'edges' is 3"),
     ],

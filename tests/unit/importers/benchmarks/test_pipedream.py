@@ -9,6 +9,7 @@ import pytest
 
 from loadmaster.cost import price
 from loadmaster.errors import InvalidGraph, UnreadableFile
+from loadmaster.graph import ROLES
 from loadmaster.importers import load
 from loadmaster.search import Budget, solve
 
@@ -31,13 +32,14 @@ def path(tmp_path: Path) -> Path:
 
 def test_the_example(path: Path) -> None:
     graph = load(f"pipedream:{path}")
-    assert graph.name == "small" and graph.num_ops == 8
+    assert graph.name == "small" and graph.num_ops == 6
     times = dict(zip(graph.op_name, graph.time_ns[:, 0].tolist(), strict=True))
     assert times["node2"] == 3_000_000 and times["node2 backward"] == 5_000_000
     sizes = dict(zip(graph.tensor_name, graph.nbytes.tolist(), strict=True))
     assert sizes["node3:out"] == 4096 + 256, "a list of sizes is added up"
     assert sizes["node4:grad of node3"] == sizes["node3:out"]
     assert sizes["node2:weight"] == 2048
+    assert graph.role[graph.tensor_name.index("node1:out")] == ROLES.index("input"), "a batch, and no layer"
 
 
 def test_gradients_go_back_the_way_activations_came(path: Path) -> None:
@@ -47,14 +49,14 @@ def test_gradients_go_back_the_way_activations_came(path: Path) -> None:
     waits = {names[op]: {names[e] for e in before[start[op] : start[op + 1]]} for op in range(graph.num_ops)}
     assert waits["node4"] == {"node2", "node3"}
     assert {"node4 backward", "node2"} <= waits["node2 backward"]
-    assert {"node2 backward", "node3 backward"} <= waits["node1 backward"]
+    assert {"node4 backward", "node3"} <= waits["node3 backward"]
 
 
 def test_layers_keep_their_backward_op(path: Path) -> None:
     problem = price(load(f"pipedream:{path}"), "2xp100-pcie", objective="throughput")
     found = solve(problem, "downsets", Budget(None, 3))
     where = dict(zip(problem.graph.op_name, found.plan.device.tolist(), strict=True))
-    assert all(where[f"node{n}"] == where[f"node{n} backward"] for n in range(1, 5))
+    assert all(where[f"node{n}"] == where[f"node{n} backward"] for n in range(2, 5))
     assert found.value >= found.lower_bound
 
 
@@ -66,7 +68,7 @@ def test_layers_keep_their_backward_op(path: Path) -> None:
         ("node1 -- a -- forward_compute_time=1", "two layers 'node1'"),
         ("\tnode1 -- node77", "there is no layer 'node77'"),
         ("\tnode1", "joins no two layers"),
-        ("\tnode4 -- node1", ""),
+        ("\tnode4 -- node1", "ops wait for each other"),
     ],
 )
 def test_what_is_wrong_is_said(path: Path, line: str, said: str) -> None:
@@ -85,6 +87,9 @@ def test_numbers_that_are_none(path: Path, value: str) -> None:
 def test_nothing_at_all(tmp_path: Path) -> None:
     (tmp_path / "graph.txt").write_text("\n")
     with pytest.raises(InvalidGraph, match="no layers"):
+        load(f"pipedream:{tmp_path / 'graph.txt'}")
+    (tmp_path / "graph.txt").write_text(example().splitlines()[0] + "\n")
+    with pytest.raises(InvalidGraph, match="inputs alone"):
         load(f"pipedream:{tmp_path / 'graph.txt'}")
     with pytest.raises(UnreadableFile):
         load(f"pipedream:{tmp_path / 'none.txt'}")
