@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -39,7 +38,7 @@ def load_msr(path: PathLike) -> Graph:
         for target in targets:
             read[target].append(made[source])
     for node, row in numbers.items():
-        size = _number(row, "size")
+        size = row.amount("size")
         held = [graph.tensor(round(size), "weight", name=f"{node}:size")] if size else []
         outputs = [made[node]] if node in made else [graph.tensor(0, "output", name=f"{node}:out")]
         color = row.any("colorClass") if row.has("colorClass") else None
@@ -58,7 +57,7 @@ def msr_cluster(path: PathLike) -> Cluster:
     """The devices of the file: accelerators that compute or send but never both at once, and CPUs."""
     head, name = _head(path), Path(path).name.partition(".")[0]
     accelerators, cpus = _counts(head)
-    memory = round(_number(head, "maxSizePerFPGA"))
+    memory = round(head.amount("maxSizePerFPGA"))
     fast = (Device(f"fpga:{at}", "fpga", memory, 1e12, 1e12, overlap=False) for at in range(accelerators))
     slow = (Device(f"cpu:{at}", "cpu", CPU_BYTES, 1e11, 1e11) for at in range(cpus))
     devices, count = (*fast, *slow), accelerators + cpus
@@ -114,7 +113,7 @@ def _edges(head: Row, nodes: Mapping[int, Row], name: str) -> tuple[dict[int, in
         for node in (source, target):
             if node not in nodes:
                 raise InvalidGraph(f"there is no node {node}", row.where, "name nodes by their id")
-        cost = round(_number(row, "cost") * NS_PER_MS)
+        cost = round(row.amount("cost") * NS_PER_MS)
         if costs.setdefault(source, cost) != cost:
             what = f"the output of node {source} costs {costs[source]} ns to move, and here {cost}"
             raise InvalidGraph(what, row.where, "give all edges of a node the same cost")
@@ -124,8 +123,8 @@ def _edges(head: Row, nodes: Mapping[int, Row], name: str) -> tuple[dict[int, in
 
 def _times(row: Row, head: Row) -> list[int | None]:
     accelerators, cpus = _counts(head)
-    fast = round(_number(row, "fpgaLatency") * NS_PER_MS) if _flag(row, "supportedOnFpga") else None
-    return [fast] * accelerators + [round(_number(row, "cpuLatency") * NS_PER_MS)] * cpus
+    fast = round(row.amount("fpgaLatency") * NS_PER_MS) if _flag(row, "supportedOnFpga") else None
+    return [fast] * accelerators + [round(row.amount("cpuLatency") * NS_PER_MS)] * cpus
 
 
 def _flag(row: Row, key: str) -> bool:
@@ -133,10 +132,3 @@ def _flag(row: Row, key: str) -> bool:
     if value not in (0, 1):
         raise row.wrong(key, "true or false")
     return bool(value)
-
-
-def _number(row: Row, key: str) -> float:
-    value: Any = row.any(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-        raise row.wrong(key, "a number of at least 0")
-    return float(value)
