@@ -271,12 +271,6 @@ class Row:
             raise self.wrong(key, "true or false")
         return value
 
-    def amount(self, key: str) -> float:
-        value = self.any(key)
-        if type(value) not in (int, float) or not 0 <= value <= 1e24:
-            raise self.wrong(key, "a number of at least 0")
-        return float(value)
-
     def rate(self, key: str) -> float:
         value = self.any(key)
         if type(value) not in (int, float) or not 0 < value <= 1e24:
