@@ -1,0 +1,161 @@
+"""Tokens per second of device maps on one GPU with little memory and its host: ours against accelerate's "auto".
+
+    python benchmarks/serving_gpu.py plan MAPS              # here: needs loadmaster, transformers, accelerate
+    python benchmarks/serving_gpu.py run MAPS --out FILE    # on the GPU: needs torch, transformers, accelerate
+
+`plan` writes both maps of every model; `run` dispatches the model (weights of zeros, whose times are those of any
+others) by each map in turn, generates greedily and writes tokens per second and peak memory as CSV.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import time
+from pathlib import Path
+
+LLAMA = {"model_type": "llama", "vocab_size": 128256, "num_key_value_heads": 8}
+MODELS = {
+    "llama-3b": (
+        {**LLAMA, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28, "num_attention_heads": 24},
+        4,
+    ),
+    "mistral-7b": (
+        {
+            "model_type": "mistral",
+            "vocab_size": 32000,
+            "num_key_value_heads": 8,
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "sliding_window": None,
+        },
+        8,
+    ),
+}
+PROMPT, NEW, BATCH = 256, 24, 2
+# One H200 beside a host of 16 cores; rates as `loadmaster measure` would find them, rounded.
+CLUSTER = {
+    "schema": "loadmaster.cluster/1",
+    "name": "h200+host",
+    "devices": [
+        {
+            "name": "h200:0",
+            "kind": "h200",
+            "memory_bytes": 0,
+            "flops_per_s": {"default": 60e12, "bfloat16": 700e12, "float16": 700e12},
+            "bytes_per_s": 4.2e12,
+            "launch_ns": 12000,
+        },
+        {
+            "name": "cpu:0",
+            "kind": "cpu",
+            "memory_bytes": 100 * 2**30,
+            "flops_per_s": {"default": 1.5e12},
+            "bytes_per_s": 120e9,
+            "launch_ns": 8000,
+        },
+    ],
+    "links": [
+        {"from": "h200:0", "to": "cpu:0", "bytes_per_s": 12e9, "latency_ns": 20000},
+        {"from": "cpu:0", "to": "h200:0", "bytes_per_s": 12e9, "latency_ns": 20000},
+    ],
+}
+
+
+def plan(folder: Path) -> None:
+    from dataclasses import replace
+
+    from loadmaster.files import cluster_from_json
+    from loadmaster.serving.documents import module_plan, summary
+    from loadmaster.serving.exports import main_device, target_of
+    from loadmaster.serving.planning import plan_serving, service_for
+    from loadmaster.serving.requests import Requests
+    from loadmaster.serving.rules import accelerate_map
+
+    for name, (config, gib) in MODELS.items():
+        place = folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "config.json").write_text(json.dumps(config))
+        cluster = cluster_from_json(CLUSTER)
+        gpu, host = cluster.devices
+        cluster = replace(cluster, devices=(replace(gpu, memory_bytes=gib * 2**30), host))
+        served, service = service_for(place, cluster, Requests(PROMPT, NEW, BATCH))
+        result = plan_serving(served, service, target_of("device-map"), seconds=6.0)
+        ours = module_plan(name, service, result.best)
+        maps = {
+            "loadmaster": {"map": json.loads(target_of("device-map").write(ours)), "main_device": main_device(ours)},
+            "auto": {"map": accelerate_map(served.model, service, "auto"), "main_device": 0},
+        }
+        modelled = {"loadmaster": summary(service, result.best), "auto": summary(service, result.rules["auto"])}
+        (place / "maps.json").write_text(json.dumps({"gib": gib, "maps": maps, "modelled": modelled}, indent=1))
+        for rule, told in modelled.items():
+            print(name, rule, f"{told['tokens_per_s']:.1f} tokens/s modelled, fits: {told['fits']}", flush=True)
+
+
+def run(folder: Path, out: Path) -> None:
+    rows = []
+    for place in sorted(path for path in folder.iterdir() if (path / "maps.json").exists()):
+        told = json.loads((place / "maps.json").read_text())
+        for rule in ("auto", "loadmaster", "auto", "loadmaster"):
+            row = {"model": place.name, "rule": rule, "gib": told["gib"]}
+            row["modelled_tokens_per_s"] = told["modelled"][rule]["tokens_per_s"]
+            try:
+                row |= measured(place, told["maps"][rule], told["gib"])
+            except Exception as error:
+                row["error"] = f"{type(error).__name__}: {str(error)[:200]}"
+            rows.append(row)
+            print(row, flush=True)
+            with out.open("w", newline="") as file:
+                writer = csv.DictWriter(file, sorted({key for one in rows for key in one}))
+                writer.writeheader()
+                writer.writerows(rows)
+
+
+def measured(place: Path, how: dict, gib: int) -> dict:
+    import torch
+    from accelerate import dispatch_model
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(gib * 2**30 / torch.cuda.get_device_properties(0).total_memory)
+    torch.cuda.reset_peak_memory_stats()
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(place), dtype=torch.bfloat16)
+    rotary = {name: m for name, m in model.named_modules() if name.endswith("rotary_emb")}
+    model = model.to_empty(device="cpu").eval()
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data.zero_()
+    for module in rotary.values():
+        module.inv_freq.fill_(0.01)
+    model = dispatch_model(model, how["map"], main_device=how["main_device"])
+    ids = torch.zeros(BATCH, PROMPT, dtype=torch.long, device="cuda")
+    settings = {"do_sample": False, "min_new_tokens": NEW, "max_new_tokens": NEW, "pad_token_id": 0}
+    with torch.no_grad():
+        model.generate(ids, **{**settings, "min_new_tokens": 2, "max_new_tokens": 2})
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        model.generate(ids, **settings)
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - begun
+    peak = torch.cuda.max_memory_allocated()
+    del model
+    return {"tokens_per_s": round(BATCH * NEW / seconds, 2), "seconds": round(seconds, 2), "peak_bytes": peak}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("verb", choices=["plan", "run"])
+    parser.add_argument("maps", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("serving_gpu.csv"))
+    given = parser.parse_args()
+    if given.verb == "plan":
+        plan(given.maps)
+    else:
+        run(given.maps, given.out)
+
+
+if __name__ == "__main__":
+    main()
