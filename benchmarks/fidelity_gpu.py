@@ -34,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from loadmaster.files.graph import graph_to_json
 from loadmaster.importers.torch.export import capture
 from loadmaster.importers.torch.signature import UPDATED_TOGETHER, call_of, signature_of
-from loadmaster.importers.torch.step import fake_mode
+from loadmaster.importers.torch.step import Target, fake_mode
 from loadmaster.runtime.timing import Clock
 
 OP_COLUMNS = ("signature", "hot_ns", "low_ns", "high_ns", "cold_ns", "host_ns", "workspace_bytes", "stable", "note")
@@ -333,7 +333,7 @@ def _captured(task: tuple[Case, bool]) -> tuple[str, bytes, list[str]]:
     torch.set_num_threads(1)
     try:
         module, inputs = _built_without_memory(case, tiny)
-        graph = capture(module, inputs, training=case.training, name=case.name, gpu=True)
+        graph = capture(module, inputs, training=case.training, name=case.name, target=Target(gpu=True, keep=True))
     except Exception as error:
         return case.name, f"{type(error).__name__}: {error}"[:300].encode(), []
     text = json.dumps(graph_to_json(graph), separators=(",", ":")) + "\n"

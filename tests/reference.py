@@ -1,4 +1,4 @@
-"""The simulator's judge: the 13 rules read aloud, slowly, and with no code of the simulator's own.
+"""The simulator's judge: the 14 rules read aloud, slowly, and with no code of the simulator's own.
 
 It scans everything that waits in every round, keeps its state in dicts and sets, and works out memory only
 afterwards, from when things were recorded to begin and end. Also the brute-force optimum of tiny problems.
@@ -90,6 +90,7 @@ class Kernel:
     device: int
     rank: int
     time_ns: int = 0
+    dispatch_ns: int = 0
     workspace: int = 0
     reads: set[int] = field(default_factory=set)  # from outside
     makes: set[int] = field(default_factory=set)  # inner tensors left out
@@ -139,6 +140,7 @@ class World:
     def __init__(self, problem: Problem, plan: Plan) -> None:
         graph = problem.graph
         self.problem, self.plan = problem, plan
+        self.hosted = len(problem.dispatch_ns) > 0
         self.num_devices = problem.cluster.num_devices
         self.tensors = range(graph.num_tensors)
         self.nbytes = [int(size) for size in graph.nbytes]
@@ -178,6 +180,8 @@ class World:
             kernel = kernels.setdefault(lowest, Kernel(lowest, [], int(plan.device[lowest]), int(plan.rank[lowest])))
             kernel.members.append(op)
             kernel.rank = min(kernel.rank, int(plan.rank[op]))
+            if self.hosted:
+                kernel.dispatch_ns = max(kernel.dispatch_ns, int(self.problem.dispatch_ns[op]))
             kernel.workspace += int(graph.workspace_bytes[op])
             kernel.makes |= {int(t) for t in graph.makes_of(op)} - self.inner
             kernel.reads |= {t for t in self.reads[op] if self._made_by(t) != lowest}
@@ -323,6 +327,8 @@ class Run:
         self.ended_kernels: set[int] = set()
         self.ended_sends: set[Send] = set()
         self.holdings: list[tuple[int, int, int, float]] = []
+        self.asking: tuple[int, int] | None = None  # kernel that the host asks for, and until when (rule 14)
+        self.asked: list[int] = []  # kernels, in order
 
     def play(self) -> None:
         now, number = 0, 0
@@ -331,10 +337,12 @@ class Run:
             self._end(now, number)
             self._start_sends(now, number)
             self._start_kernels(now, number)
+            self._ask(now)
             running = [*self._running_kernels().values(), *self._running_sends().values()]
-            if not running:
+            ends = [span.end_ns for span in running] + ([self.asking[1]] if self.asking else [])
+            if not ends:
                 break
-            now, number = min(span.end_ns for span in running), number + 1
+            now, number = min(ends), number + 1
         stuck = set(self.world.kernels) - self.ended_kernels
         assert not stuck, f"ops {sorted(stuck)} never became ready"
 
@@ -344,7 +352,24 @@ class Run:
     def _running_sends(self) -> dict[Send, Span]:
         return {send: span for send, span in self.sends.items() if send not in self.ended_sends}
 
+    def _ask(self, now: int) -> None:
+        """Rule 14: the host takes up the kernel of lowest rank of which all it depends on has been asked for."""
+        world = self.world
+        if not world.hosted or self.asking is not None:
+            return
+        may = [k for k in world.kernels.values() if k.lowest not in self.asked and self._may_ask(k)]
+        if may:
+            first = min(may, key=world.kernel_order)
+            self.asking = first.lowest, now + first.dispatch_ns
+
+    def _may_ask(self, kernel: Kernel) -> bool:
+        before = kernel.after | {self.world._made_by(t) for t in kernel.reads} - {-1}
+        return before <= set(self.asked)
+
     def _end(self, now: int, number: int) -> None:
+        if self.asking is not None and self.asking[1] == now:
+            self.asked.append(self.asking[0])
+            self.asking = None
         for kernel, span in self._running_kernels().items():
             if span.end_ns == now:
                 self.kernels[kernel] = Span(span.begin, number, span.start_ns, now)
@@ -367,6 +392,11 @@ class Run:
         world = self.world
         busy = {world.kernels[kernel].device for kernel in self._running_kernels()}
         waiting = [kernel for kernel in world.kernels.values() if kernel.lowest not in self.kernels]
+        if world.hosted:  # rule 14: a device starts what it was asked for first
+            of_device = [
+                [k for k in waiting if k.device == d and k.lowest in self.asked] for d in range(world.num_devices)
+            ]
+            waiting = [min(queue, key=lambda k: self.asked.index(k.lowest)) for queue in of_device if queue]
         for kernel in sorted(filter(self._is_ready, waiting), key=world.kernel_order):
             if kernel.device not in busy:
                 self.kernels[kernel.lowest] = Span(number, -1, now, now + kernel.time_ns)

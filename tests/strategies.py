@@ -149,7 +149,8 @@ def clusters(draw: Any, max_devices: int = 4) -> Cluster:
     pairs = [(src, dst) for src in range(count) for dst in range(count) if src != dst]
     links = {pair: Link(draw(LINK_RATES), draw(st.sampled_from([0, 0, 3, 5]))) for pair in pairs}
     op_ns = draw(st.sampled_from([None, None, None, None, 0, 4]))
-    return Cluster("random", devices, links, draw(_channels(count)), op_ns)
+    host = draw(st.sampled_from([0, 0, 0, 2, 40]))
+    return Cluster("random", devices, links, draw(_channels(count)), op_ns, "eager", {"eager": host})
 
 
 @st.composite

@@ -54,6 +54,9 @@ class Problem:
     send_ns: Ints  # [tensors, classes] time of sending the tensor over a link of that class
     memory_bytes: Ints  # [devices]
     objective: Objective = field(default_factory=StepTime)
+    dispatch_ns: Ints = field(default_factory=lambda: ints([]))  # [ops] the host's time to ask for it; empty: no host
+    spread_ns: Ints = field(default_factory=lambda: ints(np.zeros((2, 0, 0))))  # [2, ops, devices] quartiles - median
+    basis: str = "data sheet"  # what the times rest on: "given", "data sheet", "calibrated" or "measured"
 
     @property
     def num_ops(self) -> int:

@@ -54,5 +54,11 @@ Addresses = Annotated[
     Path | None,
     typer.Option("--addresses", metavar="FILE", help="Write where every tensor lies in memory to this JSON file."),
 ]
+Costs = Annotated[
+    str | None,
+    typer.Option(
+        "--costs", metavar="COSTS", help="What ops take: calibrated, here, or a file: costs.json, trace.json."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 BASELINES = ("one-device", "expert")
 
 
-def problem_for(model: str, on: str | None, objective: str, memory_limit: int | None) -> tuple[Problem, str]:
+def problem_for(
+    model: str, on: str | None, objective: str, memory_limit: int | None, costs: str | None = None
+) -> tuple[Problem, str]:
     with status(f"loading {model}"):
-        return words.problem_of(model, on, objective, memory_limit)
+        return words.problem_of(model, on, objective, memory_limit, costs)
 
 
 def run_optimizer(problem: Problem, spec: str, budget: Budget, seed: int) -> Result:

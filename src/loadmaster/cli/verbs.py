@@ -18,11 +18,13 @@ import typer
 
 from loadmaster import __version__
 from loadmaster.cli import bench as workshop
+from loadmaster.cli import measure as measuring
 from loadmaster.cli import reports, stages, words
 from loadmaster.cli import serve as serving
 from loadmaster.cli.options import (
     OPTIMIZER_HELP,
     Addresses,
+    Costs,
     Debug,
     Fusion,
     Json,
@@ -164,6 +166,7 @@ def plan(
     simulations: Simulations = None,
     seed: Seed = 0,
     fusion: Fusion = "none",
+    costs: Costs = None,
     granularity: Annotated[
         Literal["op", "module", "block"], typer.Option("--granularity", help="What must stay whole on one device.")
     ] = "op",
@@ -208,7 +211,7 @@ def plan(
     budget = words.budget_of(seconds, simulations)
     limit = words.check_settings([spec], memory_limit, save)
     reports.check_targets(report, trace)
-    problem, choice = stages.problem_for(model, on, objective, limit)
+    problem, choice = stages.problem_for(model, on, objective, limit, costs)
     serving.check_modules(problem, granularity)
     result = stages.run_optimizer(problem, spec, budget, seed)
     free = None if granularity == "op" else stages.run_optimizer(problem, plain, budget, seed)
@@ -275,6 +278,7 @@ def compare(
     simulations: Simulations = None,
     seed: Seed = 0,
     fusion: Fusion = "none",
+    costs: Costs = None,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the best plan to this JSON file.")
     ] = None,
@@ -291,7 +295,7 @@ def compare(
     specs = [words.fused(name, fusion) for name in names]
     limit = words.check_settings(specs, memory_limit, save)
     reports.check_targets(report, trace)
-    problem, choice = stages.problem_for(model, on, objective, limit)
+    problem, choice = stages.problem_for(model, on, objective, limit, costs)
     rows = stages.run_all(problem, specs, budget, seed)
     results, left = [result for _, result in rows], specs[len(rows) :]
     misfit = stages.save_or_explain(best_of(results), limit, save)
@@ -397,7 +401,7 @@ def zoo_capture(
         print(f"{name}: {graph.num_ops:,} ops, {graph.num_tensors:,} tensors, digest {graph.digest}, in {file}")
 
 
-for _function in (*reports.VERBS, *workshop.VERBS, *serving.VERBS):
+for _function in (*reports.VERBS, *workshop.VERBS, *serving.VERBS, *measuring.VERBS):
     app.command()(_verb(_function))
 
 

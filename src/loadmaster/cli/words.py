@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loadmaster import catalog
-from loadmaster.errors import InvalidSetting, UnwritableFile
+from loadmaster.errors import InvalidSetting, MissingExtra, UnwritableFile
 from loadmaster.writing import unwritable
 
 if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
+    from loadmaster.cost import CostModel
+    from loadmaster.graph import Graph
     from loadmaster.problem import Problem
     from loadmaster.search import Budget
 
@@ -91,7 +97,9 @@ def check_writable(path: Path) -> None:
         raise UnwritableFile(f"'{path}' cannot be written", "", "check its permissions, or write elsewhere")
 
 
-def problem_of(model: str, on: str | None, objective: str, memory_limit: int | None) -> tuple[Problem, str]:
+def problem_of(
+    model: str, on: str | None, objective: str, memory_limit: int | None, costs: str | None = None
+) -> tuple[Problem, str]:
     """The priced problem, and why that cluster when nobody asked for it."""
     from loadmaster.cost import price
     from loadmaster.importers import load
@@ -100,12 +108,59 @@ def problem_of(model: str, on: str | None, objective: str, memory_limit: int | N
     named = None if on is None else cluster_of(on)
     graph = load(model)
     if named is not None:
-        return price(graph, named, objective=objective, memory_limit=memory_limit), ""
+        cost = costs_of(costs, graph, named)
+        return price(graph, named, objective=objective, memory_limit=memory_limit, cost=cost), ""
     cluster, reason = default_cluster(model, graph)
-    return price(graph, cluster, objective=objective, memory_limit=memory_limit), f" ({reason}; choose with --on)"
+    cost = costs_of(costs, graph, cluster)
+    priced = price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost)
+    return priced, f" ({reason}; choose with --on)"
 
 
 def cluster_of(name: str) -> Cluster:
     from loadmaster.cluster import Cluster
 
+    if name == "here":
+        check_needed("torch", "torch", "measuring this machine")
+        from loadmaster.runtime.measure import here
+
+        return here(say=lambda text: print(text, file=sys.stderr))
     return Cluster.of(name)
+
+
+def costs_of(text: str | None, graph: Graph, cluster: Cluster) -> CostModel | None:
+    """What --costs names: "calibrated", "here" (what was measured on this machine), or a file of costs or a trace."""
+    if text is None:
+        return None
+    if text == "calibrated":
+        from loadmaster.cost import Calibrated
+
+        return Calibrated.shipped()
+    if text == "here":
+        check_needed("torch", "torch", "measuring this machine")
+        from loadmaster.runtime.measure import measure_ops
+
+        return measure_ops(graph, cluster, say=lambda text: print(text, file=sys.stderr))
+    from loadmaster.files.costs import costs_from_json
+    from loadmaster.files.profile import costs_from_profile, is_profile
+    from loadmaster.files.text import read_json
+
+    data = read_json(text)
+    if is_profile(data):
+        return costs_from_profile(data, graph, cluster.devices[0].kind, text)
+    return costs_from_json(data, text)
+
+
+def module_of(model: str) -> tuple[Any, Any]:
+    """The module and the inputs that package.module:callable returns, with real tensors."""
+    from loadmaster.importers import build_module
+
+    return build_module(model)
+
+
+def check_needed(module: str, extra: str, doing: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise MissingExtra.of(module, extra, doing)
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    print(json.dumps(document, indent=2))

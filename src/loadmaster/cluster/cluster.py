@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from loadmaster.columns import Ints, digest, ints
-from loadmaster.errors import InvalidCluster, InvalidSetting
+from loadmaster.errors import InvalidCluster, InvalidSetting, UnknownName
 
 GIB = 2**30
+MODES = ("eager", "planned", "compiled", "graphs")
 MOST_DEVICES = 1024  # every pair of them has a link
 MOST_MEMORY_BYTES = 2**50  # of a device: far above any, and low enough that sums stay inside int64
 MOST_NS = 2**50
@@ -61,6 +62,11 @@ class Cluster:
     links: Mapping[tuple[int, int], Link]  # every ordered pair of two devices
     channel: Ints  # [devices, devices] -1 on the diagonal
     op_ns: int | None = None  # when given, every op takes this long everywhere
+    # How kernels are asked for, one of MODES, and in each mode the time a host thread needs to ask for one (rule 14).
+    # Without a mode, or where that is 0, nobody waits for a host.
+    mode: str = ""
+    dispatch_ns: Mapping[str, int] = field(default_factory=dict)
+    basis: str = "data sheet"  # where its rates come from: "data sheet" or "measured"
 
     @property
     def num_devices(self) -> int:
@@ -86,7 +92,19 @@ class Cluster:
             for d in self.devices
         ]
         links = [(pair, link.bytes_per_s, link.latency_ns) for pair, link in sorted(self.links.items())]
-        return digest("cluster/1", rates, links, self.channel, self.op_ns)
+        host = [self.host_ns] if self.host_ns else []
+        return digest("cluster/1", rates, links, self.channel, self.op_ns, *host)
+
+    @property
+    def host_ns(self) -> int:
+        """What the host needs to ask for one kernel in the cluster's mode."""
+        return self.dispatch_ns.get(self.mode, 0)
+
+    def with_mode(self, mode: str) -> Cluster:
+        """The same devices, with kernels asked for in another way."""
+        if mode not in MODES:
+            raise UnknownName.among("mode of execution", mode, MODES)
+        return replace(self, mode=mode)
 
     def with_memory(self, memory_bytes: int) -> Cluster:
         """The same cluster with at most this much memory on every device."""
@@ -129,6 +147,10 @@ class Cluster:
             raise InvalidCluster("two devices have the same name", self.name, "give every device its own name")
         self._check_devices()
         self._check_links()
+        if self.mode and self.mode not in MODES:
+            raise InvalidCluster(f"'{self.mode}' is no mode", self.name, f"use one of {', '.join(MODES)}")
+        if any(time < 0 for time in self.dispatch_ns.values()):
+            raise InvalidCluster("a dispatch time is negative", self.name, "give a number of at least 0")
 
     def _check_devices(self) -> None:
         for device in self.devices:

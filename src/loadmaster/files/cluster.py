@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.cluster import Cluster, Device, Link, dense_channels
+from loadmaster.cluster import MODES, Cluster, Device, Link, dense_channels
 from loadmaster.cluster.cluster import MOST_DEVICES, MOST_MEMORY_BYTES
 from loadmaster.columns import Ints
 from loadmaster.errors import InvalidCluster
@@ -18,7 +18,9 @@ from loadmaster.graph import MOST_NS
 CLUSTER_SCHEMA = "loadmaster.cluster/1"
 MOST_CHANNEL = 2**31 - 1
 
-_KEYS = frozenset(("schema", "name", "devices", "links", "default_link", "op_ns", "overlap"))
+_KEYS = frozenset(
+    ("schema", "name", "devices", "links", "default_link", "op_ns", "overlap", "mode", "dispatch_ns", "basis")
+)
 _EXPENSE_KEYS = ("price_per_hour", "watts", "idle_watts")
 _DEVICE_KEYS = frozenset(
     ("name", "kind", "memory_bytes", "flops_per_s", "bytes_per_s", "launch_ns", "overlap", *_EXPENSE_KEYS)
@@ -44,7 +46,17 @@ def cluster_from_json(data: Any, where: str = "cluster") -> Cluster:
     _fill_default(head, links, wires, len(devices), where)
     op_ns = head.whole("op_ns", MOST_NS) if head.has("op_ns") else None
     name = head.text("name", Path(where).name.partition(".")[0])
-    return Cluster(name, devices, links, _channels(wires, len(devices)), op_ns)
+    mode = head.text("mode") if head.has("mode") else ""
+    basis = head.text("basis") if head.has("basis") else "data sheet"
+    return Cluster(name, devices, links, _channels(wires, len(devices)), op_ns, mode, _dispatch(head, where), basis)
+
+
+def _dispatch(head: Row, where: str) -> dict[str, int]:
+    """By mode of execution, what the host needs to ask for one kernel."""
+    if not head.has("dispatch_ns"):
+        return {}
+    row = Row(head.data["dispatch_ns"], f"{where}: dispatch_ns", InvalidCluster, frozenset(MODES))
+    return {mode: row.whole(mode, MOST_NS) for mode in MODES if row.has(mode)}
 
 
 def _device(data: Any, where: str, overlap: bool) -> Device:
@@ -152,6 +164,12 @@ def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
     data: dict[str, Any] = {"schema": CLUSTER_SCHEMA, "name": cluster.name}
     if cluster.op_ns is not None:
         data["op_ns"] = cluster.op_ns
+    if cluster.basis != "data sheet":
+        data["basis"] = cluster.basis
+    if cluster.mode:
+        data["mode"] = cluster.mode
+    if cluster.dispatch_ns:
+        data["dispatch_ns"] = dict(cluster.dispatch_ns)
     data["devices"] = [
         {
             "name": device.name,

@@ -201,6 +201,17 @@ def _unknown_file(text: str, path: str) -> LoadmasterError:
     return UnknownName(f"there is no model called '{text}'", "", f"give {FORMS}")
 
 
+def build_module(text: str) -> tuple[Any, Any]:
+    """The torch module and the example inputs that package.module:callable returns, with memory of their own."""
+    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
+        raise ImportFailed(f"'{text}' is no function that makes a torch module", "", "give package.module:callable")
+    made = _called(_find_callable(text), text)
+    if not isinstance(made, tuple) or len(made) != 2 or not _is(made[0], "Module", "torch.nn.modules.module"):
+        what = f"'{text}' returned a {type(made).__name__}"
+        raise ImportFailed(what, text, "return two things: (module, example inputs)")
+    return made
+
+
 def _load_callable(text: str, training: bool, optimizer: str, name: str) -> Graph:
     build = _find_callable(text)
     made = _call(build, text)

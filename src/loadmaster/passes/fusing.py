@@ -110,7 +110,22 @@ def _reprice(
         traffic_bytes=moved,
         read_bytes=read_bytes,
         send_ns=ints(problem.send_ns[kept]),
+        dispatch_ns=_highest(problem.dispatch_ns, member_of, count),
+        spread_ns=_total_spread(problem.spread_ns, member_of, count),
     )
+
+
+def _highest(column: Ints, member_of: Ints, count: int) -> Ints:
+    """A fused kernel is asked for once."""
+    if not len(column):
+        return column
+    high = np.zeros(count, np.int64)
+    np.maximum.at(high, member_of, column)
+    return ints(high)
+
+
+def _total_spread(spread_ns: Ints, member_of: Ints, count: int) -> Ints:
+    return ints(np.stack([_total(part, member_of, count) for part in spread_ns])) if spread_ns.size else spread_ns
 
 
 def _remaining_traffic(problem: Problem, inner: Bools) -> Ints:

@@ -12,7 +12,7 @@ import numpy as np
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.scopes import folded, paths_of
 
-Why = Literal["start", "data", "order", "device", "link"]
+Why = Literal["start", "data", "order", "device", "link", "host"]
 MOST_SCOPES = 24
 
 
@@ -21,7 +21,8 @@ class Piece:
     """One op or transfer of the path. It begins when the piece before it ends.
 
     `why` says what held it until then: data (it needed what the piece before made or brought), order (it must come
-    after it), device or link (it was ready, but the piece before it held its device or its wire).
+    after it), device or link (it was ready, but the piece before it held its device or its wire), host (it had not been
+    asked for: the host was busy until then, and the path starts with it).
     """
 
     kind: Literal["op", "transfer"]
@@ -58,10 +59,11 @@ class CriticalPath:
     compute_ns: int
     transfer_ns: int
     queue_ns: int  # of these, pieces that the next one did not need: they only held its device or its wire
+    host_ns: int = 0  # before the first piece: the host asking for kernels, one after another
 
     @property
     def length_ns(self) -> int:
-        return self.compute_ns + self.transfer_ns
+        return self.compute_ns + self.transfer_ns + self.host_ns
 
 
 def critical_path(schedule: Schedule) -> CriticalPath:
@@ -94,7 +96,7 @@ def _op_blocker(schedule: Schedule, kernel: int) -> tuple[Why, tuple[str, int] |
     before = int(schedule.previous[kernel])
     if before >= 0 and schedule.end_ns[before] == start:
         return "device", ("op", before)
-    return "start", None
+    return ("host" if start else "start"), None
 
 
 def _send_blocker(schedule: Schedule, send: int) -> tuple[Why, tuple[str, int] | None]:
@@ -127,7 +129,7 @@ def _send_piece(schedule: Schedule, send: int, why: Why) -> Piece:
 def _summed(schedule: Schedule, pieces: tuple[Piece, ...]) -> CriticalPath:
     spent = {kind: sum(piece.length_ns for piece in pieces if piece.kind == kind) for kind in ("op", "transfer")}
     queued = sum(held.length_ns for held, held_up in pairwise(pieces) if held_up.why in ("device", "link"))
-    return CriticalPath(pieces, _by_scope(schedule, pieces), spent["op"], spent["transfer"], queued)
+    return CriticalPath(pieces, _by_scope(schedule, pieces), spent["op"], spent["transfer"], queued, pieces[0].start_ns)
 
 
 def _by_scope(schedule: Schedule, pieces: tuple[Piece, ...]) -> tuple[ScopeShare, ...]:

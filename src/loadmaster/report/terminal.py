@@ -62,6 +62,15 @@ def plain_table(*columns: str) -> Table:
     return table
 
 
+def filled_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Table:
+    """Any table of texts, with a title above it."""
+    table = plain_table(*columns)
+    table.title, table.title_justify = title or None, "left"
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def problem_line(problem: Problem, choice: str = "") -> Text:
     """What is planned, where; `choice` says why that cluster was taken when nobody asked for it."""
     source = problem.source

@@ -36,6 +36,7 @@ CHANGING = (
     "reader_start",
     "readers",
     "maker",
+    "dispatch",
 )
 
 
@@ -72,6 +73,7 @@ class Space(NamedTuple):
     reader_start: np.ndarray
     readers: np.ndarray
     maker: np.ndarray
+    dispatch: np.ndarray
     sources: np.ndarray
     rank: np.ndarray
     saved: np.ndarray
@@ -297,6 +299,7 @@ def _prices(layout, facts, space, place, rank, kernel):
     traffic, compute, fixed = facts.traffic, facts.compute, facts.fixed
     op_ns, tie, workspace, op_of_tie = space.op_ns, space.tie, space.workspace, space.op_of_tie
     low, total, saved, rate, launch = space.rank, space.total, space.saved, facts.bytes_per_s, facts.launch_ns
+    asking, old_asking = space.dispatch, layout.dispatch
     for op in range(len(kernel)):
         head = kernel[op]
         device = place[head]
@@ -306,6 +309,10 @@ def _prices(layout, facts, space, place, rank, kernel):
             total[2, op] = 0
             workspace[op], tie[op], low[op] = 0, old_tie[op], rank[op]
             op_ns[slot] = 0
+            if len(asking) > 0:
+                asking[op] = 0
+        if len(asking) > 0:
+            asking[head] = max(asking[head], old_asking[op])
         total[0, head] += compute[slot]
         total[1, head] += fixed[slot]
         total[2, head] += max(np.int64(0), traffic[op] - saved[op])

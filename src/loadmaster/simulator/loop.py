@@ -53,6 +53,7 @@ class Layout(NamedTuple):
     channel: np.ndarray  # [devices * devices] resource number
     heap_start: np.ndarray  # [resources] where its heap lies
     heap_room: int
+    dispatch: np.ndarray  # [ops] what the host needs to ask for each; empty: nobody waits for a host (rule 14)
 
 
 class Room(NamedTuple):
@@ -77,6 +78,9 @@ class Room(NamedTuple):
     tail: np.ndarray  # [ops] least time from the start of an op to the end of the step; empty: not known
     ahead: np.ndarray  # [devices] time of the ops that a device has yet to start
     worked: np.ndarray  # [resources + devices] what each did, written by a run: see Timeline.busy_ns
+    unasked: np.ndarray  # [ops] what must be asked for before it; empty without a host
+    queue: np.ndarray  # [ops] its place among what its device was asked for
+    asked: np.ndarray  # [2 * devices] ops that each device was asked for, and that it has started
 
 
 class Record(NamedTuple):
@@ -144,6 +148,7 @@ def layout_of(problem: Problem) -> Layout:
         (channel.reshape(-1) + devices).astype(narrow),
         heap_start,
         heap_room,
+        problem.dispatch_ns,
     )
 
 
@@ -164,7 +169,8 @@ def _heaps(problem: Problem, channels: int) -> tuple[np.ndarray, int]:
     fan = np.zeros(channels, np.int64)
     pairs, count = np.unique(channel[wired] * devices + source, return_counts=True)
     np.maximum.at(fan, pairs // devices, count)
-    room = np.concatenate([np.full(devices, problem.num_ops), problem.graph.num_tensors * fan])
+    of_host = [len(problem.dispatch_ns)]
+    room = np.concatenate([np.full(devices, problem.num_ops), problem.graph.num_tensors * fan, of_host])
     start = np.zeros(len(room), np.int64)
     np.cumsum(room[:-1], out=start[1:])
     return start, int(room.sum())
@@ -173,7 +179,7 @@ def _heaps(problem: Problem, channels: int) -> tuple[np.ndarray, int]:
 @compiled
 def make_room(layout, bounded=False):
     """`bounded`: the caller fills `tail` and `ahead`, so that a run which must pass most_ns is stopped early."""
-    resources = layout.devices + layout.channels
+    resources = layout.devices + layout.channels + 1  # the last is the host
     return Room(
         np.empty(len(layout.waits), np.int32),
         np.empty(len(layout.nbytes) * layout.devices, np.int32),
@@ -188,12 +194,15 @@ def make_room(layout, bounded=False):
         np.zeros(layout.devices, np.int32),
         np.empty(layout.devices, np.int64),
         np.empty(layout.devices, np.int64),
-        np.empty(len(layout.waits) + len(layout.nbytes) * layout.devices, np.int32),
-        np.empty(len(layout.waits) + len(layout.nbytes) * layout.devices, np.int64),
+        np.empty(len(layout.waits) + len(layout.nbytes) * layout.devices + len(layout.dispatch), np.int32),
+        np.empty(len(layout.waits) + len(layout.nbytes) * layout.devices + len(layout.dispatch), np.int64),
         np.zeros(3, np.int64),
         np.zeros(len(layout.waits) if bounded else 0, np.int64),
         np.zeros(layout.devices, np.int64),
-        np.zeros(resources + layout.devices, np.int64),
+        np.zeros(resources - 1 + layout.devices, np.int64),
+        np.empty(len(layout.dispatch), np.int32),
+        np.empty(len(layout.dispatch), np.int64),
+        np.zeros(2 * layout.devices, np.int64),
     )
 
 
@@ -240,16 +249,33 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     tail, ahead, worked = room.tail, room.ahead, room.worked
     resources = devices + layout.channels
     ranked, ranked_sends, bounded = len(rank) > 0, len(send_rank) > 0, len(room.tail) > 0
+    dispatch, unasked, queue, asked = layout.dispatch, room.unasked, room.queue, room.asked
+    host, hosted = devices + layout.channels, len(layout.dispatch) > 0
 
     def wake(op):
         """One thing less to wait for; an op that waits for nothing more will be queued."""
         left[op] -= 1
         if left[op] == 0:
             order = np.int64(rank[op]) if ranked else tally[1]
+            if hosted:
+                order = queue[op]
             tally[1] += 1
             come_at[tally[2]] = place[op]
             come_key[tally[2]] = (order << 32) | np.int64(tie[op])
             tally[2] += 1
+
+    def to_ask(op):
+        """Queues it for the host, which asks for what has the lowest rank."""
+        order = np.int64(rank[op]) if ranked else np.int64(0)
+        come_at[tally[2]] = host
+        come_key[tally[2]] = (order << 32) | np.int64(tie[op])
+        tally[2] += 1
+
+    def ask_later(op):
+        """One thing less that must be asked for before it."""
+        unasked[op] -= 1
+        if unasked[op] == 0:
+            to_ask(op)
 
     def let_go(tensor, device):
         """One use of the tensor on the device less; when none is left it is freed, and what it kept alive there."""
@@ -315,6 +341,11 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     worked[:] = 0
     left[:] = layout.waits
     tally[:] = 0
+    if hosted:
+        asked[:] = 0
+        unasked[:] = layout.waits
+        for op in range(len(left)):
+            left[op] += 1
     for tensor in layout.fixed:
         for at in range(reader_start[tensor], reader_start[tensor + 1]):
             device = place[readers[at]]
@@ -326,7 +357,10 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
         memory[home] += nbytes[tensor]
         announce(tensor, home, False)
     for op in layout.sources:
-        if left[op] == 0:
+        if hosted:
+            if unasked[op] == 0:
+                to_ask(op)
+        elif left[op] == 0:
             left[op] = 1
             wake(op)
     peak[:] = memory
@@ -366,6 +400,11 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
             is_dirty[at] = 0
             if size[at] == 0:
                 continue
+            if hosted and at < devices:
+                # A device starts what it was asked for in the order in which it was asked.
+                if heap[heap_start[at]] >> 32 != asked[devices + at]:
+                    continue
+                asked[devices + at] += 1
             size[at] -= 1
             start, left_over, here = heap_start[at], size[at], 0
             key, moved = heap[start] & 0xFFFFFFFF, heap[start + left_over]
@@ -396,6 +435,15 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                 if recording:
                     record.start_ns[op] = now
                     record.end_ns[op] = end
+                    if not hosted:
+                        record.turn[op] = turn
+                        turn += 1
+            elif at == host:
+                op = np.int64(op_of_tie[key])
+                busy[at] = op
+                end = now + dispatch[op]
+                where = np.int64(place[op])
+                if recording:
                     record.turn[op] = turn
                     turn += 1
             else:
@@ -409,7 +457,8 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                     record.send_start_ns[sends] = now
                     record.send_end_ns[sends] = end
                 sends += 1
-            worked[at] += end - now
+            if at != host:
+                worked[at] += end - now
             if memory[where] > peak[where]:
                 peak[where] = memory[where]
                 if memory[where] > most_bytes:
@@ -482,6 +531,17 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                         let_go(tensor, at)
                 for index in range(next_start[done], next_start[done + 1]):
                     wake(nexts[index])
+            elif at == host:
+                device = place[done]
+                queue[done] = asked[device]
+                asked[device] += 1
+                wake(done)
+                for make in range(make_start[done], make_start[done + 1]):
+                    tensor = np.int64(makes[make])
+                    for reader in range(reader_start[tensor], reader_start[tensor + 1]):
+                        ask_later(readers[reader])
+                for index in range(next_start[done], next_start[done + 1]):
+                    ask_later(nexts[index])
             else:
                 tensor, where = done // devices, done % devices
                 if origin[tensor] == MADE:

@@ -27,6 +27,11 @@ The rules, which every method is judged by:
     up less a launch for each op but one. Its rank is the lowest of its members', and so is its index in ties. Its
     workspace is the sum of its members'.
 13. Views are no ops here: reads of them are reads of their base, and a send costs the base's bytes.
+14. Where a cluster has a host (eager execution), one host thread asks for kernels one after another, each in its
+    dispatch time (of a fused kernel the longest of its members'): the one of lowest rank, ties by op index, of those
+    whose inputs' makers and `after` have all been asked for. A kernel is not ready before it was asked for. A device
+    starts kernels in the order in which it was asked, as a stream does: it may idle though a later one is ready.
+    Sends do not wait for the host.
 """
 
 from __future__ import annotations

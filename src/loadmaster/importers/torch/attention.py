@@ -51,8 +51,11 @@ def _on_gpu(
         flashed = torch.ops.aten._scaled_dot_product_flash_attention
         return flashed(query, key, value, dropout_p, is_causal, False, scale=scale)[0]  # type: ignore[no-any-return]
     aligned = query.shape[-1] % (4 if query.dtype == torch.float32 else 8) == 0
-    if not (fits and aligned) or grouped:
-        return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    strided = attn_mask is not None and attn_mask.stride(-1) != 1 and attn_mask.shape[-1] > 1
+    if not (fits and aligned) or grouped or strided:
+        plain = torch.ops.aten._scaled_dot_product_attention_math
+        settings = {"scale": scale, "enable_gqa": enable_gqa}
+        return plain(query, key, value, attn_mask, dropout_p, is_causal, None, **settings)[0]  # type: ignore[no-any-return]
     keeps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention
     bias = None if attn_mask is None else _bias(attn_mask, query, key)

@@ -20,26 +20,38 @@ from loadmaster.importers.torch.arguments import as_arguments
 from loadmaster.importers.torch.building import without_memory
 from loadmaster.importers.torch.graph import OPTIMIZER_STATE, CapturedStep, captured_of
 from loadmaster.importers.torch.origin import Origins, line_of_failure
-from loadmaster.importers.torch.step import fake_mode, trace_step
+from loadmaster.importers.torch.step import Target, fake_mode, trace_step
 
 Build = Callable[[bool], tuple[nn.Module, Any]]
 
 
 def capture(
-    module: nn.Module, inputs: Any, *, training: bool, optimizer: str = "adam", name: str = "", gpu: bool = False
+    module: nn.Module,
+    inputs: Any,
+    *,
+    training: bool,
+    optimizer: str = "adam",
+    name: str = "",
+    target: Target | None = None,
 ) -> Graph:
     """The graph of one step of `module` on example inputs: a tuple of positional ones, a dict of named ones, or both as
     ((...), {...}); sizes are those of the examples.
 
     When training, the step is forward, backward and the update of every weight that needs a gradient. The loss is the
-    module's output if that is a single number, or its `loss`, else the sum of the means of its float tensors. `gpu`:
-    attention is the kernel that a CUDA device runs, not the CPU's.
+    module's output if that is a single number, or its `loss`, else the sum of the means of its float tensors.
+    `target` says who runs the step: the kernels of attention depend on it.
     """
-    return capture_step(module, inputs, training=training, optimizer=optimizer, name=name, gpu=gpu).graph
+    return capture_step(module, inputs, training=training, optimizer=optimizer, name=name, target=target).graph
 
 
 def capture_step(
-    module: nn.Module, inputs: Any, *, training: bool, optimizer: str = "adam", name: str = "", gpu: bool = False
+    module: nn.Module,
+    inputs: Any,
+    *,
+    training: bool,
+    optimizer: str = "adam",
+    name: str = "",
+    target: Target | None = None,
 ) -> CapturedStep:
     """As `capture`, with the traced step kept beside its graph so that it can be run."""
     module = getattr(module, "_orig_mod", module)  # inside what torch.compile returns
@@ -51,7 +63,7 @@ def capture_step(
     label = name or type(module).__name__
     origins = Origins()
     with _explained(label, module, origins), switched(module, training):
-        trace = trace_step(module, as_arguments(inputs, label), training, origins, gpu)
+        trace = trace_step(module, as_arguments(inputs, label), training, origins, target)
         return captured_of(trace, optimizer, label, training)
 
 

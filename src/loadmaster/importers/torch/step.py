@@ -81,26 +81,41 @@ class Trace:
     result: Form | None  # of an inference; a training step returns its loss
 
 
+@dataclass(frozen=True)
+class Target:
+    """Who runs a traced step. `gpu`: a CUDA device, which has other kernels for attention than a CPU. `keep`: the
+    caller holds on to all that the module returns, as `out = module(x); out.loss.backward()` does, and not to the loss
+    alone."""
+
+    gpu: bool = False
+    keep: bool = False
+
+
 def fake_mode() -> ValueMode:
     return ValueMode()
 
 
-def trace_step(module: nn.Module, inputs: Inputs, training: bool, origins: Origins, gpu: bool = False) -> Trace:
+def trace_step(
+    module: nn.Module, inputs: Inputs, training: bool, origins: Origins, target: Target | None = None
+) -> Trace:
     """One step of `module` on `inputs`. Neither is written to, and nothing of the size of a tensor is allocated.
-    `gpu`: attention is what a CUDA device would run."""
+    `target`: what runs the step, and what its caller keeps."""
     mode = _mode_of(module, inputs)
     with mode.forgetting(), fixed_draws(), seen_inside(inputs):
-        trace = _trace(mode, module, inputs, training, origins, gpu)
+        trace = _trace(mode, module, inputs, training, origins, target or Target())
         warn_of_values(mode.asked, type(module).__name__)
     return trace
 
 
-def _trace(mode: ValueMode, module: nn.Module, inputs: Inputs, training: bool, origins: Origins, gpu: bool) -> Trace:
+def _trace(
+    mode: ValueMode, module: nn.Module, inputs: Inputs, training: bool, origins: Origins, target: Target
+) -> Trace:
     step = _Step.of(module, inputs, training, _Fakes(mode), origins)
     fakes = [given.fake for given in step.given]
     # The Python dispatcher has the decompositions by which torch.compile traces: dropout is one op as on a GPU,
     # recurrent layers are unrolled unless oneDNN takes them, and batch norm says that it writes to its statistics.
-    attention = GpuAttention() if gpu else nullcontext()
+    step.keep = target.keep
+    attention = GpuAttention() if target.gpu else nullcontext()
     watching = origins.watching(module)
     with mode, enable_python_dispatcher(), _without_onednn(), watching, attention, Reading(mode):
         halves = {_convolution_backward: _halves}
@@ -159,6 +174,7 @@ class _Step:
     # After tracing:
     learned: list[str] = field(default_factory=list)  # weights with a gradient
     num_outputs: int = 0
+    keep: bool = False
     result: Form | None = None
 
     @classmethod
@@ -197,15 +213,17 @@ class _Step:
         return torch.func.functional_call(self.module, state, args, kwargs)
 
     def _forward_backward(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        loss = loss_of(self._forward(tensors), type(self.module).__name__)
+        result = self._forward(tensors)
+        loss = loss_of(result, type(self.module).__name__)
+        kept = [tensor for tensor in tensors_of(result) if tensor is not loss] if self.keep else []
         if not loss.requires_grad:
             what = f"the loss of {type(self.module).__name__} depends on no weight that needs a gradient"
             raise ImportFailed(what, "the module's output", "capture with training=False, or give it weights to learn")
         wanted = {given.name: tensor for given, tensor in zip(self.given, tensors, strict=True) if tensor.requires_grad}
         gradients = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
         found = {name: gradient for name, gradient in zip(wanted, gradients, strict=True) if gradient is not None}
-        self.learned, self.num_outputs = list(found), 1
-        return [loss, *found.values()]
+        self.learned, self.num_outputs = list(found), 1 + len(kept)
+        return [loss, *kept, *found.values()]
 
     def finish(self, traced: fx.GraphModule) -> Trace:
         (results,) = traced.graph.output_node().args

@@ -1,17 +1,17 @@
-"""Cost models, and price: Graph and Cluster to Problem."""
+"""price: Graph and Cluster to Problem, by a cost model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 
 from loadmaster.cluster import Cluster, Link
 from loadmaster.cluster.sizes import parse_size
-from loadmaster.columns import Ints, ints
+from loadmaster.columns import Bools, Ints, ints
+from loadmaster.cost.roofline import CostModel, Roofline
 from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidSetting
 from loadmaster.graph import MOST_NS, MOST_TOTAL, NOWHERE, UNGIVEN, Graph
 from loadmaster.graph.folding import fold
@@ -19,26 +19,6 @@ from loadmaster.objective import Objective, objective_named
 from loadmaster.problem import CANNOT, Problem, time_of
 
 MOST_VALUE = 2.0**60  # of an objective; searches add to it, and must not pass what 64 bits hold
-
-
-class CostModel(Protocol):
-    def compute_ns(self, graph: Graph, cluster: Cluster) -> Ints:
-        """[ops, devices] arithmetic time of each op; memory traffic and launches are added by `price`."""
-        ...
-
-
-@dataclass(frozen=True)
-class Roofline:
-    """An op takes the longer of its arithmetic and its memory traffic (Williams, Waterman and Patterson, 2009)."""
-
-    efficiency: float = 1.0  # share of the peak rate that arithmetic reaches
-
-    def compute_ns(self, graph: Graph, cluster: Cluster) -> Ints:
-        kinds = sorted(set(graph.dtype))
-        which = np.array([kinds.index(dtype) for dtype in graph.dtype])
-        rates = np.array([[device.rate(dtype) for device in cluster.devices] for dtype in kinds])
-        # Cut off far above any sensible time: `price` refuses such ops by name.
-        return ints(np.minimum(np.ceil(graph.flops[:, None] * 1e9 / (rates[which] * self.efficiency)), 2.0 * MOST_NS))
 
 
 def price(
@@ -70,10 +50,14 @@ def price(
     bandwidth = ints([min(max(1, round(device.bytes_per_s)), MOST_TOTAL) for device in cluster.devices])
     given = _given(folded, cluster)
     free = given == _MODEL
-    roofline = (cost or Roofline()).compute_ns(folded, cluster)
-    compute = ints(np.where(free, roofline, 0))
-    fixed = ints(np.where(free, 0, np.where(given == CANNOT, 0, given - launch[None, :])))
+    model = cost or Roofline()
+    compute = ints(np.where(free, model.compute_ns(folded, cluster), 0))
     traffic = ints(np.where(free.any(axis=1), folded.bytes_moved, 0))
+    known = model.known_ns(folded, cluster)
+    folded = replace(folded, workspace_bytes=model.workspace_bytes(folded, cluster))
+    plain = time_of(compute, traffic, np.zeros_like(compute), bandwidth, launch)
+    residual = np.where(known[0] == UNGIVEN, 0, known[0] - plain)
+    fixed = ints(np.where(free, residual, np.where(given == CANNOT, 0, given - launch[None, :])))
     op_ns = time_of(compute, traffic, fixed, bandwidth, launch).copy()
     op_ns[given == CANNOT] = CANNOT
     send_class, send_ns = _sends(folded, cluster)
@@ -99,6 +83,9 @@ def price(
         send_ns=send_ns,
         memory_bytes=cluster.memory_bytes,
         objective=objective,
+        dispatch_ns=_dispatch(folded, source_ops, cluster),
+        spread_ns=_spread(known, free),
+        basis=_basis(free, known, model, cluster),
     )
     _check_values(priced)
     return priced
@@ -112,6 +99,39 @@ def _not_a_graph(given: object) -> InvalidSetting:
 
 
 MOST_SEND_TIMES = 2**27  # a gigabyte of them
+
+
+def _dispatch(graph: Graph, source_ops: Ints, cluster: Cluster) -> Ints:
+    """[ops] what the host needs to ask for each (rule 14). It makes the views before an op on the way; the update of
+    weights is one call for all of them, which the last ops of a step hide."""
+    if not cluster.host_ns:
+        return ints([])
+    update = np.array([kind.startswith("optim.") for kind in graph.kind])
+    asked = cluster.host_ns if update.any() or cluster.mode != "eager" else round(cluster.host_ns * INFERENCE_SHARE)
+    views = np.diff(source_ops, prepend=-1) - 1
+    return ints(np.where(update, 0, asked + views * round(asked * VIEW_SHARE)))
+
+
+def _spread(known: Ints, free: Bools) -> Ints:
+    """[2, ops, devices] how far the quartiles of measured times lie from their medians."""
+    measured = free & (known[0] != UNGIVEN)
+    if not measured.any():
+        return ints(np.zeros((2, 0, 0)))
+    return ints(np.where(measured, known[1:] - known[:1], 0))
+
+
+def _basis(free: Bools, known: Ints, model: CostModel, cluster: Cluster) -> str:
+    """What the times rest on, in the words that reports use."""
+    if not free.any():
+        return "given"
+    share = float((known[0][free] != UNGIVEN).mean())
+    if not share:
+        return cluster.basis
+    return model.basis if share > 0.995 else f"{share:.0%} {model.basis}, else {cluster.basis}"
+
+
+VIEW_SHARE = 0.28  # of the time to ask for a kernel, to make a view (docs/fidelity.md)
+INFERENCE_SHARE = 0.55  # of the time to ask for a kernel of an eager training step, which autograd watches
 _MODEL = -2  # in a table of given times: the cost model decides
 
 

@@ -1,0 +1,199 @@
+"""How far the model is from what happened: steps and peaks of one H200, from the kept measurements, without a GPU.
+
+    python benchmarks/fidelity.py                 # tables for docs/fidelity.md
+    python benchmarks/fidelity.py --fit           # also writes the efficiencies that are shipped
+
+What was measured lies in benchmarks/fidelity/, gathered by benchmarks/fidelity_gpu.py. Models in FITTED may be used to
+fit; all others are held out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import lzma
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from loadmaster.cluster import Cluster
+from loadmaster.columns import ints
+from loadmaster.cost import Calibrated, CostModel, Measured, OpTime, fit, price
+from loadmaster.files.graph import graph_from_json
+from loadmaster.graph import OUTPUT, Graph
+from loadmaster.graph.kinds import HEAVY, work_of
+from loadmaster.optimizers.fusion.greedy import GreedyFusion
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.search import Budget, solve
+from loadmaster.simulator import simulate
+
+HERE = Path(__file__).parent / "fidelity"
+KIND = "h200"
+FITTED = ("distilbert", "phi", "neox", "convnext", "swin", "regnet", "mobilenet", "electra", "mlp")
+# Host time of one kernel on that machine, fitted to the eager and compiled steps of FITTED models; see `dispatch`.
+DISPATCH = {"eager": 46_000, "compiled": 34_000, "graphs": 0}
+SHIPPED = Path(__file__).parent.parent / "src/loadmaster/cost/efficiencies.json"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One prediction beside what happened."""
+
+    case: str
+    held_out: bool
+    what: str  # "graphs", "eager", "compiled" steps in ms; "peak" in MiB
+    basis: str
+    modelled: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        return self.modelled / self.measured - 1
+
+
+def cases() -> Iterator[Graph]:
+    """The captured steps."""
+    with lzma.open(HERE / "graphs.jsonl.xz", "rt") as file:
+        for line in file:
+            yield graph_from_json(json.loads(line))
+
+
+def steps(name: str = "steps.csv") -> dict[str, dict[str, str]]:
+    with open(HERE / name, newline="") as file:
+        return {row["case"]: row for row in csv.DictReader(file)}
+
+
+def held_out(case: str) -> bool:
+    return case.partition("-")[0] not in FITTED
+
+
+def op_rows() -> dict[str, dict[str, str]]:
+    with lzma.open(HERE / "ops.csv.xz", "rt", newline="") as file:
+        return {row["signature"]: row for row in csv.DictReader(file) if not row["note"]}
+
+
+def times_of(graph: Graph, rows: dict[str, dict[str, str]]) -> dict[str, OpTime]:
+    """The measured ops of one graph."""
+    times = {}
+    for op, name in enumerate(graph.op_name):
+        row = rows.get(graph.signature.get(name, ""))
+        if row is not None:
+            facts = graph.kind[op], graph.dtype[op], int(graph.flops[op]), int(graph.bytes_moved[op])
+            columns = ("hot_ns", "low_ns", "high_ns", "cold_ns", "host_ns", "workspace_bytes")
+            times[row["signature"]] = OpTime(*facts, *(int(row[key]) for key in columns), row["stable"] == "1")
+    return times
+
+
+def machine(mode: str) -> Cluster:
+    """One H200; launches are part of what was measured, and of the floor of the calibrated roofline."""
+    cluster = Cluster.preset("1xh200")
+    device = replace(cluster.devices[0], kind=KIND, launch_ns=1_000)
+    return replace(cluster, devices=(device,), mode=mode, dispatch_ns=DISPATCH)
+
+
+def in_order(problem: Problem) -> Plan:
+    return Plan.of(problem, np.zeros(problem.num_ops, np.int64), np.arange(problem.num_ops))
+
+
+def step_ms(graph: Graph, mode: str, cost: CostModel) -> float:
+    """The modelled step of program order on one device; in the mode "compiled", of greedily fused kernels."""
+    problem = price(graph, machine(mode), cost=cost)
+    plan = in_order(problem)
+    if mode == "compiled":
+        plan = solve(problem, GreedyFusion(), Budget(None, 1), 0).plan
+    return simulate(problem, plan).step_ns / 1e6
+
+
+def peak_mib(graph: Graph, cost: CostModel, measured: dict[str, str]) -> tuple[float, float]:
+    """Of what a step allocates beside its weights and states, modelled and measured, plus these."""
+    problem = price(_keeping_results(graph), machine("graphs"), cost=cost)
+    resident = int(problem.graph.nbytes[problem.resident].sum())
+    modelled = int(simulate(problem, in_order(problem)).peak_bytes[0])
+    real = int(measured["peak_bytes"]) - int(measured["before_bytes"]) + resident
+    return modelled / 2**20, real / 2**20
+
+
+def _keeping_results(graph: Graph) -> Graph:
+    """With the logits kept to the end, as the loop that was measured does: it holds on to the model's output."""
+    losses = [op for op, kind in enumerate(graph.kind) if kind.startswith("aten._log_softmax.")]
+    heavy = [op for op in range(losses[0]) if work_of(graph.kind[op]) == HEAVY] if losses else []
+    if not heavy or not any(kind.startswith("optim.") for kind in graph.kind):
+        return graph
+    role = graph.role.copy()
+    role[graph.makes_of(heavy[-1])] = OUTPUT
+    return replace(graph, role=ints(role))
+
+
+def table() -> Iterator[Row]:
+    """All predictions that can be compared with something."""
+    ops, real, compiled = op_rows(), steps(), steps("compiled.csv")
+    calibrated = Calibrated.shipped()
+    for graph in cases():
+        row, case = real[graph.name], graph.name
+        measured = Measured({KIND: times_of(graph, ops)}, {KIND: calibrated})
+        out = held_out(case)
+        yield Row(case, out, "busy", "measured", step_ms(graph, "graphs", measured), float(row["busy_ms"]))
+        if same_work(row):
+            yield Row(case, out, "graphs", "measured", step_ms(graph, "graphs", measured), float(row["graph_ms"]))
+            yield Row(case, out, "graphs", "calibrated", step_ms(graph, "graphs", calibrated), float(row["graph_ms"]))
+        yield Row(case, out, "eager", "measured", step_ms(graph, "eager", measured), float(row["eager_ms"]))
+        yield Row(case, out, "eager", "calibrated", step_ms(graph, "eager", calibrated), float(row["eager_ms"]))
+        if case in compiled:
+            taken = float(compiled[case]["step_ms"])
+            yield Row(case, out, "compiled", "measured", step_ms(graph, "compiled", measured), taken)
+        yield Row(case, out, "peak", "measured", *peak_mib(graph, measured, row))
+
+
+def same_work(row: dict[str, str]) -> bool:
+    """While a CUDA graph is captured, transformers gives attention a mask that it otherwise leaves out: such a graph
+    takes much longer than the kernels of the same step run eagerly, and is another computation."""
+    return float(row["graph_ms"] or 0) < 1.15 * float(row["busy_ms"])
+
+
+def fit_shipped() -> None:
+    """Efficiencies per kind of work from the ops of the FITTED models alone."""
+    ops, times = op_rows(), {}
+    for graph in cases():
+        if not held_out(graph.name):
+            times |= times_of(graph, ops)
+    calibrated = fit(times, machine("graphs").devices[0])
+    about = "fitted on one NVIDIA H200, torch 2.11: python benchmarks/fidelity.py --fit"
+    SHIPPED.write_text(json.dumps({"about": about, **calibrated.as_json()}, indent=0) + "\n")
+    print(f"{len(calibrated.efficiencies)} efficiencies of {len(times)} ops, floor {calibrated.floor_ns} ns")
+
+
+def summary(rows: list[Row]) -> list[str]:
+    lines = [
+        "| what | rests on | models | cases | median error | within 10 % | worst |",
+        "|---|---|---|--:|--:|--:|--:|",
+    ]
+    for key in dict.fromkeys((row.what, row.basis) for row in rows):
+        for label, wanted in (("held out", True), ("fitted", False)):
+            errors = [abs(r.error) for r in rows if (r.what, r.basis) == key and r.held_out == wanted]
+            if errors:
+                near = sum(error <= 0.1 for error in errors)
+                figures = f"{statistics.median(errors):.1%} | {near} | {max(errors):.0%}"
+                lines.append(f"| {key[0]} | {key[1]} | {label} | {len(errors)} | {figures} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fit", action="store_true")
+    if parser.parse_args().fit:
+        fit_shipped()
+    rows = list(table())
+    print("\n".join(summary(rows)))
+    print("\n| case | what | rests on | modelled | measured | error |\n|---|---|---|--:|--:|--:|")
+    for row in sorted(rows, key=lambda row: (row.case, row.what, row.basis)):
+        shown = f"{row.modelled:,.1f} | {row.measured:,.1f} | {row.error:+.0%}"
+        print(f"| {row.case} | {row.what} | {row.basis} | {shown} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Measured: ops take what they took alone on a device of the same kind; where that is not known, the calibrated time.
+
+Measurements are data: a table by kind of device and signature of the call (name, shapes, strides, dtypes, attributes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from loadmaster.cluster import Cluster, Device
+from loadmaster.columns import Ints, ints
+from loadmaster.cost.calibrated import Calibrated, fit_efficiencies, group_of
+from loadmaster.cost.roofline import Roofline, unknown
+from loadmaster.graph import Graph
+
+COLD_SHARE = 0.5  # of a step's ops find their operands out of the cache; docs/fidelity.md
+
+
+class OpTime(NamedTuple):
+    """One distinct op, timed alone."""
+
+    kind: str
+    dtype: str
+    flops: int
+    bytes_moved: int
+    hot_ns: int
+    low_ns: int
+    high_ns: int
+    cold_ns: int
+    host_ns: int
+    workspace_bytes: int
+    stable: bool
+
+    @property
+    def time_ns(self) -> int:
+        """Between what it takes with warm and with cold caches."""
+        return round(self.hot_ns + COLD_SHARE * max(0, self.cold_ns - self.hot_ns))
+
+
+Times = Mapping[str, Mapping[str, OpTime]]  # kind of device -> signature -> time
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Times of ops by kind of device and signature, and what to do about the others."""
+
+    times: Times
+    fallback: Mapping[str, Calibrated] = field(default_factory=dict)  # by kind of device
+    roofline: Roofline = field(default_factory=Roofline)
+
+    @property
+    def basis(self) -> str:
+        return "measured"
+
+    def compute_ns(self, graph: Graph, cluster: Cluster) -> Ints:
+        return self.roofline.compute_ns(graph, cluster)
+
+    def known_ns(self, graph: Graph, cluster: Cluster) -> Ints:
+        known = unknown(graph, cluster).copy()
+        signatures = [graph.signature.get(name, "") for name in graph.op_name]
+        for column, device in enumerate(cluster.devices):
+            table, calibrated = self.times.get(device.kind, {}), self.fallback.get(device.kind)
+            for op, signature in enumerate(signatures):
+                if signature in table:
+                    known[:, op, column] = _with_spread(table[signature])
+                elif calibrated is not None:
+                    group, flops, moved = group_of(graph.kind[op]), int(graph.flops[op]), int(graph.bytes_moved[op])
+                    known[:, op, column] = calibrated.time_ns(device, group, graph.dtype[op], flops, moved)
+        return ints(known)
+
+    def workspace_bytes(self, graph: Graph, cluster: Cluster) -> Ints:
+        """What the libraries behind each op allocated while it ran, on the device where that was most."""
+        most = graph.workspace_bytes.copy()
+        for kind in {device.kind for device in cluster.devices}:
+            table = self.times.get(kind, {})
+            for op, name in enumerate(graph.op_name):
+                known = table.get(graph.signature.get(name, ""))
+                if known is not None and not known.kind.startswith("optim."):
+                    most[op] = max(most[op], known.workspace_bytes)
+        return ints(most)
+
+    def unmeasured(self, graph: Graph, kind: str) -> list[int]:
+        """Ops of the graph whose signature has no time on that kind of device."""
+        table = self.times.get(kind, {})
+        return [op for op, name in enumerate(graph.op_name) if graph.signature.get(name, "") not in table]
+
+    def unstable(self, kind: str) -> int:
+        return sum(not time.stable for time in self.times.get(kind, {}).values())
+
+
+def _with_spread(time: OpTime) -> tuple[int, int, int]:
+    middle = time.time_ns
+    return middle, middle + time.low_ns - time.hot_ns, middle + time.high_ns - time.hot_ns
+
+
+def fit(times: Mapping[str, OpTime], device: Device) -> Calibrated:
+    """Efficiencies of a device from what was measured on it; the floor is the shortest op there is."""
+    samples = [(group_of(t.kind), t.dtype, t.flops, t.bytes_moved, t.time_ns) for t in times.values()]
+    short = sorted(time.hot_ns for time in times.values() if not time.kind.startswith("optim."))
+    return fit_efficiencies(device, samples, short[len(short) // 20] if short else 0)

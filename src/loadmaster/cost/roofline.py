@@ -1,0 +1,61 @@
+"""CostModel, the interface that `price` asks, and the plain roofline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from loadmaster.cluster import Cluster
+from loadmaster.columns import Ints, ints
+from loadmaster.graph import MOST_NS, UNGIVEN, Graph
+
+
+class CostModel(Protocol):
+    """What ops take. Times that are known replace the roofline, and what they differ by stays when ops are fused."""
+
+    @property
+    def basis(self) -> str:
+        """What its known times rest on, as reports say it."""
+        ...
+
+    def compute_ns(self, graph: Graph, cluster: Cluster) -> Ints:
+        """[ops, devices] arithmetic time of each op; memory traffic and launches are added by `price`."""
+        ...
+
+    def known_ns(self, graph: Graph, cluster: Cluster) -> Ints:
+        """[3, ops, devices] median and quartiles of times, launch included; UNGIVEN where the roofline decides."""
+        ...
+
+    def workspace_bytes(self, graph: Graph, cluster: Cluster) -> Ints:
+        """[ops] memory that each needs while it runs, beside what it reads and makes."""
+        ...
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """An op takes the longer of its arithmetic and its memory traffic (Williams, Waterman and Patterson, 2009)."""
+
+    efficiency: float = 1.0  # share of the peak rate that arithmetic reaches
+
+    @property
+    def basis(self) -> str:
+        return "data sheet"
+
+    def compute_ns(self, graph: Graph, cluster: Cluster) -> Ints:
+        kinds = sorted(set(graph.dtype))
+        which = np.array([kinds.index(dtype) for dtype in graph.dtype])
+        rates = np.array([[device.rate(dtype) for device in cluster.devices] for dtype in kinds])
+        # Cut off far above any sensible time: `price` refuses such ops by name.
+        return ints(np.minimum(np.ceil(graph.flops[:, None] * 1e9 / (rates[which] * self.efficiency)), 2.0 * MOST_NS))
+
+    def known_ns(self, graph: Graph, cluster: Cluster) -> Ints:
+        return unknown(graph, cluster)
+
+    def workspace_bytes(self, graph: Graph, cluster: Cluster) -> Ints:
+        return graph.workspace_bytes
+
+
+def unknown(graph: Graph, cluster: Cluster) -> Ints:
+    return ints(np.full((3, graph.num_ops, cluster.num_devices), UNGIVEN, np.int64))

@@ -1,0 +1,224 @@
+"""A race on this machine: the defaults against a plan, in turns, and whether each did what was modelled."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from loadmaster.cluster import Cluster
+from loadmaster.cost import CostModel, price
+from loadmaster.importers.torch.arguments import as_arguments, split
+from loadmaster.importers.torch.export import capture_step
+from loadmaster.importers.torch.graph import CapturedStep
+from loadmaster.importers.torch.step import Target, loss_of
+from loadmaster.problem import Problem
+from loadmaster.runtime.apply import build, planning_of
+from loadmaster.runtime.machine import torch_names
+from loadmaster.runtime.measure import measure_ops
+from loadmaster.runtime.storages import LiveStorages
+from loadmaster.search import Budget, Result, solve
+
+WARM, MOST_ROUNDS, RACE_SECONDS = 2, 9, 40.0
+OURS, ALONE, COMPILED, EXPERT = "our plan", "one device, eager", "torch.compile", "expert"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One that ran: what was modelled and what happened. `measured_ns` is a median, low and high are quartiles."""
+
+    name: str
+    modelled_ns: int | None
+    measured_ns: int
+    low_ns: int
+    high_ns: int
+    modelled_bytes: int | None
+    measured_bytes: int | None
+    basis: str
+
+
+@dataclass(frozen=True, eq=False)
+class Race:
+    """Who ran, and the plan that was up against them."""
+
+    rows: tuple[Row, ...]
+    result: Result
+    failed: dict[str, str]  # who could not run, and why
+
+    @property
+    def _ours(self) -> Row:
+        return next(row for row in self.rows if row.name == OURS)
+
+    @property
+    def _rival(self) -> Row:
+        return min((row for row in self.rows if row.name != OURS), key=lambda row: row.measured_ns)
+
+    @property
+    def won(self) -> bool:
+        """Faster than all others, by more than the spread of the measurements."""
+        return self._ours.high_ns < self._rival.low_ns
+
+    @property
+    def verdict(self) -> str:
+        ours, rival = self._ours, self._rival
+        ratio = rival.measured_ns / ours.measured_ns
+        if self.won:
+            return f"our plan won: {ratio:.2f}x faster than {rival.name}"
+        if rival.high_ns < ours.low_ns:
+            return f"our plan lost: {rival.name} is {1 / ratio:.2f}x faster; use {rival.name}"
+        return f"our plan and {rival.name} cannot be told apart ({ratio:.2f}x, within the spread); use {rival.name}"
+
+    def as_data(self) -> dict[str, Any]:
+        rows = [asdict(row) for row in self.rows]
+        return {"rows": rows, "won": self.won, "verdict": self.verdict, "failed": self.failed}
+
+
+Step = Callable[[], Any]
+
+
+def run_race(
+    made: tuple[nn.Module, Any],
+    cluster: Cluster,
+    optimizer: str,
+    budget: Budget,
+    seed: int,
+    *,
+    training: bool = True,
+    compiled: bool = True,
+    say: Callable[[str], None] = lambda text: None,
+) -> Race:
+    """Plans for what was measured, then lets everyone run in turns."""
+    module, inputs = made
+    gpu = any(name.startswith("cuda") for name in torch_names())
+    captured = capture_step(module, inputs, training=training, target=Target(gpu=gpu))
+    costs: CostModel = measure_ops(captured.graph, cluster, say=say)
+    problem = price(captured.graph, cluster, cost=costs)
+    say(f"planning with {optimizer}")
+    planned = {OURS: solve(problem, optimizer, budget, seed)}
+    if problem.num_devices > 1:
+        planned[EXPERT] = solve(problem, "expert", Budget(None, 1), seed)
+    steps, failed = _steps(captured, made, compiled, planned, say)
+    say("racing: " + ", ".join(steps))
+    times, peaks = _run(steps)
+    rows = [_row(name, times[name], peaks[name], planned.get(name), problem, seed) for name in steps]
+    return Race(tuple(rows), planned[OURS], failed)
+
+
+def _row(name: str, times: list[int], peak: int | None, planned: Result | None, problem: Problem, seed: int) -> Row:
+    if planned is None and name == ALONE:
+        planned = solve(problem, "one-device", Budget(None, 1), seed)
+    low, middle, high = (round(value) for value in statistics.quantiles(times, n=4))
+    modelled = (None, None) if planned is None else (planned.timeline.step_ns, int(planned.timeline.peak_bytes.max()))
+    basis = "" if planned is None else problem.basis
+    return Row(name, modelled[0], middle, low, high, modelled[1], peak, basis)
+
+
+def _steps(
+    captured: CapturedStep,
+    made: tuple[nn.Module, Any],
+    compiled: bool,
+    planned: dict[str, Result],
+    say: Callable[[str], None],
+) -> tuple[dict[str, Step], dict[str, str]]:
+    """Who can run, warmed up; and who could not."""
+    first, training, (module, inputs) = torch_names()[0], captured.training, made
+    makers: dict[str, Callable[[], Step]] = {ALONE: lambda: _plain_step(module, inputs, training, first, False)}
+    if compiled:
+        makers[COMPILED] = lambda: _plain_step(module, inputs, training, first, True)
+    for name, result in planned.items():
+        makers[name] = lambda result=result: _planned_step(module, inputs, captured, result)  # type: ignore[misc]
+    steps: dict[str, Step] = {}
+    failed: dict[str, str] = {}
+    for name, make in makers.items():
+        say(f"warming up {name}")
+        try:
+            step = make()
+            for _ in range(WARM):
+                step()
+            steps[name] = step
+        except Exception as error:  # a rival that cannot run here is reported, ours is an error
+            if name == OURS:
+                raise
+            failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            say(f"{name} cannot run: {failed[name]}")
+    return steps, failed
+
+
+def _plain_step(module: nn.Module, inputs: Any, training: bool, device: str, compiled: bool) -> Step:
+    """As people write it: forward, backward, a fused optimizer."""
+    own = copy.deepcopy(module).to(device).train(training)
+    args, kwargs = _moved(split(as_arguments(inputs, "race")), device)
+    called: Any = torch.compile(own) if compiled else own
+    if not training:
+
+        def infer() -> Any:
+            with torch.no_grad():
+                return called(*args, **kwargs)
+
+        return infer
+    adam = torch.optim.Adam([weight for weight in own.parameters() if weight.requires_grad], fused=True)
+
+    def train() -> None:
+        loss_of(called(*args, **kwargs), "race").backward()  # type: ignore[no-untyped-call]
+        adam.step()
+        adam.zero_grad(set_to_none=True)
+
+    return train
+
+
+def _planned_step(module: nn.Module, inputs: Any, captured: CapturedStep, result: Result) -> Step:
+    step = build(copy.deepcopy(module).train(captured.training), captured, planning_of(captured, result))
+    args, kwargs = split(as_arguments(inputs, "race"))
+    return lambda: step(*args, **kwargs)
+
+
+def _moved(value: Any, device: str) -> Any:
+    return torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), value)
+
+
+def _run(steps: dict[str, Step]) -> tuple[dict[str, list[int]], dict[str, int | None]]:
+    times: dict[str, list[int]] = {name: [] for name in steps}
+    peaks = {name: _peak(step) for name, step in steps.items()}
+    until = time.monotonic() + RACE_SECONDS
+    for number in range(MOST_ROUNDS):
+        if number >= 3 and time.monotonic() > until:
+            break
+        for name, step in steps.items():
+            times[name].append(_timed(step))
+    return times, peaks
+
+
+def _timed(step: Step) -> int:
+    _wait()
+    start = time.perf_counter_ns()
+    step()
+    _wait()
+    return time.perf_counter_ns() - start
+
+
+def _peak(step: Step) -> int | None:
+    """The most bytes on the device that holds most: of CUDA's allocator, or of live storages on a CPU."""
+    if not torch.cuda.is_available():
+        with suppress(Exception), LiveStorages() as seen:  # a compiled step hides its tensors
+            step()
+            return seen.peak_bytes
+        return None
+    _wait()
+    for number in range(torch.cuda.device_count()):
+        torch.cuda.reset_peak_memory_stats(number)
+    step()
+    _wait()
+    return max(torch.cuda.max_memory_allocated(number) for number in range(torch.cuda.device_count()))
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(number)
