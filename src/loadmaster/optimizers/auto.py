@@ -195,7 +195,7 @@ def _splits(problem: Problem) -> tuple[str, ...]:
     """Contiguous stages: for a short step, or for a small load of each device where that is what counts."""
     if problem.objective.of_order:
         return ("pipeline:order=critical",)
-    return ("downsets:effort=4000000", "pipeline:goal=max-load,order=critical", "pipeline:order=critical")
+    return ("downsets:effort=1000000,sets=4000", "pipeline:goal=max-load,order=critical", "pipeline:order=critical")
 
 
 def _orders(problem: Problem, plan: Plan) -> list[Ints]:

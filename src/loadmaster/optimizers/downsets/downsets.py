@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 CANNOT_NS = 2**42  # of an op on a device that cannot run it: over an hour
 MOST_SETS = 60_000  # downsets; with more, light units are joined first
-PER_SECOND = 1_000_000  # stages tried, on a slow machine
+FEWER = 0.8  # of the units at most are left after light ones have joined
+PER_SECOND, SETS_PER_SECOND = 1_000_000, 400  # stages tried, and downsets found over and over, on a slow machine
 FIRST, WIDER = 1.05, 1.2  # times the lower bound: loads looked for at first, and how much more each time none is found
 
 
@@ -46,13 +47,16 @@ class Downsets:
 
     order: Order = "critical"
     effort: int = 40_000_000  # stages tried before light units are joined: about ten seconds
+    sets: int = MOST_SETS  # downsets, likewise
 
     def optimize(self, search: Search) -> Plan:
         problem = search.problem
-        effort = self.effort
+        effort, sets = self.effort, self.sets
         if not search.counts_simulations:  # most of it goes into the last try, and there may be a few
-            effort = int(min(effort, max(1000, search.seconds_left * PER_SECOND / 4)))
-        found = [split for label in _labels(problem) if (split := split_of(problem, label, effort)) is not None]
+            effort = int(min(effort, max(1000, search.seconds_left * PER_SECOND / 10)))
+            sets = int(min(sets, max(100, search.seconds_left * SETS_PER_SECOND)))
+        tried = (split_of(problem, label, effort, sets) for label in _labels(problem))
+        found = [split for split in tried if split is not None]
         if not found:
             return OneDevice().optimize(search)
         return ordered(search, min(found, key=lambda split: split[0])[1], self.order)
@@ -68,20 +72,20 @@ def _labels(problem: Problem) -> list[Ints]:
     return [plain, mirrored_position(problem)]
 
 
-def split_of(problem: Problem, label: Ints, effort: int) -> Split | None:
+def split_of(problem: Problem, label: Ints, effort: int, sets: int = MOST_SETS) -> Split | None:
     """(largest load, placement) of the best stages; None where there are none within memory."""
     units = units_of(problem, label)
     work = np.bincount(units.unit, weights=problem.best_ns, minlength=units.count)
     light = work.sum() / problem.num_devices / 64
     while True:
-        downs = downsets(units, MOST_SETS)
+        downs = downsets(units, sets)
         if downs is not None:
             done, split = _solved(problem, units, downs, effort)
             if done:
                 return split
         label = joined(units, work, light)[units.unit]
-        if len(np.unique(label)) == units.count and light > work.sum():
-            label = ints(units.unit // 2)  # nothing is left that joins by itself: neighbours in order do
+        if len(np.unique(label)) > FEWER * units.count:
+            label = ints(units.unit // 2)  # too few join by themselves: neighbours in order do
         units, light = units_of(problem, label), light * 2
         work = np.bincount(units.unit, weights=problem.best_ns, minlength=units.count)
 
