@@ -60,9 +60,9 @@ OBJECTIVES: Mapping[str, str] = {
 
 # suffix of a model file -> "module:function" that reads it
 IMPORTERS: Mapping[str, str] = {
-    ".json": "loadmaster.files:load_graph",
-    ".json.gz": "loadmaster.files:load_graph",
-    ".json.xz": "loadmaster.files:load_graph",
+    ".json": "loadmaster.importers.contents:load_json",
+    ".json.gz": "loadmaster.importers.contents:load_json",
+    ".json.xz": "loadmaster.importers.contents:load_json",
     ".onnx": "loadmaster.importers.onnx.model:load_onnx",
     ".pt2": "loadmaster.importers.torch.exported:load_pt2",
     ".hlo": "loadmaster.importers.contents:load_xla",
@@ -71,6 +71,10 @@ IMPORTERS: Mapping[str, str] = {
     ".pb.gz": "loadmaster.importers.contents:load_protobuf",
     ".pb.xz": "loadmaster.importers.contents:load_protobuf",
     ".pb": "loadmaster.importers.contents:load_protobuf",
+    ".pbtxt": "loadmaster.importers.contents:load_textproto",
+    ".txt": "loadmaster.importers.contents:load_text",
+    ".tflite": "loadmaster.importers.contents:load_tflite",
+    ".stg": "loadmaster.importers.contents:load_tasks",
     ".mlir": "loadmaster.importers.contents:load_xla",
     ".stablehlo": "loadmaster.importers.contents:load_xla",
 }

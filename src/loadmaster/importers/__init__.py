@@ -62,6 +62,10 @@ def load(
         text = os.fspath(model)
         if isinstance(text, bytes):
             text = os.fsdecode(text)
+        model, timed, trace = text.partition("#times=")
+        if timed and trace and not Path(text).exists():
+            graph = load(model, training=training, inputs=inputs, optimizer=optimizer, dims=dims, name=name)
+            return _resolve("loadmaster.importers.benchmarks.trace:with_times")(graph, trace)  # type: ignore[no-any-return]
         if text.startswith("zoo:"):
             return _load_zoo(text.removeprefix("zoo:"), training)
         form, colon, path = text.partition(":")

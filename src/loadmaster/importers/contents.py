@@ -5,11 +5,13 @@ Each takes the path and the settings that stood behind `#` in what the user wrot
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
-from loadmaster.errors import InvalidSetting, UnknownName
-from loadmaster.files.text import PathLike
+from loadmaster.errors import InvalidSetting, UnknownName, UnreadableFile
+from loadmaster.files.text import PathLike, read_json
 from loadmaster.graph import Graph
+from loadmaster.importers.reading import read_bytes, read_text, start_of
 
 Settings = Mapping[str, str]
 
@@ -23,8 +25,60 @@ def load_xla(path: PathLike, settings: Settings) -> Graph:
 
 
 def load_protobuf(path: PathLike, settings: Settings) -> Graph:
-    """A serialized HLO proto."""
-    return load_xla(path, settings)
+    """A serialized HLO proto, a GraphDef or a SavedModel."""
+    from loadmaster.importers.hlo.proto import looks_like_hlo
+    from loadmaster.importers.tensorflow.load import load_graph_def
+
+    if looks_like_hlo(read_bytes(path), str(path)):
+        return load_xla(path, settings)
+    return load_graph_def(path, batch=whole(checked(settings, ("batch",), path), "batch", path))
+
+
+def load_textproto(path: PathLike, settings: Settings) -> Graph:
+    """A GraphDef or a CostGraphDef as text."""
+    from loadmaster.importers.tensorflow.load import load_textproto
+
+    return load_textproto(path, batch=whole(checked(settings, ("batch",), path), "batch", path))
+
+
+def load_tflite(path: PathLike, settings: Settings) -> Graph:
+    from loadmaster.importers.tensorflow.tflite import load_tflite
+
+    checked(settings, (), path)
+    return load_tflite(path)
+
+
+def load_tasks(path: PathLike, settings: Settings) -> Graph:
+    """A task graph of the Standard Task Graph Set."""
+    from loadmaster.importers.benchmarks.tasks import load_stg
+
+    checked(settings, (), path)
+    return load_stg(path)
+
+
+def load_json(path: PathLike) -> Graph:
+    """A graph of ours, or a workflow of WfCommons."""
+    from loadmaster.files import load_graph
+    from loadmaster.importers.benchmarks.tasks import is_workflow, load_workflow
+
+    if b"loadmaster.graph/" in start_of(path) or not is_workflow(read_json(path)):
+        return load_graph(path)
+    return load_workflow(path)
+
+
+def load_text(path: PathLike, settings: Settings) -> Graph:
+    """HLO or StableHLO, protobuf text, or a graph of DOPPLER."""
+    from loadmaster.importers.benchmarks.tasks import is_doppler, load_doppler
+
+    start = read_text(path)[:65536]
+    if is_doppler(start):
+        checked(settings, (), path)
+        return load_doppler(path)
+    if "HloModule" in start or "func.func" in start:
+        return load_xla(path, settings)
+    if re.search(r"^\s*node\s*:?\s*\{", start, re.MULTILINE):
+        return load_textproto(path, settings)
+    raise UnreadableFile(f"'{path}' is no text that is known", "", "give HLO, StableHLO, a GraphDef or a CostGraphDef")
 
 
 def checked(settings: Settings, known: Sequence[str], path: PathLike) -> Settings:

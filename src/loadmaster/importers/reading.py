@@ -11,24 +11,34 @@ from typing import Any
 from loadmaster.errors import UnreadableFile
 from loadmaster.files.text import PathLike, checked_path, uncollected
 
-__all__ = ["MOST_BYTES", "read_bytes", "read_text", "stem_of", "uncollected"]
+__all__ = ["MOST_BYTES", "read_bytes", "read_text", "start_of", "stem_of", "uncollected"]
 
-MOST_BYTES = 2**31  # of a file once it is unpacked
+MOST_BYTES = 2**30  # of a file once it is unpacked
+
+
+def start_of(path: PathLike) -> bytes:
+    """The first few thousand bytes."""
+    return _read(checked_path(path), 4096)
 
 
 def read_bytes(path: PathLike) -> bytes:
     """What a file holds; .gz and .xz are unpacked."""
     found = checked_path(path)
-    opens: Any = {".gz": gzip.open, ".xz": lzma.open}.get(found.suffix, open)
-    try:
-        with opens(found, "rb") as file:
-            raw: bytes = file.read(MOST_BYTES + 1)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise UnreadableFile(f"'{found}' cannot be read: {error}", "", "is it whole? copy it again") from None
+    raw = _read(found, MOST_BYTES + 1)
     if len(raw) > MOST_BYTES:
         raise UnreadableFile(f"'{found}' holds more than {MOST_BYTES >> 30} GiB", "", "give a smaller file")
     if not raw.strip():
         raise UnreadableFile(f"'{found}' is empty", "", "give a file with a graph in it")
+    return raw
+
+
+def _read(path: Path, most: int) -> bytes:
+    opens: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+    try:
+        with opens(path, "rb") as file:
+            raw: bytes = file.read(most)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise UnreadableFile(f"'{path}' cannot be read: {error}", "", "is it whole? copy it again") from None
     return raw
 
 

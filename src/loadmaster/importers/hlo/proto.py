@@ -4,7 +4,9 @@ and xla/xla_data.proto."""
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
+from loadmaster.errors import UnreadableFile
 from loadmaster.importers.hlo.module import Computation, Instruction, Module, Shape, Window
 from loadmaster.importers.wire import Message, broken
 
@@ -26,21 +28,25 @@ def looks_like_hlo(raw: bytes, where: str) -> bool:
 
 def _module(raw: bytes, where: str) -> Message | None:
     found = Message(raw, where)
-    for candidate in (found, found.message(1) if _is_message(found, 1) else None):
-        if candidate is not None and 3 in candidate.fields and 2 in candidate.fields and _is_name(candidate):
-            return candidate
-    return None
+    inner = found.fields.get(1, [b""])[0]
+    candidates = [found]
+    if isinstance(inner, bytes):
+        with suppress(UnreadableFile):
+            candidates.append(Message(inner, where))
+    return next((candidate for candidate in candidates if _has_computations(candidate)), None)
 
 
-def _is_message(message: Message, field: int) -> bool:
-    values = message.fields.get(field, ())
-    return len(values) == 1 and isinstance(values[0], bytes) and values[0][:1] == b"\n"
-
-
-def _is_name(message: Message) -> bool:
-    """An HloModuleProto starts with its name and that of its entry, two texts; a GraphDef with messages."""
-    values = message.fields.get(2, [b""])
-    return isinstance(values[0], bytes) and len(values) == 1 and values[0].isascii() and values[0].isascii()
+def _has_computations(message: Message) -> bool:
+    """Field 3 of a module holds computations: a name, instructions, and the number of the one that is the result."""
+    first = message.fields.get(3, [b""])[0]
+    if not isinstance(first, bytes) or not first:
+        return False
+    try:
+        computation = Message(first, message.where)
+        instruction = computation.messages(2)[0]
+    except (UnreadableFile, IndexError):
+        return False
+    return 6 in computation.fields and 3 in instruction.fields
 
 
 def parse_hlo_proto(raw: bytes, where: str) -> Module:

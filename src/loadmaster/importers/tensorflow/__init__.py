@@ -1,0 +1,1 @@
+"""TensorFlow's files as graphs: GraphDef, SavedModel, CostGraphDef and TFLite, read without TensorFlow."""

@@ -1,0 +1,26 @@
+"""`loadmaster plan` on one file of each format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import command, write_onnx
+from tests.unit.importers.samples import SAMPLES, write
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, "model.onnx", "model.pt2"])
+def test_plan(name: str, folder: Path) -> None:
+    path = folder / name
+    if name.endswith(".onnx"):
+        write_onnx(path)
+    elif name.endswith(".pt2"):
+        torch = pytest.importorskip("torch")
+        torch.export.save(torch.export.export(torch.nn.Linear(4, 2), (torch.ones(3, 4),)), path)
+    else:
+        write(folder, name)
+    done = command("plan", str(path), "--on", "2xa100-nvlink", "--with", "heft", "--simulations", "20", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["graph"]["ops"] > 0

@@ -1,0 +1,149 @@
+"""GraphDef, SavedModel and CostGraphDef, written here byte by byte or as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadmaster.errors import ImportFailed, InvalidSetting, LoadmasterError, UnreadableFile
+from loadmaster.graph import INPUT, OUTPUT, WEIGHT, Graph
+from loadmaster.importers import load
+from tests.unit.importers.tensorflow import protos as p
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*open axes")
+
+TEXT = """
+node { name: "x" op: "Placeholder"
+  attr { key: "dtype" value { type: DT_FLOAT } }
+  attr { key: "shape" value { shape { dim { size: -1 } dim { size: 16 } } } } }
+node { name: "w" op: "Const"
+  attr { key: "value" value { tensor { dtype: DT_FLOAT tensor_shape { dim { size: 16 } dim { size: 4 } } } } } }
+node { name: "y" op: "MatMul" input: "x" input: "w" attr { key: "T" value { type: DT_FLOAT } } }
+node { name: "layer/z" op: "Relu" input: "y" }  # the end
+"""
+COSTS = """
+node { name: "a" id: 1 output_info { size: 100 } compute_cost: 10 }
+node { name: "b" id: 2 input_info { preceding_node: 1 } output_info { size: 50 } compute_cost: 20 }
+node { name: "c" id: 3 input_info { preceding_node: 1 preceding_port: 0 } output_info { size: 40 } compute_cost: 30
+       temporary_memory_size: 7 }
+node { name: "d" id: 4 input_info { preceding_node: 2 } input_info { preceding_node: 3 } control_input: 1
+       output_info { size: 8 } compute_cost: 10 is_final: true }
+"""
+
+
+def written(folder: Path, name: str, content: bytes | str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def sizes(graph: Graph, role: int) -> list[int]:
+    return [int(graph.nbytes[t]) for t in range(graph.num_tensors) if graph.role[t] == role]
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_convnet_by_hand(tmp_path: Path, batch: int) -> None:
+    g = load(f"{written(tmp_path, 'net.pb', p.graph_def(p.convnet()))}#batch={batch}")
+    assert g.op_name == ("conv", "relu", "pool", "flat", "out")
+    assert list(map(int, g.flops)) == [2 * batch * 256 * 27, batch * 256, batch * 64 * 4, 0, 2 * batch * 64 * 10]
+    assert sizes(g, INPUT) == [4 * batch * 8 * 8 * 3] and sizes(g, OUTPUT) == [4 * batch * 10]
+    assert sorted(sizes(g, WEIGHT)) == sorted([4 * 3 * 3 * 3 * 4, 8, 4 * 64 * 10])
+    assert g.is_view[g.op_name.index("flat")]
+
+
+def test_open_axes_are_announced(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="#batch=N"):
+        load(written(tmp_path, "net.pb", p.graph_def(p.convnet())))
+
+
+def test_shapes_in_the_file_win(tmp_path: Path) -> None:
+    nodes = [p.node("x", "Placeholder", dtype=p.of_type(1), shape=p.of_shape([4])),
+             p.node("y", "MyOwnOp", ["x"], _output_shapes=p.of_shapes([3, 3], [2]), T=p.of_type(1)),
+             p.node("z", "Relu", ["y:1"])]  # fmt: skip
+    g = load(written(tmp_path, "net.pb", p.graph_def(nodes)))
+    assert [g.shape[t] for t in g.makes_of(0)] == [(3, 3), (2,)] and g.shape[g.makes_of(1)[0]] == (2,)
+
+
+def test_ops_that_are_not_known_are_named(tmp_path: Path) -> None:
+    nodes = [p.node("x", "Placeholder", shape=p.of_shape([4])), p.node("y", "MyOwnOp", ["x"])]
+    with pytest.warns(UserWarning, match="MyOwnOp"):
+        load(written(tmp_path, "net.pb", p.graph_def(nodes)))
+
+
+def test_a_saved_model_calls_its_functions(tmp_path: Path) -> None:
+    inner = [p.node("mm", "MatMul", ["a", "b"], T=p.of_type(1)), p.node("r", "Relu", ["mm:product:0"], T=p.of_type(1))]
+    body = p.function("serve", ["a", "b"], ["out"], inner, {"out": "r:activations:0"})
+    nodes = [
+        p.node("x", "Placeholder", dtype=p.of_type(1), shape=p.of_shape([2, 3])),
+        p.node("w", "Placeholder", dtype=p.of_type(1), shape=p.of_shape([3, 5])),
+        p.node("call", "StatefulPartitionedCall", ["x", "w"], f=p.of_function("serve")),
+        p.node("id", "Exp", ["call"], T=p.of_type(1)),
+    ]
+    path = written(tmp_path, "mine/saved_model.pb", p.saved_model(p.graph_def(nodes, [body])))
+    g = load(path)
+    assert g.name == "mine" and g.op_name == ("call/mm", "call/r", "id")
+    assert list(map(int, g.flops)) == [2 * 2 * 3 * 5, 10, 10]
+
+
+def test_text_is_the_same_as_bytes(tmp_path: Path) -> None:
+    nodes = [
+        p.node("x", "Placeholder", dtype=p.of_type(1), shape=p.of_shape([-1, 16])),
+        p.node("w", "Const", value=p.of_tensor(1, [16, 4])),
+        p.node("y", "MatMul", ["x", "w"], T=p.of_type(1)),
+        p.node("layer/z", "Relu", ["y"]),
+    ]
+    text = load(written(tmp_path, "a.pbtxt", TEXT))
+    assert text.digest == load(written(tmp_path, "b.pb", p.graph_def(nodes))).digest
+    assert text.scope == ("", "layer") and load(written(tmp_path, "c.txt", TEXT)).digest == text.digest
+
+
+def test_cost_graph_by_hand(tmp_path: Path) -> None:
+    g = load(written(tmp_path, "costs.pbtxt", COSTS))
+    assert g.op_name == ("a", "b", "c", "d")
+    assert [int(t) for t in g.time_ns[:, 0]] == [10_000, 20_000, 30_000, 10_000]
+    assert sizes(g, 0) == [100, 50, 40] and sizes(g, OUTPUT) == [8]
+    assert list(g.workspace_bytes) == [0, 0, 7, 0] and list(g.after_of(3)) == [0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind", "word"),
+    [
+        ("a.pb", b"", UnreadableFile, "empty"),
+        ("a.pb", b"\xff" * 20, UnreadableFile, "byte"),
+        ("a.pb", p.graph_def([p.node("y", "Relu", ["gone"])]), ImportFailed, "gone"),
+        ("a.pb", p.graph_def([p.node("y", "Relu", ["z"]), p.node("z", "Relu", ["y"])]), ImportFailed, "itself"),
+        ("a.pb", p.graph_def([p.node("y", "NoOp"), p.node("y", "NoOp")]), ImportFailed, "same name"),
+        ("a.pb", p.saved_model(b""), ImportFailed, "no node"),
+        ("a.pb", p.graph_def(p.convnet())[:-9], UnreadableFile, "bytes"),
+        ("a.pbtxt", "node { name: ", UnreadableFile, "brace"),
+        ("a.pbtxt", "hello", UnreadableFile, "no node"),
+        ("a.pbtxt", "node { node { " * 500, UnreadableFile, "line 1"),
+        ("a.pbtxt", COSTS.replace("preceding_node: 2", "preceding_node: 9"), ImportFailed, "node 9"),
+        ("a.pbtxt", COSTS.replace("id: 2", "id: 1"), ImportFailed, "id 1"),
+        ("a.txt", "hello", UnreadableFile, "no text that is known"),
+    ],
+)  # fmt: skip
+def test_wrong_files_say_what(
+    tmp_path: Path, name: str, content: bytes | str, kind: type[LoadmasterError], word: str
+) -> None:
+    with pytest.raises(kind, match=word):
+        load(written(tmp_path, name, content))
+
+
+def test_a_function_that_calls_itself_is_refused(tmp_path: Path) -> None:
+    again = p.node("c", "PartitionedCall", ["a"], f=p.of_function("f"))
+    body = p.function("f", ["a"], ["o"], [again], {"o": "c:output:0"})
+    nodes = [
+        p.node("x", "Placeholder", shape=p.of_shape([2])),
+        p.node("y", "PartitionedCall", ["x"], f=p.of_function("f")),
+    ]
+    with pytest.raises(ImportFailed, match="calls itself"):
+        load(written(tmp_path, "a.pb", p.graph_def(nodes, [body])))
+
+
+def test_wrong_settings(tmp_path: Path) -> None:
+    path = written(tmp_path, "net.pb", p.graph_def(p.convnet()))
+    with pytest.raises(InvalidSetting):
+        load(f"{path}#batch=many")
