@@ -130,7 +130,8 @@ def _loads(problem: Problem, units: Units, kind_of: Ints) -> Loads:
     number[moving] = np.arange(len(moving))
     home = units.unit[maker[moving]]
     reader, tensor = units.unit[rows_of(graph.read_start)], number[graph.reads]
-    away = (tensor >= 0) & (home[tensor] != reader)
+    away = tensor >= 0
+    away[away] = home[tensor[away]] != reader[away]
     _, read = from_pairs(reader[away], tensor[away], units.count)
     touch_start, touch = from_pairs(
         np.concatenate([reader[away], home]), np.concatenate([tensor[away], np.arange(len(moving))]), units.count
