@@ -21,6 +21,7 @@ from loadmaster.cli import bench as workshop
 from loadmaster.cli import measure as measuring
 from loadmaster.cli import reports, stages, words
 from loadmaster.cli import serve as serving
+from loadmaster.cli import tradeoff as tradeoffs
 from loadmaster.cli.options import (
     OPTIMIZER_HELP,
     Addresses,
@@ -401,7 +402,8 @@ def zoo_capture(
         print(f"{name}: {graph.num_ops:,} ops, {graph.num_tensors:,} tensors, digest {graph.digest}, in {file}")
 
 
-for _function in (*reports.VERBS, *workshop.VERBS, *serving.VERBS, *measuring.VERBS):
+_GROUPS = (reports, workshop, serving, measuring, tradeoffs)
+for _function in (verb for group in _GROUPS for verb in group.VERBS):
     app.command()(_verb(_function))
 
 

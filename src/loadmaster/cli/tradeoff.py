@@ -1,0 +1,83 @@
+"""The verb tradeoff: plans between the fastest and the smallest."""
+
+from __future__ import annotations
+
+import json as json_text
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loadmaster.cli import stages, words
+from loadmaster.cli.options import OPTIMIZER_HELP, Debug, Json, MemoryLimit, Model, On, Seconds, Seed, Simulations
+
+
+def tradeoff(
+    model: Model,
+    on: On = None,
+    optimizer: Annotated[str | None, typer.Option("--with", metavar="OPTIMIZER", help=OPTIMIZER_HELP)] = None,
+    points: Annotated[int, typer.Option("--points", help="Plans to look for.")] = 8,
+    step_limit: Annotated[
+        float | None,
+        typer.Option("--step-limit", metavar="PERCENT", help="Only the smallest plan at most so much slower."),
+    ] = None,
+    memory_limit: MemoryLimit = None,
+    seconds: Seconds = None,
+    simulations: Simulations = None,
+    seed: Seed = 0,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FOLDER", help="Write each plan to a file in this folder.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw it: front.png, .svg or .pdf.")
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show how much memory costs how much time: plans none of which is both slower and larger than another."""
+    from loadmaster.report.tradeoff import plot_tradeoff, smallest_within
+    from loadmaster.report.tradeoff import tradeoff as front
+
+    spec, budget = optimizer or words.default_optimizer(), words.budget_of(seconds, simulations)
+    limit = words.check_settings([spec], memory_limit, None)
+    problem, _ = stages.problem_for(model, on, "step-time", limit)
+    with stages.status(f"planning {points} times"):
+        if step_limit is None:
+            found = front(problem, spec, budget, points=points, seed=seed)
+        else:
+            found = [smallest_within(problem, spec, budget, step_limit / 100, seed=seed)]
+    files = [] if save is None else _save(found, save)
+    if plot is not None:
+        plot_tradeoff(plot, found)
+    rows = [
+        {"step_ns": p.step_ns, "peak_bytes": p.peak_bytes, "plan": str(files[i]) if files else None}
+        for i, p in enumerate(found)
+    ]
+    if json:
+        print(json_text.dumps({"graph": problem.source.name, "cluster": problem.cluster.name, "plans": rows}, indent=2))
+    else:
+        _show(rows)
+
+
+def _save(found: list, folder: Path) -> list[Path]:  # type: ignore[type-arg]
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"plan-{i + 1}.json" for i in range(len(found))]
+    for point, file in zip(found, files, strict=True):
+        point.result.save(file)
+    return files
+
+
+def _show(rows: list[dict]) -> None:  # type: ignore[type-arg]
+    from loadmaster.report.terminal import console, plain_table
+    from loadmaster.report.units import percent_text, size_text, time_text
+
+    table = plain_table(">step", ">over the fastest", ">largest peak", ">of the fastest's", "plan")
+    first = rows[0] if rows else {}
+    for row in rows:
+        more, share = row["step_ns"] / max(1, first["step_ns"]) - 1, row["peak_bytes"] / max(1, first["peak_bytes"])
+        cells = (time_text(row["step_ns"]), percent_text(more), size_text(row["peak_bytes"]), f"{share:.0%}")
+        table.add_row(*cells, row["plan"] or "")
+    console().print(table)
+
+
+VERBS = (tradeoff,)

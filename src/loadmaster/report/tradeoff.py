@@ -1,0 +1,98 @@
+"""Trade-off: plans between the fastest and the smallest, none of which is both slower and larger than another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from loadmaster.columns import ints
+from loadmaster.errors import InvalidSetting
+from loadmaster.objective import objective_named
+from loadmaster.problem import Problem
+from loadmaster.report.plot import PALETTE, blank_figure, save_figure
+from loadmaster.search import Budget, Result, solve
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A plan and its two costs."""
+
+    result: Result
+    step_ns: int
+    peak_bytes: int
+
+
+def tradeoff(problem: Problem, spec: str, budget: Budget, *, points: int = 8, seed: int = 0) -> list[Point]:
+    """The Pareto front of step time against the largest peak, fastest first.
+
+    The fastest and the smallest plan are searched for first; then the fastest under limits spread evenly, as ratios,
+    between their peaks. Each search has the whole budget. Fewer plans come back where several limits give the same.
+    """
+    if points < 2:
+        raise InvalidSetting(f"a trade-off of {points} plans", "--points", "ask for at least 2")
+    timed, small = (replace(problem, objective=objective_named(name)) for name in ("step-time", "peak-memory"))
+    found = [_point(timed, spec, budget, seed), _point(small, spec, budget, seed)]
+    most, least = found[0].peak_bytes, found[1].peak_bytes
+    limits = np.geomspace(max(least, 1), max(most, 1), points) if most > least else np.array([])
+    for limit in limits[:-1]:
+        found.append(_point(limited(timed, int(np.ceil(limit))), spec, budget, seed))
+    return pareto([point for point in found if point.result.fits])
+
+
+def limited(problem: Problem, nbytes: int) -> Problem:
+    """The problem with at most so many bytes on every device."""
+    return replace(problem, memory_bytes=ints(np.minimum(problem.memory_bytes, nbytes)))
+
+
+def _point(problem: Problem, spec: str, budget: Budget, seed: int) -> Point:
+    result = solve(problem, spec, budget, seed)
+    return Point(result, result.timeline.step_ns, int(result.timeline.peak_bytes.max()))
+
+
+def pareto(points: Sequence[Point]) -> list[Point]:
+    """Those that no other is at least as good as in both and better in one; fastest first."""
+    front: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.step_ns, point.peak_bytes)):
+        if not front or point.peak_bytes < front[-1].peak_bytes:
+            front.append(point)
+    return front
+
+
+def smallest_within(
+    problem: Problem, spec: str, budget: Budget, slack: float, *, seed: int = 0, rounds: int = 6
+) -> Point:
+    """The plan of least memory whose step is at most `slack` (a share) over the fastest found.
+
+    The limit on memory is halved in between, as ratios, `rounds` times; each search has the whole budget.
+    """
+    if not slack >= 0:
+        raise InvalidSetting(f"a step limit of {slack:.0%}", "--step-limit", "give a share of at least 0")
+    timed = replace(problem, objective=objective_named("step-time"))
+    best = fastest = _point(timed, spec, budget, seed)
+    smallest = _point(replace(problem, objective=objective_named("peak-memory")), spec, budget, seed)
+    low, high = smallest.peak_bytes, fastest.peak_bytes
+    for _ in range(rounds):
+        if low >= high:
+            break
+        limit = int(np.ceil(np.sqrt(float(low) * float(high))))
+        point = _point(limited(timed, limit), spec, budget, seed)
+        if point.result.fits and point.step_ns <= fastest.step_ns * (1 + slack):
+            best, high = (point, point.peak_bytes) if point.peak_bytes < best.peak_bytes else (best, limit)
+        else:
+            low = limit + 1
+    return best
+
+
+def plot_tradeoff(path: str | Path, points: Sequence[Point]) -> None:
+    """Step time over peak memory, a mark for each plan."""
+    figure = blank_figure(path, (5.0, 3.2))
+    axes = figure.subplots()
+    peaks, steps = [p.peak_bytes / 2**20 for p in points], [p.step_ns / 1e6 for p in points]
+    axes.plot(peaks, steps, marker="o", color=PALETTE[0], linewidth=1, drawstyle="steps-pre")
+    axes.set_xlabel("largest peak (MiB)", fontsize=8)
+    axes.set_ylabel("step (ms)", fontsize=8)
+    axes.set_title(points[0].result.problem.source.name if points else "", fontsize=9)
+    save_figure(figure, path)
