@@ -106,6 +106,7 @@ class _Writer:
         self.outputs = {value.name for value in graph.output}
         self.index: dict[str, int] = {}
         self.taken: set[str] = set()
+        self.number: dict[str, int] = {}  # of the next op of that label
 
     def write(self, calls: list[Call]) -> Graph:
         for call in calls:
@@ -139,10 +140,11 @@ class _Writer:
         )
 
     def _unique(self, label: str) -> str:
-        name, number = label, 2
+        name, number = label, self.number.get(label, 2)
         while name in self.taken:
             name, number = f"{label}_{number}", number + 1
         self.taken.add(name)
+        self.number[label] = number
         return name
 
     def _role(self, name: str) -> str:

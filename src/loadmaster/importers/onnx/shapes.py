@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +19,8 @@ from loadmaster.errors import ImportFailed
 
 Array = NDArray[Any]
 
+MOST_NODES = 5_000_000  # of a model whose functions are written out
+DEEPEST = 200  # functions within functions
 SMALL = 4096  # elements of a constant that may be a shape, a list of axes or a number of trips
 
 _BITS = {"STRING": 64, "BOOL": 8, "FLOAT": 32, "DOUBLE": 64, "COMPLEX64": 64, "COMPLEX128": 128}
@@ -173,6 +176,7 @@ def inlined(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """The model with its own functions written out where they are called."""
     if not model.functions:
         return model
+    _check_expansion(model, name)
     import onnx.inliner
 
     try:
@@ -180,6 +184,30 @@ def inlined(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     except Exception as error:
         what = f"its functions cannot be written out: {error}"
         raise ImportFailed(what, name, "check the model with onnx.checker.check_model") from None
+
+
+def _check_expansion(model: onnx.ModelProto, name: str) -> None:
+    """Refuses functions that call each other so often that writing them out would fill the memory, or never end."""
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    size: dict[tuple[str, str, str], int] = {}
+
+    def total(nodes: Iterable[NodeProto], depth: int) -> int:
+        count = 0
+        for node in nodes:
+            count += 1 + sum(total(body.node, depth + 1) for body in bodies_of(node))
+            key = (node.domain, node.op_type, node.overload)
+            if key in functions:
+                if key not in size:
+                    size[key] = MOST_NODES + 1  # of one that calls itself
+                    size[key] = total(functions[key].node, depth + 1) if depth < DEEPEST else MOST_NODES + 1
+                count += size[key]
+            if count > MOST_NODES:
+                return count
+        return count
+
+    if total(model.graph.node, 0) > MOST_NODES:
+        what = f"its functions call each other more than {MOST_NODES:,} times, or for ever"
+        raise ImportFailed(what, name, "export the model without functions")
 
 
 class Scope:
@@ -242,6 +270,8 @@ class Scope:
         return found
 
     def _ask_schema(self, node: NodeProto) -> dict[str, Known]:
+        if node.op_type == "Constant" and _has_external(node):
+            return _external(node)
         if fault_of(node, self.opsets) or (node.op_type == "Einsum" and not self._fits_equation(node)):
             return {}
         domain = node.domain if node.domain != "ai.onnx" else ""
@@ -260,7 +290,10 @@ class Scope:
 
     def _fits_equation(self, node: NodeProto) -> bool:
         """Whether the terms of an Einsum have the ranks of its operands; onnx loops forever on some that have not."""
-        terms = attributes(node)["equation"].replace(b" ", b"").partition(b"->")[0].split(b",")
+        equation = attributes(node)["equation"].replace(b" ", b"")
+        if not _EQUATION.fullmatch(equation):
+            return False
+        terms = equation.partition(b"->")[0].split(b",")
         ranks = [len(self.known[name].shape) for name in node.input]
         letters = [len(term.replace(b"...", b"")) for term in terms]
         dots = [b"..." in term for term in terms]
@@ -271,15 +304,45 @@ class Scope:
 
     def _evaluate(self, node: NodeProto) -> dict[str, Array]:
         """Results of an op whose operands are small constants, or a shape; empty when they are not."""
-        if not self.is_constant(node) or fault_of(node, self.opsets):
+        if not self.is_constant(node) or _has_external(node) or fault_of(node, self.opsets):
             return {}
         inputs = [name for name in node.input if name]
         if node.op_type in ("Shape", "Size"):
             return {node.output[0]: _shape_value(node, self.known[inputs[0]])}
+        if node.op_type not in _EVALUATED:
+            return {}
         known = all(name in self.value for name in inputs) and node.domain in ("", "ai.onnx")
         if not known or not all(map(_is_small, self._ask_schema(node).values() or [None])):
             return {}
         return _run(node, {name: self.value[name] for name in inputs}, self.opsets)
+
+
+def _has_external(node: NodeProto) -> bool:
+    """Whether an attribute says that its data lie in another file, which is nobody's business to name."""
+    return any(attribute.t.data_location == TensorProto.EXTERNAL for attribute in node.attribute)
+
+
+def _external(node: NodeProto) -> dict[str, Known]:
+    """The size of a Constant whose data are elsewhere: they are not looked at."""
+    value = next(attribute.t for attribute in node.attribute if attribute.HasField("t"))
+    sound = _is_type(value.data_type) and min(value.dims, default=0) >= 0
+    return {node.output[0]: Known(value.data_type, tuple(value.dims))} if sound and node.output else {}
+
+
+# Letters, each term with one "..." at most; onnx loops for ever on some that are not.
+_EQUATION = re.compile(rb"[A-Za-z]*(\.{3})?[A-Za-z]*(,[A-Za-z]*(\.{3})?[A-Za-z]*)*(->[A-Za-z]*(\.{3})?[A-Za-z]*)?")
+
+# What models compute sizes and axes with. Others, such as regular expressions or sums over many letters, can take for
+# ever on constants as small as these.
+_EVALUATED = frozenset((
+    "Constant", "ConstantOfShape", "Cast", "CastLike", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze",
+    "Transpose", "Concat", "Split", "Slice", "Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND",
+    "Expand", "Tile", "Pad", "Range", "Where", "NonZero", "Compress", "OneHot", "Trilu", "EyeLike", "CumSum", "TopK",
+    "ArgMax", "ArgMin", "Add", "Sub", "Mul", "Div", "Mod", "Pow", "Neg", "Abs", "Sign", "Sqrt", "Reciprocal", "Exp",
+    "Log", "Floor", "Ceil", "Round", "Clip", "Sum", "Mean", "Min", "Max", "ReduceSum", "ReduceProd", "ReduceMin",
+    "ReduceMax", "ReduceMean", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And", "Or", "Xor",
+    "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "MatMul", "Relu", "IsNaN", "IsInf",
+))  # fmt: skip
 
 
 def _is_small(known: Known | None) -> bool:
