@@ -185,12 +185,17 @@ def _read(
 ) -> tuple[Problem, Plan, list[Cluster]]:
     """(problem, plan, other clusters): the plan's own cluster is the one of its digest, else the one it names."""
     from loadmaster.cost import price
+    from loadmaster.errors import InvalidPlan
     from loadmaster.files import load_plan
+    from loadmaster.files.text import shown
     from loadmaster.importers import load
     from loadmaster.plans import check
 
     saved, head = load_plan(path), _head(path)
-    goal = objective or head.get("result", {}).get("objective", "step-time")
+    made = head.get("result")
+    goal = objective or (made.get("objective") if isinstance(made, dict) else None) or "step-time"
+    if not isinstance(goal, str) and objective is None:
+        raise InvalidPlan(f"its objective is {shown(goal)}", f"{path}: result", "give it with --objective")
     clusters = [words.cluster_of(name) for name in on]
     own = next((cluster for cluster in clusters if cluster.digest == saved.cluster_digest), None)
     others = [cluster for cluster in clusters if cluster is not own]
@@ -240,7 +245,13 @@ def _as_result(problem: Problem, plan: Plan, path: Path) -> Result:
     result = stages.replay(problem, plan, path.name)
     if not isinstance(made, dict):
         return result
-    known = {key: made[key] for key in ("optimizer", "seed", "simulations", "seconds") if key in made}
+    kinds: dict[str, Any] = {"optimizer": str, "seed": int, "simulations": int, "seconds": (int, float)}
+    known = {key: made[key] for key, kind in kinds.items() if key in made}
+    for key, value in known.items():
+        if isinstance(value, bool) or not isinstance(value, kinds[key]) or value != value:
+            from loadmaster.errors import InvalidPlan
+
+            raise InvalidPlan(f"'{key}' is {str(value)[:40]!r}", f"{path}: result", "is the file as it was written?")
     return replace(result, **known)
 
 

@@ -20,12 +20,12 @@ from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from loadmaster.errors import InvalidSetting, UnknownName
 from loadmaster.learn import TRAINERS
+from loadmaster.learn.weights import foreign, read_tensors
 from loadmaster.writing import write_bytes, write_text, writing
 
 
@@ -127,9 +127,13 @@ class Run:
         """Goes on from the checkpoint, if there is one."""
         if not self.checkpoint.is_file():
             return
-        with safe_open(str(self.checkpoint), "pt") as file:
-            known = json.loads(file.metadata()["run"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        fix = "move it away to begin anew, or give another --out folder"
+        known, tensors = read_tensors(self.checkpoint, "run", fix)
+        with foreign(self.checkpoint, fix):
+            self._go_on(known, tensors)
+        self.say(f"goes on from step {getattr(self.state, 'step', 0)}")
+
+    def _go_on(self, known: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.network.load_state_dict(
             {n.removeprefix("network."): t for n, t in tensors.items() if n.startswith("network.")}
         )
@@ -140,7 +144,6 @@ class Run:
                 held.setdefault(int(index), {})[part] = tensor
         self.adam.load_state_dict({**self.adam.state_dict(), "state": held})
         self.state, self.rows = type(self.state)(**known["state"]), known["rows"]
-        self.say(f"goes on from step {getattr(self.state, 'step', 0)}")
 
     @property
     def weights(self) -> Path:

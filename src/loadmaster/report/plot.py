@@ -44,6 +44,8 @@ def plot_memory(path: str | Path, schedule: Schedule) -> None:
 
 def plot_methods(path: str | Path, documents: Sequence[Mapping[str, Any]]) -> None:
     """Bars of comparisons (what `loadmaster compare --json` prints), a group per model: step over the lower bound."""
+    for document in documents:
+        _check_comparison(document, str(path))
     models = [str(document["graph"]["name"]) for document in documents]
     methods = list(dict.fromkeys(row["optimizer"] for document in documents for row in document["methods"]))
     if not methods:
@@ -63,10 +65,26 @@ def plot_methods(path: str | Path, documents: Sequence[Mapping[str, Any]]) -> No
     save_figure(figure, path)
 
 
+def _check_comparison(document: Mapping[str, Any], where: str) -> None:
+    """Refuses what `compare --json` cannot have printed."""
+    fix = "give the JSON that 'loadmaster compare --json' prints, as it was printed"
+    graph, rows = document.get("graph"), document.get("methods")
+    if not isinstance(graph, dict) or not isinstance(graph.get("name"), str) or not isinstance(rows, list):
+        raise InvalidSetting("a comparison has no graph with a name, or no list of methods", where, fix)
+    for row in rows:
+        sound = isinstance(row, dict) and isinstance(row.get("optimizer"), str)
+        if not sound or not all(_is_number(row.get(key)) for key in ("lower_bound", "gap")):
+            raise InvalidSetting("a method of a comparison has no name, lower_bound or gap", where, fix)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and abs(value) < 1e300)
+
+
 def _ratio(document: Mapping[str, Any], method: str) -> float:
     """Not a number for a method that was not run, or whose plan does not fit."""
     for row in document["methods"]:
-        if row["optimizer"] == method and row.get("fits", True) and row["lower_bound"]:
+        if row["optimizer"] == method and row.get("fits", True) and row["lower_bound"] and row["gap"] is not None:
             return float(row["gap"]) + 1
     return float("nan")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional
 
@@ -42,6 +40,7 @@ from loadmaster.learn.go2020.policy import (
     stand_of,
 )
 from loadmaster.learn.go2020.zero import Outcome, hint_decided, outcome_of, seen_decisions, tries, zero_shot
+from loadmaster.learn.weights import network_of, read_tensors
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.search import WORST, Score, Search
@@ -232,6 +231,9 @@ class Agent:
         return Plan.of(self.problem, legal(self.problem, ints(self.one.hints.device[0])))
 
 
+RETRAIN = "train it again with this version: loadmaster train go"
+
+
 @dataclass(frozen=True)
 class Known:
     """What a file of weights says of itself besides the shape of its network."""
@@ -243,8 +245,7 @@ class Known:
 def load_go(name: str) -> GoNetwork:
     """The network of a file of weights, or of shipped ones by name; a copy of its own."""
     known, tensors = _file(name)
-    network = GoNetwork(shape_of(known["shape"]))
-    network.load_state_dict(tensors)
+    network = network_of(lambda: GoNetwork(shape_of(known["shape"])), tensors, name, RETRAIN)
     return network.eval()
 
 
@@ -265,10 +266,8 @@ def _file(name: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 @lru_cache(maxsize=4)
 def _read(path: str, changed: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    with safe_open(path, "pt") as file:
-        known = json.loads((file.metadata() or {}).get("policy", "{}"))
-        tensors = {name.removeprefix("network."): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    known, held = read_tensors(path, "policy", RETRAIN)
+    tensors = {name.removeprefix("network."): tensor for name, tensor in held.items()}
     if "shape" not in known or "choice_prior" not in tensors:
-        fix = "train it again with this version: loadmaster train go"
-        raise UnreadableFile(f"'{path}' holds no policy that this version can run", "", fix)
+        raise UnreadableFile(f"'{path}' holds no policy that this version can run", "", RETRAIN)
     return known, tensors

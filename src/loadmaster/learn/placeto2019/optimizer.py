@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -162,9 +161,9 @@ def load_policy(checkpoint: str, aggregator: Aggregator, embedding: Embedding, s
     """The network of a checkpoint; an untrained one where there is none."""
     try:
         import torch
-        from safetensors import safe_open
 
         from loadmaster.learn.placeto2019.network import PlacetoNetwork
+        from loadmaster.learn.weights import network_of, read_tensors
     except ImportError as error:
         raise MissingExtra.of(str(error.name or "torch"), "torch", "a learned policy") from error
     path = weights_path(checkpoint)
@@ -172,16 +171,11 @@ def load_policy(checkpoint: str, aggregator: Aggregator, embedding: Embedding, s
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return PlacetoNetwork(aggregator, embedding)
-    with safe_open(str(path), "pt") as file:
-        known: dict[str, Any] = json.loads((file.metadata() or {}).get("policy", "{}"))
-        weights = {name: file.get_tensor(name) for name in file.keys() if name.startswith("network.")}  # noqa: SIM118
-    network = PlacetoNetwork(known.get("aggregator", aggregator), known.get("embedding", embedding))
-    try:
-        network.load_state_dict({name.removeprefix("network."): tensor for name, tensor in weights.items()})
-    except RuntimeError:
-        fix = "train it again with this version: loadmaster train placeto"
-        raise UnreadableFile(f"'{path}' holds no policy that this version can run", "", fix) from None
-    return network
+    fix = "train it again with this version: loadmaster train placeto"
+    known, tensors = read_tensors(path, "policy", fix)
+    weights = {n.removeprefix("network."): tensor for n, tensor in tensors.items() if n.startswith("network.")}
+    kinds = known.get("aggregator", aggregator), known.get("embedding", embedding)
+    return network_of(lambda: PlacetoNetwork(*kinds), weights, path, fix)
 
 
 def weights_path(checkpoint: str) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,12 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from loadmaster.errors import UnreadableFile
+from loadmaster.learn.weights import foreign, read_tensors
 
 Settings = TypeVar("Settings")
+MOST_WIDTH = 4096  # of a layer
 
 
 @contextmanager
@@ -30,14 +30,19 @@ def settings_from(settings: Settings, policy: str, names: tuple[str, ...]) -> Se
     """The settings with what the checkpoint they name was trained with."""
     checkpoint: str = settings.checkpoint  # type: ignore[attr-defined]
     known = read_weights(checkpoint, policy)[0]
+    with foreign(checkpoint, f"train it again: loadmaster train {policy}"):
+        if any(type(known[name]) is not type(getattr(settings, name)) for name in names):
+            raise TypeError(f"its {', '.join(names)} are not what they should be")
+        if any(type(known[name]) is int and not 0 <= known[name] <= MOST_WIDTH for name in names):
+            raise ValueError(f"its {', '.join(names)} are beyond any network")
     changed: Settings = replace(settings, **{name: known[name] for name in names})  # type: ignore[type-var]
     return changed
 
 
 def load_into(network: nn.Module, checkpoint: str, policy: str, devices: int) -> None:
     known, weights = read_weights(checkpoint, policy)
-    if known["devices"] != devices:
-        what = f"'{checkpoint}' places on {known['devices']} devices, this cluster has {devices}"
+    if known.get("devices") != devices:
+        what = f"'{checkpoint}' places on {known.get('devices')} devices, this cluster has {devices}"
         raise UnreadableFile(what, "checkpoint", f"train one for this cluster: loadmaster train {policy}")
     try:
         network.load_state_dict(weights)
@@ -51,13 +56,8 @@ def read_weights(checkpoint: str, policy: str) -> tuple[dict[str, Any], dict[str
     fix = f"give a .safetensors file of: loadmaster train {policy} --corpus MODEL --out DIR"
     if not Path(checkpoint).is_file():
         raise UnreadableFile(f"there is no file '{checkpoint}'", "checkpoint", fix)
-    try:
-        with safe_open(checkpoint, "pt") as file:
-            known: dict[str, Any] = json.loads((file.metadata() or {}).get("policy", "{}"))
-            names = [name for name in file.keys() if name.startswith("network.")]  # noqa: SIM118
-            weights = {name.removeprefix("network."): file.get_tensor(name) for name in names}
-    except SafetensorError as error:
-        raise UnreadableFile(f"'{checkpoint}' is no safetensors file", "checkpoint", fix) from error
+    known, tensors = read_tensors(checkpoint, "policy", fix)
+    weights = {n.removeprefix("network."): tensor for n, tensor in tensors.items() if n.startswith("network.")}
     if known.get("policy") != policy:
         raise UnreadableFile(f"'{checkpoint}' holds no policy of '{policy}'", "checkpoint", fix)
     return known, weights

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -388,19 +387,16 @@ def load_policy(checkpoint: str) -> tuple[PolicyNetwork, dict[str, Any]]:
     """The network of a checkpoint, and what its file says of itself."""
     path = weights_path(checkpoint)
     try:
-        from safetensors import safe_open
-
         from loadmaster.learn.regal2020.networks import PolicyNetwork
+        from loadmaster.learn.weights import network_of, read_tensors
     except ImportError as error:
         raise MissingExtra.of(str(error.name or "torch"), "torch", "a learned policy") from error
-    with safe_open(str(path), "pt") as file:
-        known: dict[str, Any] = json.loads((file.metadata() or {}).get("policy", "{}"))
-        weights = {name: file.get_tensor(name) for name in file.keys() if name.startswith("network.")}  # noqa: SIM118
-    if known.get("choices") != list(CHOICES) or not weights:
-        fix = "train it again with this version: loadmaster train regal"
+    fix = "train it again with this version: loadmaster train regal"
+    known, tensors = read_tensors(path, "policy", fix)
+    weights = {n.removeprefix("network."): tensor for n, tensor in tensors.items() if n.startswith("network.")}
+    if known.get("choices") != list(CHOICES) or not weights or not isinstance(known.get("network"), dict):
         raise UnreadableFile(f"'{path}' holds no policy that this version can run", "", fix)
-    network = PolicyNetwork(CHOICES, known["network"])
-    network.load_state_dict({name.removeprefix("network."): tensor for name, tensor in weights.items()})
+    network = network_of(lambda: PolicyNetwork(CHOICES, known["network"]), weights, path, fix)
     return network.eval(), known
 
 
