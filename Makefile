@@ -1,6 +1,7 @@
 # make install   everything, in .venv
 # make demo      plan a real model with no download
 # make test      everything that must hold; what CI runs
+# make fuzz      20,000 hostile inputs; make kills: 200 kills; make bounds: promises with array bounds checked
 # make check     format, lint, types, import layers
 # make docs      the site, in site/
 # make mutants   how many small mistakes the tests catch
@@ -12,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 WORKERS ?= 2
 SOURCES := src tests benchmarks
 
-.PHONY: install demo test check format bench-simulator mutants docs clean
+.PHONY: install demo test check format bench-simulator mutants docs fuzz kills bounds clean
 
 install: $(VENV)/.dev
 
@@ -40,6 +41,16 @@ check: $(VENV)/.dev
 
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m tests.fuzz --cases 20000
+
+kills: $(VENV)/.dev
+	$(BIN)/python -m tests.kills --count 200
+
+# Every array access of the compiled loops is checked; they are compiled anew for it.
+bounds: $(VENV)/.dev
+	NUMBA_BOUNDSCHECK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/promises
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix $(SOURCES)

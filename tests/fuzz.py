@@ -1,0 +1,206 @@
+"""Hostile input by the thousand, with a fixed seed: every reader and every method answers, or refuses in words of ours.
+
+    python -m tests.fuzz [--cases 20000] [--seed 0]
+
+`make fuzz` runs 20,000 cases; a test runs 500. A case is a sound document (a graph, a cluster, a plan, a record, an
+ONNX file, a spec, a size) with a few changes: values replaced, keys dropped or given twice, bytes flipped, texts cut;
+or a small random problem given to a random method. Anything but a result or a LoadmasterError is a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import random
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import loadmaster as lm
+from loadmaster import catalog
+from loadmaster.bench.records import Record, read_records
+from loadmaster.cluster.sizes import parse_size
+from loadmaster.errors import LoadmasterError
+from loadmaster.files import cluster_to_json, graph_to_json, load_cluster, load_graph, load_plan, plan_to_json
+from loadmaster.report.plot import _check_comparison
+from loadmaster.zoo.synthetic import KINDS, generate
+
+ODD = (
+    None, True, False, 0, -1, 1, 2**31, 2**53, 2**63, 10**400, 0.5, -0.0, 1e308, "", "x", "\x1b]52;c;AAAA\x07",
+    "\u2028", "\ud800", "=1+1", "a" * 5000, [], {}, [[]], [None], {"a": 1}, [1] * 1000,
+)  # fmt: skip
+# Those that would need a package or weights, or search by themselves for long on any problem.
+SLOW = frozenset(("cp-sat", "regal", "gas", "go", "go-one", "hdp", "rnn", "placeto"))
+
+
+def mutated(data: Any, rng: random.Random) -> Any:
+    """The document with one to three changes somewhere in it."""
+    data = copy.deepcopy(data)
+    for _ in range(rng.randint(1, 3)):
+        here = data
+        while isinstance(here, dict | list) and here:
+            keys = list(here) if isinstance(here, dict) else range(len(here))
+            key = rng.choice(list(keys))
+            if not isinstance(here[key], dict | list) or not here[key] or rng.random() < 0.2:
+                _change(here, key, rng)
+                break
+            here = here[key]
+    return data
+
+
+def _change(here: Any, key: Any, rng: random.Random) -> None:
+    how = rng.random()
+    if how < 0.15:
+        del here[key]
+    elif how < 0.25 and isinstance(here, dict):
+        here[f"{key}x"] = here.pop(key)
+    elif how < 0.35 and isinstance(here, list):
+        here.insert(key, copy.deepcopy(here[key]))
+    else:
+        here[key] = copy.deepcopy(rng.choice(ODD))
+
+
+def spoiled(raw: bytes, rng: random.Random) -> bytes:
+    """The bytes with some flipped, cut or doubled."""
+    data = bytearray(raw)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(max(1, len(data)))
+        how = rng.random()
+        if how < 0.6 and data:
+            data[at] ^= rng.randrange(1, 256)
+        elif how < 0.8:
+            del data[at:]
+        else:
+            data[at:at] = data[at : at + rng.randint(1, 40)]
+    return bytes(data)
+
+
+class Cases:
+    """Sound documents to spoil, and what reads them."""
+
+    def __init__(self, folder: Path, seed: int, methods: Sequence[str] | None = None) -> None:
+        self.rng, self.folder = random.Random(seed), folder
+        self.graphs = [next(generate(kind, 1, seed=seed + i, ops=8)) for i, kind in enumerate(KINDS)]
+        problem = lm.price(self.graphs[0], "2xp100-pcie")
+        result = lm.solve(problem, "heft", lm.Budget(None, 1))
+        self.plan = plan_to_json(result.plan, problem)
+        self.graph = graph_to_json(self.graphs[0])
+        self.cluster = cluster_to_json(problem.cluster)
+        self.record = json.loads(Record("r", "g", "c", "d", "step-time", "heft", "1", 0, history=((1, 2),)).to_line())
+        row = {"optimizer": "heft", "lower_bound": 1, "gap": 0.5, "fits": True}
+        self.comparison = {"graph": {"name": "g"}, "methods": [row]}
+        self.methods = methods or sorted(name for name in catalog.OPTIMIZERS if name not in SLOW)
+        self.onnx = _onnx_bytes()
+        self.kinds: list[Callable[[], object]] = [
+            lambda: self.read(self.graph, load_graph, "g.json"),
+            lambda: self.read(self.cluster, self.priced, "c.json"),
+            lambda: self.read(self.plan, load_plan, "p.json"),
+            lambda: self.read(self.record, lambda path: list(read_records(Path(path))), "r.jsonl"),
+            lambda: _check_comparison(self.spoil(self.comparison), "c"),
+            self.spec,
+            self.size,
+            self.model,
+            self.solve,
+        ]
+
+    def spoil(self, data: Any) -> Any:
+        found = mutated(data, self.rng)
+        return found if isinstance(found, dict) else {}
+
+    def read(self, data: Any, reader: Callable[[Any], object], name: str) -> object:
+        path = self.folder / name
+        text = json.dumps(mutated(data, self.rng)).encode()
+        path.write_bytes(spoiled(text, self.rng) if self.rng.random() < 0.4 else text)
+        return reader(path)
+
+    def priced(self, path: Path) -> object:
+        return lm.price(self.graphs[0], load_cluster(path))
+
+    def spec(self) -> object:
+        text = self.rng.choice(("anneal:heat=0.1,start=heft", "best-of:of=[heft,etf]", "greedy-fusion:inner=[heft]"))
+        return lm.make_optimizer(spoiled(text.encode(), self.rng).decode("utf-8", "replace"))
+
+    def size(self) -> object:
+        return parse_size(spoiled(b"16.5 GiB", self.rng).decode("utf-8", "replace"), "here")
+
+    def model(self) -> object:
+        if self.onnx is None:
+            return None
+        path = self.folder / "m.onnx"
+        path.write_bytes(spoiled(self.onnx, self.rng))
+        return lm.load(str(path))
+
+    def solve(self) -> object:
+        graph = lm.GraphBuilder("hostile")
+        self._fill(graph)
+        problem = lm.price(graph.build(), self.rng.choice(("placeto-2", "1xp100-pcie", "4xp100-pcie")))
+        method = self.rng.choice(self.methods)
+        result = lm.solve(problem, method, lm.Budget(None, self.rng.choice((1, 7, 40))), self.rng.randrange(9))
+        assert lm.simulate(problem, result.plan).step_ns == result.timeline.step_ns >= 0
+        return result
+
+    def _fill(self, graph: lm.GraphBuilder) -> None:
+        rng = self.rng
+        made = [graph.tensor(rng.choice((0, 1, 2**50)), "weight")]
+        for op in range(rng.randint(1, 9)):
+            reads = rng.sample(made, rng.randint(0, min(3, len(made))))
+            outs = [graph.tensor(rng.choice((0, 1, 1000, 2**48))) for _ in range(rng.randint(0, 2))]
+            graph.op(
+                f"op{op}",
+                rng.choice(("add", "matmul", "")),
+                reads,
+                outs,
+                flops=rng.choice((0, 1, 2**40)),
+                colocate=rng.choice((None, None, "a", "b")),
+                workspace_bytes=rng.choice((0, 0, 2**40)),
+                time_ns=rng.choice((None, None, 0, 5)),
+                after=[f"op{rng.randrange(op)}"] if op and rng.random() < 0.2 else (),
+            )
+            made += outs
+
+    def run(self, count: int) -> list[str]:
+        wrong = []
+        for number in range(count):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    self.rng.choice(self.kinds)()
+            except LoadmasterError:
+                continue
+            except Exception as error:
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                wrong.append(
+                    f"case {number}: {type(error).__name__}: {str(error)[:100]} ({where.name}, {where.lineno})"
+                )
+        return wrong
+
+
+def _onnx_bytes() -> bytes | None:
+    try:
+        from onnx import TensorProto, helper
+    except ImportError:
+        return None
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy")
+    nodes = [helper.make_node("Relu", ["x"], ["r"], name="relu"), helper.make_node("Add", ["r", "x"], ["y"])]
+    made = helper.make_model(helper.make_graph(nodes, "small", [x], [y]))
+    return bytes(made.SerializeToString())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        wrong = Cases(Path(folder), options.seed).run(options.cases)
+    print("\n".join(wrong[:40]) or f"{options.cases} cases, no failure")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
