@@ -59,9 +59,20 @@ format: $(VENV)/.dev
 bench-simulator: $(VENV)/.core
 	$(BIN)/python benchmarks/simulator.py
 
+# The site in site/, with pages of a few plans; needs the extra `docs`.
+docs: $(VENV)/.docs
+	$(BIN)/loadmaster plan zoo:gnmt-4 --on 4xp100-pcie --simulations 2000 --report docs/gallery/gnmt-4.html
+	$(BIN)/loadmaster plan zoo:inception-v3-b32 --on 2xp100-pcie --simulations 2000 --report docs/gallery/inception-v3.html
+	$(BIN)/loadmaster plan zoo:transformer-xl-4 --on 4xp100-pcie --simulations 2000 --report docs/gallery/transformer-xl-4.html
+	$(BIN)/mkdocs build --strict
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[docs]'
+	touch $@
+
 # One small mistake at a time, and whether the tests see it; takes hours, not part of `make test`.
 mutants: $(VENV)/.dev
 	$(BIN)/python benchmarks/mutants.py --count 60
 
 clean:
-	rm -rf $(VENV) build dist plan.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site docs/gallery/*.html plan.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

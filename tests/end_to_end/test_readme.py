@@ -1,11 +1,10 @@
 """Every command and every piece of Python in the documents is run.
 
-Commands stand in code blocks marked `sh`, Python in blocks marked `python`; the blocks of one document run in order in
-one fresh folder with a few files a reader is taken to have. To keep this short, `--seconds` becomes half a second and
-`plan` and `compare` without it get that too; a benchmark is run on its first graph for 0.2 seconds or 40 simulations a
-method.
-Of `make TARGET` it is checked that make knows the target, and the
-loadmaster commands in it are run; lines in OUTSIDE, which change the machine, are not run.
+Commands stand in code blocks marked `sh` or are indented, Python stands in blocks marked `python`; all of one document
+run in order in one fresh folder with a few files a reader is taken to have. To keep this short, `--seconds` becomes
+half a second and `plan` and `compare` without it get that too; a benchmark is run on its first graph for 0.2 seconds or
+40 simulations with its first method; training lasts a second. Of `make TARGET` it is checked that make knows the
+target, and the loadmaster commands in it are run; lines in OUTSIDE, which change the machine, are not run.
 """
 
 from __future__ import annotations
@@ -19,6 +18,11 @@ from pathlib import Path
 
 import pytest
 
+from loadmaster.catalog import optimizers
+from loadmaster.catalog.specs import make_optimizer
+from loadmaster.cli.words import split_specs
+from loadmaster.files import save_graphs
+from loadmaster.zoo.synthetic import generate
 from tests.end_to_end.conftest import ROOT, command, write_cluster, write_config, write_model, write_onnx
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -33,12 +37,11 @@ def blocks(path: Path, *marks: str) -> list[str]:
 
 
 def commands(path: Path) -> list[str]:
-    """One a line; a backslash at the end joins the next."""
-    lines = [
-        line
-        for text in blocks(path, "sh", "bash", "shell", "console")
-        for line in text.replace("\\\n", " ").splitlines()
-    ]
+    """One a line; a backslash at the end joins the next. Indented ones first: they stand without a fence."""
+    fenced = "\n".join(blocks(path, "sh", "bash", "shell", "console"))
+    plain = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL).replace("\\\n", " ")
+    lines = re.findall(r"^    (?:\$ )?((?:loadmaster|make|python) .*)$", plain, re.MULTILINE)
+    lines += fenced.replace("\\\n", " ").splitlines()
     return [line.removeprefix("$ ").strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
@@ -49,6 +52,17 @@ def write_profiles(folder: Path) -> None:
     (folder / "graph.txt").write_text(next(text for text in found if text.startswith("node1 -- ")))
 
 
+def test_indented_commands_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Text.\n\n    loadmaster plan a \\\n        --on b\n\n```sh\nloadmaster list clusters\n```\n\n    no command\n"
+    )
+    assert [line.split() for line in commands(page)] == [
+        ["loadmaster", "plan", "a", "--on", "b"],
+        ["loadmaster", "list", "clusters"],
+    ]
+
+
 @pytest.fixture
 def desk(folder: Path) -> Path:
     write_model(folder / "model.json")
@@ -56,6 +70,8 @@ def desk(folder: Path) -> Path:
     write_onnx(folder / "model.onnx")
     write_config(folder / "llama-config")
     write_profiles(folder)
+    for name, seed in (("train", 0), ("valid", 1)):
+        save_graphs(generate("layered", 3, seed, (12, 16)), folder / f"{name}.jsonl.xz")
     return folder
 
 
@@ -85,22 +101,53 @@ def _run(line: str) -> None:
             if inner.startswith(".venv/bin/loadmaster "):
                 _run(inner)
         return
+    if words[0] == "python":
+        done = subprocess.run([sys.executable, *_short_script(words[1:])], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        return
     assert words[0].rpartition("/")[2] == "loadmaster", f"no way to test '{line}'"
     done = command(*_short(words[1:]))
     assert done.returncode == 0, f"{line}: {done.stderr}"
 
 
+def _short_script(words: list[str]) -> list[str]:
+    """A script of ours with small numbers."""
+    words = [str(ROOT / words[0]), *words[1:]]
+    for name, few in (("--evaluations", "20"), ("--seconds", "0.2"), ("--limit", "1"), ("--seeds", "1")):
+        if name in words:
+            words[words.index(name) + 1] = few
+    return words
+
+
 def _short(words: list[str]) -> list[str]:
+    if words[0] == "train":
+        words[words.index("--minutes") + 1] = "0.02"
+        return words
     if words[0] == "bench":
-        budget, short = ("--seconds", "0.2") if "--seconds" in words else ("--simulations", "40")
-        words[words.index(budget) + 1] = short
-        return [*words, "--limit", "1"]
+        return _short_bench(words)
     if words[0] not in ("plan", "compare") or "--simulations" in words:
         return words
     if "--seconds" in words:
         words[words.index("--seconds") + 1] = SECONDS
         return words
     return [*words, "--seconds", SECONDS]
+
+
+def _short_bench(words: list[str]) -> list[str]:
+    """On one graph with one method; that the other methods exist is checked without running them."""
+    budget, short = ("--seconds", "0.2") if "--seconds" in words else ("--simulations", "40")
+    words[words.index(budget) + 1] = short
+    first = "heft"
+    if "--with" in words:
+        first, *rest = split_specs(words[words.index("--with") + 1])
+        for spec in rest:
+            if spec.partition(":")[0] in optimizers():  # peers are known to the benchmark alone
+                make_optimizer(spec)
+        words = [word for at, word in enumerate(words) if at not in {i := words.index("--with"), i + 1}]
+    if "--limit" in words:
+        words[words.index("--limit") + 1] = "1"
+        return [*words, "--with", first]
+    return [*words, "--limit", "1", "--with", first]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

@@ -14,6 +14,7 @@ from loadmaster.cost import price
 from loadmaster.files import load_cluster, load_graph, load_plan, save_addresses, save_plan
 from loadmaster.plans import check
 from loadmaster.problem import Problem
+from loadmaster.report.explain import replayed
 from loadmaster.simulator import simulate
 
 DOC = Path(__file__).parents[3] / "docs/formats.md"
@@ -60,3 +61,19 @@ def test_the_addresses_are_as_written(examples: dict[str, Path], problem: Proble
     arenas = assign_addresses(problem, plan, simulate(problem, plan))
     save_addresses(arenas, plan, problem, tmp_path / "again.json")
     assert (tmp_path / "again.json").read_text() == examples["addresses"].read_text()
+
+
+def test_a_result_is_saved_with_the_keys_of_the_example(
+    examples: dict[str, Path], problem: Problem, tmp_path: Path
+) -> None:
+    """Numbers of its search apart, what `Result.save` writes is the example."""
+    result = replayed(problem, load_plan(examples["plan"]), "expert")
+    result.save(tmp_path / "saved.json")
+    given, saved = (json.loads(path.read_text()) for path in (examples["plan"], tmp_path / "saved.json"))
+    assert list(saved) == list(given)
+    measured = {"seconds", "gap", "lower_bound"}
+    assert list(saved["result"]) == list(given["result"])
+    assert {k: v for k, v in saved["result"].items() if k not in measured} == {
+        k: v for k, v in given["result"].items() if k not in measured
+    }
+    assert round(saved["result"]["gap"], 2) == given["result"]["gap"]

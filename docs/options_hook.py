@@ -1,0 +1,29 @@
+"""mkdocs hook: puts the options of a verb, as the command line has them, where its page has a mark."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+MARK = re.compile(r"<!-- options: (\w+) -->")
+
+
+def options_table(verb: str) -> str:
+    """Every option and argument of a verb, with its help."""
+    import typer
+
+    from loadmaster.cli.verbs import app
+
+    found: Any = typer.main.get_command(app)
+    if verb not in found.commands:
+        return ""
+    rows = ["| option | | |", "|---|---|---|"]
+    for one in found.commands[verb].params:
+        names = ", ".join(f"`{name}`" for name in one.opts if name.startswith("-")) or f"`{one.name.upper()}`"
+        kind = f"`{one.metavar}`" if one.metavar else ""
+        rows.append(f"| {names} | {kind} | {(getattr(one, 'help', '') or '').replace('|', chr(92) + '|')} |")
+    return "\n".join(rows)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    return MARK.sub(lambda mark: options_table(mark[1]) + "\n\n", markdown)
