@@ -77,8 +77,7 @@ def step_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False)
     span = int(levels.least_span(levels.heads(*given), levels.tails(*given), kinds.times, work, share, CELLS))
     if fitting:
         span = max(span, _work_in_memory(problem, kinds))
-    # However much is fused, at least one kernel is launched.
-    return span + (int(problem.launch_ns.min()) if fusing and span else 0)
+    return span + (_least_launch(problem) if fusing else 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,9 +140,19 @@ def _least_times(problem: Problem, fusing: bool) -> Ints:
     """[ops, devices] the least an op adds to a device's work; fusing may save its launch and all its traffic."""
     if not fusing:
         return problem.op_ns
-    if (problem.fixed_ns < 0).any():  # a given time under one launch: fusing it takes time off its neighbours
-        return ints(np.where(problem.op_ns == CANNOT, CANNOT, 0))
-    return ints(np.where(problem.op_ns == CANNOT, CANNOT, problem.compute_ns + problem.fixed_ns))
+    alone = problem.compute_ns + problem.fixed_ns - _time_off(problem)[None, :]
+    return ints(np.where(problem.op_ns == CANNOT, CANNOT, np.maximum(alone, 0)))
+
+
+def _least_launch(problem: Problem) -> int:
+    """However much is fused, at least one kernel is launched."""
+    return max(0, int((problem.launch_ns - _time_off(problem)).min()))
+
+
+def _time_off(problem: Problem) -> Ints:
+    """[devices] the most that given times under one launch can take off a kernel (rule 12), all fused into it."""
+    short = np.where(problem.op_ns == CANNOT, 0, np.minimum(problem.compute_ns + problem.fixed_ns, 0))
+    return ints(-short.sum(axis=0))
 
 
 def _work(kinds: _Kinds) -> tuple[Ints, int]:

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmaster import Cluster, Graph, GraphBuilder, price
+from loadmaster import Budget, Cluster, Graph, GraphBuilder, price, solve
 from loadmaster.bounds import Storages, cut_order, lower_bound, peak_bound, step_bound
 from loadmaster.bounds.cuts import largest_cut
 from loadmaster.cluster import Device, Link, dense_channels
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulator import Scores, simulate, simulate_many
+from loadmaster.simulator import Scores, simulate, simulate_fused, simulate_many
 from tests.graphs.tiny import chain, diamond, fork, join, ladder, pair, shared_weight
 from tests.reference import is_allowed
-from tests.strategies import plans, problems
+from tests.strategies import is_acyclic, plans, problems
 
 TINY_PROBLEMS = 3_000
 
@@ -112,6 +112,75 @@ def test_no_plan_is_under_the_bound_fused_or_not(given_pair: tuple[Problem, Plan
     assert peak_bound(problem, fusing=plan.fuses) <= int(line.peak_bytes.max())
     if line.over_bytes == 0:
         assert step_bound(problem, fusing=plan.fuses, fitting=True) <= line.step_ns
+
+
+def all_kernels(problem: Problem) -> Iterator[np.ndarray]:
+    """Every way to fuse: every partition of the ops in which no kernel waits for itself."""
+    labels: list[list[int]] = [[]]
+    for op in range(problem.num_ops):
+        labels = [[*known, head] for known in labels for head in (*sorted(set(known)), op)]
+    yield from (np.array(kernel) for kernel in labels if is_acyclic(problem, np.array(kernel)))
+
+
+def all_fused_plans(problem: Problem) -> Scores:
+    """Every legal placement of every way to fuse, in every order."""
+    ranks = np.array(list(permutations(range(problem.num_ops))), np.int32)
+    device, rank, kernels = [], [], []
+    for kernel in all_kernels(problem):
+        for place in product(range(problem.num_devices), repeat=problem.num_ops):
+            if is_allowed(problem, place) and (np.array(place)[kernel] == place).all():
+                device.append(np.tile(np.array(place, np.int32), (len(ranks), 1)))
+                rank.append(ranks)
+                kernels.append(np.tile(kernel.astype(np.int32), (len(ranks), 1)))
+    return simulate_fused(problem, np.concatenate(device), np.concatenate(rank), np.concatenate(kernels))
+
+
+def fusible_problem(rng: np.random.Generator) -> Problem:
+    """Up to four ops on two devices, with given times around the cost of a launch, which fusing can take off; some ops
+    run on one device alone, some have a time from the cost model."""
+    graph, known = GraphBuilder("fusible"), list[int]()
+    for op in range(int(rng.integers(2, 5))):
+        reads = [t for t in known if rng.random() < 0.5]
+        made = graph.tensor(int(rng.integers(0, 100)), "output" if rng.random() < 0.2 else "activation")
+        times: list[int | None] = [int(rng.choice([0, 1, 5, 20, 50])) for _ in range(2)]
+        if rng.random() < 0.5:
+            times[rng.integers(2)] = None
+        how = times if rng.random() < 0.8 else None
+        graph.op(f"op{op}", "any", reads, [made], time_ns=how, flops=int(rng.integers(0, 40)))
+        known.append(made)
+    launch = [int(ns) for ns in rng.choice([0, 5, 20, 100], 2)]
+    devices = tuple(Device(f"d{i}", "toy", 2**30, 1e9, 1e9, launch[i]) for i in range(2))
+    links = {at: Link([None, 1e9][rng.integers(2)], int(rng.choice([0, 7, 50]))) for at in ((0, 1), (1, 0))}
+    return price(graph.build(), Cluster("random", devices, links, dense_channels(np.array([[-1, 0], [1, -1]]))))
+
+
+def test_no_fused_plan_of_many_tiny_problems_with_given_times_is_under_the_bound() -> None:
+    rng, over = np.random.default_rng(7), 0
+    for _ in range(400):
+        problem = fusible_problem(rng)
+        every = all_fused_plans(problem)
+        bound = step_bound(problem, fusing=True)
+        assert 0 <= bound <= int(every.step_ns.min())
+        assert step_bound(problem, fusing=True, fitting=True) <= int(every.step_ns.min())
+        assert peak_bound(problem, fusing=True) <= int(every.peak_bytes.max(axis=1).min())
+        over += bound > 0
+    assert over > 200, "a bound of 0 is right but idle"
+
+
+@pytest.mark.parametrize("method", ["greedy-fusion", "joint"])
+def test_given_times_under_a_launch_leave_no_gap_under_zero(method: str) -> None:
+    graph = GraphBuilder("short")
+    a, b, c = (graph.tensor(1) for _ in range(3))
+    graph.op("a", "any", [], [a], time_ns=[1, None])
+    graph.op("b", "any", [a], [b], time_ns=[None, 1])
+    graph.op("c", "any", [b], [c], time_ns=[None, 1])
+    devices = tuple(Device(f"d{i}", "toy", 2**30, 1e9, 1e9, 100) for i in range(2))
+    links = {at: Link(None, 50) for at in ((0, 1), (1, 0))}
+    cluster = Cluster("pair", devices, links, dense_channels(np.array([[-1, 0], [1, -1]])))
+    result = solve(price(graph.build(), cluster), method, Budget(None, 50))
+    # b and c, fused, take 1 + 1 - 100 ns, which is none: 1 ns of a and 50 of the link are left.
+    assert result.value == 51
+    assert 50 <= result.lower_bound <= 51
 
 
 @pytest.mark.parametrize(
