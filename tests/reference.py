@@ -6,12 +6,16 @@ afterwards, from when things were recorded to begin and end. Also the brute-forc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import permutations, product
 from math import ceil, inf
 
+import numpy as np
+
 from loadmaster.cluster import Cluster
+from loadmaster.columns import ints
 from loadmaster.graph import ACTIVATION
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
@@ -416,18 +420,28 @@ class Run:
 
 
 def brute_force(problem: Problem, objective: object) -> tuple[int, int]:
-    """The best (over_bytes, objective) of all placements and all orders, nothing fused.
-
-    Sends go in the order of their readers; a plan with its own send_rank is not tried.
-    """
+    """The best (over_bytes, objective) of all placements and all orders of ops and of sends, nothing fused."""
     count = problem.num_ops
     assert count <= 5, "brute force is for tiny problems"
     best = (2**62, 2**62)
     for device in product(range(problem.num_devices), repeat=count):
         if is_allowed(problem, device):
             for rank in permutations(range(count)):
-                best = min(best, judge(problem, Plan.of(problem, device, rank)).score(objective))
+                for plan in _send_orders(problem, Plan.of(problem, device, rank)):
+                    best = min(best, judge(problem, plan).score(objective))
     return best
+
+
+def _send_orders(problem: Problem, plan: Plan) -> Iterator[Plan]:
+    """The plan with its sends in the order of their readers, and in every order that is one of its own."""
+    yield plan
+    sends = sorted(World(problem, plan).sends)
+    assert len(sends) <= 6, "brute force is for few sends"
+    for order in permutations(sends) if len(sends) > 1 else ():
+        send_rank = np.full((problem.graph.num_tensors, problem.num_devices), -1, np.int64)
+        for turn, send in enumerate(order):
+            send_rank[send] = turn
+        yield replace(plan, send_rank=ints(send_rank))
 
 
 def is_allowed(problem: Problem, device: tuple[int, ...]) -> bool:

@@ -106,6 +106,7 @@ class _Ledger:
     history: list[Moment] = field(default_factory=list)
     listener: Callable[[Search], None] | None = None
     told: float = 0.0
+    halted: bool = False
 
     @property
     def seconds(self) -> float:
@@ -130,6 +131,7 @@ class Search:
         self.best: Plan | None = None
         self.best_score = WORST
         self.note = ""  # what the optimizer is doing, for progress
+        self.bound = 0  # no plan that fits and fuses nothing is under it, as far as anyone has shown
         self._ledger = ledger or _Ledger(listener=listener)
         self._last_simulation = _limit(self._ledger.simulations, budget.simulations)
         self._last_second = _limit(self._ledger.seconds, budget.seconds)
@@ -148,7 +150,23 @@ class Search:
 
     @property
     def spent(self) -> bool:
-        return self.room == 0 or self.seconds >= self._last_second
+        return self.room == 0 or self.seconds >= self._last_second or self.closed or self._ledger.halted
+
+    @property
+    def closed(self) -> bool:
+        """Nothing is left to find: the best plan meets the bound."""
+        return self.best_score <= Score(0, self.bound)
+
+    def halt(self) -> None:
+        """Lets this search and all its parts end as if their budget were spent; another thread may say so."""
+        self._ledger.halted = True
+
+    def resume(self) -> None:
+        self._ledger.halted = False
+
+    def prove(self, bound: int) -> None:
+        """Remembers what no plan that fits and fuses nothing can beat."""
+        self.bound = max(self.bound, bound)
 
     @property
     def room(self) -> int:
@@ -250,6 +268,8 @@ class Search:
             some = min(simulations, some or simulations)
         child = Search(problem or self.problem, Budget(seconds, some), self.seed, ledger=self._ledger)
         child.rng = self.rng
+        if problem is None:
+            child.bound = self.bound
         return child
 
     @contextmanager
@@ -262,7 +282,9 @@ class Search:
             self.keep(part)
 
     def keep(self, part: Search) -> bool:
-        """Takes the best plan of a part; True if it is the best."""
+        """Takes the best plan of a part, and what it has proved; True if it is the best."""
+        if part.problem is self.problem:
+            self.prove(part.bound)
         return part.best is not None and self.offer(part.best, part.best_score)
 
     def __repr__(self) -> str:
@@ -339,6 +361,11 @@ class Result:
         return result_html(self)
 
     @property
+    def optimal(self) -> bool:
+        """No plan of its kind, fused or not, is better: it fits and meets the bound."""
+        return self.fits and self.value == self.lower_bound
+
+    @property
     def gap(self) -> float:
         """How far above the lower bound, as a share of it."""
         if self.lower_bound == 0:
@@ -368,6 +395,8 @@ def solve(
     line = simulate(problem, settled)
     name = optimizer if isinstance(optimizer, str) else spec_of(chosen)
     bound = lower_bound(problem, fusing=settled.fuses, fitting=line.over_bytes == 0)
+    if not settled.fuses and line.over_bytes == 0:
+        bound = max(bound, search.bound)
     counts = (max(1, search.simulations), search.seconds, interrupted)
     return Result(problem, settled, line, name, seed, tuple(search.history), bound, *counts)
 

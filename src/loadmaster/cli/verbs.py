@@ -266,6 +266,29 @@ def simulate(
 
 @app.command()
 @_verb
+def pack(
+    lifetimes: Annotated[
+        Path, typer.Argument(metavar="LIFETIMES", help="A CSV file with columns id, lower, upper and size.")
+    ],
+    capacity: Annotated[str, typer.Option("--capacity", metavar="BYTES", help="Room for all: 1048576, 16MiB.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Write id and offset to this CSV file.")],
+    seconds: Annotated[float, typer.Option("--seconds", help="How long to look for offsets.")] = 300.0,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Give blocks of memory offsets within a capacity: no two alive at once overlap. Exit 3 when they do not fit."""
+    from loadmaster.cli.pack import pack as packed
+
+    told = packed(lifetimes, capacity, out, seconds)
+    if json:
+        _print_json(told)
+        return
+    arena, most = told["arena_bytes"], told["peak_bytes"]
+    print(f"{told['blocks']} blocks in {arena:,} bytes; {most:,} are alive at once; offsets written to {out}")
+
+
+@app.command()
+@_verb
 def compare(
     model: Model,
     on: On = None,

@@ -13,6 +13,7 @@ from loadmaster.columns import Ints, ints
 from loadmaster.errors import MissingExtra
 from loadmaster.optimizers.annealing.anneal import Walkers, improve, spread_ranks
 from loadmaster.optimizers.cuts import cuts
+from loadmaster.optimizers.exact import closing
 from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.memory.orders import memory_order
@@ -65,6 +66,12 @@ class Auto:
         ranked = sorted(starts, key=lambda start: start[0])
         if search.problem.num_ops == 1 and not search.problem.objective.of_memory:
             return ranked[0][1]
+        with closing(search):
+            self._go_on(search, ranked)
+        return search.best if search.best is not None else ranked[0][1]
+
+    def _go_on(self, search: Search, ranked: list[tuple[Score, Plan]]) -> None:
+        """Search from the best of the starts."""
         plans = unlike([plan for score, plan in ranked if not far(score, ranked[0][0])], STARTS)
         if search.problem.objective.of_memory and search.problem.num_devices > 1:
             plans = [*self._evolved(search), *plans][: STARTS + 1]
@@ -72,7 +79,6 @@ class Auto:
             self._epochs(search, plans)
         else:
             self._cool(search, plans)
-        return search.best if search.best is not None else ranked[0][1]
 
     def _evolved(self, search: Search) -> list[Plan]:
         """What a genetic search over few large groups finds: far from all rules, and often the best place to be."""

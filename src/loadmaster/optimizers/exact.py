@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import permutations, product
-from math import ceil, factorial, gcd
+from importlib.util import find_spec
+from itertools import product
+from math import ceil, gcd
+from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,13 +18,18 @@ from loadmaster.bounds import Storages, lower_bound
 from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.errors import MissingExtra
 from loadmaster.optimizers.annealing.anneal import Anneal
+from loadmaster.optimizers.timelines import every_timeline
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Optimizer, Score, Search
-from loadmaster.simulator import simulate
+from loadmaster.simulator import cores, simulate
 
 MOST_INTERVALS = 20_000  # beyond that even the model takes long to build
 TINY_OPS, TINY_DEVICES = 6, 2
+QUICK_OPS = 1_000  # the bound on peak memory takes under a second for so many
+MOST_TRIED = 400  # timelines of a tiny problem
+MOST_BESIDE = 600  # intervals in a model that CP-SAT can hope to close beside a search
+LEAST_SECONDS = 0.2  # that are left of a search, for a model to be worth building
 PER_SIMULATION = 2e-3  # of CP-SAT's own deterministic seconds, where the budget counts simulations
 MOST_EFFORT = 30.0
 
@@ -39,23 +48,24 @@ class CpSat:
 
     The model lets devices and channels idle, which plans cannot (rule 3), so its optimum is a bound and its schedule is
     judged by the simulator like any other. Problems of at most six ops on two devices are solved by trying every
-    placement and every order; "optimal" there is over plans whose sends go in the order of their readers.
+    placement with every order of its ops and sends, where half the budget is enough for that.
     """
 
     start: Optimizer = field(default_factory=Anneal)
     threads: int = 2
 
     def optimize(self, search: Search) -> Plan:
-        places = _placements(search.problem)
-        if places is not None and len(places) * factorial(search.problem.num_ops) <= search.room:
-            return _try_all(search, places)
+        if try_all(search, search.room // 2):
+            assert search.best is not None, "a problem has a plan"
+            return search.best
         # The model takes time but no simulations: where only those count, the start may use them all.
-        counted = Budget(None, search.room) if search.counts_simulations else None
+        counted = Budget(None, max(1, search.room)) if search.counts_simulations else None
         part = search.part(1.0 if counted else 0.5)
         plan = self.start.optimize(part)
         plan = plan if part.best is None or _score(search.problem, plan) <= part.best_score else part.best
         budget = counted or Budget(max(0.01, 0.95 * search.seconds_left))
         proof = self.prove(search.problem, plan, budget=budget, seed=search.seed)
+        search.prove(proof.bound if _score(search.problem, proof.plan).over_bytes == 0 else 0)
         search.note = "proved optimal" if proof.optimal else f"no plan is under {proof.bound:,}"
         return proof.plan
 
@@ -99,14 +109,89 @@ def _placements(problem: Problem) -> list[tuple[int, ...]] | None:
     return legal
 
 
-def _try_all(search: Search, places: list[tuple[int, ...]]) -> Plan:
-    """The best of all placements and all orders."""
-    ranks = np.array(list(permutations(range(search.problem.num_ops))), np.int32)
-    for place in places:
-        search.score_many(np.repeat(np.array([place], np.int32), len(ranks), axis=0), ranks)
+def try_all(search: Search, most: int) -> bool:
+    """Scores every timeline of every placement of a tiny problem, at most so many; True if that was all of them."""
+    for place in _placements(search.problem) or ():
+        for plan, line in every_timeline(search.problem, ints(place)):
+            if most <= 0 or search.spent:
+                return search.closed
+            most -= 1
+            search.count(1)
+            search.offer(plan, Score.of(search.problem, line))
+    if search.best is None or _placements(search.problem) is None:
+        return False
+    search.prove(search.best_score.value if search.best_score.over_bytes == 0 else 0)
     search.note = "proved optimal"
-    assert search.best is not None, "a problem has a plan"
-    return search.best
+    return True
+
+
+@contextmanager
+def closing(search: Search) -> Iterator[None]:
+    """Tries to close the problem beside the search in the block: its bound is made known, so that the search ends when
+    it is met; what is tiny is tried in full; what is small is given to CP-SAT on a thread, if the clock decides.
+
+    When CP-SAT has a plan that it proves optimal, the search is told to end, and the plan is its best.
+    """
+    if not search.problem.objective.of_memory or search.problem.num_ops <= QUICK_OPS:
+        search.prove(lower_bound(search.problem, fitting=True))
+    if search.closed or try_all(search, MOST_TRIED):
+        yield
+        return
+    thread = _Beside.of(search)
+    if thread is None:
+        yield
+        return
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.finish()
+
+
+class _Beside(Thread):
+    """CP-SAT while something else searches."""
+
+    def __init__(self, search: Search, plan: Plan) -> None:
+        super().__init__(daemon=True)
+        self.search, self.plan, self.until = search, plan, search.seconds_left
+        self.solver: Any = None
+        self.found, self.bound, self.ended = list[Plan](), 0, False
+
+    @staticmethod
+    def of(search: Search) -> _Beside | None:
+        """None where it would not help: too large, too little time, no package, no plan to start from."""
+        plan, score = search.best, search.best_score
+        small = _intervals(search.problem) <= MOST_BESIDE and search.problem.num_ops > 1
+        if plan is None or plan.fuses or score.over_bytes or not small or search.counts_simulations:
+            return None
+        there = search.seconds_left > LEAST_SECONDS and find_spec("ortools") is not None
+        return _Beside(search, plan) if there else None
+
+    def run(self) -> None:
+        problem, library = self.search.problem, _cp_model()
+        model, self.solver = _Model(library, problem, self.plan, self.search.bound), library.CpSolver()
+        settings = self.solver.parameters
+        settings.random_seed, settings.num_workers = self.search.seed % 2**31, cores()
+        settings.max_time_in_seconds = max(0.01, self.until)
+        status = None if self.ended else self.solver.solve(model.model)
+        if status in (library.OPTIMAL, library.FEASIBLE):
+            self.found = model.plans(self.solver)
+            self.bound = ceil(self.solver.best_objective_bound - 1e-6) * model.unit
+        if any(_score(problem, plan) <= Score(0, self.bound) for plan in self.found):
+            self.search.halt()
+
+    def finish(self) -> None:
+        self.ended = True
+        while self.is_alive():  # a solver that is about to begin does not hear the first call
+            if self.solver is not None:
+                self.solver.stop_search()
+            self.join(0.02)
+        self.search.resume()
+        self.search.prove(self.bound)
+        for plan in self.found:
+            self.search.score(plan)
+        if self.search.closed:
+            self.search.note = "proved optimal"
 
 
 def _intervals(problem: Problem) -> int:
@@ -117,10 +202,9 @@ def _solved(
     problem: Problem, plan: Plan, least: int, threads: int, budget: Budget, seed: int
 ) -> list[tuple[Plan, int]]:
     """Plans read off CP-SAT's schedule, each with the bound it gave."""
-    try:
-        library = importlib.import_module("ortools.sat.python.cp_model")
-    except ImportError as error:
-        raise MissingExtra.of("ortools", "exact", "cp-sat") from error
+    library = _cp_model()
+    if library is None:
+        raise MissingExtra.of("ortools", "exact", "cp-sat")
     model = _Model(library, problem, plan, least)
     solver = library.CpSolver()
     settings = solver.parameters
@@ -136,6 +220,13 @@ def _solved(
         return []
     proved = ceil(solver.best_objective_bound - 1e-6) * model.unit
     return [(trial, proved) for trial in model.plans(solver)]
+
+
+def _cp_model() -> Any:
+    try:
+        return importlib.import_module("ortools.sat.python.cp_model")
+    except ImportError:
+        return None
 
 
 class _Model:

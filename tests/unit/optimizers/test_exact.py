@@ -37,23 +37,51 @@ def best_of_all(problem: Problem) -> Score:
     return Score(int(scores.over_bytes[first]), int(value[first]))
 
 
-@settings(max_examples=15)
-@given(problem=problems(max_ops=3, max_devices=2))
+def few_sends(problem: Problem) -> bool:
+    """Few enough to try all their orders."""
+    graph = problem.graph
+    moving = {int(tensor) for tensor in graph.reads if graph.producer[tensor] >= 0 or problem.updater[tensor] >= 0}
+    return len(moving) <= 4
+
+
+@settings(max_examples=25, deadline=None)
+@given(problem=problems(max_ops=3, max_devices=2).filter(few_sends))
 def test_equals_brute_force_by_the_slow_reference(problem: Problem) -> None:
     assert solve(problem, CpSat(), ENOUGH).score == brute_force(problem, problem.objective)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(problem=problems(max_ops=5, max_devices=2))
-def test_equals_brute_force_on_tiny_problems(problem: Problem) -> None:
-    assert solve(problem, CpSat(), ENOUGH).score == best_of_all(problem)
+def test_what_is_called_optimal_is_no_worse_than_brute_force(problem: Problem) -> None:
+    search = Search(problem, ENOUGH)
+    plan = CpSat().optimize(search)
+    line, best = simulate(problem, plan), best_of_all(problem)
+    assert search.note != "proved optimal" or Score.of(problem, line) <= best
+    assert search.bound <= best.value or best.over_bytes
+
+
+def test_the_order_of_sends_is_tried_before_a_plan_is_called_optimal() -> None:
+    """Two sends wait for one wire; the reader of the larger has the lower rank, whatever the order of ops, and yet the
+    smaller should go first."""
+    graph = GraphBuilder("wire")
+    big, small = graph.tensor(1000), graph.tensor(10)
+    graph.op("a", "any", [], [big, small], time_ns=[10, None])
+    between = graph.tensor(0)
+    graph.op("b", "any", [big, small], [between], time_ns=[None, 10])
+    graph.op("c", "any", [small], [], time_ns=[None, 60])
+    problem = price(graph.build(), pair())
+    search = Search(problem, Budget(None, 5_000))
+    plan = CpSat(start=OneDevice()).optimize(search)
+    # 10, then 5 + 1 for the small one, then c for 60 while the big one takes 105; then b.
+    assert search.note == "proved optimal"
+    assert Score(0, simulate(problem, plan).step_ns) == brute_force(problem, "step-time")
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
 def test_drawn_graphs(name: str, objective: Any) -> None:
     problem = price(GRAPHS[name](), pair(), objective=objective)
-    assert solve(problem, CpSat(), ENOUGH).score == best_of_all(problem)
+    assert solve(problem, CpSat(), ENOUGH).score <= best_of_all(problem)
 
 
 @settings(max_examples=60)

@@ -1,0 +1,99 @@
+"""Offsets under a given capacity: `fit_in`, which looks for them until it has them, proves there are none, or stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from loadmaster.columns import Ints, ints
+
+if TYPE_CHECKING:
+    from loadmaster.arenas.fitting import Blocks, Rule
+
+FIRST_RUN = 500  # times the number of blocks: blocks looked at in the first runs
+GROWTH = 1.7  # of the runs, each time that every rule has had its turn
+NOISE = 0.1  # spread of the factors that vary a rule
+VARIED = 0.3  # of the length of a run, for varied rules
+SIX = ((0, 1, 2), (2, 1, 0), (2, 0, 1), (1, 0, 2), (0, 2, 1), (1, 2, 0))  # orders of the keys
+FOREVER = np.iinfo(np.int64).max // 4
+
+
+class Fit(NamedTuple):
+    """Offsets that keep within the capacity, or none; `sure`: then there are no such offsets."""
+
+    offset: Ints | None
+    sure: bool
+    work: int  # blocks times sections looked at
+
+
+def fit_in(
+    begin: Ints,
+    end: Ints,
+    nbytes: Ints,
+    capacity: int,
+    *,
+    work: int = FOREVER,
+    stop: Callable[[], bool] = lambda: False,
+) -> Fit:
+    """Looks for offsets of blocks with half-open lives. `work` limits the search by a count, so that equal input gives
+    equal offsets; `stop` is asked before each run."""
+    alive = np.flatnonzero((end > begin) & (nbytes > 0))
+    offset = np.zeros(len(nbytes), np.int64)
+    if not len(alive):
+        return Fit(ints(offset), True, 0)
+    place, sure, used = _search(ints(begin[alive]), ints(end[alive]), ints(nbytes[alive]), capacity, work, stop)
+    if place is None:
+        return Fit(None, sure, used)
+    offset[alive] = place
+    return Fit(ints(offset), True, used)
+
+
+def _search(
+    begin: Ints, end: Ints, nbytes: Ints, capacity: int, work: int, stop: Callable[[], bool]
+) -> tuple[Ints | None, bool, int]:
+    """A run is quick or endless, depending on the order in which blocks are tried: short runs in many orders, slowly
+    growing longer."""
+    from loadmaster.arenas import fitting
+
+    blocks = fitting.blocks_of(begin, end, nbytes)
+    each = 1 + int((blocks.last - blocks.first).mean())  # what looking at a block costs, in sections
+    used, twin = 0, _twins(blocks)
+    for rule, run in _rules(begin, end, nbytes):
+        if used >= work or stop():
+            break
+        state = fitting.make_state(blocks)
+        found, done = fitting.fit(blocks, state, rule, twin, capacity, min(run, 1 + (work - used) // each))
+        used += int(done) * each
+        if found != fitting.STOPPED:
+            return (ints(state.offset) if found == fitting.FOUND else None), found == fitting.NONE, used
+    return None, False, used
+
+
+def _rules(begin: Ints, end: Ints, nbytes: Ints) -> Iterator[tuple[Rule, int]]:
+    """(rule, blocks to look at): by life, by bytes x life, by the fullest section that a block is in, in all six orders
+    of these; and the same varied at random."""
+    from loadmaster.arenas.fitting import Rule
+
+    rng, size = np.random.default_rng(0), len(nbytes)
+    life = (end - begin).astype(np.float64)
+    keys = np.stack([life, life * nbytes, np.ones(size)])
+    run = float(FIRST_RUN * size)
+    while True:
+        for spread, part, anew in ((0.0, 1.0, True), (0.0, 1.0, False), (NOISE, VARIED, True), (NOISE, VARIED, False)):
+            for rows in SIX:
+                factor = keys[list(rows)] * np.exp(spread * rng.normal(size=(3, size)))
+                yield Rule(factor, rows.index(2), anew), int(run * part)
+        run *= GROWTH
+
+
+def _twins(blocks: Blocks) -> Ints:
+    """[blocks] the last block before it that has the same size and lives in the same sections, or -1."""
+    order = np.lexsort((np.arange(len(blocks.size)), blocks.size, blocks.last, blocks.first))
+    alike = np.ones(len(order) - 1, bool)
+    for column in (blocks.size, blocks.last, blocks.first):
+        alike &= np.diff(column[order]) == 0
+    twin = np.full(len(order), -1, np.int64)
+    twin[order[1:][alike]] = order[:-1][alike]
+    return ints(twin)
