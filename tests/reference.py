@@ -388,7 +388,7 @@ class Run:
         busy = {world.channel(send) for send in self._running_sends()}
         waiting = {send for send in world.sends if send not in self.sends and self._is_made(send[0])}
         for send in sorted(waiting, key=world.send_order):
-            if world.channel(send) not in busy:
+            if world.channel(send) not in busy or not world.problem.cluster.contention:
                 self.sends[send] = Span(number, -1, now, now + world.send_ns(send))
                 busy.add(world.channel(send))
 

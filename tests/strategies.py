@@ -150,7 +150,9 @@ def clusters(draw: Any, max_devices: int = 4) -> Cluster:
     links = {pair: Link(draw(LINK_RATES), draw(st.sampled_from([0, 0, 3, 5]))) for pair in pairs}
     op_ns = draw(st.sampled_from([None, None, None, None, 0, 4]))
     host = draw(st.sampled_from([0, 0, 0, 2, 40]))
-    return Cluster("random", devices, links, draw(_channels(count)), op_ns, "eager", {"eager": host})
+    free = draw(SOMETIMES)
+    wires = draw(_channels(count))
+    return Cluster("random", devices, links, wires, op_ns, "eager", {"eager": host}, contention=not free)
 
 
 @st.composite

@@ -28,6 +28,8 @@ class Blocks(NamedTuple):
     last: np.ndarray  # [blocks] first section after it
     mate_start: np.ndarray  # [blocks + 1]
     mates: np.ndarray  # blocks alive at some time together with block i
+    member_start: np.ndarray  # [sections + 1]
+    members: np.ndarray  # blocks of section i
     sections: int
 
 
@@ -35,7 +37,7 @@ def blocks_of(begin, end, nbytes) -> Blocks:
     """Lives that are half-open in any unit of time."""
     first, last, sections = _sections(begin, end)
     start, mates = _mates(first, last, sections)
-    return Blocks(np.asarray(nbytes, np.int64), first, last, start, mates, sections)
+    return Blocks(np.asarray(nbytes, np.int64), first, last, start, mates, *_members(first, last, sections), sections)
 
 
 def _sections(begin, end):
@@ -86,6 +88,22 @@ def _mates(first, last, sections):
                     at[block] += 1
                     at[other] += 1
     return start, mates
+
+
+@compiled
+def _members(first, last, sections):
+    start = np.zeros(sections + 1, np.int64)
+    for block in range(len(first)):
+        for section in range(first[block], last[block]):
+            start[section + 1] += 1
+    for section in range(sections):
+        start[section + 1] += start[section]
+    members, fill = np.empty(start[sections], np.int32), start[:-1].copy()
+    for block in range(len(first)):
+        for section in range(first[block], last[block]):
+            members[fill[section]] = block
+            fill[section] += 1
+    return start, members
 
 
 class Rule(NamedTuple):
@@ -205,56 +223,63 @@ def _sort(items, begin, end, low, turn, offset):
 
 
 @compiled(inline="always")
-def _fits(blocks, state, items, begin, end, least, least_turn, turn, capacity):
-    """Whether what waits can be stacked in each section under the capacity, nothing of it under `least`. The section
-    where that failed the last time comes first: it often fails again.
+def _base(blocks, state, block, least, least_turn):
+    """The lowest place that a waiting block can take: not under `least`; one that was passed over for another can only
+    lie on a block that still waits."""
+    low, offset = state.low, state.offset
+    if low[block] > least or (low[block] == least and state.turn[block] >= least_turn):
+        return low[block]
+    under = FAR
+    for at in range(blocks.mate_start[block], blocks.mate_start[block + 1]):
+        mate = blocks.mates[at]
+        if offset[mate] < 0:
+            under = min(under, max(low[mate], least) + blocks.size[mate])
+    return under
 
-    A block that was passed over for another can only lie on one that still waits.
-    """
-    size, first, last = blocks.size, blocks.first, blocks.last
-    mate_start, mates = blocks.mate_start, blocks.mates
-    offset, low, height, base, order = state.offset, state.low, state.height, state.base, state.order
-    passed = begin
-    while passed < end and (
-        low[items[passed]] < least or (low[items[passed]] == least and turn[items[passed]] < least_turn)
-    ):
-        block, under = items[passed], FAR
-        for at in range(mate_start[block], mate_start[block + 1]):
-            mate = mates[at]
-            if offset[mate] < 0:
-                under = min(under, max(low[mate], least) + size[mate])
-        if under + size[block] > capacity:
-            return False
-        base[block] = under
-        passed += 1
-    for at in range(begin, end):
-        block = items[at]
-        if at >= passed:
-            base[block] = low[block]
-    # By where each can lie at the lowest: those passed over go in among the others, which are in order already.
+
+@compiled(inline="always")
+def _fits_hot(blocks, state, least, least_turn, capacity):
+    """Whether what waits can be stacked in the section where that failed the last time: it often fails again."""
+    size, offset, base, order, hot = blocks.size, state.offset, state.base, state.order, state.hot[0]
     count = 0
-    for at in range(passed, end):
-        order[count] = items[at]
-        count += 1
-    for at in range(begin, passed):
-        block, here = items[at], count
+    for at in range(blocks.member_start[hot], blocks.member_start[hot + 1]):
+        block = blocks.members[at]
+        if offset[block] >= 0:
+            continue
+        base[block] = _base(blocks, state, block, least, least_turn)
+        here = count
         while here > 0 and base[order[here - 1]] > base[block]:
             order[here] = order[here - 1]
             here -= 1
         order[here] = block
         count += 1
-    hot, top = state.hot[0], np.int64(0)
+    top = np.int64(0)
     for at in range(count):
-        block = order[at]
-        if first[block] <= hot < last[block]:
-            top = max(top, base[block]) + size[block]
-    if top > capacity:
-        return False
-    for at in range(count):
-        block = order[at]
+        top = max(top, base[order[at]]) + size[order[at]]
+    return top <= capacity
+
+
+@compiled(inline="always")
+def _fits(blocks, state, items, begin, end, least, least_turn, capacity):
+    """Whether what waits can be stacked in each section under the capacity."""
+    size, first, last = blocks.size, blocks.first, blocks.last
+    height, base, order = state.height, state.base, state.order
+    # By the lowest place of each: those passed over go in among the others, which are in order already.
+    count = 0
+    for at in range(end - 1, begin - 1, -1):
+        block = items[at]
+        base[block] = _base(blocks, state, block, least, least_turn)
+        if base[block] + size[block] > capacity:
+            return False
+        here = count  # order runs from the highest to the lowest
+        while here > 0 and base[order[here - 1]] < base[block]:
+            order[here] = order[here - 1]
+            here -= 1
+        order[here] = block
+        count += 1
         for section in range(first[block], last[block]):
             height[section] = 0
-    for at in range(count):
+    for at in range(count - 1, -1, -1):
         block = order[at]
         for section in range(first[block], last[block]):
             top = max(height[section], base[block]) + size[block]
@@ -287,11 +312,11 @@ def _choices(blocks, state, items, begin, end, least, least_turn, turn, twin, ch
 
 
 @compiled(inline="always")
-def _split(blocks, state, items, begin, end, since, until, parts, parts_used, items_used):
-    """The waiting blocks as parts that none of them joins; cuts may be new between sections since … until - 1 alone.
-    Returns (parts used, items used)."""
+def _split(blocks, state, items, begin, end, lowest, highest, since, until, parts, parts_used, items_used):
+    """The waiting blocks of a part, in sections lowest … highest - 1, as parts that none of them joins; cuts may be new
+    between sections since … until - 1 alone. Returns (parts used, items used)."""
     first, cut = blocks.first, state.cut
-    low_section, found = np.int64(0), False
+    low_section, found = np.int64(lowest), False
     for section in range(since, until):
         if section + 1 < until and cut[section] > 0:
             continue
@@ -299,7 +324,7 @@ def _split(blocks, state, items, begin, end, since, until, parts, parts_used, it
             found = True
         elif not found:
             break
-        high_section = section + 1 if section + 1 < until else blocks.sections
+        high_section = section + 1 if section + 1 < until else highest
         start = items_used
         for at in range(begin, end):
             if low_section <= first[items[at]] < high_section:
@@ -307,10 +332,12 @@ def _split(blocks, state, items, begin, end, since, until, parts, parts_used, it
                 items_used += 1
         if items_used > start:
             parts[parts_used, 0], parts[parts_used, 1] = start, items_used
+            parts[parts_used, 2], parts[parts_used, 3] = low_section, high_section
             parts_used += 1
         low_section = high_section
     if not found and end > begin:
         parts[parts_used, 0], parts[parts_used, 1] = begin, end
+        parts[parts_used, 2], parts[parts_used, 3] = lowest, highest
         parts_used += 1
     return parts_used, items_used
 
@@ -373,21 +400,24 @@ def fit(blocks, state, rule, twin, capacity, work):
     # A frame is a choice among the waiting blocks of one part, items[begin:end].
     room = count + 2
     begin, end = np.zeros(room, np.int64), np.zeros(room, np.int64)
+    lowest, highest = np.zeros(room, np.int64), np.zeros(room, np.int64)
     least, least_turn = np.zeros(room, np.int64), np.full(room, -1, np.int64)
     choice, choices_end = np.zeros(room, np.int64), np.zeros(room, np.int64)
     first_part, part, parts_end = np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room, np.int64)
     items_end, mark_of, alone = np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room, np.bool_)
     items, choices = np.empty(64 * count + 64, np.int64), np.empty(64 * count + 64, np.int64)
-    parts = np.empty((8 * count + 64, 2), np.int64)
+    parts = np.empty((8 * count + 64, 4), np.int64)  # items begin, end; sections lowest, highest
     mark, done, top = np.int64(0), np.int64(count), 0
     for block in range(count):
         items[block] = block
     mark = _take_turns(blocks, state, items, 0, count, rule, mark)
     used = _sort(items, 0, count, low, turn, offset)
-    if not _fits(blocks, state, items, 0, used, 0, -1, turn, capacity):
+    if not _fits(blocks, state, items, 0, used, 0, -1, capacity):
         return NONE, done
     # The outermost frame chooses nothing; its parts are those of the whole.
-    parts_end[0], items_end[0] = _split(blocks, state, items, 0, used, 0, blocks.sections, parts, 0, used)
+    parts_end[0], items_end[0] = _split(
+        blocks, state, items, 0, used, 0, blocks.sections, 0, blocks.sections, parts, 0, used
+    )
     forward = True
     while True:
         if forward:  # into the next part that the choice on top has left, or it is all placed
@@ -400,6 +430,7 @@ def fit(blocks, state, rule, twin, capacity, work):
             part[top] += 1
             top += 1
             begin[top], end[top] = parts[here, 0], parts[here, 1]
+            lowest[top], highest[top] = parts[here, 2], parts[here, 3]
             mark_of[top], alone[top] = mark, False
             least[top], least_turn[top] = least[top - 1], least_turn[top - 1]
             if rule.anew and parts_end[top - 1] - first_part[top - 1] > 1:  # one of several: turns of its own
@@ -431,15 +462,20 @@ def fit(blocks, state, rule, twin, capacity, work):
         least[top], least_turn[top] = low[block], turn[block]
         mark, above = _place(blocks, state, block, mark)
         alone[top] = not above
+        done += 1 + (end[top] - begin[top]) // 16
+        if lowest[top] <= state.hot[0] < highest[top] and not _fits_hot(
+            blocks, state, least[top], least_turn[top], capacity
+        ):
+            continue
         used = _sort(items, begin[top], end[top], low, turn, offset)
         done += end[top] - begin[top]
-        if not _fits(blocks, state, items, begin[top], used, least[top], least_turn[top], turn, capacity):
+        if not _fits(blocks, state, items, begin[top], used, least[top], least_turn[top], capacity):
             continue
         if parts_end[top - 1] + count + 2 > len(parts) or items_end[top - 1] + used - begin[top] > len(items):
             return STOPPED, done
         part[top] = first_part[top] = parts_end[top - 1]
         parts_end[top], items_end[top] = _split(
-            blocks, state, items, begin[top], used, blocks.first[block], blocks.last[block], parts, part[top],
-            items_end[top - 1],
+            blocks, state, items, begin[top], used, lowest[top], highest[top], blocks.first[block], blocks.last[block],
+            parts, part[top], items_end[top - 1],
         )  # fmt: skip
         forward = True

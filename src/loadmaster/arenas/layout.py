@@ -174,6 +174,8 @@ class Step:
         problem, ops = self.problem, self.problem.num_ops
         maker = np.where(problem.resident[self.send_tensor], -1, problem.graph.producer[self.send_tensor])
         channel = problem.cluster.channel[timeline.send_src, timeline.send_dst]
+        if not problem.cluster.contention:  # as if each send had a wire of its own
+            channel = np.arange(timeline.num_sends)
         wait_start, waits = self.waits()
         steps = packing.Steps(
             self.device,
@@ -187,7 +189,7 @@ class Step:
             wait_start,
             waits,
         )
-        channels = int(problem.cluster.channel.max(initial=-1)) + 1
+        channels = int(channel.max(initial=-1)) + 1
         begun, ended = packing.rounds(steps, problem.num_devices, channels)
         return ints(begun), ints(ended)
 

@@ -67,6 +67,7 @@ class Cluster:
     mode: str = ""
     dispatch_ns: Mapping[str, int] = field(default_factory=dict)
     basis: str = "data sheet"  # where its rates come from: "data sheet" or "measured"
+    contention: bool = True  # False: links carry any number of transfers at once, as much of the literature has it
 
     @property
     def num_devices(self) -> int:
@@ -93,7 +94,8 @@ class Cluster:
         ]
         links = [(pair, link.bytes_per_s, link.latency_ns) for pair, link in sorted(self.links.items())]
         host = [self.host_ns] if self.host_ns else []
-        return digest("cluster/1", rates, links, self.channel, self.op_ns, *host)
+        free = () if self.contention else ("no contention",)
+        return digest("cluster/1", rates, links, self.channel, self.op_ns, *host, *free)
 
     @property
     def host_ns(self) -> int:

@@ -19,7 +19,7 @@ CLUSTER_SCHEMA = "loadmaster.cluster/1"
 MOST_CHANNEL = 2**31 - 1
 
 _KEYS = frozenset(
-    ("schema", "name", "devices", "links", "default_link", "op_ns", "overlap", "mode", "dispatch_ns", "basis")
+    "schema name devices links default_link op_ns overlap mode dispatch_ns basis contention".split()
 )
 _EXPENSE_KEYS = ("price_per_hour", "watts", "idle_watts")
 _DEVICE_KEYS = frozenset(
@@ -48,7 +48,9 @@ def cluster_from_json(data: Any, where: str = "cluster") -> Cluster:
     name = head.text("name", Path(where).name.partition(".")[0])
     mode = head.text("mode") if head.has("mode") else ""
     basis = head.text("basis") if head.has("basis") else "data sheet"
-    return Cluster(name, devices, links, _channels(wires, len(devices)), op_ns, mode, _dispatch(head, where), basis)
+    contention = head.flag("contention") if head.has("contention") else True
+    hosts = (mode, _dispatch(head, where), basis)
+    return Cluster(name, devices, links, _channels(wires, len(devices)), op_ns, *hosts, contention)
 
 
 def _dispatch(head: Row, where: str) -> dict[str, int]:
@@ -170,6 +172,8 @@ def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
         data["mode"] = cluster.mode
     if cluster.dispatch_ns:
         data["dispatch_ns"] = dict(cluster.dispatch_ns)
+    if not cluster.contention:
+        data["contention"] = False
     data["devices"] = [
         {
             "name": device.name,

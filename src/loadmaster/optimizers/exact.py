@@ -316,7 +316,7 @@ class _Model:
                     if src != dst:
                         span = self._transfer(tensor, int(home[tensor]), src, dst, begin, readers)
                         channels.setdefault(int(problem.cluster.channel[src, dst]), []).append(span)
-        for spans in channels.values():
+        for spans in channels.values() if problem.cluster.contention else ():
             self.model.add_no_overlap(spans)
 
     def _transfer(self, tensor: int, home: int, src: int, dst: int, begin: Any, readers: list[int]) -> Any:

@@ -58,12 +58,14 @@ class _Decisions:
         resource = np.concatenate([plan.device, devices + channel])
         what = np.concatenate([np.arange(ops), line.send_tensor * devices + line.send_dst])
         order = np.lexsort((resource, step.begin))  # of one round, all on different resources
+        # Where links do not contend no send waits, and only devices decide.
+        self.deciding = devices if not problem.cluster.contention else devices + int(channel.max(initial=0)) + 1
         self.begin, self.ready = step.begin[order], _ready(problem, step, line)[order]
         self.taken: list[Decision] = list(zip(resource[order].tolist(), what[order].tolist(), strict=True))
 
     def others(self, at: int) -> list[int]:
         """What else waited when decision `at` was made."""
-        later = range(at + 1, len(self.taken))
+        later = range(at + 1, len(self.taken) if self.taken[at][0] < self.deciding else 0)
         same = (other for other in later if self.taken[other][0] == self.taken[at][0])
         return [self.taken[other][1] for other in same if self.ready[other] <= self.begin[at]]
 

@@ -54,6 +54,7 @@ class Layout(NamedTuple):
     heap_start: np.ndarray  # [resources] where its heap lies
     heap_room: int
     dispatch: np.ndarray  # [ops] what the host needs to ask for each; empty: nobody waits for a host (rule 14)
+    contention: bool  # False: a channel carries any number of transfers at a time
 
 
 class Room(NamedTuple):
@@ -149,6 +150,7 @@ def layout_of(problem: Problem) -> Layout:
         heap_start,
         heap_room,
         problem.dispatch_ns,
+        problem.cluster.contention,
     )
 
 
@@ -180,14 +182,15 @@ def _heaps(problem: Problem, channels: int) -> tuple[np.ndarray, int]:
 def make_room(layout, bounded=False):
     """`bounded`: the caller fills `tail` and `ahead`, so that a run which must pass most_ns is stopped early."""
     resources = layout.devices + layout.channels + 1  # the last is the host
+    running = resources + 1 + (0 if layout.contention else len(layout.nbytes) * layout.devices)
     return Room(
         np.empty(len(layout.waits), np.int32),
         np.empty(len(layout.nbytes) * layout.devices, np.int32),
         np.empty(layout.heap_room, np.int64),
         np.zeros(resources, np.int32),
         np.empty(resources, np.int64),
-        np.empty(resources + 1, np.int64),
-        np.empty(resources + 1, np.int32),
+        np.empty(running, np.int64),
+        np.empty(running, np.int32),
         np.empty(resources, np.int32),
         np.zeros(resources, np.int8),
         np.empty(layout.devices, np.int64),
@@ -241,6 +244,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     nbytes, origin, maker, base, stays = layout.nbytes, layout.origin, layout.maker, layout.base, layout.stays
     send_classes, send_ns, send_class = layout.send_classes, layout.send_ns, layout.send_class
     channel, heap_start = layout.channel, layout.heap_start
+    contention, unqueued = layout.contention, layout.devices + layout.channels + 1  # sends that no channel counts
     left, hold, heap, size, busy = room.left, room.hold, room.heap, room.size, room.busy
     event_ns, event_at, dirty, is_dirty = room.event_ns, room.event_at, room.dirty, room.is_dirty
     memory, count, low, far = room.memory, room.count, room.low, room.far
@@ -394,17 +398,21 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                 dirty[tally[0]] = at
                 tally[0] += 1
         tally[2] = 0
-        # Everything free takes the first thing that waits for it.
-        for index in range(tally[0]):
+        # Everything free takes the first thing that waits for it; a link without contention takes all of them.
+        index = 0
+        while index < tally[0]:
             at = dirty[index]
             is_dirty[at] = 0
             if size[at] == 0:
+                index += 1
                 continue
             if hosted and at < devices:
                 # A device starts what it was asked for in the order in which it was asked.
                 if heap[heap_start[at]] >> 32 != asked[devices + at]:
+                    index += 1
                     continue
                 asked[devices + at] += 1
+            running = np.int64(at)
             size[at] -= 1
             start, left_over, here = heap_start[at], size[at], 0
             key, moved = heap[start] & 0xFFFFFFFF, heap[start + left_over]
@@ -419,6 +427,8 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                 heap[start + here] = heap[start + child]
                 here = child
             heap[start + here] = moved
+            if at < devices or at == host or contention:
+                index += 1
             if at < devices:
                 op = np.int64(op_of_tie[key])
                 busy[at] = op
@@ -447,7 +457,10 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                     record.turn[op] = turn
                     turn += 1
             else:
-                busy[at] = key
+                if contention:
+                    busy[at] = key
+                else:
+                    running = unqueued + key
                 tensor, where = key // devices, key % devices
                 link = send_class[place[maker[tensor]] * devices + where]
                 end = now + send_ns[tensor * send_classes + link]
@@ -473,7 +486,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                 event_at[here] = event_at[parent]
                 here = parent
             event_ns[here] = end
-            event_at[here] = at
+            event_at[here] = running
         tally[0] = 0
         if recording:
             for device in range(devices):
@@ -505,12 +518,15 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                 here = child
             event_ns[here] = end
             event_at[here] = moved_at
-            done = busy[at]
-            busy[at] = -1
-            if is_dirty[at] == 0:
-                is_dirty[at] = 1
-                dirty[tally[0]] = at
-                tally[0] += 1
+            if at < unqueued:
+                done = busy[at]
+                busy[at] = -1
+                if is_dirty[at] == 0:
+                    is_dirty[at] = 1
+                    dirty[tally[0]] = at
+                    tally[0] += 1
+            else:
+                done = at - unqueued
             if at < devices:
                 last = now
                 memory[at] -= workspace[done]

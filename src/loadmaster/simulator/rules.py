@@ -9,7 +9,8 @@ The rules, which every method is judged by:
  4. A tensor is sent at most once to each other device that reads it, once made and its channel free. A transfer takes
     latency + bytes ÷ bandwidth, rounded up. Waiting sends of a channel go by `send_rank`, else by the lowest rank among
     the readers there; ties by tensor, then destination.
- 5. A channel carries one transfer at a time; pairs of devices with the same channel number share a wire.
+ 5. A channel carries one transfer at a time; pairs of devices with the same channel number share a wire. In a cluster
+    without contention a channel carries any number at once, and no send ever waits.
  6. Sends overlap with compute.
  7. A weight, state or input that no op updates is on every device that reads it, from start to end. One that is updated
     in place lives on its updater's device; every other device that reads it receives it once a step, from time 0 on.

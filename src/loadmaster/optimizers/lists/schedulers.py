@@ -83,7 +83,7 @@ class Etf:
             level,
             favourite,
             limits,
-            self.contention,
+            self.contention and problem.cluster.contention,
         )
         return _plan(problem, device, start, level)
 
@@ -111,7 +111,7 @@ def _in_order(problem: Problem, order: Ints, fixed: Ints, contention: bool, memo
         order,
         fixed,
         limits,
-        contention,
+        contention and problem.cluster.contention,
     )
     return _plan(problem, device, start, upward_rank(problem))
 
