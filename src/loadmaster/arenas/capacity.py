@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from loadmaster.columns import Ints, ints
+from loadmaster.simulator import cores
 
 if TYPE_CHECKING:
     from loadmaster.arenas.fitting import Blocks, Rule
@@ -59,15 +62,22 @@ def _search(
 
     blocks = fitting.blocks_of(begin, end, nbytes)
     each = 1 + int((blocks.last - blocks.first).mean())  # what looking at a block costs, in sections
-    used, twin = 0, _twins(blocks)
-    for rule, run in _rules(begin, end, nbytes):
-        if used >= work or stop():
-            break
+    used, twin, rules = 0, _twins(blocks), _rules(begin, end, nbytes)
+
+    def run(rule: Rule, limit: int) -> tuple[int, int, Ints]:
         state = fitting.make_state(blocks)
-        found, done = fitting.fit(blocks, state, rule, twin, capacity, min(run, 1 + (work - used) // each))
-        used += int(done) * each
-        if found != fitting.STOPPED:
-            return (ints(state.offset) if found == fitting.FOUND else None), found == fitting.NONE, used
+        found, done = fitting.fit(blocks, state, rule, twin, capacity, limit)
+        return int(found), int(done), state.offset
+
+    with ThreadPoolExecutor(cores()) as pool:
+        while used < work and not stop():
+            most = 1 + (work - used) // each
+            jobs = [pool.submit(run, rule, min(limit, most)) for rule, limit in islice(rules, cores())]
+            # The first in order that comes to an end counts: the answer does not depend on how many run at once.
+            for found, done, offset in [job.result() for job in jobs]:
+                used += done * each
+                if found != fitting.STOPPED:
+                    return (ints(offset) if found == fitting.FOUND else None), found == fitting.NONE, used
     return None, False, used
 
 

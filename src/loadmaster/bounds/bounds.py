@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from loadmaster.bounds.cuts import Net
 
 EFFORT = 150_000_000  # arcs that minimum cuts may look at: about a second
-CELLS = 64  # rows and columns of the grid over (earliest start, what must follow)
+CELLS = 512  # rows and columns of the grid over (earliest start, what must follow)
+CROWD_CELLS, CROWD_TURNS = 256, 2  # starts of ancestors that are told apart; times that starts are raised
+MOST_CROWDED = 12_000  # ops whose ancestors are looked at one by one: a second for so many
 
 _known: WeakKeyDictionary[Problem, dict[tuple[bool, bool], int]] = WeakKeyDictionary()
 
@@ -63,7 +65,8 @@ class _Parts:
 def step_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False) -> int:
     """Of the step time: critical path, work shared out among the devices, and both together.
 
-    The path goes by the best kind of device for each op and pays the sends between kinds. Ops that all start late and
+    The path goes by the best kind of device for each op and pays the sends between kinds; ops that one op needs either
+    run on its device, one at a time, or are sent. Ops that all start late and
     all have much after them must share the time between; so must the ops between two that all others lead to or come
     from.
     """
@@ -72,12 +75,37 @@ def step_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False)
     graph, kinds = problem.graph, _kinds(problem, fusing, fitting)
     work, share = _work(kinds)
     joins = levels.bottlenecks(*graph.dependencies)
-    wiring = (graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after)
-    given = (*wiring, kinds.times, kinds.sends, kinds.column, joins, work, share)
-    span = int(levels.least_span(levels.heads(*given), levels.tails(*given), kinds.times, work, share, CELLS))
+    common = (kinds.times, kinds.sends, kinds.column, kinds.count > 1, joins, work, share)
+    ahead = (graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after, *common)
+    nexts = inverse(graph.after_start, graph.after, problem.num_ops)
+    behind = (*graph.readers, graph.makes, graph.make_start, *nexts, *common)
+    nothing = np.zeros(problem.num_ops, np.int64)
+    head, tail = levels.heads(*ahead, nothing), levels.tails(*behind, nothing)
+    if problem.num_ops <= MOST_CROWDED:
+        head, tail = _crowded(problem, kinds, ahead, behind, head, tail)
+    span = int(levels.least_span(head, tail, kinds.times, work, share, CELLS))
     if fitting:
         span = max(span, _work_in_memory(problem, kinds))
     return span + (_least_launch(problem) if fusing else 0)
+
+
+def _crowded(
+    problem: Problem, kinds: _Kinds, ahead: tuple[Any, ...], behind: tuple[Any, ...], head: Ints, tail: Ints
+) -> tuple[Ints, Ints]:
+    """Starts and what follows, raised by the work of all ancestors and of all descendants of each op."""
+    from loadmaster.bounds import levels
+
+    start, before = problem.graph.dependencies
+    follow_start, follows = inverse(start, before, problem.num_ops)
+    work, share = ahead[-2:]
+    able = kinds.times != CANNOT
+    least = np.iinfo(np.int64).max
+    for _ in range(CROWD_TURNS):
+        soonest = np.where(able, head, least).min(axis=1)
+        head = levels.heads(*ahead, levels.crowd(start, before, soonest, work, share, CROWD_CELLS, True))
+        after = np.where(able, tail, least).min(axis=1)
+        tail = levels.tails(*behind, levels.crowd(follow_start, follows, after, work, share, CROWD_CELLS, False))
+    return head, tail
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +116,7 @@ class _Kinds:
     count: Ints  # [kinds] devices
     memory: Ints  # [kinds] bytes of each
     sends: Ints  # [tensors, columns] times of sends
-    column: Ints  # [kinds, kinds] the column with the least time from one kind to another
+    column: Ints  # [kinds, kinds] the column with the least time from one kind to another, or within it
 
 
 def _kinds(problem: Problem, fusing: bool, fitting: bool) -> _Kinds:
@@ -127,11 +155,12 @@ def _sends(problem: Problem, kind_of: Ints) -> tuple[Ints, Ints]:
     kinds = int(kind_of.max()) + 1
     sends, column = problem.send_ns, np.zeros((kinds, kinds), np.int64)
     for src, dst in np.ndindex(kinds, kinds):
-        classes = np.unique(problem.send_class[np.ix_(kind_of == src, kind_of == dst)])
-        if src != dst and len(classes) > 1:
+        pairs = (kind_of == src)[:, None] & (kind_of == dst)[None, :] & ~np.eye(len(kind_of), dtype=bool)
+        classes = np.unique(problem.send_class[pairs])
+        if len(classes) > 1:
             column[src, dst] = sends.shape[1]
             sends = ints(np.column_stack([sends, problem.send_ns[:, classes].min(axis=1)]))
-        elif src != dst:
+        elif len(classes):
             column[src, dst] = classes[0]
     return sends, ints(column)
 

@@ -9,6 +9,7 @@ import numpy as np
 from loadmaster.compiled import compiled
 
 FAR = np.iinfo(np.int64).max // 4
+FEW = 12  # ops before or after an op that are told apart by where they run
 
 
 @compiled
@@ -92,28 +93,80 @@ def cheapest(times, price, scale):
 
 
 @compiled(inline="always")
-def _soonest(finish, sends, column, op, tensor, kind, kinds):
-    """When what the op makes can be on a device of that kind."""
-    best = finish[op, kind]
+def _from_afar(finish, sends, column, several, tensor, op, kind, kinds):
+    """When what the op makes can be on a device of that kind that does not run the op itself."""
+    best = FAR
     for other in range(kinds):
-        if other != kind:
+        if other != kind or several[kind]:
             best = min(best, finish[op, other] + sends[tensor, column[other, kind]])
     return best
 
 
 @compiled
-def heads(read_start, reads, producer, after_start, after, times, sends, column, joins, work, share):
-    """[ops, kinds] no op starts sooner on a device of that kind.
+def _near_or_far(far, begin, time, count):
+    """The soonest that an op can have what some others make: each runs on the op's own device, one at a time, from
+    `begin` on for `time`, or elsewhere, and then its result is there at `far`.
 
-    `sends[tensor, column[from, to]]`: least time between kinds; `joins`: ops that all earlier ones lead to, so that
-    all work since the last such op is done before them, which takes at least work ÷ share.
+    If the op starts at t, those that would come later from afar are all on its device (Papadimitriou and Yannakakis,
+    1990), so that only sets of those with the latest `far` need be tried.
+    """
+    for at in range(1, count):
+        late, first, long, here = far[at], begin[at], time[at], at
+        while here > 0 and far[here - 1] < late:
+            far[here], begin[here], time[here] = far[here - 1], begin[here - 1], time[here - 1]
+            here -= 1
+        far[here], begin[here], time[here] = late, first, long
+    best = FAR
+    for near in range(count + 1):
+        done = np.int64(0)
+        for here in range(near):
+            done = min(FAR, max(done, begin[here]) + time[here])
+        best = min(best, max(done, far[near] if near < count else 0))
+        if done >= best or near == count:
+            break
+        # The first few by when they can begin.
+        late, first, long, here = far[near], begin[near], time[near], near
+        while here > 0 and begin[here - 1] > first:
+            far[here], begin[here], time[here] = far[here - 1], begin[here - 1], time[here - 1]
+            here -= 1
+        far[here], begin[here], time[here] = late, first, long
+    return best
+
+
+@compiled(inline="always")
+def _keep(far, begin, time, of, count, late, first, long, op):
+    """One more of the few with the latest `far`, each op once; returns how many there are."""
+    for here in range(count):
+        if of[here] == op:
+            far[here] = max(far[here], late)
+            return count
+    if count < len(far):
+        far[count], begin[count], time[count], of[count] = late, first, long, op
+        return count + 1
+    least = 0
+    for here in range(1, count):
+        if far[here] < far[least]:
+            least = here
+    if far[least] < late:
+        far[least], begin[least], time[least], of[least] = late, first, long, op
+    return count
+
+
+@compiled
+def heads(read_start, reads, producer, after_start, after, times, sends, column, several, joins, work, share, known):
+    """[ops, kinds] no op starts sooner on a device of that kind; `known`: [ops] what was found out before.
+
+    `sends[tensor, column[from, to]]`: least time between kinds; `several`: kinds of more than one device; `joins`: ops
+    that all earlier ones lead to, so that all work since the last such op is done before them, which takes at least
+    work ÷ share.
     """
     ops, kinds = times.shape
     start = np.zeros((ops, kinds), np.int64)
     finish = np.zeros((ops, kinds), np.int64)
+    far, begin, time, of = np.empty((4, FEW), np.int64)
     floor, between = np.int64(0), np.int64(0)
     for op in range(ops):
-        base = np.int64(0)
+        base = known[op]
         for at in range(after_start[op], after_start[op + 1]):
             soonest = FAR
             for kind in range(kinds):
@@ -121,16 +174,18 @@ def heads(read_start, reads, producer, after_start, after, times, sends, column,
             base = max(base, soonest)
         if joins[op]:
             base = max(base, floor + (between + share - 1) // share)
-        for kind in range(kinds):
-            start[op, kind] = base
-        for at in range(read_start[op], read_start[op + 1]):
-            maker = producer[reads[at]]
-            if maker < 0:
-                continue
-            for kind in range(kinds):
-                start[op, kind] = max(start[op, kind], _soonest(finish, sends, column, maker, reads[at], kind, kinds))
         least = FAR
         for kind in range(kinds):
+            start[op, kind] = base
+            count = 0
+            for at in range(read_start[op], read_start[op + 1]):
+                maker = producer[reads[at]]
+                if maker >= 0:
+                    late = _from_afar(finish, sends, column, several, reads[at], maker, kind, kinds)
+                    start[op, kind] = max(start[op, kind], min(late, finish[maker, kind]))
+                    long = FAR if times[maker, kind] < 0 else times[maker, kind]
+                    count = _keep(far, begin, time, of, count, late, start[maker, kind], long, maker)
+            start[op, kind] = max(start[op, kind], _near_or_far(far, begin, time, count))
             finish[op, kind] = FAR if times[op, kind] < 0 else min(FAR, start[op, kind] + times[op, kind])
             least = min(least, finish[op, kind])
         between += work[op]
@@ -140,38 +195,102 @@ def heads(read_start, reads, producer, after_start, after, times, sends, column,
 
 
 @compiled
-def tails(read_start, reads, producer, after_start, after, times, sends, column, joins, work, share):
-    """[ops, kinds] the step does not end sooner than this after the op's end on a device of that kind."""
+def tails(reader_start, readers, makes, make_start, next_start, nexts, times, sends, column, several, joins, work,
+          share, known):  # fmt: skip
+    """[ops, kinds] the step does not end sooner than this after the op's end on a device of that kind; `known`: [ops]
+    what was found out before."""
     ops, kinds = times.shape
-    left = np.zeros((ops, kinds), np.int64)
+    left, whole = np.zeros((ops, kinds), np.int64), np.zeros((ops, kinds), np.int64)
+    far, begin, time, of = np.empty((4, FEW), np.int64)
     floor, between = np.int64(0), np.int64(0)
     for op in range(ops - 1, -1, -1):
+        base = known[op]
         if joins[op]:
-            base = floor + (between + share - 1) // share
+            base = max(base, floor + (between + share - 1) // share)
+        for at in range(next_start[op], next_start[op + 1]):
+            soonest = FAR
             for kind in range(kinds):
-                left[op, kind] = max(left[op, kind], base)
+                soonest = min(soonest, whole[nexts[at], kind])
+            base = max(base, soonest)
         least = FAR
-        with_op = np.empty(kinds, np.int64)
         for kind in range(kinds):
-            with_op[kind] = FAR if times[op, kind] < 0 else min(FAR, left[op, kind] + times[op, kind])
-            least = min(least, with_op[kind])
-        for at in range(after_start[op], after_start[op + 1]):
-            for kind in range(kinds):
-                left[after[at], kind] = max(left[after[at], kind], least)
-        for at in range(read_start[op], read_start[op + 1]):
-            maker = producer[reads[at]]
-            if maker < 0:
-                continue
-            for kind in range(kinds):
-                way = with_op[kind]
-                for other in range(kinds):
-                    if other != kind:
-                        way = min(way, with_op[other] + sends[reads[at], column[kind, other]])
-                left[maker, kind] = max(left[maker, kind], way)
+            left[op, kind] = base
+            count = 0
+            for make in range(make_start[op], make_start[op + 1]):
+                tensor = makes[make]
+                for at in range(reader_start[tensor], reader_start[tensor + 1]):
+                    reader, late = readers[at], FAR
+                    for other in range(kinds):
+                        if other != kind or several[kind]:
+                            late = min(late, whole[reader, other] + sends[tensor, column[kind, other]])
+                    left[op, kind] = max(left[op, kind], min(late, whole[reader, kind]))
+                    long = FAR if times[reader, kind] < 0 else times[reader, kind]
+                    count = _keep(far, begin, time, of, count, late, left[reader, kind], long, reader)
+            left[op, kind] = max(left[op, kind], _near_or_far(far, begin, time, count))
+            whole[op, kind] = FAR if times[op, kind] < 0 else min(FAR, left[op, kind] + times[op, kind])
+            least = min(least, whole[op, kind])
         between += work[op]
         if joins[op]:
             floor, between = least, np.int64(0)
     return left
+
+
+@compiled
+def crowd(start, near, far, work, share, cells, forward):
+    """[ops] when each op can start at the soonest for the work of all that leads to it: of its ancestors that start
+    late, no sooner than the first of them and their work ÷ share.
+
+    `near` are the ops before each op and `far` how early each can start; backwards, the ops after it and how much
+    follows each. Sets of ancestors are bits; of their starts, `cells` thresholds are tried.
+    """
+    ops = len(start) - 1
+    words = (ops + 63) // 64
+    above = np.zeros((ops, words), np.uint64)
+    soonest = np.zeros(ops, np.int64)
+    highest = np.int64(0)
+    for op in range(ops):
+        highest = max(highest, far[op])
+    wide = highest // cells + 1
+    total, low = np.empty(cells + 1, np.int64), np.empty(cells + 1, np.int64)
+    one = np.uint64(1)
+    for turn in range(ops):
+        op = turn if forward else ops - 1 - turn
+        mine = above[op]
+        for at in range(start[op], start[op + 1]):
+            other = near[at]
+            theirs = above[other]
+            for word in range(words):
+                mine[word] |= theirs[word]
+            mine[other >> 6] |= one << np.uint64(other & 63)
+        total[:] = 0
+        low[:] = FAR
+        for word in range(words):
+            bits = mine[word]
+            while bits:
+                rest = bits & (bits - one)
+                other = 64 * word + _place_of(bits ^ rest)
+                cell = far[other] // wide
+                total[cell] += work[other]
+                low[cell] = min(low[cell], far[other])
+                bits = rest
+        sum_of, first = np.int64(0), FAR
+        for cell in range(cells, -1, -1):
+            sum_of += total[cell]
+            first = min(first, low[cell])
+            if sum_of > 0:
+                soonest[op] = max(soonest[op], first + (sum_of + share - 1) // share)
+    return soonest
+
+
+@compiled(inline="always")
+def _place_of(bit):
+    """Of the only bit that is set."""
+    place = np.int64(0)
+    for half in (32, 16, 8, 4, 2, 1):
+        if bit >> np.uint64(half):
+            bit = bit >> np.uint64(half)
+            place += half
+    return place
 
 
 @compiled

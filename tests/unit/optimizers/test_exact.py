@@ -92,8 +92,7 @@ def test_the_model_bounds_what_brute_force_finds(problem: Problem) -> None:
     proof = CpSat(start=Heft()).prove(problem, budget=Budget(None, 500))
     check(proof.plan, problem)
     line = simulate(problem, proof.plan)
-    value = line.step_ns if problem.objective.name == "step-time" else int(line.peak_bytes.max())
-    score = Score(line.over_bytes, value)
+    score = Score.of(problem, line)
     if best.over_bytes == 0:
         assert proof.bound <= best.value
     if proof.optimal:
