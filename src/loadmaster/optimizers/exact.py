@@ -97,8 +97,8 @@ def _may_be_full(problem: Problem) -> bool:
 
 
 def _placements(problem: Problem) -> list[tuple[int, ...]] | None:
-    """Every legal placement of a tiny problem; None where it is not tiny."""
-    if problem.num_ops > TINY_OPS or problem.num_devices > TINY_DEVICES:
+    """Every legal placement of a tiny problem; None where it is not tiny, or a host decides what is asked for when."""
+    if problem.num_ops > TINY_OPS or problem.num_devices > TINY_DEVICES or len(problem.dispatch_ns):
         return None
     group = problem.graph.colocate.tolist()
     legal = []
