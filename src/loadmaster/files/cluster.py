@@ -18,7 +18,21 @@ from loadmaster.graph import MOST_NS
 CLUSTER_SCHEMA = "loadmaster.cluster/1"
 MOST_CHANNEL = 2**31 - 1
 
-_KEYS = frozenset("schema name devices links default_link op_ns overlap mode dispatch_ns basis contention".split())
+_KEYS = frozenset(
+    [
+        "schema",
+        "name",
+        "devices",
+        "links",
+        "default_link",
+        "op_ns",
+        "overlap",
+        "mode",
+        "dispatch_ns",
+        "basis",
+        "contention",
+    ]
+)
 _EXPENSE_KEYS = ("price_per_hour", "watts", "idle_watts")
 _DEVICE_KEYS = frozenset(
     ("name", "kind", "memory_bytes", "flops_per_s", "bytes_per_s", "launch_ns", "overlap", *_EXPENSE_KEYS)
