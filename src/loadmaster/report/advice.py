@@ -29,6 +29,8 @@ def basis(problem: Problem) -> str:
     cluster, ops = problem.cluster, problem.num_ops
     if cluster.op_ns is not None:
         return f"Every op takes {cluster.op_ns:,} ns everywhere, as the cluster '{cluster.name}' has it."
+    if "measured" in problem.basis or "calibrated" in problem.basis:
+        return f"Times of ops are {problem.basis}; times of transfers follow from the links of '{cluster.name}'."
     given = int((problem.graph.time_ns != UNGIVEN).any(axis=1).sum())
     roofline = (
         f"a roofline model of '{cluster.name}' (peak rates of arithmetic, memory and links), not from a measurement: "

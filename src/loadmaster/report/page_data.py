@@ -68,6 +68,7 @@ def _head(schedule: Schedule, found: Explanation) -> dict[str, Any]:
     names = _modules(schedule)[1]
     return {
         "step_ns": schedule.step_ns,
+        "step_basis": problem.basis,
         "devices": list(problem.cluster.device_names),
         "memory_bytes": problem.memory_bytes.tolist(),
         "peak_bytes": schedule.timeline.peak_bytes.tolist(),

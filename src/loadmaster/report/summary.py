@@ -11,6 +11,7 @@ from typing import Any
 from loadmaster.arenas import Arenas
 from loadmaster.files import save_plan
 from loadmaster.problem import Problem
+from loadmaster.report.certainty import interval, not_told_apart
 from loadmaster.report.fit import does_not_fit
 from loadmaster.report.units import percent_text, size_text, value_text
 from loadmaster.search import Result
@@ -32,6 +33,7 @@ def compare_summary(results: Sequence[Result], not_run: Sequence[str] = ()) -> d
         **problem_summary(best.problem),
         "best": best.optimizer,
         "methods": [method_summary(result) for result in results],
+        "not_told_apart_from_best": not_told_apart(best, [(result.optimizer, result) for result in results]),
         **({"interrupted": True, "not_run": list(not_run)} if not_run else {}),
     }
 
@@ -40,7 +42,7 @@ def simulation_summary(result: Result, arenas: Arenas | None = None) -> dict[str
     """One plan simulated, whoever made it; with the memory it was given, if it was."""
     found = method_summary(result)
     sends = {"sends": result.timeline.num_sends}
-    kept = ("step_ns", "peak_bytes", "fits", "over_bytes", "lower_bound", "gap", "kernels")
+    kept = ("step_ns", "step_basis", "peak_bytes", "fits", "over_bytes", "lower_bound", "gap", "kernels")
     given = {} if arenas is None else _arenas(arenas)
     facts = {**problem_summary(result.problem), "plan": result.optimizer, **{key: found[key] for key in kept}, **sends}
     return {**facts, **given}
@@ -111,8 +113,11 @@ def method_summary(result: Result) -> dict[str, Any]:
 
 
 def _cost(result: Result) -> dict[str, Any]:
+    between = interval(result)
     return {
         "step_ns": result.timeline.step_ns,
+        "step_basis": result.problem.basis,
+        **({} if between is None else {"step_interval_ns": list(between)}),
         "value": result.value,
         "peak_bytes": [int(peak) for peak in result.timeline.peak_bytes],
         "fits": result.fits,

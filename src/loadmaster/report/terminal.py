@@ -16,6 +16,7 @@ from rich.text import Text
 
 from loadmaster.errors import printable
 from loadmaster.problem import Problem
+from loadmaster.report.certainty import interval, not_told_apart
 from loadmaster.report.inspection import Inspection
 from loadmaster.report.summary import best_of
 from loadmaster.report.units import count_text, percent_text, size_text, sizes_text, time_text, value_text
@@ -86,7 +87,8 @@ def problem_line(problem: Problem, choice: str = "") -> Text:
 def methods_table(rows: Sequence[tuple[str, Result]]) -> Table:
     """One line per method; speed-ups are over the row called one-device, where there is one."""
     own = [f">{name}" for _, result in rows[:1] if (name := result.problem.objective.column)]
-    table = plain_table("~method", ">step", ">speed-up", "~>peak per device", "~fits", *own, ">lower bound", ">gap")
+    step = f">step, {rows[0][1].problem.basis}" if rows else ">step"
+    table = plain_table("~method", step, ">speed-up", "~>peak per device", "~fits", *own, ">lower bound", ">gap")
     alone = next((result.timeline.step_ns for name, result in rows if name == "one-device"), None)
     best = best_of([result for _, result in rows])
     for name, result in rows:
@@ -99,7 +101,7 @@ def _method_cells(name: str, result: Result, alone: int | None) -> list[str | Te
     fits = Text("yes", "green") if result.fits else Text(f"no, {size_text(line.over_bytes)} over", "red")
     return [
         name,
-        time_text(line.step_ns),
+        _step_text(result),
         f"{alone / line.step_ns:.2f}x" if alone is not None and line.step_ns else "-",
         sizes_text([int(peak) for peak in line.peak_bytes]),
         fits,
@@ -107,6 +109,13 @@ def _method_cells(name: str, result: Result, alone: int | None) -> list[str | Te
         shown(result.lower_bound),
         percent_text(result.gap),
     ]
+
+
+def _step_text(result: Result) -> str:
+    """With its interval where times were measured."""
+    between = interval(result)
+    step = time_text(result.timeline.step_ns)
+    return step if between is None else f"{step} ({time_text(between[0])} to {time_text(between[1])})"
 
 
 def verdict(rows: Sequence[tuple[str, Result]]) -> str:
@@ -121,7 +130,9 @@ def verdict(rows: Sequence[tuple[str, Result]]) -> str:
     objective = best.problem.objective
     work = f"{best.simulations:,} simulation{'s' if best.simulations > 1 else ''} in {best.seconds:.1f} s"
     work += " (interrupted)" if best.interrupted else ""
-    return f"best: {name}, {value_text(objective)(best.value)} {objective.each}{tail}; {work}"
+    alike = not_told_apart(best, rows) if objective.name == "step-time" else []
+    doubt = f"\nby these measurements {name} cannot be told apart from {', '.join(alike)}" if alike else ""
+    return f"best: {name}, {value_text(objective)(best.value)} {objective.each}{tail}; {work}{doubt}"
 
 
 def _against(best: Result, label: str, other: Result) -> str:

@@ -1,0 +1,126 @@
+"""Known times: what was measured is what an op takes, and what they differ from the roofline by stays when fused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loadmaster.cluster import Cluster, Device
+from loadmaster.columns import ints
+from loadmaster.cost import Calibrated, Efficiency, Measured, OpTime, fit, price
+from loadmaster.errors import InvalidSetting
+from loadmaster.files.costs import load_costs, save_costs
+from loadmaster.files.profile import costs_from_profile
+from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.passes import fuse
+from loadmaster.plans import Plan
+from loadmaster.report.certainty import interval
+from loadmaster.search import Budget, solve
+
+TOY = Device("d0", "toy", 10**6, 1e9, 1e9, 3)  # 1 flop and 1 byte a ns, launch 3 ns
+
+
+def alone(device: Device = TOY) -> Cluster:
+    return Cluster("alone", (device,), {}, ints([[-1]]))
+
+
+def chain(signatures: tuple[str, ...] = ("one", "two")) -> Graph:
+    """x (100 B) -> a -> A (50 B) -> b -> B (20 B)."""
+    g = GraphBuilder("chain")
+    x, a, b = g.tensor(100, "input"), g.tensor(50), g.tensor(20, "output")
+    g.op("a", "aten.relu.default", [x], [a], flops=10, signature=signatures[0])
+    g.op("b", "aten.relu.default", [a], [b], flops=10, signature=signatures[1])
+    return g.build()
+
+
+def time(hot: int, low: int | None = None, high: int | None = None, workspace: int = 0) -> OpTime:
+    spread = hot if low is None else low, hot if high is None else high
+    return OpTime("aten.relu.default", "float32", 10, 150, hot, *spread, hot, 0, workspace, True)
+
+
+def test_a_measured_op_takes_what_it_took() -> None:
+    problem = price(chain(), alone(), cost=Measured({"toy": {"one": time(500)}}))
+    # b moves 70 bytes at 1 byte a ns, and is launched in 3.
+    assert problem.op_ns.tolist() == [[500], [73]]
+    assert problem.basis == "50% measured, else data sheet"
+    assert price(chain(), alone(), cost=Measured({"other": {"one": time(500)}})).basis == "data sheet"
+
+
+def test_fused_ops_keep_what_they_differ_from_the_roofline_by() -> None:
+    problem = price(chain(), alone(), cost=Measured({"toy": {"one": time(500), "two": time(60)}}))
+    # Together: one launch, 120 bytes without the inner tensor, a took 347 longer than 3 + 150, b 13 less than 3 + 70.
+    assert fuse(problem, ints([0, 0])).op_ns.tolist() == [[3 + 120 + 347 - 13]]
+
+
+def test_workspace_is_what_was_allocated() -> None:
+    problem = price(chain(), alone(), cost=Measured({"toy": {"two": time(60, workspace=4096)}}))
+    assert problem.graph.workspace_bytes.tolist() == [0, 4096]
+
+
+def test_a_step_has_an_interval_from_the_spread() -> None:
+    cost = Measured({"toy": {"one": time(500, 490, 530), "two": time(60, 55, 70)}})
+    result = solve(price(chain(), alone(), cost=cost), "one-device", Budget(None, 1), 0)
+    assert result.timeline.step_ns == 560
+    assert interval(result) == (545, 600)
+    assert interval(solve(price(chain(), alone()), "one-device", Budget(None, 1), 0)) is None
+
+
+def test_efficiencies_are_those_of_the_nearest_size() -> None:
+    fitted = fit({"one": time(600), "two": time(300)}, TOY)
+    # The roofline has 150 ns for each: shares of 1/4 and 1/2, of which the median is 3/8.
+    assert fitted.efficiencies == (Efficiency("elementwise", False, 3, 0.375),)
+    assert price(chain(), alone(), cost=Calibrated(fitted.efficiencies, 300)).op_ns.tolist() == [[400], [300]]
+
+
+def test_the_shipped_efficiencies_are_shares() -> None:
+    shares = [row.share for row in Calibrated.shipped().efficiencies]
+    assert len(shares) > 50 and all(0 < share < 4 for share in shares)
+
+
+def test_a_host_asks_for_one_kernel_after_another() -> None:
+    cluster = alone()
+    eager = Cluster("eager", cluster.devices, {}, cluster.channel, mode="eager", dispatch_ns={"eager": 1000})
+    cost = Measured({"toy": {"one": time(500), "two": time(60)}})
+    problem = price(chain(), eager, cost=cost)
+    dispatch = problem.dispatch_ns.tolist()
+    assert dispatch == [550, 550]  # inference: without autograd
+    result = solve(problem, "one-device", Budget(None, 1), 0)
+    # a is asked for at 550 and runs to 1050, b at 1100 and runs to 1160.
+    assert result.timeline.start_ns.tolist() == [550, 1100]
+    assert result.timeline.step_ns == 1160
+    assert eager.digest != cluster.digest
+
+
+def test_costs_are_read_back_as_written(tmp_path: Path) -> None:
+    costs = Measured(
+        {"toy": {"one": time(500, 490, 530)}}, {"toy": Calibrated((Efficiency("product", True, 4, 0.5),), 7)}
+    )
+    save_costs(costs, tmp_path / "costs.json")
+    assert load_costs(tmp_path / "costs.json") == costs
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(InvalidSetting, match="no file of measured costs"):
+        load_costs(tmp_path / "other.json")
+
+
+def test_times_from_a_profile() -> None:
+    tensor = {"tensor": "float32", "shape": [4, 8], "stride": [8, 1]}
+    graph = chain((json.dumps(["aten.relu.default", [tensor], {}]), ""))
+    op = {"cat": "cpu_op", "name": "aten::relu", "ts": 10.0, "dur": 9.0, "tid": 1}
+    shapes = {"Input Dims": [[4, 8]], "Input type": ["float"]}
+    kernel = {"cat": "kernel", "name": "relu", "ts": 20.0, "dur": 2.5, "args": {"External id": 7}}
+    events = [{**op, "args": {**shapes, "External id": 7}}, kernel]
+    found = costs_from_profile({"traceEvents": events}, graph, "toy", "trace.json")
+    assert [t.hot_ns for t in found.times["toy"].values()] == [2500]
+    inner = {**op, "name": "aten::clamp", "ts": 11.0, "dur": 4.0, "args": {}}
+    found = costs_from_profile({"traceEvents": [events[0], inner]}, graph, "toy", "trace.json")
+    assert [t.hot_ns for t in found.times["toy"].values()] == [5000]
+    with pytest.raises(InvalidSetting, match="no op of the trace"):
+        costs_from_profile({"traceEvents": []}, graph, "toy", "trace.json")
+
+
+def test_plans_of_measured_problems_are_plans() -> None:
+    problem = price(chain(), alone(), cost=Measured({"toy": {"one": time(500)}}))
+    assert Plan.of(problem, np.zeros(2, np.int64)).graph_digest == chain().digest

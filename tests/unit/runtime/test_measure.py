@@ -1,0 +1,106 @@
+"""Measuring on the machine at hand: what comes out is a cluster, times are kept, live storages are counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from loadmaster.cost import Measured, price  # noqa: E402
+from loadmaster.files import cluster_from_json, cluster_to_json  # noqa: E402
+from loadmaster.importers.torch.export import capture  # noqa: E402
+from loadmaster.importers.torch.signature import call_of  # noqa: E402
+from loadmaster.importers.torch.step import Target  # noqa: E402
+from loadmaster.runtime import machine, measure  # noqa: E402
+from loadmaster.runtime.storages import LiveStorages  # noqa: E402
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LOADMASTER_CACHE", str(tmp_path))
+    monkeypatch.setattr(machine, "SIZES", {"cpu": (16, 32), "cuda": (16, 32)})
+    monkeypatch.setattr(machine, "LENGTHS", {"cpu": (64, 1024), "cuda": (64, 1024)})
+
+
+def module() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8), torch.nn.ReLU())
+
+
+@pytest.mark.usefixtures("small")
+def test_this_machine_is_an_ordinary_cluster() -> None:
+    found = measure.here()
+    assert found.devices[-1].kind == "cpu" and found.basis == "measured"
+    assert cluster_from_json(cluster_to_json(found)).digest == found.digest
+    assert measure.here().digest == found.digest  # from the cache: measuring twice never gives the same rates
+
+
+@pytest.mark.usefixtures("small")
+def test_equal_ops_are_timed_once_and_kept() -> None:
+    cluster = measure.here()
+    graph = capture(module(), (torch.randn(4, 8),), training=False)
+    told: list[str] = []
+    costs = measure.measure_ops(graph, cluster, say=told.append)
+    times = costs.times["cpu"]
+    assert len(times) < len(graph.signature)  # two linears and two relus are alike
+    assert all(time.low_ns <= time.hot_ns <= time.high_ns for time in times.values())
+    problem = price(graph, cluster, cost=costs)
+    assert problem.basis == "measured"
+    assert problem.op_ns[:, -1].tolist() == [times[graph.signature[name]].time_ns for name in problem.graph.op_name]
+    told.clear()
+    assert measure.measure_ops(graph, cluster, say=told.append).times == costs.times
+    assert not told  # nothing was left to time
+    assert isinstance(measure.known_costs(), Measured)
+
+
+def test_a_signature_is_the_call() -> None:
+    graph = capture(module(), (torch.randn(4, 8),), training=True)
+    for name, signature in graph.signature.items():
+        result = call_of(signature, "cpu")()
+        made = [t for t in graph.makes_of(graph.op_name.index(name)).tolist() if graph.alias_of[t] < 0]
+        if isinstance(result, torch.Tensor) and made:
+            assert tuple(result.shape) == graph.shape[made[0]]
+
+
+def test_attention_of_a_gpu_keeps_no_scores() -> None:
+    class Attention(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q = self.inner(x).view(2, 32, 2, 8).transpose(1, 2)
+            return torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1)
+
+    inputs = (torch.randn(2, 32, 16),)
+    here, there = (capture(Attention(), inputs, training=True, target=Target(gpu=gpu)) for gpu in (False, True))
+    scores = 2 * 2 * 32 * 32 * 4
+    assert (here.nbytes == scores).any() and not (there.nbytes == scores).any()
+    assert any("efficient_attention_backward" in kind for kind in there.kind)
+
+
+def test_results_that_the_caller_keeps_live_to_the_end() -> None:
+    class Two(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(8, 100)
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            logits = self.inner(x)
+            return {"loss": logits.exp().mean(), "logits": logits}
+
+    inputs = (torch.randn(4, 8),)
+    plain, kept = (capture(Two(), inputs, training=True, target=Target(keep=keep)) for keep in (False, True))
+    outputs = [[size for size, role in zip(g.nbytes, g.role, strict=True) if role == 3] for g in (plain, kept)]
+    assert 1600 not in outputs[0] and 1600 in outputs[1]
+
+
+def test_live_storages() -> None:
+    x = torch.ones(1000)
+    with LiveStorages() as seen:
+        y = x + 1  # 4000 + 4000
+        z = y * 2  # and 4000
+        del y
+        w = z.view(10, 100) + 1  # y is gone
+    assert seen.peak_bytes == 12_000 and w.shape == (10, 100)
