@@ -182,12 +182,43 @@ def summary(rows: list[Row]) -> list[str]:
     return lines
 
 
+def picture(rows: list[Row], path: str) -> None:
+    """Modelled over measured, held-out models filled."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 4, figsize=(14, 3.6), sharey=True)
+    for axis, what in zip(axes, ("eager", "graphs", "compiled", "peak"), strict=True):
+        for basis, colour in (("calibrated", "tab:orange"), ("measured", "tab:blue")):
+            for out in (True, False):
+                some = [r for r in rows if (r.what, r.basis, r.held_out) == (what, basis, out)]
+                fill = colour if out else "none"
+                x, y = [r.measured for r in some], [r.modelled / r.measured for r in some]
+                axis.scatter(
+                    x, y, s=18, edgecolors=colour, facecolors=fill, label=f"{basis}, {'held out' if out else 'fitted'}"
+                )
+        axis.axhspan(0.9, 1.1, color="tab:green", alpha=0.15)
+        axis.set_xscale("log")
+        axis.set_title(f"{what}: measured, {'MiB' if what == 'peak' else 'ms'}")
+    axes[0].set_ylabel("modelled / measured")
+    axes[0].set_ylim(0, 2.2)
+    axes[1].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fit", action="store_true")
-    if parser.parse_args().fit:
+    parser.add_argument("--picture", metavar="FILE")
+    settings = parser.parse_args()
+    if settings.fit:
         fit_shipped()
     rows = list(table())
+    if settings.picture:
+        picture(rows, settings.picture)
     print("\n".join(summary(rows)))
     print("\n| case | what | rests on | modelled | measured | error |\n|---|---|---|--:|--:|--:|")
     for row in sorted(rows, key=lambda row: (row.case, row.what, row.basis)):

@@ -207,6 +207,8 @@ def _peak(step: Step) -> int | None:
     """The most bytes on the device that holds most: of CUDA's allocator, or of live storages on a CPU."""
     if not torch.cuda.is_available():
         with suppress(Exception), LiveStorages() as seen:  # a compiled step hides its tensors
+            step()  # meets every weight and state
+            seen.peak_bytes = 0
             step()
             return seen.peak_bytes
         return None
