@@ -60,5 +60,18 @@ Costs = Annotated[
         "--costs", metavar="COSTS", help="What ops take: calibrated, here, or a file: costs.json, trace.json."
     ),
 ]
+Training = Annotated[
+    bool | None,
+    typer.Option("--train/--infer", help="Of a torch model or one of the zoo: which step. [default: train]"),
+]
+TrainedBy = Annotated[
+    Literal["adam", "adamw", "sgd", "none"] | None,
+    typer.Option("--optimizer", help="Of a torch model: what updates the weights. [default: adam]"),
+]
+Dtype = Annotated[
+    Literal["float32", "bfloat16", "float16", "float64"] | None,
+    typer.Option("--dtype", help="Of a torch model: build it in this type."),
+]
+Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Of a torch model: rows of its example inputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

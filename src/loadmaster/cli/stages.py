@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loadmaster.cli import words
 from loadmaster.errors import LoadmasterError
@@ -20,10 +20,15 @@ BASELINES = ("one-device", "expert")
 
 
 def problem_for(
-    model: str, on: str | None, objective: str, memory_limit: int | None, costs: str | None = None
+    model: str,
+    on: str | None,
+    objective: str,
+    memory_limit: int | None,
+    costs: str | None = None,
+    how: Mapping[str, Any] | None = None,
 ) -> tuple[Problem, str]:
     with status(f"loading {model}"):
-        return words.problem_of(model, on, objective, memory_limit, costs)
+        return words.problem_of(model, on, objective, memory_limit, costs, how)
 
 
 def run_optimizer(problem: Problem, spec: str, budget: Budget, seed: int) -> Result:

@@ -20,13 +20,16 @@ from loadmaster import __version__
 from loadmaster.cli import bench as workshop
 from loadmaster.cli import measure as measuring
 from loadmaster.cli import reports, stages, words
+from loadmaster.cli import run as running
 from loadmaster.cli import serve as serving
 from loadmaster.cli import tradeoff as tradeoffs
 from loadmaster.cli.options import (
     OPTIMIZER_HELP,
     Addresses,
+    Batch,
     Costs,
     Debug,
+    Dtype,
     Fusion,
     Json,
     MemoryLimit,
@@ -40,6 +43,8 @@ from loadmaster.cli.options import (
     Seed,
     Simulations,
     Trace,
+    TrainedBy,
+    Training,
 )
 from loadmaster.errors import LoadmasterError, MissingExtra, printable
 
@@ -167,6 +172,10 @@ def plan(
     simulations: Simulations = None,
     seed: Seed = 0,
     fusion: Fusion = "none",
+    training: Training = None,
+    trained_by: TrainedBy = None,
+    dtype: Dtype = None,
+    batch: Batch = None,
     costs: Costs = None,
     granularity: Annotated[
         Literal["op", "module", "block"], typer.Option("--granularity", help="What must stay whole on one device.")
@@ -212,7 +221,8 @@ def plan(
     budget = words.budget_of(seconds, simulations)
     limit = words.check_settings([spec], memory_limit, save)
     reports.check_targets(report, trace)
-    problem, choice = stages.problem_for(model, on, objective, limit, costs)
+    how = words.capture_settings(model, training, trained_by, dtype, batch)
+    problem, choice = stages.problem_for(model, on, objective, limit, costs, how)
     serving.check_modules(problem, granularity)
     result = stages.run_optimizer(problem, spec, budget, seed)
     free = None if granularity == "op" else stages.run_optimizer(problem, plain, budget, seed)
@@ -425,7 +435,7 @@ def zoo_capture(
         print(f"{name}: {graph.num_ops:,} ops, {graph.num_tensors:,} tensors, digest {graph.digest}, in {file}")
 
 
-_GROUPS = (reports, workshop, serving, measuring, tradeoffs)
+_GROUPS = (running, reports, workshop, serving, measuring, tradeoffs)
 for _function in (verb for group in _GROUPS for verb in group.VERBS):
     app.command()(_verb(_function))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,8 +98,30 @@ def check_writable(path: Path) -> None:
         raise UnwritableFile(f"'{path}' cannot be written", "", "check its permissions, or write elsewhere")
 
 
+def capture_settings(
+    model: str, training: bool | None, optimizer: str | None, dtype: str | None, batch: int | None
+) -> dict[str, Any]:
+    """How to capture the model, as `load` takes it; what a model has no use for is refused."""
+    given = {"training": training, "optimizer": optimizer, "dtype": dtype, "batch": batch}
+    wanted = {key: value for key, value in given.items() if value is not None}
+    from_zoo = model.startswith("zoo:") and not wanted.keys() - {"training"}
+    is_callable = re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", model) and not model.startswith("zoo:")
+    if wanted and not from_zoo and not is_callable:
+        option = {"training": "--train or --infer"}.get(min(wanted), f"--{min(wanted)}")
+        what = f"{option} is for a torch model that is captured now, not for '{model}'"
+        raise InvalidSetting(what, option, "give package.module:callable, or leave it out")
+    if training is False and optimizer is not None:
+        raise InvalidSetting("an inference updates nothing", "--optimizer", "leave it out, or plan with --train")
+    return wanted
+
+
 def problem_of(
-    model: str, on: str | None, objective: str, memory_limit: int | None, costs: str | None = None
+    model: str,
+    on: str | None,
+    objective: str,
+    memory_limit: int | None,
+    costs: str | None = None,
+    how: Mapping[str, Any] | None = None,
 ) -> tuple[Problem, str]:
     """The priced problem, and why that cluster when nobody asked for it."""
     from loadmaster.cost import price
@@ -106,7 +129,7 @@ def problem_of(
     from loadmaster.planning import default_cluster
 
     named = None if on is None else cluster_of(on)
-    graph = load(model)
+    graph = load(model, **(how or {}))
     if named is not None:
         cost = costs_of(costs, graph, named)
         return price(graph, named, objective=objective, memory_limit=memory_limit, cost=cost), ""

@@ -6,6 +6,7 @@ from loadmaster.files.documents import (
     load_graph,
     load_graphs,
     load_plan,
+    load_plan_file,
     load_records,
     save_addresses,
     save_cluster,
@@ -14,9 +15,10 @@ from loadmaster.files.documents import (
     save_plan,
 )
 from loadmaster.files.graph import graph_from_json, graph_to_json
-from loadmaster.files.plan import plan_from_json, plan_to_json
+from loadmaster.files.plan import PlanFile, plan_from_json, plan_to_json
 
 __all__ = [
+    "PlanFile",
     "cluster_from_json",
     "cluster_to_json",
     "graph_from_json",
@@ -25,6 +27,7 @@ __all__ = [
     "load_graph",
     "load_graphs",
     "load_plan",
+    "load_plan_file",
     "load_records",
     "plan_from_json",
     "plan_to_json",

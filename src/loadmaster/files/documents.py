@@ -10,7 +10,7 @@ from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidPlan, Loadmas
 from loadmaster.files.arenas import addresses_to_json
 from loadmaster.files.cluster import CLUSTER_SCHEMA, cluster_from_json, cluster_to_json
 from loadmaster.files.graph import GRAPH_SCHEMA, graph_from_json, graph_to_json
-from loadmaster.files.plan import PLAN_SCHEMA, plan_from_json, plan_to_json
+from loadmaster.files.plan import PLAN_SCHEMA, PlanFile, plan_file_from_json, plan_from_json, plan_to_json
 from loadmaster.files.text import (
     PathLike,
     Row,
@@ -39,6 +39,7 @@ __all__ = [
     "load_graph",
     "load_graphs",
     "load_plan",
+    "load_plan_file",
     "load_records",
     "plan_from_json",
     "plan_to_json",
@@ -119,9 +120,14 @@ def save_plan(plan: Plan, problem: Problem, path: PathLike, extra: Mapping[str, 
 
 
 def load_plan(path: PathLike) -> Plan:
+    return load_plan_file(path).plan
+
+
+def load_plan_file(path: PathLike) -> PlanFile:
+    """The plan with what its file says of how it came about."""
     data = read_json(path)
     _check_schema(data, PLAN_SCHEMA, str(path), InvalidPlan)
-    return plan_from_json(data, str(path))
+    return plan_file_from_json(data, str(path))
 
 
 def save_addresses(arenas: Arenas, plan: Plan, problem: Problem, path: PathLike) -> None:

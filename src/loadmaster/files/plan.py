@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from loadmaster.cluster import Cluster
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidPlan, InvalidSetting
+from loadmaster.files.cluster import cluster_from_json, cluster_to_json
 from loadmaster.files.text import Row
+from loadmaster.graph import WEIGHT, Graph
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 
@@ -27,6 +31,7 @@ def plan_to_json(plan: Plan, problem: Problem, extra: Mapping[str, Any] | None =
         "graph": {"name": problem.source.name, "digest": plan.graph_digest},
         "cluster": {"name": problem.cluster.name, "digest": plan.cluster_digest, "devices": list(devices)},
         "counts": {"ops": len(plan.device), "tensors": graph.num_tensors, "devices": len(devices)},
+        **_circumstances(problem),
         **_checked_extra(extra or {}),
         "ops": [
             {
@@ -36,6 +41,7 @@ def plan_to_json(plan: Plan, problem: Problem, extra: Mapping[str, Any] | None =
                 "device": device,
                 "rank": rank,
                 "kernel": kernel,
+                **_origin(graph, op),
             }
             for op, (device, rank, kernel) in enumerate(rows)
         ],
@@ -49,7 +55,39 @@ def plan_to_json(plan: Plan, problem: Problem, extra: Mapping[str, Any] | None =
     return data
 
 
-_PLAN_KEYS = frozenset(["schema", "graph", "cluster", "counts", "ops", "sends"])
+def _circumstances(problem: Problem) -> dict[str, Any]:
+    """Of a plan that can be run: how its model was captured, and the cluster in full."""
+    captured = problem.source.captured
+    return {"captured": dict(captured), "on": cluster_to_json(problem.cluster)} if captured else {}
+
+
+def _origin(graph: Graph, op: int) -> dict[str, Any]:
+    """Where an op comes from and which weights it reads, where that is known."""
+    weights = [graph.tensor_name[t] for t in graph.reads_of(op) if graph.producer[t] < 0 and graph.role[t] == WEIGHT]
+    found = {"module": graph.scope[op], "source": graph.source[op], "weights": weights}
+    return {key: value for key, value in found.items() if value}
+
+
+@dataclass(frozen=True, eq=False)
+class PlanFile:
+    """A plan, and what its file says of the model and the cluster it was made for; older files say nothing."""
+
+    plan: Plan
+    captured: Mapping[str, Any]
+    cluster: Cluster | None
+
+
+def plan_file_from_json(data: Any, where: str = "plan") -> PlanFile:
+    head = Row(data, where, InvalidPlan)
+    captured = data.get("captured") or {}
+    if not isinstance(captured, dict):
+        raise head.wrong("captured", "an object")
+    described = data.get("on")
+    cluster = cluster_from_json(described, f"{where}: on") if isinstance(described, dict) else None
+    return PlanFile(plan_from_json(data, where), captured, cluster)
+
+
+_PLAN_KEYS = frozenset(["schema", "graph", "cluster", "captured", "on", "counts", "ops", "sends"])
 
 
 def _checked_extra(extra: Mapping[str, Any]) -> Mapping[str, Any]:

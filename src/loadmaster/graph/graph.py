@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,8 @@ class Graph:
     tensor_dtype: tuple[str, ...]  # [tensors] "" when unknown
     # By op name, where known: the call as text (name, shapes, strides, dtypes, attributes). Measured times go by it.
     signature: Mapping[str, str] = field(default_factory=dict)
+    # How a torch model was captured: mode, optimizer, inputs, versions. Plan files carry it on, so that they can run.
+    captured: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def num_ops(self) -> int:

@@ -7,7 +7,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -50,11 +51,14 @@ def load(
     optimizer: str = "adam",
     dims: Mapping[str, int] | None = None,
     name: str = "",
+    dtype: str | None = None,
+    batch: int | None = None,
 ) -> Graph:
     """The graph of a model: a file, "zoo:NAME", "package.module:callable", a torch.nn.Module or an onnx.ModelProto.
 
     `training`, `optimizer` and `inputs` are for torch modules, and `training` for the zoo; files hold one graph or
-    the other. `dims` gives unknown dimensions of an ONNX model by name.
+    the other. `dims` gives unknown dimensions of an ONNX model by name. `dtype` and `batch` change what
+    "package.module:callable" builds: the type its tensors are made in, and the rows of its example inputs.
     """
     if isinstance(model, Graph):
         return model
@@ -72,7 +76,7 @@ def load(
         if colon and form in catalog.FORMATS:
             return _resolve(catalog.FORMATS[form])(path)  # type: ignore[no-any-return]
         if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
-            return _load_callable(text, training, optimizer, name)
+            return _load_callable(text, training, optimizer, name, dtype, batch)
         return _load_file(text, dims, training, optimizer)
     return _load_object(model, training, inputs, optimizer, dims, name)
 
@@ -209,26 +213,41 @@ def build_module(text: str) -> tuple[Any, Any]:
     """The torch module and the example inputs that package.module:callable returns, with memory of their own."""
     if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
         raise ImportFailed(f"'{text}' is no function that makes a torch module", "", "give package.module:callable")
-    made = _called(_find_callable(text), text)
+    made = _called(_find_callable(text), text, None)
     if not isinstance(made, tuple) or len(made) != 2 or not _is(made[0], "Module", "torch.nn.modules.module"):
         what = f"'{text}' returned a {type(made).__name__}"
         raise ImportFailed(what, text, "return two things: (module, example inputs)")
     return made
 
 
-def _load_callable(text: str, training: bool, optimizer: str, name: str) -> Graph:
-    build = _find_callable(text)
-    made = _call(build, text)
+def _load_callable(text: str, training: bool, optimizer: str, name: str, dtype: str | None, batch: int | None) -> Graph:
+    made = build(text, dtype=dtype, batch=batch, real=False)
     if isinstance(made, Graph) or _is(made, "ModelProto", "onnx"):
         return load(made, name=name)
     name = name or text.partition(":")[2]
     if _is_exported(made):
         return load(made, training=training, optimizer=optimizer, name=name)
+    graph = load(made[0], training=training, inputs=made[1], optimizer=optimizer, name=name)
+    settings = {"model": text, "dtype": dtype, "batch": batch}
+    return replace(graph, captured={**graph.captured, **{k: v for k, v in settings.items() if v is not None}})
+
+
+def build(text: str, *, dtype: str | None = None, batch: int | None = None, real: bool = True) -> Any:
+    """What "package.module:callable" returns: a torch module and example inputs, or something else that can be loaded.
+
+    `real`: with values in its tensors; else without memory where that is possible.
+    """
+    found = _find_callable(text)
+    made = _called(found, text, dtype) if real else _call(found, text, dtype)
+    if isinstance(made, Graph) or _is(made, "ModelProto", "onnx") or _is_exported(made):
+        return made
     if not isinstance(made, tuple) or len(made) not in (2, 3):
         what = f"'{text}' returned a {type(made).__name__}"
         raise ImportFailed(what, text, "return two things, (module, example inputs), or three: (module, args, kwargs)")
     inputs = made[1] if len(made) == 2 else tuple(made[1:])
-    return load(made[0], training=training, inputs=inputs, optimizer=optimizer, name=name)
+    if batch is not None:
+        inputs = _resolve("loadmaster.importers.torch.export:with_batch")(inputs, batch, text)
+    return made[0], inputs
 
 
 def _find_callable(text: str) -> Callable[[], Any]:
@@ -270,18 +289,20 @@ def _here_first() -> Iterator[None]:
             sys.path.remove(here)
 
 
-def _call(build: Callable[[], Any], text: str) -> Any:
+def _call(build: Callable[[], Any], text: str, dtype: str | None) -> Any:
     """What it returns: built from tensors without memory if it can be, so that a model may be of any size."""
     try:
         built = _resolve("loadmaster.importers.torch.building:built")
     except MissingExtra:
-        return _called(build, text)
-    return _called(lambda: built(build, text), text)
+        return _called(build, text, dtype)
+    return _called(lambda: built(build, text), text, dtype)
 
 
-def _called(build: Callable[[], Any], text: str) -> Any:
+def _called(build: Callable[[], Any], text: str, dtype: str | None) -> Any:
+    in_dtype = nullcontext() if dtype is None else _resolve("loadmaster.importers.torch.export:default_dtype")(dtype)
     try:
-        return build()
+        with in_dtype:
+            return build()
     except LoadmasterError:
         raise
     except Exception as error:

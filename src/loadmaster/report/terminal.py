@@ -81,7 +81,33 @@ def problem_line(problem: Problem, choice: str = "") -> Text:
     views = f" ({problem.num_ops:,} to plan, the rest are views)" if problem.num_ops < source.num_ops else ""
     text = Text.assemble((source.name, "bold"), f": {source.num_ops:,} ops{views}, {source.num_tensors:,} tensors")
     text.append(f"\non {problem.cluster.name}: {devices}{choice}")
+    if source.captured:
+        text.append(f"\ncaptured: {capture_text(source.captured)}")
     return text
+
+
+def capture_text(captured: Mapping[str, Any]) -> str:
+    """How a torch model was captured, in words: what nobody said was assumed."""
+    step = f"training with {captured['optimizer']}" if captured["mode"] == "train" else "inference"
+    inputs = ", ".join(f"{i['name']} {i['dtype']}{i['shape']}" for i in captured["inputs"])
+    return f"{step}, {inputs or 'no inputs'}, torch {captured['torch']}"
+
+
+def running_view(ran: Mapping[str, Any]) -> list[Any]:
+    """What was modelled beside what was measured."""
+    times, peaks = (
+        _table("step", ">modelled", ">measured", ">fastest"),
+        _table("device", "here", ">modelled", ">measured"),
+    )
+    modelled = "" if ran["modelled_ns"] is None else time_text(ran["modelled_ns"])
+    times.add_row("time", modelled, time_text(ran["measured_ns"]), time_text(ran["fastest_ns"]))
+    for index, (name, here) in enumerate(zip(ran["devices"], ran["torch_devices"], strict=True)):
+        found = [ran[key] for key in ("modelled_peak_bytes", "measured_peak_bytes")]
+        peaks.add_row(name, here, *("" if values is None else size_text(values[index]) for values in found))
+    fused = f", {ran['kernels_compiled']} fused kernels compiled, {ran['kernels_apart']} run op by op"
+    head = f"{ran['name']}: {ran['mode']}, {ran['ops']:,} ops{fused}"
+    proof = [f"verified: {ran['verification']}"] if ran["verification"] else []
+    return [head, "", times, "", peaks, "", *proof, *ran["notes"]]
 
 
 def methods_table(rows: Sequence[tuple[str, Result]]) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
@@ -15,9 +15,11 @@ from torch import nn
 from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.columns import ints
 from loadmaster.cost import price
-from loadmaster.errors import CannotRun, InvalidPlan, InvalidSetting
+from loadmaster.errors import InvalidPlan, InvalidSetting
+from loadmaster.files.plan import PlanFile
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.graph import CapturedStep
+from loadmaster.importers.torch.step import Target
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.runtime.devices import torch_devices
@@ -40,7 +42,6 @@ class Planning:
     plan: Plan
     problem: Problem
     timeline: Timeline | None  # None: the cluster is not known, only how many devices it has
-    names: tuple[str, ...]
 
 
 def apply(
@@ -78,47 +79,72 @@ def match(
     optimizer: torch.optim.Optimizer | None = None,
 ) -> tuple[CapturedStep, Planning]:
     """Captures the module the way the plan was made; refuses a plan of another model."""
-    wanted = plan if isinstance(plan, Plan) else plan.plan if is_result(plan) else _load(plan)  # type: ignore[arg-type]
+    file = plan_file(plan)
     tried = []
-    for mode, kind in _ways(training, optimizer):
-        captured = capture_step(module, inputs, training=mode, optimizer=kind)
-        if captured.graph.digest == wanted.graph_digest:
-            return captured, planning_of(captured, plan if is_result(plan) else wanted)
+    for mode, kind, gpu in _ways(file.captured, training, optimizer):
+        captured = capture_step(module, inputs, training=mode, optimizer=kind, target=Target(gpu=gpu))
+        if captured.graph.digest == file.plan.graph_digest:
+            return captured, planning_of(captured, plan if is_result(plan) else file.plan, file.cluster)
         tried.append(f"{'training with ' + kind if mode else 'inference'} has {captured.graph.digest}")
-    what = f"the plan was made for another model, or for other inputs: digest {wanted.graph_digest}"
-    raise InvalidPlan(what, "; ".join(tried), "plan again with this module and these inputs")
+    what = f"the plan was made for another model, or for other inputs: digest {file.plan.graph_digest}"
+    raise InvalidPlan(what, "; ".join(tried), _advice(file.captured))
+
+
+def plan_file(plan: Planned) -> PlanFile:
+    """A plan in whatever form with what is known of how it was made."""
+    if isinstance(plan, Plan):
+        return PlanFile(plan, {}, None)
+    if is_result(plan):
+        return PlanFile(plan.plan, plan.problem.source.captured, plan.problem.cluster)
+    from loadmaster.files import load_plan_file
+
+    return load_plan_file(Path(plan))  # type: ignore[arg-type]
+
+
+def _advice(captured: Mapping[str, Any]) -> str:
+    if not captured:
+        return "plan again with this module and these inputs"
+    inputs = ", ".join(f"{i['name']} {i['dtype']}{i['shape']}" for i in captured.get("inputs", ()))
+    made = f"the plan is of a step captured with {inputs} by torch {captured.get('torch', '?')}"
+    return f"{made}, here is {torch.__version__}; plan again with this module and these inputs"
 
 
 def is_result(plan: object) -> TypeGuard[Result]:
     return hasattr(plan, "timeline")
 
 
-def _load(plan: str | os.PathLike[str]) -> Plan:
-    from loadmaster.files import load_plan
-
-    return load_plan(Path(plan))
-
-
-def _ways(training: bool | None, optimizer: torch.optim.Optimizer | None) -> list[tuple[bool, str]]:
+def _ways(
+    captured: Mapping[str, Any], training: bool | None, optimizer: torch.optim.Optimizer | None
+) -> list[tuple[bool, str, bool]]:
+    """(training, optimizer, for a GPU) in which the model may have been captured."""
+    if captured.get("mode") in ("train", "infer"):
+        return [(captured["mode"] == "train", str(captured.get("optimizer", "adam")), bool(captured.get("gpu")))]
     modes = [True, False] if training is None else [training]
     kinds = ["adam", "sgd", "adamw", "none"] if optimizer is None else [type(optimizer).__name__.lower()]
-    return [(mode, kind) for mode in modes for kind in (kinds if mode else ["adam"])]
+    return [(mode, kind, gpu) for gpu in (False, True) for mode in modes for kind in (kinds if mode else ["adam"])]
 
 
-def planning_of(captured: CapturedStep, plan: Result | Plan) -> Planning:
+def planning_of(captured: CapturedStep, plan: Result | Plan, cluster: Cluster | None = None) -> Planning:
+    """With the timeline where the cluster is known."""
     if is_result(plan):
-        return Planning(plan.plan, plan.problem, plan.timeline, plan.problem.cluster.device_names)
+        return Planning(plan.plan, plan.problem, plan.timeline)
     assert isinstance(plan, Plan)
+    if cluster is not None:
+        from loadmaster.simulator import simulate
+
+        problem = price(captured.graph, cluster)
+        check(plan, problem)
+        return Planning(plan, problem, simulate(problem, plan))
     count = plan.send_rank.shape[1] if plan.send_rank is not None else int(plan.device.max()) + 1
     problem = price(captured.graph, stand_in_cluster(count))
     own = replace(plan, cluster_digest=problem.cluster.digest)
     check(own, problem)
-    return Planning(own, problem, None, problem.cluster.device_names)
+    return Planning(own, problem, None)
 
 
 def stand_in_cluster(count: int) -> Cluster:
     """Equal devices for a plan whose cluster is not known: a runtime needs only how many there are."""
-    devices = tuple(Device(f"device:{i}", "device", 2**62, 1e12, 1e12) for i in range(count))
+    devices = tuple(Device(f"device:{i}", "device", 2**50, 1e12, 1e12) for i in range(count))
     pairs = [(src, dst) for src in range(count) for dst in range(count) if src != dst]
     channel = np.full((count, count), -1, np.int64)
     for number, pair in enumerate(pairs):
@@ -151,7 +177,7 @@ def build(
         program = write_program(
             captured, problem, plan, events, Backend(places, lambda update: updates.call(update.weight))
         )
-        return AppliedStep(program, binding, updates, problem, places, cuda_graphs)
+        return AppliedStep(program, binding, updates, problem, places, plan.device.tolist(), cuda_graphs)
     except BaseException:
         binding.give_back()
         updates.follow_weights()
@@ -175,12 +201,3 @@ def _updates(
     updates = Updates(optimizer or default_optimizer(captured.optimizer, list(weights.values())), weights)
     updates.follow_weights()
     return updates
-
-
-def modelled(planning: Planning) -> Timeline:
-    """What the simulator says of the plan on its cluster."""
-    from loadmaster.simulator import simulate
-
-    if planning.timeline is None:
-        raise CannotRun("the cluster of the plan is not known", "", "give a Result, or the cluster with --on")
-    return simulate(planning.problem, planning.plan)

@@ -91,8 +91,10 @@ class AppliedStep:
         updates: Updates,
         problem: Problem,
         devices: Sequence[torch.device],
+        placement: Sequence[int],
         cuda_graphs: bool | None = None,
     ) -> None:
+        self.placement = tuple(placement)  # [ops] device of each op of the problem
         self.program, self.binding, self.updates, self.problem = program, binding, updates, problem
         self.devices = tuple(devices)
         self.captured = binding.captured
@@ -148,6 +150,14 @@ class AppliedStep:
             for name, gradient in zip(self.captured.gradients, made[1:], strict=True):
                 self.binding.weights()[name].grad = gradient
         return made[0]
+
+    def residents(self) -> Sequence[Any]:
+        """What the program is called with, bound to the last batch."""
+        return self._residents
+
+    def bind(self, inputs: Any) -> None:
+        """Takes a batch without running: `residents` are complete until the next call."""
+        self._bind(*split(inputs))
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         given = self._given(args, kwargs)

@@ -79,13 +79,16 @@ class Verification:
 def verify_step(step: AppliedStep, inputs: Any) -> Verification:
     """Runs one step both ways and compares outputs, gradients, updated weights and buffers. Nothing is changed."""
     arguments = as_arguments(inputs, step.captured.graph.name)
-    with _unchanged(step):
+    with unchanged(step):
         module = _of_module(step, arguments)
         capture = _of_capture(step, arguments)
         planned = _of_plan(step, arguments)
     on_host = all(device.type == "cpu" for device in step.devices)
     rate = _rate(step)
-    found = [_difference(name, planned[name], module[name], module, rate) for name in module]
+    noise = _NOISE * max(
+        (_largest(value) for name, value in module.items() if name.startswith("gradient")), default=0.0
+    )
+    found = [_difference(name, planned[name], module[name], noise, rate) for name in module]
     worst = max(found, key=lambda d: d.largest / d.allowed if d.allowed else float(d.largest > 0))
     unequal = [name for name in capture if not _equal(planned[name], capture[name])]
     return Verification(
@@ -102,25 +105,29 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
-def _difference(name: str, value: Tensor, reference: Tensor, all_of: Values, rate: float) -> Difference:
+def _difference(name: str, value: Tensor, reference: Tensor, noise: float, rate: float) -> Difference:
     if not reference.dtype.is_floating_point:
         return Difference(name, float(not _equal(value, reference)), 0.5)
-    apart = (value.double() - reference.double()).abs()
-    largest = (
-        float(torch.where(value == reference, 0.0, apart).nan_to_num(nan=float("inf")).max()) if apart.numel() else 0.0
-    )
-    if bool((value.isnan() & reference.isnan()).any()):
-        largest = float(apart.nan_to_num(nan=0.0).max())
+    largest = _apart(value, reference)
     scale = _largest(reference)
     if name.startswith("gradient"):
-        scale = max(scale, _NOISE * max(_largest(v) for n, v in all_of.items() if n.startswith("gradient")))
+        scale = max(scale, noise)
     # Adam moves a weight by up to its rate whatever the size of the gradient, so noise may move it either way.
     slack = 2 * rate if name.startswith("weight") else 0.0
     return Difference(name, largest, TOLERANCE.get(reference.dtype, 1e-3) * max(scale, 1e-12) + slack)
 
 
+def _apart(value: Tensor, reference: Tensor) -> float:
+    """The largest difference; infinite where only one of the two is a number."""
+    if not value.numel() or torch.equal(value, reference):
+        return 0.0
+    apart = (value - reference).abs_()
+    apart = torch.where((value == reference) | (value.isnan() & reference.isnan()), 0.0, apart)
+    return float(apart.nan_to_num(nan=float("inf")).max())
+
+
 def _largest(tensor: Tensor) -> float:
-    return float(tensor.double().abs().nan_to_num().max()) if tensor.numel() else 0.0
+    return float(tensor.abs().nan_to_num().max()) if tensor.numel() else 0.0
 
 
 def _rate(step: AppliedStep) -> float:
@@ -130,7 +137,7 @@ def _rate(step: AppliedStep) -> float:
 
 
 @contextmanager
-def _unchanged(step: AppliedStep) -> Iterator[None]:
+def unchanged(step: AppliedStep) -> Iterator[None]:
     """Weights, buffers, optimizer state and random numbers go back to what they were."""
     given = [value for value in step.binding.tensors.values()]
     values = [*given, *step.updates.state()]

@@ -62,11 +62,12 @@ def test_plan_can_be_read_by_a_person(tmp_path: Path, problem: Any) -> None:
         {"optimizer": "heft", "seconds": np.float64(0.5), "peak_bytes": ints([1, 2])},
     )
     text = (tmp_path / "p.json").read_text()
-    rows = [line for line in text.splitlines() if '"op"' in line]
-    assert [row.strip().rstrip(",") for row in rows] == [
-        '{"op": 0, "name": "mul", "on": "b", "device": 1, "rank": 4, "kernel": 0}',
-        '{"op": 1, "name": "step", "on": "b", "device": 1, "rank": 2, "kernel": 0}',
-        '{"op": 2, "name": "add", "on": "c", "device": 2, "rank": 9, "kernel": 2}',
+    rows = [json.loads(line.strip().rstrip(",")) for line in text.splitlines() if '"op"' in line]
+    assert rows == [
+        {"op": 0, "name": "mul", "on": "b", "device": 1, "rank": 4, "kernel": 0}
+        | {"module": "layer.0", "source": "model.py:3", "weights": ["w"]},
+        {"op": 1, "name": "step", "on": "b", "device": 1, "rank": 2, "kernel": 0, "weights": ["w"]},
+        {"op": 2, "name": "add", "on": "c", "device": 2, "rank": 9, "kernel": 2, "weights": ["b"]},
     ]
     data = json.loads(text)
     assert data["graph"] == {"name": "small", "digest": problem.source.digest}

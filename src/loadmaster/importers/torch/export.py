@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.utils import _pytree as pytree
 
 from loadmaster.errors import ImportFailed, LoadmasterError, UnknownName
 from loadmaster.graph import Graph
@@ -64,7 +66,10 @@ def capture_step(
     origins = Origins()
     with _explained(label, module, origins), switched(module, training):
         trace = trace_step(module, as_arguments(inputs, label), training, origins, target)
-        return captured_of(trace, optimizer, label, training)
+        captured = captured_of(trace, optimizer, label, training)
+    if target is None or not target.gpu:
+        return captured
+    return replace(captured, graph=replace(captured.graph, captured={**captured.graph.captured, "gpu": True}))
 
 
 def capture_fake(build: Build, *, training: bool, optimizer: str = "adam", name: str = "") -> Graph:
@@ -113,3 +118,40 @@ def _advice(cause: Exception) -> str:
     if isinstance(cause, (TypeError, RuntimeError, ValueError, IndexError)):
         return "check that the module runs on inputs of these shapes and types"
     return "check that the module runs eagerly"
+
+
+@contextmanager
+def default_dtype(name: str | None) -> Iterator[None]:
+    """Tensors made meanwhile are of that type; fake ones cannot be converted afterwards."""
+    before = torch.get_default_dtype()
+    if name is not None:
+        torch.set_default_dtype(_float_type(name))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+FLOATS = ("float32", "bfloat16", "float16", "float64")
+
+
+def _float_type(name: str) -> torch.dtype:
+    if name not in FLOATS:
+        raise UnknownName.among("type to capture in", name, FLOATS, "--dtype")
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def with_batch(inputs: Any, size: int, label: str) -> Any:
+    """Inputs with their first dimension at that size: rows are repeated, or left out."""
+    tensors = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.dim()]
+    sizes = {tensor.shape[0] for tensor in tensors}
+    if len(sizes) != 1:
+        what = f"the inputs have {sorted(sizes)} rows, so there is no one batch to change"
+        raise ImportFailed(what, label, "give the batch in the function that builds the model")
+    (rows,) = sizes
+
+    def resized(tensor: Tensor) -> Tensor:
+        return tensor if not tensor.dim() else tensor.repeat(-(-size // rows), *[1] * (tensor.dim() - 1))[:size].clone()
+
+    return pytree.tree_map_only(Tensor, resized, inputs)

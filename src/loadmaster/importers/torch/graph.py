@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -74,9 +74,20 @@ def captured_of(trace: Trace, optimizer: str, name: str, training: bool) -> Capt
     if optimizer != "none":
         for weight, gradient in trace.gradients.items():
             writer.update(weight, gradient, optimizer)
-    graph = writer.builder.build()
+    graph = replace(writer.builder.build(), captured=_circumstances(trace, optimizer, training))
     calls = tuple(writer.calls[op] for op in graph.op_name)
     return CapturedStep(graph, trace, optimizer, training, calls, writer.first, outputs, gradients)
+
+
+def _circumstances(trace: Trace, optimizer: str, training: bool) -> dict[str, Any]:
+    """What a plan file keeps of a capture."""
+    inputs = [given for given in trace.given if given.role == "input"]
+    return {
+        "mode": "train" if training else "infer",
+        **({"optimizer": optimizer} if training else {}),
+        "inputs": [{"name": g.name, "shape": list(g.fake.shape), "dtype": dtype_name(g.fake)} for g in inputs],
+        "torch": str(torch.__version__),
+    }
 
 
 @dataclass

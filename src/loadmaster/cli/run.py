@@ -1,0 +1,76 @@
+"""The verb that runs a plan."""
+
+from __future__ import annotations
+
+import json as json_text
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loadmaster.cli import stages
+from loadmaster.cli.options import Debug, Json
+from loadmaster.errors import InvalidSetting, MissingExtra
+
+if TYPE_CHECKING:
+    from loadmaster.runtime.running import Running
+
+_MODEL = "package.module:callable, which returns (module, example inputs), or an .onnx file."
+
+
+def run(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)],
+    plan: Annotated[Path, typer.Option("--plan", metavar="FILE", help="A plan that 'loadmaster plan --save' wrote.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Prove that it computes what the model does.")] = False,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="How many steps to time.")] = 5,
+    devices: Annotated[
+        str | None, typer.Option("--devices", metavar="A,B", help="A torch device for each of the plan's: cuda:0,cpu.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Of an .onnx model: write it with its nodes in order.")
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run a plan here, and print what was modelled beside what was measured."""
+    if model.endswith(".onnx"):
+        found = _reorder(model, plan, out)
+        print(json_text.dumps(found, indent=2) if json else found["text"])
+        return
+    if out is not None:
+        raise InvalidSetting("only an .onnx model is written", "--out", "leave it out: torch models run where they are")
+    try:
+        from loadmaster.runtime.running import run_plan
+    except ModuleNotFoundError as error:
+        raise MissingExtra.of(error.name or "torch", "torch", "running a plan") from error
+    with stages.status(f"running {model}"):
+        ran = run_plan(model, plan, verify=verify, steps=steps, devices=devices.split(",") if devices else None)
+    if ran is None:  # another process of this run reports
+        return
+    if json:
+        print(json_text.dumps(ran.as_data(), indent=2))
+    else:
+        _show(ran)
+
+
+def _show(ran: Running) -> None:
+    from loadmaster.report.terminal import console, running_view
+
+    console().print(*running_view(ran.as_data()), sep="\n")
+
+
+def _reorder(model: str, plan: Path, out: Path | None) -> dict[str, Any]:
+    from loadmaster.files import load_plan
+
+    try:
+        from loadmaster.importers.onnx.reorder import reorder
+    except ModuleNotFoundError as error:
+        raise MissingExtra.of(error.name or "onnx", "onnx", "ordering an .onnx model") from error
+    if out is None:
+        fix = "give --out ordered.onnx; a runtime for ONNX models then runs it in that order"
+        raise InvalidSetting("where is the ordered model to go?", "--out", fix)
+    moved = reorder(model, load_plan(plan), out)
+    return {"file": str(out), "moved": moved, "text": f"{moved} nodes in another place; written to {out}"}
+
+
+VERBS = (run,)

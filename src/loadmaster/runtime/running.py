@@ -1,0 +1,133 @@
+"""run_plan: builds a model by name, applies a plan to it, times it, and sets what was modelled beside it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from loadmaster.errors import CannotRun
+from loadmaster.importers import build as build_model
+from loadmaster.importers.torch.arguments import as_arguments, split
+from loadmaster.runtime.apply import Planning, apply, match, plan_file
+
+if TYPE_CHECKING:
+    from loadmaster.runtime.execute import AppliedStep
+    from loadmaster.runtime.verify import Verification
+
+
+@dataclass(frozen=True, eq=False)
+class Running:
+    """What a plan was modelled to take, and what it took."""
+
+    name: str
+    mode: str
+    devices: tuple[str, ...]
+    torch_devices: tuple[str, ...]
+    ops: int
+    kernels_compiled: int
+    kernels_apart: int
+    modelled_ns: int | None
+    measured_ns: int  # median
+    fastest_ns: int
+    modelled_peak_bytes: tuple[int, ...] | None
+    measured_peak_bytes: tuple[int, ...] | None
+    verification: str | None
+    notes: tuple[str, ...]
+
+    def as_data(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def run_plan(
+    model: str,
+    plan: str | PathLike[str],
+    *,
+    verify: bool = False,
+    steps: int = 5,
+    devices: Sequence[str] | None = None,
+) -> Running | None:
+    """None in all processes but the first of a run of several."""
+    file = plan_file(plan)
+    torch.manual_seed(0)
+    made = build_model(model, dtype=file.captured.get("dtype"), batch=file.captured.get("batch"))
+    if not (isinstance(made, tuple) and isinstance(made[0], nn.Module)):
+        raise CannotRun(f"'{model}' gives no torch module", model, "return (module, example inputs)")
+    module, inputs = made
+    step = apply(module, inputs, plan, devices=devices)
+    found = verify_of(step, inputs) if verify else None
+    if found is not None:
+        found.require()
+    peaks = peaks_of(step, inputs)
+    times = timed(step, inputs, steps)
+    return report(step, match(module, inputs, plan)[1], times, peaks, found)
+
+
+def verify_of(step: AppliedStep, inputs: Any) -> Verification:
+    from loadmaster.runtime.verify import verify_step
+
+    return verify_step(step, inputs)
+
+
+def peaks_of(step: AppliedStep, inputs: Any) -> tuple[int, ...] | None:
+    """Measured where every device is the host: a GPU's allocator counts for itself."""
+    from loadmaster.runtime.memory import measured_peaks
+
+    if any(device.type != "cpu" for device in step.devices):
+        return None
+    return tuple(measured_peaks(step, inputs))
+
+
+def timed(step: Callable[..., Any], inputs: Any, steps: int) -> list[int]:
+    """[steps] ns, after two to warm up."""
+    args, kwargs = split(as_arguments(inputs, "run"))
+    times = []
+    for number in range(steps + 2):
+        _settled()
+        begun = time.perf_counter_ns()
+        step(*args, **kwargs)
+        _settled()
+        if number >= 2:
+            times.append(time.perf_counter_ns() - begun)
+    return times
+
+
+def _settled() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def report(
+    step: AppliedStep,
+    planning: Planning,
+    times: Sequence[int],
+    peaks: tuple[int, ...] | None,
+    found: Verification | None,
+) -> Running:
+    line = planning.timeline
+    notes = [] if line is not None else ["the plan's file does not say what cluster it was made for: nothing modelled"]
+    same = len(set(step.devices)) < len(step.devices)
+    if same:
+        notes.append("devices of the plan share one here: the measured step is the sum of what the plan does at once")
+    return Running(
+        name=step.captured.graph.name,
+        mode="training" if step.captured.training else "inference",
+        devices=planning.problem.cluster.device_names,
+        torch_devices=tuple(map(str, step.devices)),
+        ops=step.problem.num_ops,
+        kernels_compiled=step.program.compiled,
+        kernels_apart=step.program.apart,
+        modelled_ns=None if line is None else line.step_ns,
+        measured_ns=int(statistics.median(times)),
+        fastest_ns=min(times),
+        modelled_peak_bytes=None if line is None else tuple(line.peak_bytes.tolist()),
+        measured_peak_bytes=peaks,
+        verification=None if found is None else str(found),
+        notes=tuple(notes),
+    )

@@ -1,0 +1,58 @@
+"""loadmaster run: a plan made and saved on the command line runs there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.end_to_end.conftest import command
+
+MODEL = """
+import torch
+from torch import nn
+
+def net():
+    return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.Linear(16, 4)), (torch.ones(6, 8),)
+"""
+
+
+@pytest.fixture
+def model(folder: Path) -> str:
+    (folder / "runmodel.py").write_text(MODEL)
+    return "runmodel:net"
+
+
+def test_plan_then_run(model: str, folder: Path) -> None:
+    made = command(
+        *("plan", model, "--on", "2xp100-pcie", "--with", "random", "--simulations", "5"),
+        *("--save", "plan.json", "--optimizer", "sgd", "--batch", "3", "--dtype", "float64"),
+    )
+    assert made.returncode == 0, made.stderr
+    assert "captured: training with sgd, input[0] float64[3, 8]" in made.stdout
+    ran = command("run", model, "--plan", "plan.json", "--verify", "--json", "--steps", "1")
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert "every bit" in found["verification"] and found["mode"] == "training"
+    assert found["measured_ns"] > 0 and found["modelled_ns"] > 0
+    shown = command("run", model, "--plan", "plan.json", "--steps", "1")
+    assert "modelled" in shown.stdout and "p100-pcie:1" in shown.stdout
+
+
+def test_an_inference(model: str, folder: Path) -> None:
+    made = command("plan", model, "--infer", "--with", "one-device", "--simulations", "1", "--save", "plan.json")
+    assert made.returncode == 0 and "captured: inference" in made.stdout, made.stderr
+    ran = command("run", model, "--plan", "plan.json", "--verify", "--steps", "1")
+    assert "verified: equal to the module in every bit" in ran.stdout, ran.stderr
+
+
+def test_what_is_refused(model: str, folder: Path) -> None:
+    assert "updates nothing" in command("plan", model, "--infer", "--optimizer", "sgd").stderr
+    assert "is for a torch model" in command("plan", "zoo:gnmt-2", "--batch", "3").stderr
+    command("plan", model, "--with", "one-device", "--simulations", "1", "--save", "plan.json")
+    (folder / "runmodel.py").write_text(MODEL.replace("16", "17"))
+    ran = command("run", model, "--plan", "plan.json")
+    assert ran.returncode == 1 and "another model" in ran.stderr
