@@ -23,7 +23,8 @@ from loadmaster.importers.torch.step import Target
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.runtime.devices import torch_devices
-from loadmaster.runtime.execute import AppliedStep, Binding
+from loadmaster.runtime.execute import AppliedStep, Binding, tensors_by_name
+from loadmaster.runtime.processes import Post, Throttle, joined_group, share_state
 from loadmaster.runtime.program import Backend, write_program
 from loadmaster.runtime.schedule import host_last, schedule
 from loadmaster.runtime.updates import Updates, check_kind, default_optimizer
@@ -160,24 +161,29 @@ def build(
     optimizer: torch.optim.Optimizer | None = None,
     devices: Sequence[str | torch.device] | None = None,
     cuda_graphs: bool | None = None,
+    throttle: Throttle | None = None,
 ) -> AppliedStep:
-    """The step of a captured module under a plan, bound to the module."""
+    """The step of a captured module under a plan, bound to the module; in a run of several processes, this one's part
+    of it."""
     problem, plan = planning.problem, planning.plan
+    rank = joined_group(problem.num_devices)
     places = torch_devices(problem, devices)
     if optimizer is not None:
         if not captured.training:
             raise InvalidSetting("an inference has no use for an optimizer", "optimizer", "leave it out")
         check_kind(optimizer, captured.optimizer)
     binding = Binding(captured, module)
+    post = None if rank is None else Post(rank, places[rank], throttle)
+    if post is not None:
+        share_state(tensors_by_name(module), {})
     updates = _updates(captured, binding, problem, plan, places, optimizer)
     try:
         events = schedule(problem, plan, planning.timeline)
-        if len({place.type for place in places}) > 1:
+        if rank is None and len({place.type for place in places}) > 1:
             events = host_last(problem, plan, events, {d for d, place in enumerate(places) if place.type == "cpu"})
-        program = write_program(
-            captured, problem, plan, events, Backend(places, lambda update: updates.call(update.weight))
-        )
-        return AppliedStep(program, binding, updates, problem, places, plan.device.tolist(), cuda_graphs)
+        backend = Backend(places, lambda update: updates.call(update.weight), post=post)
+        program = write_program(captured, problem, plan, events, backend)
+        return AppliedStep(program, binding, updates, problem, places, plan.device.tolist(), cuda_graphs, post)
     except BaseException:
         binding.give_back()
         updates.follow_weights()

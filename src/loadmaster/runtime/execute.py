@@ -17,6 +17,7 @@ from loadmaster.importers.torch.arguments import joined, split
 from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.importers.torch.step import Given
 from loadmaster.runtime.devices import moved
+from loadmaster.runtime.processes import Post, share, share_random, share_state
 from loadmaster.runtime.program import compiled_text
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ class AppliedStep:
         devices: Sequence[torch.device],
         placement: Sequence[int],
         cuda_graphs: bool | None = None,
+        post: Post | None = None,
     ) -> None:
+        self.post = post
         self.placement = tuple(placement)  # [ops] device of each op of the problem
         self.program, self.binding, self.updates, self.problem = program, binding, updates, problem
         self.devices = tuple(devices)
@@ -136,11 +139,45 @@ class AppliedStep:
         self._bind(args, kwargs)
         first = self.steps == 0
         with self._guarded(first), torch.no_grad():
-            run = self.program.run if self._pace is None or self.updates.gradients is not None else self._pace.run
-            made = run(self._residents)
+            made = self._run() if self.post is None else self._run_together(self.post)
         self.steps += 1
         self._let_go()
         return self._result(made)
+
+    def _run(self) -> list[Tensor]:
+        run = self.program.run if self._pace is None or self.updates.gradients is not None else self._pace.run
+        return run(self._residents)
+
+    def _run_together(self, post: Post) -> list[Tensor]:
+        """This process's part; what the step returns is then shared with all."""
+        last = self.program.last_random
+        if last is not None:
+            share_random(0)
+        mine = iter(self._run())
+        post.finish()
+        if last is not None:
+            share_random(last)
+        made = []
+        for tensor, device in self.program.outputs:
+            form = self.captured.forms[tensor]
+            value = next(mine) if device == post.rank else torch.empty(form.shape, dtype=form.dtype, device=post.device)
+            made.append(share(value, device))
+        return made
+
+    @property
+    def local(self) -> frozenset[str] | None:
+        """Names of the weights and buffers that are this process's to keep; None: all."""
+        if self.post is None:
+            return None
+        homes = self._homes()
+        return frozenset(name for name, device in homes.items() if device == self.post.rank)
+
+    def _homes(self) -> dict[str, int]:
+        """The device of each weight and buffer that the step overwrites."""
+        graph, device = self.captured.graph, dict(zip(self.problem.graph.op_name, self.placement, strict=True))
+        made = zip(graph.owner.tolist(), graph.producer.tolist(), strict=True)
+        at = {root: device[graph.op_name[op]] for root, op in made if op >= 0 and graph.op_name[op] in device}
+        return {given.name: at[tensor] for tensor, given in self.binding.given.items() if tensor in at}
 
     def _result(self, made: Sequence[Tensor]) -> Any:
         if not self.captured.training:
@@ -231,7 +268,10 @@ class AppliedStep:
         return CannotRun(f"an op failed: {reason}", where, f"{state}; place this op on another device")
 
     def detach(self) -> nn.Module:
-        """Gives the weights back to where they were before; the step must not be called afterwards."""
+        """Gives the weights back to where they were before, in every process of several; the step must not be called
+        afterwards."""
+        if self.post is not None:
+            share_state(tensors_by_name(self.binding.module), self._homes())
         self.binding.give_back()
         self.updates.follow_weights()
         self._residents = []

@@ -24,6 +24,7 @@ from loadmaster.importers.torch.graph import Call, CapturedStep, Update, draws_r
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.runtime.devices import CopyStreams, CudaSend, copied
+from loadmaster.runtime.processes import Incoming, Outgoing, Post, RandomPass, Shape
 from loadmaster.runtime.schedule import Event, Launch, Send
 from loadmaster.runtime.substitutes import lands_itself, substitute
 
@@ -72,6 +73,7 @@ class Program:
     residents: Sequence[Place]
     outputs: Sequence[Place]  # those of the captured step, then its gradients where nothing updates
     written: frozenset[int]  # tensors that the step overwrites
+    last_random: int | None  # device that draws the last random numbers
     lines: Mapping[int, Line]  # number in the source
     compiled: int  # kernels of several ops that run as one
     apart: int  # kernels of several ops that run op by op
@@ -84,6 +86,7 @@ class Backend:
     devices: Sequence[torch.device]
     update: Callable[[Update], Callable[[Tensor, Tensor], None]]
     region: Callable[[Sequence[Call], Sequence[int], torch.device], Callable[..., Any] | None] | None = None
+    post: Post | None = None  # of a run of several processes: only what is on its device is done here
     streams: CopyStreams = field(default_factory=CopyStreams)
 
 
@@ -114,7 +117,8 @@ class _Writer:
         self.fresh = count()
         self.op, self.device = -1, 0
         self.compiled = self.apart = 0
-        self.last_random: int | None = None
+        self.last_random: int | None = None  # device that drew last
+        self.events = 0
 
     # Names
 
@@ -182,10 +186,49 @@ class _Writer:
     # Events
 
     def add(self, event: Event) -> None:
+        self.events += 1
         if isinstance(event, Send):
-            self._send(event)
-        else:
+            if self.backend.post is None:
+                self._send(event)
+            else:
+                self._message(event, self.backend.post)
+        elif self.backend.post is None or event.device == self.backend.post.rank:
             self._launch(event)
+        else:
+            self._launch_elsewhere(event)
+
+    def _message(self, send: Send, post: Post) -> None:
+        """The end of a send that is in this process."""
+        if post.rank not in (send.src, send.dst):
+            return
+        self.op, self.device = -1, send.dst
+        tensor = int(self.kept[send.tensor])
+        shape = Shape.of(self._form(tensor))
+        if send.src == post.rank:
+            source, end = self.value(tensor, send.src), Outgoing(post, send.dst, self.events, shape)
+            self._line(f"{self._constant(end)}({source})", [source], alone=True)
+            self.out.setdefault(int(self.captured.graph.owner[tensor]), []).append(self._constant(end.left))
+        else:
+            name, begin = self._fresh("v"), Incoming(post, send.src, self.events, shape)
+            self._line(f"{name} = {self._constant(begin)}()", (), [name], alone=True)
+            self.pending[tensor, send.dst] = self._constant(begin.arrive)
+            self.names[tensor, send.dst] = name
+
+    def _launch_elsewhere(self, launch: Launch) -> None:
+        """Another process's kernel: of interest only for the random numbers it draws."""
+        for op in launch.ops:
+            call = self.captured.calls[int(self.problem.source_ops[op])]
+            if isinstance(call, Call) and draws_random(call.node):
+                self._draw(launch.device)
+
+    def _form(self, tensor: int) -> Tensor:
+        """The traced value of a tensor of the problem."""
+        graph = self.captured.graph
+        root = int(graph.owner[tensor])
+        if graph.producer[root] < 0:
+            value: Tensor = self.captured.given[root].meta["val"]
+            return value
+        return self._traced(tensor)
 
     def _send(self, send: Send) -> None:
         self.op, self.device = -1, send.dst
@@ -278,6 +321,12 @@ class _Writer:
     def _draw(self, device: int) -> None:
         """Random numbers come from one stream: it moves on with the draws from device to device."""
         before, self.last_random = self.last_random, device
+        post = self.backend.post
+        if post is not None:
+            if before is not None and before != device and post.rank in (before, device):
+                hand = RandomPass(post.rank, before, device, self.events)
+                self._line(f"{self._constant(hand)}()", (), alone=True)
+            return
         here, there = (self.backend.devices[device if d is None else d] for d in (device, before))
         if there != here:
             self._line(f"{self._constant(partial(_pass_random, there, here))}()", (), alone=True)
@@ -329,7 +378,9 @@ class _Writer:
         wanted = [*self.captured.outputs]
         wanted += self.captured.gradients.values() if self.captured.optimizer == "none" else ()
         outputs = [(tensor, self._lives(tensor)) for tensor in wanted]
-        returned = [self.value(*place) for place in outputs]
+        post = self.backend.post
+        here = [place for place in outputs if post is None or place[1] == post.rank]
+        returned = [self.value(*place) for place in here]
         listing = Listing(self.lines, list(self.residents.values()), returned, self.constants)
         source, lines = listing.source()
         return Program(
@@ -339,6 +390,7 @@ class _Writer:
             tuple(self.residents),
             tuple(outputs),
             frozenset(self.written),
+            self.last_random,
             lines,
             self.compiled,
             self.apart,

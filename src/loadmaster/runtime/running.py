@@ -15,7 +15,7 @@ from torch import nn
 from loadmaster.errors import CannotRun
 from loadmaster.importers import build as build_model
 from loadmaster.importers.torch.arguments import as_arguments, split
-from loadmaster.runtime.apply import Planning, apply, match, plan_file
+from loadmaster.runtime.apply import Planning, build, match, plan_file
 
 if TYPE_CHECKING:
     from loadmaster.runtime.execute import AppliedStep
@@ -60,13 +60,27 @@ def run_plan(
     if not (isinstance(made, tuple) and isinstance(made[0], nn.Module)):
         raise CannotRun(f"'{model}' gives no torch module", model, "return (module, example inputs)")
     module, inputs = made
-    step = apply(module, inputs, plan, devices=devices)
+    captured, planning = match(module, inputs, plan)
+    step = build(module, captured, planning, devices=devices)
     found = verify_of(step, inputs) if verify else None
     if found is not None:
         found.require()
     peaks = peaks_of(step, inputs)
     times = timed(step, inputs, steps)
-    return report(step, match(module, inputs, plan)[1], times, peaks, found)
+    if step.post is not None:
+        times, peaks = gathered(step.post.rank, times, peaks)
+        step.detach()
+        if step.post.rank:
+            return None
+    return report(step, planning, times, peaks, found)
+
+
+def gathered(rank: int, times: list[int], peaks: tuple[int, ...] | None) -> tuple[list[int], tuple[int, ...] | None]:
+    """The slowest process of each step, and the peak of each device from the process that has it."""
+    found: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(found, (times, None if peaks is None else peaks[rank]))
+    held = [peak for _, peak in found]
+    return [max(step) for step in zip(*(t for t, _ in found), strict=True)], None if None in held else tuple(held)
 
 
 def verify_of(step: AppliedStep, inputs: Any) -> Verification:
@@ -112,8 +126,9 @@ def report(
 ) -> Running:
     line = planning.timeline
     notes = [] if line is not None else ["the plan's file does not say what cluster it was made for: nothing modelled"]
-    same = len(set(step.devices)) < len(step.devices)
-    if same:
+    if step.post is not None:
+        notes.append(f"{len(step.devices)} processes, one a device")
+    elif len(set(step.devices)) < len(step.devices):
         notes.append("devices of the plan share one here: the measured step is the sum of what the plan does at once")
     return Running(
         name=step.captured.graph.name,

@@ -88,12 +88,12 @@ def verify_step(step: AppliedStep, inputs: Any) -> Verification:
     noise = _NOISE * max(
         (_largest(value) for name, value in module.items() if name.startswith("gradient")), default=0.0
     )
-    found = [_difference(name, planned[name], module[name], noise, rate) for name in module]
+    found = [_difference(name, planned[name], module[name], noise, rate) for name in planned]
     worst = max(found, key=lambda d: d.largest / d.allowed if d.allowed else float(d.largest > 0))
-    unequal = [name for name in capture if not _equal(planned[name], capture[name])]
+    unequal = [name for name in capture if name in planned and not _equal(planned[name], capture[name])]
     return Verification(
-        compared=len(module),
-        equals_module=all(_equal(planned[name], module[name]) for name in module),
+        compared=len(planned),
+        equals_module=all(_equal(planned[name], module[name]) for name in planned),
         equals_capture=bool(capture) and not unequal,
         must_equal_capture=on_host and not step.program.compiled,
         worst=worst,
@@ -238,11 +238,18 @@ def _of_plan(step: AppliedStep, inputs: Any) -> Values:
         step.updates.gradients = None
         step.steps = 0
     if not step.captured.training:
-        return {**_numbered(tensors_of(result)), **_state(step.binding.module)}
+        return {**_numbered(tensors_of(result)), **_kept_here(step)}
     if step.captured.optimizer == "none":
         found = {name: weight.grad for name, weight in step.binding.weights().items() if weight.grad is not None}
-    gradients = {f"gradient of {name}": found[name].cpu() for name in step.captured.gradients}
-    return {**_numbered([result]), **gradients, **_state(step.binding.module)}
+    gradients = {f"gradient of {name}": found[name].cpu() for name in step.captured.gradients if name in found}
+    return {**_numbered([result]), **gradients, **_kept_here(step)}
+
+
+def _kept_here(step: AppliedStep) -> Values:
+    """What is this process's to keep of the module: all of it in a run of one."""
+    local = step.local
+    everything = _state(step.binding.module)
+    return {name: v for name, v in everything.items() if local is None or name.partition(" ")[2] in local}
 
 
 def _after_update(

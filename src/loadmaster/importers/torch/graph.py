@@ -60,6 +60,13 @@ class CapturedStep:
     outputs: tuple[int, ...]  # tensors, as trace.outputs
     gradients: Mapping[str, int]  # weight -> tensor
 
+    @property
+    def forms(self) -> dict[int, Tensor]:
+        """Outputs and gradients as traced, by tensor."""
+        nodes = [*zip(self.outputs, self.trace.outputs, strict=True)]
+        nodes += zip(self.gradients.values(), self.trace.gradients.values(), strict=True)
+        return {tensor: node.meta["val"] for tensor, node in nodes}
+
 
 def graph_of(trace: Trace, optimizer: str, name: str) -> Graph:
     return captured_of(trace, optimizer, name, training=bool(trace.gradients)).graph

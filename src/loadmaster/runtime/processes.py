@@ -1,0 +1,212 @@
+"""A plan over several processes, one for each device, by torch.distributed point to point.
+
+Every process makes the same list of kernels and sends (see `schedule`) and does its own part of it, in that order.
+
+No legal plan can deadlock. The list is an order in which everything comes after all that it waits for. A process starts
+a send when its turn comes and never waits for the other side; it posts a receive when the turn of that send comes, and
+waits for it only before the first kernel that reads it, which stands further down. Suppose processes wait for ever, and
+take the earliest entry of the list that one of them waits at. It waits for a send further up, whose sender has come
+past it, or would be waiting at an even earlier entry: so the send was started and the receive posted, and it arrives.
+Both ends of a pair start their messages in the order of the list, in both directions, which is what NCCL asks for.
+
+Random numbers come from one stream, as in one process: it is handed on with the list from the process that drew last
+to the next that draws, and given back to all at the end of the step.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from loadmaster.errors import CannotRun, InvalidSetting
+
+TIMEOUT_S = 120.0  # for one message; a process that died is noticed at once
+_RANDOM_TAG = 1 << 24  # tags of messages that carry random state; those of tensors count from 0
+_TIME_TAG = 1 << 25
+
+
+@dataclass(frozen=True)
+class Throttle:
+    """Links of a set speed, for experiments: a message may be used once its time on such a link has passed."""
+
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What both ends of a message know of its tensor."""
+
+    size: Sequence[int]
+    stride: Sequence[int]
+    dtype: torch.dtype
+    storage_bytes: int
+    offset: int
+
+    @classmethod
+    def of(cls, traced: Tensor) -> Shape:
+        storage = traced.untyped_storage().nbytes()
+        return cls(tuple(traced.shape), traced.stride(), traced.dtype, storage, int(traced.storage_offset()))
+
+    def empty(self, device: torch.device) -> Tensor:
+        memory = torch.empty(self.storage_bytes // self.dtype.itemsize, dtype=self.dtype, device=device)
+        return memory.as_strided(self.size, self.stride, self.offset)
+
+    def fits(self, tensor: Tensor) -> bool:
+        return tensor.stride() == tuple(self.stride) and tensor.untyped_storage().nbytes() == self.storage_bytes
+
+    def bytes_of(self, tensor: Tensor) -> Tensor:
+        """All of its memory, as bytes: what a send costs, views and all."""
+        memory = tensor.as_strided((self.storage_bytes // self.dtype.itemsize,), (1,), 0)
+        return memory.view(torch.uint8)
+
+
+class Post:
+    """Messages of one process."""
+
+    def __init__(self, rank: int, device: torch.device, throttle: Throttle | None = None) -> None:
+        self.rank, self.device, self.throttle = rank, device, throttle
+        self.free_at = 0.0  # when the outgoing wire is next free, for throttled links
+        self.going: list[tuple[Any, Tensor]] = []  # with the memory that is being read
+
+    def keep(self, work: Any, memory: Tensor) -> None:
+        self.going = [entry for entry in self.going if not entry[0].is_completed()]
+        self.going.append((work, memory))
+
+    def finish(self) -> None:
+        """At the end of a step: everything has left."""
+        for work, _ in self.going:
+            waited(work, "another process")
+        self.going.clear()
+
+    def due(self, nbytes: int) -> float:
+        """When a message that starts now has passed a throttled wire, which carries one at a time."""
+        assert self.throttle is not None
+        start = max(time.monotonic(), self.free_at)
+        self.free_at = start + self.throttle.latency_s + nbytes / self.throttle.bytes_per_s
+        return self.free_at
+
+
+class Outgoing:
+    """One send of this process."""
+
+    def __init__(self, post: Post, peer: int, tag: int, shape: Shape) -> None:
+        self.post, self.peer, self.tag, self.shape = post, peer, tag, shape
+        self.work: Any = None
+
+    def __call__(self, tensor: Tensor) -> None:
+        if not self.shape.fits(tensor):
+            tensor = self.shape.empty(tensor.device).copy_(tensor)
+        memory = self.shape.bytes_of(tensor)
+        if self.post.throttle is not None:
+            due = torch.tensor([self.post.due(memory.numel())], dtype=torch.float64)
+            self.post.keep(dist.isend(due, self.peer, tag=_TIME_TAG + self.tag), due)
+        self.work = dist.isend(memory, self.peer, tag=self.tag)
+        self.post.keep(self.work, memory)
+
+    def left(self) -> None:
+        waited(self.work, f"the process of device {self.peer}")
+
+
+class Incoming:
+    """One receive of this process."""
+
+    def __init__(self, post: Post, peer: int, tag: int, shape: Shape) -> None:
+        self.post, self.peer, self.tag, self.shape = post, peer, tag, shape
+        self.work: Any = None
+        self.due: tuple[Any, Tensor] | None = None
+
+    def __call__(self) -> Tensor:
+        tensor = self.shape.empty(self.post.device)
+        if self.post.throttle is not None:
+            due = torch.zeros(1, dtype=torch.float64)
+            self.due = dist.irecv(due, self.peer, tag=_TIME_TAG + self.tag), due
+        self.work = dist.irecv(self.shape.bytes_of(tensor), self.peer, tag=self.tag)
+        return tensor
+
+    def arrive(self) -> None:
+        who = f"the process of device {self.peer}"
+        waited(self.work, who)
+        if self.due is not None:
+            waited(self.due[0], who)
+            time.sleep(max(0.0, float(self.due[1]) - time.monotonic()))
+
+
+def waited(work: Any, who: str) -> None:
+    if work is None:
+        return
+    try:
+        work.wait()
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        fix = "see what it said; start all processes again"
+        raise CannotRun(f"{who} is gone or does not answer: {reason}", "a message between processes", fix) from error
+
+
+class RandomPass:
+    """Hands the state of the random stream from one process to another."""
+
+    def __init__(self, here: int, src: int, dst: int, number: int) -> None:
+        self.sends, self.peer, self.tag = here == src, dst if here == src else src, _RANDOM_TAG + number
+
+    def __call__(self) -> None:
+        state = torch.get_rng_state()
+        if self.sends:
+            waited(dist.isend(state, self.peer, tag=self.tag), f"the process of device {self.peer}")
+        else:
+            waited(dist.irecv(state, self.peer, tag=self.tag), f"the process of device {self.peer}")
+            torch.set_rng_state(state)
+
+
+def share_random(src: int) -> None:
+    """Every process goes on with the random stream of one."""
+    state = torch.get_rng_state()
+    _together(lambda: dist.broadcast(state, src))
+    torch.set_rng_state(state)
+
+
+def share(tensor: Tensor, src: int) -> Tensor:
+    """A tensor of one process in all."""
+    memory = tensor.contiguous()
+    _together(lambda: dist.broadcast(memory.view(torch.uint8) if memory.dim() else memory, src))
+    return memory
+
+
+def share_state(tensors: Mapping[str, Tensor], owner: Mapping[str, int]) -> None:
+    """Tensors of a module as their owners have them, in every process."""
+    for name, value in tensors.items():
+        with torch.no_grad():
+            value.copy_(share(value.detach(), owner.get(name, 0)))
+
+
+def _together(call: Any) -> None:
+    try:
+        call()
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        fix = "see what it said; start all processes again"
+        raise CannotRun(f"another process is gone or does not answer: {reason}", "all processes", fix) from error
+
+
+def joined_group(devices: int, *, timeout_s: float = TIMEOUT_S) -> int | None:
+    """This process's rank in a run of several, started by torchrun; None in a run of one."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if dist.is_initialized():
+        count = dist.get_world_size()
+    if count == 1:
+        return None
+    if count != devices:
+        what = f"{count} processes were started for a plan on {devices} devices"
+        raise InvalidSetting(what, "torchrun", f"give --nproc-per-node {devices}")
+    if not dist.is_initialized():
+        gpus = torch.cuda.is_available() and torch.cuda.device_count() >= count
+        dist.init_process_group("nccl" if gpus else "gloo", timeout=timedelta(seconds=timeout_s))
+    return dist.get_rank()

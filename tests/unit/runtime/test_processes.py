@@ -1,0 +1,117 @@
+"""Plans over several processes: random plans of every kind against the module, and what happens when one dies."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[3]
+
+# Random placements, ranks, kernels and sends: nothing settled, nothing sensible.
+RANDOM_PLANS = """
+import sys, numpy as np, torch
+from dataclasses import replace
+from loadmaster.columns import ints
+from loadmaster.cost import price
+from loadmaster.importers.torch.export import capture_step
+from loadmaster.plans import Plan, check
+from loadmaster.runtime.apply import build, planning_of, stand_in_cluster
+from loadmaster.runtime.verify import verify_step
+from tests.unit.importers.torch.models import IMAGES, WORDS, ConvNet, Transformer
+
+def plan_of(problem, rng):
+    count, devices = problem.num_ops, problem.num_devices
+    device, kernel = rng.integers(0, devices, count), np.arange(count)
+    for group in set(problem.graph.colocate.tolist()) - {-1}:
+        device[problem.graph.colocate == group] = rng.integers(0, devices)
+    rank = rng.integers(0, 5, count) if rng.random() < 0.5 else rng.permutation(count)
+    plan = Plan.of(problem, device, rank, kernel)
+    if rng.random() < 0.7:
+        sends = rng.integers(-1, 4, (problem.graph.num_tensors, devices))
+        plan = replace(plan, send_rank=ints(sends))
+    check(plan, problem)
+    return plan
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+for module, inputs, training in ((Transformer(), (WORDS,), True), (ConvNet(True), (IMAGES,), False)):
+    captured = capture_step(module, inputs, training=training)
+    problem = price(captured.graph, stand_in_cluster(int(sys.argv[1])))
+    rng = np.random.default_rng(7)
+    for _ in range(4):
+        step = build(module, captured, planning_of(captured, plan_of(problem, rng)))
+        found = verify_step(step, inputs)
+        assert found.equals_module and found.ok, found
+        step(*inputs)
+        step.detach()
+print("all equal", flush=True)
+"""
+
+# The second process ends in the middle of a step.
+ONE_DIES = """
+import os, torch
+from loadmaster.cost import price
+from loadmaster.importers.torch.export import capture_step
+from loadmaster.plans import Plan
+from loadmaster.runtime.apply import build, planning_of, stand_in_cluster
+from tests.unit.importers.torch.models import Mlp
+module, inputs = Mlp(), (torch.ones(8, 16),)
+captured = capture_step(module, inputs, training=False)
+problem = price(captured.graph, stand_in_cluster(2))
+step = build(module, captured, planning_of(captured, Plan.of(problem, [1] + [0] * (problem.num_ops - 1))))
+step(*inputs)
+if os.environ["RANK"] == "1":
+    os._exit(7)
+step(*inputs)
+"""
+
+
+def processes(text: str, count: int, *args: str) -> list[subprocess.CompletedProcess[str]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", text, *args],
+            env={**os.environ, **shared, "RANK": str(rank), "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+    ended = []
+    try:
+        for one in started:
+            out, err = one.communicate(timeout=600)
+            ended.append(subprocess.CompletedProcess(one.args, one.returncode, out, err))
+    finally:
+        for one in started:
+            one.kill()
+    return ended
+
+
+def test_any_plan_gives_the_module_and_never_hangs() -> None:
+    for ended in processes(RANDOM_PLANS, 3, "3"):
+        assert ended.returncode == 0 and "all equal" in ended.stdout, ended.stderr
+
+
+def test_a_process_that_dies_is_told_by_the_others() -> None:
+    first, second = processes(ONE_DIES, 2)
+    assert second.returncode == 7
+    assert first.returncode == 1 and "is gone or does not answer" in first.stderr
+
+
+def test_as_many_processes_as_devices() -> None:
+    text = ONE_DIES.replace("stand_in_cluster(2)", "stand_in_cluster(3)")
+    for ended in processes(text.replace("[0] *", "[2] *"), 2):
+        assert ended.returncode == 1 and "2 processes were started for a plan on 3 devices" in ended.stderr
