@@ -1,0 +1,312 @@
+"""Do plans rank in reality as they do in the model? Processes pinned to cores as devices, links of a set speed.
+
+    PYTHONPATH=src python3 benchmarks/agreement.py FOLDER [--devices 4] [--plans 20] [--seconds 220] [--only rnnlm,vit]
+
+Every op is timed on one core in the course of a step; each plan is simulated with those times and then run by as many
+processes as it has devices, each on a core of its own, over links throttled to a set speed and latency. Writes
+agreement.csv (a row a plan), agreement.json (Spearman's rank correlation and the share of pairs in the right order)
+and, with matplotlib, agreement.png. Needs torch, numpy, scipy and numba; on a machine with more free cores than
+devices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from loadmaster.cluster import Cluster, Device, Link
+from loadmaster.columns import ints
+from loadmaster.cost import price
+from loadmaster.graph import UNGIVEN
+from loadmaster.importers.torch.arguments import split
+from loadmaster.importers.torch.export import capture_step
+from loadmaster.importers.torch.graph import CapturedStep
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.runtime.apply import Planning, build
+from loadmaster.runtime.processes import Throttle
+
+BYTES_PER_S, LATENCY_S = 250e6, 400e-6
+WARM, STEPS = 1, 4
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "rnnlm": ("rnnlm-2", {"layers": 4, "width": 384, "vocabulary": 2000, "batch": 32, "steps": 5}),
+    "gnmt": ("gnmt-2", {"layers": 2, "width": 256, "vocabulary": 2000, "batch": 32, "steps": 5}),
+    "vit": ("vit-base", {"batch": 2, "size": 96, "layers": 3}),
+    "cells": ("nas-cells/0", {"cells": 3, "channels": 24, "batch": 8}),
+    "unet": ("unet-ddpm", {"batch": 1, "size": 32, "factors": (1, 2)}),
+    "wavenet": ("wavenet-2x18", {"stacks": 2, "layers": 5, "batch": 1, "steps": 512}),
+}
+BEGUN = time.perf_counter()
+
+
+def say(*words: Any) -> None:
+    print(f"[{time.perf_counter() - BEGUN:6.1f}]", *words, flush=True)
+
+
+def made(name: str) -> tuple[torch.nn.Module, Any]:
+    from loadmaster.zoo import find
+
+    entry, settings = MODELS[name]
+    found = find(entry)[0]
+    torch.manual_seed(0)
+    module, inputs = replace(found, settings={**found.settings, **settings}).model(True)
+    return module.train(), inputs
+
+
+def cluster_of(devices: int) -> Cluster:
+    """Equal cores; a wire out of each, as the throttle has it."""
+    cores = tuple(Device(f"core:{i}", "cpu", 2**40, 1e10, 1e10) for i in range(devices))
+    pairs = [(src, dst) for src in range(devices) for dst in range(devices) if src != dst]
+    channel = np.full((devices, devices), -1, np.int64)
+    for src, dst in pairs:
+        channel[src, dst] = src
+    link = Link(BYTES_PER_S, int(LATENCY_S * 1e9))
+    return Cluster("cores", cores, dict.fromkeys(pairs, link), ints(channel))
+
+
+# What ops take
+
+
+def measured(captured: CapturedStep, module: torch.nn.Module, inputs: Any, rounds: int = 5) -> np.ndarray:
+    """[ops of the captured graph] ns of each op in the course of a step on this core; views have none."""
+    problem = price(captured.graph, cluster_of(1))
+    step = build(module, captured, Planning(Plan.of(problem, [0] * problem.num_ops), problem, None), devices=["cpu"])
+    listing = step.program.listing
+    codes = [compile(line.text, "line", "exec") for line in listing.lines]
+    lasting = {*listing.residents, *listing.returned}
+    last = {name: at for at, line in enumerate(listing.lines) for name in (*line.uses, *line.makes)}
+    times = np.zeros((rounds, len(codes)), np.int64)
+    for number in range(rounds):
+        step._bind(*split(inputs))
+        names: dict[str, Any] = dict(listing.constants)
+        names.update(zip(listing.residents, step.residents(), strict=True))
+        with torch.no_grad():
+            for at, (line, code) in enumerate(zip(listing.lines, codes, strict=True)):
+                begun = time.perf_counter_ns()
+                exec(code, names)
+                times[number, at] = time.perf_counter_ns() - begun
+                for name in {*line.uses, *line.makes} - lasting:
+                    if last[name] == at:
+                        del names[name]
+    per_line = np.median(times[1:], axis=0)
+    total = np.full(captured.graph.num_ops, UNGIVEN, np.int64)
+    total[problem.source_ops] = 0
+    for at, line in enumerate(listing.lines):
+        total[problem.source_ops[line.op]] += int(per_line[at])
+    return total
+
+
+def plans_of(problem: Problem, count: int) -> list[tuple[str, Plan]]:
+    """Good and bad ones: methods, cuts of the program at random places, and blocks thrown about."""
+    from loadmaster.search import Budget, solve
+    from loadmaster.simulator import settle, simulate
+
+    rng, found = np.random.default_rng(0), []
+    for spec in ("one-device", "expert", "heft", "etf", "auto"):
+        found.append((spec, solve(problem, spec, Budget(None, 300), 0).plan))
+    devices = problem.num_devices
+    while len(found) < count:
+        pieces = int(rng.integers(2, 6 * devices))
+        cuts = np.sort(rng.choice(problem.num_ops, pieces - 1, replace=False))
+        block = np.searchsorted(cuts, np.arange(problem.num_ops), side="right")
+        owner = rng.integers(0, devices, pieces) if rng.random() < 0.6 else np.arange(pieces) * devices // pieces
+        place = owner[block]
+        for group in set(problem.graph.colocate.tolist()) - {-1}:
+            members = np.flatnonzero(problem.graph.colocate == group)
+            place[members] = place[members[0]]
+        plan = Plan.of(problem, place)
+        found.append((f"{pieces} pieces", settle(problem, plan, simulate(problem, plan))))
+    return found
+
+
+def prepare(name: str, folder: Path, devices: int, count: int) -> None:
+    """Times the ops of a model, makes and simulates plans, and leaves them for the processes."""
+    from loadmaster.simulator import simulate
+
+    module, inputs = made(name)
+    captured = capture_step(module, inputs, training=True, optimizer="sgd")
+    times = measured(captured, module, inputs)
+    graph = replace(captured.graph, time_ns=ints(times[:, None]))
+    problem = price(graph, cluster_of(devices))
+    rows = plans_of(problem, count)
+    modelled = [simulate(problem, plan).step_ns for _, plan in rows]
+    sent = [simulate(problem, plan).num_sends for _, plan in rows]
+    temporary = folder / f"{name}.part.npz"
+    np.savez(
+        temporary,
+        names=np.array([label for label, _ in rows]),
+        device=np.stack([plan.device for _, plan in rows]),
+        rank=np.stack([plan.rank for _, plan in rows]),
+        kernel=np.stack([plan.kernel for _, plan in rows]),
+        sends=np.stack([plan.send_rank for _, plan in rows]),  # type: ignore[arg-type]
+        modelled=np.array(modelled),
+        sent=np.array(sent),
+    )
+    temporary.rename(folder / f"{name}.npz")
+    say(name, problem.num_ops, "ops,", f"{int(times[times > 0].sum()) / 1e6:.1f} ms on one core,", len(rows), "plans")
+
+
+# In each process
+
+
+def work(folder: Path, devices: int, names: list[str], end: float) -> None:
+    rank = int(os.environ["RANK"])
+    _pin(rank)
+    torch.set_num_threads(1)
+    rows = []
+    for name in names:
+        module, inputs = made(name)
+        captured = capture_step(module, inputs, training=True, optimizer="sgd")
+        problem = price(captured.graph, cluster_of(devices))
+        while not (folder / f"{name}.npz").exists():
+            time.sleep(0.05)
+        data = np.load(folder / f"{name}.npz")
+        for number, label in enumerate(data["names"].tolist()):
+            plan = Plan.of(problem, data["device"][number], data["rank"][number], data["kernel"][number])
+            plan = replace(plan, send_rank=ints(data["sends"][number]))
+            planning = Planning(plan, problem, None)
+            step = build(
+                module, captured, planning, devices=["cpu"] * devices, throttle=Throttle(BYTES_PER_S, LATENCY_S)
+            )
+            times = [_slowest(step, inputs) for _ in range(WARM + STEPS)][WARM:]
+            go = torch.tensor([int(time.time() < end)])
+            torch.distributed.broadcast(go, 0)
+            row = {"model": name, "plan": label, "modelled_ms": data["modelled"][number] / 1e6}
+            rows.append({**row, "measured_ms": statistics.median(times), "sends": int(data["sent"][number])})
+            if rank == 0 and number % 5 == 4:
+                _write(folder, rows)
+                say(name, number + 1, "plans:", {k: v for k, v in rows[-1].items() if k != "model"})
+            if not go.item():
+                break
+        if rank == 0:
+            _write(folder, rows)
+        if time.time() > end:
+            break
+    torch.distributed.barrier()
+
+
+def _pin(core: int) -> None:
+    free = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {free[core % len(free)]})
+
+
+def _slowest(step: Any, inputs: Any) -> float:
+    """ms of one step until the last process has ended it."""
+    args, kwargs = split(inputs)
+    torch.distributed.barrier()
+    begun = time.perf_counter()
+    step(*args, **kwargs)
+    took = torch.tensor([(time.perf_counter() - begun) * 1e3], dtype=torch.float64)
+    torch.distributed.all_reduce(took, torch.distributed.ReduceOp.MAX)
+    return float(took)
+
+
+def _write(folder: Path, rows: list[dict[str, Any]]) -> None:
+    with (folder / "agreement.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+# What came of it
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    from scipy.stats import spearmanr
+
+    with (folder / "agreement.csv").open() as file:
+        rows = [{**row, "x": float(row["modelled_ms"]), "y": float(row["measured_ms"])} for row in csv.DictReader(file)]
+    found: dict[str, Any] = {"plans": len(rows), "models": {}}
+    right = pairs = 0
+    for name in dict.fromkeys(row["model"] for row in rows):
+        of = [row for row in rows if row["model"] == name]
+        x, y = [row["x"] for row in of], [row["y"] for row in of]
+        far = [(i, j) for i, j in combinations(range(len(of)), 2) if abs(x[i] - x[j]) > 0.05 * min(x[i], x[j])]
+        good = sum((x[i] - x[j]) * (y[i] - y[j]) > 0 for i, j in far)
+        right, pairs = right + good, pairs + len(far)
+        ratio = statistics.median(b / a for a, b in zip(x, y, strict=True))
+        found["models"][name] = {
+            "plans": len(of),
+            "spearman": round(float(spearmanr(x, y).statistic), 4),
+            "pairs_right": round(good / max(1, len(far)), 4),
+            "measured_over_modelled": round(ratio, 3),
+        }
+    found["spearman_least"] = min((m["spearman"] for m in found["models"].values()), default=None)
+    found["pairs"], found["pairs_right"] = pairs, round(right / max(1, pairs), 4)
+    (folder / "agreement.json").write_text(json.dumps(found, indent=1))
+    picture(folder, rows)
+    return found
+
+
+def picture(folder: Path, rows: list[dict[str, Any]]) -> None:
+    try:
+        from matplotlib import pyplot
+    except ModuleNotFoundError:
+        say("no matplotlib: no picture")
+        return
+    figure, axes = pyplot.subplots(figsize=(6, 6))
+    for name in dict.fromkeys(row["model"] for row in rows):
+        of = [row for row in rows if row["model"] == name]
+        axes.scatter([row["x"] for row in of], [row["y"] for row in of], s=18, alpha=0.8, label=name)
+    ends = [min(row["x"] for row in rows), max(row["y"] for row in rows)]
+    axes.plot(ends, ends, color="grey", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="modelled step, ms", ylabel="measured step, ms")
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(folder / "agreement.png", dpi=110)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("folder", type=Path)
+    options.add_argument("--devices", type=int, default=4)
+    options.add_argument("--plans", type=int, default=20)
+    options.add_argument("--seconds", type=float, default=220)
+    options.add_argument("--only", default=",".join(MODELS))
+    options.add_argument("--end", type=float, default=0.0)
+    given = options.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    names = given.only.split(",")
+    if given.end:
+        work(given.folder, given.devices, names, given.end)
+        return
+    end = time.time() + given.seconds - 10
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(given.devices)}
+    command = [sys.executable, *sys.argv, "--end", str(end)]
+    started = [
+        subprocess.Popen(command, env={**env, "RANK": str(rank), "OMP_NUM_THREADS": "1"})
+        for rank in range(given.devices)
+    ]
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, set(cores[given.devices :]) or set(cores))
+    torch.set_num_threads(1)
+    try:
+        for name in names:
+            prepare(name, given.folder, given.devices, given.plans)
+        for one in started:
+            one.wait(timeout=max(10.0, end + 60 - time.time()))
+    finally:
+        for one in started:
+            one.kill()
+    say(json.dumps(summary(given.folder)))
+
+
+if __name__ == "__main__":
+    main()
