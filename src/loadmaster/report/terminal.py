@@ -96,8 +96,8 @@ def capture_text(captured: Mapping[str, Any]) -> str:
 def running_view(ran: Mapping[str, Any]) -> list[Any]:
     """What was modelled beside what was measured."""
     times, peaks = (
-        _table("step", ">modelled", ">measured", ">fastest"),
-        _table("device", "here", ">modelled", ">measured"),
+        plain_table("step", ">modelled", ">measured", ">fastest"),
+        plain_table("device", "here", ">modelled", ">measured"),
     )
     modelled = "" if ran["modelled_ns"] is None else time_text(ran["modelled_ns"])
     times.add_row("time", modelled, time_text(ran["measured_ns"]), time_text(ran["fastest_ns"]))
