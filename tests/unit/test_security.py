@@ -37,6 +37,19 @@ def test_pickles_are_read_from_our_own_cache_alone() -> None:
         assert text.count("torch.load(") == text.count("weights_only=True)") and "allow_pickle=True" not in text, path
 
 
+def test_every_file_goes_through_the_one_writer() -> None:
+    direct = ("open", "write_text", "write_bytes", "save_file", "savefig", "savez_compressed")
+    spare = {"writing.py", "partitioners.py"}  # the latter writes into a temporary folder of its own
+    for path in SOURCES:
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)):
+            name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+            if name in direct[1:] and path.name not in spare:
+                assert "writing(" in text, f"{path} writes by {name}"
+            if name == "open" and any(isinstance(a, ast.Constant) and a.value in ("w", "wb", "a") for a in node.args):
+                assert "writing(" in text, f"{path} writes by open"
+
+
 def test_nothing_talks_to_a_network() -> None:
     nets = {"socket", "urllib", "http", "requests", "httpx", "ftplib", "smtplib", "aiohttp", "huggingface_hub"}
     assert {path.name: found for path in SOURCES if (found := imports(path) & nets)} == {}

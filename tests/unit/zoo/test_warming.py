@@ -33,6 +33,22 @@ def test_both_kinds_of_budget_are_warm() -> None:
     assert watching.seen == [True, False]
 
 
+def test_the_clock_of_a_search_stands_still_while_code_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    from loadmaster import compiled, search
+
+    now, compiling = [100.0], [0.0]
+    monkeypatch.setattr(search.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(search, "seconds_compiling", lambda: compiling[0])
+    ledger = search._Ledger()
+    now[0], compiling[0] = 130.0, 28.0
+    assert ledger.seconds == pytest.approx(2.0)
+    monkeypatch.undo()
+    before = compiled.seconds_compiling()
+    with compiled._CLOCK, compiled._CLOCK:
+        assert compiled.seconds_compiling() >= before
+    assert compiled._CLOCK.depth == 0
+
+
 def test_a_failure_is_left_to_the_real_problem_but_a_missing_package_is_said() -> None:
     warm_up(Watching(ValueError("too small")), Cluster.preset("placeto-2"), "step-time")
     with pytest.raises(MissingExtra):

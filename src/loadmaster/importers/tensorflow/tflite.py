@@ -18,6 +18,7 @@ from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.importers.reading import read_bytes, stem_of
 from loadmaster.importers.tensorflow.flatbuffer import Buffer, Table
 from loadmaster.plans import Plan
+from loadmaster.writing import write_bytes
 
 _TYPES = (
     ("float32", 4), ("float16", 2), ("int32", 4), ("uint8", 1), ("int64", 8), ("string", 16), ("bool", 1),
@@ -72,7 +73,7 @@ def write_order(model: PathLike, plan: Plan, out: PathLike) -> list[str]:
     if Path(out).suffix != ".tflite":
         raise InvalidPlan(f"'{out}' is no name for a TFLite model", str(out), "end it in .tflite")
     try:
-        Path(out).write_bytes(reader.reordered(order))
+        write_bytes(out, reader.reordered(order))
     except OSError as error:
         raise UnreadableFile(f"'{out}' cannot be written: {error.strerror}", "", "check its folder") from None
     return [reader.graph().op_name[op] for op in order]
