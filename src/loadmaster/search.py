@@ -200,29 +200,21 @@ class Search:
         self,
         device: NDArray[np.integer],
         rank: NDArray[np.integer] | None = None,
-        kernel: Ints | None = None,
-        most_bytes: int | None = None,
     ) -> tuple[Ints, Ints]:
-        """(over_bytes, value) of each candidate, WORST for those past the budget; keeps the best.
-
-        Candidates whose largest peak passes `most_bytes` may be stopped early; they score WORST too.
-        """
+        """(over_bytes, value) of each candidate, WORST for those past the budget; keeps the best."""
         count = min(len(device), self.room)
         over, value = (np.full(len(device), WORST.value) for _ in range(2))
         if not count:
             return ints(over), ints(value)
         ranks = rank if rank is None or rank.ndim == 1 or len(rank) == 1 else rank[:count]
-        limit = {} if most_bytes is None else {"most_bytes": most_bytes}
-        scores: Scores = simulate_many(self.problem, device[:count], ranks, kernel, **limit)
-        done = scores.step_ns >= 0
-        over[:count][done] = scores.over_bytes[done]
-        value[:count][done] = scores.objective(self.problem)[done]
+        scores: Scores = simulate_many(self.problem, device[:count], ranks)
+        over[:count], value[:count] = scores.over_bytes, scores.objective(self.problem)
         self._ledger.simulations += count
         first = int(np.lexsort((value[:count], over[:count]))[0])
         score = Score(int(over[first]), int(value[first]))
         if score < self.best_score:
             row = None if rank is None else np.atleast_2d(rank)[first if np.ndim(rank) > 1 and len(rank) > 1 else 0]
-            self.offer(Plan.of(self.problem, device[first], row, kernel), score)
+            self.offer(Plan.of(self.problem, device[first], row), score)
         self._tell()
         return ints(over), ints(value)
 

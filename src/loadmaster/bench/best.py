@@ -13,7 +13,6 @@ from loadmaster.errors import UnreadableFile
 from loadmaster.files.text import read_json, write_json
 
 SCHEMA = "loadmaster.best/1"
-LONG = 200_000  # simulations of a run that a best-known value may rest on
 
 
 @dataclass(frozen=True)

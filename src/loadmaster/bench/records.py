@@ -1,4 +1,4 @@
-"""Records: what one run of one method gave, a JSON line each, so that a benchmark can be killed and gone on with."""
+"""Records: what one run of one method gave, a JSON line each, so that a benchmark that was stopped can continue."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import entry_points
 
 # name -> "module:Class", or "module:Class(settings)" for a named setting of one
@@ -86,7 +87,12 @@ FORMATS: Mapping[str, str] = {
 }
 
 
+@cache
+def _added() -> dict[str, str]:
+    """What installed packages add; looked for once."""
+    return {entry.name: entry.value for entry in entry_points(group="loadmaster.optimizers")}
+
+
 def optimizers() -> dict[str, str]:
     """Ours and those that installed packages add (entry points of the group loadmaster.optimizers)."""
-    theirs = {entry.name: entry.value for entry in entry_points(group="loadmaster.optimizers")}
-    return {**theirs, **OPTIMIZERS}
+    return {**_added(), **OPTIMIZERS}

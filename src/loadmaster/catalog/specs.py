@@ -42,12 +42,12 @@ def _settings(kind: type, text: str, spec: str) -> dict[str, Any]:
     return values
 
 
-def split_list(text: str, separator: str = ",") -> list[str]:
-    """Parts between separators that are not inside brackets."""
+def split_list(text: str) -> list[str]:
+    """Parts between commas that are not inside brackets."""
     parts, depth, part = [], 0, ""
     for letter in text:
         depth += (letter == "[") - (letter == "]")
-        if letter == separator and depth == 0:
+        if letter == "," and depth == 0:
             parts.append(part)
             part = ""
         else:

@@ -81,7 +81,7 @@ def bench(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run every method on every problem of a suite and print the tables. Killed, it goes on where it was."""
+    """Run every method on every problem of a suite and print the tables. A run that was stopped continues."""
     from loadmaster.bench.command import Settings, call, parse_part
     from loadmaster.bench.rows import Source
     from loadmaster.bench.suite import Allowance

@@ -27,7 +27,7 @@ def known_objective(name: str | None) -> str | None:
 
 OBJECTIVES = "|".join(catalog.OBJECTIVES)
 Objective = Annotated[
-    str, typer.Option("--objective", metavar=OBJECTIVES, callback=known_objective, help="What to make small.")
+    str, typer.Option("--objective", metavar=OBJECTIVES, callback=known_objective, help="What to minimise.")
 ]
 MemoryLimit = Annotated[
     str | None, typer.Option("--memory-limit", metavar="SIZE", help="At most this per device: 16GiB.")

@@ -37,7 +37,6 @@ _EXPENSE_KEYS = ("price_per_hour", "watts", "idle_watts")
 _DEVICE_KEYS = frozenset(
     ("name", "kind", "memory_bytes", "flops_per_s", "bytes_per_s", "launch_ns", "overlap", *_EXPENSE_KEYS)
 )
-_LINK_KEYS = frozenset(("from", "to", "bytes_per_s", "latency_ns", "channel"))
 
 
 def cluster_from_json(data: Any, where: str = "cluster") -> Cluster:

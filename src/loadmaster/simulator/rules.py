@@ -243,10 +243,6 @@ def simulate_fused(
     device: NDArray[np.integer],
     rank: NDArray[np.integer],
     kernel: NDArray[np.integer],
-    *,
-    most_ns: int = NO_LIMIT,
-    most_bytes: int = NO_LIMIT,
-    workers: int | None = None,
 ) -> Scores:
     """Scores plans [candidates, ops] of which each has kernels of its own (ranks and kernels: one row for all, or a
     row each). A kernel is where its lowest op is. Refuses kernels that wait for themselves, as `fuse` does."""
@@ -259,10 +255,10 @@ def simulate_fused(
 
     def part(low: int, high: int) -> None:
         space = contraction.make_space(plain)
-        given = (places, ranks, kernels, low, high, most_ns, most_bytes, step, peaks, busy)
+        given = (places, ranks, kernels, low, high, NO_LIMIT, NO_LIMIT, step, peaks, busy)
         contraction.run_many(plain, facts, *space, *given)
 
-    spread(part, count, workers)
+    spread(part, count)
     if (step == contraction.NO_KERNELS).any():
         _refuse_kernels(problem, kernels[step.argmin() if len(kernels) > 1 else 0])
     over = np.maximum(peaks - problem.memory_bytes[None, :], 0).sum(axis=1)
