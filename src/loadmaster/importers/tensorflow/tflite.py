@@ -79,6 +79,12 @@ def write_order(model: PathLike, plan: Plan, out: PathLike) -> list[str]:
     return [reader.graph().op_name[op] for op in order]
 
 
+def reorder(model: PathLike, plan: Plan, out: PathLike) -> int:
+    """`write_order`; how many ops are in another place than before."""
+    names = write_order(model, plan, out)
+    return sum(not name.startswith(f"{place}:") for place, name in enumerate(names))
+
+
 def _order(graph: Graph, plan: Plan) -> list[int]:
     if plan.graph_digest != graph.digest:
         raise InvalidPlan("the plan was made for another model", graph.name, "plan this model, and give that plan")

@@ -106,13 +106,20 @@ def _explained(label: str, module: nn.Module | None, origins: Origins) -> Iterat
         inside = f"module '{origins.calls[-1]}'" if origins.calls and origins.calls[-1] else ""
         where = ", ".join(part for part in (label, inside, line_of_failure(cause)) if part)
         doing = "could not be built" if module is None else "could not be traced"
-        raise ImportFailed(f"{label} {doing}: {reason}", where, _advice(cause)) from cause
+        raise ImportFailed(f"{label} {doing}: {reason}", where, _advice(cause, inside)) from cause
 
 
-def _advice(cause: Exception) -> str:
+def _advice(cause: Exception, inside: str) -> str:
     data_dependent = isinstance(cause, (DataDependentOutputException, DynamicOutputShapeException))
     if data_dependent or "value out of a tracing tensor" in str(cause) or "data-dependent" in str(cause).lower():
-        return "the model branches on, or takes a size from, the value of a tensor; make that a setting of the module"
+        known = (
+            "the model branches on, or takes a size from, the value of a tensor, which is not known without its weights"
+        )
+        if "expert" in inside or "moe" in inside.lower():
+            return f"{known}; set model.config._experts_implementation = 'grouped_mm'"
+        return (
+            f"{known}; build it for real from a small config and load(module, inputs=...), or make that a setting of it"
+        )
     if "Sparse" in str(cause):
         return "sparse tensors have no size known in advance; build embeddings with sparse=False"
     if isinstance(cause, (TypeError, RuntimeError, ValueError, IndexError)):
