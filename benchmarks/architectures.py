@@ -81,7 +81,7 @@ TRIED = [
     "mobilenet_v1", "mobilenet_v2", "mobilevit", "mobilevitv2", "bit", "cvt", "dinov2", "dinov2_with_registers",
     "dinov3_vit", "focalnet", "hiera", "ijepa", "imagegpt", "levit", "poolformer", "pvt", "pvt_v2", "segformer",
     "swiftformer", "vit_mae", "vit_msn", "yolos", "detr", "conditional_detr", "deformable_detr", "rt_detr",
-    "d_fine", "dab-detr", "table-", "transformer", "dpt", "glpn", "videomae", "timesformer", "vivit",
+    "d_fine", "dab-detr", "table-transformer", "dpt", "glpn", "videomae", "timesformer", "vivit",
     "data2vec-vision", "mask2former", "maskformer", "siglip_vision_model", "clip", "clip_text_model",
     "clip_vision_model", "siglip", "blip", "align", "altclip", "chinese_clip", "git", "vilt", "visual_bert",
     "owlvit", "xclip", "flava", "groupvit", "clipseg", "time_series_transformer", "informer", "autoformer",
