@@ -24,3 +24,14 @@ def test_plan(name: str, folder: Path) -> None:
     done = command("plan", str(path), "--on", "2xa100-nvlink", "--with", "heft", "--simulations", "20", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["graph"]["ops"] > 0
+
+
+def test_a_tflite_model_is_written_in_the_order_of_a_plan(folder: Path) -> None:
+    model, plan, out = write(folder, "model.tflite"), folder / "plan.json", folder / "ordered.tflite"
+    planned = command(
+        "plan", str(model), "--on", "1xcpu", "--with", "memory-order", "--simulations", "20", "--save", str(plan)
+    )
+    assert planned.returncode == 0, planned.stderr
+    done = command("run", str(model), "--plan", str(plan), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert sorted(out.read_bytes()[:8]) == sorted(model.read_bytes()[:8]) and out.stat().st_size == model.stat().st_size

@@ -15,7 +15,7 @@ from loadmaster.errors import InvalidSetting, MissingExtra
 if TYPE_CHECKING:
     from loadmaster.runtime.running import Running
 
-_MODEL = "package.module:callable, which returns (module, example inputs), or an .onnx file."
+_MODEL = "package.module:callable, which returns (module, example inputs), or an .onnx or .tflite file."
 
 
 def run(
@@ -27,18 +27,20 @@ def run(
         str | None, typer.Option("--devices", metavar="A,B", help="A torch device for each of the plan's: cuda:0,cpu.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Of an .onnx model: write it with its nodes in order.")
+        Path | None, typer.Option("--out", metavar="FILE", help="Of an .onnx or .tflite model: write it in order.")
     ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Run a plan here, and print what was modelled beside what was measured."""
-    if model.endswith(".onnx"):
+    if model.endswith((".onnx", ".tflite")):
         found = _reorder(model, plan, out)
         print(json_text.dumps(found, indent=2) if json else found["text"])
         return
     if out is not None:
-        raise InvalidSetting("only an .onnx model is written", "--out", "leave it out: torch models run where they are")
+        raise InvalidSetting(
+            "only an .onnx or .tflite model is written", "--out", "leave it out: torch models run where they are"
+        )
     try:
         from loadmaster.runtime.running import run_plan
     except ModuleNotFoundError as error:
@@ -63,11 +65,14 @@ def _reorder(model: str, plan: Path, out: Path | None) -> dict[str, Any]:
     from loadmaster.files import load_plan
 
     try:
-        from loadmaster.importers.onnx.reorder import reorder
+        if model.endswith(".tflite"):
+            from loadmaster.importers.tensorflow.tflite import reorder
+        else:
+            from loadmaster.importers.onnx.reorder import reorder
     except ModuleNotFoundError as error:
         raise MissingExtra.of(error.name or "onnx", "onnx", "ordering an .onnx model") from error
     if out is None:
-        fix = "give --out ordered.onnx; a runtime for ONNX models then runs it in that order"
+        fix = f"give --out ordered{Path(model).suffix}; a runtime then runs it in that order"
         raise InvalidSetting("where is the ordered model to go?", "--out", fix)
     moved = reorder(model, load_plan(plan), out)
     return {"file": str(out), "moved": moved, "text": f"{moved} nodes in another place; written to {out}"}
