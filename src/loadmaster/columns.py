@@ -35,6 +35,13 @@ def rows_of(start: Ints) -> Ints:
     return np.repeat(np.arange(len(start) - 1), np.diff(start))
 
 
+def positions(order: Any) -> Ints:
+    """Where each value of a permutation is in it: the permutation read backwards."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return ints(place)
+
+
 def inverse(start: Ints, values: Ints, size: int) -> tuple[Ints, Ints]:
     """The ragged column read backwards: for each value, the rows that hold it, in order."""
     order = np.argsort(values, kind="stable")

@@ -96,6 +96,16 @@ class Problem:
         return ints(np.where(self.op_ns == CANNOT, np.iinfo(np.int64).max, self.op_ns).min(axis=1))
 
     @cached_property
+    def leader(self) -> Ints:
+        """[ops] the first op of each op's colocation group: itself where it has none."""
+        group, leader = self.graph.colocate, np.arange(self.num_ops)
+        members = np.flatnonzero(group >= 0)
+        first = np.full(int(group.max(initial=-1)) + 1, self.num_ops)
+        np.minimum.at(first, group[members], members)
+        leader[members] = first[group[members]]
+        return ints(leader)
+
+    @cached_property
     def able(self) -> Bools:
         """[ops, devices] where each op can run together with its whole colocation group."""
         able: Bools = self.op_ns != CANNOT

@@ -309,7 +309,7 @@ def test_list_optimizers_and_clusters() -> None:
         (("plan", "nothing.json"), "nothing.json"),
         (("plan", "zoo:gnmt-44"), "gnmt-4"),
         (("plan", "model.json", "--with", "hefd"), "heft"),
-        (("plan", "model.json", "--with", "anneal:hot=1"), "heat"),
+        (("plan", "model.json", "--with", "anneal:warm=1"), "temperature"),
         (("plan", "model.json", "--on", "4xp101"), "p100-pcie"),
         (("plan", "model.json", "--on", "nowhere.json"), "nowhere.json"),
         (("plan", "model.json", "--memory-limit", "16gigs"), "16GiB"),

@@ -85,6 +85,15 @@ def test_never_worse_than_where_it_starts(name: str, problem: Problem) -> None:
     assert solve(problem, name, SMALL).score <= solve(problem, start_of(name), SMALL).score
 
 
+@every_optimizer
+@pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
+def test_more_simulations_are_never_worse(name: str, objective: str) -> None:
+    """What a budget buys is the beginning of what a larger one does."""
+    problem = _real_model().with_objective(objective)
+    scores = [solve(problem, name, Budget(None, count), seed=2).score for count in (60, 150, 400)]
+    assert all(later <= earlier for earlier, later in pairwise(scores)), scores
+
+
 def _braid() -> Problem:
     """Three lanes of matrix products and an op that joins them: fusing it changes the order of the heads of kernels."""
     graph = GraphBuilder("braid")

@@ -16,9 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from loadmaster.bench import _inductor
-from loadmaster.columns import Ints, ints
+from loadmaster.columns import Ints, ints, positions
 from loadmaster.errors import InvalidSetting, MissingExtra
-from loadmaster.optimizers.placed import rank_of
 from loadmaster.optimizers.simple import OneDevice, legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -56,7 +55,7 @@ class Inductor:
         device = OneDevice().optimize(search).device
         with _deep(20 * problem.num_ops + 1_000):
             order = _inductor.order(problem, self.rule, memory, virtual)
-        return Plan.of(problem, device, rank_of(ints(order)))
+        return Plan.of(problem, device, positions(order))
 
 
 @contextmanager
@@ -139,7 +138,7 @@ def _plan_of(problem: Problem, mapping: Any) -> Plan:
             if task.name.isdecimal():
                 device[int(task.name)], start[int(task.name)] = int(node), task.start
     order = np.lexsort((np.arange(problem.num_ops), start))
-    return Plan.of(problem, legal(problem, ints(device)), rank_of(ints(order)))
+    return Plan.of(problem, legal(problem, ints(device)), positions(order))
 
 
 @dataclass(frozen=True)

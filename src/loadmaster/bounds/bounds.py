@@ -50,9 +50,9 @@ class _Parts:
         times = _least_times(self.problem, self.fusing)
         work, share = _work(_kinds(self.problem, self.fusing, self.fitting))
         together = np.zeros_like(times)
-        np.add.at(together, _groups(self.problem), np.where(times == CANNOT, 0, times))
+        np.add.at(together, self.problem.leader, np.where(times == CANNOT, 0, times))
         cannot = np.zeros(times.shape, bool)
-        np.logical_or.at(cannot, _groups(self.problem), times == CANNOT)
+        np.logical_or.at(cannot, self.problem.leader, times == CANNOT)
         alone = np.where(cannot, np.iinfo(np.int64).max, together).min(axis=1)
         return max(-(-int(work.sum()) // share), int(alone.max()))
 
@@ -373,7 +373,7 @@ def _device_bytes(problem: Problem, fusing: bool) -> Ints:
     makes and needs while it runs, or what the group makes that lives to the end.
     """
     graph, ops = problem.graph, problem.num_ops
-    group = _groups(problem)
+    group = problem.leader
     reader, maker = rows_of(graph.read_start), rows_of(graph.make_start)
     root_read, root_made = graph.owner[graph.reads], graph.owner[graph.makes]
     fixed = problem.resident & (problem.updater < 0)
@@ -394,18 +394,6 @@ def _device_bytes(problem: Problem, fusing: bool) -> Ints:
     kept = problem.stays[graph.makes] & ~problem.resident[root_made]
     ending = _sum_once(group[maker[kept]], root_made[kept], graph.nbytes, ops)
     return ints(home[group] + np.maximum(running, ending[group]))
-
-
-def _groups(problem: Problem) -> Ints:
-    """[ops] the first op of each op's colocation group: itself where it has none."""
-    colocate = problem.graph.colocate
-    group = np.arange(problem.num_ops)
-    members = np.flatnonzero(colocate >= 0)
-    if len(members):
-        first = np.full(int(colocate.max()) + 1, problem.num_ops)
-        np.minimum.at(first, colocate[members], members)
-        group[members] = first[colocate[members]]
-    return ints(group)
 
 
 def _sum_once(rows: Ints, tensors: Ints, nbytes: Ints, size: int) -> Ints:

@@ -1,4 +1,4 @@
-"""Specs: "anneal:heat=0.1,start=heft" to an optimizer, and back."""
+"""Specs: "anneal:temperature=0.1,start=heft" to an optimizer, and back."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def _settings(kind: type, text: str, spec: str) -> dict[str, Any]:
     values = {}
     for item in split_list(text):
         key, equals, value = item.partition("=")
+        key = getattr(kind, "RENAMED", {}).get(key, key)  # old names of settings, for a version
         if not equals or key not in fields:
             choices = ", ".join(fields) or "it has none"
             raise InvalidSetting(f"'{item}' is no setting of '{spec.partition(':')[0]}'", spec, f"settings: {choices}")

@@ -30,7 +30,7 @@ def default_optimizer() -> str:
 
 
 def split_specs(text: str) -> list[str]:
-    """Specs joined with commas. 'anneal:heat=0.1,start=heft,etf' is two: a setting belongs to the spec before it."""
+    """Specs joined with commas. 'anneal:chains=3,start=heft,etf' is two: a setting belongs to the spec before it."""
     from loadmaster.catalog.specs import split_list
 
     specs: list[str] = []

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.columns import Ints, ints, positions, rows_of
 from loadmaster.graph.kinds import ELEMENTWISE, HEAVY, OPAQUE, REDUCTION, work_of
 from loadmaster.optimizers.cuts import device_order, fair_share
 from loadmaster.optimizers.lists.schedulers import downward_rank, upward_rank
@@ -75,7 +75,7 @@ class _Sizes:
 def features_of(problem: Problem) -> Features:
     """Everything the networks read, computed once per problem."""
     mirror_order = np.argsort(mirrored_position(problem), kind="stable")
-    mirror = _place(mirror_order)
+    mirror = positions(mirror_order)
     orders = _orders(problem)
     sizes = _sizes(problem, mirror)
     shares = _shares(sizes, mirror_order)
@@ -123,7 +123,7 @@ def group_features(features: Features, label: Ints) -> Features:
         before=ints(edges[:, 0]),
         after=ints(edges[:, 1]),
         orders=_narrow(mean(features.orders)),
-        mirror=ints(_place(np.argsort(mean(features.mirror[:, None])[:, 0], kind="stable"))),
+        mirror=ints(positions(np.argsort(mean(features.mirror[:, None])[:, 0], kind="stable"))),
         weight=_narrow(weight / max(1e-9, weight.mean())),
     )
 
@@ -148,12 +148,6 @@ def _alike(problem: Problem, one: int, two: int) -> bool:
     return bool(same_out and links[one, two] == links[two, one])
 
 
-def _place(order: Ints) -> Ints:
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return place
-
-
 def _narrow(column: NDArray[np.floating]) -> Floats:
     return np.ascontiguousarray(np.clip(column, -8, 8), np.float32)
 
@@ -161,7 +155,7 @@ def _narrow(column: NDArray[np.floating]) -> Floats:
 def _orders(problem: Problem) -> Floats:
     by_critical = np.lexsort((np.arange(problem.num_ops), -upward_rank(problem)))
     orders = (np.arange(problem.num_ops), memory_order(problem, among=PLAIN), by_critical, memory_order(problem, "dfs"))
-    return _narrow(np.stack([(_place(order) + 0.5) / problem.num_ops for order in orders], axis=1))
+    return _narrow(np.stack([(positions(order) + 0.5) / problem.num_ops for order in orders], axis=1))
 
 
 def _sizes(problem: Problem, mirror: Ints) -> _Sizes:
@@ -273,7 +267,7 @@ def _device_columns(problem: Problem) -> Floats:
     classes = int(problem.send_class.max()) + 1
     typical_ns = np.maximum(problem.send_ns, 0).mean(axis=0) if problem.send_ns.size else np.zeros(classes)
     link = np.where(apart, typical_ns[problem.send_class], 0.0).sum(axis=1) / max(1, count - 1)
-    place = _place(device_order(problem))
+    place = positions(device_order(problem))
     needed = max(1.0, float(problem.graph.nbytes.sum()))
     columns = [
         np.log2(speed) / 4,

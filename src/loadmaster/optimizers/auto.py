@@ -3,151 +3,161 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from loadmaster.catalog.specs import make_optimizer
-from loadmaster.columns import Ints, ints
+from loadmaster.columns import Ints, ints, positions
 from loadmaster.errors import MissingExtra
-from loadmaster.optimizers.annealing.anneal import Walkers, improve, spread_ranks
+from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, start_of
 from loadmaster.optimizers.cuts import cuts
 from loadmaster.optimizers.exact import closing
 from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.memory.orders import memory_order
+from loadmaster.optimizers.simple import a_little
+from loadmaster.passes import Coarse, coarsen
 from loadmaster.passes.chaining import chain_small_ops
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import first_come
 
+Scored = tuple[Score, Plan]
 ONE_SHOT = ("one-device", "expert", "heft", "etf", "cpop", "sct", "heft:contention=no")
 PARTITIONS = tuple(f"{name}:order=critical" for name in ("metis", "scotch", "kahip", "mtkahypar"))
 WHEN_TIGHT = ("m-etf", "m-heft", "m-sct")
 LEARNED = {"peak-memory": ("regal:plans_only=yes",)}  # policies whose plans join the starts
-LEARNED_SECONDS = 8.0  # budgets from which on loading a policy's network pays
 MOST_PARTITIONED = 12_000  # ops; the better partitioners take many seconds beyond
 STARTS = 3  # plans that search goes on from, at first
-TRIALS = 3  # coolings from the starts in turn, where the budget is one of time
-TRIAL = 0.08  # share of the time for each; the rest is one long cooling from the best plan
-MOVE_NS = 40  # what a move costs per op and read of the graph, about
-FEW_MOVES = 1  # moves per op under which several starts cost more than they bring
-AGAIN, HOTTEST = 0.3, 5.0  # times the heat, for the long cooling: least and most
-HOTTER = 15.0  # moves per op for which it is the heat itself; with more it pays to start hotter
-JOINED = 0.65  # share of the time for the smaller problem, where there is one
-LAST = 0.2  # of the heat, for the cooling of its plan on the whole problem
-GROUPS = Brkga(by="edges", blocks=24, sends=False, evaluations=10**9)
-EVOLVED_SHARE = 0.15  # of the time for it
-ALSO_SHARE = 0.25  # most of the time that another method may use for a start
-A_FEW = 400  # simulations for either, where those are counted
 FAR = 1.25  # times the best: a start that is worse than that is left out
-HEATS = (0.6, 0.6, 0.6, 2.0)  # of successive epochs
-EPOCH = 192  # simulations of the first epoch; each later one has half as many again
+EVOLVING = Brkga(by="edges", blocks=24, sends=False, evaluations=10**9)  # few large groups
+EVOLVED = 400  # simulations for it
+
+# The epochs of search. Chosen on the `go`, `placeto` and `zoo` rows at 100 to 10,000 simulations.
+FIRST = 48  # simulations from each start, cold: which one is best shows soon
+NEXT = 192  # of the first epoch from the best plan so far
+GROWTH = 1.5  # times as many in each later one
+WARMTH = (0.0, 1.0, 2.0, 3.0)  # of the temperature, for the epochs in turn
+HOTTER, HOTTEST = 15.0, 5.0  # simulations per op in an epoch, for which it is the temperature itself; most times it
+LEARNED_FROM = 4  # epochs after which loading a policy's network pays
 
 
 @dataclass(frozen=True)
 class Auto:
     """The portfolio. What it does with N simulations is the beginning of what it does with more, so more is never
-    worse.
+    worse; the clock only says when it ends.
 
-    One-shot plans, those of a trained policy where one helps, and each of them under the usual orders; then epochs of
-    annealing, the first ones from several good starts, the later and longer ones from the best plan so far.
+    One-shot plans, each of them under the usual orders; then epochs of annealing, the first ones from several good
+    starts, the later and longer ones from the best plan so far.
     """
 
-    heat: float = 0.001
-    cold: float = 1e-4
+    temperature: float = 0.001  # first temperature, as a share of the value
+    cold: float = 1e-4  # last temperature
     follow: float = 0.5
     also: Optimizer | None = None  # another method whose plan joins the starts
 
+    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
+
     def optimize(self, search: Search) -> Plan:
-        starts = one_shots(search, self.also)
-        ranked = sorted(starts, key=lambda start: start[0])
-        if search.problem.num_ops == 1 and not search.problem.objective.of_memory:
-            return ranked[0][1]
-        with closing(search):
-            self._go_on(search, ranked)
+        ranked = sorted(one_shots(search, self.also), key=lambda start: start[0])
+        starts = unlike([start for start in ranked if not far(start[0], ranked[0][0])], STARTS)
+        if not search.spent:
+            with closing(search):
+                Epochs(self, search).run(starts)
         return search.best if search.best is not None else ranked[0][1]
 
-    def _go_on(self, search: Search, ranked: list[tuple[Score, Plan]]) -> None:
-        """Search from the best of the starts."""
-        plans = unlike([plan for score, plan in ranked if not far(score, ranked[0][0])], STARTS)
-        if search.problem.objective.of_memory and search.problem.num_devices > 1:
-            plans = [*self._evolved(search), *plans][: STARTS + 1]
-        if search.counts_simulations:
-            self._epochs(search, plans)
-        else:
-            self._cool(search, plans)
 
-    def _evolved(self, search: Search) -> list[Plan]:
-        """What a genetic search over few large groups finds: far from all rules, and often the best place to be."""
-        if search.spent:
-            return []
-        with a_little(search, EVOLVED_SHARE) as part:
-            return [GROUPS.optimize(part)]
+class Epochs:
+    """Coolings that do not depend on the budget: short ones from each start, then longer and longer ones from the best.
+    Every other one is on a smaller problem where small ops can be joined: moves go farther there, and faster."""
 
-    def _epochs(self, search: Search, plans: list[Plan]) -> None:
-        """Coolings that do not depend on the budget: one from each start, then longer and longer ones from the best."""
-        epoch, turn = EPOCH, 0
-        heats = tuple(self.heat * times for times in HEATS)
+    def __init__(self, settings: Auto, search: Search) -> None:
+        self.settings, self.search, self.problem = settings, search, search.problem
+        self.whole = coarsen(self.problem, ints(np.arange(self.problem.num_ops)))
+        self.walking: Chains | None = None
+        self.small = None if self.problem.objective.of_memory else chain_small_ops(self.problem)
+        self.part: Search | None = None
+        self.small_walking: Chains | None = None
+
+    def run(self, starts: list[Scored]) -> None:
+        """Until the budget is spent."""
+        search, memory = self.search, self.problem.objective.of_memory and self.problem.num_devices > 1
+        for start in starts:
+            self._epoch(start, FIRST, 0.0)
+        length, turn = float(NEXT), 0
         while not search.spent:
-            plan = plans[turn] if turn < len(plans) else search.best
-            assert plan is not None
-            self._epoch(search, plan, epoch, heats[turn % len(heats)])
-            turn += 1
-            if turn >= STARTS:
-                epoch = int(epoch * 1.5)
+            before = search.simulations
+            assert search.best is not None
+            if turn == 0 and memory:
+                self._from_evolved()
+            if turn == LEARNED_FROM and search.problem.num_devices > 1:
+                self._from_learned()
+            hot = self.settings.temperature * WARMTH[turn % len(WARMTH)] * self._warmer(int(length))
+            if self.small is not None and turn % 2 == 1:
+                self._joined_epoch(search.best, int(length), hot)
+            else:
+                self._epoch((search.best_score, search.best), int(length), hot)
+            turn, length = turn + 1, length * GROWTH
+            if search.simulations == before:
+                return  # there is nothing to move
 
-    def _cool(self, search: Search, plans: list[Plan]) -> None:
-        """Where the clock decides: where small ops can be joined, first on the smaller problem; then on the whole."""
-        small = None if search.problem.objective.of_memory else chain_small_ops(search.problem)
-        if small is None:
-            self._trials(search, plans)
-            return
-        part = search.part(JOINED, small.problem)
-        try:
-            self._trials(part, [small.down(plan) for plan in plans])
-        finally:  # an interrupt keeps what the part has found
-            if part.best is not None:
-                search.score(small.up(part.best))
-        assert search.best is not None
-        self._part(search, search.best, 1.0, self.heat * LAST)
+    def _warmer(self, length: int) -> float:
+        """With many simulations for each op it pays to start hotter: there is time to come back from far away."""
+        return float(np.clip(length / self.problem.num_ops / HOTTER, 1.0, HOTTEST))
 
-    def _trials(self, search: Search, plans: list[Plan]) -> None:
-        """Coolings from the starts, then a long one from the best plan. With few moves for each op, one cooling from
-        the best start: there is no time to come back from far away."""
-        if moves_each(search) < FEW_MOVES:
-            self._part(search, plans[0], 1.0, self.heat * AGAIN)
-            return
-        for trial in range(TRIALS):
-            self._part(search, plans[trial % len(plans)], TRIAL / (1 - TRIAL * trial), self.heat)
-        heat = self.heat * float(np.clip(moves_each(search) / HOTTER, AGAIN, HOTTEST))
-        self._part(search, plans[0] if search.best is None else search.best, 1.0, heat)
-
-    def _part(self, search: Search, plan: Plan, share: float, heat: float) -> None:
+    def _epoch(self, scored: Scored, simulations: int, hot: float) -> None:
+        search = self.search
         if search.spent:
             return
-        with search.keeping(share) as part:
-            improve(part, plan, heat, self.cold, follow=self.follow)
+        start = start_of(self.problem, self.whole, scored[1], scored[0])
+        if self.walking is None:
+            decisions = Decisions(follow=self.settings.follow)
+            self.walking = Chains(search, self.whole, decisions, [start] * CHAINS)
+        else:
+            self.walking.restart(start)
+        self.walking.cool(simulations, hot, self.settings.cold)
 
-    def _epoch(self, search: Search, plan: Plan, simulations: int, heat: float) -> None:
-        problem = search.problem
-        rank = spread_ranks(problem, plan)
-        walkers = Walkers(problem, plan.device, rank, 2, search)
-        walkers.epoch(simulations, heat, self.cold, self.follow, lambda device, rank: Plan.of(problem, device, rank))
+    def _joined_epoch(self, plan: Plan, simulations: int, hot: float) -> None:
+        """On the smaller problem, whose plans cost about what they cost on the whole; then its best plan is scored."""
+        small, search = self.small, self.search
+        if search.spent or small is None:
+            return
+        given = small.down(plan)
+        part = search.part(problem=small.problem)
+        start = start_of(small.problem, _same(small.problem), given, part.score(given))
+        walking = self.small_walking
+        if walking is None:
+            decisions = Decisions(follow=self.settings.follow)
+            walking = self.small_walking = Chains(part, _same(small.problem), decisions, [start] * CHAINS)
+        else:
+            walking.search = walking.pace.search = part
+            walking.restart(start)
+        try:
+            walking.cool(simulations, hot, self.settings.cold)
+        finally:  # an interrupt keeps what the part has found
+            if part.best is not None and part.best is not given:
+                search.score(small.up(part.best))
+
+    def _from_evolved(self) -> None:
+        """From what a genetic search over few large groups finds: far from all rules, and often the best start."""
+        with self.search.keeping(simulations=EVOLVED) as part:
+            plan = EVOLVING.optimize(part)
+        self._epoch((part.best_score, plan), FIRST, 0.0)
+
+    def _from_learned(self) -> None:
+        for name in LEARNED.get(self.problem.objective.name, ()):
+            with suppress(MissingExtra):
+                plan = make_optimizer(name).optimize(self.search)
+                if not self.search.spent:
+                    self._epoch((self.search.score(plan), plan), FIRST, 0.0)
 
 
-def a_little(search: Search, share: float) -> AbstractContextManager[Search]:
-    """A part for a start: that share of the time, or as many simulations whatever the budget is, so that more of them
-    never give a worse plan."""
-    return search.keeping(simulations=A_FEW) if search.counts_simulations else search.keeping(share)
-
-
-def moves_each(search: Search) -> float:
-    """How many moves per op the time that is left will allow, about."""
-    ops, reads = search.problem.num_ops, len(search.problem.graph.reads)
-    return search.seconds_left * 1e9 / MOVE_NS / (ops + reads) / ops
+def _same(problem: Problem) -> Coarse:
+    return coarsen(problem, ints(np.arange(problem.num_ops)))
 
 
 def far(score: Score, best: Score) -> bool:
@@ -155,18 +165,18 @@ def far(score: Score, best: Score) -> bool:
     return score.over_bytes > best.over_bytes or score.value > best.value * FAR
 
 
-def unlike(plans: list[Plan], count: int) -> list[Plan]:
+def unlike(starts: list[Scored], count: int) -> list[Scored]:
     """The first few plans of which no two place nine ops in ten alike."""
-    chosen = [plans[0]]
-    for plan in plans[1:]:
-        if len(chosen) < count and all((plan.device != other.device).mean() > 0.1 for other in chosen):
-            chosen.append(plan)
+    chosen = [starts[0]]
+    for score, plan in starts[1:]:
+        if len(chosen) < count and all((plan.device != other.device).mean() > 0.1 for _, other in chosen):
+            chosen.append((score, plan))
     return chosen
 
 
-def one_shots(search: Search, also: Optimizer | None = None) -> list[tuple[Score, Plan]]:
+def one_shots(search: Search, also: Optimizer | None = None) -> list[Scored]:
     """Scored plans of every one-shot method under every order, best placements of each kept apart."""
-    problem, scored = search.problem, list[tuple[Score, Plan]]()
+    problem, scored = search.problem, list[Scored]()
     for plan in _placements(search, also):
         if scored and search.spent:
             break
@@ -181,14 +191,13 @@ def one_shots(search: Search, also: Optimizer | None = None) -> list[tuple[Score
 def _placements(search: Search, also: Optimizer | None) -> Iterator[Plan]:
     problem = search.problem
     if also is not None:
-        with a_little(search, ALSO_SHARE) as part:
+        with a_little(search) as part:
             plan = also.optimize(part)
         yield plan
     tight = problem.memory_bytes.sum() < 4 * problem.graph.nbytes.sum()
     partitions = PARTITIONS if problem.num_ops <= MOST_PARTITIONED else PARTITIONS[:1]
     several = (*_splits(problem), *partitions) if problem.num_devices > 1 else ()
-    learned = LEARNED.get(problem.objective.name, ()) if several and search.seconds_left >= LEARNED_SECONDS else ()
-    for name in (*ONE_SHOT, *(WHEN_TIGHT if tight else ()), *several, *learned):
+    for name in (*ONE_SHOT, *(WHEN_TIGHT if tight else ()), *several):
         try:
             yield make_optimizer(name).optimize(search)
         except MissingExtra:
@@ -207,11 +216,7 @@ def _splits(problem: Problem) -> tuple[str, ...]:
 def _orders(problem: Problem, plan: Plan) -> list[Ints]:
     if not problem.objective.of_order:
         return []
-    program = np.arange(problem.num_ops)
-    orders = [ints(program)]
-    if not problem.objective.of_memory:
-        fifo = first_come(problem, plan.device)
-        return [*orders, critical_rank(problem, plan.device), fifo.rank]
-    best = np.empty(problem.num_ops, np.int64)
-    best[memory_order(problem)] = program
-    return [*orders, ints(best)]
+    program = ints(np.arange(problem.num_ops))
+    if problem.objective.of_memory:
+        return [program, positions(memory_order(problem))]
+    return [program, critical_rank(problem, plan.device), first_come(problem, plan.device).rank]

@@ -3,84 +3,90 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from loadmaster.columns import Ints, ints
-from loadmaster.optimizers.annealing.anneal import improve
+from loadmaster.optimizers.annealing.chains import Chains, Decisions, Start, epochs, spread_ranks, walkers
 from loadmaster.optimizers.auto import Auto
 from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.fusion.greedy import Merges, plan_fused
-from loadmaster.optimizers.fusion.search import improve_fusion, simple_orders
+from loadmaster.optimizers.fusion.search import fusing_chains
+from loadmaster.optimizers.fusion.starts import kernels_of, simple_orders
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Optimizer, Score, Search
 
-CHOOSING = 0.1  # share of the budget for plans of all simple kernels by one-shot methods
-TRIALS = ((5, 0.04), (2, 0.06))  # how many kernels `inner` plans on trial, and the share of what is left for each
-MAIN = 0.5  # of what is left for the winner
-ROUNDS = 4  # of search over kernels, then over placement and order
-FUSING = (0.2, 0.8)  # least and most share of a round for kernels
 QUICK: tuple[Optimizer, ...] = (Heft(), Expert())
+TRIALS, TRIAL = 3, 160  # how many kernels `inner` plans, and simulations for each: its one-shot plans and a little more
+FIRST = 256  # simulations of the first epoch from the best plan so far
+FUSING = (0.2, 0.8)  # least and most share of an epoch in which kernels change
+WARMTH = (0.3, 0.6, 1.0)  # of the temperature, for the epochs in turn
+TOGETHER = Decisions(fusing=True)
 
 
 @dataclass(frozen=True)
 class Joint:
     """Fuses by the simple rules without regard to devices, or not at all, and looks which kernels one-shot methods make
-    good plans of; `inner` plans the best few, which have far fewer kernels than ops; then, from the best plan, in turn
-    search over the kernels of the plan found and over placement and order of the kernels found.
+    good plans of; `inner` plans the best few, which have far fewer kernels than ops. Then epochs of annealing from the
+    best plan, of two halves: moves of placement, order and fusion in one loop; and moves of placement and order alone
+    on the kernels found, which are fewer and so faster to simulate. What either half gained decides its share of the
+    next epoch. What a budget buys is the beginning of what a larger one does.
     """
 
     inner: Optimizer = field(default_factory=Auto)
-    heat: float = 2e-3
-    cold: float = 1e-4
+    temperature: float = 2e-3  # first temperature, as a share of the value
+    cold: float = 1e-4  # last temperature
+
+    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def optimize(self, search: Search) -> Plan:
         kernels = finalists(search)
-        for count, share in TRIALS:
-            if len(kernels) > 1:
-                kernels = self._best_of(search, kernels[:count], share)
-        plan, fusing = self._planned(search, kernels[0], MAIN)[1], 0.5
-        for turn in range(ROUNDS):
+        for kernel in kernels[:TRIALS]:
             if not search.spent:
-                plan, fusing = self._round(search, plan, 1 / (ROUNDS - turn), fusing)
-        return search.best if search.best is not None else plan
+                with search.keeping(simulations=TRIAL) as part:
+                    plan = plan_fused(part, kernel, self.inner)
+                if not search.spent:
+                    search.score(plan)
+        if not search.spent:
+            self._epochs(search)
+        return search.best if search.best is not None else plan_fused(search, kernels[0], QUICK[0])
 
-    def _best_of(self, search: Search, kernels: list[Ints], share: float) -> list[Ints]:
-        """The kernels in order of the plans that a short run of the inner optimizer makes of them."""
-        tried = [(self._planned(search, kernel, share)[0] if not search.spent else WORST) for kernel in kernels]
-        return [kernels[at] for at in sorted(range(len(kernels)), key=lambda at: tried[at])]
+    def _epochs(self, search: Search) -> None:
+        together: Chains | None = None
+        fusing, fuses = 0.5, len(Merges.of(search.problem).producers) > 0
+        for turn, length in enumerate(epochs(FIRST)):
+            hot, before, used = self.temperature * WARMTH[turn % len(WARMTH)], search.best_score, search.simulations
+            if fuses:
+                together = self._fused(search, together, int(length * fusing), hot)
+            between = search.best_score
+            self._moved(search, int(length * (1 - fusing if fuses else 1)), hot)
+            if search.spent or search.simulations == used:
+                return
+            fused, moved = gain(before, between) / fusing, gain(between, search.best_score) / (1 - fusing)
+            fusing = float(np.clip(fused / (fused + moved), *FUSING)) if fused + moved > 0 else 0.5
 
-    def _planned(self, search: Search, kernel: Ints, share: float) -> tuple[Score, Plan]:
-        """The best plan of the inner optimizer for the kernels; that of the whole search where there is no time."""
-        if search.spent and search.best is not None:
-            return search.best_score, search.best
-        with search.keeping(share) as part:
-            plan = plan_fused(part, kernel, self.inner)
-        score = search.score(plan) if not search.spent else WORST
-        return score, search.best or plan
+    def _fused(self, search: Search, chains: Chains | None, simulations: int, hot: float) -> Chains | None:
+        """All decisions in one loop, from the best plan; returns the chains, which are kept."""
+        plan, problem = search.best, search.problem
+        if search.spent or plan is None:
+            return chains
+        ranks = spread_ranks(problem, plan)
+        if chains is None:
+            chains = fusing_chains(search, Plan.of(problem, plan.device, ranks, plan.kernel), TOGETHER)
+        else:
+            kernels = kernels_of(problem, plan.kernel)
+            chains.restart(Start(plan.device, ranks, search.best_score, tuple(kernels)))
+        if chains is not None:
+            chains.cool(simulations, hot, self.cold)
+        return chains
 
-    def _round(self, search: Search, plan: Plan, share: float, fusing: float) -> tuple[Plan, float]:
-        """Better kernels of the plan, then a better placement and order of the kernels; and the share of the next round
-        for kernels, by what either has gained for its time."""
-        part, before = search.part(share), search.best_score
-        plan = self._improved(search, part.part(fusing), plan, kernels=True)
-        between = search.best_score
-        if not part.spent:
-            plan = self._improved(search, part.part(), plan, kernels=False)
-        fused, moved = gain(before, between) / fusing, gain(between, search.best_score) / (1 - fusing)
-        return plan, float(np.clip(fused / (fused + moved), *FUSING)) if fused + moved > 0 else 0.5
-
-    def _improved(self, search: Search, part: Search, plan: Plan, *, kernels: bool) -> Plan:
-        try:
-            if kernels:
-                improve_fusion(part, plan, self.heat, self.cold / 10)
-            else:
-                improve(part, plan, self.heat, self.cold)
-        finally:  # the whole search must have it before the next half of the round, interrupted or not
-            search.keep(part)
-        return search.best if search.best is not None else plan
+    def _moved(self, search: Search, simulations: int, hot: float) -> None:
+        """Placement and order alone, from the best plan, on its kernels."""
+        if not search.spent and search.best is not None:
+            walkers(search, search.best, search.best_score, Decisions()).cool(simulations, hot, self.cold)
 
 
 def gain(before: Score, after: Score) -> float:
@@ -93,11 +99,10 @@ def gain(before: Score, after: Score) -> float:
 def finalists(search: Search) -> list[Ints]:
     """[ops] kernels, or none, that one-shot methods make the best plans of; no two of which plan alike."""
     problem, found = search.problem, list[tuple[Score, Ints]]()
-    with search.keeping(CHOOSING) as part:
-        for kernel in (ints(np.arange(problem.num_ops)), *simple_kernels(problem)):
-            if found and part.spent:
-                break
-            found.append((quick_score(part, kernel), kernel))
+    for kernel in (ints(np.arange(problem.num_ops)), *simple_kernels(problem)):
+        if found and search.spent:
+            break
+        found.append((quick_score(search, kernel), kernel))
     unlike = {score: kernel for score, kernel in reversed(found)}
     return [unlike[score] for score in sorted(unlike)]
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-import numpy as np
-
-from loadmaster.columns import Ints, ints
+from loadmaster.columns import Ints, ints, positions
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.memory.orders import memory_order
 from loadmaster.plans import Plan
@@ -44,15 +42,8 @@ def _orders(search: Search, device: Ints, order: Order) -> Iterator[Plan]:
     if order in ("best", "critical"):
         yield Plan.of(problem, device, critical_rank(problem, ints(device)))
     if order == "best" and problem.objective.of_memory:
-        yield Plan.of(problem, device, rank_of(memory_order(problem)))
+        yield Plan.of(problem, device, positions(memory_order(problem)))
     if order in ("best", "program"):
         yield Plan.of(problem, device)
     if order in ("best", "fifo"):
         yield first_come(problem, ints(device))
-
-
-def rank_of(order: Ints) -> Ints:
-    """[ops] the place of each op in the order."""
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return ints(rank)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
-
-import numpy as np
+from typing import ClassVar, Literal
 
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.errors import MissingExtra
-from loadmaster.optimizers.annealing import walk
-from loadmaster.optimizers.annealing.anneal import Walkers, spread_ranks
+from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Start, epochs, spread_ranks
 from loadmaster.optimizers.fusion.search import improve_fusion
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.placed import best_of
@@ -23,38 +20,48 @@ from loadmaster.simulator import first_come
 
 Task = Literal["fusion", "placement", "schedule"]
 PLACERS = ("expert", "heft", "etf", "metis:order=fifo", "scotch:order=fifo")
+FIRST = 128  # simulations for each task in the first turn
 ONE_PLAN = 8  # simulations that a one-shot method may use
 DEFAULT = "greedy-fusion:inner=[metis:order=fifo]"  # what frameworks do where nobody says anything
 
 
 @dataclass(frozen=True)
 class Separate:
-    """The tasks in turn, each by annealing with an equal share of the budget, from the plan of `start`; what is not
-    among the tasks, and what is decided already, stays as it is. What deciding everything together is measured by.
+    """The tasks in turn, each by annealing with equally many simulations, from the plan of `start`; what is not among
+    the tasks, and what is decided already, stays as it is. What deciding everything together is measured by.
+
+    Then again from the start, with twice as many simulations for each task, as long as the budget lasts: what a budget
+    buys is the beginning of what a larger one does.
     """
 
     tasks: tuple[Task, ...] = ("fusion", "placement", "schedule")
     start: Optimizer = field(default_factory=lambda: make_optimizer(DEFAULT))
-    heat: float = 2e-3
-    cold: float = 1e-5
+    temperature: float = 2e-3  # first temperature, as a share of the value
+    cold: float = 1e-5  # last temperature
+
+    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def optimize(self, search: Search) -> Plan:
-        plan = self.start.optimize(search)
+        first = self.start.optimize(search)
         if not search.spent:
-            search.score(plan)
-        for at, task in enumerate(self.tasks):
-            if not search.spent:
-                plan = self._decide(search, plan, task, 1 / (len(self.tasks) - at))
-        return search.best if search.best is not None else plan
+            search.score(first)
+        length, used = FIRST, -1
+        while not search.spent and search.simulations > used:
+            plan, used = first, search.simulations
+            for task in self.tasks:
+                if not search.spent:
+                    plan = self._decide(search, plan, task, length)
+            length *= 2
+        return search.best if search.best is not None else first
 
-    def _decide(self, search: Search, plan: Plan, task: Task, share: float) -> Plan:
-        before = search.best
-        with search.keeping(share) as part:
+    def _decide(self, search: Search, plan: Plan, task: Task, simulations: int) -> Plan:
+        """The best plan found that differs from the given one in that task alone."""
+        with search.keeping(simulations=simulations) as part:
             if task == "fusion":
-                improve_fusion(part, plan, self.heat, self.cold)
+                improve_fusion(part, plan, self.temperature / 2, self.cold)
             elif task == "schedule" or search.problem.num_devices > 1:
                 self._walk(part, plan, task)
-        return plan if search.best is before or search.best is None else search.best
+        return plan if part.best is None else part.best
 
     def _walk(self, search: Search, plan: Plan, task: Task) -> None:
         """Over placement alone, first come, first served at first and then with ranks as they are, or over ranks
@@ -62,11 +69,19 @@ class Separate:
         coarse = coarsen(search.problem, plan.kernel)
         small = coarse.problem
         given = Plan.of(small, coarse.first(plan.device), coarse.lowest(spread_ranks(search.problem, plan)))
-        start = best_of(search.part(problem=small), one_shots(search, given, small, task))[0]
-        walkers = Walkers(small, start.device, spread_ranks(small, start), 2, search)
-        moves_ops = np.arange(walk.KINDS) < walk.SHIFT
-        walkers.weights = np.where(moves_ops == (task == "placement"), walkers.weights, 0.0)
-        walkers.walk(self.heat, self.cold, 0.0, lambda device, rank: coarse.up(Plan.of(small, device, rank)))
+        part = search.part(problem=small)
+        start, score = best_of(part, one_shots(search, given, small, task))
+        search.offer(coarse.up(start), score)
+        if search.spent:
+            return
+        decisions = Decisions(placing=task == "placement", ordering=task == "schedule", follow=0.0)
+        begun = Start(start.device, spread_ranks(small, start), score)
+        walking = Chains(search, coarse, decisions, [begun] * CHAINS)
+        for length in epochs():
+            walking.cool(length, self.temperature, self.cold)
+            if search.spent or not walking.weights.any():
+                return
+            walking.return_to_best()
 
 
 def one_shots(search: Search, given: Plan, problem: Problem, task: Task) -> Iterator[Plan]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +14,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Optimizer, Search
 
+A_FEW = 400  # simulations for a plan that another method goes on from
 DEFAULTS = ("one-device", "expert", "heft", "etf")
 
 
@@ -59,7 +61,7 @@ class Random:
     def optimize(self, search: Search) -> Plan:
         problem, left = search.problem, self.samples
         while left and not search.spent:
-            count = min(left, search.room, 16)
+            count = min(left, 16)  # not less near the end of the budget: what is drawn must not depend on it
             device = search.rng.integers(0, problem.num_devices, (count, problem.num_ops))
             rank = np.argsort(search.rng.random((count, problem.num_ops)), axis=1)
             search.score_many(np.stack([legal(problem, row) for row in device]), rank)
@@ -84,16 +86,15 @@ class BestOf:
         return search.best
 
 
+def a_little(search: Search, share: float = 0.2) -> AbstractContextManager[Search]:
+    """A part for another method whose plan a search goes on from: as many simulations whatever the budget is, so that
+    more of them never give a worse plan, and at most that share of the time."""
+    return search.keeping(1.0 if search.counts_simulations else share, simulations=A_FEW)
+
+
 def legal(problem: Problem, device: Ints) -> Ints:
     """The placement with colocation groups brought together and ops moved off devices that cannot run them."""
-    device = np.array(device, np.int64)
-    group = problem.graph.colocate
-    members = np.flatnonzero(group >= 0)
-    if len(members):
-        first = np.full(int(group.max()) + 1, -1, np.int64)
-        first[group[members][::-1]] = members[::-1]
-        device[members] = device[first[group[members]]]
-    able = problem.able
+    device, able = np.array(device, np.int64)[problem.leader], problem.able
     bad = ~able[np.arange(problem.num_ops), device]
     device[bad] = able[bad].argmax(axis=1)
     return ints(device)

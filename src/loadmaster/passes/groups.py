@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from loadmaster.columns import Ints, ints, ragged, rows_of
+from loadmaster.columns import Ints, ints, positions, ragged, rows_of
 from loadmaster.errors import UnknownName
 from loadmaster.passes import joining
 from loadmaster.problem import Problem
@@ -233,6 +233,4 @@ def _in_program_order(label: Ints) -> Ints:
     """Groups numbered by the mean place of their ops."""
     _, dense = np.unique(label, return_inverse=True)
     place = np.bincount(dense, np.arange(len(dense))) / np.bincount(dense)
-    number = np.empty(len(place), np.int64)
-    number[np.lexsort((np.arange(len(place)), place))] = np.arange(len(place))
-    return ints(number[dense])
+    return ints(positions(np.lexsort((np.arange(len(place)), place)))[dense])

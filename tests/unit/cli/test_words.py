@@ -13,7 +13,7 @@ from loadmaster.planning import default_cluster
     [
         ("heft", ["heft"]),
         ("heft,etf", ["heft", "etf"]),
-        ("anneal:heat=0.1,start=heft,etf", ["anneal:heat=0.1,start=heft", "etf"]),
+        ("anneal:temperature=0.1,start=heft,etf", ["anneal:temperature=0.1,start=heft", "etf"]),
         ("best-of:of=[heft,etf],one-device", ["best-of:of=[heft,etf]", "one-device"]),
         ("heft, etf", ["heft", "etf"]),
         ("heft,heft", ["heft"]),

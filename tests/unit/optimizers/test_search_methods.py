@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from loadmaster.catalog.specs import make_optimizer
 from loadmaster.cluster import Cluster
 from loadmaster.columns import Ints
 from loadmaster.cost import price
@@ -21,6 +22,8 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search, solve
 from loadmaster.simulator import layout
+from tests.graphs.tiny import chain, diamond, fork, join, pair
+from tests.reference import brute_force
 
 
 def ladder(layers: int, width: int = 1000) -> Graph:
@@ -73,6 +76,37 @@ def test_a_backward_op_has_the_position_of_its_forward_op() -> None:
         assert abs(position[index[f"b{layer}"]] - position[index[f"f{layer}"]]) <= 1
 
 
+def best_of_all(problem: Problem, objective: str) -> tuple[int, int]:
+    """By all placements and orders, found once."""
+    key = (problem.graph.name, objective)
+    if key not in _best:
+        _best[key] = brute_force(problem, objective)
+    return _best[key]
+
+
+_best: dict[tuple[str, str], tuple[int, int]] = {}
+
+
+@pytest.mark.parametrize("spec", ["auto", "anneal:start=one-device", "local-search:start=one-device", "joint"])
+@pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
+def test_search_finds_the_best_plan_of_small_problems(spec: str, objective: str) -> None:
+    """All placements and orders tried by the slow simulator. What fuses too is at least as good."""
+    for graph in (chain(), diamond(), fork(), join()):
+        problem = price(graph, pair(memory_bytes=60), objective=objective)
+        best = best_of_all(problem, objective)
+        found = solve(problem, spec, Budget(None, 400), seed=1).score
+        assert tuple(found) <= best if spec == "joint" else tuple(found) == best, graph.name
+
+
+@pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
+def test_search_gets_near_the_best_of_a_ladder(objective: str) -> None:
+    """A ladder of twelve layers on two devices; the best is what seven times as many simulations give."""
+    problem = problem_of(12, objective=objective)
+    values = {spec: solve(problem, spec, Budget(None, 1_500), seed=4).value for spec in ("auto", "anneal")}
+    best = min(solve(problem, "auto", Budget(None, 10_000), seed=seed).value for seed in range(3))
+    assert all(value <= best * 1.02 for value in values.values()), (values, best)
+
+
 @pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
 def test_auto_never_gets_worse_with_more_simulations(objective: str) -> None:
     problem = problem_of(objective=objective)
@@ -94,6 +128,11 @@ def test_auto_scores_every_start_under_every_order() -> None:
     scored = one_shots(search)
     assert search.simulations >= len(scored) >= 4 * 8
     assert search.best_score == min(score for score, _ in scored)
+
+
+def test_the_old_name_of_the_temperature_is_still_understood() -> None:
+    for name in ("anneal", "auto", "joint", "separate", "anneal-fusion", "anneal-order", "go"):
+        assert make_optimizer(f"{name}:heat=0.02") == make_optimizer(f"{name}:temperature=0.02"), name
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ from torch.nn import functional
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import UnreadableFile
 from loadmaster.learn.adam import Adam
-from loadmaster.learn.go2020.chains import Chains, Manner, Pace, Sample
-from loadmaster.learn.go2020.draws import Policy, chances
+from loadmaster.learn.go2020.chains import Manner, Pace, PolicyChains, Sample
 from loadmaster.learn.go2020.input import go_input, group_majority
 from loadmaster.learn.go2020.losses import entropy_of, freed, imitation_loss, policy_loss, sample_loss
 from loadmaster.learn.go2020.network import Decisions, GoNetwork, GoOutputs, go_batch, shape_of
@@ -41,6 +40,7 @@ from loadmaster.learn.go2020.policy import (
 )
 from loadmaster.learn.go2020.zero import Outcome, hint_decided, outcome_of, seen_decisions, tries, zero_shot
 from loadmaster.learn.weights import network_of, read_tensors
+from loadmaster.optimizers.annealing.proposals import Policy, chances
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.search import WORST, Score, Search
@@ -119,9 +119,9 @@ class Agent:
             return
         # Chains look for kernels themselves.
         plans = [self.plan_of(replace(outcome.decided, fusion=ints([]))) for outcome in self.pool]
-        chains = Chains(self.search, self.one, self.manner, plans)
+        chains = PolicyChains(self.search, self.one, self.manner, plans)
         adam = Adam(self.network.parameters(), self.settings.rate)
-        pace, step = Pace(self.search, self.settings, steps, self.settings.heat * self.manner.warmth), 0
+        pace, step = Pace(self.search, self.settings, steps, self.settings.temperature * self.manner.warmth), 0
         while not self.search.spent and (steps is None or step < steps):
             base = self._base(chains)
             last = seen_decisions(self.batch, [base])
@@ -130,18 +130,18 @@ class Agent:
                 stand = stand_of(outputs, self.batch, 0, self.one, base.decided)
                 draws, gain = self._draw_whole(stand)
             seconds, trials = pace.next(step, chains.draw_s)
-            sample = chains.walk(self._policy(outputs, last), partial(pace.heat, step), seconds, trials)
+            sample = chains.walk(self._policy(outputs, last), partial(pace.temperature, step), seconds, trials)
             if self.search.spent:
                 break
             with pace:
-                self._descend(adam, outputs, last, (draws, gain), sample)
+                self._learn_from(adam, outputs, last, (draws, gain), sample, 1 - pace.share(step))
             step += 1
             self.search.note = f"go: step {step}"
 
     def _policy(self, outputs: GoOutputs, last: Decisions) -> Policy:
         said = self._scores(outputs, last)
         place, level, fusion = (np.ascontiguousarray(part.detach()[0].numpy(), np.float64) for part in said)
-        return Policy(self.one.label, place, level, fusion, chances(fusion))
+        return Policy(self.one.label, place, level, fusion, chances(fusion), self.settings.uniform)
 
     def _scores(self, outputs: GoOutputs, last: Decisions) -> tuple[Tensor, Tensor, Tensor]:
         """By which chains draw devices, levels and fusion."""
@@ -154,19 +154,20 @@ class Agent:
         reward = rewards(over, value, self.unit, self.all_bytes)
         return draws, np.where(value < WORST.value, advantages(reward, draws.whole, 0.0), 0.0)
 
-    def _descend(
+    def _learn_from(
         self,
         adam: Adam,
         outputs: GoOutputs,
         last: Decisions,
         whole: tuple[Draws, NDArray[np.float64]],
         sample: Sample,
+        left: float,
     ) -> None:
         """Two steps of PPO on the same draws, with the pull towards the best plan."""
         best = self.pool[0].decided
         device, level = torch.from_numpy(best.device.copy())[None], torch.from_numpy(best.level.copy())[None]
         fusion = torch.from_numpy(best.fusion.copy())
-        entropy = 0.01 * (1 - self.search.progress)
+        entropy = 0.01 * left
         for turn in range(2):
             said = outputs if turn == 0 else self.network(self.batch, last)
             loss = policy_loss(said, self.batch, [whole[0]], [whole[1]])
@@ -193,7 +194,7 @@ class Agent:
             many += [hint_decided(self.one, hint) for hint in range(len(self.one.hints))]
         self.score(list({decided_key(decided): decided for decided in many}.values()))
 
-    def _base(self, chains: Chains) -> Outcome:
+    def _base(self, chains: PolicyChains) -> Outcome:
         """Where the better chain stands. A trained network sees its timeline, which costs a simulation; one from
         scratch does not: that did not pay."""
         plan, fusion, score = chains.standing()

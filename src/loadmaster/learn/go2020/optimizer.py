@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.optimizers.expert.expert import Expert
@@ -47,7 +47,7 @@ class Go:
     scratch: bool = False
     rollouts: int = 256  # draws in each step of PPO, where the budget is one of simulations
     share: float = 0.75  # of the time goes into simulated draws, where the budget is one of time
-    heat: float = 0.01  # how much worse a plan may get and still be gone on from, at first, as a share of its value
+    temperature: float = 0.01  # how much worse a plan may get and still be gone on from, at first, as a share
     order: Literal["critical", "fifo"] = "critical"  # fifo: first come, first served, as the expert runs; no schedule
     rate: float = 1e-3
     imitate: float = 0.0  # weight of a pull towards the best plan so far (self-imitation)
@@ -57,6 +57,8 @@ class Go:
     pooling: str = "max"
     inner: Optimizer = field(default_factory=Expert)
 
+    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
+
     def __post_init__(self) -> None:
         unknown = [task for task in self.wanted if task not in TASKS]
         if unknown or not self.wanted:
@@ -64,9 +66,11 @@ class Go:
             raise InvalidSetting(f"tasks '{self.tasks}' in order '{self.order}'", "go", fix)
         if self.samples < 1 or self.passes < 0 or self.chosen < 0 or self.rollouts < 2:
             raise InvalidSetting("fewer than 1 sample, 0 passes or 2 rollouts", "go", "give more")
-        if not 0 < self.share < 1 or self.heat < 0:
+        if not 0 < self.share < 1 or self.temperature < 0:
             raise InvalidSetting(
-                f"share {self.share}, heat {self.heat}", "go", "give a share in (0, 1), heat from 0 up"
+                f"share {self.share}, temperature {self.temperature}",
+                "go",
+                "give a share in (0, 1), temperature from 0 up",
             )
         if self.pooling not in ("max", "sum"):
             raise InvalidSetting(f"pooling '{self.pooling}'", "go", "give max or sum")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints
+from loadmaster.columns import Ints, ints, positions
 from loadmaster.objective import Objective
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.memory.orders import memory_order
@@ -73,14 +73,8 @@ def tuned_settings(objective: Objective) -> dict[str, Any]:
 
 def decoder_of(problem: Problem, settings: Brkga) -> breeding.Decoder:
     block_of = _blocks(problem, settings)
-    group = problem.graph.colocate
-    leader = np.arange(problem.num_ops)
-    members = np.flatnonzero(group >= 0)
-    first = np.full(int(group.max(initial=-1)) + 1, -1, np.int64)
-    first[group[members][::-1]] = members[::-1]
-    leader[members] = first[group[members]]
     return breeding.Decoder(
-        block_of[leader],
+        block_of[problem.leader],
         int(block_of.max()) + 1,
         settings.sends,
         np.ascontiguousarray(problem.able),
@@ -99,8 +93,7 @@ def _blocks(problem: Problem, settings: Brkga) -> Ints:
         return group_ops(problem, settings.blocks)
     if settings.by in ("mirror", "scope"):
         order = np.argsort(mirrored_position(problem), kind="stable")
-        ops = np.empty_like(order)
-        ops[order] = np.arange(problem.num_ops)
+        ops = positions(order)
     if settings.by == "op":
         return ints(ops)
     return ints(ops * min(settings.blocks, problem.num_ops) // problem.num_ops)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.optimizers.annealing.walk import _below, _unit
+from loadmaster.optimizers.annealing.acceptance import slack_of
+from loadmaster.optimizers.annealing.xorshift import below, unit
 
 
 class Flow(NamedTuple):
@@ -216,7 +217,7 @@ def _outside(tree, size, low, high):
 
 
 @compiled
-def anneal(flow, order, best_order, moves, window, heat_from, heat_to, state):
+def anneal(flow, order, best_order, moves, window, temperature, state):
     """Moves one op at a time within what its neighbours allow, with the exact change of the profile.
 
     `order` is changed in place, `best_order` gets the best met; returns (best peak, peak at the end).
@@ -242,17 +243,16 @@ def anneal(flow, order, best_order, moves, window, heat_from, heat_to, state):
     best = peak
     best_order[:] = order
     first = np.float64(max(1, peak))
-    for move in range(moves):
-        heat = heat_from * (heat_to / heat_from) ** (move / moves)
-        op = _below(state, ops)
+    for _ in range(moves):
+        op = below(state, ops)
         here = position[op]
-        if _unit(state) < 0.5:
+        if unit(state) < 0.5:
             limit = min(ops - 1, here + window)
             for at in range(flow.follow_start[op], flow.follow_start[op + 1]):
                 limit = min(limit, position[flow.follow[at]] - 1)
             if limit <= here:
                 continue
-            there = here + 1 + _below(state, limit - here)
+            there = here + 1 + below(state, limit - here)
             low, high = here, there
             for at in range(here + 1, there + 1):
                 trial[at - 1] = total[at] - kept[op]
@@ -286,7 +286,7 @@ def anneal(flow, order, best_order, moves, window, heat_from, heat_to, state):
                 limit = max(limit, position[flow.before[at]] + 1)
             if limit >= here:
                 continue
-            there = limit + _below(state, here - limit)
+            there = limit + below(state, here - limit)
             low, high = there, here
             for at in range(there, here):
                 trial[at + 1] = total[at] + kept[op]
@@ -305,8 +305,7 @@ def anneal(flow, order, best_order, moves, window, heat_from, heat_to, state):
         for at in range(low, high + 1):
             inside = max(inside, trial[at])
         now = max(inside, _outside(tree, size, low, high))
-        change = (now - peak) / first
-        if change > 0 and _unit(state) >= np.exp(-change / heat):
+        if now > peak and now - peak > first * slack_of(temperature, state):
             continue
         if there > here:
             for at in range(here, there):

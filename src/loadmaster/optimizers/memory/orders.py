@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from loadmaster.bounds import cut_order
-from loadmaster.columns import Ints, ints, inverse, rows_of
+from loadmaster.columns import Ints, ints, inverse, positions, rows_of
+from loadmaster.optimizers.annealing.chains import epochs
 from loadmaster.optimizers.memory import exact_orders
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -32,10 +33,7 @@ class MemoryOrder:
 
         problem = search.problem
         device = OneDevice().optimize(search).device
-        order = memory_order(problem, self.rule)
-        rank = np.empty(problem.num_ops, np.int64)
-        rank[order] = np.arange(problem.num_ops)
-        return Plan.of(problem, device, rank)
+        return Plan.of(problem, device, positions(memory_order(problem, self.rule)))
 
 
 @dataclass(frozen=True)
@@ -45,47 +43,51 @@ class AnnealOrder:
     Starts from the best simple rule. A thousand moves count as one simulation.
     """
 
-    heat: float = 3e-3
+    temperature: float = 3e-3
     cold: float = 1e-5
     window: int = 1_000
+
+    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def optimize(self, search: Search) -> Plan:
         from loadmaster.optimizers.simple import OneDevice
 
         problem = search.problem
         device = OneDevice().optimize(search).device
-        rank = np.empty(problem.num_ops, np.int64)
-        for order in anneal_order(search, self.heat, self.cold, self.window):
-            rank[order] = np.arange(problem.num_ops)
-            search.score(Plan.of(problem, device, rank))
-            if search.spent:
-                break
-        return search.best or Plan.of(problem, device, rank)
+        plans = [
+            Plan.of(problem, device, positions(order))
+            for order in anneal_order(search, self.temperature, self.cold, self.window)
+        ]
+        for plan in plans[::-1]:  # the one that annealing found first: there may be but one simulation left
+            if not search.spent:
+                search.score(plan)
+        return search.best or plans[-1]
 
 
-MOVES_PER_SIMULATION = 1_000
+MOVES_PER_SIMULATION = 1_000  # a move looks at a few ops, a simulation at all
+CHUNK = 8  # simulations' worth of moves at one temperature, and between two looks at the budget
 
 
-def anneal_order(search: Search, heat: float, cold: float, window: int) -> list[Ints]:
-    """The best order that annealing finds within what is left of the budget, after the best simple one."""
-    problem = search.problem
-    flow = flow_of(problem)
-    start = memory_order(problem)
-    order, best = start.copy(), start.copy()
+def anneal_order(search: Search, hot: float, cold: float, window: int) -> list[Ints]:
+    """The best order that annealing finds within what is left of the budget, after the best simple one. It cools again
+    and again, each time for longer and from the best order so far, whatever the budget is."""
+    flow = flow_of(search.problem)
+    start = memory_order(search.problem)
+    best, profile = start.copy(), np.empty(len(start), np.int64)
     state = search.rng.integers(1, 2**62, 2, dtype=np.uint64)
-    moves, begun = 20_000, search.progress
-    while not search.spent and search.room > 1:
-        share = (search.progress - begun) / max(1e-9, 1 - begun)
-        here = heat * (cold / heat) ** share
-        moves = min(moves, (search.room - 1) * MOVES_PER_SIMULATION)
-        trial = best.copy()
-        before = search.seconds
-        peak, _ = exact_orders.anneal(flow, order, trial, moves, window, here, here, state)
-        if peak < exact_orders.profile(flow, best, np.empty(len(best), np.int64)):
-            best = trial
-        search.count(max(1, moves // MOVES_PER_SIMULATION))
-        if not search.counts_simulations:
-            moves = int(np.clip(moves * 0.05 / max(1e-4, search.seconds - before), 2_000, 2_000_000))
+    for length in epochs():
+        order, done = best.copy(), 0
+        while done < length and not search.spent and search.room > 1:
+            here = hot * (cold / hot) ** (done / length)
+            count = min(CHUNK, length - done, search.room - 1)
+            trial = order.copy()
+            peak, _ = exact_orders.anneal(flow, order, trial, count * MOVES_PER_SIMULATION, window, here, state)
+            if peak < exact_orders.profile(flow, best, profile):
+                best = trial
+            search.count(count)
+            done += count
+        if search.spent or search.room <= 1:
+            break
     return [ints(start), ints(best)]
 
 

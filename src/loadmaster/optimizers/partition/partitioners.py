@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.columns import Ints, ints, positions
 from loadmaster.errors import MissingExtra
 from loadmaster.optimizers.memory.orders import memory_order
 from loadmaster.optimizers.partition.parts import Balance, Parts, op_bytes, parts_of, seat
-from loadmaster.optimizers.placed import Order, ordered, rank_of
+from loadmaster.optimizers.placed import Order, ordered
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.search import WORST, Score, Search
@@ -113,7 +113,7 @@ class GpDfs:
         problem = search.problem
         parts = parts_of(problem, self.balance)
         device = _place(search, parts, lambda these, seed: metis_parts(these, self.imbalance, seed))
-        return Plan.of(problem, device, rank_of(memory_order(problem, "dfs")))
+        return Plan.of(problem, device, positions(memory_order(problem, "dfs")))
 
 
 Cutter = Callable[[Parts, int], Ints]
@@ -266,7 +266,7 @@ def _kahip_parts(parts: Parts, imbalance: float, seed: int) -> Ints:
     middle = np.bincount(block, weights=np.arange(len(block)), minlength=len(seats)) / np.maximum(
         1, np.bincount(block, minlength=len(seats))
     )
-    block = rank_of(ints(np.argsort(middle, kind="stable")))[block]
+    block = positions(np.argsort(middle, kind="stable"))[block]
     anyone = np.ones((len(seats), len(seats)), bool)
     return ints(seat(parts.traffic(block, len(seats)), seats, parts.distance, anyone)[block])
 

@@ -1,4 +1,4 @@
-"""What annealing knows of a plan before it simulates it, and of the ops that a step waited for."""
+"""What annealing knows of a plan before it simulates it, of the ops that a step waited for, and of what paid."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from loadmaster.columns import Bools, Ints
-from loadmaster.optimizers.annealing import walk
-from loadmaster.optimizers.annealing.anneal import ground_of
+from loadmaster.optimizers.annealing import choice, critical
+from loadmaster.optimizers.annealing.state import ARMS, KINDS, terrain_of
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -29,7 +29,7 @@ def plan_of(seed: int, layers: int = 10) -> tuple[Problem, Plan]:
 
 def tails(problem: Problem, device: Ints) -> Ints:
     tail = np.zeros(problem.num_ops, np.int64)
-    walk.measure_tails(layout(problem), device.astype(np.int32), problem.num_ops - 1, tail)
+    critical.measure_tails(layout(problem), device.astype(np.int32), problem.num_ops - 1, tail)
     return tail
 
 
@@ -57,7 +57,7 @@ def test_tails_of_ops_up_to_the_last_that_moved_are_all_that_changes(seed: int) 
     tail, device = tails(problem, plan.device), plan.device.copy()
     moved = np.flatnonzero(problem.graph.colocate < 0)[seed]
     device[moved] = (device[moved] + 1) % 4
-    walk.measure_tails(layout(problem), device.astype(np.int32), int(moved), tail)
+    critical.measure_tails(layout(problem), device.astype(np.int32), int(moved), tail)
     assert tail.tolist() == tails(problem, device).tolist()
 
 
@@ -91,8 +91,8 @@ def chain_of(problem: Problem, plan: Plan) -> Chain:
     record.start_ns[:], record.end_ns[:], record.turn[:] = line.start_ns, line.end_ns, line.turn
     turns, found = np.empty(problem.num_ops, np.int64), np.empty(problem.num_ops, np.int64)
     queued, place = np.zeros(problem.num_ops, np.bool_), plan.device.astype(np.int32)
-    given = (layout(problem), ground_of(problem), place, record, turns, found, queued)
-    return Chain(record, turns, found, queued, walk.critical_ops(*given))
+    given = (layout(problem), terrain_of(problem), place, record, turns, found, queued)
+    return Chain(record, turns, found, queued, critical.critical_ops(*given))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -116,7 +116,7 @@ def test_an_op_overtakes_what_its_device_ran_while_it_was_ready() -> None:
         given = (plan.device.astype(np.int32), chain.record, chain.found, chain.queued, chain.count)
         state = np.array([seed + 1, seed + 99], np.uint64)
         for _ in range(50):
-            op, other = walk.overtaking(layout(problem), ground_of(problem), *given, state)
+            op, other = critical.overtaking(layout(problem), terrain_of(problem), *given, state)
             if op < 0:
                 continue
             met += 1
@@ -128,12 +128,13 @@ def test_an_op_overtakes_what_its_device_ran_while_it_was_ready() -> None:
 
 
 def test_kinds_of_moves_that_paid_are_tried_more_often() -> None:
-    arms = walk.KINDS * walk.WAYS
-    spent, gained, first, later = np.full(arms, 50.0), np.zeros(arms), np.zeros(arms), np.zeros(arms)
-    walk.weigh(np.ones(walk.KINDS), 0.5, 0.5, np.zeros(arms), gained, first)
+    spent, gained, first, later = np.full(ARMS, 50.0), np.zeros(ARMS), np.zeros(ARMS), np.zeros(ARMS)
+    choice.choose(np.ones(KINDS), 0.5, 0.5, False, np.zeros(ARMS), gained, first)
     gained[0] = 25.0
-    walk.weigh(np.ones(walk.KINDS), 0.5, 0.5, spent, gained, later)
+    choice.choose(np.ones(KINDS), 0.5, 0.5, False, spent, gained, later)
     share, before = later / later.sum(), first / first.sum()
     assert share[0] > 4 * before[0]
     assert (share[1:][before[1:] > 0] > 0).all()
     assert ((later > 0) == (first > 0)).all()
+    choice.fade(spent, gained, 10_000)
+    assert 0 < gained[0] < 5

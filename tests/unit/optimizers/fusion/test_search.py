@@ -9,19 +9,12 @@ import pytest
 
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.cluster import Cluster
-from loadmaster.columns import ints
+from loadmaster.columns import Ints, ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
 from loadmaster.optimizers.fusion.greedy import Merges, greedy_kernels, plan_fused
-from loadmaster.optimizers.fusion.search import (
-    FusionWalk,
-    alike,
-    improve_fusion,
-    pairs_alike,
-    priority_of,
-    simple_orders,
-    wish_of,
-)
+from loadmaster.optimizers.fusion.search import ALONE, fusing_chains, improve_fusion
+from loadmaster.optimizers.fusion.starts import kernels_of, pairs_alike, simple_orders
 from loadmaster.optimizers.joint import Joint, finalists, simple_kernels
 from loadmaster.optimizers.separate import Separate
 from loadmaster.optimizers.simple import OneDevice
@@ -106,18 +99,21 @@ def test_chains_stand_where_they_say_they_do() -> None:
     problem = tangled(60, 3)
     plan = spread_out(problem)
     search = Search(problem, Budget(None, 10_000))
-    kernel = Merges.of(problem).greedy(plan.device)
-    start = (search.score(Plan.of(problem, plan.device, plan.rank, kernel)), wish_of(Merges.of(problem), kernel))
-    walk = FusionWalk(search, plan, [(*start, kernel.astype(np.int32))])
+    walk = fusing_chains(search, Plan.of(problem, plan.device, plan.rank, greedy_on(problem, plan)), ALONE, 1)
+    assert walk is not None
     for _ in range(20):
-        walk._round(16, 0.02)
+        walk.cool(16, 0.02, 0.02)
         chain = walk.chains[0]
         line = simulate(problem, Plan.of(problem, plan.device, plan.rank, chain.kernel))
         assert chain.score[:2].tolist() == [line.over_bytes, line.step_ns]
         assert chain.score[2:].tolist() <= chain.score[:2].tolist()
-        order = [int(head) for head in chain.at if head >= 0]
+        order = [int(head) for head in chain.sequence if head >= 0]
         assert sorted(order) == sorted(set(chain.kernel.tolist()))
         assert_in_order(problem, chain.kernel, order)
+
+
+def greedy_on(problem: Problem, plan: Plan) -> Ints:
+    return Merges.of(problem).greedy(plan.device)
 
 
 def assert_in_order(problem: Problem, kernel: np.ndarray, order: list[int]) -> None:
@@ -149,25 +145,15 @@ def test_simple_orders_are_priorities_and_differ() -> None:
     assert len({row.tobytes() for row in kernels}) > 3
 
 
-def test_wishes_of_kernels_keep_apart_what_was_apart() -> None:
-    problem = tangled(40, 5)
-    merges, kernel = Merges.of(problem), greedy_kernels(problem)
-    wished = wish_of(merges, kernel) >= 0
-    for producer, consumer, wanted in zip(merges.producers, merges.consumers, wished, strict=True):
-        assert wanted == (kernel[producer] == kernel[consumer])
-    assert 0 < wished.sum() < len(wished)
-
-
 def test_priorities_of_kernels_keep_apart_what_was_apart() -> None:
     problem = tangled(40, 5)
-    merges = Merges.of(problem)
-    none = merges.kernels(np.zeros(40), priority_of(merges, ints(np.arange(40))))[0]
-    assert none.tolist() == list(range(40))
-    kernel = greedy_kernels(problem)
-    again = merges.kernels(np.zeros(40), priority_of(merges, kernel))[0]
-    joined = kernel[merges.producers] == kernel[merges.consumers]
-    assert len(np.unique(again)) < 40
-    assert set(merges.producers[again[merges.producers] == again[merges.consumers]]) <= set(merges.producers[joined])
+    merges, kernel = Merges.of(problem), greedy_kernels(problem)
+    found = kernels_of(problem, kernel)
+    for producer, consumer, priority in zip(merges.producers, merges.consumers, found.priority, strict=True):
+        assert (priority >= 1) == (kernel[producer] == kernel[consumer])
+    assert 0 < (found.priority >= 0).sum() < len(found.priority)
+    assert (kernels_of(problem, ints(np.arange(40))).priority < 0).all()
+    assert_in_order(problem, kernel, [int(head) for head in found.sequence if head >= 0])
 
 
 def test_sets_alike_hold_each_pair_with_its_kind() -> None:
@@ -177,8 +163,6 @@ def test_sets_alike_hold_each_pair_with_its_kind() -> None:
     sets = pairs_alike(problem, merges, pairs)
     assert {pair for group in sets for pair in group} == set(pairs.tolist())
     assert all(len({problem.graph.kind[merges.producers[pair]] for pair in group}) == 1 for group in sets)
-    assert {op for group in alike(problem, merges) for op in group} == set(merges.producers.tolist())
-    assert all(len({problem.graph.kind[op] for op in group}) == 1 for group in alike(problem, merges))
 
 
 @pytest.mark.parametrize("spec", ["random-fusion:samples=100000", "anneal-fusion", "joint", "separate"])

@@ -73,7 +73,7 @@ def test_annealing_keeps_its_profile_exact(seed: int) -> None:
     flow, order = flow_of(problem), memory_order(problem, "given").copy()
     best = order.copy()
     state = np.array([seed + 1, 99], np.uint64)
-    told, last = exact_orders.anneal(flow, order, best, 5_000, 30, 0.05, 0.01, state)
+    told, last = exact_orders.anneal(flow, order, best, 5_000, 30, 0.02, state)
     assert told == peak_by_hand(problem, best.tolist())
     assert last == peak_by_hand(problem, order.tolist())
 

@@ -1,0 +1,227 @@
+"""A few annealing chains that walk side by side on one problem and go on from the better one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.columns import Ints, ints
+from loadmaster.optimizers.annealing import engine
+from loadmaster.optimizers.annealing.moves.order import TOP_RANK
+from loadmaster.optimizers.annealing.state import LOOK_AT, RAN, Chain, chain_of, make_scratch, no_groups, terrain_of
+from loadmaster.optimizers.annealing.xorshift import seeded
+from loadmaster.passes import Coarse, coarsen
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.search import Score, Search
+from loadmaster.simulator import first_come, layout, simulate, spread
+
+# How often each kind of move is tried at first, in the order of `state`: by decision, so that those that are not to be
+# made can be left out.
+PLACING, PLACING_FOR_MEMORY = (4.0, 3.0, 3.0, 0.0, 2.0, 4.0, 1.0), (4.0, 2.0, 2.0, 0.0, 2.0, 4.0, 1.0)
+PLACING_ALONE = (4.0, 3.0, 3.0, 0.0, 4.0, 4.0, 1.0)  # where the order does not count
+ORDERING, ORDERING_FOR_MEMORY = (4.0, 2.0, 0.5, 2.0), (6.0, 4.0, 0.0, 0.0)
+FUSING = (0.8, 1.2, 1.2, 0.8, 2.0)
+AIM = 0.5  # share of moves about ops that the step waits for
+CHAINS = 2
+BEHIND = 0.03  # a chain that is worse than the best by this share is far behind
+WARM, SPREAD = 1e-3, 20.0  # above this temperature it may be behind by so many times the rest of it more
+ROUND = engine.REFRESH  # simulations of each chain between two times that chains look at each other
+EPOCH, GROWTH = 192, 1.5  # simulations of the first cooling, and how many times as many each later one has
+LONGEST_S, SHORTEST_S = 0.1, 0.002  # between two looks at the clock
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Which decisions chains change, and how."""
+
+    placing: bool = True
+    ordering: bool = True
+    fusing: bool = False
+    follow: float = 0.5  # chance that ranks follow the critical path after a change of placement
+    aim: float = AIM
+
+    def weights(self, problem: Problem, pairs: int) -> NDArray[np.float64]:
+        """[KINDS] how often each kind of move is tried; none of a kind of which there is nothing to change."""
+        memory, ordered = problem.objective.of_memory, problem.objective.of_order
+        placing = PLACING_FOR_MEMORY if memory else PLACING if ordered else PLACING_ALONE
+        parts = (
+            (placing, self.placing and problem.num_devices > 1),
+            (ORDERING_FOR_MEMORY if memory else ORDERING, self.ordering and ordered),
+            (FUSING, self.fusing and pairs > 0),
+        )
+        return np.concatenate([np.array(weights) * wanted for weights, wanted in parts])
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Where a chain begins: devices, ranks and what the plan is worth; with fusion also priorities, kernels and an
+    order of these in which each comes after those it waits for."""
+
+    device: NDArray[np.integer]
+    rank: NDArray[np.integer]
+    score: Score
+    fused: tuple[NDArray[Any], ...] = (np.zeros(0), np.zeros(0, np.int32), np.zeros(0, np.int32))
+
+
+class Chains:
+    """Walkers on a problem, which may be coarser than that of the search; kept from one cooling to the next.
+
+    What they do with some simulations does not depend on the budget, nor on the clock: those decide when they stop.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        coarse: Coarse,
+        decisions: Decisions,
+        starts: Sequence[Start],
+        fusing: Sequence[Any] = (),
+        fifo: bool = False,
+    ) -> None:
+        """One chain from each start. `coarse`: from the search's problem to the one that they walk on; `fusing`: for
+        each chain, what fusion needs; `fifo`: ops go first come, first served, and have no ranks."""
+        self.search, self.coarse, self.decisions, self.fifo = search, coarse, decisions, fifo
+        self.problem = problem = coarse.problem
+        self.layout = layout(problem)
+        moving = decisions.placing or decisions.ordering
+        self.terrain = terrain_of(problem) if moving else terrain_of(problem, no_groups(problem))
+        self.fusing = list(fusing) or [None] * len(starts)
+        self.weights = decisions.weights(problem, len(self.fusing[0].pairs) if fusing else 0)
+        aims = decisions.aim > 0 and self.terrain.by_time
+        self.scratch = [make_scratch(self.layout, bool(fusing), aims) for _ in starts]
+        self.chains: list[Chain] = [self._chain(start) for start in starts]
+        self.pace = Pace(search)
+
+    def _chain(self, start: Start) -> Chain:
+        random = seeded(int(self.search.rng.integers(1, 2**62)))
+        return chain_of(start.device, start.rank, start.fused, start.score, random)
+
+    def restart(self, start: Start) -> None:
+        """All chains go on from there."""
+        given = [column.copy() for column in (start.device, start.rank, *start.fused)]
+        for chain in self.chains:
+            for column, value in zip(chain[:5], given, strict=True):
+                column[:] = value
+            chain.score[:] = (*start.score, *start.score)
+            for best, column in zip(chain[5:10], chain[:5], strict=True):
+                best[:] = column
+            chain.counts[LOOK_AT] = chain.counts[RAN]
+
+    def return_to_best(self) -> None:
+        """All chains go on from the best that any of them has seen."""
+        best = self.best
+        score = Score(int(best.score[2]), int(best.score[3]))
+        self.restart(Start(best.best_place, best.best_rank, score, best[7:10]))
+
+    def cool(
+        self, simulations: int, hot: float, cold: float, policy: Any = None, logs: Sequence[Any] | None = None
+    ) -> None:
+        """So many simulations of all chains together, from the one temperature to the other; fewer only where the
+        budget ends. Temperatures are shares of a plan's value."""
+        if not self.weights.any():
+            return
+        each, done = max(1, simulations // len(self.chains)), 0
+        begun = [int(chain.counts[RAN]) for chain in self.chains]
+        rest = (self.weights, float(self.decisions.follow), float(self.decisions.aim), float(hot), float(cold))
+        habits = [engine.Habits(*rest, ran, each) for ran in begun]
+        while done < each and not self.search.spent:
+            goal = min(each, done + ROUND)
+            while done < goal and not self.search.spent:
+                done += self._advance(goal - done, habits, policy, logs)
+            if done == goal:
+                self._share(float(engine.temperature(habits[0], int(self.chains[0].counts[RAN]))))
+
+    def _advance(self, most: int, habits: list[Any], policy: Any, logs: Sequence[Any] | None) -> int:
+        """Some simulations of each chain, as many as the pace and the budget allow; how many."""
+        walking = range(max(1, min(len(self.chains), self.search.room)))
+        steps = max(1, min(most, self.pace.next(), self.search.room // len(walking)))
+        walk: Any = engine.walk
+
+        def part(low: int, high: int) -> None:
+            for at in range(low, high):
+                given = (self.chains[at], self.scratch[at], policy, self.fusing[at], habits[at], steps)
+                walk(self.layout, self.terrain, *given, None if logs is None else logs[at])
+
+        clock = time.perf_counter()
+        spread(part, len(walking), len(walking))
+        self.pace.took(steps, time.perf_counter() - clock)
+        self.search.count(min(self.search.room, steps * len(walking)))
+        self._offer()
+        return steps
+
+    @property
+    def best(self) -> Chain:
+        """The chain that has seen the best plan."""
+        return min(self.chains, key=lambda chain: (chain.score[2], chain.score[3]))
+
+    def _offer(self) -> None:
+        best = self.best
+        score = Score(int(best.score[2]), int(best.score[3]))
+        if score < self.search.best_score:
+            self.search.offer(self.plan(best.best_place, best.best_rank, best.best_kernel), score)
+
+    def plan(self, place: NDArray[Any], rank: NDArray[Any], kernel: NDArray[Any]) -> Plan:
+        """What a chain says, as a plan of the search's problem."""
+        kernels = ints(kernel) if len(kernel) else None
+        if self.fifo:
+            return first_come(self.problem, ints(place), kernels)
+        return self.coarse.up(Plan.of(self.problem, ints(place), ints(rank), kernels))
+
+    def _share(self, temperature: float) -> None:
+        """A chain that has fallen far behind goes on from the best: farther than its temperature explains, or a hot
+        walk would be called back before it gets anywhere."""
+        best, far = self.best, BEHIND + SPREAD * max(0.0, temperature - WARM)
+        for chain in self.chains:
+            if (chain.score[0], chain.score[1] / (1 + far)) > (best.score[2], best.score[3]):
+                for column, value in zip(chain[:5], best[5:10], strict=True):
+                    column[:] = value
+                chain.score[:2] = best.score[2:]
+
+
+class Pace:
+    """How many simulations go between two looks at the clock: what a fiftieth of the time that is left allows. Where
+    the budget is one of simulations alone there is no need to look."""
+
+    def __init__(self, search: Search, first: int = 4) -> None:
+        self.search, self.count, self.one_s = search, first, 0.0
+
+    def next(self) -> int:
+        return 2**31 if self.search.counts_simulations else self.count
+
+    def took(self, count: int, seconds: float) -> None:
+        self.one_s = seconds / count
+        goal = min(LONGEST_S, max(SHORTEST_S, self.search.seconds_left / 50))
+        self.count = int(np.clip(goal / max(self.one_s, 1e-9), 1, 8 * count))
+
+
+def epochs(first: int = EPOCH) -> Iterator[int]:
+    """Lengths of one cooling after another, whatever the budget is: what a search does with some simulations is the
+    beginning of what it does with more, and so more are never worse."""
+    length = float(first)
+    while True:
+        yield int(length)
+        length *= GROWTH
+
+
+def start_of(problem: Problem, coarse: Coarse, plan: Plan, score: Score) -> Start:
+    """A plan of the problem as a start on the coarser one."""
+    return Start(coarse.first(plan.device), coarse.lowest(spread_ranks(problem, plan)), score)
+
+
+def walkers(search: Search, plan: Plan, score: Score, decisions: Decisions, chains: int = CHAINS) -> Chains:
+    """Chains from a plan whose kernels stay as they are."""
+    coarse = coarsen(search.problem, plan.kernel)
+    start = start_of(search.problem, coarse, plan, score)
+    return Chains(search, coarse, decisions, [start] * max(1, chains))
+
+
+def spread_ranks(problem: Problem, plan: Plan) -> Ints:
+    """Ranks in the order of dispatch, spread over the whole scale so that there is room between them."""
+    turn = simulate(problem, plan).turn
+    return ints(turn * (TOP_RANK // (int(turn.max()) + 1)))

@@ -1,0 +1,38 @@
+# mypy: ignore-errors
+"""Compiled: which kind of move is tried next. Kinds that paid of late are tried more often."""
+
+from __future__ import annotations
+
+from loadmaster.compiled import compiled
+from loadmaster.optimizers.annealing.state import ARMS, CRITICAL, OVERTAKE, SHIFT, WAYS
+
+# Chosen together on the zoo by step time at equal simulations; none of them matters much alone.
+FADE = 0.9998  # of what is known of a kind of move, kept after each one: about the last five thousand count
+TRIAL = 8.0  # whole runs of every kind that are taken to have gone as the average did
+LEAST, MOST = 0.05, 6.0  # times its given chance that a kind of move has at least and at most
+
+
+@compiled
+def fade(spent, gained, moves):
+    spent *= FADE**moves
+    gained *= FADE**moves
+
+
+@compiled
+def choose(weights, follow, aim, fused, spent, gained, chances):
+    """Writes chances of every way of every kind: as given, times how much it gained of late for what it cost, against
+    the average of all."""
+    rate = (gained.sum() + 1.0) / (spent.sum() + TRIAL)
+    for arm in range(ARMS):
+        kind, aimed, anew = arm // WAYS, arm % 2, arm % WAYS // 2
+        chance = weights[kind] * (aim if aimed else 1.0 - aim)
+        if kind == CRITICAL:
+            chance = 0.0 if aimed or anew else weights[kind]
+        elif kind == OVERTAKE:  # of kernels it is not known which of them waited for their device
+            chance = weights[kind] if aimed and not anew and aim > 0.0 and not fused else 0.0
+        elif kind < SHIFT:
+            chance *= follow if anew else 1.0 - follow
+        elif anew:
+            chance = 0.0
+        paid = (gained[arm] + TRIAL * rate) / (spent[arm] + TRIAL) / rate
+        chances[arm] = chance * min(MOST, max(LEAST, paid))

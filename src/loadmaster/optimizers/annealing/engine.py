@@ -1,0 +1,270 @@
+# mypy: ignore-errors
+"""The compiled loop of every search that anneals: propose a change of placement, order or fusion, simulate, keep it or
+take it back.
+
+A walk may stop after any simulation and go on later as if it had not: what it needs to know is in the chain and its
+scratch space. So the clock decides how far a walk gets, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from loadmaster.compiled import compiled
+from loadmaster.optimizers.annealing import choice
+from loadmaster.optimizers.annealing.acceptance import slack_of
+from loadmaster.optimizers.annealing.critical import critical_kernels, critical_ops, measure_tails, overtaking
+from loadmaster.optimizers.annealing.moves import fusion, order, place
+from loadmaster.optimizers.annealing.proposals import (
+    DEVICE,
+    FUSION,
+    LEVEL,
+    NOBODY,
+    device_of,
+    priorities_of,
+    shift_of,
+    write_down,
+)
+from loadmaster.optimizers.annealing.sets import ANYWHERE, draw_set, next_to
+from loadmaster.optimizers.annealing.state import (
+    BESIDE,
+    CRITICAL,
+    FUSE_WINDOW,
+    IDLE,
+    LOOK_AT,
+    RAN,
+    SHIFT,
+    SWAP,
+    WAITED,
+    WAYS,
+)
+from loadmaster.optimizers.annealing.xorshift import below, pick
+from loadmaster.simulator.loop import run, stops_at, value_of
+
+FOREVER = np.iinfo(np.int64).max
+REFRESH = 64  # simulations after which what the step waits for is looked up again, and what paid
+MOST_IDLE = 64  # draws in a row that changed nothing and then count as a simulation: a walk always ends
+
+
+class Habits(NamedTuple):
+    """How a chain walks."""
+
+    weights: np.ndarray  # [KINDS] how often each kind of move is tried at first
+    follow: float  # chance that ranks are set anew by the critical path after a change of placement, at first
+    aim: float  # chance that a move is about an op that the step waits for, at first
+    hot: float  # first temperature, as a share of the value
+    cold: float  # last temperature
+    begun: int  # simulations of the chain when cooling began
+    length: int  # simulations of the chain that cooling takes
+
+
+@compiled
+def temperature(habits, ran):
+    """Geometric cooling: from hot to cold over the length, then cold."""
+    if habits.hot <= 0.0:
+        return 0.0
+    share = min(1.0, (ran - habits.begun) / max(1, habits.length))
+    return habits.hot * (habits.cold / habits.hot) ** share
+
+
+@compiled
+def walk(layout, terrain, chain, scratch, policy, fusing, habits, simulations, log):
+    """Moves until so many simulations are run."""
+    counts, state = chain.counts, chain.random
+    measure(layout, chain, scratch)
+    last = counts[RAN] + simulations
+    while counts[RAN] < last:
+        if counts[RAN] >= counts[LOOK_AT]:
+            _look(layout, terrain, chain, scratch, fusing, habits)
+            continue
+        arm = pick(scratch.arms, scratch.arms.sum(), state)
+        what, count, column, moved, top, pairs, ranked = _move(
+            layout, terrain, chain, scratch, policy, fusing, arm, state
+        )
+        changed = moved > 0 or pairs > 0 or ranked
+        if changed and not fusion.merge_anew(fusing, chain, scratch, moved, pairs):
+            changed = moved > 0 or ranked  # priorities that give the same kernels change nothing
+            if not changed:
+                _undo(layout, terrain, chain, scratch, fusing, moved, top, pairs, ranked)
+        if not changed:
+            counts[IDLE] += 1
+            if counts[IDLE] == MOST_IDLE:
+                counts[IDLE] = 0
+                counts[RAN] += 1
+            continue
+        counts[IDLE] = 0
+        slack = slack_of(temperature(habits, counts[RAN]), state)
+        keep, gain = _judge(layout, terrain, chain, scratch, fusing, slack)
+        chain.spent[arm] += np.float64(scratch.room.tally[1]) / len(chain.place)
+        chain.gained[arm] += gain > 0.0
+        counts[RAN] += 1
+        write_down(log, policy, scratch, what, count, column, gain, counts[RAN])
+        if not keep:
+            _undo(layout, terrain, chain, scratch, fusing, moved, top, pairs, ranked)
+
+
+@compiled
+def measure(layout, chain, scratch):
+    """Loads and tails of where the chain stands, from nothing."""
+    place, load, devices, op_ns = chain.place, scratch.load, layout.devices, layout.op_ns
+    measure_tails(layout, place, len(place) - 1, scratch.tail)
+    load[:] = 0
+    for op in range(len(place)):
+        load[place[op]] += op_ns[op * devices + place[op]]
+
+
+@compiled
+def _look(layout, terrain, chain, scratch, fusing, habits):
+    """Looks up what the step waits for, which counts as a simulation, and what kinds of moves paid."""
+    counts, aims = chain.counts, habits.aim > 0.0 and terrain.by_time
+    choice.fade(chain.spent, chain.gained, REFRESH)
+    aim = habits.aim if aims else 0.0
+    choice.choose(habits.weights, habits.follow, aim, fusing is not None, chain.spent, chain.gained, scratch.arms)
+    counts[LOOK_AT] = counts[RAN] + REFRESH
+    if aims:
+        counts[WAITED] = _critical(layout, terrain, chain, scratch, fusing)
+        counts[RAN] += 1
+
+
+@compiled
+def _critical(layout, terrain, chain, scratch, fusing):
+    """How many ops the step waits for; writes them, and all ops in order of dispatch."""
+    place, record, peak = chain.place, scratch.record, scratch.peak
+    given = (scratch.no_sends, scratch.room, FOREVER, FOREVER, peak, True, record)
+    if fusing is None:
+        run(layout, place, chain.rank, *given)
+        scratch.turn_of[:] = record.turn
+        return critical_ops(layout, terrain, place, record, scratch.turns, scratch.critical, scratch.queued)
+    record.end_ns[:] = -1
+    run(fusing.shown, place, fusion.contracted(layout, chain, fusing, chain.kernel), *given)
+    for op in range(len(place)):
+        scratch.turn_of[op] = record.turn[chain.kernel[op]]
+    scratch.turns[:] = np.argsort(scratch.turn_of, kind="mergesort")
+    scratch.turn_of[scratch.turns] = scratch.itself
+    on_chain, count = critical_kernels(fusing.shown, place, chain.kernel, record), 0
+    for op in range(len(place)):
+        if on_chain[chain.kernel[op]]:
+            scratch.critical[count] = op
+            count += 1
+    return count
+
+
+@compiled
+def _move(layout, terrain, chain, scratch, policy, fusing, arm, state):
+    """Draws a move and applies it. (What was decided, about how many members, what was taken, ops moved, the last of
+    them, pairs with new priorities, whether ranks changed.)"""
+    kind, anew, ops, waited = arm // WAYS, arm % WAYS >= 2, len(chain.place), chain.counts[WAITED]
+    aimed = arm % 2 == 1 and waited > 0
+    seed = scratch.critical[below(state, waited)] if aimed else below(state, ops)
+    nothing = np.int64(-1)
+    if kind < SHIFT:
+        count, toward = draw_set(layout, terrain, chain.place, scratch, kind, seed, aimed, state)
+        column = device_of(layout, terrain, chain.place, scratch, policy, count, toward, seed, aimed, state)
+        swapped = below(state, layout.devices) if kind == SWAP else np.int64(ANYWHERE)
+        moved, top = place.apply(layout, terrain, chain, scratch, count, column, swapped)
+        ranked = anew and moved > 0 and len(chain.rank) > 0
+        if ranked:
+            order.follow(layout, terrain, chain, scratch)
+        return DEVICE, count, column, moved, top, 0, ranked
+    if kind >= FUSE_WINDOW:
+        if fusing is None:
+            return FUSION, 0, nothing, 0, nothing, 0, False
+        pairs, hint = fusion.draw_pairs(fusing, chain, kind, seed if aimed else nothing, state)
+        if policy is None:
+            fusion.apply(fusing, chain, kind, pairs, hint, state)
+            return FUSION, 0, nothing, 0, nothing, pairs, False
+        count, column = priorities_of(policy, fusing, chain, scratch, kind, pairs, hint, state)
+        return FUSION, count, column, 0, nothing, pairs, False
+    if kind == CRITICAL:
+        order.follow(layout, terrain, chain, scratch)
+        return LEVEL, 0, nothing, 0, nothing, 0, True
+    count, by, column = _order_move(layout, terrain, chain, scratch, policy, kind, seed, aimed, state)
+    if by == 0 or count == 0:
+        return LEVEL, 0, nothing, 0, nothing, 0, False
+    order.apply(chain, scratch, count, by)
+    return LEVEL, count, column, 0, nothing, 0, True
+
+
+@compiled
+def _order_move(layout, terrain, chain, scratch, policy, kind, seed, aimed, state):
+    """(How many members, by how much their ranks are shifted, the level that said so)."""
+    rank, members, op, other, nobody = chain.rank, scratch.members, seed, np.int64(-1), np.int64(NOBODY)
+    if kind == SHIFT:
+        count, _ = draw_set(layout, terrain, chain.place, scratch, kind, seed, aimed, state)
+        by, level = shift_of(scratch, policy, count, len(rank), state)
+        return count, by, level
+    if kind == BESIDE:
+        other = next_to(layout, terrain, seed, state)
+    elif aimed:
+        waited = chain.counts[WAITED]
+        given = (scratch.record, scratch.critical, scratch.queued, waited)
+        op, other = overtaking(layout, terrain, chain.place, *given, state)
+    if op < 0 or other < 0:
+        return 0, np.int64(0), nobody
+    members[0] = op
+    by = np.int64(rank[other]) - np.int64(rank[op])
+    if kind == BESIDE:
+        return (1 if by != 0 else 0), by + (1 if below(state, 2) else -1), nobody
+    if below(state, 2):  # the one goes before the other, or the other after it
+        members[0] = other
+        return 1, 1 - by, nobody
+    return 1, by - 1, nobody
+
+
+@compiled
+def _undo(layout, terrain, chain, scratch, fusing, moved, top, pairs, ranked):
+    place.undo(layout, terrain, chain, scratch, moved, top)
+    if ranked:
+        order.undo(chain, scratch)
+    if pairs > 0 and fusing is not None:
+        fusion.undo(fusing, chain)
+
+
+@compiled
+def _judge(layout, terrain, chain, scratch, fusing, slack):
+    """Simulates what stands now; (whether it is kept, the share of the value, or of the bytes over, that it saves)."""
+    score, limits, goal, peak = chain.score, terrain.limits, terrain.goal, scratch.peak
+    over, value = score[0], score[1]
+    bar = np.int64(min(value + value * slack, 9e18))
+    most_ns, most_bytes = FOREVER, FOREVER
+    if over == 0:
+        most_ns, most_bytes = stops_at(goal, bar)
+    scratch.room.ahead[:] = scratch.load
+    given = (scratch.no_sends, scratch.room, most_ns, most_bytes, peak, False, scratch.empty)
+    if fusing is None:
+        time = run(layout, chain.place, chain.rank, *given)
+    else:
+        time = run(fusing.shown, chain.place, fusion.contracted(layout, chain, fusing, fusing.trial), *given)
+    if time < 0:
+        return False, 0.0
+    new_over, new_value = np.int64(0), value_of(goal, time, peak, scratch.room.worked)
+    for at in range(len(limits)):
+        new_over += max(np.int64(0), peak[at] - limits[at])
+    keep = new_over == 0 and new_value <= bar
+    if over > 0:
+        keep = new_over < over or (new_over <= over + over * slack and (new_over > over or new_value <= bar))
+    gain = 0.0
+    if new_over < over:
+        gain = (over - new_over) / over
+    elif new_over == over and new_value < value:
+        gain = (value - new_value) / value
+    if keep:
+        if fusing is not None:
+            fusion.take(fusing, chain)
+        score[0], score[1] = new_over, new_value
+        if new_over < score[2] or (new_over == score[2] and new_value < score[3]):
+            _remember(chain)
+    return keep, gain
+
+
+@compiled
+def _remember(chain):
+    """Where the chain stands is the best it has seen."""
+    chain.score[2:] = chain.score[:2]
+    chain.best_place[:] = chain.place
+    chain.best_rank[:] = chain.rank
+    chain.best_priority[:] = chain.priority
+    chain.best_kernel[:] = chain.kernel
+    chain.best_sequence[:] = chain.sequence

@@ -1,0 +1,175 @@
+# mypy: ignore-errors
+"""Moves of fusion: priorities of pairs change; kernels that hold them, or ops that moved, are merged anew."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from loadmaster.compiled import compiled
+from loadmaster.optimizers.annealing.state import (
+    FUSE_ONE,
+    FUSE_SHIFT,
+    FUSE_SOME,
+    FUSE_WINDOW,
+    LEVELS,
+)
+from loadmaster.optimizers.annealing.xorshift import below, length, unit
+from loadmaster.optimizers.fusion.merging import merge_on, pairs_within, read_off, reopen
+from loadmaster.simulator.contraction import contract
+
+LOOKS = 8  # at pairs, for one that may be drawn, or that is merged, or that is not
+KEEP_APART = 0.2  # chance that a new priority is below 0
+RELIEF = 0.8  # chance that a single pair that is merged is parted and one that is not is joined, else any priority
+NO_HINT, PART, JOIN = -1, 0, LEVELS - 1
+
+
+class Fusing(NamedTuple):
+    """What it takes to judge a plan with kernels, for one chain; None where nothing is fused."""
+
+    rules: object
+    facts: object
+    shown: object  # the layout of the kernels of a plan
+    space: object
+    pairs: np.ndarray  # those that are drawn, by producer, then reader
+    index: np.ndarray  # [all pairs] where each is among them, -1 where it is not
+    alike_start: np.ndarray  # sets of pairs that do the same work
+    alike: np.ndarray
+    within_start: np.ndarray  # [all pairs + 1]
+    within: np.ndarray  # positions of each pair in alike
+    alike_at: np.ndarray  # set of each position
+    merging: object  # scratch for merging
+    pair_from: np.ndarray
+    pair_to: np.ndarray
+    trial: np.ndarray  # [ops] kernels that are tried
+    opened: np.ndarray  # [ops] kernels whose ops are merged anew
+    old_priority: np.ndarray
+    drawn: np.ndarray  # [pairs] those that a move is about
+
+
+@compiled
+def draw_pairs(fusing, chain, kind, seed, state):
+    """(how many pairs a move is about, NO_HINT or what suggests itself); about an op where there is one."""
+    pairs, drawn, starts, alike = fusing.pairs, fusing.drawn, fusing.alike_start, fusing.alike
+    pair = _pair_about(fusing, seed, state)
+    if kind == FUSE_WINDOW:
+        size = length(state, len(pairs))
+        low = max(0, fusing.index[pair] - below(state, size))
+        high = min(len(pairs), low + size)
+        drawn[: high - low] = pairs[low:high]
+        return high - low, NO_HINT
+    if kind == FUSE_ONE:
+        return 1, _one(fusing, chain, seed, pair, state)
+    first, last = fusing.within_start[pair], fusing.within_start[pair + 1]
+    # Without an op, sets are drawn alike: by their pairs, large ones would be drawn far more often.
+    group = below(state, len(starts) - 1)
+    spot = starts[group] + below(state, starts[group + 1] - starts[group])
+    if seed >= 0:
+        spot = fusing.within[first + below(state, last - first)]
+    low, high = starts[fusing.alike_at[spot]], starts[fusing.alike_at[spot] + 1]
+    if kind == FUSE_SOME:
+        size = length(state, high - low)
+        low = max(low, spot - below(state, size))
+        high = min(high, low + size)
+    drawn[: high - low] = alike[low:high]
+    return high - low, NO_HINT
+
+
+@compiled
+def _pair_about(fusing, seed, state):
+    """A pair, about an op if there is one and it has one to draw."""
+    rules, pairs, index = fusing.rules, fusing.pairs, fusing.index
+    if seed >= 0:
+        first, made = rules.pair_start[seed], rules.pair_start[seed + 1] - rules.pair_start[seed]
+        start, given = rules.given_start[seed], rules.given_start[seed + 1] - rules.given_start[seed]
+        for _ in range(min(LOOKS, made + given)):
+            at = below(state, made + given)
+            pair = np.int64(first + at if at < made else rules.given[start + at - made])
+            if index[pair] >= 0:
+                return pair
+    return np.int64(pairs[below(state, len(pairs))])
+
+
+@compiled
+def _one(fusing, chain, seed, pair, state):
+    """A pair to part or to join, as a coin says; what that means for its priority."""
+    rules, kernel, place = fusing.rules, chain.kernel, chain.place
+    parts = below(state, 2) == 1
+    for _ in range(LOOKS):
+        if (kernel[rules.producer[pair]] == kernel[rules.consumer[pair]]) == parts:
+            break
+        pair = _pair_about(fusing, seed, state)
+    fusing.drawn[0], maker, reader = pair, rules.producer[pair], rules.consumer[pair]
+    if place[reader] != place[maker]:
+        return NO_HINT
+    return PART if kernel[maker] == kernel[reader] else JOIN
+
+
+@compiled
+def fresh(state):
+    return -1.0 if unit(state) < KEEP_APART else 1.0 + unit(state) * (LEVELS - 1)
+
+
+@compiled
+def apply(fusing, chain, kind, count, hint, state):
+    """New priorities for the pairs drawn, by hand: one each in a window, one for all that are alike, or a shift."""
+    priority, drawn = chain.priority, fusing.drawn
+    fusing.old_priority[:] = priority
+    if kind == FUSE_SHIFT:
+        shift(priority, drawn, count, state)
+        return
+    value = fresh(state)
+    if hint != NO_HINT and unit(state) < RELIEF:
+        value = -1.0 if hint == PART else hint + unit(state)
+    for at in range(count):
+        priority[drawn[at]] = fresh(state) if kind == FUSE_WINDOW else value
+
+
+@compiled
+def shift(priority, drawn, count, state):
+    by = (unit(state) - 0.5) * LEVELS
+    for at in range(count):
+        if priority[drawn[at]] >= 0:
+            priority[drawn[at]] = min(LEVELS - 1e-3, max(1.0, priority[drawn[at]] + by))
+
+
+@compiled
+def undo(fusing, chain):
+    chain.priority[:] = fusing.old_priority
+
+
+@compiled
+def merge_anew(fusing, chain, scratch, moved, pairs):
+    """Merges anew what holds ops that moved or pairs that were drawn; whether other kernels come of it."""
+    if fusing is None:
+        return True
+    rules, opened, kernel = fusing.rules, fusing.opened, chain.kernel
+    touched, drawn = scratch.touched, fusing.drawn
+    opened[:] = False
+    for index in range(moved):
+        opened[kernel[touched[index]]] = True
+    for index in range(pairs):
+        opened[kernel[rules.producer[drawn[index]]]] = True
+        opened[kernel[rules.consumer[drawn[index]]]] = True
+    reopen(rules, kernel, chain.sequence, opened, fusing.merging)
+    given = (chain.place, chain.priority, kernel, opened, fusing.pair_from, fusing.pair_to)
+    count = pairs_within(rules, *given)
+    merge_on(rules, fusing.merging, fusing.pair_from, fusing.pair_to, count, False)
+    read_off(fusing.merging, fusing.trial)
+    return not np.array_equal(fusing.trial, kernel)
+
+
+@compiled
+def take(fusing, chain):
+    """The kernels that were tried are the chain's."""
+    chain.kernel[:] = fusing.trial
+    chain.sequence[:] = fusing.merging.at
+
+
+@compiled
+def contracted(layout, chain, fusing, kernel):
+    """Ranks of the kernels; their layout is in the space."""
+    ranked = len(chain.rank) > 0
+    contract(layout, fusing.facts, fusing.space, chain.place, chain.rank if ranked else kernel, kernel)
+    return fusing.space.rank if ranked else chain.rank

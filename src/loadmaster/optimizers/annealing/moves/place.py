@@ -1,0 +1,56 @@
+# mypy: ignore-errors
+"""Moves of placement: ops go to another device, with what is bound to them. Loads and tails are kept up."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.compiled import compiled
+from loadmaster.optimizers.annealing.critical import measure_tails
+
+
+@compiled
+def apply(layout, terrain, chain, scratch, count, target, swapped):
+    """(ops moved, the last of them in the program). The first `count` of the members that can run on the target go
+    there; with a device to swap with, those on one of the two go to the other, and others stay."""
+    devices, op_ns, place, load = layout.devices, layout.op_ns, chain.place, scratch.load
+    able, colocate, mate_start, mates = terrain.able, terrain.colocate, terrain.mate_start, terrain.mates
+    members, touched, old_place, stamp = scratch.members, scratch.touched, scratch.old_place, scratch.stamp
+    scratch.mark[0] += 1
+    mark, moved, top = scratch.mark[0], 0, np.int64(-1)
+    for at in range(count):
+        op, goal = members[at], target
+        if swapped >= 0:
+            if place[op] != target and place[op] != swapped:
+                continue
+            goal = swapped if place[op] == target else target
+        if stamp[op] == mark or place[op] == goal or not able[op, goal]:
+            continue
+        group = colocate[op]
+        first, last = (mate_start[group], mate_start[group + 1]) if group >= 0 else (0, 1)
+        for index in range(first, last):
+            mate = mates[index] if group >= 0 else op
+            touched[moved], old_place[moved], stamp[mate] = mate, place[mate], mark
+            moved += 1
+            load[place[mate]] -= op_ns[mate * devices + place[mate]]
+            load[goal] += op_ns[mate * devices + goal]
+            place[mate] = goal
+            top = max(top, mate)
+    if moved > 0 and terrain.by_time:
+        scratch.old_tail[: top + 1] = scratch.tail[: top + 1]
+        measure_tails(layout, place, top, scratch.tail)
+    return moved, top
+
+
+@compiled
+def undo(layout, terrain, chain, scratch, moved, top):
+    """The ops that have moved go back to where they were, last one first."""
+    devices, op_ns, place, load = layout.devices, layout.op_ns, chain.place, scratch.load
+    touched, old_place = scratch.touched, scratch.old_place
+    for index in range(moved - 1, -1, -1):
+        op, home = touched[index], np.int64(old_place[index])
+        load[place[op]] -= op_ns[op * devices + place[op]]
+        load[home] += op_ns[op * devices + home]
+        place[op] = home
+    if moved > 0 and terrain.by_time:
+        scratch.tail[: top + 1] = scratch.old_tail[: top + 1]

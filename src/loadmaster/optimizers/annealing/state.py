@@ -1,0 +1,181 @@
+# mypy: ignore-errors
+"""What the compiled loop of annealing works on: the terrain that moves need to know, a chain, and scratch space."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from loadmaster.columns import Ints, ints, inverse, rows_of
+from loadmaster.objective import Goal
+from loadmaster.passes.groups import Grouping, grouping
+from loadmaster.problem import Problem
+from loadmaster.simulator.loop import make_record, make_room
+
+# Kinds of moves. Place: a window of the program, a group, a part of one, a neighbourhood, one op, ops beside a border
+# between devices, and two devices' ops swapped in a window.
+WINDOW, SCOPE, SLICE, NEAR, SINGLE, BORDER, SWAP = range(7)
+# Order: ranks of a set shifted, one op beside another, all by the critical path, one op before what it waited behind.
+SHIFT, BESIDE, CRITICAL, OVERTAKE = range(7, 11)
+# Fusion priorities of pairs: of a window, of pairs that do the same work, of some of those, shifted, of one pair.
+FUSE_WINDOW, FUSE_ALIKE, FUSE_SOME, FUSE_SHIFT, FUSE_ONE = range(11, 16)
+KINDS = 16
+WAYS = 4  # of each kind: about any op or one that the step waits for; ranks kept or set anew by the critical path
+ARMS = KINDS * WAYS
+# Entries of Chain.counts: simulations so far, at how many the next look at what the step waits for is due, draws in a
+# row that changed nothing, and how many critical ops are known.
+RAN, LOOK_AT, IDLE, WAITED = range(4)
+LEVELS = 20  # fusion priorities are 1 … LEVELS, the highest first; -1: not merged at all
+
+
+class Terrain(NamedTuple):
+    """What moves need to know of the problem besides its layout."""
+
+    read_start: np.ndarray
+    reads: np.ndarray
+    producer: np.ndarray
+    after_start: np.ndarray
+    after: np.ndarray
+    group_start: np.ndarray
+    group_ops: np.ndarray
+    by_mirror: np.ndarray
+    mirror_at: np.ndarray  # [ops] place in by_mirror
+    within_start: np.ndarray  # [ops + 1]
+    within: np.ndarray  # positions of each op in group_ops
+    group_at: np.ndarray  # [len(group_ops)] group of each position
+    colocate: np.ndarray
+    mate_start: np.ndarray  # [colocation groups + 1]
+    mates: np.ndarray
+    able: np.ndarray  # [ops, devices]
+    limits: np.ndarray  # [devices]
+    goal: Goal  # the objective, in numbers
+    by_time: bool  # how long a step takes counts
+
+
+class Chain(NamedTuple):
+    """One walker: where it stands, the best it has seen, and what it did."""
+
+    place: np.ndarray
+    rank: np.ndarray  # empty: first come, first served
+    priority: np.ndarray  # [pairs] which merges are tried first, below 0: not at all; empty: nothing is fused
+    kernel: np.ndarray
+    sequence: np.ndarray  # kernels in an order in which each comes after those it waits for, then -1
+    best_place: np.ndarray
+    best_rank: np.ndarray
+    best_priority: np.ndarray
+    best_kernel: np.ndarray
+    best_sequence: np.ndarray
+    score: np.ndarray  # [4] over and value where it stands, over and value of the best
+    random: np.ndarray  # [2] state of its generator
+    counts: np.ndarray  # [4] see RAN and the others
+    spent: np.ndarray  # [ARMS] runs of late, in whole ones
+    gained: np.ndarray  # [ARMS] how often that made the plan better
+
+
+class Scratch(NamedTuple):
+    """What one chain writes to between and during moves; kept, so that a walk can stop and go on at any move."""
+
+    room: object  # of the simulator
+    record: object  # of the last look
+    empty: object  # a record of nothing
+    no_sends: np.ndarray
+    tail: np.ndarray  # [ops] least time from the start of an op to the end of the step
+    load: np.ndarray  # [devices] time of the ops placed there
+    peak: np.ndarray  # [devices]
+    members: np.ndarray  # ops that a move is about
+    touched: np.ndarray  # ops that it moved
+    old_place: np.ndarray  # where those were
+    old_rank: np.ndarray
+    old_tail: np.ndarray
+    stamp: np.ndarray  # [ops] the last move that listed or moved it
+    mark: np.ndarray  # [1]
+    chance: np.ndarray  # [devices]
+    level_chance: np.ndarray  # [LEVELS]
+    arms: np.ndarray  # [ARMS] chances of every way of every kind
+    critical: np.ndarray  # ops that the step waits for
+    queued: np.ndarray  # which of them waited for their device
+    turns: np.ndarray  # ops in order of dispatch
+    turn_of: np.ndarray  # [ops]
+    itself: np.ndarray  # [ops] every op its own
+
+
+def terrain_of(problem: Problem, groups: Grouping | None = None) -> Terrain:
+    """Of a problem; groups of ops take long to find, and moves of fusion alone do without."""
+    graph, ops = problem.graph, problem.num_ops
+    groups = groups or grouping(problem)
+    members = np.flatnonzero(graph.colocate >= 0)
+    mate_start, mates = inverse(
+        ints(np.arange(len(members) + 1)), ints(graph.colocate[members]), int(graph.colocate.max(initial=-1)) + 1
+    )
+    return Terrain(
+        graph.read_start,
+        graph.reads,
+        graph.producer,
+        graph.after_start,
+        graph.after,
+        groups.start,
+        groups.ops,
+        groups.by_mirror,
+        ints(np.argsort(groups.by_mirror)),
+        *inverse(ints(np.arange(len(groups.ops) + 1)), groups.ops, ops),
+        ints(rows_of(groups.start)),
+        graph.colocate,
+        mate_start,
+        ints(members[mates]),
+        np.ascontiguousarray(problem.able),
+        problem.memory_bytes,
+        problem.goal,
+        problem.goal.step_price > 0,
+    )
+
+
+def no_groups(problem: Problem) -> Grouping:
+    program: Ints = ints(np.arange(problem.num_ops))
+    return Grouping(ints([0]), ints([]), program, program)
+
+
+def chain_of(place, rank, fused, score, random) -> Chain:
+    """A walker at a start; `fused`: its priorities, kernels and their sequence."""
+    columns = (place.astype(np.int32), rank.astype(np.int32), *(column.copy() for column in fused))
+    return Chain(
+        *columns,
+        *(column.copy() for column in columns),
+        np.array((*score, *score), np.int64),
+        random,
+        np.zeros(4, np.int64),
+        np.zeros(ARMS),
+        np.zeros(ARMS),
+    )
+
+
+def make_scratch(layout, fused: bool, aims: bool) -> Scratch:
+    """For one chain. `aims`: it looks at what the step waits for. Kernels take less time than their ops: with them no
+    bound on a run can be told from tails."""
+    ops, devices = len(layout.waits), layout.devices
+    most_sends = len(layout.nbytes) * devices if aims else 0
+    room = make_room(layout, not fused)
+    return Scratch(
+        room,
+        make_record(ops, most_sends, 2 * (ops + most_sends) + devices),
+        make_record(0, 0, 0),
+        np.empty(0, np.int64),
+        np.zeros(ops, np.int64) if fused else room.tail,
+        load=np.zeros(devices, np.int64),
+        peak=np.zeros(devices, np.int64),
+        members=np.empty(ops, np.int64),
+        touched=np.empty(ops, np.int64),
+        old_place=np.empty(ops, np.int32),
+        old_rank=np.empty(ops, np.int32),
+        old_tail=np.empty(ops, np.int64),
+        stamp=np.full(ops, -1, np.int64),
+        mark=np.zeros(1, np.int64),
+        chance=np.zeros(devices),
+        level_chance=np.zeros(LEVELS),
+        arms=np.zeros(ARMS),
+        critical=np.empty(ops, np.int64),
+        queued=np.zeros(ops, np.bool_),
+        turns=np.empty(ops, np.int64),
+        turn_of=np.empty(ops, np.int64),
+        itself=np.arange(ops),
+    )

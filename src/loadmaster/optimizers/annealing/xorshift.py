@@ -1,0 +1,56 @@
+# mypy: ignore-errors
+"""Random numbers of compiled loops: xorshift128+ (Vigna, "Further scramblings of Marsaglia's xorshift generators",
+2017), one state of two words for each walker."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.compiled import compiled
+
+
+def seeded(seed: int) -> np.ndarray:
+    """[2] a state. The other word differs in about half of its bits (the golden ratio, as in splitmix64)."""
+    return np.array([seed, seed ^ 0x9E3779B97F4A7C15], np.uint64)
+
+
+@compiled(inline="always")
+def draw(state):
+    x, y = state[0], state[1]
+    state[0] = y
+    x ^= x << np.uint64(23)
+    x ^= x >> np.uint64(17)
+    x ^= y ^ (y >> np.uint64(26))
+    state[1] = x
+    return x + y
+
+
+# The others are compiled once, not into every caller: that would take several times as long.
+
+
+@compiled
+def below(state, count):
+    """0 … count-1, all alike."""
+    return np.int64((draw(state) >> np.uint64(33)) % np.uint64(count))
+
+
+@compiled
+def unit(state):
+    """Between 0 and 1, neither included."""
+    return (np.float64(draw(state) >> np.uint64(11)) + 0.5) / 9007199254740992.0
+
+
+@compiled
+def length(state, most):
+    """Log-uniform in 1 … most."""
+    return max(1, min(most, np.int64(np.exp(unit(state) * np.log(most + 1.0)))))
+
+
+@compiled
+def pick(chances, total, state):
+    """A row by its chance; the chances add up to `total`."""
+    left, row = unit(state) * total, np.int64(0)
+    while row < len(chances) - 1 and left >= chances[row]:
+        left -= chances[row]
+        row += 1
+    return row
