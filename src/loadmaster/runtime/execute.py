@@ -280,7 +280,7 @@ class AppliedStep:
     def __repr__(self) -> str:
         kind = "training" if self.captured.training else "inference"
         where = ", ".join(map(str, dict.fromkeys(self.devices)))
-        fused = f", {self.program.compiled} kernels compiled, {self.program.apart} op by op"
+        fused = f", {self.program.apart} fused kernels op by op" if self.program.apart else ""
         return f"AppliedStep({self.captured.graph.name!r}, {kind}, {self.problem.num_ops} ops on {where}{fused})"
 
 

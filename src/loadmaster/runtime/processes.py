@@ -75,17 +75,22 @@ class Post:
     def __init__(self, rank: int, device: torch.device, throttle: Throttle | None = None) -> None:
         self.rank, self.device, self.throttle = rank, device, throttle
         self.free_at = 0.0  # when the outgoing wire is next free, for throttled links
-        self.going: list[tuple[Any, Tensor]] = []  # with the memory that is being read
+        self.going: list[tuple[Any, Tensor]] = []  # not waited for, with the memory that is being read
 
     def keep(self, work: Any, memory: Tensor) -> None:
-        self.going = [entry for entry in self.going if not entry[0].is_completed()]
+        """Holds what is being sent until it has left."""
         self.going.append((work, memory))
+
+    def left(self, work: Any, who: str = "another process") -> None:
+        """Waits for a send, once: gloo would wait for ever for one that was waited for already."""
+        if any(one is work for one, _ in self.going):
+            waited(work, who)
+            self.going = [entry for entry in self.going if entry[0] is not work]
 
     def finish(self) -> None:
         """At the end of a step: everything has left."""
-        for work, _ in self.going:
-            waited(work, "another process")
-        self.going.clear()
+        for work, _ in list(self.going):
+            self.left(work)
 
     def due(self, nbytes: int) -> float:
         """When a message that starts now has passed a throttled wire, which carries one at a time."""
@@ -113,7 +118,8 @@ class Outgoing:
         self.post.keep(self.work, memory)
 
     def left(self) -> None:
-        waited(self.work, f"the process of device {self.peer}")
+        """Before the tensor is overwritten."""
+        self.post.left(self.work, f"the process of device {self.peer}")
 
 
 class Incoming:

@@ -75,7 +75,6 @@ class Program:
     written: frozenset[int]  # tensors that the step overwrites
     last_random: int | None  # device that draws the last random numbers
     lines: Mapping[int, Line]  # number in the source
-    compiled: int  # kernels of several ops that run as one
     apart: int  # kernels of several ops that run op by op
 
 
@@ -85,7 +84,6 @@ class Backend:
 
     devices: Sequence[torch.device]
     update: Callable[[Update], Callable[[Tensor, Tensor], None]]
-    region: Callable[[Sequence[Call], Sequence[int], torch.device], Callable[..., Any] | None] | None = None
     post: Post | None = None  # of a run of several processes: only what is on its device is done here
     streams: CopyStreams = field(default_factory=CopyStreams)
 
@@ -116,7 +114,7 @@ class _Writer:
         self.lines: list[Line] = []
         self.fresh = count()
         self.op, self.device = -1, 0
-        self.compiled = self.apart = 0
+        self.apart = 0
         self.last_random: int | None = None  # device that drew last
         self.events = 0
 
@@ -248,9 +246,6 @@ class _Writer:
         ops = [int(self.problem.source_ops[op]) for op in launch.ops]
         self.op, self.device = launch.ops[0], launch.device
         calls = [self.captured.calls[op] for op in ops]
-        if len(calls) > 1 and self.backend.region is not None and self._compiled(calls, ops, launch.device):
-            self.compiled += 1
-            return
         self.apart += len(calls) > 1
         for op, call in zip(launch.ops, calls, strict=True):
             self.op = op
@@ -366,11 +361,6 @@ class _Writer:
             self.constants[self.known[key]] = form
         return self.known[key]
 
-    # Kernels of several ops
-
-    def _compiled(self, calls: Sequence[Call | Update], ops: Sequence[int], device: int) -> bool:
-        return False
-
     # The end
 
     def finish(self) -> Program:
@@ -392,7 +382,6 @@ class _Writer:
             frozenset(self.written),
             self.last_random,
             lines,
-            self.compiled,
             self.apart,
         )
 

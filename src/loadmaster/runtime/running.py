@@ -31,7 +31,6 @@ class Running:
     devices: tuple[str, ...]
     torch_devices: tuple[str, ...]
     ops: int
-    kernels_compiled: int
     kernels_apart: int
     modelled_ns: int | None
     measured_ns: int  # median
@@ -136,7 +135,6 @@ def report(
         devices=planning.problem.cluster.device_names,
         torch_devices=tuple(map(str, step.devices)),
         ops=step.problem.num_ops,
-        kernels_compiled=step.program.compiled,
         kernels_apart=step.program.apart,
         modelled_ns=None if line is None else line.step_ns,
         measured_ns=int(statistics.median(times)),

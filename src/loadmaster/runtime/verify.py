@@ -3,7 +3,7 @@
 There are two references. The module itself, run by torch as ever: what users care about. And the captured step run by
 torch in its traced order on one device: the same kernels as the plan's, so that on CPUs every bit must agree. Where
 only the second agrees to the bit, the difference to the first is one of kernels (a recurrent layer that torch runs in
-one piece and the capture unrolls, a compiled region, another device), and a stated tolerance applies.
+one piece and the capture unrolls, another device), and a stated tolerance applies.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def verify_step(step: AppliedStep, inputs: Any) -> Verification:
         compared=len(planned),
         equals_module=all(_equal(planned[name], module[name]) for name in planned),
         equals_capture=bool(capture) and not unequal,
-        must_equal_capture=on_host and not step.program.compiled,
+        must_equal_capture=on_host,
         worst=worst,
         first_unequal=unequal[0] if unequal else "",
     )
