@@ -36,11 +36,12 @@ def test_path_is_without_gaps_and_as_long_as_the_step(data: Any) -> None:
     plan = data.draw(plans(problem))
     schedule = schedule_of(problem, plan)
     path = critical_path(schedule)
-    assert path.pieces[0].start_ns == 0
+    assert path.pieces[0].start_ns == path.host_ns
+    assert (path.pieces[0].why == "host") == (path.host_ns > 0) and (not path.host_ns or len(problem.dispatch_ns))
     assert path.pieces[-1].end_ns == schedule.step_ns
     for before, after in zip(path.pieces, path.pieces[1:], strict=False):
         assert before.end_ns == after.start_ns
-    assert path.length_ns == path.compute_ns + path.transfer_ns == schedule.step_ns
+    assert path.length_ns == path.compute_ns + path.transfer_ns + path.host_ns == schedule.step_ns
     assert sum(share.compute_ns for share in path.by_scope) == path.compute_ns
     assert sum(share.transfer_ns for share in path.by_scope) == path.transfer_ns
     assert path.queue_ns <= path.length_ns
