@@ -142,14 +142,14 @@ _ADD = {"compute": _add_compute, "view": _add_view, "update": _add_update}
 
 
 @st.composite
-def clusters(draw: Any, max_devices: int = 4) -> Cluster:
+def clusters(draw: Any, max_devices: int = 4, hosts: bool = False) -> Cluster:
     """One to four unlike devices and unlike links, wired in one of five ways."""
     count = draw(st.integers(1, max_devices))
     devices = tuple(draw(_devices(f"d{index}")) for index in range(count))
     pairs = [(src, dst) for src in range(count) for dst in range(count) if src != dst]
     links = {pair: Link(draw(LINK_RATES), draw(st.sampled_from([0, 0, 3, 5]))) for pair in pairs}
     op_ns = draw(st.sampled_from([None, None, None, None, 0, 4]))
-    host = draw(st.sampled_from([0, 0, 0, 2, 40]))
+    host = draw(st.sampled_from([0, 0, 0, 2, 40])) if hosts else 0
     free = draw(SOMETIMES)
     wires = draw(_channels(count))
     return Cluster("random", devices, links, wires, op_ns, "eager", {"eager": host}, contention=not free)
@@ -197,9 +197,11 @@ def equal_clusters(draw: Any) -> Cluster:
 
 
 @st.composite
-def problems(draw: Any, max_ops: int = 14, max_devices: int = 4, plain: bool = False, min_ops: int = 1) -> Problem:
+def problems(
+    draw: Any, max_ops: int = 14, max_devices: int = 4, plain: bool = False, min_ops: int = 1, hosts: bool = False
+) -> Problem:
     """A priced graph; memory is sometimes too small for any plan, sometimes for some."""
-    cluster = draw(clusters(max_devices))
+    cluster = draw(clusters(max_devices, hosts))
     graph = draw(graphs(max_ops, cluster.num_devices, plain, min_ops))
     limit = draw(st.sampled_from([None, None, 100, 1000]))
     return price(graph, cluster, objective=draw(st.sampled_from(list(catalog.OBJECTIVES))), memory_limit=limit)

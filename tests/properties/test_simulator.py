@@ -77,7 +77,7 @@ def assert_same(one: Timeline, other: Timeline) -> None:
 @settings(max_examples=1000)
 @given(st.data())
 def test_compiled_equals_reference(data: st.DataObject) -> None:
-    problem = data.draw(problems())
+    problem = data.draw(problems(hosts=True))
     plan = data.draw(plans(problem))
     check(plan, problem)
     assert_equal_to_reference(problem, plan)
@@ -86,7 +86,7 @@ def test_compiled_equals_reference(data: st.DataObject) -> None:
 @settings(max_examples=300)
 @given(st.data())
 def test_compiled_equals_reference_on_larger_graphs(data: st.DataObject) -> None:
-    problem = data.draw(problems(min_ops=10))
+    problem = data.draw(problems(min_ops=10, hosts=True))
     assert_equal_to_reference(problem, data.draw(plans(problem)))
 
 
@@ -162,7 +162,7 @@ def test_what_is_no_kernel_is_refused_among_many(kernel: list[int]) -> None:
 @settings(max_examples=150)
 @given(st.data())
 def test_settled_plan_gives_the_same_timeline(data: st.DataObject) -> None:
-    problem = data.draw(problems())
+    problem = data.draw(problems(hosts=True))
     plan = data.draw(plans(problem))
     line = simulate(problem, plan)
     settled = settle(problem, plan, line)
@@ -173,7 +173,7 @@ def test_settled_plan_gives_the_same_timeline(data: st.DataObject) -> None:
 @settings(max_examples=150)
 @given(st.data())
 def test_settled_ranks_follow_the_starts(data: st.DataObject) -> None:
-    problem = data.draw(problems())
+    problem = data.draw(problems(hosts=True))
     plan = data.draw(plans(problem))
     line = simulate(problem, plan)
     settled = settle(problem, plan, line)

@@ -32,7 +32,7 @@ def by_hand(name: str, device: list[int]) -> Schedule:
 
 @given(data=st.data())
 def test_path_is_without_gaps_and_as_long_as_the_step(data: Any) -> None:
-    problem = data.draw(problems())
+    problem = data.draw(problems(hosts=True))
     plan = data.draw(plans(problem))
     schedule = schedule_of(problem, plan)
     path = critical_path(schedule)
