@@ -350,13 +350,13 @@ class _Writer:
         return ", ".join(parts), uses
 
     def _stand_in(self, node: fx.Node, device: int) -> str:
-        """For an operand whose values the call does not need: the form of a tensor, without memory."""
+        """For an operand whose values the call does not need: its form, over the memory of one element. (No memory at
+        all would do for most kernels; some convolutions of small images copy it all the same.)"""
         shown = node.meta["val"]
         where = self.backend.devices[device]
-        key = ("stand-in", tuple(shown.shape), shown.stride(), shown.dtype, where)
+        key = ("stand-in", tuple(shown.shape), shown.dtype, where)
         if key not in self.known:
-            form = torch.empty_strided(shown.shape, shown.stride(), dtype=shown.dtype, device=where)
-            form.untyped_storage().resize_(0)
+            form = torch.zeros((), dtype=shown.dtype, device=where).expand(shown.shape)
             self.known[key] = self._fresh("k")
             self.constants[self.known[key]] = form
         return self.known[key]

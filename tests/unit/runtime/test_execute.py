@@ -152,3 +152,11 @@ def test_verification_finds_a_step_that_reads_too_early() -> None:
     assert not found.ok
     with pytest.raises(lm.CannotRun, match="differs from the module"):
         found.require()
+
+
+def test_a_convolution_that_copies_an_operand_it_does_not_need() -> None:
+    """Its input gradient is made without the input's values: what stands for them must bear being copied."""
+    module = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=4))
+    inputs = (torch.randn(1, 3, 4, 4),)
+    for spec in ("random", "one-device"):
+        assert verify_step(apply(module, inputs, planned(module, inputs, spec)), inputs).equals_module
