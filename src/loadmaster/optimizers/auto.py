@@ -11,7 +11,7 @@ import numpy as np
 
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.columns import Ints, ints, positions
-from loadmaster.errors import MissingExtra
+from loadmaster.errors import MissingExtra, UnreadableFile
 from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, start_of
 from loadmaster.optimizers.cuts import cuts
 from loadmaster.optimizers.exact import closing
@@ -42,7 +42,7 @@ FIRST = 48  # simulations from each start, cold: which one is best shows soon
 NEXT = 192  # of the first epoch from the best plan so far
 GROWTH = 1.5  # times as many in each later one
 WARMTH = (0.0, 1.0, 2.0, 3.0)  # of the temperature, for the epochs in turn
-HOTTER, HOTTEST = 15.0, 5.0  # simulations per op in an epoch, for which it is the temperature itself; most times it
+HOTTER, HOTTEST = 5.0, 20.0  # simulations per op in an epoch, for which it is the temperature itself; most times it
 LEARNED_FROM = 4  # epochs after which loading a policy's network pays
 
 
@@ -150,7 +150,7 @@ class Epochs:
 
     def _from_learned(self) -> None:
         for name in LEARNED.get(self.problem.objective.name, ()):
-            with suppress(MissingExtra):
+            with suppress(MissingExtra, UnreadableFile):  # a policy that cannot be had is one start less
                 plan = make_optimizer(name).optimize(self.search)
                 if not self.search.spent:
                     self._epoch((self.search.score(plan), plan), FIRST, 0.0)

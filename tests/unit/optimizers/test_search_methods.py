@@ -100,11 +100,12 @@ def test_search_finds_the_best_plan_of_small_problems(spec: str, objective: str)
 
 @pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
 def test_search_gets_near_the_best_of_a_ladder(objective: str) -> None:
-    """A ladder of twelve layers on two devices; the best is what seven times as many simulations give."""
+    """A ladder of twelve layers on two devices; the best is what seven times as many simulations give. A search that
+    forgets to undo a load is 15 % away."""
     problem = problem_of(12, objective=objective)
     values = {spec: solve(problem, spec, Budget(None, 1_500), seed=4).value for spec in ("auto", "anneal")}
     best = min(solve(problem, "auto", Budget(None, 10_000), seed=seed).value for seed in range(3))
-    assert all(value <= best * 1.02 for value in values.values()), (values, best)
+    assert all(value <= best * 1.03 for value in values.values()), (values, best)
 
 
 @pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
