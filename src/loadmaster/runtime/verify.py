@@ -213,7 +213,7 @@ def _of_capture(step: AppliedStep, inputs: Any) -> Values:
     if any(device.type != "cpu" for device in step.binding.before.values()):
         return {}  # it was traced for the CPU
     values = [
-        batch[number] if given.role == "input" else named[given.name].detach()
+        batch[number].cpu() if given.role == "input" else named[given.name].detach()
         for number, given in enumerate(trace.given)
     ]
     with _same_numbers(), torch.no_grad():
