@@ -219,7 +219,9 @@ def _of_capture(step: AppliedStep, inputs: Any) -> Values:
     try:
         with _same_numbers(), torch.no_grad():
             results = list(trace.module(*values))
-    except NotImplementedError:  # captured for a GPU, with kernels that the CPU has not: the module alone is the measure
+    except (
+        NotImplementedError
+    ):  # captured for a GPU, with kernels that the CPU has not: the module alone is the measure
         return {}
     count = len(trace.outputs)
     if not step.captured.training:

@@ -394,7 +394,7 @@ def load_policy(checkpoint: str) -> tuple[PolicyNetwork, dict[str, Any]]:
     fix = "train it again with this version: loadmaster train regal"
     known, tensors = read_tensors(path, "policy", fix)
     weights = {n.removeprefix("network."): tensor for n, tensor in tensors.items() if n.startswith("network.")}
-    if known.get("choices") != list(CHOICES) or not weights or not isinstance(known.get("network"), dict):
+    if known.get("choices") != list(CHOICES) or not weights or known.get("network") not in ("graph", "sequence"):
         raise UnreadableFile(f"'{path}' holds no policy that this version can run", "", fix)
     network = network_of(lambda: PolicyNetwork(CHOICES, known["network"]), weights, path, fix)
     return network.eval(), known
