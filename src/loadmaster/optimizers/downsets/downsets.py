@@ -97,7 +97,8 @@ def _solved(problem: Problem, units: Units, downs: Downs, effort: int) -> tuple[
     kind_of, lattice = _kinds(problem), Lattice(downs.start, downs.unit, downs.after)
     moves, loads = all_moves(np.bincount(kind_of)), _loads(problem, units, kind_of)
     least = loads.times.min(axis=1).astype(np.float64)
-    most, top = FIRST * max(least.sum() / problem.num_devices, least.max()), 2.0 * least.sum() + loads.send_ns.sum()
+    most = FIRST * max(least.sum() / problem.num_devices, least.max(), 1.0)
+    top = 2.0 * least.sum() + loads.send_ns.sum()
     while True:
         value, before, by = best_stages(lattice, loads, moves, np.int64(min(most, 2.0**60)), effort)
         if not len(value):
