@@ -9,7 +9,6 @@ import numpy as np
 
 from loadmaster.columns import Ints, from_pairs, ints, rows_of
 from loadmaster.errors import InvalidPlan
-from loadmaster.graph.order import topological_order
 from loadmaster.problem import CANNOT, Problem
 
 MOST_RANK = 2**31 - 1
@@ -149,6 +148,8 @@ def kernel_order(problem: Problem, kernel: Ints) -> Ints:
     rows, values = member_of[rows_of(start)], member_of[before]
     apart = rows != values
     start, before = from_pairs(rows[apart], values[apart], len(heads))
+    from loadmaster.graph.order import topological_order  # compiled: listing the zoo needs none of that
+
     order = topological_order(start, before, ints(np.arange(len(heads))))
     if len(order) < len(heads):
         stuck = int(heads[_on_a_cycle(start, before, np.setdiff1d(np.arange(len(heads)), order))])

@@ -3,7 +3,7 @@
 Commands stand in code blocks marked `sh` or are indented, Python stands in blocks marked `python`; all of one document
 run in order in one fresh folder with a few files a reader is taken to have. To keep this short, `--seconds` becomes
 half a second and `plan` and `compare` without it get that too; a benchmark is run on its first graph for 0.2 seconds or
-40 simulations with its first method; training lasts a second. Of `make TARGET` it is checked that make knows the
+40 simulations with its first method; training lasts six seconds. Of `make TARGET` it is checked that make knows the
 target, and the loadmaster commands in it are run; lines in OUTSIDE, which change the machine, are not run.
 """
 
@@ -121,7 +121,7 @@ def _short_script(words: list[str]) -> list[str]:
 
 def _short(words: list[str]) -> list[str]:
     if words[0] == "train":
-        words[words.index("--minutes") + 1] = "0.02"
+        words[words.index("--minutes") + 1] = "0.1"
         return words
     if words[0] == "bench":
         return _short_bench(words)

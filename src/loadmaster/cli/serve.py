@@ -11,7 +11,6 @@ import typer
 from loadmaster.cli import stages, words
 from loadmaster.cli.options import Debug, Json
 from loadmaster.errors import DoesNotFit, InvalidSetting
-from loadmaster.planning import DEFAULT_CLUSTER
 
 if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
@@ -43,6 +42,7 @@ def plan_served(
     json: bool,
 ) -> None:
     """What `plan` does with a model that answers requests."""
+    from loadmaster.planning import DEFAULT_CLUSTER
     from loadmaster.serving.exports import target_of
     from loadmaster.serving.planning import plan_serving, service_for
     from loadmaster.serving.requests import Requests

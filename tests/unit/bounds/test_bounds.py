@@ -187,11 +187,19 @@ def test_given_times_under_a_launch_leave_no_gap_under_zero(method: str) -> None
     ("graph", "step_ns", "peak_bytes"),
     [
         (chain(), 35, 150),  # 10 + 20 + 5 in a row; b holds 100 and 50
-        (diamond(), 50, 150),  # 10 + 30 + 10; b holds 100 and 50
-        (fork(), 25, 97),  # 10, then 3 x 10 on two devices; a makes 60 + 30 + 7
+        (
+            diamond(),
+            55,
+            150,
+        ),  # a path of 50, more with all before its end; best 59; b holds 100, 50
+        (fork(), 30, 97),  # 10, then two of three in a row: reached by a plan; a makes 60 + 30 + 7
         (join(), 55, 128),  # (10 + 20 + 30 + 40) / 2, then 5; d reads 60, makes 4, works in 64
         (ladder(), 90, 208),  # 3 x 10 + 3 x 20; f3 reads 100 and makes 100 and 8
-        (shared_weight(), 25, 280),  # 10 + 15; u needs 200 + 40 + 40 on one device
+        (
+            shared_weight(),
+            34,
+            280,
+        ),  # 10 and 15, sent or in turn; best 35; u needs 200 + 40 + 40 on one device
     ],
 )
 def test_bounds_of_drawn_graphs_on_two_devices(graph: Graph, step_ns: int, peak_bytes: int) -> None:
