@@ -132,6 +132,9 @@ class Run(training.Run):
     def fit(self, found: list[GoExample]) -> None:
         """Cross-entropy of the elites' decisions in every pass, from several first decisions."""
         settings, begun = self.settings, self._spent()
+        if self.state.phase == "fit" and not found:
+            what = "none of the graphs gave an example to learn from"
+            raise InvalidSetting(what, settings.corpus, "give more graphs, larger ones, or more --minutes")
         while self.state.phase == "fit" and self.state.step < settings.fit_steps and not self.late(settings.fit_share):
             rng = self.rng(1, self.state.step)
             done = max(self.state.step / settings.fit_steps, self._share_done(begun, settings.fit_share))
