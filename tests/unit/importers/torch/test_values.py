@@ -130,3 +130,29 @@ def test_groups_of_single_precision_are_multiplied() -> None:
     graph = capture(Grouped(), (torch.ones(6, 8),), training=True)
     flops = [int(graph.flops[op]) for op in range(graph.num_ops) if "_grouped_mm" in graph.kind[op]]
     assert flops == [2 * 6 * 8 * 16] * len(flops) and len(flops) == 2
+
+
+def test_a_detector_whose_loss_matches_boxes_is_captured() -> None:
+    """DETR: which queries are matched with which boxes depends on values, in the loss alone."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("scipy")
+    sizes = {"embedding_size": 16, "hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 1, 1], "out_features": ["stage4"]}
+    parts = {f"{part}_{name}": size for part in ("encoder", "decoder") for name, size in SMALL.items()}
+    config = transformers.DetrConfig(
+        use_timm_backbone=False,
+        use_pretrained_backbone=False,
+        backbone=None,
+        backbone_config=transformers.ResNetConfig(**sizes),
+        d_model=32,
+        num_queries=6,
+        num_labels=5,
+        **parts,
+    )
+    labels = [{"class_labels": torch.tensor([1, 2]), "boxes": torch.rand(2, 4)}]
+    inputs = {"pixel_values": torch.rand(1, 3, 32, 32), "labels": labels}
+    graph = capture(transformers.DetrForObjectDetection(config), inputs, training=True)
+    assert any(kind.startswith("optim.") for kind in graph.kind)
+    assert {"model.backbone", "model.encoder", "model.decoder"} <= {".".join(s.split(".")[:2]) for s in graph.scope}
+
+
+SMALL = {"layers": 1, "ffn_dim": 64, "attention_heads": 4}
