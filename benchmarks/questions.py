@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -199,6 +200,8 @@ def transfer(evaluations: int, seeds: int) -> None:
     trained = np.stack([_portrait(graph) for graph in _training_graphs(shared / "train.jsonl.xz", every=2)])
     middle, spread = trained.mean(axis=0), trained.std(axis=0) + 1e-6
     values: dict[str, dict[str, list[int]]] = {}
+    if not Path("results/regal.jsonl").exists():
+        sys.exit("there are no records in results/regal.jsonl: run loadmaster bench regal first")
     for line in Path("results/regal.jsonl").read_text().splitlines():
         record = json.loads(line)
         values.setdefault(record["graph"], {}).setdefault(record["spec"], []).append(record["value"])

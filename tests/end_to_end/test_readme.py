@@ -27,7 +27,14 @@ from loadmaster.zoo.synthetic import generate
 from tests.end_to_end.conftest import ROOT, command, write_cluster, write_config, write_model, write_onnx
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-OUTSIDE = ("pip install", "python3 -m venv", "git clone", "source ", "cd ")
+OUTSIDE = (
+    "pip install",
+    "python3 -m venv",
+    "git clone",
+    "source ",
+    "cd ",
+    "python benchmarks/questions.py transfer",
+)  # the last: records of hours
 SECONDS = "0.5"
 NEED_SHARED = ("loadmaster bench regal", "loadmaster bench peers-memory")  # they read a corpus
 

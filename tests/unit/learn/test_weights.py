@@ -69,6 +69,8 @@ KINDS = ["no header", "header is a list", "no tensors", "a tensor more", "a tens
 def test_altered_weights_are_refused(name: str, kind: str, tmp_path: Path) -> None:
     if name == "rnn" and kind not in ("no header", "header is a list", "not finite", "null"):
         pytest.skip("what follows is compared when the network is there")
+    if (name, kind) == ("regal", "huge"):
+        pytest.skip("its header says the kind of network and no sizes")
     known, tensors = changed(*sound(name), kind)
     path = tmp_path / "w.safetensors"
     save_file(tensors, str(path), {"policy": json.dumps(known)})
