@@ -1,4 +1,4 @@
-"""The simulator's judge: the 14 rules read aloud, slowly, and with no code of the simulator's own.
+"""The simulator's judge: the 15 rules read aloud, slowly, and with no code of the simulator's own.
 
 It scans everything that waits in every round, keeps its state in dicts and sets, and works out memory only
 afterwards, from when things were recorded to begin and end. Also the brute-force optimum of tiny problems.
@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import permutations, product
 from math import ceil, inf
+from typing import Any
 
 import numpy as np
 
+from loadmaster.additions import Additions
 from loadmaster.cluster import Cluster
-from loadmaster.columns import ints
-from loadmaster.graph import ACTIVATION
+from loadmaster.columns import ints, ragged
+from loadmaster.graph import ACTIVATION, Graph
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 
@@ -450,3 +452,130 @@ def is_allowed(problem: Problem, device: tuple[int, ...]) -> bool:
     runs = all(problem.op_ns[op, place] != CANNOT for op, place in enumerate(device))
     places = {(group[op], place) for op, place in enumerate(device) if group[op] >= 0}
     return runs and len(places) == len({group for group, _ in places})
+
+
+def expand_slowly(problem: Problem, added: Additions) -> Problem:
+    """Rule 15 read aloud: the problem with what is added, node by node. Its ops may stand in another order than those
+    of `expand`; names tell which is which."""
+    graph, count = problem.graph, problem.num_ops
+    nodes = _nodes(graph, added)
+    order: list[int] = []
+
+    def emit(number: int, waiting: tuple[int, ...] = ()) -> None:
+        assert number not in waiting, "it waits for itself"
+        node = nodes[number]
+        makers = {maker for maker, other in enumerate(nodes) for name in node.reads if name in other.makes}
+        for before in sorted(makers | node.after):
+            if before not in order:
+                emit(before, (*waiting, number))
+        if number not in order:
+            order.append(number)
+
+    for op in range(count):
+        emit(op)
+    assert len(order) == len(nodes), "an addition is needed by nobody"
+    return _assembled(problem, [nodes[number] for number in order], [order.index(n) for n in range(len(nodes))])
+
+
+@dataclass
+class Node:
+    """An op of an expanded graph: whose columns it has, what it reads and makes by name, what it follows."""
+
+    name: str
+    op: int  # -1: a stay
+    reads: dict[str, int]  # name -> which read of the base graph, -1 for a stay
+    makes: dict[str, int]  # name -> tensor of the base graph
+    after: set[int]
+
+
+def _nodes(graph: Graph, added: Additions) -> list[Node]:
+    nodes = []
+    for op in range(graph.num_ops):
+        spans = range(int(graph.read_start[op]), int(graph.read_start[op + 1]))
+        reads = {graph.tensor_name[graph.reads[at]]: at for at in spans}
+        makes = {graph.tensor_name[t]: int(t) for t in graph.makes_of(op)}
+        nodes.append(Node(graph.op_name[op], op, reads, makes, {int(a) for a in graph.after_of(op)}))
+    seen: dict[str, int] = {}
+    for op, tensor in zip(added.op.tolist(), added.tensor.tolist(), strict=True):
+        stem = f"{graph.op_name[op]}.again" if op >= 0 else f"{graph.tensor_name[tensor]}.stay"
+        seen[stem] = seen.get(stem, 0) + 1
+        name = stem if seen[stem] == 1 else f"{stem}{seen[stem]}"
+        suffix = name.split(".")[-1]
+        made = {n: t for n, t in nodes[op].makes.items()} if op >= 0 else {graph.tensor_name[tensor]: tensor}
+        reads = dict(nodes[op].reads) if op >= 0 else {graph.tensor_name[tensor]: -1}
+        nodes.append(Node(name, op, reads, {f"{n}.{suffix}": t for n, t in made.items()}, set()))
+    for number, (op, trigger) in enumerate(zip(added.op.tolist(), added.after.tolist(), strict=True), graph.num_ops):
+        if op >= 0:
+            nodes[number].after |= nodes[op].after
+            for later in range(graph.num_ops):
+                if op in graph.after_of(later):
+                    nodes[later].after.add(number)
+        nodes[number].after |= {trigger} - {-1}
+    for reader, tensor, source in zip(added.reader.tolist(), added.read.tolist(), added.source.tolist(), strict=True):
+        copy = next(name for name, of in nodes[graph.num_ops + source].makes.items() if of == tensor)
+        reads = nodes[reader].reads
+        nodes[reader].reads = {copy if n == graph.tensor_name[tensor] else n: at for n, at in reads.items()}
+    return nodes
+
+
+def _assembled(problem: Problem, nodes: list[Node], place: list[int]) -> Problem:
+    graph = problem.graph
+    names, base = list(graph.tensor_name), list(range(graph.num_tensors))
+    for node in nodes:
+        for name, tensor in node.makes.items():
+            if name not in names:
+                names.append(name)
+                base.append(tensor)
+    number = {name: at for at, name in enumerate(names)}
+    maker = {name: at for at, node in enumerate(nodes) for name in node.makes}
+    alias = [int(graph.alias_of[t]) for t in range(graph.num_tensors)] + [-1] * (len(names) - graph.num_tensors)
+    for node in nodes:
+        if node.op < 0:
+            alias[number[next(iter(node.makes))]] = number[next(iter(node.reads))]
+    role = [*graph.role.tolist(), *[ACTIVATION] * (len(names) - graph.num_tensors)]
+
+    def column(of: Any, stay: int) -> Any:
+        return ints([of[node.op].tolist() if node.op >= 0 else (0 * of[0] + stay).tolist() for node in nodes])
+
+    def words(of: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(of[node.op] if node.op >= 0 else "stay" for node in nodes)
+
+    reads = [[number[name] for name in node.reads] for node in nodes]
+    sizes = [int(problem.read_bytes[at]) if at >= 0 else 0 for node in nodes for at in node.reads.values()]
+    expanded = replace(
+        graph,
+        op_name=tuple(node.name for node in nodes),
+        kind=words(graph.kind),
+        dtype=words(graph.dtype),
+        scope=words(graph.scope),
+        source=words(graph.source),
+        flops=column(graph.flops, 1),
+        bytes_moved=column(graph.bytes_moved, 0),
+        workspace_bytes=column(graph.workspace_bytes, 0),
+        colocate=ints([graph.colocate[node.op] if node.op >= 0 else -1 for node in nodes]),
+        time_ns=ints(np.zeros((len(nodes), 0))),
+        **dict(zip(("after_start", "after"), ragged([sorted(place[a] for a in n.after) for n in nodes]), strict=True)),
+        **dict(zip(("make_start", "makes"), ragged([[number[t] for t in n.makes] for n in nodes]), strict=True)),
+        **dict(zip(("read_start", "reads"), ragged(reads), strict=True)),
+        tensor_name=tuple(names),
+        producer=ints([maker.get(name, -1) for name in names]),
+        nbytes=ints(graph.nbytes[base]),
+        role=ints(role),
+        alias_of=ints(alias),
+        shape=tuple(graph.shape[t] for t in base),
+        tensor_dtype=tuple(graph.tensor_dtype[t] for t in base),
+    )
+    asked = problem.dispatch_ns
+    fixed = [problem.fixed_ns[node.op].tolist() if node.op >= 0 else (-problem.launch_ns).tolist() for node in nodes]
+    return replace(
+        problem,
+        graph=expanded,
+        tie=ints(np.arange(len(nodes))),
+        op_ns=column(problem.op_ns, 0),
+        compute_ns=column(problem.compute_ns, 0) if problem.compute_ns.size else problem.compute_ns,
+        fixed_ns=ints(fixed),
+        traffic_bytes=column(problem.traffic_bytes, 0),
+        read_bytes=ints(sizes),
+        send_ns=ints(problem.send_ns[base]),
+        dispatch_ns=asked if not len(asked) else column(asked, 0),
+    )

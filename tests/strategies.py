@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from loadmaster import catalog
+from loadmaster.additions import Additions, may_stay, repeatable
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.columns import ints
 from loadmaster.cost import price
@@ -283,3 +284,35 @@ def _together(problem: Problem, kernel: Any | None) -> list[set[int]]:
 
 def _common_devices(problem: Problem, ops: set[int]) -> list[int]:
     return [d for d in range(problem.num_devices) if all(problem.op_ns[op, d] != CANNOT for op in ops)]
+
+
+@st.composite
+def additions(draw: Any, problem: Problem, most: int = 5) -> Additions | None:
+    """Legal ones: each is read by some that read the original, and may follow an op before all of them; None where
+    there is nothing to add."""
+    graph, count = problem.graph, problem.num_ops
+    again, stay = repeatable(graph), may_stay(graph)
+    reads = {op: {int(t): -1 for t in graph.reads_of(op)} for op in range(count)}  # node -> tensor -> addition
+    rows: list[tuple[int, int, int]] = []
+    for _ in range(draw(st.integers(1, most))):
+        wanted = sorted((t, node) for node, of in reads.items() for t, source in of.items() if source < 0)
+        able = [t for t, _ in wanted if graph.producer[t] >= 0 and (again[graph.producer[t]] or stay[t])]
+        if not able:
+            break
+        tensor = draw(st.sampled_from(able))
+        op = int(graph.producer[tensor])
+        stays = bool(stay[tensor]) and (not again[op] or draw(st.booleans()))
+        mates = {tensor} if stays else {int(t) for t in graph.makes_of(op)}
+        readers = [(t, node) for t, node in wanted if t in mates and node != count + len(rows)]
+        chosen = draw(st.lists(st.sampled_from(readers), min_size=1, max_size=3, unique=True))
+        number = len(rows)
+        for t, node in chosen:
+            reads[node][t] = number
+        own = {tensor: -1} if stays else dict.fromkeys((int(t) for t in graph.reads_of(op)), -1)
+        reads[count + number] = own
+        trigger = draw(st.integers(-1, op)) if draw(SOMETIMES) else -1
+        rows.append((-1 if stays else op, tensor if stays else -1, trigger))
+    if not rows:
+        return None
+    named = [(node, t, source) for node, of in reads.items() for t, source in of.items() if source >= 0]
+    return Additions(*(ints(column) for column in (*zip(*rows, strict=True), *zip(*named, strict=True))))

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from loadmaster.additions import Additions
 from loadmaster.columns import Ints, from_pairs, ints, rows_of
 from loadmaster.errors import InvalidPlan
+from loadmaster.expansion import STAY, whole
 from loadmaster.problem import CANNOT, Problem
 
 MOST_RANK = 2**31 - 1
@@ -16,7 +18,11 @@ MOST_RANK = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Which ops are one kernel, which device runs it, and in what order. Decisions only, no times."""
+    """Which ops are one kernel, which device runs it, and in what order. Decisions only, no times.
+
+    A plan may add ops to the graph: those that run again, and stays on another device. Its columns are then about the
+    ops of the expanded graph (`expansion.whole`).
+    """
 
     graph_digest: str
     cluster_digest: str
@@ -24,6 +30,7 @@ class Plan:
     device: Ints  # [ops]
     rank: Ints  # [ops] in [0, 2^31): a free device takes the ready op of lowest rank
     send_rank: Ints | None = None  # [tensors, devices] order of sends, -1 where not given
+    added: Additions | None = None  # what runs again, what stays elsewhere
 
     @staticmethod
     def of(
@@ -40,6 +47,7 @@ class Plan:
             ints(program if kernel is None else kernel),
             ints(device),
             ints(program if rank is None else rank),
+            added=problem.added,
         )
 
     @property
@@ -56,12 +64,15 @@ class Plan:
     def __repr__(self) -> str:
         used = len(np.unique(self.device))
         fused = f" in {self.num_kernels:,} kernels" if self.fuses else ""
-        return f"Plan({len(self.device):,} ops{fused} on {used} device{'s' if used > 1 else ''}, {self.graph_digest})"
+        added = "" if self.added is None else f", {self.added.num_again:,} again, {self.added.num_stays:,} offloaded"
+        where = f"on {used} device{'s' if used > 1 else ''}"
+        return f"Plan({len(self.device):,} ops{fused}{added} {where}, {self.graph_digest})"
 
 
 def check(plan: Plan, problem: Problem) -> None:
     """Raises InvalidPlan with the first rule that the plan breaks."""
     check_belongs(plan, problem)
+    problem = whole(problem, plan)  # refuses additions that would change what is computed
     _check_shape(plan, problem)
     _check_devices(plan, problem)
     _check_ranks(plan, problem)
@@ -135,7 +146,20 @@ def _check_kernels(plan: Plan, problem: Problem) -> None:
         pair = f"'{problem.graph.op_name[op]}' and '{problem.graph.op_name[kernel[op]]}'"
         raise InvalidPlan(f"ops {pair} are one kernel on two devices", f"op {op}", "a kernel runs on one device")
     if plan.fuses:
+        _check_stays(plan, problem)
         kernel_order(problem, kernel)  # refuses a kernel that is not convex
+
+
+def _check_stays(plan: Plan, problem: Problem) -> None:
+    if plan.added is None or not plan.added.num_stays:
+        return
+    sizes = np.bincount(plan.kernel, minlength=problem.num_ops)[plan.kernel]
+    fused = np.array([kind == STAY for kind in problem.graph.kind]) & (sizes > 1)
+    if fused.any():
+        op = int(fused.argmax())
+        raise InvalidPlan(
+            f"'{problem.graph.op_name[op]}' is fused with others", f"op {op}", "a stay is no kernel's part"
+        )
 
 
 def kernel_order(problem: Problem, kernel: Ints) -> Ints:

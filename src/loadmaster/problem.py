@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from loadmaster.cluster import Cluster
 from loadmaster.columns import Bools, Ints, ints
 from loadmaster.graph import ACTIVATION, MOST_NS, Graph
 from loadmaster.objective import Goal, Objective, StepTime, objective_named
+
+if TYPE_CHECKING:
+    from loadmaster.additions import Additions
+    from loadmaster.expansion import Expansion
 
 CANNOT = -1  # in op_ns: the op cannot run on that device
 
@@ -57,6 +61,7 @@ class Problem:
     dispatch_ns: Ints = field(default_factory=lambda: ints([]))  # [ops] the host's time to ask for it; empty: no host
     spread_ns: Ints = field(default_factory=lambda: ints(np.zeros((2, 0, 0))))  # [2, ops, devices] quartiles - median
     basis: str = "data sheet"  # what the times rest on: "given", "data sheet", "calibrated" or "measured"
+    expansion: Expansion | None = None  # of a problem with ops that a plan added: what it was made from
 
     @property
     def num_ops(self) -> int:
@@ -65,6 +70,11 @@ class Problem:
     @property
     def num_devices(self) -> int:
         return self.cluster.num_devices
+
+    @property
+    def added(self) -> Additions | None:
+        """What was added to the graph, where anything was."""
+        return None if self.expansion is None else self.expansion.added
 
     @cached_property
     def resident(self) -> Bools:

@@ -19,6 +19,7 @@ from loadmaster.columns import Ints, ints
 from loadmaster.compiled import seconds_compiling
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting, MissingExtra
+from loadmaster.expansion import whole
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.objective import Objective
 from loadmaster.plans import Plan, check
@@ -386,11 +387,12 @@ def solve(
     check(settled, problem)
     line = simulate(problem, settled)
     name = optimizer if isinstance(optimizer, str) else spec_of(chosen)
-    bound = lower_bound(problem, fusing=settled.fuses, fitting=line.over_bytes == 0)
-    if not settled.fuses and line.over_bytes == 0:
+    adding = settled.added is not None
+    bound = lower_bound(problem, fusing=settled.fuses, fitting=line.over_bytes == 0, adding=adding)
+    if not settled.fuses and not adding and line.over_bytes == 0:
         bound = max(bound, search.bound)
     counts = (max(1, search.simulations), search.seconds, interrupted)
-    return Result(problem, settled, line, name, seed, tuple(search.history), bound, *counts)
+    return Result(whole(problem, settled), settled, line, name, seed, tuple(search.history), bound, *counts)
 
 
 def _check_call(problem: object, optimizer: object, seed: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -21,15 +21,22 @@ CELLS = 512  # rows and columns of the grid over (earliest start, what must foll
 CROWD_CELLS, CROWD_TURNS = 256, 2  # starts of ancestors that are told apart; times that starts are raised
 MOST_CROWDED = 12_000  # ops whose ancestors are looked at one by one: a second for so many
 
-_known: WeakKeyDictionary[Problem, dict[tuple[bool, bool], int]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Problem, dict[tuple[bool, bool, bool], int]] = WeakKeyDictionary()
 
 
-def lower_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False) -> int:
-    """Of the problem's objective. `fusing`: over plans that may fuse ops, too; `fitting`: only over plans that fit."""
-    known = _known.setdefault(problem, {})
-    if (fusing, fitting) not in known:
-        known[fusing, fitting] = problem.objective.bound(problem.goal, _Parts(problem, fusing, fitting))
-    return known[fusing, fitting]
+def lower_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False, adding: bool = False) -> int:
+    """Of the problem's objective. `fusing`: over plans that may fuse ops, too; `fitting`: only over plans that fit;
+    `adding`: over plans in which ops run again and tensors stay elsewhere, too. Of an expanded problem, that of the one
+    it was made from."""
+    if problem.expansion is not None:
+        base = problem.expansion.base
+        problem, adding = replace(base, objective=problem.objective, memory_bytes=problem.memory_bytes), True
+    known, key = _known.setdefault(problem, {}), (fusing, fitting, adding)
+    if key not in known:
+        # A stay may take a way that is faster than the link between two devices, and copies need no sends.
+        judged = replace(problem, send_ns=ints(np.zeros_like(problem.send_ns))) if adding else problem
+        known[key] = problem.objective.bound(problem.goal, _Parts(judged, fusing, fitting and not adding, adding))
+    return known[key]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +46,13 @@ class _Parts:
     problem: Problem
     fusing: bool
     fitting: bool
+    adding: bool = False
 
     def step_ns(self) -> int:
         return step_bound(self.problem, fusing=self.fusing, fitting=self.fitting)
 
     def peak_bytes(self) -> int:
-        return peak_bound(self.problem, fusing=self.fusing)
+        return peak_bound(self.problem, fusing=self.fusing, adding=self.adding)
 
     def shared_ns(self) -> int:
         times = _least_times(self.problem, self.fusing)
@@ -259,18 +267,19 @@ def _bundles(kinds: _Kinds, held: Ints) -> tuple[np.ndarray, int]:
     return (bundle.reshape(-1), size) if size <= 400 else (bundle.reshape(-1) * 400 // size, 400)
 
 
-def peak_bound(problem: Problem, *, fusing: bool = False, effort: int = EFFORT) -> int:
+def peak_bound(problem: Problem, *, fusing: bool = False, adding: bool = False, effort: int = EFFORT) -> int:
     """Of the largest device peak: what one device must hold at once, and what all hold together, shared out evenly.
 
     Together they hold the residents and, whenever an op starts, what the ops before it have made and others still need:
-    no less than a minimum cut through the graph at that op. `effort` limits the search for the op with the largest.
+    no less than a minimum cut through the graph at that op (`adding`: but what is made
+    again need not be held). `effort` limits the search for the op with the largest.
     """
     devices = problem.num_devices
     alone = int(_device_bytes(problem, fusing).max())
     memory = Storages(problem)
     residents, kept = memory.resident_bytes, memory.kept_bytes
     alone = max(alone, -(-(residents + kept) // devices))
-    if fusing:
+    if fusing or adding:
         return max(alone, -(-(residents + int(memory.appears(fusing).max())) // devices))
     from loadmaster.bounds.cuts import largest_cut
 

@@ -60,12 +60,14 @@ def run_all(problem: Problem, specs: Sequence[str], budget: Budget, seed: int) -
 
 def replay(problem: Problem, plan: Plan, name: str) -> Result:
     from loadmaster.bounds import lower_bound
+    from loadmaster.expansion import whole
     from loadmaster.plans import check
     from loadmaster.search import Result
     from loadmaster.simulator import simulate
 
     check(plan, problem)
-    bound = lower_bound(problem, fusing=plan.fuses)
+    bound = lower_bound(problem, fusing=plan.fuses, adding=plan.added is not None)
+    problem = whole(problem, plan)
     return Result(problem, plan, simulate(problem, plan), name, 0, (), bound, simulations=1, seconds=0.0)
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.additions import Additions
 from loadmaster.cluster import Cluster
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidPlan, InvalidSetting
+from loadmaster.expansion import whole
 from loadmaster.files.cluster import cluster_from_json, cluster_to_json
 from loadmaster.files.text import Row
 from loadmaster.graph import WEIGHT, Graph
@@ -24,6 +26,7 @@ MOST_ENTRIES = 2**26  # of a table of tensors by devices: half a gigabyte
 def plan_to_json(plan: Plan, problem: Problem, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Names are there to be read; numbers alone make the plan again. `extra` goes beside them, such as the seed."""
     check(plan, problem)
+    problem = whole(problem, plan)
     graph, devices = problem.graph, problem.cluster.device_names
     rows = zip(plan.device.tolist(), plan.rank.tolist(), plan.kernel.tolist(), strict=True)
     data: dict[str, Any] = {
@@ -47,12 +50,24 @@ def plan_to_json(plan: Plan, problem: Problem, extra: Mapping[str, Any] | None =
         ],
         "sends": None,
     }
+    if plan.added is not None:
+        data["added"] = _added_to_json(plan.added)
     if plan.send_rank is not None:
         data["sends"] = [
             {"tensor": t, "name": graph.tensor_name[t], "on": devices[to], "to": to, "rank": int(plan.send_rank[t, to])}
             for t, to in np.argwhere(plan.send_rank != -1).tolist()
         ]
     return data
+
+
+def _added_to_json(added: Additions) -> dict[str, Any]:
+    """What runs again ("op") or stays elsewhere ("tensor"), and who reads its copy; numbers are of the graph."""
+    rows = zip(added.op.tolist(), added.tensor.tolist(), added.after.tolist(), strict=True)
+    reads = zip(added.reader.tolist(), added.read.tolist(), added.source.tolist(), strict=True)
+    return {
+        "ops": [{"op": op, "tensor": tensor, "after": after} for op, tensor, after in rows],
+        "reads": [{"reader": reader, "tensor": tensor, "from": source} for reader, tensor, source in reads],
+    }
 
 
 def _circumstances(problem: Problem) -> dict[str, Any]:
@@ -87,7 +102,7 @@ def plan_file_from_json(data: Any, where: str = "plan") -> PlanFile:
     return PlanFile(plan_from_json(data, where), captured, cluster)
 
 
-_PLAN_KEYS = frozenset(["schema", "graph", "cluster", "captured", "on", "counts", "ops", "sends"])
+_PLAN_KEYS = frozenset(["schema", "graph", "cluster", "captured", "on", "counts", "ops", "sends", "added"])
 
 
 def _checked_extra(extra: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -113,7 +128,17 @@ def plan_from_json(data: Any, where: str = "plan") -> Plan:
         raise InvalidPlan("the numbers of the ops are not 0, 1, 2, …, each once", f"{where}: ops", "list every op once")
     device, rank, kernel = (ints(column) for column in table[order, 1:].T)
     digests = [Row(head.any(key), f"{where}: {key}", InvalidPlan).text("digest") for key in ("graph", "cluster")]
-    return Plan(digests[0], digests[1], kernel, device, rank, _send_rank(head, tensors, devices, where))
+    sends = _send_rank(head, tensors, devices, where)
+    return Plan(digests[0], digests[1], kernel, device, rank, sends, _added_from_json(head, where))
+
+
+def _added_from_json(head: Row, where: str) -> Additions | None:
+    if not head.has("added"):
+        return None
+    given = Row(head.any("added"), f"{where}: added", InvalidPlan)
+    ops = _numbers(given.rows("ops"), ("op", "tensor", "after"), f"{where}: added: ops")
+    reads = _numbers(given.rows("reads"), ("reader", "tensor", "from"), f"{where}: added: reads")
+    return Additions(*(ints(column) for column in (*ops.T, *reads.T)))
 
 
 def _numbers(rows: list[Any], keys: tuple[str, ...], where: str) -> Ints:

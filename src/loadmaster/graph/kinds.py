@@ -21,7 +21,7 @@ _OPAQUE = re.compile(
     r"^(embedding.*|gather.*|scatter.*|index.*|_?index_put.*|sort|topk|cumsum|nonzero|unique|multinomial|bernoulli|rand.*|native_dropout"
     r"|dropout|while|call|conditional|fusion|rng|iota|fft|cholesky|.*pool.*|upsample.*|resize|_?unsafe_index.*|empty.*|optim\..*|copy_|loop|if|scan|constant.*|shape|size|nonmaxsuppression"
     r"|roialign|cat|concat|split.*|slice_backward|select_backward|slice_scatter|as_strided.*|unfold.*|im2col|col2im|stack|roll|flip|pad.*"
-    r"|constant_pad_nd|constant_pad_nd_backward|_grouped_mm_offsets|histc|bincount|one_hot|masked_select)$"
+    r"|constant_pad_nd|constant_pad_nd_backward|_grouped_mm_offsets|histc|bincount|one_hot|masked_select|stay)$"
 )
 
 

@@ -16,6 +16,7 @@ from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan, InvalidSetting
+from loadmaster.expansion import whole
 from loadmaster.files.plan import PlanFile
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.graph import CapturedStep
@@ -135,12 +136,12 @@ def planning_of(captured: CapturedStep, plan: Result | Plan, cluster: Cluster | 
 
         problem = price(captured.graph, cluster)
         check(plan, problem)
-        return Planning(plan, problem, simulate(problem, plan))
+        return Planning(plan, whole(problem, plan), simulate(problem, plan))
     count = plan.send_rank.shape[1] if plan.send_rank is not None else int(plan.device.max()) + 1
     problem = price(captured.graph, stand_in_cluster(count))
     own = replace(plan, cluster_digest=problem.cluster.digest)
     check(own, problem)
-    return Planning(own, problem, None)
+    return Planning(own, whole(problem, own), None)
 
 
 def stand_in_cluster(count: int) -> Cluster:

@@ -1,7 +1,8 @@
 """Writes a captured step in plan order as straight-line Python: one call a line, each tensor dropped at its last use.
 
 A name is a tensor of the graph on a device of the plan. Views are no ops of a plan: they are made on each device just
-before the first call that reads them there. A tensor written in place keeps its name.
+before the first call that reads them there. A tensor written in place keeps its name. What an op makes when it runs
+again, or what comes back from a stay, is another version of its tensor: each op reads the one that the plan names.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from loadmaster.columns import Ints
+from loadmaster.columns import Ints, ints
 from loadmaster.errors import CannotRun
+from loadmaster.expansion import STAY
 from loadmaster.graph.folding import bases
 from loadmaster.importers.torch.graph import Call, CapturedStep, Update, draws_random
 from loadmaster.plans import Plan
@@ -29,6 +31,7 @@ from loadmaster.runtime.schedule import Event, Launch, Send
 from loadmaster.runtime.substitutes import lands_itself, substitute
 
 Place = tuple[int, int]  # tensor of the captured graph, device of the plan
+Copy = tuple[int, int, int]  # and its version: 0, or the tensor of the expanded problem
 
 
 @dataclass
@@ -103,12 +106,16 @@ class _Writer:
         graph = captured.graph
         self.base: Ints = bases(graph)
         self.kept = np.flatnonzero(self.base == np.arange(graph.num_tensors))  # tensors of the problem
+        self.addition = np.full(problem.num_ops, -1)  # number of what the plan added
+        if problem.expansion is not None:
+            self.kept, self.addition = self.kept[problem.expansion.tensor], problem.expansion.addition
+        self.versions: dict[int, int] = {}  # of what is read or made now, where it is not the original
         self.home = _homes(captured, problem, plan)
-        self.names: dict[Place, str] = {}
+        self.names: dict[Copy, str] = {}
         self.residents: dict[Place, str] = {}
         self.constants: dict[str, Any] = {}
         self.known: dict[Any, str] = {}  # what is a constant already
-        self.pending: dict[Place, str] = {}  # sends on their way, by where they arrive
+        self.pending: dict[Copy, str] = {}  # sends on their way, by where they arrive
         self.out: dict[int, list[str]] = {}  # sends of a resident that may still be reading it, by tensor
         self.written: set[int] = set()
         self.lines: list[Line] = []
@@ -122,17 +129,30 @@ class _Writer:
 
     def value(self, tensor: int, device: int) -> str:
         """The name of a tensor on a device, made there from its base where it is a view."""
-        place = (tensor, device)
+        place = self._copy(tensor, device)
         if place in self.pending:
             self._line(f"{self.pending.pop(place)}()", (), alone=True)
         if place not in self.names:
             self._make(tensor, device)
         return self.names[place]
 
+    def _copy(self, tensor: int, device: int) -> Copy:
+        return tensor, device, self.versions.get(int(self.base[tensor]), 0)
+
+    def _turn_to(self, tensors: Ints) -> None:
+        """From here on, these tensors of the problem are meant."""
+        first = self.problem.graph.num_tensors if self.problem.expansion is None else self._originals
+        self.versions = {int(self.kept[t]): int(t) for t in tensors if t >= first}
+
+    @property
+    def _originals(self) -> int:
+        assert self.problem.expansion is not None
+        return self.problem.expansion.base.graph.num_tensors
+
     def _make(self, tensor: int, device: int) -> None:
         graph, base = self.captured.graph, int(self.base[tensor])
         if tensor == base:
-            self.names[tensor, device] = self._resident(tensor, device)
+            self.names[self._copy(tensor, device)] = self._resident(tensor, device)
             return
         maker = int(graph.producer[tensor])
         if maker >= 0 and graph.is_view[maker]:
@@ -147,7 +167,7 @@ class _Writer:
         form = self._constant((shown.shape, shown.stride(), shown.storage_offset()))
         name, source = self._fresh("v"), self.value(base, device)
         self._line(f"{name} = {source}.as_strided(*{form})", [source], [name])
-        self.names[tensor, device] = name
+        self.names[self._copy(tensor, device)] = name
 
     def _traced(self, tensor: int) -> Tensor:
         call = self.captured.calls[int(self.captured.graph.producer[tensor])]
@@ -201,6 +221,7 @@ class _Writer:
             return
         self.op, self.device = -1, send.dst
         tensor = int(self.kept[send.tensor])
+        self._turn_to(ints([send.tensor]))
         shape = Shape.of(self._form(tensor))
         if send.src == post.rank:
             source, end = self.value(tensor, send.src), Outgoing(post, send.dst, self.events, shape)
@@ -209,14 +230,14 @@ class _Writer:
         else:
             name, begin = self._fresh("v"), Incoming(post, send.src, self.events, shape)
             self._line(f"{name} = {self._constant(begin)}()", (), [name], alone=True)
-            self.pending[tensor, send.dst] = self._constant(begin.arrive)
-            self.names[tensor, send.dst] = name
+            self.pending[self._copy(tensor, send.dst)] = self._constant(begin.arrive)
+            self.names[self._copy(tensor, send.dst)] = name
 
     def _launch_elsewhere(self, launch: Launch) -> None:
         """Another process's kernel: of interest only for the random numbers it draws."""
         for op in launch.ops:
             call = self.captured.calls[int(self.problem.source_ops[op])]
-            if isinstance(call, Call) and draws_random(call.node):
+            if self.addition[op] < 0 and isinstance(call, Call) and draws_random(call.node):
                 self._draw(launch.device)
 
     def _form(self, tensor: int) -> Tensor:
@@ -231,6 +252,7 @@ class _Writer:
     def _send(self, send: Send) -> None:
         self.op, self.device = -1, send.dst
         tensor = int(self.kept[send.tensor])
+        self._turn_to(ints([send.tensor]))
         src, dst = self.backend.devices[send.src], self.backend.devices[send.dst]
         source, name = self.value(tensor, send.src), self._fresh("v")
         if src.type == dst.type == "cpu":
@@ -238,9 +260,9 @@ class _Writer:
         else:
             mover = CudaSend(src, dst, self.backend.streams)
             self._line(f"{name} = {self._constant(mover)}({source})", [source], [name], alone=True)
-            self.pending[tensor, send.dst] = self._constant(mover.arrive)
+            self.pending[self._copy(tensor, send.dst)] = self._constant(mover.arrive)
             self.out.setdefault(int(self.captured.graph.owner[tensor]), []).append(self._constant(mover.left))
-        self.names[tensor, send.dst] = name
+        self.names[self._copy(tensor, send.dst)] = name
 
     def _launch(self, launch: Launch) -> None:
         ops = [int(self.problem.source_ops[op]) for op in launch.ops]
@@ -249,10 +271,27 @@ class _Writer:
         self.apart += len(calls) > 1
         for op, call in zip(launch.ops, calls, strict=True):
             self.op = op
-            if isinstance(call, Update):
+            self._turn_to(self.problem.graph.reads_of(op))
+            if self.problem.graph.kind[op] == STAY:
+                self._stay(op, launch.device)
+            elif isinstance(call, Update):
                 self._update(call, launch.device)
             else:
-                self._call(call, launch.device)
+                self._call(call, launch.device, self.problem.graph.makes_of(op))
+
+    def _stay(self, op: int, device: int) -> None:
+        """What was sent here is what will be sent back."""
+        tensors = self.problem.graph.makes_of(op)
+        tensor = int(self.kept[tensors[0]])
+        name = self.value(tensor, device)
+        self._turn_to(tensors)
+        self.names[self._copy(tensor, device)] = name
+
+    def _refuse_random(self, call: Call) -> None:
+        if self.op >= 0 and self.addition[self.op] >= 0:
+            name = self.problem.graph.op_name[self.op]
+            what = f"op '{name}' draws random numbers, and would draw others when it runs again"
+            raise CannotRun(what, str(call.node.target), "plan again with --recompute none")
 
     def _update(self, update: Update, device: int) -> None:
         weight, gradient = update.reads[:2]
@@ -263,7 +302,8 @@ class _Writer:
         self._line(f"{self._constant(call)}({', '.join(names)})", names, alone=alone)
         self._overwrote(weight, device)
 
-    def _call(self, call: Call, device: int) -> None:
+    def _call(self, call: Call, device: int, makes: Ints | None = None) -> None:
+        """`makes`: tensors of the problem, unless it is a view."""
         graph = self.captured.graph
         args, uses = self._arguments(call, device)
         results = [tensor for tensor, _ in _paired(call.makes, call.node.meta.get("val"))]
@@ -271,10 +311,13 @@ class _Writer:
         for tensor in written:
             self._before_write(int(graph.owner[tensor]))
         if draws_random(call.node):
+            self._refuse_random(call)
             self._draw(device)
         direct = lands_itself(call.node.target, call.lands)
         function = self._constant(direct or substitute(call.node.target, self.backend.devices[device]), "f")
         made: list[str] = []
+        if makes is not None:
+            self._turn_to(makes)
         target = self._targets(call.makes, call.node.meta.get("val"), device, frozenset(written), made)
         landing = [] if direct else self._landing_names(call, device, made)
         self._line(f"{target} = {function}({args})" if made else f"{function}({args})", uses, made)
@@ -299,7 +342,7 @@ class _Writer:
         name = self._fresh("v")
         made.append(name)
         if makes is not None and makes not in written:
-            self.names[makes, device] = name
+            self.names[self._copy(makes, device)] = name
         return name
 
     def _before_write(self, tensor: int) -> None:
@@ -311,7 +354,7 @@ class _Writer:
         graph = self.captured.graph
         root = int(graph.owner[tensor])
         self.written.add(root)
-        self.names[tensor, device] = self._resident(root, device)
+        self.names[self._copy(tensor, device)] = self._resident(root, device)
 
     def _draw(self, device: int) -> None:
         """Random numbers come from one stream: it moves on with the draws from device to device."""
@@ -365,6 +408,7 @@ class _Writer:
 
     def finish(self) -> Program:
         self.op = -1
+        self.versions = {}
         wanted = [*self.captured.outputs]
         wanted += self.captured.gradients.values() if self.captured.optimizer == "none" else ()
         outputs = [(tensor, self._lives(tensor)) for tensor in wanted]
@@ -388,17 +432,22 @@ class _Writer:
     def _lives(self, tensor: int) -> int:
         """The device where a tensor is made, or kept."""
         graph = self.captured.graph
-        base = int(self.base[tensor])
-        maker = int(graph.producer[base])
+        root = int(self.base[tensor])
+        maker = int(graph.producer[root])
         if maker >= 0:
-            return int(self.plan.device[int(np.searchsorted(self.problem.source_ops, maker))])
-        readers = [device for (root, device) in self.residents if root == graph.owner[base]]
-        return self.home.get(int(graph.owner[base]), min(readers, default=0))
+            expansion = self.problem.expansion
+            base = self.problem if expansion is None else expansion.base
+            op = int(np.searchsorted(base.source_ops, maker))
+            return int(self.plan.device[op if expansion is None else expansion.place[op]])
+        readers = [device for (held, device) in self.residents if held == graph.owner[root]]
+        return self.home.get(int(graph.owner[root]), min(readers, default=0))
 
 
 def _homes(captured: CapturedStep, problem: Problem, plan: Plan) -> dict[int, int]:
     """For each tensor that is there before the step and overwritten in it: the device of the op that does."""
     kept = np.flatnonzero(bases(captured.graph) == np.arange(captured.graph.num_tensors))
+    if problem.expansion is not None:
+        kept = kept[problem.expansion.tensor]
     updated = np.flatnonzero(problem.updater >= 0)
     return {int(kept[t]): int(plan.device[problem.updater[t]]) for t in updated.tolist()}
 

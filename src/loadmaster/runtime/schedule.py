@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from loadmaster.expansion import STAY
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 
@@ -64,9 +65,11 @@ def host_last(problem: Problem, plan: Plan, events: Sequence[Event], host: set[i
     """The same order on every device and channel, with calls of the host itself put off while there is anything to ask
     of another device: asking takes no time, and the host's own work would keep the others waiting for it."""
     work = _Work.of(problem, plan)
+    kind = problem.graph.kind
     node = {event: number for number, event in enumerate([*work.launches, *work.sends])}
     place = {
-        node[event]: (int(isinstance(event, Launch) and event.device in host), at) for at, event in enumerate(events)
+        node[event]: (int(isinstance(event, Launch) and event.device in host and kind[event.ops[0]] != STAY), at)
+        for at, event in enumerate(events)
     }
     chains = work.chains({number: (at,) for number, (_, at) in place.items()}, problem.cluster.channel.tolist())
     return work.events(work.ordered(place, chains))

@@ -34,6 +34,12 @@ The rules, which every method is judged by:
     whose inputs' makers and `after` have all been asked for. A kernel is not ready before it was asked for. A device
     starts kernels in the order in which it was asked, as a stream does: it may idle though a later one is ready.
     Sends do not wait for the host.
+15. A plan may add ops, which all rules above then hold for. One that runs an op again takes its time, reads what that
+    op reads and makes what it makes once more, for the readers that the plan names; it follows what that op follows,
+    and what follows that op follows it too, so that it never reads what was overwritten. A stay is an op of no time and
+    no kernel's part: it reads a tensor on its device, has no bytes of its own beside that received copy, and sends it
+    to the readers that the plan names. Either may be told to follow an op. Ties go by the order of the expanded graph:
+    an added op stands just before the first that needs it.
 """
 
 from __future__ import annotations
@@ -50,6 +56,7 @@ from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidPlan, InvalidSetting
+from loadmaster.expansion import whole
 from loadmaster.passes import coarsen, fuse
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -129,7 +136,9 @@ def contraction_facts(problem: Problem) -> contraction.Facts:
 
 
 def simulate(problem: Problem, plan: Plan) -> Timeline:
-    """Runs one step under the plan. The plan is taken to be valid: see `check`."""
+    """Runs one step under the plan. The plan is taken to be valid: see `check`. Where the plan adds ops, the timeline
+    is of the expanded graph (`whole`)."""
+    problem = whole(problem, plan)
     _check_places(problem, plan.device)
     if not plan.fuses:
         return _record(problem, plan.device, plan.rank, plan.send_rank)
@@ -314,6 +323,7 @@ def first_come(problem: Problem, device: Ints, kernel: Ints | None = None) -> Pl
 
 def settle(problem: Problem, plan: Plan, timeline: Timeline) -> Plan:
     """The same plan with ranks in the order in which things were dispatched: simulating it gives the same Timeline."""
+    problem = whole(problem, plan)
     send_rank = np.full((problem.graph.num_tensors, problem.num_devices), -1, np.int64)
     send_rank[timeline.send_tensor, timeline.send_dst] = np.arange(timeline.num_sends)
     return replace(plan, rank=timeline.turn, send_rank=ints(send_rank))

@@ -1,0 +1,175 @@
+"""Additions: the ops that a plan adds to a graph. Some run again, some keep a tensor on another device."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from loadmaster.columns import Bools, Ints, digest, ints, rows_of
+from loadmaster.errors import InvalidPlan
+from loadmaster.graph import ACTIVATION, Graph
+
+# They draw random numbers, or call what may: run again, they would give something else.
+_UNREPEATABLE = re.compile(
+    r"^(rand.*|.*dropout.*|bernoulli.*|multinomial|normal(_functional)?|uniform(_functional)?|exponential|geometric|cauchy|log_normal|poisson"
+    r"|binomial|rng.*|while|call|conditional|loop|if|scan|empty.*)$"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Additions:
+    """Recomputation and offload, as data. Addition i is op `num_ops + i`; it reads and makes copies of tensors.
+
+    One that runs op o again reads what o reads and makes what o makes once more, at the same price on every device. A
+    stay reads a tensor on its own device (which has it sent there), keeps it without a second copy of its bytes, and
+    sends it back to those that read it from the stay. Who reads which copy is listed; all else reads the original.
+    """
+
+    op: Ints  # [added] the op that runs again, -1 for a stay
+    tensor: Ints  # [added] the tensor that stays, -1 for an op that runs again
+    after: Ints  # [added] an op of the graph that must have ended before it starts, or -1
+    reader: Ints  # [redirections] an op of the graph, or an addition as num_ops + i
+    read: Ints  # [redirections] the tensor of the graph that it would have read
+    source: Ints  # [redirections] the addition whose copy it reads instead
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    @cached_property
+    def digest(self) -> str:
+        return digest("additions/1", self.op, self.tensor, self.after, self.reader, self.read, self.source)
+
+    @property
+    def num_again(self) -> int:
+        """How many times an op runs again."""
+        return int((self.op >= 0).sum())
+
+    @property
+    def num_stays(self) -> int:
+        return int((self.tensor >= 0).sum())
+
+    def __repr__(self) -> str:
+        return f"Additions({self.num_again:,} ops again, {self.num_stays:,} stays)"
+
+
+def same_additions(one: Additions | None, other: Additions | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one is other or one.digest == other.digest
+
+
+def repeatable(graph: Graph) -> Bools:
+    """[ops] may run again: draws no random numbers, overwrites nothing, and nobody overwrites what it makes."""
+    fixed = _in_place(graph)
+    makes_fixed = np.zeros(graph.num_ops, bool)
+    np.logical_or.at(makes_fixed, rows_of(graph.make_start), fixed[graph.makes])
+    random = np.array([bool(_UNREPEATABLE.match(_plain(kind))) for kind in graph.kind], bool)
+    # Ops that must follow each other though neither overwrites anything draw from one stream of random numbers.
+    later, earlier = rows_of(graph.after_start), graph.after
+    chained = ~makes_fixed[later]
+    random[later[chained]] = random[earlier[chained]] = True
+    makes = np.diff(graph.make_start) > 0
+    able: Bools = makes & ~makes_fixed & ~random
+    return able
+
+
+def may_stay(graph: Graph) -> Bools:
+    """[tensors] may leave its device: made in the step, dropped in it, and never written over."""
+    able: Bools = (graph.producer >= 0) & (graph.role == ACTIVATION) & ~_in_place(graph)
+    return able
+
+
+def _in_place(graph: Graph) -> Bools:
+    """[tensors] written over in place, or written so."""
+    fixed: Bools = graph.alias_of >= 0
+    fixed = fixed.copy()
+    fixed[graph.alias_of[graph.alias_of >= 0]] = True
+    return fixed
+
+
+def _plain(kind: str) -> str:
+    name = re.sub(r"^(aten|prims|onnx|ai\.onnx)\.", "", kind.lower())
+    return name.split(".")[0].split("::")[-1].rstrip("_")
+
+
+def check_additions(graph: Graph, added: Additions) -> None:
+    """Refuses additions that are none of the graph's, would change what is computed, or are read by nobody."""
+    _check_columns(graph, added)
+    _check_ops(graph, added)
+    _check_redirections(graph, added)
+
+
+def _check_columns(graph: Graph, added: Additions) -> None:
+    count, ops = len(added), graph.num_ops
+    for name, column, least, most in (
+        ("op", added.op, -1, ops),
+        ("tensor", added.tensor, -1, graph.num_tensors),
+        ("after", added.after, -1, ops),
+    ):
+        if column.shape != (count,) or ((column < least) | (column >= most)).any():
+            raise InvalidPlan(f"additions have a '{name}' out of range", "added", f"use {least} to {most - 1}")
+    rows = len(added.reader)
+    for name, column, most in (
+        ("reader", added.reader, ops + count),
+        ("read", added.read, graph.num_tensors),
+        ("source", added.source, count),
+    ):
+        if column.shape != (rows,) or ((column < 0) | (column >= most)).any():
+            raise InvalidPlan(f"additions have a '{name}' out of range", "added", f"use 0 to {most - 1}")
+
+
+def _check_ops(graph: Graph, added: Additions) -> None:
+    again = added.op >= 0
+    if (again == (added.tensor >= 0)).any():
+        at = int((again == (added.tensor >= 0)).argmax())
+        raise InvalidPlan(f"addition {at} is neither an op that runs again nor a stay", "added", "give one of the two")
+    wrong = again & ~repeatable(graph)[added.op]
+    if wrong.any():
+        op = int(added.op[wrong.argmax()])
+        why = "it draws random numbers, overwrites a tensor, or makes one that is overwritten"
+        raise InvalidPlan(f"op '{graph.op_name[op]}' cannot run again: {why}", f"op {op}", "keep what it makes")
+    wrong = ~again & ~may_stay(graph)[added.tensor]
+    if wrong.any():
+        tensor = int(added.tensor[wrong.argmax()])
+        why = "only what a step makes, drops and never overwrites can"
+        raise InvalidPlan(f"tensor '{graph.tensor_name[tensor]}' cannot stay elsewhere: {why}", "added", "keep it")
+
+
+def _check_redirections(graph: Graph, added: Additions) -> None:
+    reader, read, source = added.reader, added.read, added.source
+    unread = np.setdiff1d(np.arange(len(added)), source)
+    if len(unread):
+        raise InvalidPlan(f"nobody reads what addition {unread[0]} makes", "added", "leave it out")
+    keys = reader * graph.num_tensors + read
+    if len(np.unique(keys)) < len(keys):
+        raise InvalidPlan("a reader reads a tensor from two copies", "added", "name one copy for each read")
+    made = np.where(added.op[source] >= 0, graph.producer[read] == added.op[source], added.tensor[source] == read)
+    if not made.all():
+        at = int((~made).argmax())
+        what = f"addition {source[at]} makes no copy of tensor '{graph.tensor_name[read[at]]}'"
+        raise InvalidPlan(what, "added", "name the addition that does")
+    wanted = np.isin(keys, _read_keys(graph, added))
+    if not wanted.all():
+        at = int((~wanted).argmax())
+        what = f"a reader of tensor '{graph.tensor_name[read[at]]}' does not read it"
+        raise InvalidPlan(what, "added", "name ops that read it")
+
+
+def _read_keys(graph: Graph, added: Additions) -> Ints:
+    """Every (reader, tensor) there is, additions included, as one number."""
+    rows, reads = reads_with(graph, added)
+    return ints(rows * graph.num_tensors + reads)
+
+
+def reads_with(graph: Graph, added: Additions) -> tuple[Ints, Ints]:
+    """(reader, tensor of the graph) of all reads of ops and additions, before any is redirected."""
+    again, stays = np.flatnonzero(added.op >= 0), np.flatnonzero(added.tensor >= 0)
+    starts, stops = graph.read_start[added.op[again]], graph.read_start[added.op[again] + 1]
+    spans = [np.arange(start, stop) for start, stop in zip(starts, stops, strict=True)]
+    at = np.concatenate([np.arange(len(graph.reads)), *spans]).astype(np.int64)
+    rows = np.concatenate([rows_of(graph.read_start), graph.num_ops + np.repeat(again, stops - starts)])
+    rows = np.concatenate([rows, graph.num_ops + stays])
+    return ints(rows), ints(np.concatenate([graph.reads[at], added.tensor[stays]]))
