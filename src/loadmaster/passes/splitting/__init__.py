@@ -1,0 +1,23 @@
+"""Splitting: Graph to Graph. An op, and those around it, become parts that are placed and ordered like any op.
+
+`axes` says along which dimensions an op may be split, by its kind and its shapes; `regions` which ops are split
+together; `parts` makes the graph. What the parts make is put together again where somebody needs it whole: that is an
+op, too, with its time and its memory."""
+
+from loadmaster.passes.splitting.axes import Axis, axes_of
+from loadmaster.passes.splitting.parts import Origin, SplitGraph, is_part, part_name, split_graph, split_region
+from loadmaster.passes.splitting.regions import Region, Split, grow
+
+__all__ = [
+    "Axis",
+    "Origin",
+    "Region",
+    "Split",
+    "SplitGraph",
+    "axes_of",
+    "grow",
+    "is_part",
+    "part_name",
+    "split_graph",
+    "split_region",
+]
