@@ -43,6 +43,10 @@ Simulations = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="For methods that draw random numbers.")]
 Fusion = Annotated[Literal["none", "greedy"], typer.Option("--fusion", help="Fuse ops into kernels before planning.")]
+SplitOps = Annotated[
+    Literal["none", "auto"],
+    typer.Option("--split", help="Split ops that hold the step up into parts for several devices, where it pays."),
+]
 Save = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to this JSON file.")]
 Report = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Write a page about the plan: page.html.")

@@ -19,7 +19,7 @@ import typer
 from loadmaster import __version__
 from loadmaster.cli import bench as workshop
 from loadmaster.cli import measure as measuring
-from loadmaster.cli import reports, stages, words
+from loadmaster.cli import reports, splits, stages, words
 from loadmaster.cli import run as running
 from loadmaster.cli import serve as serving
 from loadmaster.cli import tradeoff as tradeoffs
@@ -42,6 +42,7 @@ from loadmaster.cli.options import (
     Seconds,
     Seed,
     Simulations,
+    SplitOps,
     Trace,
     TrainedBy,
     Training,
@@ -172,6 +173,7 @@ def plan(
     simulations: Simulations = None,
     seed: Seed = 0,
     fusion: Fusion = "none",
+    split: SplitOps = "none",
     training: Training = None,
     trained_by: TrainedBy = None,
     dtype: Dtype = None,
@@ -224,18 +226,21 @@ def plan(
     how = words.capture_settings(model, training, trained_by, dtype, batch)
     problem, choice = stages.problem_for(model, on, objective, limit, costs, how)
     serving.check_modules(problem, granularity)
-    result = stages.run_optimizer(problem, spec, budget, seed)
+    parts = splits.run(problem, spec, budget, seed, costs) if split == "auto" else None
+    result = stages.run_optimizer(problem, spec, budget, seed) if parts is None else parts.result
     free = None if granularity == "op" else stages.run_optimizer(problem, plain, budget, seed)
     baselines = stages.run_baselines(problem, seed)
     misfit = stages.save_or_explain(result, limit, save, baselines)
+    beside = splits.save_graph(parts, save if misfit is None else None)
     reports.write_files(result, list(baselines.values()), report, trace)
     if json:
         from loadmaster.report.summary import plan_summary
 
-        _print_json(_with_error(plan_summary(result, baselines), misfit))
+        _print_json(_with_error({**plan_summary(result, baselines), **splits.summary(parts)}, misfit))
     else:
-        rows = [*baselines.items(), *([(spec, result)] if spec not in baselines else [])]
+        rows = [*baselines.items(), *splits.rows(parts), *([(spec, result)] if spec not in baselines else [])]
         _show_methods(problem, choice, rows, save if misfit is None else None)
+        splits.tell(parts, beside)
         if free is not None:
             serving.tell_restriction(result, free, granularity)
         reports.tell_files(report, trace)

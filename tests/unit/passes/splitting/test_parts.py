@@ -10,6 +10,7 @@ from loadmaster.errors import InvalidSetting
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.optimizers.splitting import solve_split
 from loadmaster.passes.splitting import Split, axes_of, grow, is_part, split_graph
+from loadmaster.problem import Problem
 from loadmaster.search import Budget
 
 
@@ -136,15 +137,12 @@ def test_the_search_splits_what_holds_a_step_up_and_nothing_else() -> None:
     assert not found.splits and found.result is found.before
 
 
-def product_problem(size: int):  # type: ignore[no-untyped-def]
-    g = GraphBuilder("big")
-    x, w = (
-        g.tensor(4 * size * size, "input", shape=(size, size)),
-        g.tensor(4 * size * size, "weight", shape=(size, size)),
-    )
-    y = g.tensor(4 * size * size, shape=(size, size))
-    z = g.tensor(4 * size, "output", shape=(size,))
+def product_problem(size: int) -> Problem:
+    g, nbytes = GraphBuilder("big"), 4 * size * size
+    x, w = g.tensor(nbytes, "input", shape=(size, size)), g.tensor(nbytes, "weight", shape=(size, size))
+    y, total = g.tensor(nbytes, shape=(size, size)), g.tensor(4 * size, shape=(1, size))
+    z = g.tensor(4 * size, "output", shape=(1, size))
     g.op("mm", "aten.mm.default", [x, w], [y], flops=2 * size**3)
-    g.op("sum", "aten.sum.dim_IntList", [y], [g.tensor(4 * size, name="s", shape=(1, size))], flops=size * size)
-    g.op("last", "aten.relu.default", [4], [z], flops=size)
+    g.op("sum", "aten.sum.dim_IntList", [y], [total], flops=size * size)
+    g.op("last", "aten.relu.default", [total], [z], flops=size)
     return price(g.build(), "2xa100-nvlink")

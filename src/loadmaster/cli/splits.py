@@ -1,0 +1,67 @@
+"""`plan --split auto`: plans over graphs in which ops are split, and what is said of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadmaster.cli import words
+
+if TYPE_CHECKING:
+    from loadmaster.graph import Graph
+    from loadmaster.optimizers.splitting import SplitResult
+    from loadmaster.passes.splitting import Split
+    from loadmaster.problem import Problem
+    from loadmaster.search import Budget, Result
+
+
+def run(problem: Problem, spec: str, budget: Budget, seed: int, costs: str | None) -> SplitResult:
+    from loadmaster.cost import price
+    from loadmaster.optimizers.splitting import solve_split
+    from loadmaster.report.terminal import solving
+
+    cost = words.costs_of(costs, problem.source, problem.cluster)
+
+    def reprice(graph: Graph) -> Problem:
+        return price(graph, problem.cluster, objective=problem.objective, cost=cost)
+
+    with solving(spec) as listener:
+        return solve_split(problem, reprice, spec, budget, seed, listener)
+
+
+def rows(parts: SplitResult | None) -> list[tuple[str, Result]]:
+    """The best plan of whole ops, to compare."""
+    return [("whole ops", parts.before)] if parts is not None and parts.splits else []
+
+
+def save_graph(parts: SplitResult | None, save: Path | None) -> Path | None:
+    """Writes the graph, split or not, beside the plan, which is for it."""
+    if parts is None or save is None:
+        return None
+    from loadmaster.files import save_graph as write
+
+    beside = save.with_name(f"{save.name.removesuffix('.json')}.graph.json")
+    write(parts.result.problem.source, beside)
+    return beside
+
+
+def summary(parts: SplitResult | None) -> dict[str, Any]:
+    if parts is None:
+        return {}
+    return {"splits": [vars(split) for split in parts.splits], "whole_ops_value": parts.before.value}
+
+
+def tell(parts: SplitResult | None, beside: Path | None) -> None:
+    if parts is None:
+        return
+    if not parts.splits:
+        print("No op was split: no split that was tried makes the plan better.")
+    for split in parts.splits:
+        print(_told(split))
+    if beside is not None:
+        print(f"the graph that the plan is for written to {beside}")
+
+
+def _told(split: Split) -> str:
+    others = "" if split.ops == 1 else f", with up to {split.ops - 1} ops around it,"
+    return f"'{split.op}'{others} is split into {split.parts} parts."
