@@ -3,7 +3,8 @@
     PYTHONPATH=src python3 benchmarks/agreement.py FOLDER [--devices 4] [--plans 20] [--seconds 220] [--only rnnlm,vit]
 
 Every op is timed on one core in the course of a step; each plan is simulated with those times and then run by as many
-processes as it has devices, each on a core of its own, over links throttled to a set speed and latency. Writes
+processes as it has devices, each on a core of its own (and one more for its messages where there are enough), over
+links throttled to a set speed and latency. Writes
 agreement.csv (a row a plan), agreement.json (Spearman's rank correlation and the share of pairs in the right order)
 and, with matplotlib, agreement.png. Needs torch, numpy, scipy and numba; on a machine with more free cores than
 devices.
@@ -165,9 +166,9 @@ def prepare(name: str, folder: Path, devices: int, count: int) -> None:
 
 def work(folder: Path, devices: int, names: list[str], end: float) -> None:
     rank = int(os.environ["RANK"])
-    _pin(rank)
+    _pin(rank, devices)
     torch.set_num_threads(1)
-    rows = []
+    rows, throttle = [], Throttle(BYTES_PER_S, LATENCY_S, str(folder / "board"))
     for name in names:
         module, inputs = made(name)
         captured = capture_step(module, inputs, training=True, optimizer="sgd")
@@ -179,9 +180,7 @@ def work(folder: Path, devices: int, names: list[str], end: float) -> None:
             plan = Plan.of(problem, data["device"][number], data["rank"][number], data["kernel"][number])
             plan = replace(plan, send_rank=ints(data["sends"][number]))
             planning = Planning(plan, problem, None)
-            step = build(
-                module, captured, planning, devices=["cpu"] * devices, throttle=Throttle(BYTES_PER_S, LATENCY_S)
-            )
+            step = build(module, captured, planning, devices=["cpu"] * devices, throttle=throttle)
             times = [_slowest(step, inputs) for _ in range(WARM + STEPS)][WARM:]
             go = torch.tensor([int(time.time() < end)])
             torch.distributed.broadcast(go, 0)
@@ -199,9 +198,11 @@ def work(folder: Path, devices: int, names: list[str], end: float) -> None:
     torch.distributed.barrier()
 
 
-def _pin(core: int) -> None:
+def _pin(rank: int, devices: int) -> None:
+    """A core to compute, and where there are enough a second one for the wire, as devices have copy engines."""
     free = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {free[core % len(free)]})
+    each = 2 if len(free) > 2 * devices else 1
+    os.sched_setaffinity(0, {free[(each * rank + extra) % len(free)] for extra in range(each)})
 
 
 def _slowest(step: Any, inputs: Any) -> float:
@@ -295,7 +296,7 @@ def main() -> None:
         for rank in range(given.devices)
     ]
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, set(cores[given.devices :]) or set(cores))
+    os.sched_setaffinity(0, set(cores[2 * given.devices :]) or set(cores))
     torch.set_num_threads(1)
     try:
         for name in names:

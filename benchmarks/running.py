@@ -5,7 +5,8 @@
 Each plan is applied to a small real model on CPU devices in one process, and one step is compared with the module's own
 to the bit where the kernels are the same (see loadmaster.runtime.verify). With --processes every plan runs once more
 over as many processes as it has devices. The peak of live storages is measured beside the modelled one for plans on
-one device in three orders. Writes running.csv, a row a plan, and prints a table of counts.
+one device in three orders. Writes running.csv, a row a plan, and prints a table of counts; run again, it does what is
+not in the file yet.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from multiprocessing import get_context
@@ -35,7 +35,7 @@ from loadmaster.cost import price
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.plans import Plan
 from loadmaster.runtime.apply import Planning, build
-from loadmaster.runtime.verify import verify_step
+from loadmaster.runtime.verify import Verification, verify_step
 
 ZOO: dict[str, tuple[str, dict[str, Any]]] = {
     "rnnlm": ("rnnlm-2", {"layers": 2, "width": 16, "vocabulary": 50, "batch": 4, "steps": 3}),
@@ -83,7 +83,12 @@ HUGGING_FACE: dict[str, dict[str, Any]] = {
 }
 PLANS = ("random", "expert", "auto", "joint")
 ORDERS = ("traced", "memory-order", "random order")
+COLUMNS = (
+    "job", "model", "mode", "devices", "plan", "where", "ops", "sends", "fused", "ok", "bits", "said",
+    "modelled_peak", "measured_peak",
+)  # fmt: skip
 Made = tuple[torch.nn.Module, Any]
+BEGUN = time.perf_counter()
 
 
 def made(name: str) -> Made:
@@ -102,8 +107,8 @@ def made(name: str) -> Made:
     return module, {"input_ids": words, **({"decoder_input_ids": words} if name == "t5" else {})}
 
 
-def rows_of(name: str, training: bool, devices: int, processes: bool) -> list[dict[str, Any]]:
-    """Every kind of plan for one model, mode and number of devices."""
+def rows_of(name: str, training: bool, devices: int, folder: Path) -> list[dict[str, Any]]:
+    """Every kind of plan for one model, mode and number of devices; leaves the plans for `in_processes`."""
     from loadmaster.search import Budget, solve
 
     torch.set_num_threads(1)
@@ -115,14 +120,32 @@ def rows_of(name: str, training: bool, devices: int, processes: bool) -> list[di
         result = solve(problem, spec, Budget(None, 60), seed=1)
         step = build(module, captured, Planning(result.plan, problem, result.timeline), devices=["cpu"] * devices)
         found = verify_step(step, inputs)
-        row = {"model": name, "mode": "train" if training else "infer", "devices": devices, "plan": spec}
-        rows.append({**row, "where": "one process", "ops": problem.num_ops, "sends": result.timeline.num_sends}
-                    | {"ok": found.ok, "bits": found.equals_module, "said": str(found)})  # fmt: skip
+        facts = {"ops": problem.num_ops, "sends": result.timeline.num_sends, "fused": step.program.apart}
+        rows.append({**_row(name, training, devices, spec, "one process"), **facts, **_said(found)})
         plans.append(result.plan)
         step.detach()
-    if processes:
-        rows += in_processes(name, training, devices, plans, rows)
+    _keep(_plans_file(folder, name, training, devices), plans)
     return rows
+
+
+def _row(name: str, training: bool, devices: int, spec: str, where: str) -> dict[str, Any]:
+    mode = "train" if training else "infer"
+    return {"model": name, "mode": mode, "devices": devices, "plan": spec, "where": where}
+
+
+def _said(found: Verification) -> dict[str, Any]:
+    return {"ok": found.ok, "bits": found.equals_module, "said": str(found)}
+
+
+def _plans_file(folder: Path, name: str, training: bool, devices: int) -> Path:
+    return folder / "plans" / f"{name}-{'train' if training else 'infer'}-{devices}.npz"
+
+
+def _keep(path: Path, plans: list[Plan]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sends = {f"sends{i}": plan.send_rank for i, plan in enumerate(plans)}
+    columns = {f"{key}{i}": getattr(plan, key) for i, plan in enumerate(plans) for key in ("device", "rank", "kernel")}
+    np.savez_compressed(path, **columns, **sends)  # type: ignore[arg-type]
 
 
 def peaks_of(name: str, training: bool) -> list[dict[str, Any]]:
@@ -146,69 +169,77 @@ def peaks_of(name: str, training: bool) -> list[dict[str, Any]]:
         found = verify_step(step, inputs)
         peak = measured_peaks(step, inputs)[0]
         step.detach()
-        row = {"model": name, "mode": "train" if training else "infer", "devices": 1, "plan": order}
-        facts = {"where": "one process", "ops": count, "sends": 0, "ok": found.ok, "bits": found.equals_module}
-        held = {"said": str(found), "modelled_peak": int(line.peak_bytes[0]), "measured_peak": peak}
-        rows.append({**row, **facts, **held})
+        held = {"modelled_peak": int(line.peak_bytes[0]), "measured_peak": peak}
+        facts = {"ops": count, "sends": 0, "fused": 0}
+        rows.append({**_row(name, training, 1, order, "one process"), **facts, **_said(found), **held})
     return rows
 
 
-def in_processes(
-    name: str, training: bool, devices: int, plans: list[Plan], rows: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """The same plans once more, one process a device."""
+def in_processes(name: str, devices: int, folder: Path) -> list[dict[str, Any]]:
+    """The plans of a model, training and inference, once more: one process a device."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    path = Path(f"{os.environ.get('TMPDIR', '/tmp')}/running-{os.getpid()}-{port}.npz")
-    sends = {f"sends{i}": plan.send_rank for i, plan in enumerate(plans)}
-    columns = {f"{key}{i}": getattr(plan, key) for i, plan in enumerate(plans) for key in ("device", "rank", "kernel")}
-    np.savez(path, **columns, **sends)  # type: ignore[arg-type]
     env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(devices)}
-    command = [sys.executable, __file__, str(path), "--part", name, str(int(training)), str(devices)]
+    command = [sys.executable, __file__, str(folder), "--part", name, str(devices)]
+    pipe = subprocess.PIPE
     started = [
-        subprocess.Popen(
-            command, env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        subprocess.Popen(command, env={**env, "RANK": str(rank)}, stdout=pipe, stderr=pipe, text=True)
         for rank in range(devices)
     ]
-    ended = [one.communicate(timeout=900) for one in started]
-    path.unlink()
+    try:
+        ended = [one.communicate(timeout=300) for one in started]
+    finally:
+        for one in started:
+            one.kill()
     said = [json.loads(out.splitlines()[-1]) if out.strip() else [[False, False, err[-300:]]] for out, err in ended]
+    labels = [(training, spec) for training in (True, False) for spec in PLANS]
     found = []
-    for number, row in enumerate(rows):
+    for number, (training, spec) in enumerate(labels):
         parts = [of[number] if number < len(of) else [False, False, "ended early"] for of in said]
         worst = next((part for part in parts if not part[0]), parts[0])
-        found.append({**row, "where": "processes", "ok": all(p[0] for p in parts), "bits": all(p[1] for p in parts)}
-                     | {"said": worst[2]})  # fmt: skip
+        verdict = {"ok": all(p[0] for p in parts), "bits": all(p[1] for p in parts), "said": worst[2]}
+        found.append({**_row(name, training, devices, spec, "processes"), **verdict})
     return found
 
 
-def part(path: Path, name: str, training: bool, devices: int) -> None:
+def part(folder: Path, name: str, devices: int) -> None:
     """One process of `in_processes`."""
     torch.set_num_threads(1)
-    module, inputs = made(name)
-    captured = capture_step(module, inputs, training=training)
-    problem = price(captured.graph, f"{devices}xp100-pcie")
-    data, said = np.load(path), []
-    for number in range(len(PLANS)):
-        plan = Plan.of(problem, data[f"device{number}"], data[f"rank{number}"], data[f"kernel{number}"])
-        plan = replace(plan, send_rank=ints(data[f"sends{number}"]))
-        step = build(module, captured, Planning(plan, problem, None), devices=["cpu"] * devices)
-        found = verify_step(step, inputs)
-        said.append([found.ok, found.equals_module, str(found)])
-        step.detach()
+    said = []
+    for training in (True, False):
+        module, inputs = made(name)
+        captured = capture_step(module, inputs, training=training)
+        problem = price(captured.graph, f"{devices}xp100-pcie")
+        data = np.load(_plans_file(folder, name, training, devices))
+        for number in range(len(PLANS)):
+            plan = Plan.of(problem, data[f"device{number}"], data[f"rank{number}"], data[f"kernel{number}"])
+            plan = replace(plan, send_rank=ints(data[f"sends{number}"]))
+            step = build(module, captured, Planning(plan, problem, None), devices=["cpu"] * devices)
+            found = verify_step(step, inputs)
+            said.append([found.ok, found.equals_module, str(found)])
+            step.detach()
     print(json.dumps(said), flush=True)
 
 
-def jobs_of(names: list[str], processes: bool) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
-    for name in names:
-        for training in (True, False):
-            for devices in (2, 3):
-                label = f"{name} {'train' if training else 'infer'} on {devices}"
-                yield label, rows_of, (name, training, devices, processes)
-    for name in names[:5]:
-        yield f"{name} peaks", peaks_of, (name, True)
+Job = tuple[str, Callable[..., Any], tuple[Any, ...]]
+
+
+def jobs_of(names: list[str], folder: Path, processes: bool) -> list[list[Job]]:
+    """In rounds: what runs in several processes needs the plans of what ran in one."""
+    alone: list[Job] = [
+        (f"{name} {'train' if training else 'infer'} on {devices}", rows_of, (name, training, devices, folder))
+        for name in names
+        for training in (True, False)
+        for devices in (2, 3)
+    ]
+    peaks: list[Job] = [(f"{name} peaks", peaks_of, (name, True)) for name in names]
+    apart: list[Job] = [
+        (f"{name} on {devices} in processes", in_processes, (name, devices, folder))
+        for name in (names if processes else ())
+        for devices in (2, 3)
+    ]
+    return [alone, peaks, apart]
 
 
 def main() -> None:
@@ -218,51 +249,100 @@ def main() -> None:
     options.add_argument("--only", default="")
     options.add_argument("--seconds", type=float, default=3600)
     options.add_argument("--processes", action="store_true")
-    options.add_argument("--part", nargs=3)
+    options.add_argument("--part", nargs=2)
     given = options.parse_args()
     if given.part:
-        part(given.folder, given.part[0], given.part[1] == "1", int(given.part[2]))
+        part(given.folder, given.part[0], int(given.part[1]))
         return
     given.folder.mkdir(parents=True, exist_ok=True)
-    begun, rows, failed = time.perf_counter(), [], []
     names = given.only.split(",") if given.only else [*ZOO, *HUGGING_FACE]
+    rows = _known(given.folder)
+    failed: dict[str, str] = {}
+    rounds = jobs_of(names, given.folder.resolve(), given.processes)
+    compile_loops()
     with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(call, *args): label for label, call, args in jobs_of(names, given.processes)}
-        try:
-            for done in as_completed(waiting, timeout=given.seconds):
-                try:
-                    rows += done.result()
-                    good = sum(row["ok"] for row in done.result())
-                    print(
-                        f"[{time.perf_counter() - begun:6.1f}] {waiting[done]}: {good} of {len(done.result())}",
-                        flush=True,
-                    )
-                except Exception as error:
-                    failed.append(waiting[done])
-                    print(f"{waiting[done]}: {type(error).__name__}: {str(error)[:300]}", flush=True)
-                    if len(failed) < 4:
-                        traceback.print_exc()
-        except TimeoutError:
-            print("time is up", flush=True)
-            pool.shutdown(wait=False, cancel_futures=True)
-    _report(given.folder, rows, failed)
-    os._exit(0)  # workers that are still busy after the time is up
+        for jobs in rounds:
+            left = [job for job in jobs if job[0] not in {row["job"] for row in rows}]
+            if not run_jobs(pool, left, given.seconds, given.folder, rows, failed):
+                print("time is up; the same command goes on from here", flush=True)
+                break
+        _report(rows, failed)
+        for worker in list(pool._processes.values()):  # those still busy after the time is up
+            worker.terminate()
 
 
-def _report(folder: Path, rows: list[dict[str, Any]], failed: list[str]) -> None:
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    with (folder / "running.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, keys)
+def compile_loops() -> None:
+    """Once, before many workers would each do it."""
+    from loadmaster.search import Budget, solve
+
+    name = next(iter(ZOO))
+    module, inputs = made(name)
+    problem = price(capture_step(module, inputs, training=True).graph, "2xp100-pcie")
+    for spec in PLANS:
+        solve(problem, spec, Budget(None, 60), seed=1)
+    print(f"[{time.perf_counter() - BEGUN:6.1f}] loops compiled", flush=True)
+
+
+def run_jobs(
+    pool: ProcessPoolExecutor,
+    jobs: list[Job],
+    seconds: float,
+    folder: Path,
+    rows: list[dict[str, Any]],
+    failed: dict[str, str],
+) -> bool:
+    """Whether there was time for all; every row is kept as soon as it is there."""
+    waiting = {pool.submit(call, *args): label for label, call, args in jobs}
+    try:
+        for done in as_completed(waiting, timeout=max(0.0, seconds - (time.perf_counter() - BEGUN))):
+            label = waiting[done]
+            try:
+                found = [{"job": label, **row} for row in done.result()]
+            except Exception as error:
+                failed[label] = f"{type(error).__name__}: {str(error)[:300]}"
+                print(f"{label}: {failed[label]}", flush=True)
+                traceback.print_exc()
+                continue
+            rows += found
+            _write(folder, rows)
+            good = sum(row["ok"] for row in found)
+            print(f"[{time.perf_counter() - BEGUN:6.1f}] {label}: {good} of {len(found)}", flush=True)
+    except TimeoutError:
+        for one in waiting:
+            one.cancel()
+        return False
+    return True
+
+
+def _known(folder: Path) -> list[dict[str, Any]]:
+    """Rows of earlier runs."""
+    path = folder / "running.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    for row in rows:
+        row.update(ok=row["ok"] == "True", bits=row["bits"] == "True", devices=int(row["devices"]))
+    return rows
+
+
+def _write(folder: Path, rows: list[dict[str, Any]]) -> None:
+    with (folder / "running.part").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
+    (folder / "running.part").rename(folder / "running.csv")
+
+
+def _report(rows: list[dict[str, Any]], failed: dict[str, str]) -> None:
     for where in ("one process", "processes"):
         of = [row for row in rows if row["where"] == where and row["devices"] > 1]
         models = {row["model"] for row in of}
         print(f"{where}: {len(of)} plans of {len(models)} models, {sum(row['ok'] for row in of)} verified,",
               f"{sum(row['bits'] for row in of)} equal to the module in every bit", flush=True)  # fmt: skip
-    peaks = [row for row in rows if "measured_peak" in row]
-    same = Counter(row["modelled_peak"] == row["measured_peak"] for row in peaks)
-    print(f"peaks: {same[True]} of {len(peaks)} equal to the byte; failed jobs: {failed}", flush=True)
+    peaks = [row for row in rows if row.get("measured_peak")]
+    same = sum(str(row["modelled_peak"]) == str(row["measured_peak"]) for row in peaks)
+    print(f"peaks: {same} of {len(peaks)} equal to the byte; failed jobs: {list(failed)}", flush=True)
 
 
 if __name__ == "__main__":

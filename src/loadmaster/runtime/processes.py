@@ -30,15 +30,21 @@ from loadmaster.errors import CannotRun, InvalidSetting
 
 TIMEOUT_S = 120.0  # for one message; a process that died is noticed at once
 _RANDOM_TAG = 1 << 24  # tags of messages that carry random state; those of tensors count from 0
-_TIME_TAG = 1 << 25
 
 
 @dataclass(frozen=True)
 class Throttle:
-    """Links of a set speed, for experiments: a message may be used once its time on such a link has passed."""
+    """Links of a set speed, for experiments on one machine: a message may be used once its time on such a link has
+    passed. That time is written on a board that all processes see, a file of their shared memory."""
 
     bytes_per_s: float
     latency_s: float
+    board: str
+    messages: int = 1 << 20  # tags that fit on it
+
+    def opened(self) -> Any:
+        """[tags] when each message is due, on the clock that processes of one machine share."""
+        return torch.from_file(self.board, shared=True, size=self.messages, dtype=torch.float64).numpy()
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,7 @@ class Post:
     def __init__(self, rank: int, device: torch.device, throttle: Throttle | None = None) -> None:
         self.rank, self.device, self.throttle = rank, device, throttle
         self.free_at = 0.0  # when the outgoing wire is next free, for throttled links
+        self.board = None if throttle is None else throttle.opened()
         self.going: list[tuple[Any, Tensor]] = []  # not waited for, with the memory that is being read
 
     def keep(self, work: Any, memory: Tensor) -> None:
@@ -111,9 +118,8 @@ class Outgoing:
         if not self.shape.fits(tensor):
             tensor = self.shape.empty(tensor.device).copy_(tensor)
         memory = self.shape.bytes_of(tensor)
-        if self.post.throttle is not None:
-            due = torch.tensor([self.post.due(memory.numel())], dtype=torch.float64)
-            self.post.keep(dist.isend(due, self.peer, tag=_TIME_TAG + self.tag), due)
+        if self.post.board is not None:
+            self.post.board[self.tag] = self.post.due(memory.numel())
         self.work = dist.isend(memory, self.peer, tag=self.tag)
         self.post.keep(self.work, memory)
 
@@ -128,22 +134,17 @@ class Incoming:
     def __init__(self, post: Post, peer: int, tag: int, shape: Shape) -> None:
         self.post, self.peer, self.tag, self.shape = post, peer, tag, shape
         self.work: Any = None
-        self.due: tuple[Any, Tensor] | None = None
 
     def __call__(self) -> Tensor:
         tensor = self.shape.empty(self.post.device)
-        if self.post.throttle is not None:
-            due = torch.zeros(1, dtype=torch.float64)
-            self.due = dist.irecv(due, self.peer, tag=_TIME_TAG + self.tag), due
         self.work = dist.irecv(self.shape.bytes_of(tensor), self.peer, tag=self.tag)
         return tensor
 
     def arrive(self) -> None:
         who = f"the process of device {self.peer}"
         waited(self.work, who)
-        if self.due is not None:
-            waited(self.due[0], who)
-            time.sleep(max(0.0, float(self.due[1]) - time.monotonic()))
+        if self.post.board is not None:
+            time.sleep(max(0.0, float(self.post.board[self.tag]) - time.monotonic()))
 
 
 def waited(work: Any, who: str) -> None:
