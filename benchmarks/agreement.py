@@ -85,7 +85,13 @@ def cluster_of(devices: int) -> Cluster:
 def measured(captured: CapturedStep, module: torch.nn.Module, inputs: Any, rounds: int = 5) -> np.ndarray:
     """[ops of the captured graph] ns of each op in the course of a step on this core; views have none."""
     problem = price(captured.graph, cluster_of(1))
-    step = build(module, captured, Planning(Plan.of(problem, [0] * problem.num_ops), problem, None), devices=["cpu"])
+    step = build(
+        module,
+        captured,
+        Planning(Plan.of(problem, [0] * problem.num_ops), problem, None),
+        devices=["cpu"],
+        together=False,
+    )
     listing = step.program.listing
     codes = [compile(line.text, "line", "exec") for line in listing.lines]
     lasting = {*listing.residents, *listing.returned}
@@ -180,7 +186,7 @@ def work(folder: Path, devices: int, names: list[str], end: float) -> None:
             plan = Plan.of(problem, data["device"][number], data["rank"][number], data["kernel"][number])
             plan = replace(plan, send_rank=ints(data["sends"][number]))
             planning = Planning(plan, problem, None)
-            step = build(module, captured, planning, devices=["cpu"] * devices, throttle=throttle)
+            step = build(module, captured, planning, devices=["cpu"] * devices, throttle=throttle, together=False)
             times = [_slowest(step, inputs) for _ in range(WARM + STEPS)][WARM:]
             go = torch.tensor([int(time.time() < end)])
             torch.distributed.broadcast(go, 0)

@@ -1,10 +1,10 @@
 """Applied steps on a GPU: against the eager loop, with CUDA graphs, and with the CPU as a second device under a limit.
 
-    PYTHONPATH=src python3 benchmarks/running_gpu.py FOLDER [--seconds 220]
+    PYTHONPATH=src python3 benchmarks/running_gpu.py FOLDER [--seconds 220] [--only gpt,offload] [--picture]
 
 Prints as it goes and writes steps.csv, offload.json, trace.json (intervals of kernels and copies) and machine.json
-into FOLDER. Needs torch with CUDA; transformers for the language models; plans of its own (traced order, and updates
-on the CPU), so no search and no compiled simulator.
+into FOLDER; --picture draws the trace that is there. Needs torch with CUDA; transformers for the language models; plans
+of its own (traced order, and updates on the CPU), so no search and no compiled simulator.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from loadmaster.cost import price
+from loadmaster.errors import DoesNotFit
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.step import Target, loss_of
 from loadmaster.plans import Plan
@@ -32,7 +33,7 @@ from loadmaster.runtime.apply import build, planning_of, stand_in_cluster
 from loadmaster.runtime.verify import verify_step
 
 BEGUN = time.perf_counter()
-STEPS, ROUNDS = 10, 3
+STEPS, ROUNDS = 10, 5
 
 
 def say(*words: Any) -> None:
@@ -108,18 +109,26 @@ def called(step: Callable[..., Any], inputs: Any) -> Any:
     return step(**inputs) if isinstance(inputs, dict) else step(*inputs)
 
 
-def clocked(step: Callable[[], Any]) -> tuple[float, int]:
-    """(median ms a step over rounds, peak bytes)."""
+def clocked(steps: dict[str, Callable[[], Any]], count: int = STEPS, rounds: int = ROUNDS) -> dict[str, float]:
+    """Median ms a step of each over rounds, in turns."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            for _ in range(count):
+                step()
+            torch.cuda.synchronize()
+            times[name].append((time.perf_counter() - begun) / count * 1e3)
+    return {name: statistics.median(of) for name, of in times.items()}
+
+
+def clocked_alone(step: Callable[[], Any]) -> tuple[float, int]:
+    """(median ms of a step, peak bytes)."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    times = []
-    for _ in range(ROUNDS):
-        begun = time.perf_counter()
-        for _ in range(STEPS):
-            step()
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - begun) / STEPS * 1e3)
-    return statistics.median(times), torch.cuda.max_memory_allocated()
+    took = clocked({"": step}, count=2, rounds=3)[""]
+    return took, torch.cuda.max_memory_allocated()
 
 
 def eager(module: nn.Module, inputs: Any, **settings: Any) -> Callable[[], Any]:
@@ -141,7 +150,7 @@ def clean() -> None:
 
 
 def one_gpu(name: str, make: Callable[[], tuple[nn.Module, Any]]) -> dict[str, Any]:
-    """Eager loops and the applied step in traced order, without and with CUDA graphs."""
+    """Eager loops and the applied step in traced order, without and with CUDA graphs, in turns."""
     torch.manual_seed(0)
     module, inputs = make()
     module.train()
@@ -150,36 +159,43 @@ def one_gpu(name: str, make: Callable[[], tuple[nn.Module, Any]]) -> dict[str, A
     captured = capture_step(module, inputs, training=True, optimizer="adam", target=Target(gpu=True))
     problem = price(captured.graph, stand_in_cluster(1))
     row["capture_s"], row["ops"] = round(time.perf_counter() - begun, 1), problem.num_ops
-    say(name, "captured", row)
     module, inputs = module.cuda(), on_gpu(inputs)
-    for label, settings in (("eager_ms", {}), ("eager_fused_ms", {"fused": True})):
-        step = eager(module, inputs, **settings)
-        for _ in range(3):
-            step()
-        row[label], row["eager_peak_bytes"] = clocked(step)
-        del step
-        module.zero_grad(set_to_none=True)
-        clean()
-    say(name, {key: row[key] for key in ("eager_ms", "eager_fused_ms")})
     planning = planning_of(captured, Plan.of(problem, [0] * problem.num_ops))
-    for label, graphs in (("applied_ms", False), ("graphs_ms", True)):
-        step = build(module, captured, planning, devices=["cuda:0"], cuda_graphs=graphs)
-        if not graphs:
-            torch.backends.cuda.matmul.allow_tf32 = False
-            found = verify_step(step, inputs)
-            row["verified"], row["verification"] = found.ok, str(found)
-            say(name, "verified:", found)
+    applied = build(module, captured, planning, devices=["cuda:0"], cuda_graphs=False)
+    found = verify_step(applied, inputs)  # of weights as they were drawn: after some steps gradients are noise
+    row["verified"], row["verification"] = found.ok, str(found)
+    say(name, row)
+    graphed = build(module, captured, planning, devices=["cuda:0"], cuda_graphs=True)
+    steps: dict[str, Callable[[], Any]] = {
+        "eager_ms": eager(module, inputs),
+        "eager_fused_ms": eager(module, inputs, fused=True),
+        "applied_ms": lambda: called(applied, inputs),
+        "graphs_ms": lambda: called(graphed, inputs),
+    }
+    for step in steps.values():
         for _ in range(6):
-            called(step, inputs)
-        row[label], row[label.replace("_ms", "_peak_bytes")] = clocked(lambda s=step: called(s, inputs))
-        step.detach()
-        del step
-        clean()
+            step()
+    row |= clocked(steps)
     best = min(row["eager_ms"], row["eager_fused_ms"])
     row["applied_over_eager"] = round(row["applied_ms"] / best, 4)
     row["graphs_over_eager"] = round(row["graphs_ms"] / best, 4)
+    row |= host_time(steps)
     say(name, row)
     return row
+
+
+def host_time(steps: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Median ms until the host has asked for a whole step, nothing waiting."""
+    found = {}
+    for name, step in steps.items():
+        times = []
+        for _ in range(7):
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            step()
+            times.append((time.perf_counter() - begun) * 1e3)
+        found[name.replace("_ms", "_host_ms")] = statistics.median(times)
+    return found
 
 
 def offload(folder: Path) -> None:
@@ -193,51 +209,57 @@ def offload(folder: Path) -> None:
     planning = planning_of(captured, Plan.of(problem, device))
     found: dict[str, Any] = {"weights_bytes": sum(p.numel() * p.element_size() for p in module.parameters())}
     batch = on_gpu(inputs)
-    step: Any = eager(module.cuda(), batch, fused=True)
-    for _ in range(2):
-        step()
-    found["eager_ms"], found["eager_peak_bytes"] = clocked_few(step)
-    del step
-    module.zero_grad(set_to_none=True)
-    module.cpu()
-    clean()
+    module.cuda()
     applied: Any = build(module, captured, planning, devices=["cuda:0", "cpu"], cuda_graphs=False)
     check = verify_step(applied, batch)
     found["verified"], found["verification"] = check.ok, str(check)
+    say("offload", check)
     for _ in range(2):
         applied(*batch)
-    found["applied_ms"], found["applied_peak_bytes"] = clocked_few(lambda: applied(*batch))
-    say("offload", found)
+    found["applied_ms"], found["applied_peak_bytes"] = clocked_alone(lambda: applied(*batch))
     write_trace(lambda: applied(*batch), folder / "trace.json", found)
-    limit = (found["eager_peak_bytes"] + found["applied_peak_bytes"]) // 2
-    found["limit_bytes"] = limit
-    clean()
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(limit / total)
-    found["applied_under_limit_ms"], found["applied_under_limit_peak_bytes"] = clocked_few(lambda: applied(*batch))
-    found["losses"] = [float(applied(*batch)) for _ in range(5)]
     applied.detach()
     applied = None
     clean()
-    try:
-        step = eager(module.cuda(), batch, fused=True)
-        for _ in range(2):
-            step()
-        found["eager_under_limit"] = "ran"
-    except torch.OutOfMemoryError as error:
-        found["eager_under_limit"] = f"out of memory: {str(error).splitlines()[0][:120]}"
-    torch.cuda.set_per_process_memory_fraction(1.0)
+    step: Any = eager(module.cuda(), batch, fused=True)
+    for _ in range(2):
+        step()
+    found["eager_ms"], found["eager_peak_bytes"] = clocked_alone(step)
+    del step
+    module.zero_grad(set_to_none=True)
+    clean()
+    found["limit_bytes"] = (found["eager_peak_bytes"] + found["applied_peak_bytes"]) // 2
+    under_limit(
+        module, batch, lambda: build(module, captured, planning, devices=["cuda:0", "cpu"], cuda_graphs=False), found
+    )
     say("offload", found)
     (folder / "offload.json").write_text(json.dumps(found, indent=1))
 
 
-def clocked_few(step: Callable[[], Any]) -> tuple[float, int]:
-    global STEPS, ROUNDS
-    kept, (STEPS, ROUNDS) = (STEPS, ROUNDS), (2, 3)
+def under_limit(module: nn.Module, batch: Any, make: Callable[[], Any], found: dict[str, Any]) -> None:
+    """Both ways with no more of the GPU's memory than that."""
+    module.cpu()
+    clean()
+    torch.cuda.set_per_process_memory_fraction(found["limit_bytes"] / torch.cuda.mem_get_info()[1])
     try:
-        return clocked(step)
+        applied: Any = make()
+        for _ in range(3):
+            applied(*batch)
+        took, peak = clocked_alone(lambda: applied(*batch))
+        found["applied_under_limit_ms"], found["applied_under_limit_peak_bytes"] = took, peak
+        found["losses"] = [float(applied(*batch)) for _ in range(5)]
+        applied.detach()
+        applied = None
+        clean()
+        step = eager(module.cuda(), batch, fused=True)
+        for _ in range(2):
+            step()
+        found["eager_under_limit"] = "ran"
+    except (torch.OutOfMemoryError, DoesNotFit) as error:
+        who = "eager" if "losses" in found else "applied"
+        found[f"{who}_under_limit"] = f"out of memory: {str(error).splitlines()[0][:120]}"
     finally:
-        STEPS, ROUNDS = kept
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def write_trace(step: Callable[[], Any], path: Path, found: dict[str, Any]) -> None:
@@ -275,12 +297,38 @@ def merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return joined
 
 
+def picture(folder: Path) -> None:
+    """Kernels and copies of one step over time, a row a stream; needs matplotlib alone."""
+    from matplotlib import pyplot
+
+    events = json.loads((folder / "trace.json").read_text())
+    begun = min(event["us"] for event in events)
+    kinds = {"kernel": "tab:blue", "gpu_memcpy": "tab:orange", "gpu_memset": "grey"}
+    streams = sorted({event["stream"] for event in events})
+    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.5 * len(streams)))
+    for kind, colour in kinds.items():
+        for row, stream in enumerate(streams):
+            of = [event for event in events if event["stream"] == stream and event["kind"] == kind]
+            spans = [((event["us"] - begun) / 1e3, event["for_us"] / 1e3) for event in of]
+            axes.broken_barh(spans, (row - 0.4, 0.8), color=colour)
+    axes.set(yticks=range(len(streams)), yticklabels=[f"stream {s}" for s in streams], xlabel="ms")
+    axes.plot([], color="tab:blue", linewidth=6, label="kernels")
+    axes.plot([], color="tab:orange", linewidth=6, label="copies")
+    axes.legend(frameon=False, loc="upper right")
+    figure.tight_layout()
+    figure.savefig(folder / "overlap.png", dpi=110)
+
+
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("folder", type=Path)
     options.add_argument("--seconds", type=float, default=220)
     options.add_argument("--only", default="")
+    options.add_argument("--picture", action="store_true")
     given = options.parse_args()
+    if given.picture:
+        picture(given.folder)
+        return
     given.folder.mkdir(parents=True, exist_ok=True)
     about = {"torch": torch.__version__, "device": torch.cuda.get_device_name(0), "steps": STEPS, "rounds": ROUNDS}
     (given.folder / "machine.json").write_text(json.dumps(about))

@@ -163,9 +163,10 @@ def build(
     devices: Sequence[str | torch.device] | None = None,
     cuda_graphs: bool | None = None,
     throttle: Throttle | None = None,
+    together: bool = True,
 ) -> AppliedStep:
     """The step of a captured module under a plan, bound to the module; in a run of several processes, this one's part
-    of it."""
+    of it. `together`: neighbouring updates are one call."""
     problem, plan = planning.problem, planning.plan
     rank = joined_group(problem.num_devices)
     places = torch_devices(problem, devices)
@@ -182,7 +183,7 @@ def build(
         events = schedule(problem, plan, planning.timeline)
         if rank is None and len({place.type for place in places}) > 1:
             events = host_last(problem, plan, events, {d for d, place in enumerate(places) if place.type == "cpu"})
-        backend = Backend(places, lambda update: updates.call(update.weight), post=post)
+        backend = Backend(places, updates, post=post, together=together)
         program = write_program(captured, problem, plan, events, backend)
         return AppliedStep(program, binding, updates, problem, places, plan.device.tolist(), cuda_graphs, post)
     except BaseException:

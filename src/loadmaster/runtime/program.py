@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from loadmaster.runtime.devices import CopyStreams, CudaSend, copied
 from loadmaster.runtime.processes import Incoming, Outgoing, Post, RandomPass, Shape
 from loadmaster.runtime.schedule import Event, Launch, Send
 from loadmaster.runtime.substitutes import lands_itself, substitute
+from loadmaster.runtime.updates import Updates
 
 Place = tuple[int, int]  # tensor of the captured graph, device of the plan
 Copy = tuple[int, int, int]  # and its version: 0, or the tensor of the expanded problem
@@ -86,9 +87,10 @@ class Backend:
     """What a program calls that is not an op of torch."""
 
     devices: Sequence[torch.device]
-    update: Callable[[Update], Callable[[Tensor, Tensor], None]]
+    updates: Updates
     post: Post | None = None  # of a run of several processes: only what is on its device is done here
     streams: CopyStreams = field(default_factory=CopyStreams)
+    together: bool = True  # neighbouring updates are one call
 
 
 def write_program(
@@ -98,6 +100,16 @@ def write_program(
     for event in events:
         writer.add(event)
     return writer.finish()
+
+
+class _Waiting(NamedTuple):
+    """An update that has not been written yet."""
+
+    name: str
+    weight: str
+    gradient: str
+    op: int
+    family: tuple[int, Any]
 
 
 class _Writer:
@@ -124,6 +136,7 @@ class _Writer:
         self.apart = 0
         self.last_random: int | None = None  # device that drew last
         self.events = 0
+        self.waiting: list[_Waiting] = []  # updates that the next may join
 
     # Names
 
@@ -166,7 +179,7 @@ class _Writer:
         shown = self._traced(tensor)
         form = self._constant((shown.shape, shown.stride(), shown.storage_offset()))
         name, source = self._fresh("v"), self.value(base, device)
-        self._line(f"{name} = {source}.as_strided(*{form})", [source], [name])
+        self._view(f"{name} = {source}.as_strided(*{form})", [source], [name])
         self.names[self._copy(tensor, device)] = name
 
     def _traced(self, tensor: int) -> Tensor:
@@ -199,7 +212,12 @@ class _Writer:
         return self.known[key]
 
     def _line(self, text: str, uses: Sequence[str], makes: Sequence[str] = (), alone: bool = False) -> None:
+        self._update_now()
         self.lines.append(Line(text, uses, makes, self.op, self.device, alone))
+
+    def _view(self, text: str, uses: Sequence[str], makes: Sequence[str]) -> None:
+        """Reads no values, so that updates need not be done before."""
+        self.lines.append(Line(text, uses, makes, self.op, self.device))
 
     # Events
 
@@ -295,12 +313,25 @@ class _Writer:
 
     def _update(self, update: Update, device: int) -> None:
         weight, gradient = update.reads[:2]
-        names = [self.value(weight, device), self.value(gradient, device)]
+        names = self.value(weight, device), self.value(gradient, device)
         self._before_write(weight)
-        call = self.backend.update(update)
-        alone = not getattr(call, "recordable", False)
-        self._line(f"{self._constant(call)}({', '.join(names)})", names, alone=alone)
+        family = (device, self.backend.updates.family(update.weight))
+        if self.waiting and (self.waiting[-1].family != family or not self.backend.together):
+            self._update_now()
+        self.waiting.append(_Waiting(update.weight, *names, self.op, family))
         self._overwrote(weight, device)
+
+    def _update_now(self) -> None:
+        """Neighbouring updates in one call: torch has kernels for many weights, and gradients that wait for it were
+        all there before the first."""
+        waiting, self.waiting = self.waiting, []
+        if not waiting:
+            return
+        call = self.backend.updates.call([one.name for one in waiting])
+        weights, gradients = [one.weight for one in waiting], [one.gradient for one in waiting]
+        text = f"{self._constant(call)}([{', '.join(weights)}], [{', '.join(gradients)}])"
+        alone = not getattr(call, "recordable", False)
+        self.lines.append(Line(text, [*weights, *gradients], (), waiting[0].op, waiting[0].family[0], alone))
 
     def _call(self, call: Call, device: int, makes: Ints | None = None) -> None:
         """`makes`: tensors of the problem, unless it is a view."""
@@ -313,14 +344,15 @@ class _Writer:
         if draws_random(call.node):
             self._refuse_random(call)
             self._draw(device)
-        direct = lands_itself(call.node.target, call.lands)
+        direct = lands_itself(call.node.target, call.lands, self.backend.devices[device])
         function = self._constant(direct or substitute(call.node.target, self.backend.devices[device]), "f")
         made: list[str] = []
         if makes is not None:
             self._turn_to(makes)
         target = self._targets(call.makes, call.node.meta.get("val"), device, frozenset(written), made)
         landing = [] if direct else self._landing_names(call, device, made)
-        self._line(f"{target} = {function}({args})" if made else f"{function}({args})", uses, made)
+        add = self._view if makes is None else self._line
+        add(f"{target} = {function}({args})" if made else f"{function}({args})", uses, made)
         for name, place in landing:
             self._line(f"{place}.copy_({name})", [place, name])
         for tensor in written:
@@ -407,6 +439,7 @@ class _Writer:
     # The end
 
     def finish(self) -> Program:
+        self._update_now()
         self.op = -1
         self.versions = {}
         wanted = [*self.captured.outputs]

@@ -1,12 +1,12 @@
-"""The optimizer's update of one weight, which is one op of a captured step.
+"""The optimizer's updates, each of one weight and an op of a captured step; neighbours of a plan are called together.
 
 Where torch has one kernel for it, that is called straight away. Anything else that a torch optimizer can be told to do
-is done by an optimizer of the same class over that one weight, which shares settings and state with the user's.
+is done by an optimizer of the same class over those weights, which shares settings and state with the user's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,11 +21,11 @@ _CLASSES: Mapping[str, type[Optimizer]] = {
     "sgd": torch.optim.SGD,
 }
 _PLAIN_SGD = ("momentum", "dampening", "weight_decay", "nesterov", "maximize", "fused")
-UpdateCall = Callable[[Tensor, Tensor], None]
+UpdateCall = Callable[[list[Tensor], list[Tensor]], None]  # weights, their gradients
 
 
 def default_optimizer(kind: str, weights: list[nn.Parameter]) -> Optimizer | None:
-    """With torch's own defaults, in one kernel a weight, as the captured graph has it."""
+    """With torch's own defaults, by its kernel for many weights."""
     if kind == "none" or not weights:
         return None
     made: Any = _CLASSES[kind]
@@ -53,15 +53,22 @@ class Updates:
             id(weight): group for group in (optimizer.param_groups if optimizer else ()) for weight in group["params"]
         }
 
-    def call(self, name: str) -> UpdateCall:
-        weight = self.weights[name]
-        if id(weight) not in self.group_of:
+    def call(self, names: Sequence[str]) -> UpdateCall:
+        """What updates those weights, which must be of one `family`, in one go."""
+        weights = [self.weights[name] for name in names]
+        assert self.optimizer is not None
+        return _Watched(self, names, _update_of(self.optimizer, self._group(names[0]), weights))
+
+    def family(self, name: str) -> Any:
+        """Weights of one family may be updated together."""
+        return id(self._group(name)), self.weights[name].device, self.weights[name].dtype
+
+    def _group(self, name: str) -> dict[str, Any]:
+        group = self.group_of.get(id(self.weights[name]))
+        if group is None:
             what = f"the optimizer does not have the weight '{name}'"
             raise InvalidSetting(what, "optimizer", "make it over all weights that need a gradient")
-        assert self.optimizer is not None
-        update = _update_of(self.optimizer, self.group_of[id(weight)], weight)
-
-        return _Watched(self, name, update)
+        return group
 
     def settings(self) -> list[tuple[Any, ...]]:
         """What a recorded update has baked in."""
@@ -85,66 +92,74 @@ class Updates:
 
 
 class _Watched:
-    """An update whose gradient somebody may want to see."""
+    """An update whose gradients somebody may want to see."""
 
-    def __init__(self, updates: Updates, name: str, update: UpdateCall) -> None:
-        self.updates, self.name, self.update = updates, name, update
+    def __init__(self, updates: Updates, names: Sequence[str], update: UpdateCall) -> None:
+        self.updates, self.names, self.update = updates, names, update
         self.recordable = not isinstance(update, _Alone)
 
-    def __call__(self, parameter: Tensor, gradient: Tensor) -> None:
+    def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         if self.updates.gradients is not None:
-            self.updates.gradients[self.name] = gradient.clone()
-        self.update(parameter, gradient)
+            for name, gradient in zip(self.names, gradients, strict=True):
+                self.updates.gradients[name] = gradient.clone()
+        self.update(parameters, gradients)
 
 
-def _update_of(optimizer: Optimizer, group: dict[str, Any], weight: nn.Parameter) -> UpdateCall:
+def _update_of(optimizer: Optimizer, group: dict[str, Any], weights: Sequence[nn.Parameter]) -> UpdateCall:
     if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW) and group.get("fused") and not group["amsgrad"]:
         kernel = torch._fused_adamw_ if isinstance(optimizer, torch.optim.AdamW) else torch._fused_adam_
-        return _FusedAdam(kernel, group, optimizer.state[weight], weight)
+        return _FusedAdam(kernel, group, [optimizer.state[weight] for weight in weights], weights)
     if isinstance(optimizer, torch.optim.SGD) and not any(group.get(key) for key in _PLAIN_SGD):
-        return lambda parameter, gradient: _plain_sgd(group, parameter, gradient)
-    return _Alone(optimizer, group, weight)
+        return lambda parameters, gradients: _plain_sgd(group, parameters, gradients)
+    return _Alone(optimizer, group, weights)
 
 
-def _plain_sgd(group: Mapping[str, Any], parameter: Tensor, gradient: Tensor) -> None:
-    parameter.add_(gradient, alpha=-group["lr"])
+def _plain_sgd(group: Mapping[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+    torch._foreach_add_(parameters, gradients, alpha=-group["lr"])
 
 
 class _FusedAdam:
-    """torch's fused Adam or AdamW over one weight."""
+    """torch's fused Adam or AdamW over some weights."""
 
-    def __init__(self, kernel: Any, group: dict[str, Any], state: dict[str, Any], weight: nn.Parameter) -> None:
-        self.kernel, self.group, self.state = kernel, group, state
-        if not state:  # as Adam makes it when it first sees a gradient
-            state["step"] = torch.zeros((), dtype=torch.float32, device=weight.device)
-            state["exp_avg"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
-            state["exp_avg_sq"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
-        state["step"] = state["step"].to(weight.device)
+    def __init__(
+        self, kernel: Any, group: dict[str, Any], states: list[dict[str, Any]], weights: Sequence[nn.Parameter]
+    ) -> None:
+        self.kernel, self.group = kernel, group
+        for state, weight in zip(states, weights, strict=True):
+            if not state:  # as Adam makes it when it first sees a gradient
+                state["step"] = torch.zeros((), dtype=torch.float32, device=weight.device)
+                state["exp_avg"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
+                state["exp_avg_sq"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
+            state["step"] = state["step"].to(weight.device)
+        self.states = states
 
-    def __call__(self, parameter: Tensor, gradient: Tensor) -> None:
-        group, state = self.group, self.state
+    def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        group, states = self.group, self.states
         beta1, beta2 = group["betas"]
-        state["step"].add_(1)
+        steps = [state["step"] for state in states]
+        torch._foreach_add_(steps, 1)
         self.kernel(
-            [parameter], [gradient], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]],
+            parameters, gradients, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [], steps,
             lr=group["lr"], beta1=beta1, beta2=beta2, weight_decay=group["weight_decay"], eps=group["eps"],
             amsgrad=False, maximize=group["maximize"],
         )  # fmt: skip
 
 
 class _Alone:
-    """An optimizer of the same class over one weight, with the settings and the state of the whole one."""
+    """An optimizer of the same class over some weights, with the settings and the state of the whole one."""
 
-    def __init__(self, optimizer: Optimizer, group: dict[str, Any], weight: nn.Parameter) -> None:
-        self.group, self.weight = group, weight
-        self.one = type(optimizer)([weight], lr=group["lr"])  # type: ignore[call-arg]
+    def __init__(self, optimizer: Optimizer, group: dict[str, Any], weights: Sequence[nn.Parameter]) -> None:
+        self.group, self.weights = group, weights
+        self.one = type(optimizer)(list(weights), lr=group["lr"])  # type: ignore[call-arg]
         self.one.state = optimizer.state
 
-    def __call__(self, parameter: Tensor, gradient: Tensor) -> None:
+    def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         mine = self.one.param_groups[0]
         mine.update({key: value for key, value in self.group.items() if key != "params"})
-        if mine.get("foreach") is None:
+        if mine.get("foreach") is None and len(parameters) == 1:
             mine["foreach"] = False  # one weight is no list
-        self.weight.grad = gradient
+        for weight, gradient in zip(self.weights, gradients, strict=True):
+            weight.grad = gradient
         self.one.step()
-        self.weight.grad = None
+        for weight in self.weights:
+            weight.grad = None
