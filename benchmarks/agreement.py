@@ -4,7 +4,8 @@
 
 Every op is timed on one core in the course of a step; each plan is simulated with those times and then run by as many
 processes as it has devices, each on a core of its own (and one more for its messages where there are enough), over
-links throttled to a set speed and latency. Writes
+links throttled to a set speed and latency. What a message costs the processes themselves is measured before and counted
+with the ops at its ends. Writes
 agreement.csv (a row a plan), agreement.json (Spearman's rank correlation and the share of pairs in the right order)
 and, with matplotlib, agreement.png. Needs torch, numpy, scipy and numba; on a machine with more free cores than
 devices.
@@ -21,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -32,17 +34,18 @@ import torch
 from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.columns import ints
 from loadmaster.cost import price
-from loadmaster.graph import UNGIVEN
+from loadmaster.graph import UNGIVEN, Graph
 from loadmaster.importers.torch.arguments import split
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.runtime.apply import Planning, build
-from loadmaster.runtime.processes import Throttle
+from loadmaster.runtime.processes import Incoming, Outgoing, Post, Shape, Throttle, joined_group
+from loadmaster.runtime.schedule import Send, schedule
 
 BYTES_PER_S, LATENCY_S = 250e6, 400e-6
-WARM, STEPS = 1, 4
+WARM, STEPS = 1, 3
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "rnnlm": ("rnnlm-2", {"layers": 4, "width": 384, "vocabulary": 2000, "batch": 32, "steps": 5}),
     "gnmt": ("gnmt-2", {"layers": 2, "width": 256, "vocabulary": 2000, "batch": 32, "steps": 5}),
@@ -117,13 +120,68 @@ def measured(captured: CapturedStep, module: torch.nn.Module, inputs: Any, round
     return total
 
 
-def plans_of(problem: Problem, count: int) -> list[tuple[str, Plan]]:
+def with_messages(graph: Graph, problem: Problem, plan: Plan, cost: Mapping[str, int]) -> Graph:
+    """The graph with what messages cost the processes themselves: to ask for a send, on the op that made the tensor; to
+    take it in, on the first op that reads it."""
+    extra, seen = np.zeros(graph.num_ops, np.int64), set()
+    for event in schedule(problem, plan):
+        if isinstance(event, Send):
+            maker = int(problem.graph.producer[event.tensor])
+            maker = maker if maker >= 0 else int(problem.updater[event.tensor])
+            extra[problem.source_ops[maker]] += cost["send_ns"]
+            seen.add((event.tensor, event.dst))
+            continue
+        for op in event.ops:
+            for tensor in problem.graph.reads_of(op).tolist():
+                if (tensor, event.device) in seen:
+                    seen.remove((tensor, event.device))
+                    extra[problem.source_ops[op]] += cost["receive_ns"]
+    times = graph.time_ns[:, 0]
+    return replace(graph, time_ns=ints(np.where(extra > 0, times + extra, times)[:, None]))
+
+
+def message_cost(folder: Path, throttle: Throttle) -> None:
+    """Median host time to send and to receive a small message that need not be waited for, between two processes."""
+    rank = torch.distributed.get_rank()
+    shape, times = Shape.of(torch.zeros(1024)), []
+    for number in range(200):
+        post = Post(rank, torch.device("cpu"), throttle)
+        post.free_at = -1e9
+        torch.distributed.barrier()
+        begun = time.perf_counter_ns()
+        if rank == 0:
+            outgoing = Outgoing(post, 1, number, shape)
+            outgoing(torch.zeros(1024))
+            times.append(time.perf_counter_ns() - begun)
+            outgoing.left()
+        elif rank == 1:
+            incoming = Incoming(post, 0, number, shape)
+            incoming()
+            took = time.perf_counter_ns() - begun
+            time.sleep(2e-3)
+            begun = time.perf_counter_ns()
+            incoming.arrive()
+            times.append(took + time.perf_counter_ns() - begun)
+    if rank < 2:
+        found = {("send_ns", "receive_ns")[rank]: int(statistics.median(times))}
+        (folder / f"message{rank}.part").write_text(json.dumps(found))
+        (folder / f"message{rank}.part").rename(folder / f"message{rank}.json")
+
+
+def known_message_cost(folder: Path) -> dict[str, int]:
+    paths = [folder / f"message{rank}.json" for rank in range(2)]
+    while not all(path.exists() for path in paths):
+        time.sleep(0.05)
+    return {key: value for path in paths for key, value in json.loads(path.read_text()).items()}
+
+
+def plans_of(problem: Problem, count: int, methods: Sequence[str]) -> list[tuple[str, Plan]]:
     """Good and bad ones: methods, cuts of the program at random places, and blocks thrown about."""
     from loadmaster.search import Budget, solve
     from loadmaster.simulator import settle, simulate
 
     rng, found = np.random.default_rng(0), []
-    for spec in ("one-device", "expert", "heft", "etf", "auto"):
+    for spec in methods:
         found.append((spec, solve(problem, spec, Budget(None, 300), 0).plan))
     devices = problem.num_devices
     while len(found) < count:
@@ -140,7 +198,7 @@ def plans_of(problem: Problem, count: int) -> list[tuple[str, Plan]]:
     return found
 
 
-def prepare(name: str, folder: Path, devices: int, count: int) -> None:
+def prepare(name: str, folder: Path, devices: int, count: int, methods: Sequence[str]) -> None:
     """Times the ops of a model, makes and simulates plans, and leaves them for the processes."""
     from loadmaster.simulator import simulate
 
@@ -149,8 +207,11 @@ def prepare(name: str, folder: Path, devices: int, count: int) -> None:
     times = measured(captured, module, inputs)
     graph = replace(captured.graph, time_ns=ints(times[:, None]))
     problem = price(graph, cluster_of(devices))
-    rows = plans_of(problem, count)
-    modelled = [simulate(problem, plan).step_ns for _, plan in rows]
+    rows, cost = plans_of(problem, count, methods), known_message_cost(folder)
+    modelled = []
+    for _, plan in rows:
+        full = price(with_messages(graph, problem, plan, cost), cluster_of(devices))
+        modelled.append(simulate(full, replace(plan, graph_digest=full.source.digest)).step_ns)
     sent = [simulate(problem, plan).num_sends for _, plan in rows]
     temporary = folder / f"{name}.part.npz"
     np.savez(
@@ -161,6 +222,7 @@ def prepare(name: str, folder: Path, devices: int, count: int) -> None:
         kernel=np.stack([plan.kernel for _, plan in rows]),
         sends=np.stack([plan.send_rank for _, plan in rows]),  # type: ignore[arg-type]
         modelled=np.array(modelled),
+        plain=np.array([simulate(problem, plan).step_ns for _, plan in rows]),
         sent=np.array(sent),
     )
     temporary.rename(folder / f"{name}.npz")
@@ -175,6 +237,8 @@ def work(folder: Path, devices: int, names: list[str], end: float) -> None:
     _pin(rank, devices)
     torch.set_num_threads(1)
     rows, throttle = [], Throttle(BYTES_PER_S, LATENCY_S, str(folder / "board"))
+    joined_group(devices)
+    message_cost(folder, throttle)
     for name in names:
         module, inputs = made(name)
         captured = capture_step(module, inputs, training=True, optimizer="sgd")
@@ -191,7 +255,8 @@ def work(folder: Path, devices: int, names: list[str], end: float) -> None:
             go = torch.tensor([int(time.time() < end)])
             torch.distributed.broadcast(go, 0)
             row = {"model": name, "plan": label, "modelled_ms": data["modelled"][number] / 1e6}
-            rows.append({**row, "measured_ms": statistics.median(times), "sends": int(data["sent"][number])})
+            facts = {"without_messages_ms": data["plain"][number] / 1e6, "sends": int(data["sent"][number])}
+            rows.append({**row, "measured_ms": statistics.median(times), **facts})
             if rank == 0 and number % 5 == 4:
                 _write(folder, rows)
                 say(name, number + 1, "plans:", {k: v for k, v in rows[-1].items() if k != "model"})
@@ -284,6 +349,7 @@ def main() -> None:
     options.add_argument("--plans", type=int, default=20)
     options.add_argument("--seconds", type=float, default=220)
     options.add_argument("--only", default=",".join(MODELS))
+    options.add_argument("--methods", default="one-device,expert,heft,etf,auto")
     options.add_argument("--end", type=float, default=0.0)
     given = options.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -306,7 +372,7 @@ def main() -> None:
     torch.set_num_threads(1)
     try:
         for name in names:
-            prepare(name, given.folder, given.devices, given.plans)
+            prepare(name, given.folder, given.devices, given.plans, given.methods.split(","))
         for one in started:
             one.wait(timeout=max(10.0, end + 60 - time.time()))
     finally:

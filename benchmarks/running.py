@@ -49,7 +49,7 @@ ZOO: dict[str, tuple[str, dict[str, Any]]] = {
     "unet": ("unet-ddpm", {"batch": 1, "size": 16, "factors": (1, 1)}),
     "wavenet": ("wavenet-2x18", {"stacks": 1, "layers": 3, "batch": 1, "steps": 64}),
     "resnet50": ("resnet50", {"batch": 2, "size": 32}),
-    "amoebanet": ("amoebanet-4", {"cells": 3, "channels": 32, "batch": 1, "size": 32}),
+    "amoebanet": ("amoebanet-4", {"cells": 3, "channels": 32, "batch": 2, "size": 64}),
 }
 WORDS = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 DECODER = {**WORDS, "num_key_value_heads": 2, "max_position_embeddings": 32, "head_dim": 8, "pad_token_id": 0}
