@@ -33,6 +33,7 @@ OPTIMIZERS: Mapping[str, str] = {
     "pipeline": "loadmaster.optimizers.pipeline.split:PipelineSplit",
     "downsets": "loadmaster.optimizers.downsets.downsets:Downsets",
     "cp-sat": "loadmaster.optimizers.exact:CpSat",
+    "branch-and-bound": "loadmaster.optimizers.branching.branch_and_bound:BranchAndBound",
     "local-search": "loadmaster.optimizers.annealing.anneal:LocalSearch",
     "anneal": "loadmaster.optimizers.annealing.anneal:Anneal",
     "brkga": "loadmaster.optimizers.genetic.brkga:Brkga",

@@ -18,6 +18,7 @@ from loadmaster.bounds import Storages, lower_bound
 from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.errors import MissingExtra
 from loadmaster.optimizers.annealing.anneal import Anneal
+from loadmaster.optimizers.branching import beside as branching
 from loadmaster.optimizers.timelines import every_timeline
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -128,16 +129,17 @@ def try_all(search: Search, most: int) -> bool:
 @contextmanager
 def closing(search: Search) -> Iterator[None]:
     """Tries to close the problem beside the search in the block: its bound is made known, so that the search ends when
-    it is met; what is tiny is tried in full; what is small is given to CP-SAT on a thread, if the clock decides.
+    it is met; what is tiny is tried in full; what is small is given to CP-SAT on a thread, or to branch and bound where
+    that package is not installed, if the clock decides.
 
-    When CP-SAT has a plan that it proves optimal, the search is told to end, and the plan is its best.
+    When either has a plan that it proves optimal, the search is told to end, and the plan is its best.
     """
     if not search.problem.objective.of_memory or search.problem.num_ops <= QUICK_OPS:
         search.prove(lower_bound(search.problem, fitting=True))
     if search.closed or try_all(search, MOST_TRIED):
         yield
         return
-    thread = _Beside.of(search)
+    thread = _Beside.of(search) if find_spec("ortools") else branching.Beside.of(search, LEAST_SECONDS)
     if thread is None:
         yield
         return
@@ -159,13 +161,12 @@ class _Beside(Thread):
 
     @staticmethod
     def of(search: Search) -> _Beside | None:
-        """None where it would not help: too large, too little time, no package, no plan to start from."""
+        """None where it would not help: too large, too little time, no plan that fits to start from."""
         plan, score = search.best, search.best_score
         small = _intervals(search.problem) <= MOST_BESIDE and search.problem.num_ops > 1
         if plan is None or plan.fuses or score.over_bytes or not small or search.counts_simulations:
             return None
-        there = search.seconds_left > LEAST_SECONDS and find_spec("ortools") is not None
-        return _Beside(search, plan) if there else None
+        return _Beside(search, plan) if search.seconds_left > LEAST_SECONDS else None
 
     def run(self) -> None:
         problem, library = self.search.problem, _cp_model()

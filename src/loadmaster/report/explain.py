@@ -56,11 +56,17 @@ class Explanation:
             return 0.0 if self.value == 0 else math.inf
         return self.value / self.lower_bound - 1
 
+    @property
+    def optimal(self) -> bool:
+        """No plan of its kind is better: it fits and meets the bound."""
+        return self.over_bytes == 0 and self.value == self.lower_bound
+
     def to_json(self) -> dict[str, Any]:
         gap = self.gap if math.isfinite(self.gap) else None
         data = asdict(replace(self, better=None))
         del data["better"]
         found = {"objective": self.objective.name, "gap": gap, "better_plan": self.better is not None}
+        found |= {"optimal": True} if self.optimal else {}
         return {"schema": SCHEMA, **data, **found}
 
     def text(self) -> str:

@@ -16,7 +16,7 @@ from loadmaster.report.explain import Explanation
 from loadmaster.report.modules import module_table, places_text
 from loadmaster.report.page_data import packed
 from loadmaster.report.schedule import Schedule
-from loadmaster.report.units import percent_text, size_text, sizes_text, time_text, value_text
+from loadmaster.report.units import gap_text, size_text, sizes_text, time_text, value_text
 from loadmaster.report.words import Grid, Section, sections, share_text
 from loadmaster.search import Result
 from loadmaster.writing import write_text
@@ -105,7 +105,11 @@ def _figures(result: Result, found: Explanation, every: Sequence[Result]) -> str
     rows = [
         ("step", time_text(line.step_ns), "simulated"),
         ("lower bound", shown(found.lower_bound), "no plan can go under it"),
-        ("gap", percent_text(found.gap), "above the bound"),
+        (
+            "gap",
+            gap_text(found.gap, result.optimal),
+            "above the bound" if not result.optimal else "proved: it is the bound",
+        ),
         (
             "largest peak",
             size_text(int(line.peak_bytes[fullest])),
@@ -137,7 +141,7 @@ def _methods(result: Result, every: Sequence[Result]) -> str:
             "yes" if other.fits else f"no, {size_text(other.timeline.over_bytes)} over",
             *(shown(other.value) for _ in own),
             shown(other.lower_bound),
-            percent_text(other.gap),
+            gap_text(other.gap, other.optimal),
             f"{other.simulations:,}",
             f"{other.seconds:.1f} s",
         )

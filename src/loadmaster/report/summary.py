@@ -42,9 +42,14 @@ def simulation_summary(result: Result, arenas: Arenas | None = None) -> dict[str
     """One plan simulated, whoever made it; with the memory it was given, if it was."""
     found = method_summary(result)
     sends = {"sends": result.timeline.num_sends}
-    kept = ("step_ns", "step_basis", "peak_bytes", "fits", "over_bytes", "lower_bound", "gap", "kernels")
+    kept = ("step_ns", "step_basis", "peak_bytes", "fits", "over_bytes", "lower_bound", "gap", "optimal", "kernels")
     given = {} if arenas is None else _arenas(arenas)
-    facts = {**problem_summary(result.problem), "plan": result.optimizer, **{key: found[key] for key in kept}, **sends}
+    facts = {
+        **problem_summary(result.problem),
+        "plan": result.optimizer,
+        **{key: found[key] for key in kept if key in found},
+        **sends,
+    }
     return {**facts, **given}
 
 
@@ -85,6 +90,7 @@ def result_line(result: Result) -> str:
     problem = result.problem
     shown = f"{value_text(problem.objective)(result.value)} {problem.objective.each}"
     known = f"{percent_text(result.gap)} above the bound" if math.isfinite(result.gap) else "no bound"
+    known = "optimal" if result.optimal else known
     fits = "" if result.fits else f", {size_text(result.timeline.over_bytes)} over the memory"
     cut = ", interrupted" if result.interrupted else ""
     return f"{problem.source.name} on {problem.cluster.name} by {result.optimizer}: {shown}, {known}{fits}{cut}"
@@ -108,6 +114,7 @@ def method_summary(result: Result) -> dict[str, Any]:
         "simulations": result.simulations,
         "seconds": round(result.seconds, 3),
         "kernels": result.plan.num_kernels,
+        **({"optimal": True} if result.optimal else {}),
         **({"interrupted": True} if result.interrupted else {}),
     }
 

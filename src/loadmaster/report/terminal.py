@@ -19,7 +19,7 @@ from loadmaster.problem import Problem
 from loadmaster.report.certainty import interval, not_told_apart
 from loadmaster.report.inspection import Inspection
 from loadmaster.report.summary import best_of
-from loadmaster.report.units import count_text, percent_text, size_text, sizes_text, time_text, value_text
+from loadmaster.report.units import count_text, gap_text, size_text, sizes_text, time_text, value_text
 from loadmaster.search import WORST, Result, Search
 
 PIPED_WIDTH = 160  # wide enough that no cell is cut when nobody looks at a window
@@ -133,7 +133,7 @@ def _method_cells(name: str, result: Result, alone: int | None) -> list[str | Te
         fits,
         *([shown(result.value)] if result.problem.objective.column else []),
         shown(result.lower_bound),
-        percent_text(result.gap),
+        gap_text(result.gap, result.optimal),
     ]
 
 

@@ -53,6 +53,8 @@ def _many(count: int, word: str, plural: str | None = None) -> str:
 def _headline(found: Explanation) -> Section:
     shown = value_text(found.objective)
     bound = f"No plan can go under {shown(found.lower_bound)}: the gap is {percent_text(found.gap)}."
+    if found.optimal:
+        bound = f"It is optimal: no plan can go under {shown(found.lower_bound)}."
     took = time_text(found.step_ns)
     lines = [f"A step of {found.graph} on {found.cluster} takes {took}, planned by {found.optimizer}."]
     if found.objective.sentence:

@@ -1,0 +1,1 @@
+"""Branch and bound over all timelines of small problems."""

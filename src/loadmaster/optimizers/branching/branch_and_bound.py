@@ -1,0 +1,212 @@
+"""Branch and bound: every timeline of a small problem looked at or ruled out, so that its best plan is proved so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from loadmaster.bounds import levels, lower_bound
+from loadmaster.columns import Ints, ints
+from loadmaster.optimizers.annealing.anneal import Anneal
+from loadmaster.optimizers.branching import moments, tree
+from loadmaster.plans import Plan
+from loadmaster.problem import CANNOT, Problem
+from loadmaster.search import Optimizer, Score, Search
+from loadmaster.simulator import layout, simulate
+
+MOST_OPS, MOST_DEVICES, MOST_COPIES = 64, 16, 2_000  # what is worth a try
+ENTRIES = 1 << 20  # moments that are remembered: 24 MB
+START = 3_000  # simulations for the first plan, at most
+STEP = 2_000  # moments between looks at the clock
+
+
+@dataclass(frozen=True)
+class BranchAndBound:
+    """Branch and bound over all placements, orders of ops and orders of sends, for the step time of small problems.
+
+    A timeline is a row of decisions: on which device an op runs, what a free device or channel takes next. They are
+    taken in the order of time, as the simulator would meet them, so that every leaf is a plan and every plan a leaf.
+    Ways on are given up when a bound of all that is left (critical paths with their sends, work on one device, work on
+    all) is no better than the best plan; when the same moment was met before, no later; and when they only swap devices
+    or ops that nothing tells apart. Begins with the plan of `start`. Nothing is fused.
+    """
+
+    start: Optimizer = field(default_factory=Anneal)
+
+    def optimize(self, search: Search) -> Plan:
+        with search.keeping(0.5, simulations=START) as part:
+            plan = self.start.optimize(part)
+        if search.best is None:
+            search.score(plan)
+        assert search.best is not None, "it was just scored"
+        search.prove(lower_bound(search.problem, fitting=True))
+        if can_branch(search.problem) and not search.closed:
+            _run(search, Branches(search.problem, search.best))
+        return search.best
+
+
+def _run(search: Search, branches: Branches) -> None:
+    """Until all is proved or the budget is spent, of which each moment looked at takes as much as a simulation."""
+    while not branches.finished and not search.spent:
+        before = branches.looked_at
+        plan = branches.go_on(search.best_score, min(STEP, search.room))
+        search.count(branches.looked_at - before)
+        if plan is not None:
+            search.offer(plan, branches.score(plan))
+    search.prove(branches.bound(search.best_score))
+    search.note = "proved optimal" if search.closed else f"no plan is under {search.bound:,}"
+
+
+def can_branch(problem: Problem) -> bool:
+    """Small, judged by the step time alone, and without a host."""
+    small = problem.num_ops <= MOST_OPS and problem.num_devices <= MOST_DEVICES
+    few = problem.graph.num_tensors * problem.num_devices <= MOST_COPIES
+    goal = problem.goal
+    plain = goal.step_price == 1 and not len(goal.busy_price) and not len(problem.dispatch_ns)
+    return small and few and plain
+
+
+class Branches:
+    """The tree of one problem, which is gone through bit by bit."""
+
+    def __init__(self, problem: Problem, usual: Plan) -> None:
+        self.problem = problem
+        self.facts = _facts(problem, usual)
+        # What was left behind counts for memory, so that two moments alike in all else may not be.
+        entries = 0 if may_be_full(problem) else ENTRIES
+        self.tree: Any = tree.make_tree(self.facts, entries)
+        self.finished = False
+        self.unclear = np.iinfo(np.int64).max  # least step of timelines that do not fit, or came out otherwise
+
+    @property
+    def looked_at(self) -> int:
+        return int(self.tree.nodes[0])
+
+    def go_on(self, best: Score, more: int) -> Plan | None:
+        """A plan better than `best`, if one is met within so many moments more."""
+        limit = best.value if best.over_bytes == 0 else moments.FAR
+        stop = self.looked_at + more
+        while self.looked_at < stop:
+            answer = tree.explore(self.facts, self.tree, limit, stop - self.looked_at)
+            if answer != tree.FOUND:
+                self.finished = answer == tree.FINISHED
+                return None
+            plan = self._plan()
+            score = self.score(plan)
+            if score.value != int(self.tree.leaf[0]):
+                self.unclear = min(self.unclear, int(self.tree.leaf[0]))
+            if score < best:
+                return plan
+        return None
+
+    def bound(self, best: Score) -> int:
+        """No plan that fits is under it."""
+        limit = best.value if best.over_bytes == 0 else moments.FAR
+        bound = int(min(tree.proven(self.tree, limit), self.unclear))
+        return bound if bound < moments.FAR else 0
+
+    def score(self, plan: Plan) -> Score:
+        return Score.of(self.problem, simulate(self.problem, plan))
+
+    def _plan(self) -> Plan:
+        """That of the timeline in `leaf`: ranks in the order in which things were started."""
+        problem, row = self.problem, self.tree.leaf
+        ops, slots = problem.num_ops, problem.graph.num_tensors * problem.num_devices
+        turn = row[2 + 3 * ops : 2 + 4 * ops]
+        copies = row[2 + 4 * ops + 2 * slots : 2 + 4 * ops + 3 * slots]
+        plan = Plan.of(problem, row[2 : 2 + ops].copy(), np.argsort(np.argsort(turn)))
+        return replace(plan, send_rank=ints(copies.reshape(-1, problem.num_devices)))
+
+
+def may_be_full(problem: Problem) -> bool:
+    graph = problem.graph
+    return int(graph.nbytes.sum() + graph.workspace_bytes.max()) > int(problem.memory_bytes.min())
+
+
+def _facts(problem: Problem, usual: Plan) -> moments.Facts:
+    graph, devices, plain = problem.graph, problem.num_devices, layout(problem)
+    updates = np.zeros(problem.num_ops, np.int64)
+    updates[problem.updater[problem.updater >= 0]] = 1
+    times = np.where(problem.able, problem.op_ns, CANNOT)
+    price = levels.prices(times, np.ones(devices, np.int64), 4096, 200)
+    sends = np.zeros((graph.num_tensors, devices, devices), np.int64)
+    if devices > 1:
+        sends[:] = np.where(np.eye(devices, dtype=bool)[None], 0, problem.send_ns[:, problem.send_class])
+    return moments.Facts(
+        devices,
+        plain.channels,
+        bool(problem.cluster.contention),
+        times,
+        _ragged(*graph.dependencies),
+        _ragged(graph.after_start, graph.after),
+        _ragged(plain.next_start, plain.nexts),
+        _ragged(plain.read_start, plain.reads),
+        _ragged(graph.make_start, graph.makes),
+        _ragged(*graph.readers),
+        np.column_stack([plain.maker, problem.updater >= 0]).astype(np.int64),
+        np.column_stack([problem.leader, updates, _twins(problem), usual.device]).astype(np.int64),
+        plain.channel.astype(np.int64),
+        _alike(problem),
+        price,
+        np.where(problem.able, problem.op_ns * price[None, :], np.inf).min(axis=1),
+        sends,
+    )
+
+
+def _ragged(start: Ints, values: Ints) -> np.ndarray:
+    return np.concatenate([np.asarray(start, np.int64) + len(start), np.asarray(values, np.int64)])
+
+
+def _alike(problem: Problem) -> np.ndarray:
+    """[devices, devices] swapping the two leaves all times, links, wires and limits as they are."""
+    devices = problem.num_devices
+    alike = np.zeros((devices, devices), bool)
+    for one in range(devices):
+        for two in range(one + 1, devices):
+            alike[one, two] = alike[two, one] = _swappable(problem, one, two)
+    return alike
+
+
+def _swappable(problem: Problem, one: int, two: int) -> bool:
+    swap = np.arange(problem.num_devices)
+    swap[[one, two]] = two, one
+    apart = ~np.eye(problem.num_devices, dtype=bool)
+    channel = problem.cluster.channel
+    wires = np.unique(np.column_stack([channel[apart], channel[np.ix_(swap, swap)][apart]]), axis=0)
+    renamed = len(np.unique(wires[:, 0])) == len(wires) == len(np.unique(wires[:, 1]))
+    return bool(
+        np.array_equal(problem.op_ns[:, one], problem.op_ns[:, two])
+        and problem.memory_bytes[one] == problem.memory_bytes[two]
+        and (problem.send_class[apart] == problem.send_class[np.ix_(swap, swap)][apart]).all()
+        and renamed
+    )
+
+
+def _twins(problem: Problem) -> Ints:
+    """[ops] the last earlier op with the same reads, times, groups and readers, or -1."""
+    graph, seen = problem.graph, dict[Any, int]()
+    twin = np.full(problem.num_ops, -1, np.int64)
+    start, before = graph.dependencies
+    follow = [set[int]() for _ in range(problem.num_ops)]
+    for op in range(problem.num_ops):
+        for earlier in before[start[op] : start[op + 1]].tolist():
+            follow[earlier].add(op)
+    for op in range(problem.num_ops):
+        made = sorted(
+            (int(graph.nbytes[t]), int(graph.role[t]), int(graph.alias_of[t]), tuple(graph.readers_of(int(t)).tolist()))
+            for t in graph.makes_of(op)
+        )
+        key = (
+            tuple(sorted(graph.reads_of(op).tolist())),
+            tuple(sorted(before[start[op] : start[op + 1]].tolist())),
+            tuple(sorted(follow[op])),
+            tuple(problem.op_ns[op].tolist()),
+            tuple(made),
+            int(problem.leader[op]) if graph.colocate[op] >= 0 else -1,
+            int(graph.workspace_bytes[op]),
+        )
+        twin[op] = seen.get(repr(key), -1)
+        seen[repr(key)] = op
+    return ints(twin)
