@@ -2,6 +2,7 @@
 
     python benchmarks/serving_gpu.py plan MAPS              # here: needs loadmaster, transformers, accelerate
     python benchmarks/serving_gpu.py run MAPS --out FILE    # on the GPU: needs torch, transformers, accelerate
+    python benchmarks/serving_gpu.py terms MAPS             # on the GPU: what the terms of the model are there
 
 `plan` writes both maps of every model; `run` dispatches the model (weights of zeros, whose times are those of any
 others) by each map in turn, generates greedily and writes tokens per second and peak memory as CSV.
@@ -38,6 +39,7 @@ MODELS = {
     ),
 }
 PROMPT, NEW, BATCH = 256, 24, 2
+LAYERS = 4  # of the stack that is timed: more weights than a CPU's cache holds
 ROOM = 2  # GiB of the cap that no plan may use: cuBLAS, fragments, and weights on their way
 # One H200 beside a host of 16 cores, as `loadmaster measure` found them, rounded; copies are from pageable memory, as
 # accelerate makes them, for which 12 GB/s is a guess.
@@ -139,25 +141,93 @@ def measured(place: Path, how: dict, gib: int) -> dict:
     settings = {"do_sample": False, "min_new_tokens": NEW, "max_new_tokens": NEW, "pad_token_id": 0}
     with torch.no_grad():
         model.generate(ids, **{**settings, "min_new_tokens": 2, "max_new_tokens": 2})
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        model.generate(ids, **settings)
-        torch.cuda.synchronize()
-    seconds = time.perf_counter() - begun
+        first, seconds = (
+            _taken(
+                lambda count=count: model.generate(
+                    ids, **{**settings, "min_new_tokens": count, "max_new_tokens": count}
+                )
+            )
+            for count in (1, NEW)
+        )
     peak = torch.cuda.max_memory_allocated()
     del model
-    return {"tokens_per_s": round(BATCH * NEW / seconds, 2), "seconds": round(seconds, 2), "peak_bytes": peak}
+    told = {"tokens_per_s": BATCH * NEW / seconds, "seconds": seconds, "first_token_s": first}
+    return {**{key: round(value, 3) for key, value in told.items()}, "peak_bytes": peak}
+
+
+def _taken(call) -> float:
+    import torch
+
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begun
+
+
+def terms(folder: Path) -> None:
+    """What a pass is made of, each alone: a weight copied as accelerate's hooks copy it, a layer on host and GPU."""
+    import torch
+
+    print("threads", torch.get_num_threads(), torch.__config__.parallel_info().splitlines()[1:4], flush=True)
+    for mib in (0.01, 6, 24, 48, 112, 250, 750):
+        host = torch.zeros(int(mib * 2**19), dtype=torch.bfloat16)
+        for how in ("fresh", "kept"):
+            seconds = _each(lambda how=how, host=host: _copied(host, how), 8)
+            rate = host.numel() * 2 / seconds / 1e9
+            print(f"copy of {mib} MiB, {how} memory: {seconds * 1e3:.3f} ms, {rate:.1f} GB/s", flush=True)
+    for place in sorted(path for path in folder.iterdir() if (path / "config.json").exists()):
+        for device in ("cpu", "cuda"):
+            for rows in (1, PROMPT):
+                seconds = _each(_layer(place, device, rows), 3 if rows > 1 and device == "cpu" else 10) / LAYERS
+                print(f"{place.name}: a layer on {device}, {BATCH}x{rows} tokens: {seconds * 1e3:.3f} ms", flush=True)
+
+
+def _each(call, times: int) -> float:
+    """Seconds of one call: the median of so many."""
+    call()
+    return sorted(_taken(call) for _ in range(times))[times // 2]
+
+
+def _copied(host, how: str):
+    """As `set_module_tensor_to_device` does it: pageable, and the allocator's cache emptied after each tensor."""
+    import torch
+
+    there = host.to("cuda")
+    if how == "fresh":
+        torch.cuda.empty_cache()
+    return there.numel()
+
+
+def _layer(place: Path, device: str, rows: int):
+    """A pass through a few decoder layers."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(place)
+    config.num_hidden_layers, config.vocab_size = LAYERS, 1024
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+        ids = torch.zeros(BATCH, rows, dtype=torch.long)
+
+    def call() -> None:
+        with torch.no_grad():
+            model.model(input_ids=ids, use_cache=False)
+
+    return call
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("verb", choices=["plan", "run", "one"])
+    parser.add_argument("verb", choices=["plan", "run", "one", "terms"])
     parser.add_argument("--rule", default="loadmaster")
     parser.add_argument("maps", type=Path)
     parser.add_argument("--out", type=Path, default=Path("serving_gpu.csv"))
     given = parser.parse_args()
     if given.verb == "plan":
         plan(given.maps)
+    elif given.verb == "terms":
+        terms(given.maps)
     elif given.verb == "one":
         told = json.loads((given.maps / "maps.json").read_text())
         print(json.dumps(measured(given.maps, told["maps"][given.rule], told["gib"])))
