@@ -138,19 +138,14 @@ def measured(place: Path, how: dict, gib: int) -> dict:
         module.inv_freq.fill_(0.01)
     model = dispatch_model(model, how["map"], main_device=how["main_device"])
     ids = torch.zeros(BATCH, PROMPT, dtype=torch.long, device="cuda")
-    settings = {"do_sample": False, "min_new_tokens": NEW, "max_new_tokens": NEW, "pad_token_id": 0}
+
+    def generate(count: int) -> None:
+        model.generate(ids, do_sample=False, min_new_tokens=count, max_new_tokens=count, pad_token_id=0)
+
     with torch.no_grad():
-        model.generate(ids, **{**settings, "min_new_tokens": 2, "max_new_tokens": 2})
-        first, seconds = (
-            _taken(
-                lambda count=count: model.generate(
-                    ids, **{**settings, "min_new_tokens": count, "max_new_tokens": count}
-                )
-            )
-            for count in (1, NEW)
-        )
+        generate(2)
+        first, seconds = _taken(lambda: generate(1)), _taken(lambda: generate(NEW))
     peak = torch.cuda.max_memory_allocated()
-    del model
     told = {"tokens_per_s": BATCH * NEW / seconds, "seconds": seconds, "first_token_s": first}
     return {**{key: round(value, 3) for key, value in told.items()}, "peak_bytes": peak}
 
