@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadmaster.cluster.cluster import GIB, Cluster, Device, Link, dense_channels
+from loadmaster.cluster.sizes import parse_size
 from loadmaster.errors import InvalidCluster, UnknownName
 
 
@@ -137,6 +138,9 @@ _PARTS = {
     ),
 }
 _ALIASES = {"h100": "h100-nvswitch", "a100": "a100-nvlink", "v100": "v100-nvlink", "p100": "p100-pcie"}
+_ALIASES |= {f"{rtx}{year}": f"rtx-{year}" for year in (3090, 4090, 5090) for rtx in ("", "rtx")}
+_SIZE = r"\d[\d.]*[kmgtKMGT]?i?[bB]"
+_ANY_GPU = "rtx-4090"  # what a GPU computes of which only the memory is known
 # Between unlike parts: PCIe 3.0 x16 through host memory.
 _BETWEEN = Link(10e9, 15_000)
 # Between machines, one adapter each: 92 % of the line rate, as TCP or RDMA over 9,000-byte frames leaves (IEEE 802.3bs,
@@ -157,20 +161,29 @@ def preset_names() -> list[str]:
 
 
 def preset(name: str) -> Cluster:
-    """The cluster of that name; parts of a machine are joined with '+', machines with '@' and the name of a network."""
+    """The cluster of that name; parts of a machine are joined with '+', machines with '@' and the name of a network.
+
+    A part is "2xa100", with its free memory where that is less than the whole ("4090:20GiB"), or only a size ("24GiB").
+    """
     if name == "regal":
         return _regal()
     if match := re.fullmatch(r"placeto-([24])", name):
         return _placeto(int(match[1]))
     machines, networks = name.split("@")[::2], name.split("@")[1::2]
     parts = [[_parse_part(part, name) for part in machine.split("+")] for machine in machines]
-    if sum(count for machine in parts for count, _ in machine) > 64:
+    if sum(count for machine in parts for count, _, _ in machine) > 64:
         raise InvalidCluster(
             f"'{name}' has more than 64 devices", "", "presets go up to 64; write a cluster file for more"
         )
-    kinds = [kind for machine in parts for count, kind in machine for _ in range(count)]
-    node = [number for number, machine in enumerate(parts) for count, _ in machine for _ in range(count)]
-    return _join(name, kinds, node, _network(name, machines, networks))
+    kinds = [kind for machine in parts for count, kind, _ in machine for _ in range(count)]
+    sizes = [size for machine in parts for count, _, size in machine for _ in range(count)]
+    node = [number for number, machine in enumerate(parts) for count, _, _ in machine for _ in range(count)]
+    joined = _join(name, kinds, node, _network(name, machines, networks))
+    devices = [
+        device if size is None else replace(device, memory_bytes=size)
+        for device, size in zip(joined.devices, sizes, strict=True)
+    ]
+    return replace(joined, devices=tuple(devices))
 
 
 def _network(name: str, machines: list[str], networks: list[str]) -> Link:
@@ -183,15 +196,18 @@ def _network(name: str, machines: list[str], networks: list[str]) -> Link:
     return NETWORKS[networks[0]]
 
 
-def _parse_part(text: str, name: str) -> tuple[int, str]:
-    match = re.fullmatch(r"(?:(\d{1,3})x)?([a-z0-9-]+)", text)
-    kind = _ALIASES.get(match[2], match[2]) if match else text
+def _parse_part(text: str, name: str) -> tuple[int, str, int | None]:
+    """(count, kind, memory where it is said): "2xa100", "4090:20GiB", or "24GiB" for a GPU of which no more is known."""
+    match = re.fullmatch(rf"(?:(\d{{1,3}})x)?(?:({_SIZE})|([a-z0-9-]+)(?::({_SIZE}))?)", text)
+    named = match[3] or _ANY_GPU if match else text
+    kind = _ALIASES.get(named, named)
     if not match or kind not in _PARTS:
         raise UnknownName.among("cluster", name, preset_names(), "a preset, presets joined with '+', or a JSON file")
     count = int(match[1] or 1)
     if count < 1:
         raise InvalidCluster(f"'{name}' asks for {count} devices", "", "ask for at least one")
-    return count, kind
+    size = match[2] or match[4]
+    return count, kind, None if size is None else parse_size(size, name)
 
 
 def _join(name: str, kinds: list[str], node: list[int], network: Link) -> Cluster:

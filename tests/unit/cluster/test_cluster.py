@@ -49,6 +49,13 @@ class TestPresets:
         assert Cluster.preset("h100").devices[0].kind == "h100-nvswitch"
         assert Cluster.preset("2xp100").digest == Cluster.preset("2xp100-pcie").digest
 
+    def test_free_memory_is_said_with_a_part_or_alone(self) -> None:
+        cluster = Cluster.preset("1x4090+2x3090:20GiB+cpu")
+        assert [d.memory_bytes // GIB for d in cluster.devices] == [24, 20, 20, 256]
+        assert [d.kind for d in cluster.devices] == ["rtx-4090", "rtx-3090", "rtx-3090", "cpu"]
+        assert [d.memory_bytes for d in Cluster.preset("2x1.5GB").devices] == [1_500_000_000] * 2
+        assert Cluster.preset("a100:8GiB").digest == Cluster.preset("a100").digest  # memory decides no time
+
     @pytest.mark.parametrize("name", preset_names())
     def test_every_listed_preset_is_one(self, name: str) -> None:
         cluster = Cluster.preset(name.replace("N", "3", 1) if name.startswith("Nx") else name)
