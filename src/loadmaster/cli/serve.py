@@ -61,6 +61,7 @@ def plan_served(
             requests,
             goal=goal,
             precision=weights,  # type: ignore[arg-type]
+            target=chosen,
         )
     with stages.status("placing modules"):
         result = plan_serving(served, service, chosen, seconds=5.0 if seconds is None else seconds, seed=seed)
@@ -110,7 +111,7 @@ def _sweep(
     table = plain_table(">context", ">first token", ">per token", "fits", "~split")
     for context, result in found:
         split = "; ".join(
-            f"{m}: {d}" for m, d, _, _ in module_table(module_plan(result.name, result.service, result.best))
+            f"{m}: {d}" for m, d, *_ in module_table(module_plan(result.name, result.service, result.best))
         )
         first, *later = result.best.step_ns
         mean = sum(later) / len(later)
@@ -159,9 +160,9 @@ def _show(result: ServingResult, saved: Path | None, json: bool) -> None:
         fits = "yes" if placement.fits else f"no, {size_text(placement.over_bytes)} over"
         table.add_row(name, time_text(first), time_text(sum(later) / len(later)), f"{speed:,.1f}", peaks, fits)
     screen.print(table)
-    modules = plain_table("modules", "device", "weights", ">bytes")
-    for label, device, fate, nbytes in module_table(plan):
-        modules.add_row(label, device, fate, size_text(nbytes))
+    modules = plain_table("modules", "device", "weights", ">bytes", ">time a request")
+    for label, device, fate, nbytes, time_ns in module_table(plan):
+        modules.add_row(label, device, fate, size_text(nbytes), time_text(time_ns))
     screen.print(modules)
     screen.print(f"\nlower bound: {result.best.value / max(1.0, result.best.bound):.2f}x of it reached")
     if saved is not None:

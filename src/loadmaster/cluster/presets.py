@@ -197,7 +197,7 @@ def _network(name: str, machines: list[str], networks: list[str]) -> Link:
 
 
 def _parse_part(text: str, name: str) -> tuple[int, str, int | None]:
-    """(count, kind, memory where it is said): "2xa100", "4090:20GiB", or "24GiB" for a GPU of which no more is known."""
+    """(count, kind, memory where it is said) of "2xa100", "4090:20GiB", or "24GiB": a GPU of which no more is known."""
     match = re.fullmatch(rf"(?:(\d{{1,3}})x)?(?:({_SIZE})|([a-z0-9-]+)(?::({_SIZE}))?)", text)
     named = match[3] or _ANY_GPU if match else text
     kind = _ALIASES.get(named, named)

@@ -29,15 +29,19 @@ class Units:
     of_tensor: Ints  # [tensors] the unit that reads a weight first; -1 for all else
 
 
-def units_of(graph: Graph, granularity: Granularity, blocks: Collection[str] = ()) -> Units:
-    """Every op in one unit. `blocks` names modules that are blocks, where somebody knows better than their paths say.
+def units_of(
+    graph: Graph, granularity: Granularity, blocks: Collection[str] = (), apart: Collection[str] = ()
+) -> Units:
+    """Every op in one unit. `blocks` names modules that are blocks, where somebody knows better than their paths say;
+    `apart` names parts of blocks that are units of their own.
 
     Ops that only a container issues (masks, residual sums of the whole model) belong to the unit that reads them first.
     """
     if granularity not in GRANULARITIES or granularity == "op":
         raise InvalidSetting(f"'{granularity}' names no units", "granularity", "use module or block")
-    paths = [unit_path(scope, granularity, blocks) for scope in graph.scope]
-    containers = {path[:at] for path in set(paths) for at in range(len(path)) if path[at] == "."} | {""}
+    alone = frozenset(apart)
+    paths = [scope if scope in alone else unit_path(scope, granularity, blocks) for scope in graph.scope]
+    containers = {path[:at] for path in set(paths) - alone for at in range(len(path)) if path[at] == "."} | {""}
     number: dict[str, int] = {}
     unit = np.full(graph.num_ops, -1, np.int64)
     for op, path in enumerate(paths):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidPlan
 from loadmaster.files.text import Row, read_json, write_json
@@ -17,8 +19,18 @@ MODULES_SCHEMA = "loadmaster.modules/1"
 def module_plan(model: str, service: Service, placement: Placement) -> ModulePlan:
     """The placement in words."""
     names = service.cluster.device_names
+    work = sum(
+        phase.times * phase.unit_ns[np.arange(len(service.names)), placement.compute] for phase in service.phases
+    )
+    time_ns = np.round(work).astype(np.int64)
     rows = tuple(
-        ModuleRow(module, names[placement.compute[u]], names[placement.home[u]], int(service.weight_bytes[u]))
+        ModuleRow(
+            module,
+            names[placement.compute[u]],
+            names[placement.home[u]],
+            int(service.weight_bytes[u]),
+            int(time_ns[u]),
+        )
         for u, module in enumerate(service.names)
     )
     return _plan(model, service.cluster, rows)
@@ -41,7 +53,13 @@ def to_json(plan: ModulePlan) -> dict[str, Any]:
         "model": plan.model,
         "devices": [{"name": name, "kind": kind, "memory_bytes": size} for name, kind, size in devices],
         "modules": [
-            {"module": row.module, "device": row.device, "home": row.home, "weight_bytes": row.weight_bytes}
+            {
+                "module": row.module,
+                "device": row.device,
+                "home": row.home,
+                "weight_bytes": row.weight_bytes,
+                "time_ns": row.time_ns,
+            }
             for row in plan.rows
         ],
     }
@@ -88,12 +106,11 @@ def load_modules(path: str | Path) -> ModulePlan:
     rows = []
     for i, one in enumerate(head.rows("modules")):
         row = Row(one, f"{where}: modules[{i}]", InvalidPlan)
-        rows.append(
-            ModuleRow(row.text("module"), row.text("device"), row.text("home"), row.whole("weight_bytes", 2**60))
-        )
+        sizes = row.whole("weight_bytes", 2**60), row.whole("time_ns", 2**60)
+        rows.append(ModuleRow(row.text("module"), row.text("device"), row.text("home"), *sizes))
         for device in (rows[-1].device, rows[-1].home):
             if device not in names:
                 raise InvalidPlan(f"there is no device '{device}'", f"{where}: modules[{i}]", f"use {', '.join(names)}")
     kinds = tuple(row.text("kind") for row in devices)
-    sizes = tuple(row.whole("memory_bytes", 2**60) for row in devices)
-    return ModulePlan(head.text("model"), names, kinds, sizes, tuple(rows))
+    memory = tuple(row.whole("memory_bytes", 2**60) for row in devices)
+    return ModulePlan(head.text("model"), names, kinds, memory, tuple(rows))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from loadmaster.errors import InvalidPlan, UnknownName
+from loadmaster.serving.experts import Apart
+
+TOGETHER = Apart(parts=0)
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class ModuleRow:
     device: str
     home: str  # device that keeps its weights; another than `device`: they are streamed
     weight_bytes: int
+    time_ns: int = 0  # of its work for one batch of requests, modelled
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class ModulePlan:
         lists: dict[str, list[ModuleRow]] = {}
         for row in self.rows:
             path, _, number = row.module.rpartition(".")
-            if number.isdecimal():
+            if number.isdecimal() and not any(part.isdecimal() for part in path.split(".")):  # experts have no layers
                 lists.setdefault(path, []).append(row)
         return max(lists.values(), key=len, default=[])
 
@@ -65,13 +68,25 @@ class Target:
     contiguous: bool  # stages of neighbouring layers, devices in order
     stream: bool  # weights may stay in host memory and be sent when needed
     compute_on_host: bool
+    experts: Apart = TOGETHER  # how those of a layer may be placed apart from it
 
 
 def _device_map(plan: ModulePlan) -> str:
     """Hugging Face `from_pretrained(device_map=…)` and accelerate's `dispatch_model`: "cpu" is streamed to the main
     device, which is the first GPU named, or computed there when every such module is (`main_device="cpu"`)."""
     _either_way(plan)
+    _experts_whole(plan)
     return json.dumps({row.module: plan.index(row.home) for row in plan.rows}, indent=2)
+
+
+def _experts_whole(plan: ModulePlan) -> None:
+    """Experts are one module a layer in transformers, which runs where its layer does: its sum is added there."""
+    blocks = {row.module: row for row in plan.layers}
+    for row in plan.rows:
+        block = next((b for path, b in blocks.items() if row.module.startswith(f"{path}.")), None)
+        if block is not None and (row.module.rpartition(".")[2][0].isdigit() or row.device != block.device):
+            what = f"'{row.module}' is computed apart from '{block.module}' or from its other experts"
+            raise InvalidPlan(what, plan.model, "plan with --for device-map: it can stream all experts of a layer")
 
 
 def _either_way(plan: ModulePlan) -> None:
@@ -110,8 +125,9 @@ def _vllm(plan: ModulePlan) -> str:
 
 
 def _llama_cpp(plan: ModulePlan) -> str:
-    """`-ngl` counts layers from the end, the output layer included; `-ts` splits them over the GPUs in proportion; a
-    host layer in the middle needs `-ot` (github.com/ggml-org/llama.cpp, tools/server/README.md)."""
+    """`-ngl` counts layers from the end, the output layer included; `-ts` splits them over the GPUs in proportion;
+    `-ot` names tensors that stay on the host: layers in the middle, and experts (github.com/ggml-org/llama.cpp,
+    tools/server/README.md: --override-tensor PATTERN=BUFFER_TYPE, several joined with commas)."""
     layers, words = plan.layers, list[str]()
     on_host = [i for i, row in enumerate(layers) if plan.index(row.device) == "cpu"]
     first = len(on_host) if on_host == list(range(len(on_host))) else 0
@@ -120,10 +136,34 @@ def _llama_cpp(plan: ModulePlan) -> str:
     counts = [sum(plan.index(row.device) == gpu for row in offloaded) for gpu in range(len(plan.gpus))]
     if len(plan.gpus) > 1:
         words.append("-ts " + ",".join(map(str, counts)))
-    if inside := [i for i in on_host if i >= first]:
-        numbers = "|".join(map(str, inside))
-        words.append(f"-ot 'blk\\.({numbers})\\.=CPU'")
+    patterns = [f"blk\\.({_numbers(inside)})\\.=CPU"] if (inside := [i for i in on_host if i >= first]) else []
+    if experts := _host_experts(plan):
+        patterns.append(f"blk\\.({_numbers(experts)})\\.ffn_(up|down|gate|gate_up)_exps\\.=CPU")
+    if patterns:
+        words.append(f"-ot '{','.join(patterns)}'")
     return "llama-server -m MODEL.gguf " + " ".join(words)
+
+
+def _numbers(layers: Sequence[int]) -> str:
+    return "|".join(map(str, layers))
+
+
+def _host_experts(plan: ModulePlan) -> list[int]:
+    """Layers on a GPU whose experts are computed on the host."""
+    found = []
+    for number, layer in enumerate(plan.layers):
+        places = {row.device for row in plan.rows if row.module.startswith(f"{layer.module}.")} or {layer.device}
+        if len(places) > 1:
+            what = f"the experts of '{layer.module}' are on several devices"
+            raise InvalidPlan(what, plan.model, "plan with --for llama.cpp: it keeps those of a layer together")
+        if places != {layer.device} and plan.index(*places) != "cpu":
+            what = f"the experts of '{layer.module}' are on another GPU"
+            raise InvalidPlan(
+                what, plan.model, "plan with --for llama.cpp: it keeps them with their layer, or on the host"
+            )
+        if places != {layer.device}:
+            found.append(number)
+    return found
 
 
 def _pipelining(plan: ModulePlan) -> str:
@@ -165,9 +205,11 @@ def _onnxruntime(plan: ModulePlan) -> str:
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        Target("device-map", _device_map, contiguous=False, stream=True, compute_on_host=True),
+        # transformers keeps all experts of a layer in one module, which is sent whole.
+        Target("device-map", _device_map, contiguous=False, stream=True, compute_on_host=True, experts=Apart(1, True)),
         Target("vllm", _vllm, contiguous=True, stream=False, compute_on_host=False),
-        Target("llama.cpp", _llama_cpp, contiguous=True, stream=False, compute_on_host=True),
+        # GGUF files keep all experts of a layer in three tensors (ffn_up_exps, ffn_gate_exps, ffn_down_exps).
+        Target("llama.cpp", _llama_cpp, contiguous=True, stream=False, compute_on_host=True, experts=Apart(1)),
         Target("pipelining", _pipelining, contiguous=True, stream=False, compute_on_host=True),
         Target("megatron", _megatron, contiguous=True, stream=False, compute_on_host=False),
         Target("onnxruntime", _onnxruntime, contiguous=False, stream=False, compute_on_host=True),
@@ -181,12 +223,23 @@ def target_of(name: str) -> Target:
     return TARGETS[name]
 
 
-def module_table(plan: ModulePlan) -> list[tuple[str, str, str, int]]:
-    """(modules, device, weights, bytes): neighbours with the same fate in one row, as people copy it."""
-    rows = []
-    for (device, home), same in groupby(plan.rows, key=lambda row: (row.device, row.home)):
-        members: Sequence[Any] = list(same)
+def module_table(plan: ModulePlan) -> list[tuple[str, str, str, int, int]]:
+    """(modules, device, weights, bytes, ns of work): neighbours with the same fate in one row, as people copy it.
+    Experts that are not all where their layer is come after the rest."""
+    layers = {row.module: row for row in plan.layers}
+    inside: dict[str, list[ModuleRow]] = {}
+    for row in plan.rows:
+        owner = next((path for path in layers if row.module.startswith(f"{path}.")), row.module)
+        inside.setdefault(owner, []).append(row)
+    whole = {path for path, rows in inside.items() if len({(row.device, row.home) for row in rows}) == 1}
+    first = [row for path, rows in inside.items() for row in (rows if path in whole else rows[:1])]
+    experts = [row for path, rows in inside.items() if path not in whole for row in rows[1:]]
+    return [*_runs(first), *_runs(experts)]
+
+
+def _runs(rows: Sequence[ModuleRow]) -> Iterator[tuple[str, str, str, int, int]]:
+    for (device, home), same in groupby(rows, key=lambda row: (row.device, row.home)):
+        members = list(same)
         label = members[0].module if len(members) == 1 else f"{members[0].module} … {members[-1].module}"
         fate = "resident" if device == home else f"streamed from {home}"
-        rows.append((label, device, fate, sum(row.weight_bytes for row in members)))
-    return rows
+        yield label, device, fate, sum(row.weight_bytes for row in members), sum(row.time_ns for row in members)

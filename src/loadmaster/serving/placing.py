@@ -8,7 +8,7 @@ are sent once a step, in the background, and take room on the device only while 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -25,6 +25,7 @@ from loadmaster.graph import STATE, WEIGHT, Graph, GraphBuilder
 from loadmaster.graph.graph import ROLES
 from loadmaster.graph.modules import Units, units_of
 from loadmaster.problem import CANNOT, Problem
+from loadmaster.serving.experts import Apart, Mixture, apart
 from loadmaster.serving.requests import GOALS, Goal, Requests
 from loadmaster.simulator import simulate_many
 
@@ -67,6 +68,7 @@ class Service:
     requests: Requests
     goal: Goal
     together: Ints  # [units] lowest unit that shares a weight with it; itself where none does
+    within: Ints  # [units] the unit of its layer, for a part of a layer's experts; itself for all others
 
     @property
     def host(self) -> int | None:
@@ -104,27 +106,45 @@ def service_of(
     goal: Goal = "latency",
     blocks: Sequence[str] = (),
     cost: CostModel | None = None,
+    experts: Apart | None = None,
 ) -> Service:
-    """Prices every phase; units are the blocks and the modules beside them."""
+    """Prices every phase; units are the blocks, the modules beside them, and experts as `experts` says."""
     if goal not in GOALS:
         raise InvalidSetting(f"'{goal}' is no goal", "--goal", f"use one of {', '.join(GOALS)}")
-    every = [units_of(graph, "block", blocks) for _, graph, _ in graphs]
+    mixtures = [
+        apart(graph, requests.batch * (1 if i else requests.prompt), experts or Apart())
+        for i, (_, graph, _) in enumerate(graphs)
+    ]
+    every = [units_of(mixture.graph, "block", blocks, mixture.paths) for mixture in mixtures]
     names = tuple(dict.fromkeys(name for units in every for name in units.names))
     index = {name: i for i, name in enumerate(names)}
     phases, sizes = [], np.zeros(len(names), np.int64)
     shared: dict[str, set[int]] = {}
-    for (name, graph, times), units in zip(graphs, every, strict=True):
+    for (name, _, times), mixture, units in zip(graphs, mixtures, every, strict=True):
         to_all = np.array([index[unit] for unit in units.names])
-        phases.append(_priced(name, graph, times, units, to_all, cluster, cost))
-        held = _weights(graph, units, to_all, shared)
+        phases.append(_priced(name, mixture, times, units, to_all, cluster, cost))
+        held = _weights(mixture.graph, units, to_all, shared)
+        for path, more in mixture.unused_bytes.items():
+            held[index[path]] += more
         sizes = np.maximum(sizes, held)
     together = np.arange(len(names))
     for members in shared.values():
         together[sorted(members)] = min(members)
-    return Service(names, ints(sizes), tuple(phases), cluster, requests, goal, ints(together))
+    within = [_block_of(name, i, index, set(mixtures[0].paths)) for i, name in enumerate(names)]
+    return Service(names, ints(sizes), tuple(phases), cluster, requests, goal, ints(together), ints(within))
 
 
-def _weights(graph: Graph, units: Units, to_all: NDArray[np.int64], shared: dict[str, set[int]]) -> Ints:
+def _block_of(name: str, unit: int, index: Mapping[str, int], experts: set[str]) -> int:
+    """The unit whose layer a part of experts belongs to; any other unit itself."""
+    path = name
+    while name in experts and "." in path:
+        path = path.rpartition(".")[0]
+        if path in index and path not in experts:
+            return index[path]
+    return unit
+
+
+def _weights(graph: Graph, units: Units, to_all: NDArray[np.int64], shared: dict[str, set[int]]) -> NDArray[np.int64]:
     """[all units] bytes of weights; notes who reads each."""
     sizes = np.zeros(int(to_all.max()) + 1 if len(to_all) else 0, np.int64)
     start, readers = graph.readers
@@ -133,19 +153,20 @@ def _weights(graph: Graph, units: Units, to_all: NDArray[np.int64], shared: dict
         if len(users):
             sizes[users[0]] += graph.nbytes[tensor]
             shared.setdefault(graph.tensor_name[tensor], set()).update(users.tolist())
-    return ints(sizes)
+    return sizes
 
 
 def _priced(
     name: str,
-    graph: Graph,
+    mixture: Mixture,
     times: float,
     units: Units,
     to_all: NDArray[np.int64],
     cluster: Cluster,
     cost: CostModel | None,
 ) -> PricedPhase:
-    problem = price(_with_homes(graph, units), cluster, cost=cost)
+    graph = mixture.graph
+    problem = price(_with_homes(graph, units, mixture.unused_bytes), cluster, cost=cost)
     source = problem.source_ops
     is_home = source >= graph.num_ops
     number = {unit: i for i, unit in enumerate(units.names)}
@@ -154,8 +175,9 @@ def _priced(
     return PricedPhase(name, times, problem, ints(to_all[unit_of]), is_home)
 
 
-def _with_homes(graph: Graph, units: Units) -> Graph:
-    """The same ops, and behind them one for each unit with weights, which says where those are kept."""
+def _with_homes(graph: Graph, units: Units, unused_bytes: Mapping[str, int]) -> Graph:
+    """The same ops, and behind them one for each unit with weights, which says where those are kept, with those that a
+    step does not need."""
     builder = GraphBuilder(graph.name)
     for t in range(graph.num_tensors):
         alias = int(graph.alias_of[t])
@@ -188,7 +210,8 @@ def _with_homes(graph: Graph, units: Units) -> Graph:
             users = sorted({int(op) for t in kept for op in readers[start[t] : start[t + 1]]})
             again = [builder.tensor(int(graph.nbytes[t]), ROLES[STATE], alias_of=t) for t in kept]
             after = [graph.op_name[op] for op in users]
-            builder.op(f"{HOME}{name}", "home", kept, again, time_ns=0, after=after)
+            idle = [builder.tensor(unused_bytes[name], "weight")] if unused_bytes.get(name) else []
+            builder.op(f"{HOME}{name}", "home", [*kept, *idle], again, time_ns=0, after=after)
     return builder.build()
 
 
@@ -271,10 +294,12 @@ def place(
     starts: Sequence[tuple[Ints, Ints]] = (),
     stream: bool = True,
     compute_on_host: bool = True,
+    follow: bool = False,
 ) -> Placement:
     """The best placement found: simple fillings and the given starts first, then moves of neighbouring units.
 
-    `stream` and `compute_on_host` say what the runtime can do with weights in host memory.
+    `stream` and `compute_on_host` say what the runtime can do with weights in host memory; `follow`: experts are
+    computed where their layer is, wherever they are kept.
     """
     rng, begun = np.random.default_rng(seed), time.perf_counter()
     devices = [
@@ -283,15 +308,29 @@ def place(
         if compute_on_host or d != service.host or service.cluster.num_devices == 1
     ]
     if (every := _every(service, devices, stream)) is not None:
-        return min(evaluate(service, *every), key=_score)
+        return min(evaluate(service, *_legal(service, *every, follow)), key=_score)
     first = [*starts, *fillings(service, devices, stream)]
-    compute, home = (_bound_together(service, np.stack([start[i] for start in first])) for i in (0, 1))
-    best = min(evaluate(service, compute, home), key=_score)
+    best = min(evaluate(service, *_stacked(service, first, follow)), key=_score)
     while time.perf_counter() - begun < seconds and best.value > best.bound * 1.0001:
         tried = [_moved(service, best, devices, stream, rng) for _ in range(BATCH)]
-        compute, home = (_bound_together(service, np.stack([one[i] for one in tried])) for i in (0, 1))
-        best = min([best, *evaluate(service, compute, home)], key=_score)
+        best = min([best, *evaluate(service, *_stacked(service, tried, follow))], key=_score)
     return best
+
+
+def _stacked(service: Service, pairs: Sequence[tuple[Ints, Ints]], follow: bool) -> tuple[Ints, Ints]:
+    """[candidates, units] of what was tried, made legal."""
+    compute, home = (np.stack([pair[i] for pair in pairs]) for i in (0, 1))
+    return _legal(service, ints(compute), ints(home), follow)
+
+
+def _legal(service: Service, compute: Ints, home: Ints, follow: bool) -> tuple[Ints, Ints]:
+    """Units that share a weight go where the first of them is; experts with their layer, where they must."""
+    away = (compute != home)[:, service.together]
+    compute = compute[:, service.together]
+    if follow:
+        compute = compute[:, service.within]
+    kept = home[:, service.together]
+    return ints(compute), ints(np.where(away & (kept == service.host), kept, compute))
 
 
 def _every(service: Service, devices: Sequence[int], stream: bool) -> tuple[Ints, Ints] | None:
@@ -310,24 +349,23 @@ def _score(placement: Placement) -> tuple[int, float]:
     return placement.over_bytes, placement.value
 
 
-def _bound_together(service: Service, column: Ints) -> Ints:
-    """Units that share a weight go where the first of them is."""
-    return ints(column[:, service.together])
-
-
 def _moved(
     service: Service, best: Placement, devices: Sequence[int], stream: bool, rng: np.random.Generator
 ) -> tuple[Ints, Ints]:
     """One to three runs of neighbouring units on another device, or with their weights kept elsewhere."""
     compute, home = np.array(best.compute), np.array(best.home)
+    experts = np.flatnonzero(service.within != np.arange(len(compute)))
     for _ in range(rng.integers(1, 4)):
         low = int(rng.integers(len(compute)))
-        run = slice(low, low + int(rng.integers(1, LONGEST + 1)))
+        run: slice | Ints = slice(low, low + int(rng.integers(1, LONGEST + 1)))
+        if len(experts) and rng.random() < 0.5:  # experts of neighbouring layers, and nothing between them
+            at = int(rng.integers(len(experts)))
+            run = ints(experts[at : at + int(rng.integers(1, 2 * LONGEST + 1))])
         kind = rng.integers(4)
         if kind == 0 and stream and service.host is not None:
             away = compute[run] == home[run]
             home[run] = np.where(away, service.host, compute[run])
-        elif kind == 1 and run.stop < len(compute):  # a border between two devices moves
+        elif kind == 1 and isinstance(run, slice) and run.stop < len(compute):  # a border between two devices moves
             edges = np.flatnonzero(np.diff(compute)) + 1
             if len(edges):
                 edge, shift = int(rng.choice(edges)), int(rng.integers(1, LONGEST + 1))
@@ -349,19 +387,42 @@ def fillings(service: Service, devices: Sequence[int], stream: bool) -> Iterator
         for room in (0.0, 0.05, 0.1, 0.2, 0.35, 0.5):
             compute = _filled(service, order, room)
             yield compute, compute
+            yield from _experts_away(service, order, room, stream, devices)
             if stream and service.host is not None:
                 main = by_speed[0] if by_speed[0] != service.host else by_speed[-1]
                 away = compute == service.host
                 yield ints(np.where(away, main, compute)), compute
 
 
+def _experts_away(
+    service: Service, order: Sequence[int], room: float, stream: bool, devices: Sequence[int]
+) -> Iterator[tuple[Ints, Ints]]:
+    """Experts of the first layers in host memory, streamed or computed there, and the rest filled in."""
+    experts = service.within != np.arange(len(service.names))
+    gpus = [device for device in order if device != service.host]
+    if service.host is None or not gpus or not experts.any():
+        return
+    layers = np.unique(service.within[experts])
+    for count in np.unique(np.linspace(1, len(layers), 9).astype(int)):
+        away = experts & np.isin(service.within, layers[:count])
+        rest = _filled(service, gpus, room, skipped=away)
+        kept = ints(np.where(away, service.host, rest))
+        if stream:
+            yield rest, kept
+        if service.host in devices:
+            yield kept, kept
+
+
 def _all(service: Service, device: int) -> Ints:
     return ints(np.full(len(service.names), device))
 
 
-def _filled(service: Service, order: Sequence[int], room: float) -> Ints:
-    """Units in order, each to the first device that still has memory for its weights and its share of the cache."""
+def _filled(service: Service, order: Sequence[int], room: float, skipped: NDArray[np.bool_] | None = None) -> Ints:
+    """Units in order, each to the first device that still has memory for its weights and its share of the cache; those
+    skipped go along and take none."""
     held = service.weight_bytes + cache_bytes(service)
+    if skipped is not None:
+        held = ints(np.where(skipped, 0, held))
     left = service.cluster.memory_bytes * (1 - room)
     compute, at = np.empty(len(service.names), np.int64), 0
     for unit in range(len(service.names)):

@@ -12,6 +12,7 @@ import numpy as np
 from loadmaster.cluster import Cluster
 from loadmaster.columns import Ints, ints
 from loadmaster.cost import CostModel
+from loadmaster.serving.experts import Apart
 from loadmaster.serving.exports import Target
 from loadmaster.serving.placing import Placement, Service, evaluate, place, service_of
 from loadmaster.serving.quantizing import Precision, quantized
@@ -37,13 +38,15 @@ def service_for(
     goal: Goal = "latency",
     precision: Precision = "bfloat16",
     cost: CostModel | None = None,
+    target: Target | None = None,
 ) -> tuple[Any, Service]:
-    """(model without memory, what there is to place)."""
+    """(model without memory, what there is to place); experts are units as far as the target can say so."""
     from loadmaster.serving.phases import serve
 
     served = serve(path, requests, "bfloat16" if precision in ("int8", "int4") else precision)
     graphs = [(phase.name, quantized(phase.graph, precision), phase.times) for phase in served.phases]
-    return served, service_of(graphs, cluster, requests, goal=goal, blocks=served.blocks, cost=cost)
+    how = Apart() if target is None else target.experts
+    return served, service_of(graphs, cluster, requests, goal=goal, blocks=served.blocks, cost=cost, experts=how)
 
 
 def plan_serving(
@@ -59,7 +62,14 @@ def plan_serving(
     elif target is not None and target.name == "device-map":
         best = min(
             (
-                place(service, seconds=seconds / 2, seed=seed, starts=_taken(service, target, starts, way), **way)
+                place(
+                    service,
+                    seconds=seconds / 2,
+                    seed=seed,
+                    starts=_taken(service, target, starts, way),
+                    follow=True,
+                    **way,
+                )
                 for way in ({"stream": True, "compute_on_host": False}, {"stream": False, "compute_on_host": True})
             ),
             key=lambda placement: (placement.over_bytes, placement.value),
@@ -106,19 +116,43 @@ def _best_stages(service: Service, target: Target, starts: Sequence[tuple[Ints, 
     memory = service.cluster.memory_bytes[devices].astype(float)
     for weight in (speed, memory, np.ones(len(devices)), speed * memory, *np.eye(len(devices))):
         cuts.add(tuple(np.round(np.cumsum(weight / weight.sum()) * len(layers)).astype(int)[:-1].tolist()))
-    found = _scored(service, layers, devices, sorted(cut for cut in cuts if cut is not None))
-    best, cut = min(found, key=lambda one: (one[0].over_bytes, one[0].value))
+    known = sorted(cut for cut in cuts if cut is not None)
+    best, cut = _descended(service, layers, devices, known, 0)
+    if service.host not in devices or np.array_equal(service.within, np.arange(len(service.names))):
+        return best
+    most = len(layers)
+    for step in (-(-most // 4), -(-most // 16), 1):  # of so many layers the experts alone are computed on the host
+        tried = sorted({min(most, _away(service, best) + by * step) for by in range(-4, 5)} - {_away(service, best)})
+        for away in (away for away in tried if away >= 0):
+            better, moved = _descended(service, layers, devices, [*known, cut], away)
+            if _rank(better) < _rank(best):
+                best, cut = better, moved
+    return best
+
+
+def _rank(placement: Placement) -> tuple[int, float]:
+    return placement.over_bytes, placement.value
+
+
+def _away(service: Service, placement: Placement) -> int:
+    """Layers whose experts are apart from them."""
+    return len(set(service.within[placement.compute != placement.compute[service.within]].tolist()))
+
+
+def _descended(
+    service: Service, layers: list[int], devices: list[int], cuts: Sequence[tuple[int, ...]], away: int
+) -> tuple[Placement, tuple[int, ...]]:
+    """From the best of the cuts down to one that no moved border improves."""
+    best, cut = min(_scored(service, layers, devices, cuts, away), key=lambda one: _rank(one[0]))
     step = max(1, len(layers) // 4)
     while step:
-        around = _around(cut, step, len(layers))
-        better, moved = min(
-            _scored(service, layers, devices, around), key=lambda one: (one[0].over_bytes, one[0].value)
-        )
-        if (better.over_bytes, better.value) < (best.over_bytes, best.value):
+        around = _scored(service, layers, devices, _around(cut, step, len(layers)), away)
+        better, moved = min(around, key=lambda one: _rank(one[0]))
+        if _rank(better) < _rank(best):
             best, cut = better, moved
         else:
             step //= 2
-    return best
+    return best, cut
 
 
 def _around(cut: tuple[int, ...], step: int, layers: int) -> list[tuple[int, ...]]:
@@ -141,10 +175,11 @@ def _cut_of(service: Service, layers: list[int], devices: list[int], compute: In
 
 
 def _scored(
-    service: Service, layers: list[int], devices: list[int], cuts: Sequence[tuple[int, ...]]
+    service: Service, layers: list[int], devices: list[int], cuts: Sequence[tuple[int, ...]], away: int
 ) -> list[tuple[Placement, tuple[int, ...]]]:
-    table = np.stack([_staged(service, layers, devices, cut) for cut in cuts])
-    table = table[:, service.together]
+    table = np.stack([_staged(service, layers, devices, cut) for cut in cuts])[:, service.together[service.within]]
+    experts = service.within != np.arange(len(service.names))
+    table[:, experts & np.isin(service.within, layers[:away])] = service.host or 0
     return list(zip(evaluate(service, table, table), cuts, strict=True))
 
 
@@ -169,6 +204,6 @@ def sweep(
     seconds = settings.pop("seconds", 2.0)
     found = []
     for context in contexts:
-        served, service = service_for(path, cluster, replace(requests, prompt=context), **settings)
+        served, service = service_for(path, cluster, replace(requests, prompt=context), target=target, **settings)
         found.append((context, plan_serving(served, service, target, seconds=seconds)))
     return found

@@ -104,7 +104,8 @@ def layers_of(service: Service) -> list[int]:
 def by_memory(service: Service) -> tuple[Ints, Ints]:
     """llama.cpp: layers in proportion to the memory of the GPUs, as many as fit; those before them on the host."""
     gpus = [d for d in gpus_of(service) if d != service.host] or [0]
-    layers, held = layers_of(service), service.weight_bytes + cache_bytes(service)
+    layers, each = layers_of(service), service.weight_bytes + cache_bytes(service)
+    held = np.bincount(service.within, each, len(each)).astype(np.int64)  # experts with their layer
     memory = service.cluster.memory_bytes[gpus] * ROOM
     rest = int(held.sum() - held[layers].sum())
     offloaded = len(layers)
@@ -138,5 +139,6 @@ def all_rules(model: Any, service: Service) -> dict[str, tuple[Ints, Ints]]:
     with suppress(MissingExtra):
         for policy in ("auto", "sequential", "balanced_low_0"):
             found[policy] = from_map(service, accelerate_map(model, service, policy))
-    # Modules that share a weight stay together, as all these runtimes keep them.
-    return {name: (ints(c[service.together]), ints(h[service.together])) for name, (c, h) in found.items()}
+    # Modules that share a weight stay together, and experts with their layer, as all these runtimes keep them.
+    kept = service.together[service.within]
+    return {name: (ints(c[kept]), ints(h[kept])) for name, (c, h) in found.items()}

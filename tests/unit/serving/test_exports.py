@@ -147,7 +147,7 @@ def test_a_saved_plan_is_read_back(folder: Path, tmp_path: Path) -> None:
 
 def test_neighbours_share_a_row_of_the_table() -> None:
     rows = module_table(by_hand("a:0", "b:0", "b:0", streamed=(2,)))
-    assert [(label, device) for label, device, _, _ in rows] == [
+    assert [(label, device) for label, device, *_ in rows] == [
         ("embed … layers.0", "a:0"),
         ("layers.1", "b:0"),
         ("layers.2", "b:0"),
