@@ -14,6 +14,7 @@ from itertools import groupby
 
 from loadmaster.errors import InvalidPlan, UnknownName
 from loadmaster.serving.experts import Apart
+from loadmaster.serving.overheads import ACCELERATE, Overheads
 
 TOGETHER = Apart(parts=0)
 
@@ -69,6 +70,7 @@ class Target:
     stream: bool  # weights may stay in host memory and be sent when needed
     compute_on_host: bool
     experts: Apart = TOGETHER  # how those of a layer may be placed apart from it
+    overheads: Overheads | None = None  # what it adds to the rates of the hardware, where that was measured
 
 
 def _device_map(plan: ModulePlan) -> str:
@@ -206,7 +208,15 @@ TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
         # transformers keeps all experts of a layer in one module, which is sent whole.
-        Target("device-map", _device_map, contiguous=False, stream=True, compute_on_host=True, experts=Apart(1, True)),
+        Target(
+            "device-map",
+            _device_map,
+            contiguous=False,
+            stream=True,
+            compute_on_host=True,
+            experts=Apart(1, True),
+            overheads=ACCELERATE,
+        ),
         Target("vllm", _vllm, contiguous=True, stream=False, compute_on_host=False),
         # GGUF files keep all experts of a layer in three tensors (ffn_up_exps, ffn_gate_exps, ffn_down_exps).
         Target("llama.cpp", _llama_cpp, contiguous=True, stream=False, compute_on_host=True, experts=Apart(1)),

@@ -12,8 +12,8 @@ import numpy as np
 from loadmaster.cluster import Cluster
 from loadmaster.columns import Ints, ints
 from loadmaster.cost import CostModel
-from loadmaster.serving.experts import Apart
 from loadmaster.serving.exports import Target
+from loadmaster.serving.overheads import as_run
 from loadmaster.serving.placing import Placement, Service, evaluate, place, service_of
 from loadmaster.serving.quantizing import Precision, quantized
 from loadmaster.serving.requests import Goal, Requests
@@ -40,13 +40,15 @@ def service_for(
     cost: CostModel | None = None,
     target: Target | None = None,
 ) -> tuple[Any, Service]:
-    """(model without memory, what there is to place); experts are units as far as the target can say so."""
+    """(model without memory, what there is to place); as the target, if any, has it and can say it."""
     from loadmaster.serving.phases import serve
 
     served = serve(path, requests, "bfloat16" if precision in ("int8", "int4") else precision)
     graphs = [(phase.name, quantized(phase.graph, precision), phase.times) for phase in served.phases]
-    how = Apart() if target is None else target.experts
-    return served, service_of(graphs, cluster, requests, goal=goal, blocks=served.blocks, cost=cost, experts=how)
+    if target is None:
+        return served, service_of(graphs, cluster, requests, goal=goal, blocks=served.blocks, cost=cost)
+    slower, blocks = as_run(cluster, target.overheads), served.blocks
+    return served, service_of(graphs, slower, requests, goal=goal, blocks=blocks, cost=cost, experts=target.experts)
 
 
 def plan_serving(
