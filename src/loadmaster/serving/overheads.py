@@ -19,9 +19,9 @@ class Overheads:
 
 # transformers under accelerate's hooks, eager, measured beside an H200 with 16 cores (benchmarks/serving_gpu.py): large
 # weights are copied from pageable memory at 7.3 GB/s, where the slot carries 54 from pinned memory. A decoder layer is
-# about 40 ops: on the GPU it takes 1.03 ms however little it computes, on the host 5.0 ms with 201 MB of weights and 8.5
+# about 40 ops: on the GPU it takes 1.03 ms however little it computes; on the host 5.0 ms with 201 MB of weights, 8.5
 # with 436, which is 2.1 ms and 68 GB/s of the 168 that a copy reaches. Hooks on every module add some 1.9 ms a layer:
-# passes of two models that streamed 4.2 and 7.2 GB took 0.67 and 1.06 s, and one with 8 layers on the host 0.12 to 0.14.
+# passes of two models that streamed 4.2 and 7.2 GB took 0.67 and 1.06 s, one with 8 layers on the host 0.12 to 0.14.
 ACCELERATE = Overheads(op_ns=75_000, host_op_ns=100_000, copy_bytes_per_s=7.4e9, host_share=0.4)
 
 

@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 
 from loadmaster import Cluster, ImportFailed, InvalidSetting, UnknownName, UnreadableFile, simulate
 from loadmaster.plans import Plan
+from loadmaster.serving.exports import target_of
 from loadmaster.serving.phases import build, serve
 from loadmaster.serving.placing import Service, cache_bytes, evaluate, place, service_of
 from loadmaster.serving.planning import plan_serving, service_for
@@ -150,3 +151,24 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
 def test_a_goal_that_is_none(served: Any, folder: Path) -> None:
     with pytest.raises(InvalidSetting, match="no goal"):
         service_for(folder, Cluster.preset("1xa100-nvlink"), ASKED, goal="fame")  # type: ignore[arg-type]
+
+
+def test_a_runtime_is_priced_with_what_it_adds(folder: Path) -> None:
+    """By hand: no op is shorter than the runtime asks for, and weights come no faster than it copies."""
+    cluster = Cluster.preset("1xh200+1xcpu-7950x")
+    overheads = target_of("device-map").overheads
+    assert overheads is not None
+    _, service = service_for(folder, cluster, ASKED, target=target_of("device-map"))
+    _, plain = service_for(folder, cluster, ASKED, target=target_of("llama.cpp"))
+    slow, fast = service.phases[1], plain.phases[1]
+    assert (slow.problem.op_ns[~slow.is_home, 0] >= overheads.op_ns).all()
+    assert slow.problem.op_ns[~slow.is_home, 0].min() - fast.problem.op_ns[~fast.is_home, 0].min() == pytest.approx(
+        overheads.op_ns - cluster.devices[0].launch_ns, abs=1000
+    )
+    assert service.cluster.links[1, 0].bytes_per_s == overheads.copy_bytes_per_s
+    assert plain.cluster is cluster
+    table = np.zeros((1, len(service.names)), np.int64)
+    away = table.copy()
+    away[0, 2] = 1
+    [streamed] = evaluate(service, table, away)
+    assert streamed.step_ns[1] >= service.weight_bytes[2] / overheads.copy_bytes_per_s * 1e9
