@@ -337,7 +337,7 @@ def earliest_first(layout, start, before, fixed_reads, colocate, able, level, fa
                     _push(soon_ns[device], soon_level[device], soon_op[device], soon[device], ready, level[op], op)
                     soon[device] += 1
         news = 0
-        best, best_level, chosen, chosen_op = FAR, np.int64(-1), -1, np.int64(-1)
+        best, best_level, best_time, chosen, chosen_op = FAR, np.int64(-1), FAR, -1, np.int64(-1)
         full_best, full_device, full_op, full_over = FAR, -1, np.int64(-1), FAR
         for device in range(devices):
             while soon[device] > 0 and soon_ns[device, 0] <= free[device]:
@@ -371,8 +371,11 @@ def earliest_first(layout, start, before, fixed_reads, colocate, able, level, fa
                         used[device] + _new_bytes(layout, op, device, fixed_start, fixed, there, has) - limits[device],
                     )
                     if over == 0:
-                        if ns < best or (ns == best and level[op] > best_level):
-                            best, best_level, chosen, chosen_op = ns, level[op], device, op
+                        # Of unlike devices on which it could start at once, the one where it ends first.
+                        time = layout.op_ns[op * devices + device]
+                        better = level[op] > best_level or (op == chosen_op and time < best_time)
+                        if ns < best or (ns == best and better):
+                            best, best_level, best_time, chosen, chosen_op = ns, level[op], time, device, op
                         break
                     if over < full_over or (over == full_over and ns < full_best):
                         full_best, full_device, full_op, full_over = ns, device, op, over

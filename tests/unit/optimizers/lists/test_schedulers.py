@@ -153,3 +153,10 @@ def test_a_gap_as_long_as_the_op_holds_it(time: int, begin: int) -> None:
     assert _gap(busy_from, busy_to, 2, 0, time) == (0 if time == 0 else begin)
     assert _gap(busy_from, busy_to, 2, 12, 8) == 12
     assert _gap(busy_from, busy_to, 2, 12, 9) == 30
+
+
+def test_etf_takes_the_faster_of_two_devices_that_are_free_at_once() -> None:
+    graph = GraphBuilder("one")
+    graph.op("a", "any", [], [graph.tensor(10)], time_ns=[7, 2, 3])
+    plan = Etf().optimize(Search(price(graph.build(), even_cluster(3)), Budget(None, 1)))
+    assert plan.device.tolist() == [1]
