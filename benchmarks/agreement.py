@@ -96,22 +96,14 @@ def measured(captured: CapturedStep, module: torch.nn.Module, inputs: Any, round
         together=False,
     )
     listing = step.program.listing
-    codes = [compile(line.text, "line", "exec") for line in listing.lines]
-    lasting = {*listing.residents, *listing.returned}
-    last = {name: at for at, line in enumerate(listing.lines) for name in (*line.uses, *line.makes)}
-    times = np.zeros((rounds, len(codes)), np.int64)
+    times = np.zeros((rounds, len(listing.lines)), np.int64)
     for number in range(rounds):
-        step._bind(*split(inputs))
-        names: dict[str, Any] = dict(listing.constants)
-        names.update(zip(listing.residents, step.residents(), strict=True))
+        step.bind(inputs)
         with torch.no_grad():
-            for at, (line, code) in enumerate(zip(listing.lines, codes, strict=True)):
+            for at, (_, run) in enumerate(listing.by_line(step.residents())):
                 begun = time.perf_counter_ns()
-                exec(code, names)
+                run()
                 times[number, at] = time.perf_counter_ns() - begun
-                for name in {*line.uses, *line.makes} - lasting:
-                    if last[name] == at:
-                        del names[name]
     per_line = np.median(times[1:], axis=0)
     total = np.full(captured.graph.num_ops, UNGIVEN, np.int64)
     total[problem.source_ops] = 0

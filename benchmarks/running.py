@@ -120,7 +120,7 @@ def rows_of(name: str, training: bool, devices: int, folder: Path) -> list[dict[
         result = solve(problem, spec, Budget(None, 60), seed=1)
         step = build(module, captured, Planning(result.plan, problem, result.timeline), devices=["cpu"] * devices)
         found = verify_step(step, inputs)
-        facts = {"ops": problem.num_ops, "sends": result.timeline.num_sends, "fused": step.program.apart}
+        facts = {"ops": problem.num_ops, "sends": result.timeline.num_sends, "fused": step.kernels.total}
         rows.append({**_row(name, training, devices, spec, "one process"), **facts, **_said(found)})
         plans.append(result.plan)
         step.detach()

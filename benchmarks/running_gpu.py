@@ -198,6 +198,36 @@ def host_time(steps: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return found
 
 
+def fused(folder: Path) -> None:
+    """Kernels of several ops compiled as regions, beside the same plan op by op, eager and torch.compile."""
+    from loadmaster.search import Budget, solve
+
+    torch.manual_seed(0)
+    module, inputs = language(4, 768, 8, 512)
+    captured = capture_step(module, inputs, training=True, optimizer="adam", target=Target(gpu=True))
+    result = solve(price(captured.graph, "1xh200"), "greedy-fusion", Budget(None, 1))
+    say("fused planned", result.plan.num_kernels, "kernels of", result.problem.num_ops, "ops")
+    module, batch = module.cuda(), on_gpu(inputs)
+    planning = planning_of(captured, result)
+    found: dict[str, Any] = {}
+    steps: dict[str, Callable[[], Any]] = {"eager_fused_ms": eager(module, batch, fused=True)}
+    for label, compiled in (("by_op_ms", False), ("regions_ms", True)):
+        step = build(module, captured, planning, devices=["cuda:0"], cuda_graphs=False, compile_kernels=compiled)
+        check = verify_step(step, batch)
+        kernels = step.kernels
+        found[label.replace("_ms", "_verification")] = str(check)
+        found[label.replace("_ms", "_kernels")] = [kernels.total, kernels.compiled, kernels.by_op, *kernels.reasons[:3]]
+        say("fused", label, check, kernels)
+        steps[label] = lambda step=step: step(*batch)  # type: ignore[misc]
+    steps["torch_compile_ms"] = eager(torch.compile(module), batch, fused=True)
+    for step in steps.values():
+        for _ in range(3):
+            step()
+    found |= clocked(steps)
+    say("fused", found)
+    (folder / "fused.json").write_text(json.dumps(found, indent=1))
+
+
 def offload(folder: Path) -> None:
     """Updates, and with them weights and their state, on the CPU: a step too large for a set limit of GPU memory."""
     torch.manual_seed(0)
@@ -338,6 +368,7 @@ def main() -> None:
         for name, make in MODELS.items()
     ]
     parts.insert(0, ("offload", lambda: offload(given.folder)))
+    parts.append(("fused", lambda: fused(given.folder)))
     for name, part in parts:
         if given.only and not any(name.startswith(wanted) for wanted in given.only.split(",")):
             continue

@@ -26,6 +26,9 @@ def run(
     devices: Annotated[
         str | None, typer.Option("--devices", metavar="A,B", help="A torch device for each of the plan's: cuda:0,cpu.")
     ] = None,
+    compile_kernels: Annotated[
+        bool | None, typer.Option("--compile/--no-compile", help="Compile fused kernels. [default: on GPUs]")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Of an .onnx or .tflite model: write it in order.")
     ] = None,
@@ -46,7 +49,8 @@ def run(
     except ModuleNotFoundError as error:
         raise MissingExtra.of(error.name or "torch", "torch", "running a plan") from error
     with stages.status(f"running {model}"):
-        ran = run_plan(model, plan, verify=verify, steps=steps, devices=devices.split(",") if devices else None)
+        places = devices.split(",") if devices else None
+        ran = run_plan(model, plan, verify=verify, steps=steps, devices=places, compile_kernels=compile_kernels)
     if ran is None:  # another process of this run reports
         return
     if json:

@@ -104,7 +104,8 @@ def running_view(ran: Mapping[str, Any]) -> list[Any]:
     for index, (name, here) in enumerate(zip(ran["devices"], ran["torch_devices"], strict=True)):
         found = [ran[key] for key in ("modelled_peak_bytes", "measured_peak_bytes")]
         peaks.add_row(name, here, *("" if values is None else size_text(values[index]) for values in found))
-    fused = f", {ran['kernels_apart']} fused kernels run op by op" if ran["kernels_apart"] else ""
+    apart = f", {ran['kernels_apart']} of them op by op" if ran["kernels_apart"] else ""
+    fused = f", {ran['kernels_fused']} fused kernels{apart}" if ran["kernels_fused"] else ""
     head = f"{ran['name']}: {ran['mode']}, {ran['ops']:,} ops{fused}"
     proof = [f"verified: {ran['verification']}"] if ran["verification"] else []
     return [head, "", times, "", peaks, "", *proof, *ran["notes"]]

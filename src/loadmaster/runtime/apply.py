@@ -55,17 +55,27 @@ def apply(
     optimizer: torch.optim.Optimizer | None = None,
     devices: Sequence[str | torch.device] | None = None,
     cuda_graphs: bool | None = None,
+    compile_kernels: bool | None = None,
     verify: bool = False,
 ) -> AppliedStep:
     """The module's step as the plan has it: placed, ordered, and called like the module.
 
     `training` and the kind of optimizer are those of the plan's file; for a Plan or a Result they are found by the
     graph it was made for. `devices` gives a torch device for each device of the plan. `cuda_graphs`: True always, False
-    never, by default where they are faster. With `verify` one step is run both ways first and compared; the module is
-    as it was afterwards.
+    never, by default where they are faster. `compile_kernels`: whether kernels of several ops are compiled, by default
+    on GPUs (on CPUs it takes seconds a kernel). With `verify` one step is run both ways first and compared; the module
+    is as it was afterwards.
     """
     captured, planning = match(module, inputs, plan, training, optimizer)
-    step = build(module, captured, planning, optimizer=optimizer, devices=devices, cuda_graphs=cuda_graphs)
+    step = build(
+        module,
+        captured,
+        planning,
+        optimizer=optimizer,
+        devices=devices,
+        cuda_graphs=cuda_graphs,
+        compile_kernels=compile_kernels,
+    )
     if verify:
         from loadmaster.runtime.verify import verify_step
 
@@ -162,6 +172,7 @@ def build(
     optimizer: torch.optim.Optimizer | None = None,
     devices: Sequence[str | torch.device] | None = None,
     cuda_graphs: bool | None = None,
+    compile_kernels: bool | None = None,
     throttle: Throttle | None = None,
     together: bool = True,
 ) -> AppliedStep:
@@ -183,7 +194,8 @@ def build(
         events = schedule(problem, plan, planning.timeline)
         if rank is None and len({place.type for place in places}) > 1:
             events = host_last(problem, plan, events, {d for d, place in enumerate(places) if place.type == "cpu"})
-        backend = Backend(places, updates, post=post, together=together)
+        compiled = any(place.type != "cpu" for place in places) if compile_kernels is None else compile_kernels
+        backend = Backend(places, updates, post=post, together=together, compiled=compiled)
         program = write_program(captured, problem, plan, events, backend)
         return AppliedStep(program, binding, updates, problem, places, plan.device.tolist(), cuda_graphs, post)
     except BaseException:

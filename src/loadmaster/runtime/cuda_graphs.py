@@ -9,13 +9,12 @@ and a change records anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from loadmaster.runtime.program import Line, Listing
+from loadmaster.runtime.listing import Line, Listing, Part
 
 LEAST_CALLS = 8  # a replay costs about as much as launching a few kernels
 
@@ -59,32 +58,19 @@ def with_segments(
     """The listing with each stretch of calls on one GPU as one call, and how many there are. `fixed`: residents that
     are the same tensor in every step."""
     pools: dict[torch.device, Any] = {}
-    lasting, number = set(listing.returned), count()
-    later = _used_later(listing.lines, lasting)
-    lines: list[Line] = []
-    constants, known = dict(listing.constants), set(fixed)
-    for start, end in _stretches(listing.lines, devices):
-        part = listing.lines[start:end]
-        if end - start < LEAST_CALLS or not _is_recordable(part[0], devices):
-            lines += part
-            continue
-        made = {name for line in part for name in line.makes}
-        given = list(dict.fromkeys(n for line in part for n in line.uses if n not in made))
-        leaving = [name for name in dict.fromkeys(n for line in part for n in line.makes) if later[name] >= end]
-        device = devices[part[0].device]
-        run = listing.function(part, given, leaving)
-        name = f"s{next(number)}"
-        constants[name] = make(run, [one in known for one in given], device, pools)
-        target = f"[{', '.join(leaving)}] = " if leaving else ""
-        lines.append(Line(f"{target}{name}({', '.join(given)})", given, leaving, part[0].op, part[0].device))
-        known.update(leaving)
-    return Listing(lines, listing.residents, listing.returned, constants), next(number)
+    known = set(fixed)
 
+    def made(part: Part) -> Any:
+        segment = make(part.run, [one in known for one in part.given], devices[part.lines[0].device], pools)
+        known.update(part.made)
+        return segment
 
-def _used_later(lines: Sequence[Line], lasting: set[str]) -> dict[str, int]:
-    """The last line that uses each name; names that are returned, one past the end."""
-    last = {name: index for index, line in enumerate(lines) for name in (*line.uses, *line.makes)}
-    return {**last, **dict.fromkeys(lasting, len(lines))}
+    spans = [
+        (start, end)
+        for start, end in _stretches(listing.lines, devices)
+        if end - start >= LEAST_CALLS and _is_recordable(listing.lines[start], devices)
+    ]
+    return listing.joined(spans, made, "s"), len(spans)
 
 
 def _is_recordable(line: Line, devices: Sequence[torch.device]) -> bool:

@@ -17,14 +17,16 @@ from loadmaster.importers.torch.arguments import joined, split
 from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.importers.torch.step import Given
 from loadmaster.runtime.devices import moved
+from loadmaster.runtime.listing import compiled_text
 from loadmaster.runtime.processes import Post, share, share_random, share_state
-from loadmaster.runtime.program import compiled_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from loadmaster.problem import Problem
-    from loadmaster.runtime.program import Line, Program
+    from loadmaster.runtime.listing import Line
+    from loadmaster.runtime.program import Program
+    from loadmaster.runtime.regions import Kernels
     from loadmaster.runtime.updates import Updates
 
 
@@ -115,6 +117,11 @@ class AppliedStep:
     @property
     def _on_gpu(self) -> bool:
         return any(device.type == "cuda" for device in self.devices)
+
+    @property
+    def kernels(self) -> Kernels:
+        """Those of several ops: how many there are, and how many run op by op."""
+        return self.program.kernels
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
@@ -280,7 +287,7 @@ class AppliedStep:
     def __repr__(self) -> str:
         kind = "training" if self.captured.training else "inference"
         where = ", ".join(map(str, dict.fromkeys(self.devices)))
-        fused = f", {self.program.apart} fused kernels op by op" if self.program.apart else ""
+        fused = f", {self.kernels}" if self.kernels.total else ""
         return f"AppliedStep({self.captured.graph.name!r}, {kind}, {self.problem.num_ops} ops on {where}{fused})"
 
 

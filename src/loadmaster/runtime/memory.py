@@ -39,13 +39,16 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
+        self.met(tree_leaves(made))
+        return made
+
+    def met(self, values: Iterable[Any]) -> None:
+        for tensor in values:
             if isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()
                 known = self.alive.get(storage._cdata)
                 if storage._cdata not in self.given and (known is None or known[0].expired()):
                     self.alive[storage._cdata] = (_weak(storage), storage.nbytes(), self.device)
-        return made
 
     def read(self) -> None:
         self.alive = {key: entry for key, entry in self.alive.items() if not entry[0].expired()}
@@ -69,18 +72,11 @@ def measured_peaks(step: AppliedStep, inputs: Any) -> list[int]:
 
 
 def _run_by_line(step: AppliedStep, meter: _Meter) -> None:
-    listing = step.program.listing
-    names: dict[str, Any] = dict(listing.constants)
-    names.update(zip(listing.residents, step.residents(), strict=True))
-    lasting = {*listing.residents, *listing.returned}
-    last = {name: at for at, line in enumerate(listing.lines) for name in (*line.uses, *line.makes)}
-    for at, line in enumerate(listing.lines):
+    for line, run in step.program.listing.by_line(step.residents()):
         meter.device = line.device
-        exec(line.text, names)
+        names = run()
+        meter.met([names[name] for name in line.makes])  # compiled regions allocate where no mode looks
         meter.read()
-        for name in {*line.uses, *line.makes} - lasting:
-            if last[name] == at:
-                del names[name]
 
 
 def _resident_bytes(step: AppliedStep) -> list[int]:

@@ -7,7 +7,6 @@ again, or what comes back from a stay, is another version of its tensor: each op
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,45 +25,15 @@ from loadmaster.importers.torch.graph import Call, CapturedStep, Update, draws_r
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.runtime.devices import CopyStreams, CudaSend, copied
+from loadmaster.runtime.listing import Line, Listing, compiled_text
 from loadmaster.runtime.processes import Incoming, Outgoing, Post, RandomPass, Shape
+from loadmaster.runtime.regions import Kernels, with_regions
 from loadmaster.runtime.schedule import Event, Launch, Send
 from loadmaster.runtime.substitutes import lands_itself, substitute
 from loadmaster.runtime.updates import Updates
 
 Place = tuple[int, int]  # tensor of the captured graph, device of the plan
 Copy = tuple[int, int, int]  # and its version: 0, or the tensor of the expanded problem
-
-
-@dataclass
-class Line:
-    """One call."""
-
-    text: str
-    uses: Sequence[str]
-    makes: Sequence[str] = ()
-    op: int = -1  # of the problem; -1: a send, or what belongs to one
-    device: int = 0
-    alone: bool = False  # it must not be recorded with others: it waits, sends, or asks Python for settings
-
-
-@dataclass(frozen=True, eq=False)
-class Listing:
-    """Calls in order and what they are called with."""
-
-    lines: Sequence[Line]
-    residents: Sequence[str]
-    returned: Sequence[str]
-    constants: Mapping[str, Any]
-
-    def source(self) -> tuple[str, dict[int, Line]]:
-        """As Python, and the line of each number."""
-        head = [f"    [{', '.join(self.residents)}] = residents"] if self.residents else []
-        return _text("residents", head, self.lines, {*self.residents}, self.returned)
-
-    def function(self, lines: Sequence[Line], given: Sequence[str], returned: Sequence[str]) -> Callable[..., Any]:
-        """A part of it as a function of what it is given."""
-        text, _ = _text(", ".join(given), [], lines, set(), returned)
-        return compiled_text(text, self.constants)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +48,7 @@ class Program:
     written: frozenset[int]  # tensors that the step overwrites
     last_random: int | None  # device that draws the last random numbers
     lines: Mapping[int, Line]  # number in the source
-    apart: int  # kernels of several ops that run op by op
+    kernels: Kernels
 
 
 @dataclass
@@ -91,6 +60,7 @@ class Backend:
     post: Post | None = None  # of a run of several processes: only what is on its device is done here
     streams: CopyStreams = field(default_factory=CopyStreams)
     together: bool = True  # neighbouring updates are one call
+    compiled: bool = False  # kernels of several ops are compiled
 
 
 def write_program(
@@ -133,7 +103,7 @@ class _Writer:
         self.lines: list[Line] = []
         self.fresh = count()
         self.op, self.device = -1, 0
-        self.apart = 0
+        self.kernel, self.kernels = -1, Kernels()
         self.last_random: int | None = None  # device that drew last
         self.events = 0
         self.waiting: list[_Waiting] = []  # updates that the next may join
@@ -213,11 +183,11 @@ class _Writer:
 
     def _line(self, text: str, uses: Sequence[str], makes: Sequence[str] = (), alone: bool = False) -> None:
         self._update_now()
-        self.lines.append(Line(text, uses, makes, self.op, self.device, alone))
+        self.lines.append(Line(text, uses, makes, self.op, self.device, alone, -1 if alone else self.kernel))
 
     def _view(self, text: str, uses: Sequence[str], makes: Sequence[str]) -> None:
         """Reads no values, so that updates need not be done before."""
-        self.lines.append(Line(text, uses, makes, self.op, self.device))
+        self.lines.append(Line(text, uses, makes, self.op, self.device, kernel=self.kernel))
 
     # Events
 
@@ -286,7 +256,8 @@ class _Writer:
         ops = [int(self.problem.source_ops[op]) for op in launch.ops]
         self.op, self.device = launch.ops[0], launch.device
         calls = [self.captured.calls[op] for op in ops]
-        self.apart += len(calls) > 1
+        if len(calls) > 1:
+            self._begin_kernel(launch, calls)
         for op, call in zip(launch.ops, calls, strict=True):
             self.op = op
             self._turn_to(self.problem.graph.reads_of(op))
@@ -296,6 +267,24 @@ class _Writer:
                 self._update(call, launch.device)
             else:
                 self._call(call, launch.device, self.problem.graph.makes_of(op))
+
+        self.kernel = -1
+
+    def _begin_kernel(self, launch: Launch, calls: Sequence[Call | Update]) -> None:
+        """Whatever its ops wait for comes first, so that their lines stand together."""
+        self.kernels.total += 1
+        plain = all(isinstance(call, Call) and not draws_random(call.node) for call in calls)
+        if not (self.backend.compiled and plain):
+            return
+        graph = self.problem.graph
+        inside = {tensor for op in launch.ops for tensor in graph.makes_of(op).tolist()}
+        for op in launch.ops:
+            self._turn_to(graph.reads_of(op))
+            for tensor in graph.reads_of(op).tolist():
+                if tensor not in inside:
+                    self.value(int(self.kept[tensor]), launch.device)
+        self._update_now()
+        self.kernel = self.kernels.total
 
     def _stay(self, op: int, device: int) -> None:
         """What was sent here is what will be sent back."""
@@ -449,6 +438,7 @@ class _Writer:
         here = [place for place in outputs if post is None or place[1] == post.rank]
         returned = [self.value(*place) for place in here]
         listing = Listing(self.lines, list(self.residents.values()), returned, self.constants)
+        listing = with_regions(listing, self.kernels)
         source, lines = listing.source()
         return Program(
             listing,
@@ -459,7 +449,7 @@ class _Writer:
             frozenset(self.written),
             self.last_random,
             lines,
-            self.apart,
+            self.kernels,
         )
 
     def _lives(self, tensor: int) -> int:
@@ -500,39 +490,6 @@ def _flat(value: Any) -> Iterable[Any]:
             yield from _flat(part)
     else:
         yield value
-
-
-def _text(
-    given: str, head: Sequence[str], lines: Sequence[Line], lasting: set[str], returned: Sequence[str]
-) -> tuple[str, dict[int, Line]]:
-    """The source, with each name deleted after its last use, and the line of each number."""
-    lasting = {*lasting, *returned}
-    last = {name: index for index, line in enumerate(lines) for name in (*line.uses, *line.makes)}
-    dying: dict[int, list[str]] = {}
-    for name, index in last.items():
-        if name not in lasting:
-            dying.setdefault(index, []).append(name)
-    text = [f"def step({given}):", *head]
-    numbered = {}
-    for index, line in enumerate(lines):
-        text.append(f"    {line.text}")
-        numbered[len(text)] = line
-        if index in dying:
-            text.append(f"    del {', '.join(dying[index])}")
-    text.append(f"    return [{', '.join(returned)}]")
-    return "\n".join(text) + "\n", numbered
-
-
-_FILES = count()
-
-
-def compiled_text(source: str, constants: Mapping[str, Any]) -> Callable[..., Any]:
-    filename = f"<loadmaster step {next(_FILES)}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    names = dict(constants)
-    exec(compile(source, filename, "exec"), names)
-    run: Callable[..., Any] = names["step"]
-    return run
 
 
 def _pass_random(src: torch.device, dst: torch.device) -> None:

@@ -31,7 +31,9 @@ class Running:
     devices: tuple[str, ...]
     torch_devices: tuple[str, ...]
     ops: int
+    kernels_fused: int
     kernels_apart: int
+    kernels_reasons: tuple[str, ...]
     modelled_ns: int | None
     measured_ns: int  # median
     fastest_ns: int
@@ -51,6 +53,7 @@ def run_plan(
     verify: bool = False,
     steps: int = 5,
     devices: Sequence[str] | None = None,
+    compile_kernels: bool | None = None,
 ) -> Running | None:
     """None in all processes but the first of a run of several."""
     file = plan_file(plan)
@@ -60,7 +63,7 @@ def run_plan(
         raise CannotRun(f"'{model}' gives no torch module", model, "return (module, example inputs)")
     module, inputs = made
     captured, planning = match(module, inputs, plan)
-    step = build(module, captured, planning, devices=devices)
+    step = build(module, captured, planning, devices=devices, compile_kernels=compile_kernels)
     found = verify_of(step, inputs) if verify else None
     if found is not None:
         found.require()
@@ -135,7 +138,9 @@ def report(
         devices=planning.problem.cluster.device_names,
         torch_devices=tuple(map(str, step.devices)),
         ops=step.problem.num_ops,
-        kernels_apart=step.program.apart,
+        kernels_fused=step.kernels.total,
+        kernels_apart=step.kernels.by_op,
+        kernels_reasons=step.kernels.reasons,
         modelled_ns=None if line is None else line.step_ns,
         measured_ns=int(statistics.median(times)),
         fastest_ns=min(times),
