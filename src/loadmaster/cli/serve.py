@@ -1,4 +1,4 @@
-"""The verbs for whole modules: plan for serving, export to other runtimes, fits."""
+"""The verbs for whole modules: plan for serving, export to other runtimes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from loadmaster.cli import stages, words
 from loadmaster.cli.options import Debug, Json
-from loadmaster.errors import DoesNotFit, InvalidSetting
+from loadmaster.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
@@ -187,48 +187,4 @@ def export(
         print(text)
 
 
-def fits(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="hf:FOLDER with a config.json.")],
-    on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help="A size such as 24GiB, a preset or a file.")],
-    serve: Annotated[str, typer.Option("--serve", metavar="REQUESTS", help=SERVE_HELP)] = "prompt=2048,new=256,batch=1",
-    weights: Annotated[str, typer.Option("--weights", help="float32, float16, bfloat16, int8 or int4.")] = "bfloat16",
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Say whether a model fits (exit code 0, else 3) and what would make it fit, cheapest first."""
-    from dataclasses import asdict
-
-    from loadmaster.report.terminal import console, plain_table
-    from loadmaster.report.units import size_text, time_text
-    from loadmaster.serving.fitting import fit
-    from loadmaster.serving.requests import Requests
-
-    if not is_served(model):
-        raise InvalidSetting(f"'{model}' is not served", "fits", "give hf:FOLDER; for others see plan --memory-limit")
-    with stages.status("trying what would help"):
-        found = fit(model.removeprefix("hf:"), _cluster(on), Requests.of(serve), precision=weights)
-    if json:
-        print(json_text.dumps(asdict(found), indent=2))
-    else:
-        word = "fits" if found.fits else "does not fit"
-        console().print(f"{model} {word}: {size_text(found.need_bytes)} needed, {size_text(found.have_bytes)} there")
-        if found.changes:
-            table = plain_table("what would make it fit", ">request", ">peak", "how")
-            for change in found.changes:
-                table.add_row(change.what, time_text(change.request_ns), size_text(change.peak_bytes), change.command)
-            console().print(table)
-    if not found.fits:
-        raise typer.Exit(DoesNotFit.exit_code)
-
-
-def _cluster(on: str) -> Cluster:
-    from loadmaster.cluster import Cluster
-    from loadmaster.cluster.sizes import parse_size
-    from loadmaster.serving.fitting import one_device
-
-    if on[:1].isdigit() and on.lower().endswith(("b", "gib", "gb", "mib")) and "x" not in on:
-        return one_device(parse_size(on, "--on"), Cluster.preset("1xa100-nvlink").devices[0])
-    return words.cluster_of(on)
-
-
-VERBS = (export, fits)
+VERBS = (export,)

@@ -18,6 +18,7 @@ import typer
 
 from loadmaster import __version__
 from loadmaster.cli import bench as workshop
+from loadmaster.cli import fits as fitting
 from loadmaster.cli import measure as measuring
 from loadmaster.cli import reports, splits, stages, words
 from loadmaster.cli import run as running
@@ -440,7 +441,7 @@ def zoo_capture(
         print(f"{name}: {graph.num_ops:,} ops, {graph.num_tensors:,} tensors, digest {graph.digest}, in {file}")
 
 
-_GROUPS = (running, reports, workshop, serving, measuring, tradeoffs)
+_GROUPS = (running, reports, workshop, serving, fitting, measuring, tradeoffs)
 for _function in (verb for group in _GROUPS for verb in group.VERBS):
     app.command()(_verb(_function))
 

@@ -98,6 +98,11 @@ def check_writable(path: Path) -> None:
         raise UnwritableFile(f"'{path}' cannot be written", "", "check its permissions, or write elsewhere")
 
 
+def is_callable(model: str) -> bool:
+    """Whether it names a function of Python that builds the model."""
+    return bool(re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", model)) and not model.startswith("zoo:")
+
+
 def capture_settings(
     model: str, training: bool | None, optimizer: str | None, dtype: str | None, batch: int | None
 ) -> dict[str, Any]:
@@ -105,8 +110,7 @@ def capture_settings(
     given = {"training": training, "optimizer": optimizer, "dtype": dtype, "batch": batch}
     wanted = {key: value for key, value in given.items() if value is not None}
     from_zoo = model.startswith("zoo:") and not wanted.keys() - {"training"}
-    is_callable = re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", model) and not model.startswith("zoo:")
-    if wanted and not from_zoo and not is_callable:
+    if wanted and not from_zoo and not is_callable(model):
         option = {"training": "--train or --infer"}.get(min(wanted), f"--{min(wanted)}")
         what = f"{option} is for a torch model that is captured now, not for '{model}'"
         raise InvalidSetting(what, option, "give package.module:callable, or leave it out")

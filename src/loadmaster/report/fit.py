@@ -7,10 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from loadmaster.bounds import peak_bound
+from loadmaster.cluster.growing import with_more
+from loadmaster.cost import price
 from loadmaster.errors import DoesNotFit
 from loadmaster.problem import Problem
 from loadmaster.report.units import size_text
-from loadmaster.search import Result
+from loadmaster.search import Budget, Result, solve
+
+QUICK, QUICK_SIMULATIONS, MOST_OPS = "best-of", 40, 20_000
 
 
 def does_not_fit(
@@ -46,10 +50,25 @@ def _advice(result: Result, device: str, over: int, memory_limit: int | None) ->
     if memory_limit is not None:
         need = int(result.timeline.peak_bytes.max())
         give = f"raise --memory-limit from {size_text(memory_limit)} to {size_text(need)} ({need} bytes)"
+    wider = _wider(problem)
     if (hopeless := _hopeless(problem, result.plan.fuses)) is not None:
-        return f"no plan can fit on these devices ({hopeless}): {give}, or use more devices with --on"
+        return f"no plan can fit on these devices ({hopeless}): {give}{wider}"
     other = "more --seconds" if problem.objective.of_memory else "--objective peak-memory"
-    return f"{give}, or add a device with --on, or try {other}"
+    return f"{give}{wider}, or try {other}"
+
+
+def _wider(problem: Problem) -> str:
+    """More devices, where a quick plan for them fits: an op may be too large for any of them."""
+    if problem.source.time_ns.shape[1] > 1 or problem.num_ops > MOST_OPS:  # times of these devices alone; too long
+        return ""
+    for count in (1, 3):
+        cluster, _ = with_more(problem.cluster, count)
+        grown = price(problem.source, cluster, objective="peak-memory")
+        if peak_bound(grown) > int(grown.memory_bytes.max()):
+            continue
+        if solve(grown, QUICK, Budget(None, QUICK_SIMULATIONS), 0).fits:
+            return f", or use {count} more device{'s' if count > 1 else ''} with --on"
+    return ""
 
 
 def _hopeless(problem: Problem, fusing: bool) -> str | None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
-from loadmaster.cluster import Cluster, Device, Link
-from loadmaster.columns import ints
-from loadmaster.serving.placing import Placement, Service, place
-from loadmaster.serving.planning import service_for
+from loadmaster.cluster import Cluster
+from loadmaster.cluster.growing import has_host, with_host, with_more
+from loadmaster.serving.placing import Placement, place
+from loadmaster.serving.planning import captured_in, priced
 from loadmaster.serving.requests import Requests
 
-HOST = Device("cpu:0", "cpu", 256 * 2**30, {"default": 1.5e12}, 80e9, 1_000)  # two channels of DDR5, eight cores
-PCIE4 = Link(25e9, 10_000)  # x16, as copies from pinned memory reach it
+MOST_CHANGES = 3
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Change:
     command: str  # options that bring it about
     request_ns: float  # modelled time of a request then
     peak_bytes: int  # on the fullest device
+    cost: tuple[int, ...] = ()  # how much each part gives up, least first
 
 
 @dataclass(frozen=True)
@@ -42,65 +45,105 @@ def fit(
 ) -> Fit:
     """Plans for the cluster as it is; where that does not fit, for every change that might help."""
 
-    def tried(on: Cluster, asked: Requests, dtype: str) -> tuple[Service, Placement]:
-        _, service = service_for(path, on, asked, precision=dtype)  # type: ignore[arg-type]
-        return service, place(service, seconds=seconds)
+    from loadmaster.serving.phases import serve
 
-    _, best = tried(cluster, requests, precision)
-    changes = () if best.fits else tuple(_helpful(cluster, requests, precision, tried))
+    @cache
+    def captured(asked: Requests, dtype: str) -> Any:
+        return serve(path, asked, dtype)
+
+    def tried(setup: _Setup) -> Placement:
+        served = captured(setup.requests, captured_in(setup.precision))
+        return place(priced(served, setup.cluster, precision=setup.precision), seconds=seconds)
+
+    setup = _Setup(cluster, requests, precision)
+    best = tried(setup)
+    changes = () if best.fits else tuple(_helpful(setup, tried))
     short = int((best.peak_bytes - cluster.memory_bytes).argmax())
     have = int(cluster.memory_bytes[short])
-    return Fit(best.fits, int(best.peak_bytes[short]), have, best.value, _ranked(changes))
+    ranked = tuple(sorted(changes, key=lambda change: (change.cost, change.request_ns)))
+    return Fit(best.fits, int(best.peak_bytes[short]), have, best.value, ranked)
 
 
-def _ranked(changes: tuple[Change, ...]) -> tuple[Change, ...]:
-    """What keeps the answers and the hardware as they are comes first, then by time."""
-    return tuple(sorted(changes, key=lambda change: (_sacrifice(change.what), change.request_ns)))
+@dataclass(frozen=True)
+class _Setup:
+    cluster: Cluster
+    requests: Requests
+    precision: str
 
 
-def _sacrifice(what: str) -> int:
-    return next(
-        (rank for rank, word in enumerate(("host", "smaller", "shorter", "int8", "int4", "more")) if word in what), 0
-    )
+@dataclass(frozen=True)
+class _Remedy:
+    what: str
+    command: Callable[[_Setup], str]  # of the setup with all changes in it
+    cost: int
+    kind: str  # two of a kind are not combined
+    change: Callable[[_Setup], _Setup]
 
 
-def _helpful(
-    cluster: Cluster,
-    requests: Requests,
-    precision: str,
-    tried: Callable[[Cluster, Requests, str], tuple[Service, Placement]],
-) -> Iterator[Change]:
-    """Changes after which a plan was found that fits; no other is ever told."""
-    for what, command, on, asked, dtype in _candidates(cluster, requests, precision):
-        _, placement = tried(on, asked, dtype)
-        if placement.fits:
-            yield Change(what, command, placement.value, int(placement.peak_bytes.max()))
+def _helpful(setup: _Setup, tried: Callable[[_Setup], Placement]) -> Iterator[Change]:
+    """The fewest changes after which a plan was found that fits, of a kind the mildest; no other is ever told."""
+    remedies = list(_remedies(setup))
+    for count in range(1, MOST_CHANGES + 1):
+        done: set[tuple[str, ...]] = set()
+        for some in combinations(remedies, count):
+            kinds = tuple(remedy.kind for remedy in some)
+            if len(set(kinds)) < count or kinds in done:
+                continue
+            changed = setup
+            for remedy in some:
+                changed = remedy.change(changed)
+            placement = tried(changed)
+            if placement.fits:
+                done.add(kinds)
+                yield _told(some, changed, placement)
+        if done:
+            return
 
 
-def _candidates(
-    cluster: Cluster, requests: Requests, precision: str
-) -> Iterator[tuple[str, str, Cluster, Requests, str]]:
-    if not any(device.kind.startswith("cpu") for device in cluster.devices):
-        on = with_host(cluster)
-        yield "weights in host memory, streamed or computed there", f"--on {cluster.name}+cpu", on, requests, precision
-    for batch in _halves(requests.batch):
-        asked = replace(requests, batch=batch)
-        yield f"a smaller batch of {batch}", f"--serve {asked}", cluster, asked, precision
-    for prompt in _halves(requests.prompt)[:4]:
-        asked = replace(requests, prompt=prompt)
-        yield f"a shorter prompt of {prompt}", f"--serve {asked}", cluster, asked, precision
-    for dtype in ("int8", "int4"):
-        if precision not in ("int8", "int4") or (precision == "int8" and dtype == "int4"):
-            yield f"weights as {dtype}", f"--weights {dtype}", cluster, requests, dtype
+def _told(some: tuple[_Remedy, ...], changed: _Setup, placement: Placement) -> Change:
+    command = " ".join(dict.fromkeys(remedy.command(changed) for remedy in some))
+    cost = tuple(sorted(remedy.cost for remedy in some))
+    what = " and ".join(remedy.what for remedy in some)
+    fullest = int((placement.peak_bytes / changed.cluster.memory_bytes).argmax())
+    return Change(what, command, placement.value, int(placement.peak_bytes[fullest]), cost)
+
+
+def _remedies(setup: _Setup) -> Iterator[_Remedy]:
+    """What keeps the answers as they are comes first, hardware last; of a kind, the mildest first."""
+    if not has_host(setup.cluster):
+        on, typed = with_host(setup.cluster)
+        what = "weights in host memory, streamed or computed there"
+        yield _Remedy(what, _said(typed), 0, "host", _on(on))
+    for batch in _halves(setup.requests.batch):
+        yield _Remedy(f"a smaller batch of {batch}", _asked, 1, "batch", _asking(batch=batch))
+    for prompt in _halves(setup.requests.prompt)[:4]:
+        yield _Remedy(f"a shorter prompt of {prompt}", _asked, 2, "prompt", _asking(prompt=prompt))
+    for dtype in ("int8", "int4")[{"int8": 1, "int4": 2}.get(setup.precision, 0) :]:
+        yield _Remedy(f"weights as {dtype}", _said(f"--weights {dtype}"), 3, dtype, _as(dtype))
     for count in (1, 3):
-        on = with_more(cluster, count)
-        yield (
-            f"{count} more device{'s' if count > 1 else ''} like '{on.devices[-1].kind}'",
-            "--on",
-            on,
-            requests,
-            precision,
-        )
+        on, typed = with_more(setup.cluster, count)
+        what = f"{count} more device{'s' if count > 1 else ''} like '{on.devices[0].kind}'"
+        yield _Remedy(what, _said(typed), 4, "devices", _on(on))
+
+
+def _said(text: str) -> Callable[[_Setup], str]:
+    return lambda setup: text
+
+
+def _asked(setup: _Setup) -> str:
+    return f"--serve {setup.requests}"
+
+
+def _asking(**settings: int) -> Callable[[_Setup], _Setup]:
+    return lambda setup: replace(setup, requests=replace(setup.requests, **settings))
+
+
+def _on(cluster: Cluster) -> Callable[[_Setup], _Setup]:
+    return lambda setup: replace(setup, cluster=cluster)
+
+
+def _as(precision: str) -> Callable[[_Setup], _Setup]:
+    return lambda setup: replace(setup, precision=precision)
 
 
 def _halves(number: int) -> list[int]:
@@ -109,38 +152,3 @@ def _halves(number: int) -> list[int]:
         number //= 2
         found.append(number)
     return found
-
-
-def one_device(memory_bytes: int, like: Device) -> Cluster:
-    """A cluster of one device of that memory, for people who know no more than that."""
-    device = replace(like, name="gpu:0", memory_bytes=memory_bytes)
-    return Cluster(f"{memory_bytes / 2**30:g}GiB", (device,), {}, ints([[-1]]))
-
-
-def with_host(cluster: Cluster) -> Cluster:
-    """The cluster with a host behind PCIe."""
-    return _joined(cluster, replace(HOST, name="cpu:0"), f"{cluster.name}+cpu")
-
-
-def with_more(cluster: Cluster, count: int) -> Cluster:
-    """The cluster with more devices like its first, behind PCIe."""
-    first = cluster.devices[0]
-    for i in range(count):
-        cluster = _joined(cluster, replace(first, name=f"{first.kind}:more{i}"), cluster.name)
-    return cluster
-
-
-def _joined(cluster: Cluster, device: Device, name: str) -> Cluster:
-    import numpy as np
-
-    from loadmaster.cluster.cluster import dense_channels
-
-    count = cluster.num_devices
-    links = dict(cluster.links)
-    channel = np.full((count + 1, count + 1), -1, np.int64)
-    channel[:count, :count] = cluster.channel
-    top = int(cluster.channel.max(initial=-1)) + 1
-    for other in range(count):
-        links[other, count] = links[count, other] = PCIE4
-        channel[other, count], channel[count, other] = top + 2 * other, top + 2 * other + 1
-    return Cluster(name, (*cluster.devices, device), links, dense_channels(ints(channel)), cluster.op_ns)

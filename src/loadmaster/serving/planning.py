@@ -43,12 +43,31 @@ def service_for(
     """(model without memory, what there is to place); as the target, if any, has it and can say it."""
     from loadmaster.serving.phases import serve
 
-    served = serve(path, requests, "bfloat16" if precision in ("int8", "int4") else precision)
+    served = serve(path, requests, captured_in(precision))
+    return served, priced(served, cluster, goal=goal, precision=precision, cost=cost, target=target)
+
+
+def captured_in(precision: str) -> str:
+    """The type of what is computed with weights of that precision."""
+    return "bfloat16" if precision in ("int8", "int4") else precision
+
+
+def priced(
+    served: Any,
+    cluster: Cluster,
+    *,
+    goal: Goal = "latency",
+    precision: str = "bfloat16",
+    cost: CostModel | None = None,
+    target: Target | None = None,
+) -> Service:
+    """What there is to place of a captured model; experts and times as the target, if any, has them."""
+    requests = served.requests
     graphs = [(phase.name, quantized(phase.graph, precision), phase.times) for phase in served.phases]
     if target is None:
-        return served, service_of(graphs, cluster, requests, goal=goal, blocks=served.blocks, cost=cost)
+        return service_of(graphs, cluster, requests, goal=goal, blocks=served.blocks, cost=cost)
     slower, blocks = as_run(cluster, target.overheads), served.blocks
-    return served, service_of(graphs, slower, requests, goal=goal, blocks=blocks, cost=cost, experts=target.experts)
+    return service_of(graphs, slower, requests, goal=goal, blocks=blocks, cost=cost, experts=target.experts)
 
 
 def plan_serving(

@@ -1,6 +1,7 @@
 """Exports: each target's words, by hand, and device maps that accelerate itself takes and runs."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 from loadmaster import Cluster, InvalidPlan, UnknownName  # noqa: E402
 from loadmaster.serving.documents import load_modules, module_plan, save_modules  # noqa: E402
 from loadmaster.serving.exports import TARGETS, ModulePlan, ModuleRow, main_device, module_table, target_of  # noqa: E402
-from loadmaster.serving.fitting import fit, one_device  # noqa: E402
+from loadmaster.serving.fitting import fit  # noqa: E402
 from loadmaster.serving.planning import plan_serving, service_for, takes  # noqa: E402
 from loadmaster.serving.requests import Requests  # noqa: E402
 from loadmaster.serving.rules import accelerate_map, from_map  # noqa: E402
@@ -158,15 +159,16 @@ def test_neighbours_share_a_row_of_the_table() -> None:
 
 def test_every_advice_of_fits_makes_it_fit(folder: Path) -> None:
     """Weights and cache by hand: what is told to fit has room for them, and what fits already gets no advice."""
-    asked = Requests(prompt=64, new=8, batch=2)
-    like = Cluster.preset("1xa100-nvlink").devices[0]
-    enough = fit(folder, one_device(10_000_000, like), asked, seconds=0.2)
+    asked = Requests(prompt=2, new=8, batch=2)
+    enough = fit(folder, Cluster.preset("10MB"), asked, seconds=0.2)
     assert enough.fits and not enough.changes
     have = int(enough.need_bytes * 0.75)
-    tight = fit(folder, one_device(have, like), asked, seconds=0.2)
+    tight = fit(folder, Cluster.preset(f"{have}b"), asked, seconds=0.2)
     assert not tight.fits and tight.need_bytes > have
     told = " ".join(change.what for change in tight.changes)
     assert "int4" in told and "host" in told
     for change in tight.changes:
+        typed = dict(re.findall(r"--(\w+) (\S+)", change.command))
+        assert typed and Requests.of(typed.get("serve", "")) and Cluster.preset(typed.get("on", "1xcpu"))
         if "host" not in change.what and "more" not in change.what:
             assert change.peak_bytes <= have

@@ -1,0 +1,218 @@
+"""Remedies: whether a step fits, and the smallest set of changes that makes it fit, each found by planning for it.
+
+Changes that leave the result as it is come first, then those that change how weights are updated, then types, then the
+batch, then the hardware; within each, by the time of a step. Where no one change is enough, two are tried, then three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from loadmaster import catalog
+from loadmaster.bounds import peak_bound
+from loadmaster.cluster import Cluster
+from loadmaster.cluster.growing import has_host, with_host, with_more
+from loadmaster.columns import ints
+from loadmaster.cost import price
+from loadmaster.graph import INPUT, STATE, Graph
+from loadmaster.problem import Problem
+from loadmaster.search import Budget, Result, solve
+
+SMALLEST_8_BIT = 4096  # elements: smaller states stay as they are, as in bitsandbytes (min_8bit_size)
+BLOCK = 256  # elements that share a scale of four bytes there
+MOST_CHANGES = 3
+
+Load = Callable[[Mapping[str, Any]], Graph]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One or more changes that together make it fit."""
+
+    what: str
+    command: str  # options that bring it about
+    step_ns: int
+    peak_bytes: int  # on the fullest device
+    cost: tuple[int, ...]  # how much each part gives up, least first
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a step fits as it is, and what would help, cheapest first."""
+
+    fits: bool
+    need_bytes: int  # of the best plan found, on the device that is shortest of memory
+    have_bytes: int
+    step_ns: int
+    how: str  # what plans it so that it fits
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True)
+class _Setup:
+    cluster: Cluster
+    capture: Mapping[str, Any]
+    small_states: bool = False
+    method: str = "auto"
+
+
+@dataclass(frozen=True)
+class _Remedy:
+    what: str
+    command: str
+    cost: int
+    kind: str  # two of a kind are not combined
+    change: Callable[[_Setup], _Setup]
+
+
+def verdict(load: Load, cluster: Cluster, capture: Mapping[str, Any], *, budget: Budget, seed: int = 0) -> Verdict:
+    """Plans for the cluster as it is; where that does not fit, for every change that might help. `load` captures the
+    model with other settings: `optimizer`, `dtype`, `batch`; where it cannot, those changes are left out."""
+    trial = _Trial(load, budget, seed)
+    setup = _Setup(cluster, capture)
+    found = trial.best(setup)
+    short = int((found.timeline.peak_bytes - found.problem.memory_bytes).argmax())
+    changes = () if found.fits else tuple(_helpful(trial, setup, list(_remedies(trial, setup))))
+    return Verdict(
+        found.fits,
+        int(found.timeline.peak_bytes[short]),
+        int(found.problem.memory_bytes[short]),
+        found.timeline.step_ns,
+        f"--objective {found.problem.objective.name}",
+        tuple(sorted(changes, key=lambda change: (change.cost, change.step_ns))),
+    )
+
+
+def eight_bit_states(graph: Graph) -> Graph:
+    """The same step with the optimizer's states in one byte an element and a scale for each block."""
+    state = (graph.role == STATE) & (graph.nbytes > 0)
+    size = np.array([np.prod(shape or (0,)) for shape in graph.shape], np.int64)
+    small = state & (size >= SMALLEST_8_BIT) & (graph.nbytes > size)
+    packed = np.where(small, size + -(-size // BLOCK) * 4, graph.nbytes)
+    return replace(graph, nbytes=ints(np.minimum(packed, graph.nbytes)))
+
+
+def hopeless(problem: Problem) -> bool:
+    """Whether it is proved that no plan fits."""
+    return peak_bound(problem) > int(problem.memory_bytes.max())
+
+
+class _Trial:
+    """Plans for setups; a graph is captured once for each of its settings."""
+
+    def __init__(self, load: Load, budget: Budget, seed: int) -> None:
+        self.load, self.budget, self.seed = load, budget, seed
+        self.graphs: dict[tuple[tuple[str, Any], ...], Graph] = {}
+
+    def graph(self, capture: Mapping[str, Any]) -> Graph:
+        key = tuple(sorted(capture.items()))
+        if key not in self.graphs:
+            self.graphs[key] = self.load(capture)
+        return self.graphs[key]
+
+    def problem(self, setup: _Setup, objective: str = "step-time") -> Problem:
+        graph = self.graph(setup.capture)
+        return price(eight_bit_states(graph) if setup.small_states else graph, setup.cluster, objective=objective)
+
+    def best(self, setup: _Setup) -> Result:
+        """The fastest plan found if it fits, else the one of least memory."""
+        fast = solve(self.problem(setup), setup.method, self.budget, self.seed)
+        if fast.fits:
+            return fast
+        small = solve(self.problem(setup, "peak-memory"), setup.method, self.budget, self.seed)
+        return min(small, fast, key=lambda result: result.timeline.over_bytes)
+
+    def fitting(self, setup: _Setup) -> Result | None:
+        adds = setup.method != "auto"  # what runs again or goes away is not in the bound
+        if not adds and hopeless(self.problem(setup)):
+            return None
+        found = self.best(setup)
+        return found if found.fits else None
+
+
+def _helpful(trial: _Trial, setup: _Setup, remedies: list[_Remedy]) -> Iterator[Change]:
+    """The fewest changes after which a plan was found that fits; of a kind, the first that helps."""
+    for count in range(1, MOST_CHANGES + 1):
+        helped = False
+        done: set[tuple[str, ...]] = set()
+        for some in combinations(remedies, count):
+            kinds = tuple(remedy.kind for remedy in some)
+            if len(set(kinds)) < count or kinds in done:
+                continue
+            changed = setup
+            for remedy in some:
+                changed = remedy.change(changed)
+            if (found := trial.fitting(changed)) is not None:
+                done.add(kinds)
+                helped = True
+                yield _told(some, found)
+        if helped:
+            return
+
+
+def _told(some: tuple[_Remedy, ...], found: Result) -> Change:
+    what = " and ".join(remedy.what for remedy in some)
+    objective = "" if found.problem.objective.name == "step-time" else f" --objective {found.problem.objective.name}"
+    command = " ".join(remedy.command for remedy in some) + objective
+    peaks = found.timeline.peak_bytes
+    peak = int(peaks[int((peaks / found.problem.memory_bytes).argmax())])
+    return Change(what, command, found.timeline.step_ns, peak, tuple(sorted(remedy.cost for remedy in some)))
+
+
+def _remedies(trial: _Trial, setup: _Setup) -> Iterator[_Remedy]:
+    """What there is to try, the cheapest first; of a kind, the mildest first."""
+    graph = trial.graph(setup.capture)
+    training = any(kind.startswith("optim.") for kind in graph.kind)
+    if "recompute" in catalog.OPTIMIZERS:
+        yield from _of_plans(setup)
+    if training and bool((graph.role == STATE).any()):
+        yield _Remedy("8-bit optimizer states", "(bitsandbytes.optim.Adam8bit)", 3, "states", _small_states)
+    if "optimizer" in setup.capture:
+        if training and setup.capture["optimizer"] not in ("sgd", "none"):
+            yield _Remedy("SGD without momentum", "--optimizer sgd", 4, "states", _captured(optimizer="sgd"))
+        if setup.capture.get("dtype") in (None, "float32", "float64"):
+            yield _Remedy("bfloat16", "--dtype bfloat16", 5, "type", _captured(dtype="bfloat16"))
+        for batch in _halves(rows_of_inputs(graph)):
+            what = f"a smaller batch of {batch}"
+            yield _Remedy(what, f"--batch {batch}", 6, "batch", _captured(batch=batch))
+    for count in (1, 3):
+        on, command = with_more(setup.cluster, count)
+        what = f"{count} more device{'s' if count > 1 else ''} like '{on.devices[0].kind}'"
+        yield _Remedy(what, command, 7, "devices", lambda s, on=on: replace(s, cluster=on))  # type: ignore[misc]
+
+
+def _of_plans(setup: _Setup) -> Iterator[_Remedy]:
+    """What a plan can do by itself: run ops again, or keep tensors on the host for a while."""
+    again = "recompute:offload=no"
+    yield _Remedy("some ops run again", f"--with {again}", 1, "plan", lambda s: replace(s, method=again))
+    if not has_host(setup.cluster):
+        on, command = with_host(setup.cluster)
+        what = "tensors in host memory while nobody needs them"
+        yield _Remedy(what, command, 2, "plan", lambda s: replace(s, cluster=on, method="recompute"))
+
+
+def _small_states(setup: _Setup) -> _Setup:
+    return replace(setup, small_states=True)
+
+
+def _captured(**settings: Any) -> Callable[[_Setup], _Setup]:
+    return lambda setup: replace(setup, capture={**setup.capture, **settings})
+
+
+def rows_of_inputs(graph: Graph) -> int:
+    """The batch: the first dimension that most inputs share."""
+    first = [int(shape[0]) for shape, role in zip(graph.shape, graph.role, strict=True) if role == INPUT and shape]
+    return max(set(first), key=first.count) if first else 1
+
+
+def _halves(number: int) -> list[int]:
+    found = []
+    while number > 1:
+        number //= 2
+        found.append(number)
+    return found
