@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from loadmaster import compiled as door
@@ -162,7 +163,39 @@ def both(x):
 def test_constants_of_a_caller_make_no_versions(kernels: Kernels) -> None:
     module = kernels._import(f"constants_{kernels.tag}", CONSTANTS)
     assert module.both(1) == 2 + 1 + 14 and module.twice(3, True) == 6
-    assert len(module.twice.signatures) == 1
+    assert len(module.twice.for_callers.signatures) == len(module.twice.signatures) == 1
+
+
+PARTS = """\
+import numpy as np
+from loadmaster.compiled import compiled
+@compiled
+def least(values):
+    if len(values) == 0:
+        raise ValueError("nothing to choose from")
+    best = values[0]
+    for value in values:
+        best = min(best, value)
+    return best
+@compiled
+def scaled(values, by):
+    return least(values) * by * {times}
+"""
+
+
+def test_what_only_compiled_functions_call_is_linked_kept_and_still_there_for_python(kernels: Kernels) -> None:
+    """Twice from sources, then a caller with another constant, whose part comes from the disk."""
+    for times, missing in ((1, 2), (1, 0), (3, 1)):
+        module = kernels._import(f"parts_{kernels.tag}", PARTS.format(times=times))
+        kernels.misses = 0
+        with door.telling(kernels._count):
+            assert module.scaled(np.array([5, 2, 9]), 10) == 20 * times
+        assert kernels.misses == missing
+        assert not module.least.overloads
+        with pytest.raises(ValueError, match="nothing to choose from"):
+            module.scaled(np.array([], np.int64), 10)
+        assert module.least(np.array([3, 4])) == 3
+        assert module.scaled(np.array([4.0, 3.0]), 2) == 6 * times
 
 
 PROBE = """\
@@ -179,7 +212,7 @@ print(probe(np.array([0, 0, 1, 2]), np.array([0, 1])))
 def test_an_edit_of_the_package_shows_without_clearing_anything(tmp_path: Path) -> None:
     """The same with a copy of the package, in processes of their own: a walk over the graph is edited, and a loop in
     another file that calls it gives the new answer."""
-    source = Path(door.__file__).parent
+    source = Path(door.__file__).parent.parent
     shutil.copytree(source, tmp_path / "loadmaster", ignore=shutil.ignore_patterns("graphs", "weights", "__pycache__"))
     order, probe = tmp_path / "loadmaster" / "graph" / "order.py", tmp_path / "probe.py"
     probe.write_text(PROBE)

@@ -59,7 +59,7 @@ def upward_placed(read_start, reads, producer, after_start, after, times, send_n
     return level
 
 
-@compiled(inline="always")
+@compiled
 def _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention):
     """When all that the op reads could be on the device; `added` collects tentative use of channels."""
     devices = layout.devices
@@ -223,7 +223,7 @@ def _settle(layout, op, device, end, made_ns, home, there, colocate, groups, whe
         there[tensor * layout.devices + device] = end
 
 
-@compiled(inline="always")
+@compiled
 def _gap(busy_from, busy_to, count, ready, time):
     """The earliest start at or after `ready` in a gap of that length between busy spans."""
     low, high = 0, count
@@ -253,7 +253,7 @@ def _occupy(busy_from, busy_to, count, begin, end):
     busy_to[here] = end
 
 
-@compiled(inline="always")
+@compiled
 def _push(heap_ns, heap_level, heap_op, size, ns, level, op):
     here = size
     while here > 0:
@@ -265,7 +265,7 @@ def _push(heap_ns, heap_level, heap_op, size, ns, level, op):
     heap_ns[here], heap_level[here], heap_op[here] = ns, level, op
 
 
-@compiled(inline="always")
+@compiled
 def _pop(heap_ns, heap_level, heap_op, size):
     """Removes the first entry, `size` remaining."""
     ns, level, op = heap_ns[size], heap_level[size], heap_op[size]

@@ -35,10 +35,12 @@ from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
 from numba.core.types import unliteral
 
+from loadmaster.compiled.parts import ForCallers, rebuild_part
 from loadmaster.errors import UnwritableFile
 from loadmaster.writing import unwritable, write_bytes
 
 KEPT_DAYS = 60  # entries that nobody used for so long are removed
+_NJIT: Any = numba.njit
 _REBUILD: Any = CompileResult._rebuild
 _DUMPS: Any = serialize.dumps
 _UNLITERAL: Any = unliteral
@@ -59,12 +61,48 @@ def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def _compiled(options: dict[str, Any], function: Callable[..., Any]) -> Any:
-    dispatcher: Any = numba.njit(nogil=True, **options)(function)
+    options = _OPTIONS | options
+    dispatcher: Any = _NJIT(**options)(function)
     if hasattr(dispatcher, "py_func"):  # else a plain function, under NUMBA_DISABLE_JIT
-        dispatcher._cache = _Cache(function, dispatcher.targetoptions)
-        dispatcher.compile = _timed(dispatcher.compile)
-        dispatcher.get_call_template = _without_literals(dispatcher.get_call_template)
+        _keep(dispatcher, function, part=False)
+        inner: Any = _NJIT(pipeline_class=ForCallers, no_cpython_wrapper=True, **options)(function)
+        _keep(inner, function, part=True)
+        _give_to_callers(dispatcher, inner)
     return dispatcher
+
+
+# Options that a caller would hand down are said here: what is in the cache must not depend on who asked first.
+_OPTIONS: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True, "_nrt": True, "error_model": "python"}
+
+
+def _keep(dispatcher: Any, function: Callable[..., Any], part: bool) -> None:
+    dispatcher._cache = _Cache(function, dispatcher.targetoptions, part)
+    dispatcher.compile = _timed(dispatcher.compile)
+
+
+def _give_to_callers(dispatcher: Any, inner: Any) -> None:
+    """Compiled callers get what Python has already called, or else `inner`, which is made for callers alone.
+
+    numba would also make a version for every constant that a compiled caller passes: `run(…, True)` and `run(…, False)`
+    would be compiled apart, at seconds each."""
+    own_template, own_overload, fold = (
+        dispatcher.get_call_template,
+        dispatcher.get_overload,
+        dispatcher._compiler.fold_argument_types,
+    )
+
+    def get_call_template(arguments: Any, keywords: Any) -> Any:
+        named = {name: _UNLITERAL(kind) for name, kind in keywords.items()}
+        plain = tuple(_UNLITERAL(kind) for kind in arguments)
+        called = tuple(fold(plain, named)[1]) in dispatcher.overloads
+        return (own_template if called else inner.get_call_template)(plain, named)
+
+    def get_overload(signature: Any) -> Any:
+        called = tuple(getattr(signature, "args", signature)) in dispatcher.overloads
+        return (own_overload if called else inner.get_overload)(signature)
+
+    dispatcher.get_call_template, dispatcher.get_overload = get_call_template, get_overload
+    dispatcher.for_callers = inner
 
 
 # The clock
@@ -122,25 +160,14 @@ def _timed(compile_: Callable[..., Any]) -> Callable[..., Any]:
     return compile_on_the_clock
 
 
-def _without_literals(call_template: Callable[..., Any]) -> Callable[..., Any]:
-    """numba would make a version of a function for every constant that a compiled caller passes: `run(…, True)` and
-    `run(…, False)` would be compiled apart, at seconds each."""
-
-    def plain(arguments: Any, keywords: Any) -> Any:
-        named = {name: _UNLITERAL(kind) for name, kind in keywords.items()}
-        return call_template(tuple(_UNLITERAL(kind) for kind in arguments), named)
-
-    return plain
-
-
 # The cache
 
 
 class _Cache(NullCache):
     """What numba asks for compiled code before it compiles, and gives it to afterwards."""
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
-        self._function, self._options = function, options
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any], part: bool) -> None:
+        self._function, self._options, self._part = function, options, part
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         target_context.refresh()
@@ -148,7 +175,7 @@ class _Cache(NullCache):
         payload = None if path is None else _read(path)
         if payload is not None:
             try:
-                return _REBUILD(target_context, *payload)
+                return (rebuild_part if self._part else _REBUILD)(target_context, *payload)
             except Exception:  # written by something else under the same name: as good as absent
                 pass
         for listener in tuple(_CLOCK.listeners):
@@ -156,6 +183,9 @@ class _Cache(NullCache):
         return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
+        if not self._part:
+            for environment in result._find_referenced_environments():  # of its parts, which have no address before
+                result.codegen.set_env(environment.env_name, environment)
         path = self._path(signature, result.codegen)
         if path is None or result.library.has_dynamic_globals or any(not part.can_cache for part in result.lifted):
             return
