@@ -47,6 +47,16 @@ SplitOps = Annotated[
     Literal["none", "auto"],
     typer.Option("--split", help="Split ops that hold the step up into parts for several devices, where it pays."),
 ]
+Microbatches = Annotated[
+    int | None,
+    typer.Option(
+        "--microbatches", min=1, metavar="N", help="Plan a pipeline: the model's step is one of N microbatches."
+    ),
+]
+ScheduleFile = Annotated[
+    Path | None,
+    typer.Option("--schedule", metavar="FILE", help="Of a pipeline: write its order for torch.distributed.pipelining."),
+]
 Save = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to this JSON file.")]
 Report = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Write a page about the plan: page.html.")

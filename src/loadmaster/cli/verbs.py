@@ -20,7 +20,7 @@ from loadmaster import __version__
 from loadmaster.cli import bench as workshop
 from loadmaster.cli import fits as fitting
 from loadmaster.cli import measure as measuring
-from loadmaster.cli import reports, splits, stages, words
+from loadmaster.cli import pipelines, reports, splits, stages, words
 from loadmaster.cli import run as running
 from loadmaster.cli import serve as serving
 from loadmaster.cli import tradeoff as tradeoffs
@@ -34,12 +34,14 @@ from loadmaster.cli.options import (
     Fusion,
     Json,
     MemoryLimit,
+    Microbatches,
     Model,
     NeededOn,
     Objective,
     On,
     Report,
     Save,
+    ScheduleFile,
     Seconds,
     Seed,
     Simulations,
@@ -175,6 +177,8 @@ def plan(
     seed: Seed = 0,
     fusion: Fusion = "none",
     split: SplitOps = "none",
+    microbatches: Microbatches = None,
+    schedule: ScheduleFile = None,
     training: Training = None,
     trained_by: TrainedBy = None,
     dtype: Dtype = None,
@@ -223,9 +227,17 @@ def plan(
     spec = words.whole(plain, granularity)
     budget = words.budget_of(seconds, simulations)
     limit = words.check_settings([spec], memory_limit, save)
-    reports.check_targets(report, trace)
+    reports.check_targets(report, trace, schedule)
     how = words.capture_settings(model, training, trained_by, dtype, batch)
     problem, choice = stages.problem_for(model, on, objective, limit, costs, how)
+    if microbatches is not None:
+        found = pipelines.run(problem, microbatches, budget, seed, optimizer, split)
+        misfit = stages.save_or_explain(found.result, limit, None)
+        told = pipelines.save(found, save if misfit is None else None, schedule)
+        reports.write_files(found.result, [], report, trace)
+        print(pipelines.summary(found, misfit)) if json else pipelines.tell(found, told)
+        _finish(misfit)
+        return
     serving.check_modules(problem, granularity)
     parts = splits.run(problem, spec, budget, seed, costs) if split == "auto" else None
     result = stages.run_optimizer(problem, spec, budget, seed) if parts is None else parts.result

@@ -22,7 +22,7 @@ def chain_small_ops(problem: Problem, small: float = SMALL) -> Coarse | None:
     if len(np.unique(label)) > PAYS * problem.num_ops:
         return None
     fused = coarsen(problem, label)
-    return replace(fused, problem=replace(fused.problem, op_ns=_together_ns(problem, fused)), fused=False)
+    return replace(fused, problem=replace(fused.problem, op_ns=together_ns(problem, fused)), fused=False)
 
 
 def groups_in_a_row(problem: Problem, small: float = SMALL) -> Ints:
@@ -40,7 +40,7 @@ def groups_in_a_row(problem: Problem, small: float = SMALL) -> Ints:
     return ints(lowest[label])
 
 
-def _together_ns(problem: Problem, coarse: Coarse) -> Ints:
+def together_ns(problem: Problem, coarse: Coarse) -> Ints:
     """[coarse ops, devices] the times of the members of each, one after another."""
     times = np.zeros((len(coarse.heads), problem.num_devices), np.int64)
     np.add.at(times, coarse.kernel_of, np.where(problem.op_ns == CANNOT, 0, problem.op_ns))

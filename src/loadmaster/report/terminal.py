@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderHook
@@ -21,6 +21,9 @@ from loadmaster.report.inspection import Inspection
 from loadmaster.report.summary import best_of
 from loadmaster.report.units import count_text, gap_text, size_text, sizes_text, time_text, value_text
 from loadmaster.search import WORST, Result, Search
+
+if TYPE_CHECKING:
+    from loadmaster.optimizers.pipeline.microbatched import PipelineResult
 
 PIPED_WIDTH = 160  # wide enough that no cell is cut when nobody looks at a window
 
@@ -120,6 +123,26 @@ def methods_table(rows: Sequence[tuple[str, Result]]) -> Table:
     best = best_of([result for _, result in rows])
     for name, result in rows:
         table.add_row(*_method_cells(name, result, alone), style="bold" if result is best and len(rows) > 1 else "")
+    return table
+
+
+def pipelines_table(found: PipelineResult) -> Table:
+    """The pipeline that was chosen, then the hand-made schedules."""
+    rows = [found.best, *(other for other in found.others if other is not found.best)]
+    table = plain_table("~schedule", "~stages", ">step", ">of the best", ">idle", "~>peak per device", "~fits")
+    for number, row in enumerate(rows):
+        fits = (
+            Text("yes", "green")
+            if not row.score.over_bytes
+            else Text(f"no, {size_text(row.score.over_bytes)} over", "red")
+        )
+        step = row.score.value
+        share = f"{step / found.best.score.value:.2f}x" if found.best.score.value else "-"
+        peaks = sizes_text([int(peak) for peak in row.peak_bytes])
+        idle = percent_text(row.bubble).removeprefix("+")
+        table.add_row(
+            row.schedule, row.cut.name, time_text(step), share, idle, peaks, fits, style="bold" if not number else ""
+        )
     return table
 
 

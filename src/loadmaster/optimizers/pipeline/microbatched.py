@@ -1,0 +1,318 @@
+"""Pipelines of microbatches: where to cut the model, which device takes which stage, and in what order.
+
+Every candidate is a graph of actions that the one simulator judges. The hand-made schedules are tried with stages of
+equal length and with balanced ones; then `eager` schedules, which hold more and more; then the cuts of the best few are
+moved while that helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from loadmaster.bounds import lower_bound
+from loadmaster.columns import Ints, ints
+from loadmaster.cost import price
+from loadmaster.errors import InvalidSetting
+from loadmaster.optimizers.pipeline import schedules
+from loadmaster.optimizers.pipeline.schedules import Orders
+from loadmaster.optimizers.pipeline.split import scope_slots
+from loadmaster.passes.groups import mirrored_position
+from loadmaster.passes.microbatches import parse_action, repeated
+from loadmaster.passes.stages import UPDATE, Staged, in_stages, phases_of, settle_stages
+from loadmaster.plans import Plan
+from loadmaster.problem import CANNOT, Problem
+from loadmaster.search import Budget, Result, Score, Search, as_budget, solve
+from loadmaster.simulator import simulate
+
+MOST_SLOTS = 512
+MOST_ACTIONS = 200_000
+CHUNKS = 2  # stages of each device in an interleaved schedule
+KEPT = 3  # candidates whose cuts are moved
+FAR = 1.3  # times the best: a layout of ops on a line that is worse than that is left out
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where stages begin, in slots, and on which device each is."""
+
+    slot: Ints  # [ops]
+    edges: tuple[int, ...]  # [stages - 1] first slot of each stage but the first
+    device: tuple[int, ...]  # [stages]
+    name: str  # "equal" or "balanced"
+
+    @property
+    def stages(self) -> int:
+        return len(self.device)
+
+    def stage_of(self) -> Ints:
+        return ints(np.searchsorted(np.array(self.edges), self.slot, side="right"))
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """A candidate, judged."""
+
+    schedule: str  # gpipe, 1f1b, interleaved, zb-h1 or eager
+    cut: Cut
+    most: tuple[int, ...]  # microbatches that each stage of an eager schedule may hold
+    orders: Orders  # [devices]
+    problem: Problem  # of the actions
+    plan: Plan
+    score: Score
+    bubble: float  # share of the devices' time in which they stand idle
+    peak_bytes: Ints  # [devices]
+
+    @property
+    def name(self) -> str:
+        return f"{self.schedule}, {self.cut.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineResult:
+    """The best pipeline as an ordinary result, and all hand-made ones for comparison, best first."""
+
+    result: Result
+    best: Pipeline
+    base: Problem  # the step of one microbatch
+    others: tuple[Pipeline, ...]
+    microbatches: int
+    coupled: tuple[str, ...]  # ops that look at several samples at once
+
+
+def plan_pipeline(
+    problem: Problem, microbatches: int, budget: Budget | float | None = None, seed: int = 0
+) -> PipelineResult:
+    """`problem` is the step of one microbatch; the answer is for all of them and one update."""
+    if microbatches < 1 or microbatches * problem.num_devices * 4 > MOST_ACTIONS:
+        what = f"{microbatches} microbatches on {problem.num_devices} devices"
+        raise InvalidSetting(what, "microbatches", "give a whole number of at least 1, and not thousands")
+    planner = _Planner(problem, microbatches, as_budget(budget), seed)
+    places = max(int(slot.max()) + 1 for slot in planner.layouts)
+    if places < problem.num_devices:
+        what = f"'{problem.graph.name}' has {places} places to cut it, for {problem.num_devices} devices"
+        raise InvalidSetting(what, "microbatches", "give fewer devices")
+    made = sorted(planner.by_hand(), key=lambda pipeline: pipeline.score)
+    own = sorted([*planner.eager(made), *made], key=lambda pipeline: pipeline.score)
+    best = planner.improve(own[:KEPT])
+    result = solve(best.problem, _Given(best.plan), Budget(None, 1), seed)
+    spent = planner.search
+    result = replace(
+        result,
+        optimizer=f"{best.schedule}",
+        lower_bound=bound_of(problem, microbatches),
+        simulations=spent.simulations,
+        seconds=spent.seconds,
+    )
+    return PipelineResult(result, best, problem, tuple(made), microbatches, coupled_ops(problem))
+
+
+def bound_of(problem: Problem, microbatches: int) -> int:
+    """What the busiest device must do for all microbatches, however work is shared out; updates are left out."""
+    update = phases_of(problem) == UPDATE
+    free = replace(problem, op_ns=ints(np.where(update[:, None], 0, problem.op_ns)))
+    return microbatches * lower_bound(free.with_objective("throughput"))
+
+
+def coupled_ops(problem: Problem) -> tuple[str, ...]:
+    """Ops whose result for a sample depends on the others of its batch: a microbatch changes what they compute."""
+    names = ("batch_norm", "batchnorm", "BatchNormalization")
+    graph = problem.graph
+    return tuple(graph.op_name[op] for op in range(problem.num_ops) if any(n in graph.kind[op] for n in names))
+
+
+@dataclass(frozen=True)
+class _Given:
+    plan: Plan
+
+    def optimize(self, search: Search) -> Plan:
+        return self.plan
+
+
+class _Planner:
+    def __init__(self, problem: Problem, microbatches: int, budget: Budget, seed: int) -> None:
+        self.problem, self.count = problem, microbatches
+        self.phase = phases_of(problem)
+        self.search = Search(problem, budget, seed)
+        self.staged: dict[tuple[bytes, bool], Staged] = {}
+        self.layouts = self._layouts()
+
+    # Candidates
+
+    def by_hand(self) -> Iterator[Pipeline]:
+        """The hand-made schedules on stages of equal length and on balanced ones."""
+        devices = self.problem.num_devices
+        first = [self.judge("1f1b", cut) for cut in self.cuts(devices)]
+        least = min(pipeline.score for pipeline in first)
+        self.layouts = list({id(p.cut.slot): p.cut.slot for p in first if _near(p.score, least)}.values())
+        for pipeline in first:
+            if pipeline.cut.name == "equal" or _near(pipeline.score, least):
+                yield pipeline
+                yield self.judge("gpipe", pipeline.cut)
+                if self.trains:
+                    yield self.judge("zb-h1", pipeline.cut)
+        if self.count % devices == 0 and devices > 1 and self.trains:
+            for cut in self.cuts(CHUNKS * devices):
+                yield self.judge("interleaved", cut)
+
+    @property
+    def trains(self) -> bool:
+        return bool((self.phase == UPDATE).any())
+
+    def eager(self, made: Sequence[Pipeline]) -> Iterator[Pipeline]:
+        """Schedules that take what is ready, on the best cuts so far, holding more and more microbatches."""
+        cuts = list({id(pipeline.cut): pipeline.cut for pipeline in made}.values())[:KEPT]
+        for cut in cuts:
+            for times in (1.0, 1.5, 2.0, float(self.count)):
+                if not self.search.spent:
+                    most = tuple(
+                        max(1, min(self.count, round(times * (cut.stages - stage)))) for stage in range(cut.stages)
+                    )
+                    yield self.judge("eager", cut, most)
+
+    def cuts(self, stages: int) -> Iterator[Cut]:
+        """Equal ones on the first layout, balanced ones on each; unlike devices in several orders."""
+        devices = self.problem.num_devices
+        for number, slot in enumerate(self.layouts):
+            count = int(slot.max()) + 1
+            if count < stages:
+                continue
+            if not number:
+                edges = tuple(count * stage // stages for stage in range(1, stages))
+                yield Cut(slot, edges, tuple(stage % devices for stage in range(stages)), "equal")
+            for order in self._orders():
+                line = tuple(order[stage % devices] for stage in range(stages))
+                yield Cut(slot, balanced_edges(self._work(slot), line), line, "balanced")
+
+    def _layouts(self) -> list[Ints]:
+        """[ops] slots: by module where modules are known, and by place in the forward pass."""
+        slots = [mirrored_position(self.problem)]
+        if any(self.problem.graph.scope):
+            slots.insert(0, scope_slots(self.problem))
+        return [_merged(self.problem, slot) for slot in slots]
+
+    def _orders(self) -> list[tuple[int, ...]]:
+        """Devices as they are, and the fast ones first or last where they are unlike."""
+        speed = np.where(self.problem.op_ns == CANNOT, 0, self.problem.op_ns).sum(axis=0)
+        given = range(self.problem.num_devices)
+        orders = [tuple(given), tuple(np.argsort(speed, kind="stable").tolist())]
+        orders.append(orders[1][::-1])
+        return list(dict.fromkeys(orders)) if len(set(speed.tolist())) > 1 else [tuple(given)]
+
+    def _work(self, slot: Ints) -> Ints:
+        """[slots, devices] ns for one microbatch, with its share of the update."""
+        share = np.where(self.phase == UPDATE, 1.0 / self.count, 1.0)
+        times = np.where(self.problem.op_ns == CANNOT, 2**50, self.problem.op_ns) * share[:, None]
+        work = np.zeros((int(slot.max()) + 1, self.problem.num_devices))
+        np.add.at(work, slot, times)
+        return ints(work)
+
+    # Judging
+
+    def judge(self, schedule: str, cut: Cut, most: tuple[int, ...] = ()) -> Pipeline:
+        split = schedule in ("zb-h1", "eager") and self.trains
+        staged = self._staged(cut, split)
+        orders = schedules.existing(self._orders_of(schedule, cut, staged, most), staged)
+        orders = _by_device(orders, cut, self.problem.num_devices)
+        graph = repeated(staged, self.count, orders)
+        problem = price(graph, self.problem.cluster, objective=self.problem.objective)
+        device = [cut.device[parse_action(name).stage] for name in problem.graph.op_name]
+        plan = Plan.of(problem, device)
+        line = simulate(problem, plan)
+        self.search.count(1)
+        busy = line.busy_ns[: problem.num_devices].sum()
+        bubble = 1 - float(busy) / max(1, line.step_ns * len(set(cut.device)))
+        return Pipeline(schedule, cut, most, orders, problem, plan, Score.of(problem, line), bubble, line.peak_bytes)
+
+    def _orders_of(self, schedule: str, cut: Cut, staged: Staged, most: tuple[int, ...]) -> Orders:
+        if schedule == "gpipe":
+            return schedules.gpipe(cut.stages, self.count)
+        if schedule == "1f1b":
+            return schedules.one_f_one_b(cut.stages, self.count)
+        if schedule == "zb-h1":
+            return schedules.zb_h1(cut.stages, self.count)
+        if schedule == "interleaved":
+            return schedules.interleaved(self.problem.num_devices, cut.stages // self.problem.num_devices, self.count)
+        return schedules.eager(schedules.Line.of(staged, ints(cut.device)), self.count, most)
+
+    def _staged(self, cut: Cut, split: bool) -> Staged:
+        stage = settle_stages(self.problem, cut.stage_of(), self.phase)
+        key = (stage.tobytes(), split)
+        if key not in self.staged:
+            self.staged[key] = in_stages(self.problem, stage, self.phase, split_backward=split)
+        return self.staged[key]
+
+    # Moving cuts
+
+    def improve(self, kept: Sequence[Pipeline]) -> Pipeline:
+        """The best after moving edges between stages, by large steps first, while that helps."""
+        best = kept[0]
+        for start in kept:
+            here = start
+            step = max(1, int(start.cut.slot.max()) // 16)
+            while step and not self.search.spent:
+                better = self._moved(here, step)
+                if better is None:
+                    step //= 2
+                else:
+                    here = better
+            best = min(best, here, key=lambda pipeline: pipeline.score)
+        return best
+
+    def _moved(self, here: Pipeline, step: int) -> Pipeline | None:
+        edges, last = here.cut.edges, int(here.cut.slot.max())
+        for number in range(len(edges)):
+            for change in (-step, step):
+                moved = (*edges[:number], edges[number] + change, *edges[number + 1 :])
+                if self.search.spent or any(a >= b for a, b in pairwise((0, *moved, last + 1))):
+                    continue
+                tried = self.judge(here.schedule, replace(here.cut, edges=moved, name="searched"), here.most)
+                if tried.score < here.score:
+                    return tried
+        return None
+
+
+def _near(score: Score, least: Score) -> bool:
+    return score.over_bytes <= least.over_bytes and score.value <= FAR * least.value
+
+
+def _by_device(orders: Orders, cut: Cut, devices: int) -> Orders:
+    """The orders of stages, or of devices, on the devices that the cut gives them."""
+    found: Orders = [[] for _ in range(devices)]
+    for order in orders:
+        if order:
+            found[cut.device[order[0].stage]] = order
+    return found
+
+
+def balanced_edges(work: Ints, device: Sequence[int]) -> tuple[int, ...]:
+    """First slots of all stages but the first, such that the longest stage is as short as can be."""
+    total = np.concatenate([np.zeros((1, work.shape[1])), np.cumsum(work, axis=0)])
+    slots = len(work)
+    best = np.full(slots + 1, np.inf)
+    best[0] = 0.0
+    cut = np.zeros((len(device), slots + 1), np.int64)
+    ahead = np.tri(slots + 1, k=-1, dtype=bool)  # [end, begin]: a stage has at least one slot
+    for stage, where in enumerate(device):
+        length = total[:, where][:, None] - total[:, where][None, :]
+        value = np.where(ahead, np.maximum(best[None, :], length), np.inf)
+        cut[stage] = value.argmin(axis=1)
+        best = value.min(axis=1)
+    edges, end = [], slots
+    for stage in range(len(device) - 1, 0, -1):
+        end = int(cut[stage, end])
+        edges.append(end)
+    return tuple(reversed(edges))
+
+
+def _merged(problem: Problem, slot: Ints) -> Ints:
+    """[ops] slots numbered from 0; neighbours with little work are one where there are too many."""
+    slot = ints(np.unique(slot, return_inverse=True)[1].reshape(-1))
+    if int(slot.max()) < MOST_SLOTS:
+        return slot
+    work = np.bincount(slot, weights=problem.best_ns + 1)
+    share = (np.cumsum(work) - work / 2) / work.sum()
+    return ints(np.unique((share * MOST_SLOTS).astype(np.int64)[slot], return_inverse=True)[1].reshape(-1))

@@ -1,0 +1,124 @@
+"""Pipelines for people: the classical picture with its bubbles, and what each stage is and takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from loadmaster.optimizers.pipeline.microbatched import Pipeline, PipelineResult
+from loadmaster.passes.microbatches import parse_action
+from loadmaster.passes.stages import BACKWARD, FORWARD, LETTERS, UPDATE, WEIGHT, phases_of, settle_stages
+from loadmaster.simulator import Timeline
+
+IDLE = "."
+LEGEND = (
+    "0-9 forward pass of the microbatch with that last digit, a-j its backward pass, + gradients of weights, # update"
+)
+
+
+def picture(result: PipelineResult, width: int = 100) -> list[str]:
+    """A row for each device, time from left to right; a cell shows what takes most of it."""
+    problem, plan, line = result.result.problem, result.result.plan, result.result.timeline
+    names = problem.cluster.device_names
+    margin = max(len(name) for name in names) + 2
+    columns = max(20, width - margin)
+    rows = []
+    for device, name in enumerate(names):
+        ops = np.flatnonzero(plan.device == device)
+        rows.append(name.ljust(margin) + _row(problem.graph.op_name, line, ops.tolist(), columns))
+    return [*rows, LEGEND]
+
+
+def _row(names: tuple[str, ...], line: Timeline, ops: list[int], columns: int) -> str:
+    most = np.zeros(columns)
+    shown = [IDLE] * columns
+    scale = columns / max(1, line.step_ns)
+    idle = np.ones(columns)
+    for op in ops:
+        low, high = float(line.start_ns[op]) * scale, float(line.end_ns[op]) * scale
+        for cell in range(int(low), min(columns, int(np.ceil(high)))):
+            part = min(high, cell + 1) - max(low, cell)
+            idle[cell] -= part
+            if part > most[cell]:
+                most[cell], shown[cell] = part, _letter(names[op])
+    return "".join(IDLE if idle[cell] > 0.5 else shown[cell] for cell in range(columns))
+
+
+def _letter(name: str) -> str:
+    action = parse_action(name)
+    digit = action.microbatch % 10
+    return {FORWARD: str(digit), BACKWARD: "abcdefghij"[digit], WEIGHT: "+", UPDATE: "#"}[action.phase]
+
+
+def stage_rows(result: PipelineResult) -> list[dict[str, Any]]:
+    """What each stage is, where it is and what a microbatch takes in it."""
+    best, base = result.best, result.base
+    problem = result.result.problem
+    stage = settle_stages(base, best.cut.stage_of(), phases_of(base))
+    forward = phases_of(base) == FORWARD
+    rows = []
+    for number, device in enumerate(best.cut.device):
+        scopes = [base.graph.scope[op] for op in np.flatnonzero((stage == number) & forward) if base.graph.scope[op]]
+        times = {letter: _time_ns(best, problem.graph.op_name, f"{letter}{number}.0", device) for letter in LETTERS[:3]}
+        rows.append(
+            {
+                "stage": number,
+                "device": problem.cluster.device_names[device],
+                "first_module": scopes[0] if scopes else "",
+                "last_module": scopes[-1] if scopes else "",
+                "forward_ns": times["F"],
+                "backward_ns": times["B"],
+                "weight_gradients_ns": times["W"],
+            }
+        )
+    return rows
+
+
+def _time_ns(best: Pipeline, names: tuple[str, ...], name: str, device: int) -> int:
+    return int(best.problem.op_ns[names.index(name), device]) if name in names else 0
+
+
+def schedule_csv(result: PipelineResult) -> str:
+    """The order of each device as torch.distributed.pipelining reads it ("compute_only"): a row for each rank. A
+    backward pass is B, or I and W where the gradients of weights are apart; ranks are devices."""
+    apart = any(action.phase == WEIGHT for order in result.best.orders for action in order)
+    letter = {FORWARD: "F", BACKWARD: "I" if apart else "B", WEIGHT: "W"}
+    rows = []
+    for order in result.best.orders:
+        alone = {a.stage for a in order if a.phase == WEIGHT} - {a.stage for a in order if a.phase == BACKWARD}
+        # A first stage has no gradient of its input to pass on: its backward pass is one.
+        rows.append(
+            ",".join(
+                f"{a.stage}{'B' if a.phase == WEIGHT and a.stage in alone else letter[a.phase]}{a.microbatch}"
+                for a in order
+            )
+        )
+    return "\n".join(rows) + "\n"
+
+
+def summary(result: PipelineResult) -> dict[str, Any]:
+    """The numbers, for JSON."""
+    return {
+        "model": result.base.source.name,
+        "cluster": result.base.cluster.name,
+        "microbatches": result.microbatches,
+        **_pipeline(result.best),
+        "lower_bound": result.result.lower_bound,
+        "simulations": result.result.simulations,
+        "seconds": result.result.seconds,
+        "coupled_ops": len(result.coupled),
+        "stages": stage_rows(result),
+        "others": [_pipeline(other) for other in result.others],
+    }
+
+
+def _pipeline(found: Pipeline) -> dict[str, Any]:
+    return {
+        "schedule": found.schedule,
+        "split": found.cut.name,
+        "step_ns": found.score.value,
+        "bubble": found.bubble,
+        "peak_bytes": found.peak_bytes.tolist(),
+        "fits": found.score.over_bytes == 0,
+    }
