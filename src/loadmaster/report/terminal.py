@@ -139,7 +139,7 @@ def pipelines_table(found: PipelineResult) -> Table:
         step = row.score.value
         share = f"{step / found.best.score.value:.2f}x" if found.best.score.value else "-"
         peaks = sizes_text([int(peak) for peak in row.peak_bytes])
-        idle = percent_text(row.bubble).removeprefix("+")
+        idle = f"{row.bubble:.1%}".replace("%", " %")
         table.add_row(
             row.schedule, row.cut.name, time_text(step), share, idle, peaks, fits, style="bold" if not number else ""
         )
