@@ -69,7 +69,7 @@ def explain(
     from loadmaster.report.explain import explain as explained
 
     check_targets(report, trace, save)
-    problem, saved, others = _read(plan, model, on or [], objective, words.size_of(memory_limit))
+    problem, saved, others = read_plan(plan, model, on or [], objective, words.size_of(memory_limit))
     result = _as_result(problem, saved, plan)
     said = {} if policy is None else {"policy": _reading(problem, saved, policy)}
     with stages.status("trying alternatives"):
@@ -119,7 +119,7 @@ def diff(
     from loadmaster.files import load_plan
     from loadmaster.report.diff import diff as difference
 
-    problem, first, _ = _read(before, model, [on] if on else [], objective, words.size_of(memory_limit))
+    problem, first, _ = read_plan(before, model, [on] if on else [], objective, words.size_of(memory_limit))
     found = difference(problem, first, load_plan(after))
     print(json_text.dumps(found.to_json(), indent=2) if json else printable(found.text()), end="\n" if json else "")
 
@@ -151,7 +151,7 @@ def plot(
     elif len(files) > 1:
         raise InvalidSetting("several plans in one figure", ", ".join(map(str, files)), "plot them one by one")
     else:
-        problem, saved, _ = _read(files[0], model, [on] if on else [], None, None)
+        problem, saved, _ = read_plan(files[0], model, [on] if on else [], None, None)
         _plot_plan(out, problem, saved, what, policy or "regal")
     print(json_text.dumps({"file": str(out)}, indent=2) if json else f"figure written to {out}")
 
@@ -180,7 +180,7 @@ def _reading(problem: Problem, saved: Plan, policy: str) -> dict[str, Any]:
 VERBS = (explain, diff, plot)
 
 
-def _read(
+def read_plan(
     path: Path, model: str | None, on: Sequence[str], objective: Any, memory_limit: int | None
 ) -> tuple[Problem, Plan, list[Cluster]]:
     """(problem, plan, other clusters): the plan's own cluster is the one of its digest, else the one it names."""

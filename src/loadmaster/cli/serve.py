@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli import stages, words
+from loadmaster.cli import reports, stages, words
 from loadmaster.cli.options import Debug, Json
+from loadmaster.cli.reports import OfModel
 from loadmaster.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
     from loadmaster.problem import Problem
     from loadmaster.search import Result
+    from loadmaster.serving.exports import ModulePlan
     from loadmaster.serving.planning import ServingResult
     from loadmaster.serving.requests import Goal
 
@@ -83,14 +85,50 @@ def check_modules(problem: Problem, granularity: str) -> None:
         raise InvalidSetting(what, "--granularity", "plan op by op, or give the model as package.module:callable")
 
 
-def tell_restriction(result: Result, free: Result, granularity: str) -> None:
-    """What keeping modules whole costs against a plan op by op under the same budget."""
+def held_to(target: str | None, granularity: str | None) -> tuple[str, bool]:
+    """(what stays whole, whether in stages of neighbouring layers): what the runtime takes, where one is named."""
+    if target is None:
+        return granularity or "op", False
+    from loadmaster.serving.exports import target_of
+
+    chosen = target_of(target)
+    if granularity == "op":
+        what = f"{target} takes whole modules"
+        raise InvalidSetting(what, "--granularity", "leave it out, or give module or block")
+    return granularity or "block", chosen.contiguous
+
+
+def restriction(result: Result, free: Result | None, granularity: str) -> dict[str, Any]:
+    """What keeping modules whole costs, as data."""
+    if free is None:
+        return {}
+    step, other = result.timeline.step_ns, free.timeline.step_ns
+    return {"restriction": {"granularity": granularity, "step_ns": step, "op_by_op_step_ns": other}}
+
+
+def tell_restriction(result: Result, free: Result, granularity: str, target: str | None) -> None:
+    """What keeping modules whole costs against a plan op by op under the same budget; and which module goes where."""
     from loadmaster.report.terminal import console
     from loadmaster.report.units import percent_text, time_text
+    from loadmaster.serving.plans import modules_of
 
+    screen = console()
+    _show_modules(modules_of(result.problem, result.plan), "time a step")
     more = result.timeline.step_ns / max(1, free.timeline.step_ns) - 1
     times = f"{time_text(result.timeline.step_ns)} against {time_text(free.timeline.step_ns)} op by op"
-    console().print(f"every {granularity} whole: {times} ({percent_text(more)})")
+    kept = f"every {granularity} whole" + (f", as {target} takes it" if target else "")
+    screen.print(f"\n{kept}: {times} ({percent_text(more)})")
+
+
+def _show_modules(plan: ModulePlan, time_head: str) -> None:
+    from loadmaster.report.terminal import console, plain_table
+    from loadmaster.report.units import size_text, time_text
+    from loadmaster.serving.exports import module_table
+
+    table = plain_table("modules", "device", "weights", ">bytes", f">{time_head}")
+    for label, device, fate, nbytes, time_ns in module_table(plan):
+        table.add_row(label, device, fate, size_text(nbytes), time_text(time_ns))
+    console().print(table)
 
 
 def _sweep(
@@ -140,7 +178,6 @@ def _show(result: ServingResult, saved: Path | None, json: bool) -> None:
     from loadmaster.report.terminal import console, plain_table
     from loadmaster.report.units import size_text, sizes_text, time_text
     from loadmaster.serving.documents import module_plan, summary, to_json, tokens_per_s
-    from loadmaster.serving.exports import module_table
 
     service, plan = result.service, module_plan(result.name, result.service, result.best)
     if json:
@@ -160,31 +197,45 @@ def _show(result: ServingResult, saved: Path | None, json: bool) -> None:
         fits = "yes" if placement.fits else f"no, {size_text(placement.over_bytes)} over"
         table.add_row(name, time_text(first), time_text(sum(later) / len(later)), f"{speed:,.1f}", peaks, fits)
     screen.print(table)
-    modules = plain_table("modules", "device", "weights", ">bytes", ">time a request")
-    for label, device, fate, nbytes, time_ns in module_table(plan):
-        modules.add_row(label, device, fate, size_text(nbytes), time_text(time_ns))
-    screen.print(modules)
+    _show_modules(plan, "time a request")
     screen.print(f"\nlower bound: {result.best.value / max(1.0, result.best.bound):.2f}x of it reached")
     if saved is not None:
         screen.print(f"plan written to {saved}; next: loadmaster export {saved} --to device-map")
 
 
 def export(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="What 'plan --serve … --save' wrote.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="What 'plan --save' wrote.")],
     to: Annotated[str, typer.Option("--to", metavar="TARGET", help=TARGETS_HELP)],
+    model: OfModel = None,
+    on: Annotated[
+        list[str] | None, typer.Option("--on", metavar="CLUSTER", help="The cluster of a plan that was not served.")
+    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Print a plan of modules in the words of another runtime."""
-    from loadmaster.serving.documents import load_modules
+    """Print a plan in the words of another runtime. One that splits modules is refused, with the modules."""
     from loadmaster.serving.exports import main_device, target_of
 
-    target, loaded = target_of(to), load_modules(plan)
+    target, loaded = target_of(to), _read_modules(plan, to, model, on)
     text = target.write(loaded)
     if json:
         print(json_text.dumps({"target": to, "text": text, "main_device": main_device(loaded)}, indent=2))
     else:
         print(text)
+
+
+def _read_modules(path: Path, to: str, model: str | None, on: list[str] | None) -> ModulePlan:
+    from loadmaster.files.plan import PLAN_SCHEMA
+    from loadmaster.files.text import read_json
+    from loadmaster.serving.documents import load_modules
+
+    data = read_json(path)
+    if not isinstance(data, dict) or data.get("schema") != PLAN_SCHEMA:
+        return load_modules(path)
+    from loadmaster.serving.plans import modules_of
+
+    problem, saved, _ = reports.read_plan(path, model, on or [], None, None)
+    return modules_of(problem, saved, to)
 
 
 VERBS = (export,)

@@ -185,8 +185,9 @@ def plan(
     batch: Batch = None,
     costs: Costs = None,
     granularity: Annotated[
-        Literal["op", "module", "block"], typer.Option("--granularity", help="What must stay whole on one device.")
-    ] = "op",
+        Literal["op", "module", "block"] | None,
+        typer.Option("--granularity", help="What must stay whole on one device. [default: op, or what --for takes]"),
+    ] = None,
     serve: Annotated[str | None, typer.Option("--serve", metavar="REQUESTS", help=serving.SERVE_HELP)] = None,
     target: Annotated[
         str | None, typer.Option("--for", metavar="RUNTIME", help=f"Plan what it can take: {serving.TARGETS_HELP}.")
@@ -224,7 +225,8 @@ def plan(
         )
         return
     plain = words.fused(optimizer or words.default_optimizer(), fusion)
-    spec = words.whole(plain, granularity)
+    kept, in_stages = serving.held_to(target, granularity)
+    spec = words.whole(plain, kept, in_stages)
     budget = words.budget_of(seconds, simulations)
     limit = words.check_settings([spec], memory_limit, save)
     reports.check_targets(report, trace, schedule)
@@ -238,10 +240,10 @@ def plan(
         print(pipelines.summary(found, misfit)) if json else pipelines.tell(found, told)
         _finish(misfit)
         return
-    serving.check_modules(problem, granularity)
+    serving.check_modules(problem, kept)
     parts = splits.run(problem, spec, budget, seed, costs) if split == "auto" else None
     result = stages.run_optimizer(problem, spec, budget, seed) if parts is None else parts.result
-    free = None if granularity == "op" else stages.run_optimizer(problem, plain, budget, seed)
+    free = None if kept == "op" else stages.run_optimizer(problem, plain, budget, seed)
     baselines = stages.run_baselines(problem, seed)
     misfit = stages.save_or_explain(result, limit, save, baselines)
     beside = splits.save_graph(parts, save if misfit is None else None)
@@ -249,13 +251,14 @@ def plan(
     if json:
         from loadmaster.report.summary import plan_summary
 
-        _print_json(_with_error({**plan_summary(result, baselines), **splits.summary(parts)}, misfit))
+        held = serving.restriction(result, free, kept)
+        _print_json(_with_error({**plan_summary(result, baselines), **splits.summary(parts), **held}, misfit))
     else:
         rows = [*baselines.items(), *splits.rows(parts), *([(spec, result)] if spec not in baselines else [])]
         _show_methods(problem, choice, rows, save if misfit is None else None)
         splits.tell(parts, beside)
         if free is not None:
-            serving.tell_restriction(result, free, granularity)
+            serving.tell_restriction(result, free, kept, target)
         reports.tell_files(report, trace)
     _finish(misfit)
 

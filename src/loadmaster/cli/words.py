@@ -47,8 +47,10 @@ def fused(spec: str, fusion: str) -> str:
     return spec if fusion == "none" else f"greedy-fusion:inner=[{spec}]"
 
 
-def whole(spec: str, granularity: str) -> str:
-    return spec if granularity == "op" else f"whole-modules:granularity={granularity},inner=[{spec}]"
+def whole(spec: str, granularity: str, stages: bool = False) -> str:
+    if granularity == "op":
+        return spec
+    return f"whole-modules:granularity={granularity},inner=[{spec}]{',stages=yes' if stages else ''}"
 
 
 def budget_of(seconds: float | None, simulations: int | None) -> Budget:
