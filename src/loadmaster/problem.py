@@ -60,6 +60,7 @@ class Problem:
     objective: Objective = field(default_factory=StepTime)
     dispatch_ns: Ints = field(default_factory=lambda: ints([]))  # [ops] the host's time to ask for it; empty: no host
     spread_ns: Ints = field(default_factory=lambda: ints(np.zeros((2, 0, 0))))  # [2, ops, devices] quartiles - median
+    rest_ns: Ints = field(default_factory=lambda: ints([]))  # [ops] of a part: how long the step goes on after each
     basis: str = "data sheet"  # what the times rest on: "given", "data sheet", "calibrated" or "measured"
     expansion: Expansion | None = None  # of a problem with ops that a plan added: what it was made from
 

@@ -15,6 +15,8 @@ OPTIMIZERS: Mapping[str, str] = {
     "expert": "loadmaster.optimizers.expert.expert:Expert",
     "heft": "loadmaster.optimizers.lists.schedulers:Heft",
     "etf": "loadmaster.optimizers.lists.schedulers:Etf",
+    "rolling": "loadmaster.optimizers.lists.rolling:Rolling",
+    "multilevel": "loadmaster.optimizers.multilevel.multilevel:Multilevel",
     "greedy-fusion": "loadmaster.optimizers.fusion.greedy:GreedyFusion",
     "random-fusion": "loadmaster.optimizers.fusion.search:RandomFusion",
     "anneal-fusion": "loadmaster.optimizers.fusion.search:AnnealFusion",

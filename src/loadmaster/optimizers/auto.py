@@ -18,6 +18,7 @@ from loadmaster.optimizers.exact import closing
 from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.memory.orders import memory_order
+from loadmaster.optimizers.multilevel.multilevel import Multilevel, too_large
 from loadmaster.optimizers.simple import a_little
 from loadmaster.passes import Coarse, coarsen
 from loadmaster.passes.chaining import chain_small_ops
@@ -63,12 +64,22 @@ class Auto:
     RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def optimize(self, search: Search) -> Plan:
+        if too_large(search.problem):
+            return self._in_parts(search)
         ranked = sorted(one_shots(search, self.also), key=lambda start: start[0])
         starts = unlike([start for start in ranked if not far(start[0], ranked[0][0])], STARTS)
         if not search.spent:
             with closing(search):
                 Epochs(self, search).run(starts)
         return search.best if search.best is not None else ranked[0][1]
+
+    def _in_parts(self, search: Search) -> Plan:
+        if self.also is not None:
+            with a_little(search) as part:
+                plan = self.also.optimize(part)
+            if search.room:
+                search.score(plan)
+        return Multilevel().optimize(search)
 
 
 class Epochs:

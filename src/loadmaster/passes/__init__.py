@@ -1,5 +1,6 @@
 """Passes: Problem to Problem, with one way back. `fusing` makes kernels one op, `chaining` joins small ops in a row,
-`groups` says which ops belong together; `coarsen` is the way there, and `Coarse.up` the way back."""
+`blocks` joins stretches of the program, `windows` cuts a part out of a step, `groups` says which ops belong together;
+`coarsen` is the way there, and `Coarse.up` the way back."""
 
 from loadmaster.passes.coarse import Coarse, coarsen
 from loadmaster.passes.fusing import fuse, inner_tensors

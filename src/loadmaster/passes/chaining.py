@@ -21,6 +21,11 @@ def chain_small_ops(problem: Problem, small: float = SMALL) -> Coarse | None:
     label = groups_in_a_row(problem, small)
     if len(np.unique(label)) > PAYS * problem.num_ops:
         return None
+    return in_a_row(problem, label)
+
+
+def in_a_row(problem: Problem, label: Ints) -> Coarse:
+    """The problem in which ops of one label (the lowest of them) are one, which runs them one after another."""
     fused = coarsen(problem, label)
     return replace(fused, problem=replace(fused.problem, op_ns=together_ns(problem, fused)), fused=False)
 

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The compiled inner loop of the simulator: arrays in, arrays out. The rules are in simulate.py.
+"""The compiled inner loop of the simulator: arrays in, arrays out. The rules are in rules.py.
 
 One call runs one step. Devices and channels are resources 0 … devices-1, devices … devices+channels-1; each has a
 heap of what waits for it, keyed (rank << 32) | id. Nothing of size tensors x devices is reset between candidates:
@@ -19,6 +19,7 @@ from loadmaster.problem import Problem
 
 MADE, FIXED, UPDATED = 0, 1, 2  # where a tensor comes from: an op; resident; resident and overwritten in place
 FOREVER = np.iinfo(np.int64).max
+MOST_HEAPS = 2**22  # entries of heaps that lie where any placement finds room, which saves a look at each placement
 
 
 class Layout(NamedTuple):
@@ -51,10 +52,13 @@ class Layout(NamedTuple):
     send_ns: np.ndarray  # [tensors * classes]
     send_class: np.ndarray  # [devices * devices]
     channel: np.ndarray  # [devices * devices] resource number
-    heap_start: np.ndarray  # [resources] where its heap lies
+    heap_start: np.ndarray  # [resources] where its heap lies, with room for all that may ever wait
     heap_room: int
+    packed: bool  # that would be too much: heaps lie as close as the placement of each run allows
+    most_sends: int  # of any placement
     dispatch: np.ndarray  # [ops] what the host needs to ask for each; empty: nobody waits for a host (rule 14)
     contention: bool  # False: a channel carries any number of transfers at a time
+    rest: np.ndarray  # [ops] how long the step goes on after each, at least; empty: nothing follows them
 
 
 class Room(NamedTuple):
@@ -82,6 +86,7 @@ class Room(NamedTuple):
     unasked: np.ndarray  # [ops] what must be asked for before it; empty without a host
     queue: np.ndarray  # [ops] its place among what its device was asked for
     asked: np.ndarray  # [2 * devices] ops that each device was asked for, and that it has started
+    heap_start: np.ndarray  # [resources] where heaps lie in this run
 
 
 class Record(NamedTuple):
@@ -118,6 +123,9 @@ def layout_of(problem: Problem) -> Layout:
     channel = problem.cluster.channel
     channels = int(channel.max(initial=-1)) + 1
     heap_start, heap_room = _heaps(problem, channels)
+    most_sends = int(np.minimum(np.diff(reader_start), devices - 1)[origin != FIXED].sum())
+    close = problem.num_ops + len(problem.dispatch_ns) + most_sends
+    packed = heap_room > MOST_HEAPS and heap_room > close
     was_read = np.diff(reader_start) > 0
     return Layout(
         devices,
@@ -148,9 +156,12 @@ def layout_of(problem: Problem) -> Layout:
         problem.send_class.reshape(-1).astype(narrow),
         (channel.reshape(-1) + devices).astype(narrow),
         heap_start,
-        heap_room,
+        close if packed else heap_room,
+        packed,
+        most_sends,
         problem.dispatch_ns,
         problem.cluster.contention,
+        problem.rest_ns,
     )
 
 
@@ -182,7 +193,8 @@ def _heaps(problem: Problem, channels: int) -> tuple[np.ndarray, int]:
 def make_room(layout, bounded=False):
     """`bounded`: the caller fills `tail` and `ahead`, so that a run which must pass most_ns is stopped early."""
     resources = layout.devices + layout.channels + 1  # the last is the host
-    running = resources + 1 + (0 if layout.contention else len(layout.nbytes) * layout.devices)
+    running = resources + 1 + (0 if layout.contention else layout.most_sends)
+    coming = len(layout.waits) + layout.most_sends + len(layout.dispatch)
     return Room(
         np.empty(len(layout.waits), np.int32),
         np.empty(len(layout.nbytes) * layout.devices, np.int32),
@@ -197,8 +209,8 @@ def make_room(layout, bounded=False):
         np.zeros(layout.devices, np.int32),
         np.empty(layout.devices, np.int64),
         np.empty(layout.devices, np.int64),
-        np.empty(len(layout.waits) + len(layout.nbytes) * layout.devices + len(layout.dispatch), np.int32),
-        np.empty(len(layout.waits) + len(layout.nbytes) * layout.devices + len(layout.dispatch), np.int64),
+        np.empty(coming, np.int32),
+        np.empty(coming, np.int64),
         np.zeros(3, np.int64),
         np.zeros(len(layout.waits) if bounded else 0, np.int64),
         np.zeros(layout.devices, np.int64),
@@ -206,7 +218,32 @@ def make_room(layout, bounded=False):
         np.empty(len(layout.dispatch), np.int32),
         np.empty(len(layout.dispatch), np.int64),
         np.zeros(2 * layout.devices, np.int64),
+        layout.heap_start.copy(),
     )
+
+
+@compiled
+def pack_heaps(layout, place, room):
+    """Lays heaps side by side with room for what this placement can make wait: the ops of each device, the sends of
+    each channel."""
+    devices, maker, origin, channel = layout.devices, layout.maker, layout.origin, layout.channel
+    reader_start, readers, start, seen = layout.reader_start, layout.readers, room.heap_start, room.low
+    start[:] = 0
+    seen[:] = -1
+    for op in range(len(place)):
+        start[place[op]] += 1
+    for tensor in range(len(origin)):
+        if origin[tensor] == FIXED or reader_start[tensor] == reader_start[tensor + 1]:
+            continue
+        home = np.int64(place[maker[tensor]])
+        for at in range(reader_start[tensor], reader_start[tensor + 1]):
+            where = place[readers[at]]
+            if where != home and seen[where] != tensor:
+                seen[where] = tensor
+                start[channel[home * devices + where]] += 1
+    total = np.int64(0)
+    for at in range(len(start)):
+        total, start[at] = total + start[at], total
 
 
 @compiled
@@ -243,7 +280,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     next_start, nexts, reader_start, readers = layout.next_start, layout.nexts, layout.reader_start, layout.readers
     nbytes, origin, maker, base, stays = layout.nbytes, layout.origin, layout.maker, layout.base, layout.stays
     send_classes, send_ns, send_class = layout.send_classes, layout.send_ns, layout.send_class
-    channel, heap_start = layout.channel, layout.heap_start
+    channel, heap_start, rest = layout.channel, room.heap_start, layout.rest
     contention, unqueued = layout.contention, layout.devices + layout.channels + 1  # sends that no channel counts
     left, hold, heap, size, busy = room.left, room.hold, room.heap, room.size, room.busy
     event_ns, event_at, dirty, is_dirty = room.event_ns, room.event_at, room.dirty, room.is_dirty
@@ -334,6 +371,8 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
         worked[resources + device] += longest
         hold[tensor * devices + device] = local + fars + stays[tensor]
 
+    if layout.packed:
+        pack_heaps(layout, place, room)
     # Time 0: residents in place, updated weights queued for other readers, first ops ready.
     for device in range(devices):
         memory[device] = 0
@@ -528,7 +567,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
             else:
                 done = at - unqueued
             if at < devices:
-                last = now
+                last = max(last, now + rest[done]) if len(rest) > 0 else now
                 memory[at] -= workspace[done]
                 for make in range(make_start[done], make_start[done + 1]):
                     announce(np.int64(makes[make]), at, True)

@@ -173,20 +173,19 @@ def _record(problem: Problem, device: Ints, rank: Ints, send_rank: Ints | None) 
     room = loop.make_room(plain)
     sends = np.empty(0, np.int64) if send_rank is None else np.array(send_rank, np.int64).reshape(-1)
     peak = np.zeros(problem.num_devices, np.int64)
+    most = plain.most_sends  # memory that is not written to is not taken
+    record = loop.make_record(problem.num_ops, most, 2 * (problem.num_ops + most) + problem.num_devices)
     given = (plain, _narrow(device), _narrow(rank), sends, room, NO_LIMIT, NO_LIMIT, peak)
-    dry = loop.make_record(0, 0, 0)
-    loop.run(*given, False, dry)
-    count = int(dry.counts[0])
-    record = loop.make_record(problem.num_ops, count, 2 * (problem.num_ops + count) + problem.num_devices)
     step = int(loop.run(*given, True, record))
     return _timeline(problem, device, step, peak, ints(room.worked), record)
 
 
 def _timeline(problem: Problem, device: Ints, step: int, peak: Ints, busy: Ints, record: loop.Record) -> Timeline:
-    points = int(record.counts[1])
+    sends, points = (int(count) for count in record.counts)
     curve = np.argsort(record.curve_device[:points], kind="stable")
     lengths = np.bincount(record.curve_device[:points], minlength=problem.num_devices)
-    tensor = record.send_key // problem.num_devices
+    send_key = record.send_key[:sends]
+    tensor = send_key // problem.num_devices
     maker = np.where(problem.resident[tensor], problem.updater[tensor], problem.graph.producer[tensor])
     return Timeline(
         step_ns=step,
@@ -195,9 +194,9 @@ def _timeline(problem: Problem, device: Ints, step: int, peak: Ints, busy: Ints,
         turn=ints(record.turn),
         send_tensor=ints(tensor),
         send_src=ints(device[maker]),
-        send_dst=ints(record.send_key % problem.num_devices),
-        send_start_ns=ints(record.send_start_ns),
-        send_end_ns=ints(record.send_end_ns),
+        send_dst=ints(send_key % problem.num_devices),
+        send_start_ns=ints(record.send_start_ns[:sends]),
+        send_end_ns=ints(record.send_end_ns[:sends]),
         curve_start=ints(np.concatenate([[0], np.cumsum(lengths)])),
         curve_ns=ints(record.curve_ns[:points][curve]),
         curve_bytes=ints(record.curve_bytes[:points][curve]),

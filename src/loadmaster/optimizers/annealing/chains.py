@@ -16,6 +16,7 @@ from loadmaster.optimizers.annealing.moves.order import TOP_RANK
 from loadmaster.optimizers.annealing.state import LOOK_AT, RAN, Chain, chain_of, make_scratch, no_groups, terrain_of
 from loadmaster.optimizers.annealing.xorshift import seeded
 from loadmaster.passes import Coarse, coarsen
+from loadmaster.passes.groups import Grouping
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
@@ -83,14 +84,16 @@ class Chains:
         starts: Sequence[Start],
         fusing: Sequence[Any] = (),
         fifo: bool = False,
+        groups: Grouping | None = None,
     ) -> None:
         """One chain from each start. `coarse`: from the search's problem to the one that they walk on; `fusing`: for
-        each chain, what fusion needs; `fifo`: ops go first come, first served, and have no ranks."""
+        each chain, what fusion needs; `fifo`: ops go first come, first served, and have no ranks; `groups`: those that
+        moves may take, where they are not to be looked for."""
         self.search, self.coarse, self.decisions, self.fifo = search, coarse, decisions, fifo
         self.problem = problem = coarse.problem
         self.layout = layout(problem)
         moving = decisions.placing or decisions.ordering
-        self.terrain = terrain_of(problem) if moving else terrain_of(problem, no_groups(problem))
+        self.terrain = terrain_of(problem, groups if moving else no_groups(problem))
         self.fusing = list(fusing) or [None] * len(starts)
         self.weights = decisions.weights(problem, len(self.fusing[0].pairs) if fusing else 0)
         aims = decisions.aim > 0 and self.terrain.by_time

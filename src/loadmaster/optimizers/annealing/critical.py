@@ -22,9 +22,9 @@ def measure_tails(layout, place, top, tail):
         layout.send_class,
     )
     make_start, makes, reader_start, readers = layout.make_start, layout.makes, layout.reader_start, layout.readers
-    next_start, nexts = layout.next_start, layout.nexts
+    next_start, nexts, rest = layout.next_start, layout.nexts, layout.rest
     for op in range(top, -1, -1):
-        here, longest = np.int64(place[op]), np.int64(0)
+        here, longest = np.int64(place[op]), rest[op] if len(rest) > 0 else np.int64(0)
         for make in range(make_start[op], make_start[op + 1]):
             tensor = np.int64(makes[make])
             for at in range(reader_start[tensor], reader_start[tensor + 1]):
@@ -52,7 +52,7 @@ def critical_ops(layout, terrain, place, record, turns, found, queued):
         op = turns[at]
         before[op] = last[place[op]]
         last[place[op]] = op
-    op, count = np.int64(end.argmax()), 0
+    op, count = np.int64((end + layout.rest if len(layout.rest) > 0 else end).argmax()), 0
     while op >= 0:
         cause, latest = before[op], np.int64(-1)
         queued[count] = cause >= 0 and end[cause] == start[op]

@@ -153,7 +153,7 @@ def make_scratch(layout, fused: bool, aims: bool) -> Scratch:
     """For one chain. `aims`: it looks at what the step waits for. Kernels take less time than their ops: with them no
     bound on a run can be told from tails."""
     ops, devices = len(layout.waits), layout.devices
-    most_sends = len(layout.nbytes) * devices if aims else 0
+    most_sends = layout.most_sends if aims else 0
     room = make_room(layout, not fused)
     return Scratch(
         room,

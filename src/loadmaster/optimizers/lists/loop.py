@@ -118,6 +118,23 @@ def _commit(layout, op, device, made_ns, home, there, channel_free, contention, 
 
 
 @compiled(inline="always")
+def _thrifty(layout, op, device, finish, home, there, channel_free, thrift):
+    """When the op ends, later by a share of the sends that it needs here, and of how long what it makes would then wait
+    for a way out that all destinations share."""
+    devices, total = layout.devices, np.int64(0)
+    for at in range(layout.read_start[op], layout.read_start[op + 1]):
+        tensor = np.int64(layout.reads[at])
+        if there[tensor * devices + device] < 0 and home[tensor] >= 0:
+            total += layout.send_ns[tensor * layout.send_classes + layout.send_class[home[tensor] * devices + device]]
+    finish += np.int64(thrift * total)
+    one, two = (device + 1) % devices, (device + 2) % devices
+    out = layout.channel[device * devices + one]
+    if devices > 2 and out == layout.channel[device * devices + two]:
+        finish += np.int64(thrift * max(np.int64(0), channel_free[out - devices] - finish))
+    return finish
+
+
+@compiled(inline="always")
 def _new_bytes(layout, op, device, fixed_start, fixed, there, has):
     """Bytes that running the op here adds for good or for a while: outputs, workspace, residents not there yet."""
     total = layout.workspace[op]
@@ -163,8 +180,9 @@ def _account(layout, op, device, fixed_start, fixed, has, used, left, home):
 
 
 @compiled
-def in_order(layout, start, before, fixed_reads, colocate, able, order, fixed_device, limits, contention):
-    """Ops in the given topological order, each where it ends first, in the earliest gap that holds it."""
+def in_order(layout, start, before, fixed_reads, colocate, able, order, fixed_device, limits, contention, thrift):
+    """Ops in the given topological order, each where it ends first, in the earliest gap that holds it. `thrift`: a
+    device also counts as later by that share of the sends that it needs, and of the wait at its way out."""
     fixed_start, fixed = fixed_reads
     devices, ops, tensors = layout.devices, len(layout.waits), len(layout.nbytes)
     made_ns, home = np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64)
@@ -190,6 +208,8 @@ def in_order(layout, start, before, fixed_reads, colocate, able, order, fixed_de
             ready = max(base, _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention))
             time = layout.op_ns[op * devices + device]
             finish = _gap(busy_from[device], busy_to[device], count[device], ready, time) + time
+            if thrift > 0:
+                finish = _thrifty(layout, op, device, finish, home, there, channel_free, thrift)
             over = max(
                 0, used[device] + _new_bytes(layout, op, device, fixed_start, fixed, there, has) - limits[device]
             )
@@ -204,8 +224,8 @@ def in_order(layout, start, before, fixed_reads, colocate, able, order, fixed_de
         time = layout.op_ns[op * devices + chosen]
         begin[op] = _gap(busy_from[chosen], busy_to[chosen], count[chosen], ready, time)
         end[op] = begin[op] + time
-        _occupy(busy_from[chosen], busy_to[chosen], count[chosen], begin[op], end[op])
-        count[chosen] += 1
+        if time > 0:  # what has no length takes no room
+            count[chosen] = _occupy(busy_from[chosen], busy_to[chosen], count[chosen], begin[op], end[op])
         _settle(layout, op, chosen, end[op], made_ns, home, there, colocate, groups, where)
         _account(layout, op, chosen, fixed_start, fixed, has, used, left, home)
     return where, begin
@@ -234,7 +254,7 @@ def _gap(busy_from, busy_to, count, ready, time):
         else:
             high = middle
     begin = ready
-    while low < count:
+    while low < count and time > 0:
         if busy_from[low] - begin >= time:
             return begin
         begin = max(begin, busy_to[low])
@@ -244,13 +264,27 @@ def _gap(busy_from, busy_to, count, ready, time):
 
 @compiled(inline="always")
 def _occupy(busy_from, busy_to, count, begin, end):
+    """Adds a busy span; how many there are. Spans without a gap between them are one, so that full stretches, in which
+    nothing fits, are passed at once."""
     here = count
-    while here > 0 and (busy_from[here - 1] > begin or (busy_from[here - 1] == begin and busy_to[here - 1] > end)):
-        busy_from[here] = busy_from[here - 1]
-        busy_to[here] = busy_to[here - 1]
+    while here > 0 and busy_from[here - 1] > begin:
         here -= 1
-    busy_from[here] = begin
-    busy_to[here] = end
+    joins, meets = here > 0 and busy_to[here - 1] == begin, here < count and busy_from[here] == end
+    if joins and meets:
+        busy_to[here - 1] = busy_to[here]
+        for at in range(here, count - 1):
+            busy_from[at], busy_to[at] = busy_from[at + 1], busy_to[at + 1]
+        return count - 1
+    if joins:
+        busy_to[here - 1] = end
+        return count
+    if meets:
+        busy_from[here] = begin
+        return count
+    for at in range(count, here, -1):
+        busy_from[at], busy_to[at] = busy_from[at - 1], busy_to[at - 1]
+    busy_from[here], busy_to[here] = begin, end
+    return count + 1
 
 
 @compiled

@@ -25,12 +25,13 @@ class Heft:
 
     contention: bool = True
     memory: bool = False  # keep clear of devices that are full
+    thrift: float = 0.0  # share of the time on links that a choice costs, by which it counts as later
 
     def optimize(self, search: Search) -> Plan:
         problem = search.problem
         level = upward_rank(problem)
         order = np.lexsort((np.arange(problem.num_ops), -level))
-        return _in_order(problem, ints(order), no_device(problem), self.contention, self.memory)
+        return _in_order(problem, ints(order), no_device(problem), self.contention, self.memory, self.thrift)
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def _one_longest_path(problem: Problem, through: Ints) -> list[int]:
         path.append(min(further))
 
 
-def _in_order(problem: Problem, order: Ints, fixed: Ints, contention: bool, memory: bool) -> Plan:
+def _in_order(problem: Problem, order: Ints, fixed: Ints, contention: bool, memory: bool, thrift: float = 0.0) -> Plan:
     limits = problem.memory_bytes if memory else ints(np.full(problem.num_devices, np.iinfo(np.int64).max))
     device, start = loop.in_order(
         layout(problem),
@@ -112,6 +113,7 @@ def _in_order(problem: Problem, order: Ints, fixed: Ints, contention: bool, memo
         fixed,
         limits,
         contention and problem.cluster.contention,
+        float(thrift),
     )
     return _plan(problem, device, start, upward_rank(problem))
 

@@ -1,0 +1,201 @@
+# mypy: ignore-errors
+"""Rolling: a list schedule made a few ops at a time, in several ways each, of which the one that leads on best is kept.
+
+One rule for a whole graph wins here and loses there, and over many ops that evens out. Chosen anew every few ops, by
+how the ops after them would go, the good luck adds up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmaster.columns import ints
+from loadmaster.compiled import compiled
+from loadmaster.optimizers.annealing.xorshift import seeded, unit
+from loadmaster.optimizers.lists.loop import FAR, _arrival, _gap, _occupy, _thrifty
+from loadmaster.optimizers.lists.schedulers import mean_times, upward_rank
+from loadmaster.plans import Plan
+from loadmaster.search import Search
+from loadmaster.simulator import layout
+
+SPANS, KEPT = 64, 40  # busy spans of a device that are known, and that are left when they are too many
+THRIFTS = (0.5, 0.25, 1.0, 0.0)  # of the first ways; of later ones any between
+CHUNK_PER_DEVICE, AHEAD = 2, 1.0  # ops that are decided at once, and how many times as many are looked ahead
+
+
+@dataclass(frozen=True)
+class Rolling:
+    """A list schedule as HEFT's (Topcuoglu, Hariri and Wu, 2002), decided a chunk of ops at a time: each in several
+    ways, which differ in their thrift with links and in the order of ops, and each looked at with the ops that come
+    after it. In the manner of rollouts (Bertsekas, Tsitsiklis and Wu, 1997)."""
+
+    ways: int = 8
+
+    def optimize(self, search: Search) -> Plan:
+        problem, plain = search.problem, layout(search.problem)
+        level, mean = upward_rank(problem), mean_times(problem)
+        order = np.lexsort((np.arange(problem.num_ops), -level))
+        chunk = max(8, CHUNK_PER_DEVICE * problem.num_devices)
+        thrifts = np.array((*THRIFTS, *np.random.default_rng(search.seed).random(max(0, self.ways - len(THRIFTS)))))
+        given = (problem.graph.colocate, np.ascontiguousarray(problem.able), order, level, mean)
+        contention, random = problem.cluster.contention, seeded(search.seed + 1)
+        start = (*problem.graph.dependencies,)
+        device, begin = roll(plain, *start, *given, contention, chunk, int(AHEAD * chunk), thrifts[: self.ways], random)
+        rank = np.empty(problem.num_ops, np.int64)
+        rank[np.lexsort((np.arange(problem.num_ops), -level, begin))] = np.arange(problem.num_ops)
+        return Plan.of(problem, ints(device), rank)
+
+
+@compiled
+def roll(
+    layout, start, before, colocate, able, order, level, mean, contention, chunk, ahead, thrifts, random
+):  # fmt: skip
+    """Where each op goes and when it begins."""
+    devices, ops, tensors = layout.devices, len(order), len(layout.nbytes)
+    made_ns, home = np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64)
+    there = np.full(tensors * devices, -1, np.int64)
+    channel_free, added = np.zeros(layout.channels + 1, np.int64), np.zeros(layout.channels + 1, np.int64)
+    where, begin, end = np.full(ops, -1, np.int64), np.zeros(ops, np.int64), np.zeros(ops, np.int64)
+    groups = np.full(max(1, int(colocate.max()) + 1), -1, np.int64)
+    home_of = np.full(ops, -1, np.int64)
+    busy_from, busy_to = np.zeros((devices, SPANS), np.int64), np.zeros((devices, SPANS), np.int64)
+    count, saved_count = np.zeros(devices, np.int64), np.zeros(devices, np.int64)
+    saved_from, saved_to, saved_free = busy_from.copy(), busy_to.copy(), channel_free.copy()
+    # What a way wrote, to be taken back: kind 0 there, 1 home, 2 the place an update is bound to, 3 a group.
+    log_kind, log_at, logged = np.empty(1024, np.int8), np.empty(1024, np.int64), 0
+    key, trial = np.empty(chunk + ahead), np.empty(chunk + ahead, np.int64)
+    best_order, low = np.empty(chunk, np.int64), 0
+    while low < ops:
+        high, far = min(ops, low + chunk), min(ops, low + chunk + ahead)
+        saved_from[:], saved_to[:], saved_count[:], saved_free[:] = busy_from, busy_to, count, channel_free
+        best_way, best_value = 0, np.inf
+        ways = len(thrifts) if high - low > 1 else 1
+        for way in range(ways + 1):
+            last = way == ways  # the best way again, for good, and without a look ahead
+            chosen_way, until = (best_way, high) if last else (way, far)
+            stop = high - low
+            if last:
+                trial[:stop] = best_order[:stop]
+            else:
+                for at in range(stop):
+                    op = order[low + at]
+                    shift = unit(random) if way >= len(THRIFTS) else 0.0
+                    key[at] = shift * mean[op] - level[op]
+                trial[:stop] = order[low:high][np.argsort(key[:stop], kind="mergesort")]
+                trial[stop : far - low] = order[high:far]
+            worst, total = np.int64(0), 0.0
+            for at in range(until - low):
+                op, thrift = trial[at], thrifts[chosen_way] if at < stop else thrifts[0]
+                base = np.int64(0)
+                for index in range(start[op], start[op + 1]):
+                    base = max(base, end[before[index]])
+                only = groups[colocate[op]] if colocate[op] >= 0 else -1
+                if only < 0:
+                    only = home_of[op]
+                best, chosen = FAR, -1
+                for device in range(devices):
+                    if not able[op, device] or (only >= 0 and device != only and able[op, only]):
+                        continue
+                    ready = max(
+                        base, _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention)
+                    )
+                    time = layout.op_ns[op * devices + device]
+                    finish = _gap(busy_from[device], busy_to[device], count[device], ready, time) + time
+                    if thrift > 0:
+                        finish = _thrifty(layout, op, device, finish, home, there, channel_free, thrift)
+                    if finish < best:
+                        best, chosen = finish, device
+                if logged + 4 * (layout.read_start[op + 1] - layout.read_start[op]) + 64 > len(log_kind):
+                    log_kind = np.concatenate((log_kind, np.empty(len(log_kind), np.int8)))
+                    log_at = np.concatenate((log_at, np.empty(len(log_at), np.int64)))
+                # What it reads comes to the device.
+                latest = base
+                for index in range(layout.read_start[op], layout.read_start[op + 1]):
+                    tensor = np.int64(layout.reads[index])
+                    slot = tensor * devices + chosen
+                    if there[slot] < 0:
+                        log_kind[logged], log_at[logged] = 0, slot
+                        logged += 1
+                        source = home[tensor]
+                        if source < 0:  # an updated weight stays where it is first read, and its update goes there
+                            home[tensor], there[slot] = chosen, 0
+                            log_kind[logged], log_at[logged] = 1, tensor
+                            logged += 1
+                            updater = np.int64(layout.maker[tensor])
+                            if where[updater] < 0 and home_of[updater] < 0:
+                                home_of[updater] = chosen
+                                log_kind[logged], log_at[logged] = 2, updater
+                                logged += 1
+                                if colocate[updater] >= 0 and groups[colocate[updater]] < 0:
+                                    groups[colocate[updater]] = chosen
+                                    log_kind[logged], log_at[logged] = 3, colocate[updater]
+                                    logged += 1
+                        else:
+                            pair = source * devices + chosen
+                            channel = layout.channel[pair] - devices
+                            ready = made_ns[tensor]
+                            if contention:
+                                ready = max(ready, channel_free[channel])
+                            there[slot] = ready + layout.send_ns[tensor * layout.send_classes + layout.send_class[pair]]
+                            channel_free[channel] = max(channel_free[channel], there[slot])
+                    latest = max(latest, there[slot])
+                time = layout.op_ns[op * devices + chosen]
+                begin[op] = _gap(busy_from[chosen], busy_to[chosen], count[chosen], latest, time)
+                end[op] = begin[op] + time
+                if time > 0:
+                    if count[chosen] == SPANS:
+                        busy_from[chosen, :KEPT] = busy_from[chosen, SPANS - KEPT :].copy()
+                        busy_to[chosen, :KEPT] = busy_to[chosen, SPANS - KEPT :].copy()
+                        count[chosen] = KEPT
+                        if begin[op] < busy_from[chosen, 0]:  # a gap that is forgotten: no op comes there again
+                            busy_from[chosen, 0] = begin[op]
+                        else:
+                            count[chosen] = _occupy(
+                                busy_from[chosen], busy_to[chosen], count[chosen], begin[op], end[op]
+                            )
+                    else:
+                        count[chosen] = _occupy(busy_from[chosen], busy_to[chosen], count[chosen], begin[op], end[op])
+                where[op] = chosen
+                if colocate[op] >= 0 and groups[colocate[op]] < 0:
+                    groups[colocate[op]] = chosen
+                    log_kind[logged], log_at[logged] = 3, colocate[op]
+                    logged += 1
+                for index in range(layout.make_start[op], layout.make_start[op + 1]):
+                    tensor = np.int64(layout.makes[index])
+                    made_ns[tensor], home[tensor] = end[op], chosen
+                    there[tensor * devices + chosen] = end[op]
+                    if logged + 1 >= len(log_kind):
+                        log_kind = np.concatenate((log_kind, np.empty(len(log_kind), np.int8)))
+                        log_at = np.concatenate((log_at, np.empty(len(log_at), np.int64)))
+                    log_kind[logged], log_at[logged] = 0, tensor * devices + chosen
+                    logged += 1
+                way_on = end[op] - time + level[op]
+                worst = max(worst, way_on)
+                total += way_on
+            if last:
+                logged = 0
+                break
+            value = worst + total / (until - low)
+            if value < best_value:
+                best_value, best_way = value, way
+                best_order[:stop] = trial[:stop]
+            for at in range(until - low):
+                op = trial[at]
+                where[op] = -1
+                for index in range(layout.make_start[op], layout.make_start[op + 1]):
+                    home[layout.makes[index]] = -1
+            for at in range(logged):
+                if log_kind[at] == 0:
+                    there[log_at[at]] = -1
+                elif log_kind[at] == 1:
+                    home[log_at[at]] = -1
+                elif log_kind[at] == 2:
+                    home_of[log_at[at]] = -1
+                else:
+                    groups[log_at[at]] = -1
+            logged = 0
+            busy_from[:], busy_to[:], count[:], channel_free[:] = saved_from, saved_to, saved_count, saved_free
+        low = high
+    return where, begin

@@ -1,0 +1,56 @@
+# mypy: ignore-errors
+"""Compiled: how late ops could start for the step to end when it does, devices and channels kept in their order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.compiled import compiled
+from loadmaster.problem import Problem
+from loadmaster.simulator import Timeline, layout
+
+
+def latest_starts(problem: Problem, device: np.ndarray, line: Timeline) -> tuple[np.ndarray, np.ndarray]:
+    """[ops] the latest start of each, and the op that its device runs next or -1."""
+    start = np.concatenate([line.start_ns, line.send_start_ns])
+    order = np.argsort(start, kind="stable")[::-1]  # of those that start together, sends first
+    channel = problem.cluster.channel[line.send_src, line.send_dst]
+    sends = (line.send_tensor, line.send_dst, channel, line.send_end_ns - line.send_start_ns)
+    return _latest(layout(problem), device, line.end_ns - line.start_ns, line.step_ns, order, line.turn, *sends)
+
+
+@compiled
+def _latest(layout, device, took_ns, step_ns, order, turn, send_tensor, send_dst, send_channel, send_ns):
+    ops, reader_start, readers, nexts = len(device), layout.reader_start, layout.readers, layout.nexts
+    latest, needed = np.full(ops, step_ns, np.int64), np.full(len(layout.nbytes), step_ns, np.int64)
+    of_device, of_channel = np.full(layout.devices, step_ns), np.full(layout.channels + 1, step_ns)
+    for at in order:
+        if at >= ops:
+            send = at - ops
+            tensor, where = send_tensor[send], send_dst[send]
+            end = of_channel[send_channel[send]] if layout.contention else np.int64(step_ns)
+            for index in range(reader_start[tensor], reader_start[tensor + 1]):
+                if device[readers[index]] == where:
+                    end = min(end, latest[readers[index]])
+            of_channel[send_channel[send]] = end - send_ns[send]
+            needed[tensor] = min(needed[tensor], end - send_ns[send])
+            continue
+        end = of_device[device[at]]
+        for make in range(layout.make_start[at], layout.make_start[at + 1]):
+            tensor = layout.makes[make]
+            end = min(end, needed[tensor])
+            for index in range(reader_start[tensor], reader_start[tensor + 1]):
+                if device[readers[index]] == device[at]:
+                    end = min(end, latest[readers[index]])
+        for index in range(layout.next_start[at], layout.next_start[at + 1]):
+            end = min(end, latest[nexts[index]])
+        latest[at] = end - took_ns[at]
+        of_device[device[at]] = latest[at]
+    follower, last, turns = np.full(ops, -1), np.full(layout.devices, -1), np.empty(ops, np.int64)
+    for op in range(ops):
+        turns[turn[op]] = op
+    for op in turns:
+        if last[device[op]] >= 0:
+            follower[last[device[op]]] = op
+        last[device[op]] = op
+    return latest, follower
