@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from loadmaster.report.diff import diff as diff
     from loadmaster.report.explain import explain as explain
     from loadmaster.runtime.apply import apply as apply
+    from loadmaster.runtime.placing import place as place
     from loadmaster.search import Budget as Budget
     from loadmaster.search import Optimizer as Optimizer
     from loadmaster.search import Result as Result
@@ -70,6 +71,7 @@ _HOMES = {
     "fuse": "passes",
     "lower_bound": "bounds",
     "apply": "runtime.apply",
+    "place": "runtime.placing",
     "explain": "report.explain",
     "diff": "report.diff",
     "load_plan": "files",

@@ -90,6 +90,7 @@ class PlanFile:
     plan: Plan
     captured: Mapping[str, Any]
     cluster: Cluster | None
+    modules: tuple[str, ...] = ()  # [ops] path of the module that an op belongs to
 
 
 def plan_file_from_json(data: Any, where: str = "plan") -> PlanFile:
@@ -99,7 +100,9 @@ def plan_file_from_json(data: Any, where: str = "plan") -> PlanFile:
         raise head.wrong("captured", "an object")
     described = data.get("on")
     cluster = cluster_from_json(described, f"{where}: on") if isinstance(described, dict) else None
-    return PlanFile(plan_from_json(data, where), captured, cluster)
+    plan = plan_from_json(data, where)
+    modules = tuple(str(row.get("module", "")) for row in sorted(head.rows("ops"), key=lambda row: row["op"]))
+    return PlanFile(plan, captured, cluster, modules)
 
 
 _PLAN_KEYS = frozenset(["schema", "graph", "cluster", "captured", "on", "counts", "ops", "sends", "added"])

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidSetting
 from loadmaster.problem import Problem
 
@@ -19,14 +20,18 @@ Sender = Callable[[Tensor], Tensor]
 
 
 def torch_devices(problem: Problem, given: Sequence[str | torch.device] | None) -> tuple[torch.device, ...]:
-    """One torch device per device of the plan: those given; else its GPUs where there are enough, else the CPU."""
-    names = problem.cluster.device_names
+    return devices_here(problem.cluster, given)
+
+
+def devices_here(cluster: Cluster, given: Sequence[str | torch.device] | None) -> tuple[torch.device, ...]:
+    """One torch device per device of the cluster: those given; else its GPUs where there are enough, else the CPU."""
+    names = cluster.device_names
     if given is not None:
         if len(given) != len(names):
             what = f"{len(given)} torch devices were given for a plan on {len(names)}"
             raise InvalidSetting(what, f"devices={list(map(str, given))}", f"give one for each of {', '.join(names)}")
         return tuple(map(_existing, given))
-    on_host = [device.kind == "cpu" for device in problem.cluster.devices]
+    on_host = [device.kind == "cpu" for device in cluster.devices]
     wanted, there = on_host.count(False), torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted > there:
         return (torch.device("cpu"),) * len(names)
