@@ -8,6 +8,7 @@ from typing import Any
 
 from loadmaster.cluster import Cluster
 from loadmaster.cost import CostModel, price
+from loadmaster.experience import start_from
 from loadmaster.graph import Graph
 from loadmaster.importers import load
 from loadmaster.objective import Objective
@@ -30,6 +31,7 @@ def plan(
     training_optimizer: str = "adam",
     dims: Mapping[str, int] | None = None,
     cost: CostModel | None = None,
+    like: str | PathLike[str] | None = None,
     listener: Callable[[Search], None] | None = None,
 ) -> Result:
     """Loads a model, prices it on a cluster and searches for a plan.
@@ -42,13 +44,15 @@ def plan(
     "package.module:callable" or a Graph. `on` is a preset, a cluster file or a Cluster; by default that of the model's
     publication where the zoo knows it, else two A100. `budget` is seconds or a Budget. `memory_limit` is bytes, or a
     text such as "16GiB". `training_optimizer` updates the weights in the planned step of a torch module; `dims` gives
-    open dimensions of an ONNX model. The rest is as in `price` and `solve`.
+    open dimensions of an ONNX model. `like` is a plan file of a similar model or cluster to begin from. The rest is as
+    in `price` and `solve`.
     """
     limit = as_budget(budget)
     graph = load(model, training=training, inputs=inputs, optimizer=training_optimizer, dims=dims)
     cluster = default_cluster(model, graph)[0] if on is None else Cluster.of(on)
     problem = price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost)
-    return solve(problem, optimizer, limit, seed, listener=listener)
+    starts = [] if like is None else [start_from(like, problem)]
+    return solve(problem, optimizer, limit, seed, listener=listener, starts=starts)
 
 
 def default_cluster(model: Any, graph: Graph) -> tuple[Cluster, str]:

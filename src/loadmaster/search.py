@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
@@ -98,6 +98,13 @@ class Moment(NamedTuple):
     score: Score
 
 
+class Start(NamedTuple):
+    """A plan to begin from, and where it comes from, in words."""
+
+    plan: Plan
+    origin: str
+
+
 @dataclass
 class _Ledger:
     """What all parts of one search share."""
@@ -131,6 +138,7 @@ class Search:
         self.seed = seed
         self.best: Plan | None = None
         self.best_score = WORST
+        self.starts: tuple[Plan, ...] = ()  # plans to begin from, given with the problem and scored already
         self.note = ""  # what the optimizer is doing, for progress
         self.bound = 0  # no plan that fits and fuses nothing is under it, as far as anyone has shown
         self._ledger = ledger or _Ledger(listener=listener)
@@ -262,7 +270,7 @@ class Search:
         child = Search(problem or self.problem, Budget(seconds, some), self.seed, ledger=self._ledger)
         child.rng = self.rng
         if problem is None:
-            child.bound = self.bound
+            child.bound, child.starts = self.bound, self.starts
         return child
 
     @contextmanager
@@ -316,6 +324,7 @@ class Result:
     simulations: int
     seconds: float
     interrupted: bool = False  # Ctrl-C ended the search early; this is the best it had found
+    started_from: tuple[str, ...] = ()  # where the plans it was given to begin from came from
 
     @property
     def fits(self) -> bool:
@@ -373,14 +382,17 @@ def solve(
     seed: int = 0,
     *,
     listener: Callable[[Search], None] | None = None,
+    starts: Sequence[Start] = (),
 ) -> Result:
-    """Runs the optimizer, then settles, checks and simulates its plan afresh. A number as `budget` is seconds."""
+    """Runs the optimizer, then settles, checks and simulates its plan afresh. A number as `budget` is seconds. Plans
+    given as `starts` are scored first, so that no method ends up worse than the best of them."""
     _check_call(problem, optimizer, seed)
     chosen: Any = make_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
     allowed = as_budget(budget)
     if allowed.seconds is not None and (isinstance(optimizer, str) or _is_ours(chosen)):
         warm_up(chosen, problem.cluster, problem.objective)
     search = Search(problem, allowed, seed, listener=listener)
+    _begin(search, starts)
     plan, interrupted = _run(chosen, search)
     check(plan, problem)
     settled = settle(problem, plan, simulate(problem, plan))
@@ -392,7 +404,15 @@ def solve(
     if not settled.fuses and not adding and line.over_bytes == 0:
         bound = max(bound, search.bound)
     counts = (max(1, search.simulations), search.seconds, interrupted)
-    return Result(whole(problem, settled), settled, line, name, seed, tuple(search.history), bound, *counts)
+    origins = tuple(start.origin for start in starts)
+    return Result(whole(problem, settled), settled, line, name, seed, tuple(search.history), bound, *counts, origins)
+
+
+def _begin(search: Search, starts: Sequence[Start]) -> None:
+    for start in starts:
+        check(start.plan, search.problem)
+        search.score(start.plan)
+    search.starts = tuple(start.plan for start in starts)
 
 
 def _check_call(problem: object, optimizer: object, seed: object) -> None:

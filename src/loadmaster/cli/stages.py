@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from loadmaster.arenas import Arenas
     from loadmaster.plans import Plan
     from loadmaster.problem import Problem
-    from loadmaster.search import Budget, Result
+    from loadmaster.search import Budget, Result, Start
 
 BASELINES = ("one-device", "expert")
 
@@ -31,7 +31,7 @@ def problem_for(
         return words.problem_of(model, on, objective, memory_limit, costs, how)
 
 
-def run_optimizer(problem: Problem, spec: str, budget: Budget, seed: int) -> Result:
+def run_optimizer(problem: Problem, spec: str, budget: Budget, seed: int, starts: Sequence[Start] = ()) -> Result:
     from loadmaster.catalog.specs import make_optimizer
     from loadmaster.report.terminal import solving
     from loadmaster.search import solve, warm_up
@@ -40,7 +40,7 @@ def run_optimizer(problem: Problem, spec: str, budget: Budget, seed: int) -> Res
         with status("getting ready"):
             warm_up(make_optimizer(spec), problem.cluster, problem.objective)
     with solving(spec) as listener:
-        return solve(problem, spec, budget, seed, listener=listener)
+        return solve(problem, spec, budget, seed, listener=listener, starts=starts)
 
 
 def run_all(problem: Problem, specs: Sequence[str], budget: Budget, seed: int) -> list[tuple[str, Result]]:

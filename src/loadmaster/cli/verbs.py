@@ -18,6 +18,7 @@ import typer
 
 from loadmaster import __version__
 from loadmaster.cli import bench as workshop
+from loadmaster.cli import experience as experiences
 from loadmaster.cli import fits as fitting
 from loadmaster.cli import measure as measuring
 from loadmaster.cli import pipelines, reports, splits, stages, words
@@ -68,7 +69,13 @@ app = typer.Typer(
 zoo_app = typer.Typer(
     help="Real models to plan without bringing one.", invoke_without_command=True, rich_markup_mode=None
 )
+plans_app = typer.Typer(
+    help="Plans found before, from which searches on similar problems begin.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 app.add_typer(zoo_app, name="zoo")
+app.add_typer(plans_app, name="plans")
 
 COMPARED = ("one-device", "expert", "heft", "etf", "greedy-fusion")
 
@@ -202,6 +209,10 @@ def plan(
     sweep: Annotated[
         str | None, typer.Option("--sweep", metavar="context=1k..64k", help="A plan for each context, doubled.")
     ] = None,
+    like: Annotated[Path | None, typer.Option("--like", metavar="PLAN", help=experiences.LIKE_HELP)] = None,
+    experience: Annotated[
+        bool | None, typer.Option("--experience/--no-experience", help=experiences.EXPERIENCE_HELP)
+    ] = None,
     save: Save = None,
     report: Report = None,
     trace: Trace = None,
@@ -242,7 +253,12 @@ def plan(
         return
     serving.check_modules(problem, kept)
     parts = splits.run(problem, spec, budget, seed, costs) if split == "auto" else None
-    result = stages.run_optimizer(problem, spec, budget, seed) if parts is None else parts.result
+    alone = kept == "op" and parts is None
+    store = experiences.store_for(experience, budget, named=optimizer is not None) if alone else None
+    starts = experiences.starts_for(problem, like, store) if alone else []
+    result = stages.run_optimizer(problem, spec, budget, seed, starts) if parts is None else parts.result
+    if store is not None:
+        store.remember(result)
     free = None if kept == "op" else stages.run_optimizer(problem, plain, budget, seed)
     baselines = stages.run_baselines(problem, seed)
     misfit = stages.save_or_explain(result, limit, save, baselines)
@@ -259,6 +275,7 @@ def plan(
         splits.tell(parts, beside)
         if free is not None:
             serving.tell_restriction(result, free, kept, target)
+        experiences.tell_starts(result)
         reports.tell_files(report, trace)
     _finish(misfit)
 
@@ -399,6 +416,32 @@ def list_names(
         _print_json({what: rows})
     else:
         console().print((optimizers_table if what == "optimizers" else clusters_table)(rows))
+
+
+@plans_app.command("list")
+@_verb
+def plans_list(json: Json = False, debug: Debug = False) -> None:
+    """List the plans found before, the last used first."""
+    from loadmaster.experience import Store
+
+    if json:
+        _print_json(experiences.listed(Store.default()))
+    else:
+        experiences.show_list(Store.default())
+
+
+@plans_app.command("clear")
+@_verb
+def plans_clear(json: Json = False, debug: Debug = False) -> None:
+    """Forget the plans found before."""
+    from loadmaster.experience import Store
+
+    store = Store.default()
+    removed = 0 if store is None else store.clear()
+    if json:
+        _print_json({"removed": removed})
+    else:
+        print(f"{removed} plans removed")
 
 
 @zoo_app.callback()

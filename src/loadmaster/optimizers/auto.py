@@ -201,6 +201,7 @@ def one_shots(search: Search, also: Optimizer | None = None) -> list[Scored]:
 
 def _placements(search: Search, also: Optimizer | None) -> Iterator[Plan]:
     problem = search.problem
+    yield from search.starts
     if also is not None:
         with a_little(search) as part:
             plan = also.optimize(part)

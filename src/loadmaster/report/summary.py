@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.arenas import Arenas
+from loadmaster.experience.known import Known
 from loadmaster.files import save_plan
 from loadmaster.problem import Problem
 from loadmaster.report.certainty import interval, not_told_apart
@@ -101,7 +102,8 @@ def save_result(result: Result, path: str | PathLike[str]) -> None:
     if not result.fits:
         raise does_not_fit(result)
     facts = {"objective": result.problem.objective.name, **method_summary(result)}
-    save_plan(result.plan, result.problem, Path(path), {"result": facts})
+    known = Known.of(result.problem, result.plan).to_text()
+    save_plan(result.plan, result.problem, Path(path), {"result": facts, "known": known})
 
 
 def method_summary(result: Result) -> dict[str, Any]:
@@ -116,6 +118,7 @@ def method_summary(result: Result) -> dict[str, Any]:
         "kernels": result.plan.num_kernels,
         **({"optimal": True} if result.optimal else {}),
         **({"interrupted": True} if result.interrupted else {}),
+        **({"started_from": list(result.started_from)} if result.started_from else {}),
     }
 
 

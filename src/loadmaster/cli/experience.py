@@ -1,0 +1,73 @@
+"""Plans found before: which of them a search begins from, and the verbs that list and remove them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loadmaster.experience import Store
+    from loadmaster.problem import Problem
+    from loadmaster.search import Budget, Result, Start
+
+LIKE_HELP = "Begin from this plan of a similar model or cluster."
+EXPERIENCE_HELP = (
+    "Begin from your own earlier plans of similar problems, and keep this one for later. By default so with a budget "
+    "of seconds and no method named: with --simulations alone answers depend on nothing but the seed."
+)
+
+
+def store_for(wanted: bool | None, budget: Budget, named: bool) -> Store | None:
+    """The user's store, where it is to be used."""
+    from loadmaster.experience import Store
+
+    by_default = budget.simulations is None and not named
+    return Store.default() if (by_default if wanted is None else wanted) else None
+
+
+def starts_for(problem: Problem, like: Path | None, store: Store | None) -> list[Start]:
+    from loadmaster.cli.stages import status
+    from loadmaster.experience import start_from
+
+    given = [] if like is None else [start_from(like, problem)]
+    if store is None:
+        return given
+    with status("looking for plans of similar problems"):
+        return [*given, *store.starts(problem)]
+
+
+def tell_starts(result: Result) -> None:
+    if result.started_from:
+        print(f"begun from earlier plans: {', '.join(result.started_from)}")
+
+
+def listed(store: Store | None) -> dict[str, Any]:
+    """What `plans list` shows, as data."""
+    entries = [] if store is None else store.entries()
+    rows = [
+        {
+            "model": entry.model,
+            "cluster": entry.cluster,
+            "objective": entry.objective,
+            "value": entry.value,
+            "ops": entry.ops,
+        }
+        for entry in entries
+    ]
+    folder = None if store is None else str(store.folder)
+    return {"folder": folder, "bytes": 0 if store is None else store.nbytes, "plans": rows}
+
+
+def show_list(store: Store | None) -> None:
+    from loadmaster.errors import printable
+    from loadmaster.objective import objective_named
+    from loadmaster.report.units import size_text, value_text
+
+    known = listed(store)
+    if not known["plans"]:
+        print("no plans are kept" if store is not None else "plans are not kept: LOADMASTER_PLANS is off")
+        return
+    for row in known["plans"]:
+        shown = value_text(objective_named(row["objective"]))(row["value"])
+        print(printable(f"{shown:>10}  {row['objective']:11}  {row['model']} ({row['ops']:,} ops) on {row['cluster']}"))
+    print(f"{len(known['plans'])} plans, {size_text(known['bytes'])}, in {known['folder']}")

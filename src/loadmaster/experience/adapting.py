@@ -1,0 +1,84 @@
+"""A plan of one problem as a plan of another: ops go where those most like them were, in their order."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.columns import Bools, Ints, ints, positions
+from loadmaster.experience.known import Known, speeds
+from loadmaster.experience.likeness import Sight, match
+from loadmaster.plans import Plan
+from loadmaster.problem import CANNOT, Problem
+
+
+def adapt(known: Known, problem: Problem, seen: Sight | None = None) -> tuple[Plan, float]:
+    """(a plan for the problem after a known one, the share of its work whose like was found by more than its name)."""
+    like, close = match(known.sight, seen or Sight.of(problem.graph))
+    work = np.where(problem.op_ns == CANNOT, np.iinfo(np.int64).max, problem.op_ns).min(axis=1)
+    device = _devices(known, like, problem, work)
+    rank = positions(np.lexsort((np.arange(problem.num_ops), _places(known, like))))
+    plan = Plan.of(problem, _allowed(problem, device), rank)
+    return plan, float(work[close].sum() / max(1, work.sum()))
+
+
+def _places(known: Known, like: Ints) -> Ints:
+    """When the like of each op ran; an op without one runs after the op before it."""
+    place = np.where(like >= 0, known.place[like], -1)
+    return ints(_filled(place))
+
+
+def _filled(values: Ints) -> Ints:
+    """-1 takes the value before it, at the beginning 0."""
+    given = np.maximum.accumulate(np.where(values >= 0, np.arange(len(values)), -1))
+    return ints(np.where(given >= 0, values[given], 0))
+
+
+def _devices(known: Known, like: Ints, problem: Problem, work: Ints) -> Ints:
+    device = _filled(np.where(like >= 0, known.device[like], -1))
+    rate = speeds(problem)
+    if len(rate) == len(known.speed):
+        return ints(_by_speed(known.speed, rate)[device])
+    return _cut_anew(known, like, rate, work)
+
+
+def _by_speed(known: NDArray[np.float64], rate: NDArray[np.float64]) -> Ints:
+    """[known devices] the device here: itself where speeds are as they were, else the one of the same rank by speed."""
+    if np.allclose(known, rate, rtol=0.2):
+        return ints(np.arange(len(rate)))
+    there, here = (np.argsort(-speed, kind="stable") for speed in (known, rate))
+    return ints(here[positions(there)])
+
+
+def _cut_anew(known: Known, like: Ints, rate: NDArray[np.float64], work: Ints) -> Ints:
+    """For another number of devices: the known ones stand in a row by when their ops run on average, their ops in a row
+    within each; the row is cut into shares of work as large as the devices here are fast."""
+    count = len(known.speed)
+    load = np.maximum(1, np.bincount(known.device, known.work, count))
+    mean = np.bincount(known.device, known.work * known.place, count) / load
+    row = positions(np.argsort(mean, kind="stable"))
+    where = np.where(like >= 0, row[known.device[like]] * len(known.place) + known.place[like], -1)
+    order = np.argsort(_filled(where), kind="stable")
+    done = np.cumsum(work[order]) - work[order] / 2
+    ends = np.cumsum(rate) / rate.sum() * max(1, work.sum())
+    device = np.empty(len(like), np.int64)
+    device[order] = np.minimum(np.searchsorted(ends, done), len(rate) - 1)
+    return ints(device)
+
+
+def _allowed(problem: Problem, device: Ints) -> Ints:
+    """Ops that must share a device go where most of their work is, then all where they can run."""
+    can: Bools = problem.op_ns != CANNOT
+    group, chosen = problem.graph.colocate, device.copy()
+    members = np.flatnonzero(group >= 0)
+    if len(members):
+        votes = np.zeros((int(group.max()) + 1, problem.num_devices))
+        np.add.at(votes, (group[members], device[members]), 1.0)
+        for number in np.unique(group[members]):
+            mine = members[group[members] == number]
+            votes[number, ~can[mine].all(axis=0)] = -1.0
+        chosen[members] = votes.argmax(axis=1)[group[members]]
+    stuck = ~can[np.arange(problem.num_ops), chosen]
+    fastest = np.where(can, problem.op_ns, np.iinfo(np.int64).max).argmin(axis=1)
+    chosen[stuck] = fastest[stuck]
+    return ints(chosen)

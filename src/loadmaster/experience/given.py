@@ -1,0 +1,36 @@
+"""A plan file that the user names as a start."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+from loadmaster.errors import InvalidPlan
+from loadmaster.experience.adapting import adapt
+from loadmaster.experience.known import Known
+from loadmaster.files import plan_from_json, read_json
+from loadmaster.plans import Plan, check
+from loadmaster.problem import Problem
+from loadmaster.search import Start
+
+
+def start_from(path: str | PathLike[str], problem: Problem) -> Start:
+    """The plan of a file, made for another model, batch or cluster, as one for this problem."""
+    where = str(path)
+    data = read_json(path)
+    if not isinstance(data, dict) or not str(data.get("schema", "")).startswith("loadmaster.plan/"):
+        raise InvalidPlan("this is no plan of ops", where, "give a file that 'loadmaster plan --save' wrote")
+    if data.get("known") is None:
+        return Start(_op_by_op(plan_from_json(data, where), problem, where), Path(path).name)
+    return Start(adapt(Known.from_text(data["known"], where), problem)[0], Path(path).name)
+
+
+def _op_by_op(plan: Plan, problem: Problem, where: str) -> Plan:
+    """Of an older file, which does not say what its ops look like: for a graph of as many ops on as many devices."""
+    fits = len(plan.device) == problem.num_ops and plan.device.max(initial=0) < problem.num_devices
+    if not fits:
+        what = "the file is of an older version, and its plan has another number of ops or devices"
+        raise InvalidPlan(what, where, "plan that model again with this version, then give the new file")
+    same = Plan.of(problem, plan.device, plan.rank)
+    check(same, problem)
+    return same

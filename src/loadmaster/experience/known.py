@@ -1,0 +1,115 @@
+"""Known: what is remembered of a plan, small enough to keep many; as bytes and back."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import zipfile
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.columns import Ints, ints, positions
+from loadmaster.errors import InvalidPlan
+from loadmaster.experience.likeness import LEVELS, Sight
+from loadmaster.plans import Plan
+from loadmaster.problem import CANNOT, Problem
+
+MOST_BYTES = 2**28  # of an entry once unpacked: some 5 million ops
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Of each op what it looks like, where it ran, when, with which others as one kernel, and for how long."""
+
+    sight: Sight
+    device: Ints  # [ops]
+    place: Ints  # [ops] in the order in which the plan starts them
+    kernel: Ints  # [ops] lowest op of its kernel
+    work: Ints  # [ops] ns where it ran
+    speed: NDArray[np.float64]  # [devices] of the ops that all of them can run, the fastest 1
+
+    @staticmethod
+    def of(problem: Problem, plan: Plan) -> Known:
+        own = np.arange(problem.num_ops)
+        place = positions(np.lexsort((own, plan.rank)))
+        work = ints(problem.op_ns[own, plan.device])
+        return Known(Sight.of(problem.graph), plan.device, place, plan.kernel, work, speeds(problem))
+
+    def to_bytes(self) -> bytes:
+        """Compressed columns; the classes as a dictionary and numbers into it, since most of them repeat."""
+        columns: dict[str, NDArray[Any]] = {
+            "module": self.sight.module.astype(np.uint32),
+            "pattern": self.sight.pattern.astype(np.uint32),
+            "device": self.device.astype(np.uint16),
+            "place": self.place.astype(np.uint32),
+            "kernel": (np.arange(len(self.kernel)) - self.kernel).astype(np.uint32),
+            "work": self.work,
+            "speed": self.speed,
+        }
+        for level, row in enumerate(self.sight.classes):
+            names, number = np.unique(row, return_inverse=True)
+            columns[f"class{level}"], columns[f"number{level}"] = names, number.astype(np.uint32)
+        out = io.BytesIO()
+        np.savez_compressed(out, allow_pickle=False, **columns)
+        return out.getvalue()
+
+    def to_text(self) -> str:
+        """For a JSON file."""
+        return base64.b64encode(self.to_bytes()).decode()
+
+    @staticmethod
+    def from_text(text: object, where: str) -> Known:
+        try:
+            return Known.from_bytes(base64.b64decode(str(text), validate=True), where)
+        except binascii.Error as error:
+            raise InvalidPlan("what it remembers of its plan is torn", where, "plan again") from error
+
+    @staticmethod
+    def from_bytes(data: bytes, where: str) -> Known:
+        try:
+            columns = _columns(data)
+            classes = [columns[f"class{level}"][columns[f"number{level}"]] for level in range(LEVELS)]
+            sight = Sight(np.array(classes, np.uint32), ints(columns["module"]), ints(columns["pattern"]))
+            kernel = np.arange(len(columns["kernel"])) - columns["kernel"].astype(np.int64)
+            numbers = (ints(columns["device"]), ints(columns["place"]), ints(kernel), ints(columns["work"]))
+            known = Known(sight, *numbers, columns["speed"].astype(np.float64))
+            _check(known)
+        except (KeyError, ValueError, IndexError, OSError, EOFError, TypeError, zipfile.BadZipFile) as error:
+            what = f"what it remembers of a plan cannot be read ({error})"
+            raise InvalidPlan(what, where, "plan again, or give a plan file that this version wrote") from error
+        return known
+
+
+def speeds(problem: Problem) -> NDArray[np.float64]:
+    """[devices] how fast each runs the ops that all of them can, the fastest 1."""
+    everywhere = (problem.op_ns != CANNOT).all(axis=1)
+    total = problem.op_ns[everywhere].sum(axis=0) if everywhere.any() else np.ones(problem.num_devices)
+    rate: NDArray[np.float64] = 1.0 / np.maximum(1, total)
+    return rate / rate.max()
+
+
+def _columns(data: bytes) -> dict[str, NDArray[Any]]:
+    with zipfile.ZipFile(io.BytesIO(data)) as packed:
+        if sum(entry.file_size for entry in packed.infolist()) > MOST_BYTES:
+            raise ValueError("it unpacks to more than any plan needs")
+    with np.load(io.BytesIO(data), allow_pickle=False) as columns:
+        return {name: columns[name] for name in columns.files}
+
+
+def _check(known: Known) -> None:
+    """No index leaves its column, whatever the bytes say."""
+    ops, devices = known.sight.classes.shape[1], len(known.speed)
+    for column in (known.sight.module, known.device, known.place, known.kernel, known.work):
+        if column.shape != (ops,):
+            raise ValueError("its columns differ in length")
+    for column, size in ((known.sight.module, len(known.sight.pattern)), (known.device, devices), (known.place, ops)):
+        if len(column) and not (column.min() >= 0 and column.max() < size):
+            raise ValueError("a number in it is out of range")
+    if not ops or not devices or not (np.isfinite(known.speed) & (known.speed > 0)).all():
+        raise ValueError("it describes no plan")
+    if (known.kernel < 0).any() or (known.work < 0).any():
+        raise ValueError("a number in it is negative")
