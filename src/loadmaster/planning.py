@@ -8,7 +8,7 @@ from typing import Any
 
 from loadmaster.cluster import Cluster
 from loadmaster.cost import CostModel, price
-from loadmaster.experience import start_from
+from loadmaster.experience import starts_from
 from loadmaster.graph import Graph
 from loadmaster.importers import load
 from loadmaster.objective import Objective
@@ -51,7 +51,7 @@ def plan(
     graph = load(model, training=training, inputs=inputs, optimizer=training_optimizer, dims=dims)
     cluster = default_cluster(model, graph)[0] if on is None else Cluster.of(on)
     problem = price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost)
-    starts = [] if like is None else [start_from(like, problem)]
+    starts = [] if like is None else starts_from(like, problem)
     return solve(problem, optimizer, limit, seed, listener=listener, starts=starts)
 
 

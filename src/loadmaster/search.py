@@ -404,7 +404,7 @@ def solve(
     if not settled.fuses and not adding and line.over_bytes == 0:
         bound = max(bound, search.bound)
     counts = (max(1, search.simulations), search.seconds, interrupted)
-    origins = tuple(start.origin for start in starts)
+    origins = tuple(dict.fromkeys(start.origin for start in starts))
     return Result(whole(problem, settled), settled, line, name, seed, tuple(search.history), bound, *counts, origins)
 
 

@@ -473,3 +473,40 @@ def test_zoo_capture_writes_into_the_current_folder_by_default() -> None:
     from loadmaster.cli.verbs import zoo_capture
 
     assert signature(zoo_capture).parameters["out"].default == Path(".")
+
+
+# Plans found before
+
+
+def test_a_plan_begins_from_earlier_ones_and_says_so(model: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADMASTER_PLANS", str(folder / "kept"))
+    assert "no plans are kept" in run("plans", "list").stdout
+    timed = ("plan", model, "--on", "2xp100-pcie", "--seconds", "0.2")
+    first = answer(*timed)
+    assert "started_from" not in first
+    again = answer("plan", model, "--on", "3xp100-pcie", "--seconds", "0.2")
+    assert again["started_from"] == ["lanes on 2xp100-pcie"]
+    assert "begun from earlier plans: lanes on" in run(*timed).stdout
+    kept = answer("plans", "list")
+    assert {row["cluster"] for row in kept["plans"]} == {"2xp100-pcie", "3xp100-pcie"}
+    assert "2 plans" in run("plans", "list").stdout
+    assert answer("plans", "clear") == {"removed": 2}
+
+
+def test_answers_that_must_not_depend_on_the_past_do_not(
+    model: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOADMASTER_PLANS", str(folder / "kept"))
+    on = ("plan", model, "--on", "2xp100-pcie")
+    answer(*on, "--seconds", "0.2")
+    for words in (QUICK, ("--seconds", "0.2", "--with", "heft"), ("--seconds", "0.2", "--no-experience")):
+        assert "started_from" not in answer(*on, *words)
+    assert answer(*on, *QUICK, "--experience")["started_from"] == ["lanes on 2xp100-pcie"]
+
+
+def test_like_begins_from_the_plan_of_a_file(model: str, folder: Path) -> None:
+    answer("plan", model, "--on", "2xp100-pcie", *QUICK, "--save", "plan.json")
+    begun = answer("plan", model, "--on", "4xp100-pcie", *QUICK, "--like", "plan.json")
+    assert begun["started_from"] == ["plan.json"]
+    error = refusal("plan", model, "--on", "4xp100-pcie", *QUICK, "--like", model)
+    assert error["type"] == "InvalidPlan"

@@ -27,9 +27,9 @@ def store_for(wanted: bool | None, budget: Budget, named: bool) -> Store | None:
 
 def starts_for(problem: Problem, like: Path | None, store: Store | None) -> list[Start]:
     from loadmaster.cli.stages import status
-    from loadmaster.experience import start_from
+    from loadmaster.experience import starts_from
 
-    given = [] if like is None else [start_from(like, problem)]
+    given = [] if like is None else starts_from(like, problem)
     if store is None:
         return given
     with status("looking for plans of similar problems"):

@@ -3,8 +3,8 @@
 `given` reads one from a plan file."""
 
 from loadmaster.experience.adapting import adapt
-from loadmaster.experience.given import start_from
+from loadmaster.experience.given import starts_from
 from loadmaster.experience.known import Known
 from loadmaster.experience.store import Store
 
-__all__ = ["Known", "Store", "adapt", "start_from"]
+__all__ = ["Known", "Store", "adapt", "starts_from"]

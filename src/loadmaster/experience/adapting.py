@@ -12,14 +12,13 @@ from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 
 
-def adapt(known: Known, problem: Problem, seen: Sight | None = None) -> tuple[Plan, float]:
-    """(a plan for the problem after a known one, the share of its work whose like was found by more than its name)."""
+def adapt(known: Known, problem: Problem, seen: Sight | None = None) -> tuple[list[Plan], float]:
+    """(plans for the problem after a known one, the share of its work whose like was found by more than its name)."""
     like, close = match(known.sight, seen or Sight.of(problem.graph))
     work = np.where(problem.op_ns == CANNOT, np.iinfo(np.int64).max, problem.op_ns).min(axis=1)
-    device = _devices(known, like, problem, work)
     rank = positions(np.lexsort((np.arange(problem.num_ops), _places(known, like))))
-    plan = Plan.of(problem, _allowed(problem, device), rank)
-    return plan, float(work[close].sum() / max(1, work.sum()))
+    plans = [Plan.of(problem, _allowed(problem, device), rank) for device in _devices(known, like, problem, ints(work))]
+    return plans, float(work[close].sum() / max(1, work.sum()))
 
 
 def _places(known: Known, like: Ints) -> Ints:
@@ -34,18 +33,22 @@ def _filled(values: Ints) -> Ints:
     return ints(np.where(given >= 0, values[given], 0))
 
 
-def _devices(known: Known, like: Ints, problem: Problem, work: Ints) -> Ints:
-    device = _filled(np.where(like >= 0, known.device[like], -1))
+def _devices(known: Known, like: Ints, problem: Problem, work: Ints) -> list[Ints]:
+    """Where ops may go: where their like was, while there are as many devices; where there are others, cut anew too."""
     rate = speeds(problem)
-    if len(rate) == len(known.speed):
-        return ints(_by_speed(known.speed, rate)[device])
-    return _cut_anew(known, like, rate, work)
+    found = []
+    if len(rate) >= len(known.speed):
+        device = _filled(np.where(like >= 0, known.device[like], -1))
+        found.append(ints(_by_speed(known.speed, rate)[device]))
+    if len(rate) != len(known.speed):
+        found.append(_cut_anew(known, like, rate, work))
+    return found
 
 
 def _by_speed(known: NDArray[np.float64], rate: NDArray[np.float64]) -> Ints:
     """[known devices] the device here: itself where speeds are as they were, else the one of the same rank by speed."""
-    if np.allclose(known, rate, rtol=0.2):
-        return ints(np.arange(len(rate)))
+    if np.allclose(known, rate[: len(known)], rtol=0.2):
+        return ints(np.arange(len(known)))
     there, here = (np.argsort(-speed, kind="stable") for speed in (known, rate))
     return ints(here[positions(there)])
 

@@ -8,21 +8,22 @@ from pathlib import Path
 from loadmaster.errors import InvalidPlan
 from loadmaster.experience.adapting import adapt
 from loadmaster.experience.known import Known
-from loadmaster.files import plan_from_json, read_json
+from loadmaster.files.plan import plan_from_json
+from loadmaster.files.text import read_json
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.search import Start
 
 
-def start_from(path: str | PathLike[str], problem: Problem) -> Start:
-    """The plan of a file, made for another model, batch or cluster, as one for this problem."""
+def starts_from(path: str | PathLike[str], problem: Problem) -> list[Start]:
+    """The plan of a file, made for another model, batch or cluster, as plans for this problem."""
     where = str(path)
     data = read_json(path)
     if not isinstance(data, dict) or not str(data.get("schema", "")).startswith("loadmaster.plan/"):
         raise InvalidPlan("this is no plan of ops", where, "give a file that 'loadmaster plan --save' wrote")
     if data.get("known") is None:
-        return Start(_op_by_op(plan_from_json(data, where), problem, where), Path(path).name)
-    return Start(adapt(Known.from_text(data["known"], where), problem)[0], Path(path).name)
+        return [Start(_op_by_op(plan_from_json(data, where), problem, where), Path(path).name)]
+    return [Start(plan, Path(path).name) for plan in adapt(Known.from_text(data["known"], where), problem)[0]]
 
 
 def _op_by_op(plan: Plan, problem: Problem, where: str) -> Plan:

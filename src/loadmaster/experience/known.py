@@ -89,7 +89,8 @@ def speeds(problem: Problem) -> NDArray[np.float64]:
     everywhere = (problem.op_ns != CANNOT).all(axis=1)
     total = problem.op_ns[everywhere].sum(axis=0) if everywhere.any() else np.ones(problem.num_devices)
     rate: NDArray[np.float64] = 1.0 / np.maximum(1, total)
-    return rate / rate.max()
+    shares: NDArray[np.float64] = rate / rate.max()
+    return shares
 
 
 def _columns(data: bytes) -> dict[str, NDArray[Any]]:

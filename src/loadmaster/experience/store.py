@@ -83,13 +83,13 @@ class Store:
         named = problem.objective.name
         near = [(alike(sketch, entry.sketch), entry) for entry in self.entries() if entry.objective == named]
         near = sorted((pair for pair in near if pair[0] >= LEAST_LIKE), key=lambda pair: -pair[0])
-        found = []
+        found: list[Start] = []
         for _, entry in near[:LOOKED_INTO]:
             with contextlib.suppress(InvalidPlan, OSError):  # torn or foreign: as good as absent
-                plan, close = adapt(_known(entry.path), problem, seen)
+                plans, close = adapt(_known(entry.path), problem, seen)
                 if close >= LEAST_CLOSE:
                     os.utime(entry.path)
-                    found.append(Start(plan, entry.origin))
+                    found.extend(Start(plan, entry.origin) for plan in plans)
         return found
 
     def remember(self, result: Result) -> bool:
@@ -168,8 +168,9 @@ def _head(path: Path) -> Entry | None:
             if file.read(len(MAGIC)) != MAGIC:
                 return None
             data: Any = json.loads(file.readline(MOST_HEADER))
-        names = (str(data[key]) for key in ("model", "cluster", "objective"))
-        return Entry(path, *names, int(data["value"]), int(data["ops"]), tuple(int(n) for n in data["sketch"]))
+        model, cluster, objective = (str(data[key]) for key in ("model", "cluster", "objective"))
+        sketch = tuple(int(number) for number in data["sketch"])
+        return Entry(path, model, cluster, objective, int(data["value"]), int(data["ops"]), sketch)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -44,6 +44,7 @@ NEXT = 192  # of the first epoch from the best plan so far
 GROWTH = 1.5  # times as many in each later one
 WARMTH = (0.0, 1.0, 2.0, 3.0)  # of the temperature, for the epochs in turn
 HOTTER, HOTTEST = 5.0, 20.0  # simulations per op in an epoch, for which it is the temperature itself; most times it
+GIVEN = 3  # epochs from plans that came with the problem, before the others
 LEARNED_FROM = 4  # epochs after which loading a policy's network pays
 
 
@@ -66,11 +67,14 @@ class Auto:
     def optimize(self, search: Search) -> Plan:
         if too_large(search.problem):
             return self._in_parts(search)
+        epochs = Epochs(self, search)
+        if _promising(search):
+            epochs.improve_given()
         ranked = sorted(one_shots(search, self.also), key=lambda start: start[0])
         starts = unlike([start for start in ranked if not far(start[0], ranked[0][0])], STARTS)
         if not search.spent:
             with closing(search):
-                Epochs(self, search).run(starts)
+                epochs.run(starts)
         return search.best if search.best is not None else ranked[0][1]
 
     def _in_parts(self, search: Search) -> Plan:
@@ -115,6 +119,13 @@ class Epochs:
             turn, length = turn + 1, length * GROWTH
             if search.simulations == before:
                 return  # there is nothing to move
+
+    def improve_given(self) -> None:
+        """A few cold epochs from plans that came with the problem, before anything else is tried: where the problem is
+        like an earlier one, that is most of the way in a fraction of a second."""
+        for turn in range(GIVEN):
+            if not self.search.spent and self.search.best is not None:
+                self._epoch((self.search.best_score, self.search.best), int(NEXT * GROWTH**turn), 0.0)
 
     def _warmer(self, length: int) -> float:
         """With many simulations for each op it pays to start hotter: there is time to come back from far away."""
@@ -165,6 +176,14 @@ class Epochs:
                 plan = make_optimizer(name).optimize(self.search)
                 if not self.search.spent:
                     self._epoch((self.search.score(plan), plan), FIRST, 0.0)
+
+
+def _promising(search: Search) -> bool:
+    """Whether a plan that came with the problem is better than what the oldest rules give."""
+    if not search.starts or search.spent:
+        return False
+    given = search.best_score
+    return given < min(search.score(make_optimizer(name).optimize(search)) for name in ("one-device", "expert"))
 
 
 def _same(problem: Problem) -> Coarse:
