@@ -1,0 +1,155 @@
+"""What earlier plans are worth: models of the zoo are planned, changed, and planned again, with and without the plan of
+the unchanged one as a start.
+
+    python benchmarks/experience.py FOLDER [--seconds 20] [--workers 2] [--limit N]
+
+FOLDER keeps the captured graphs and a line per row (rows.csv); a run that is repeated goes on where it stopped. Each
+row compares values at 0.5 and 2 seconds with the best of all runs on that problem, one of them of `--seconds`. The
+control begins from the plan of the unchanged model with its devices shuffled op by op: nothing is learned from that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import loadmaster as lm
+from loadmaster.columns import ints
+from loadmaster.experience import Known, adapt
+from loadmaster.files import save_graph
+from loadmaster.search import Start, solve
+from loadmaster.zoo import find
+
+WORKLOADS = (
+    "rnnlm-2",
+    "gnmt-2",
+    "transformer-xl-4",
+    "inception-v3-b32",
+    "wavenet-2x18",
+    "resnet50",
+    "vit-base",
+    "bert-base",
+    "gpt2",
+    "t5-base",
+    "amoebanet-4",
+    "unet-ddpm",
+)
+ON = "4xp100-pcie"
+BUDGETS = (0.5, 2.0)
+COLUMNS = ("workload", "change", "auto_0.5", "like_0.5", "control_0.5", "auto_2.0", "like_2.0", "long", "adapted")
+
+
+def settings_after(change: str, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """Of the zoo's builder; None where the model has no such size."""
+    if change == "batch halved":
+        return {**settings, "batch": max(1, settings["batch"] // 2)}
+    if change == "batch doubled":
+        return {**settings, "batch": settings["batch"] * 2}
+    if change == "a further layer":
+        return {**settings, "layers": settings["layers"] + 1} if "layers" in settings else None
+    return dict(settings)
+
+
+def cluster_after(change: str) -> lm.Cluster:
+    if change == "a further device":
+        return lm.Cluster.of("5xp100-pcie")
+    if change == "other devices":
+        return lm.Cluster.of("4xv100-nvlink")
+    cluster = lm.Cluster.of(ON)
+    if change == "links halved":
+        links = {
+            pair: replace(link, bytes_per_s=link.bytes_per_s and link.bytes_per_s / 2)
+            for pair, link in cluster.links.items()
+        }
+        return replace(cluster, name=f"{ON}, links halved", links=links)
+    return cluster
+
+
+CHANGES = ("batch halved", "batch doubled", "a further layer", "a further device", "links halved", "other devices")
+
+
+def problem_after(workload: str, change: str, folder: Path) -> lm.Problem | None:
+    entry = find(workload)[0]
+    settings = settings_after(change, dict(entry.settings))
+    if settings is None:
+        return None
+    sizes = "".join(f"-{key}{settings[key]}" for key in ("batch", "layers") if key in settings)
+    path = folder / f"{workload}{sizes}.json.xz"
+    if not path.exists():
+        from loadmaster.zoo.capture import capture_entry
+
+        save_graph(capture_entry(replace(entry, settings=settings), True), path)
+    return lm.price(lm.load(path), cluster_after(change))
+
+
+def row(workload: str, change: str, folder: Path, seconds: float) -> dict[str, Any] | None:
+    changed, before = problem_after(workload, change, folder), problem_after(workload, "", folder)
+    if changed is None or before is None:
+        return None
+    known = Known.of(before, solve(before, "auto", seconds).plan)
+    starts = [Start(plan, workload) for plan in adapt(known, changed)[0]]
+    shuffled = replace(known, device=ints(np.random.default_rng(0).permutation(known.device)))
+    control = [Start(plan, "shuffled") for plan in adapt(shuffled, changed)[0]]
+    found: dict[str, Any] = {"workload": workload, "change": change}
+    for budget in BUDGETS:
+        found[f"auto_{budget}"] = solve(changed, "auto", budget).value
+        found[f"like_{budget}"] = solve(changed, "auto", budget, starts=starts).value
+    found["control_0.5"] = solve(changed, "auto", BUDGETS[0], starts=control).value
+    found["long"] = solve(changed, "auto", seconds).value
+    found["adapted"] = min(lm.simulate(changed, start.plan).step_ns for start in starts)
+    return found
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.open())) if path.exists() else []
+
+
+def todo(path: Path, limit: int | None) -> Iterator[tuple[str, str]]:
+    done = {(row["workload"], row["change"]) for row in rows_of(path)}
+    pairs = [(workload, change) for change in CHANGES for workload in WORKLOADS]
+    yield from (pair for pair in pairs[:limit] if pair not in done)
+
+
+def summary(rows: list[dict[str, str]]) -> None:
+    """How far above the best of all, in the geometric mean."""
+    groups = {"all": rows, **{change: [r for r in rows if r["change"] == change] for change in CHANGES}}
+    print(f"{'':18}{'rows':>5}" + "".join(f"{name:>13}" for name in COLUMNS[2:]))
+    for name, members in groups.items():
+        if members:
+            values = np.array([[float(member[column]) for column in COLUMNS[2:]] for member in members])
+            above = np.exp(np.log(values / values.min(axis=1, keepdims=True)).mean(axis=0)) - 1
+            print(f"{name:18}{len(members):>5}" + "".join(f"{100 * share:>11.1f} %" for share in above), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of the long runs")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--limit", type=int, default=None, help="rows")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    path = given.folder / "rows.csv"
+    if not path.exists():
+        path.write_text(",".join(COLUMNS) + "\n")
+    with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(row, *pair, given.folder, given.seconds): pair for pair in todo(path, given.limit)}
+        for ended in as_completed(waiting):
+            found = ended.result()
+            if found is not None:
+                with path.open("a") as file:
+                    csv.DictWriter(file, COLUMNS).writerow(found)
+                print(found, flush=True)
+    summary(rows_of(path))
+
+
+if __name__ == "__main__":
+    main()
