@@ -11,6 +11,8 @@ from typing import Any
 from loadmaster.bench.best import BestKnown, Known, load_best, long_specs, shipped_path
 from loadmaster.bench.methods import is_known
 from loadmaster.bench.pages import ledger_path, methods_of, note_call, write_docs, write_tables
+from loadmaster.bench.quality import Quality, quality
+from loadmaster.bench.quality import Settings as HowMuch
 from loadmaster.bench.records import Ledger, Record
 from loadmaster.bench.rows import Source
 from loadmaster.bench.run import Order, Outcome, Watch, run
@@ -110,20 +112,34 @@ def bench_best(name: str, settings: Settings) -> list[Report]:
     return reports
 
 
-def call(words: Sequence[str], settings: Settings) -> list[Report]:
-    """What the words after `bench` ask for: a suite, "best" and a suite, or "docs" and perhaps the page's file."""
+def call(words: Sequence[str], settings: Settings) -> list[Report] | list[Quality]:
+    """What the words after `bench` ask for: a suite, "quality", "best" and a suite, or "docs" and perhaps the page's
+    file."""
     match list(words):
         case ["docs", *page] if len(page) < 2:
             path = Path(page[0] if page else PAGE)
             write_docs(settings.out, path, load_best(settings.best))
             settings.say(f"written: {path}")
             return []
+        case ["quality"]:
+            return [quality(_how_much(settings))]
         case ["best", name]:
             return bench_best(name, settings)
         case [name]:
             return bench(name, settings)
     what = f"'{' '.join(words)}' is not one suite"
-    raise InvalidSetting(what, "loadmaster bench", "write SUITE, 'best SUITE' or 'docs [FILE]'")
+    raise InvalidSetting(what, "loadmaster bench", "write SUITE, 'quality', 'best SUITE' or 'docs [FILE]'")
+
+
+def _how_much(settings: Settings) -> HowMuch:
+    """The options of the verb that `quality` knows: graphs of each check, simulations, seconds."""
+    usual, allowed = HowMuch(), settings.allowance
+    return HowMuch(
+        settings.source.limit or usual.graphs,
+        (allowed and allowed.simulations) or usual.simulations,
+        (allowed and allowed.seconds) or usual.seconds,
+        settings.say,
+    )
 
 
 @dataclass

@@ -20,6 +20,7 @@ from loadmaster.bench.rows import (
     peer_graph_rows,
     peer_zoo_rows,
     synthetic_rows,
+    tight_rows,
     zoo_rows,
 )
 from loadmaster.bench.table import Table
@@ -110,6 +111,7 @@ _GO = (
     "auto",
 )
 _PLACETO = ("one-device", "scotch", "rnn", "placeto:rate=0,last_rate=0", "placeto:checkpoint=none", "placeto", "auto")
+_TIGHT = ("expert", "m-etf", "m-heft", "m-sct", "local-search", "anneal", "auto")
 _FAMILIES = ("one-device", "placeto:tune=no,checkpoint=none", "placeto:tune=no", "placeto", "auto")
 _FUSION = (
     "greedy-fusion:inner=expert",
@@ -173,6 +175,16 @@ SUITES: Mapping[str, Suite] = {
             _SHORT,
             _ONCE,
             (published.go_published,),
+        ),
+        Suite(
+            "tight",
+            "Step time with little more memory than the least",
+            "speed-up",
+            tight_rows,
+            "pipeline",
+            _TIGHT,
+            Allowance(simulations=2_000),
+            _ONCE,
         ),
         Suite(
             "placeto",

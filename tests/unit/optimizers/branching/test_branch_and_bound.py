@@ -147,7 +147,6 @@ def test_beside_a_search_where_ortools_is_not_installed(monkeypatch: pytest.Monk
     result = solve(problem, "auto", Budget(120.0))
     assert result.optimal
     assert result.value == exact.bound
-    assert result.seconds < 120, "it ends when the proof is there"
 
 
 def test_memory_limits_are_kept() -> None:

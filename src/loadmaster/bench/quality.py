@@ -1,0 +1,176 @@
+"""Whether searches keep their word, in one go: more is never worse, small problems are closed, auto is the best of its
+parts, and it leads where links do not contend. On graphs that everybody has: the zoo's and generated ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from loadmaster.bench.methods import method
+from loadmaster.bench.rows import Source, go_rows, synthetic_rows
+from loadmaster.bench.run import Outcome
+from loadmaster.bench.table import Column, Table
+from loadmaster.cluster import Cluster
+from loadmaster.cost import price
+from loadmaster.errors import MissingExtra
+from loadmaster.problem import Problem
+from loadmaster.search import Budget, Result, solve
+from loadmaster.zoo.shelf import index
+from loadmaster.zoo.synthetic import KINDS, generate
+
+UNLIKE = "2xa100-nvlink+2xp100-pcie"
+LADDER = (100, 300, 1_000, 3_000)  # simulations
+SEARCHES = ("auto", "anneal", "local-search", "joint")
+RIVALS = ("heft", "etf", "cpop", "expert", "pipeline", "local-search", "anneal", "brkga")
+LISTS = ("heft", "etf", "cpop", "sct", "saga-heft", "saga-etf", "saga-cpop")  # the last where SAGA is installed
+NEAR = 1.005  # times the best of the others: as good
+LED = 0.95  # times the best list scheduler, in the mean, without contention
+SMALL, MEDIUM = (8, 14), (20, 40)  # ops of generated graphs
+MOST_OPS = 2_000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is tried."""
+
+    graphs: int = 6  # of each check
+    simulations: int = LADDER[-1]  # the top of the ladder
+    seconds: float = 2.0  # for each search that the clock ends
+    say: Callable[[str], None] = lambda text: None
+
+    @property
+    def ladder(self) -> tuple[int, ...]:
+        return (*(step for step in LADDER if step < self.simulations), self.simulations)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise: what was seen, and whether it held."""
+
+    table: Table
+    holds: bool
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What came of all checks; written and printed as a suite's report is."""
+
+    checks: Sequence[Check]
+    outcome: Outcome = field(default_factory=Outcome)
+
+    def text(self) -> str:
+        verdicts = (f"{'yes' if check.holds else 'NO'}: {check.verdict}" for check in self.checks)
+        return "\n".join([*(check.table.text() for check in self.checks), *verdicts])
+
+    def as_data(self) -> dict[str, Any]:
+        checks = [{"holds": c.holds, "verdict": c.verdict, "table": c.table.as_data()} for c in self.checks]
+        return {"suite": "quality", "holds": all(check.holds for check in self.checks), "checks": checks}
+
+
+def quality(settings: Settings) -> Quality:
+    checks = [check(settings) for check in (never_worse, closed, best_of_its_parts, without_contention)]
+    return Quality(checks, Outcome(failed=[check.verdict for check in checks if not check.holds]))
+
+
+def _rows(settings: Settings) -> Iterator[tuple[str, Problem]]:
+    """GO's smaller workloads and generated graphs, in turn."""
+    known = index()
+    published = (row for row in go_rows(Source()) if known[row.name].planned_ops <= MOST_OPS)
+    generated = synthetic_rows(Source(limit=settings.graphs), UNLIKE, "step-time")
+    for number in range(settings.graphs):
+        row = next(published if number % 2 == 0 else generated, None)
+        if row is not None:
+            yield row.name, price(row.graph(), row.cluster)
+
+
+def _tiny(settings: Settings, ops: tuple[int, int], cluster: Cluster) -> Iterator[tuple[str, Problem]]:
+    kinds = list(KINDS)
+    for number in range(settings.graphs):
+        kind = kinds[number % len(kinds)]
+        *_, graph = generate(kind, number // len(kinds) + 1, 0, ops)
+        yield graph.name, price(graph, cluster)
+
+
+def _ladder(problem: Problem, spec: str, settings: Settings) -> list[Result]:
+    return [solve(problem, spec, Budget(None, step)) for step in settings.ladder]
+
+
+def never_worse(settings: Settings) -> Check:
+    rows, worse = list[tuple[Any, ...]](), 0
+    for name, problem in _rows(settings):
+        settings.say(f"more is never worse: {name}")
+        for spec in SEARCHES:
+            values = [result.score for result in _ladder(problem, spec, settings)]
+            fell = all(later <= earlier for earlier, later in pairwise(values))
+            worse += not fell
+            rows.append((name, spec, *(score.value for score in values), "" if fell else "worse"))
+    heads = [Column(f"{step:,} simulations", "ms") for step in settings.ladder]
+    table = Table("More is never worse: step, ms", (Column("graph"), Column("method"), *heads, Column("")), rows)
+    return Check(table, worse == 0, f"more simulations were never worse ({len(rows) - worse} of {len(rows)} runs)")
+
+
+def closed(settings: Settings) -> Check:
+    rows, done = list[tuple[Any, ...]](), 0
+    for name, problem in _tiny(settings, SMALL, Cluster.preset(UNLIKE)):
+        settings.say(f"small problems are closed: {name}")
+        result = solve(problem, "auto", Budget(settings.seconds))
+        done += result.optimal
+        rows.append((name, problem.num_ops, result.value, result.lower_bound, "optimal" if result.optimal else "open"))
+    heads = (Column("graph"), Column("ops", "count"), Column("step, ms", "ms"), Column("bound, ms", "ms"), Column(""))
+    what = f"{done} of {len(rows)} small problems were closed by auto in {settings.seconds:g} s"
+    return Check(Table("Small problems are closed", heads, rows), done == len(rows), what)
+
+
+def best_of_its_parts(settings: Settings) -> Check:
+    rows, ratios = list[tuple[Any, ...]](), list[float]()
+    for name, problem in _rows(settings):
+        settings.say(f"auto is the best of its parts: {name}")
+        for step in settings.ladder:
+            mine = solve(problem, "auto", Budget(None, step))
+            others = {spec: solve(problem, spec, Budget(None, step)) for spec in RIVALS}
+            first = min(others, key=lambda spec: others[spec].score)
+            ratios.append(_ratio(mine, others[first]))
+            rows.append((name, step, mine.value, first, others[first].value, ratios[-1] - 1))
+    heads = (Column("graph"), Column("simulations", "count"), Column("auto, ms", "ms"), Column("best other"))
+    table = Table("Auto beside all others", (*heads, Column("its step, ms", "ms"), Column("auto", "percent")), rows)
+    mean, worst = _mean(ratios), max(ratios)
+    what = f"auto is at {mean:.3f} of the best other method in the mean and {worst:.3f} at worst"
+    return Check(table, mean <= 1 and worst <= NEAR, what)
+
+
+def without_contention(settings: Settings) -> Check:
+    rows, ratios = list[tuple[Any, ...]](), list[float]()
+    for name, problem in _tiny(settings, MEDIUM, replace(Cluster.preset(UNLIKE), contention=False)):
+        settings.say(f"links without contention: {name}")
+        mine, others = solve(problem, "auto", Budget(settings.seconds)), _lists(problem)
+        first = min(others, key=lambda spec: others[spec].score)
+        ratios.append(_ratio(mine, others[first]))
+        rows.append((name, problem.num_ops, mine.value, first, others[first].value, ratios[-1] - 1))
+    heads = (Column("graph"), Column("ops", "count"), Column("auto, ms", "ms"), Column("best list scheduler"))
+    table = Table("Without contention", (*heads, Column("its step, ms", "ms"), Column("auto", "percent")), rows)
+    what = f"without contention auto is at {_mean(ratios):.3f} of the best list scheduler, {max(ratios):.3f} at worst"
+    return Check(table, _mean(ratios) <= LED and max(ratios) <= 1, what)
+
+
+def _lists(problem: Problem) -> dict[str, Result]:
+    found = {}
+    for spec in LISTS:
+        try:
+            found[spec] = solve(problem, method(spec), Budget(None, 1))
+        except MissingExtra:
+            continue
+    return found
+
+
+def _ratio(mine: Result, other: Result) -> float:
+    if mine.fits != other.fits:
+        return 0.5 if mine.fits else 2.0
+    return mine.value / other.value if other.value else 1.0
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    return math.exp(sum(math.log(ratio) for ratio in ratios) / max(1, len(ratios)))
