@@ -508,7 +508,7 @@ def _nodes(graph: Graph, added: Additions) -> list[Node]:
         if op >= 0:
             nodes[number].after |= nodes[op].after
             for later in range(graph.num_ops):
-                if op in graph.after_of(later):
+                if op in graph.after_of(later) and any(graph.alias_of[t] >= 0 for t in graph.makes_of(later)):
                     nodes[later].after.add(number)
         nodes[number].after |= {trigger} - {-1}
     for reader, tensor, source in zip(added.reader.tolist(), added.read.tolist(), added.source.tolist(), strict=True):

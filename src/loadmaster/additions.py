@@ -12,11 +12,8 @@ from loadmaster.columns import Bools, Ints, digest, ints, rows_of
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import ACTIVATION, Graph
 
-# They draw random numbers, or call what may: run again, they would give something else.
-_UNREPEATABLE = re.compile(
-    r"^(rand.*|.*dropout.*|bernoulli.*|multinomial|normal(_functional)?|uniform(_functional)?|exponential|geometric|cauchy|log_normal|poisson"
-    r"|binomial|rng.*|while|call|conditional|loop|if|scan|empty.*)$"
-)
+# What they do is not known, or has no value that could be made again.
+_UNREPEATABLE = re.compile(r"^(while|call|conditional|loop|if|scan|rng.*|empty.*)$")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,18 +59,21 @@ def same_additions(one: Additions | None, other: Additions | None) -> bool:
 
 
 def repeatable(graph: Graph) -> Bools:
-    """[ops] may run again: draws no random numbers, overwrites nothing, and nobody overwrites what it makes."""
-    fixed = _in_place(graph)
+    """[ops] may run again: it overwrites nothing, and nobody overwrites what it makes. One that draws random numbers
+    draws the same ones again."""
     makes_fixed = np.zeros(graph.num_ops, bool)
-    np.logical_or.at(makes_fixed, rows_of(graph.make_start), fixed[graph.makes])
-    random = np.array([bool(_UNREPEATABLE.match(_plain(kind))) for kind in graph.kind], bool)
-    # Ops that must follow each other though neither overwrites anything draw from one stream of random numbers.
-    later, earlier = rows_of(graph.after_start), graph.after
-    chained = ~makes_fixed[later]
-    random[later[chained]] = random[earlier[chained]] = True
+    np.logical_or.at(makes_fixed, rows_of(graph.make_start), _in_place(graph)[graph.makes])
+    unknown = np.array([bool(_UNREPEATABLE.match(_plain(kind))) for kind in graph.kind], bool)
     makes = np.diff(graph.make_start) > 0
-    able: Bools = makes & ~makes_fixed & ~random
+    able: Bools = makes & ~makes_fixed & ~unknown
     return able
+
+
+def overwriters(graph: Graph) -> Bools:
+    """[ops] write in place."""
+    writes = np.zeros(graph.num_ops, bool)
+    writes[graph.producer[(graph.alias_of >= 0) & (graph.producer >= 0)]] = True
+    return writes
 
 
 def may_stay(graph: Graph) -> Bools:
@@ -129,7 +129,7 @@ def _check_ops(graph: Graph, added: Additions) -> None:
     wrong = again & ~repeatable(graph)[added.op]
     if wrong.any():
         op = int(added.op[wrong.argmax()])
-        why = "it draws random numbers, overwrites a tensor, or makes one that is overwritten"
+        why = "it overwrites a tensor, makes one that is overwritten, or calls what is not known"
         raise InvalidPlan(f"op '{graph.op_name[op]}' cannot run again: {why}", f"op {op}", "keep what it makes")
     wrong = ~again & ~may_stay(graph)[added.tensor]
     if wrong.any():

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from loadmaster.additions import Additions, check_additions, reads_with, same_additions
+from loadmaster.additions import Additions, check_additions, overwriters, reads_with, same_additions
 from loadmaster.columns import Bools, Ints, from_pairs, ints, positions, rows_of
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import ACTIVATION, Graph
@@ -127,11 +127,13 @@ def _reads(problem: Problem, added: Additions, copies: _Copies) -> tuple[Ints, I
 
 
 def _afters(graph: Graph, added: Additions) -> tuple[Ints, Ints]:
-    """(node, node it follows): an addition follows and is followed by what its op is, and follows its own `after`."""
+    """(node, node it follows): an addition follows what its op follows, is followed by what overwrites after its op,
+    and follows its own `after`. That random ops follow each other in one order does not bind copies."""
     later, earlier = rows_of(graph.after_start), graph.after
     ops, again = graph.num_ops, np.flatnonzero(added.op >= 0)
     parts = [(later, earlier)]
-    for rows, values, copies_later in ((later, earlier, True), (earlier, later, False)):
+    writes = overwriters(graph)[later]
+    for rows, values, copies_later in ((later, earlier, True), (earlier[writes], later[writes], False)):
         order = np.argsort(rows, kind="stable")
         low, high = (np.searchsorted(rows[order], added.op[again], side) for side in ("left", "right"))
         mates = np.concatenate([values[order[a:b]] for a, b in zip(low, high, strict=True)] or [ints([])])

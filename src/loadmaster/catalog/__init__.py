@@ -50,6 +50,11 @@ OPTIMIZERS: Mapping[str, str] = {
     "rnn": "loadmaster.learn.mirhoseini2017.optimizer:Rnn",
     "memory-order": "loadmaster.optimizers.memory.orders:MemoryOrder",
     "anneal-order": "loadmaster.optimizers.memory.orders:AnnealOrder",
+    "recompute": "loadmaster.optimizers.memory.recompute:Recompute",
+    "sqrt-checkpointing": "loadmaster.optimizers.memory.checkpoints:SqrtCheckpointing",
+    "layer-checkpointing": "loadmaster.optimizers.memory.checkpoints:LayerCheckpointing",
+    "min-cut": "loadmaster.optimizers.memory.checkpoints:MinCut",
+    "activation-budget": "loadmaster.optimizers.memory.checkpoints:ActivationBudget",
     "whole-modules": "loadmaster.optimizers.whole:WholeModules",
     "best-of": "loadmaster.optimizers.simple:BestOf",
 }

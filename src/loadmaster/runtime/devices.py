@@ -129,3 +129,32 @@ def _pinned_like(tensor: Tensor) -> Tensor:
 def moved(tensor: Tensor, device: torch.device) -> Any:
     """The tensor on that device; itself where it is there already."""
     return tensor if tensor.device == device else tensor.to(device, non_blocking=device.type == "cuda")
+
+
+class Replay:
+    """The random state before an op draws, for when it runs again: it then draws the same numbers, and the stream of
+    numbers goes on as if it had not."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.kept: Any = None
+        self.now: Any = None
+
+    def _generator(self) -> Any:
+        return (
+            torch.cuda.default_generators[self.device.index or 0]
+            if self.device.type == "cuda"
+            else torch.default_generator
+        )
+
+    def keep(self) -> None:
+        """Before the op runs for the first time."""
+        self.kept = self._generator().get_state()
+
+    def begin(self) -> None:
+        """Before it runs again."""
+        self.now = self._generator().get_state()
+        self._generator().set_state(self.kept)
+
+    def end(self) -> None:
+        self._generator().set_state(self.now)

@@ -24,7 +24,7 @@ from loadmaster.graph.folding import bases
 from loadmaster.importers.torch.graph import Call, CapturedStep, Update, draws_random
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.runtime.devices import CopyStreams, CudaSend, copied
+from loadmaster.runtime.devices import CopyStreams, CudaSend, Replay, copied
 from loadmaster.runtime.listing import Line, Listing, compiled_text
 from loadmaster.runtime.processes import Incoming, Outgoing, Post, RandomPass, Shape
 from loadmaster.runtime.regions import Kernels, with_regions
@@ -105,6 +105,7 @@ class _Writer:
         self.op, self.device = -1, 0
         self.kernel, self.kernels = -1, Kernels()
         self.last_random: int | None = None  # device that drew last
+        self.replays: dict[int, Replay] = {}  # by op of the graph
         self.events = 0
         self.waiting: list[_Waiting] = []  # updates that the next may join
 
@@ -294,11 +295,21 @@ class _Writer:
         self._turn_to(tensors)
         self.names[self._copy(tensor, device)] = name
 
-    def _refuse_random(self, call: Call) -> None:
-        if self.op >= 0 and self.addition[self.op] >= 0:
+    def _replays(self, call: Call, device: int) -> Replay | None:
+        """Of a random op of which copies run, or of a copy of one: its random state."""
+        if not draws_random(call.node) or self.op < 0 or self.problem.expansion is None:
+            return None
+        expansion, again = self.problem.expansion, self.addition[self.op] >= 0
+        node = int(expansion.node[self.op])
+        op = int(expansion.added.op[node - expansion.base.num_ops]) if again else node
+        if not again and op not in expansion.added.op:
+            return None
+        replay = self.replays.setdefault(op, Replay(self.backend.devices[device]))
+        if replay.device != self.backend.devices[device]:
             name = self.problem.graph.op_name[self.op]
-            what = f"op '{name}' draws random numbers, and would draw others when it runs again"
-            raise CannotRun(what, str(call.node.target), "plan again with --recompute none")
+            what = f"op '{name}' draws random numbers, and runs again on another device"
+            raise CannotRun(what, str(call.node.target), "let it run again where it ran first")
+        return replay
 
     def _update(self, update: Update, device: int) -> None:
         weight, gradient = update.reads[:2]
@@ -330,9 +341,11 @@ class _Writer:
         written = [t for t in results if t is not None and graph.producer[graph.owner[t]] < 0 and not self._is_view(t)]
         for tensor in written:
             self._before_write(int(graph.owner[tensor]))
-        if draws_random(call.node):
-            self._refuse_random(call)
+        replay, again = self._replays(call, device), self.op >= 0 and self.addition[self.op] >= 0
+        if draws_random(call.node) and not again:
             self._draw(device)
+        if replay is not None:
+            self._line(f"{self._constant(replay.begin if again else replay.keep)}()", (), alone=True)
         direct = lands_itself(call.node.target, call.lands, self.backend.devices[device])
         function = self._constant(direct or substitute(call.node.target, self.backend.devices[device]), "f")
         made: list[str] = []
@@ -342,6 +355,8 @@ class _Writer:
         landing = [] if direct else self._landing_names(call, device, made)
         add = self._view if makes is None else self._line
         add(f"{target} = {function}({args})" if made else f"{function}({args})", uses, made)
+        if replay is not None and again:
+            self._line(f"{self._constant(replay.end)}()", (), alone=True)
         for name, place in landing:
             self._line(f"{place}.copy_({name})", [place, name])
         for tensor in written:

@@ -1,0 +1,172 @@
+"""Recompute and what it is compared with: plans that fit where none did, in which nothing changes but time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from loadmaster.cluster import Cluster, Device, Link
+from loadmaster.columns import ints
+from loadmaster.cost import price
+from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.optimizers.memory.checkpoints import saved_by_cut, turning_point
+from loadmaster.optimizers.memory.draft import Draft, draft_of
+from loadmaster.optimizers.memory.recompute import Dropping, Recompute
+from loadmaster.plans import Plan, check
+from loadmaster.problem import Problem
+from loadmaster.search import Budget, solve
+from loadmaster.simulator import simulate
+
+MB = 2**20
+
+
+def layers(count: int = 12, big: int = 64 * MB) -> Graph:
+    """Layers of a product and two light ops, and back: each reads its input and what its product made."""
+    g = GraphBuilder("layers")
+    x, kept = g.tensor(big, "input"), []
+    for i in range(count):
+        weight, made, shifted, out = g.tensor(MB, "weight"), g.tensor(big), g.tensor(big), g.tensor(big)
+        scope = f"net.{i}"
+        g.op(f"mm{i}", "aten.mm.default", [x, weight], [made], flops=2 * 10**11, bytes_moved=2 * big, scope=scope)
+        g.op(f"add{i}", "aten.add.Tensor", [made], [shifted], flops=big, bytes_moved=2 * big, scope=scope)
+        g.op(f"gelu{i}", "aten.gelu.default", [shifted], [out], flops=big, bytes_moved=2 * big, scope=scope)
+        kept.append((x, weight, shifted))
+        x = out
+    grad = g.tensor(big)
+    g.op("loss", "aten.mul.Tensor", [x], [grad], flops=big, bytes_moved=2 * big)
+    for i in reversed(range(count)):
+        came, weight, shifted = kept[i]
+        back, down, of_weight = g.tensor(big), g.tensor(big), g.tensor(MB, "output")
+        g.op(f"gelu{i}.back", "aten.gelu_backward.default", [grad, shifted], [back], flops=big, bytes_moved=3 * big)
+        g.op(f"mm{i}.weight", "aten.mm.default", [back, came], [of_weight], flops=2 * 10**11, bytes_moved=2 * big)
+        g.op(f"mm{i}.down", "aten.mm.default", [back, weight], [down], flops=2 * 10**11, bytes_moved=2 * big)
+        grad = down
+    return g.build()
+
+
+def with_host(link: float = 25e9) -> Cluster:
+    gpu, host = Device("gpu", "gpu", 80 * 2**30, 1e13, 1e12, 4000), Device("host", "cpu", 2**40, 1e11, 1e11, 1000)
+    pairs = {(0, 1): Link(link, 5000), (1, 0): Link(link, 5000)}
+    return Cluster("one GPU and its host", (gpu, host), pairs, ints([[-1, 0], [1, -1]]))
+
+
+def one() -> Cluster:
+    return Cluster("one", (Device("gpu", "gpu", 80 * 2**30, 1e13, 1e12, 4000),), {}, ints([[-1]]))
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return price(layers(), one())
+
+
+def limited(problem: Problem, nbytes: int) -> Problem:
+    return replace(problem, memory_bytes=ints([nbytes, *problem.memory_bytes[1:]]))
+
+
+def fused_peak(problem: Problem) -> tuple[int, int]:
+    found = solve(problem, "greedy-fusion:inner=one-device", Budget(None, 1))
+    return int(found.timeline.peak_bytes[0]), found.timeline.step_ns
+
+
+@pytest.mark.parametrize("share", [0.7, 0.45])
+def test_a_plan_that_fits_where_none_did(problem: Problem, share: float) -> None:
+    peak, step = fused_peak(problem)
+    small = limited(problem, int(peak * share))
+    assert not solve(small, "greedy-fusion:inner=one-device", Budget(None, 1)).fits
+    found = solve(small, "recompute", Budget(None, 40))
+    assert found.fits and found.plan.added is not None and found.plan.added.num_again > 0
+    check(found.plan, small)
+    assert found.timeline.step_ns <= 1.3 * step
+    assert found.value >= found.lower_bound
+
+
+def test_nothing_is_added_where_all_fits(problem: Problem) -> None:
+    assert solve(problem, "recompute", Budget(None, 20)).plan.added is None
+
+
+def test_the_draft_has_the_memory_that_is_simulated(problem: Problem) -> None:
+    """Of one device, before and after tensors were dropped."""
+    plan = solve(problem, "greedy-fusion:inner=one-device", Budget(None, 1)).plan
+    draft = draft_of(problem, plan)
+    line = simulate(problem, plan)
+    held = [int(line.curve(0)[1][np.searchsorted(line.curve(0)[0], at, "right") - 1]) for at in draft.start_ns]
+    assert draft.memory[0].tolist() == held
+    limit = int(draft.memory.max() * 0.6)
+    Dropping(Recompute(), draft, ints([limit]), set(), None, 0.0).run()
+    made = draft.plan_of()
+    assert simulate(problem, made).peak_bytes[0] <= draft.memory.max() <= limit
+
+
+def test_every_drop_can_be_taken_back(problem: Problem) -> None:
+    plan = solve(problem, "greedy-fusion:inner=one-device", Budget(None, 1)).plan
+    draft = draft_of(problem, plan)
+    before, turn = draft.memory.copy(), turning_point(draft)
+    pass_ = Dropping(Recompute(), draft, ints([int(before.max() * 0.5)]), set(), None, 0.0)
+    pass_._measure(0)
+    tried = 0
+    for number in range(len(draft.versions)):
+        if draft.droppable(number, turn) and (choice := pass_.choice(number, turn)) is not None:
+            undo = [pass_.do(number, act) for act in choice.acts]
+            assert (draft.memory != before).any()
+            for back in reversed(undo):
+                back()
+            assert (draft.memory == before).all() and not draft.jobs
+            tried += 1
+    assert tried >= 10 and draft.plan_of() is plan
+
+
+def test_offload_costs_little_where_links_are_idle() -> None:
+    problem = price(layers(), with_host())
+    plan = Plan.of(problem, np.zeros(problem.num_ops, np.int64))
+    line = simulate(problem, plan)
+    small = limited(problem, int(line.peak_bytes[0] * 0.6))
+    host_only = Recompute(OnePlan(plan), again=False)
+    found = solve(small, host_only, Budget(None, 30))
+    assert found.fits and found.plan.added is not None
+    assert found.plan.added.num_stays > 0 and found.plan.added.num_again == 0
+    assert found.timeline.step_ns <= 1.1 * line.step_ns
+    stays = [op for op, kind in enumerate(found.problem.graph.kind) if kind == "stay"]
+    assert set(found.plan.device[stays].tolist()) == {1}
+
+
+class OnePlan:
+    """Gives a plan that it was given."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def optimize(self, search: object) -> Plan:
+        return self.plan
+
+
+@pytest.mark.parametrize("spec", ["sqrt-checkpointing", "layer-checkpointing", "min-cut"])
+def test_what_others_do_lowers_the_peak(problem: Problem, spec: str) -> None:
+    peak, step = fused_peak(problem)
+    found = solve(problem, spec, Budget(None, 4))
+    assert found.plan.added is not None
+    assert found.timeline.peak_bytes[0] < peak and found.timeline.step_ns > step
+
+
+def test_layers_keep_their_inputs_alone(problem: Problem) -> None:
+    """Backwards a layer holds what it made again; forward, one tensor for each layer."""
+    big, count = 64 * MB, 12
+    found = solve(problem, "layer-checkpointing:inner=one-device", Budget(None, 4))
+    weights = count * MB * 2
+    assert found.timeline.peak_bytes[0] <= (count + 6) * big + weights
+    again = {name.split(".")[0] for name in found.problem.graph.op_name if name.endswith("again")}
+    assert {f"mm{i}" for i in range(count)} <= again
+
+
+def test_the_cut_is_the_least(problem: Problem) -> None:
+    """Products are not run again, so of each layer what its product made is kept, once."""
+    draft = Draft(problem, *_planned(problem))
+    saved = saved_by_cut(draft, turning_point(draft))
+    makers = sorted(problem.graph.op_name[draft.producer[t]] for t in saved)
+    assert all(name.startswith("mm") for name in makers) and len(makers) in (11, 12)
+
+
+def _planned(problem: Problem) -> tuple[Plan, object]:
+    plan = Plan.of(problem, np.zeros(problem.num_ops, np.int64))
+    return plan, simulate(problem, plan)
