@@ -16,6 +16,7 @@ from loadmaster.errors import InvalidSetting
 if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
     from loadmaster.problem import Problem
+    from loadmaster.report.served import Column, Strip
     from loadmaster.search import Result
     from loadmaster.serving.exports import ModulePlan
     from loadmaster.serving.planning import ServingResult
@@ -41,6 +42,8 @@ def plan_served(
     seconds: float | None,
     seed: int,
     save: Path | None,
+    report: Path | None,
+    plot: Path | None,
     json: bool,
 ) -> None:
     """What `plan` does with a model that answers requests."""
@@ -51,11 +54,14 @@ def plan_served(
 
     chosen, requests = None if target is None else target_of(target), Requests.of(serve)
     cluster = words.cluster_of(on or DEFAULT_CLUSTER)
-    if save is not None:
-        words.check_writable(save)
+    reports.check_targets(save, report, plot)
     if sweep is not None:
-        _sweep(model.removeprefix("hf:"), cluster, requests, sweep, chosen, goal, weights, json)
+        wait = 2.0 if seconds is None else seconds
+        found = _swept(model.removeprefix("hf:"), cluster, requests, sweep, chosen, goal, weights, wait)
+        _show_sweep(found, plot, json)
         return
+    if plot is not None:
+        raise InvalidSetting("there is no sweep to draw", "--plot", "give --sweep context=1k..64k too")
     with stages.status(f"capturing {model}"):
         served, service = service_for(
             model.removeprefix("hf:"),
@@ -71,7 +77,11 @@ def plan_served(
         from loadmaster.serving.documents import module_plan, save_modules
 
         save_modules(module_plan(result.name, service, result.best), service, result.best, save)
+    if report is not None:
+        write_page(report, result)
     _show(result, save if result.best.fits else None, json)
+    if report is not None and not json:
+        print(f"report written to {report}")
     if not result.best.fits:
         from loadmaster.serving.placing import check_fits
 
@@ -131,30 +141,117 @@ def _show_modules(plan: ModulePlan, time_head: str) -> None:
     console().print(table)
 
 
-def _sweep(
-    path: str, cluster: Cluster, requests: Any, text: str, target: Any, goal: str, dtype: str, json: bool
-) -> None:
-    from loadmaster.report.terminal import console, plain_table
-    from loadmaster.report.units import time_text
-    from loadmaster.serving.documents import module_plan, summary
-    from loadmaster.serving.exports import module_table
+def _swept(
+    path: str, cluster: Cluster, requests: Any, text: str, target: Any, goal: str, dtype: str, seconds: float
+) -> list[tuple[int, ServingResult]]:
     from loadmaster.serving.planning import sweep
 
     contexts = contexts_of(text)
     with stages.status("planning for each context"):
-        found = sweep(path, cluster, requests, contexts, target, goal=goal, precision=dtype)
+        return sweep(path, cluster, requests, contexts, target, goal=goal, precision=dtype, seconds=seconds)
+
+
+def _show_sweep(found: list[tuple[int, ServingResult]], plot: Path | None, json: bool) -> None:
+    from loadmaster.report.served import changes, plot_sweep
+    from loadmaster.report.terminal import console, plain_table
+    from loadmaster.report.units import time_text
+    from loadmaster.serving.documents import module_plan, summary, to_json
+
+    columns = [_column(context, result) for context, result in found]
+    if plot is not None:
+        plot_sweep(plot, f"{found[0][1].name} on {found[0][1].service.cluster.name}", columns)
     if json:
-        print(json_text.dumps({str(c): summary(r.service, r.best) for c, r in found}, indent=2))
+        told = {
+            str(context): {**to_json(module_plan(r.name, r.service, r.best)), "serving": summary(r.service, r.best)}
+            for context, r in found
+        }
+        print(json_text.dumps(told, indent=2))
         return
+    new = {0, *changes(columns)}
     table = plain_table(">context", ">first token", ">per token", "fits", "~split")
-    for context, result in found:
-        split = "; ".join(
-            f"{m}: {d}" for m, d, *_ in module_table(module_plan(result.name, result.service, result.best))
-        )
-        first, *later = result.best.step_ns
-        mean = sum(later) / len(later)
-        table.add_row(f"{context:,}", time_text(first), time_text(mean), "yes" if result.best.fits else "no", split)
+    for at, column in enumerate(columns):
+        split = "; ".join(f"{label}: {column.strip.devices[device]}" for label, device, *_ in column.strip.parts)
+        times = time_text(column.first_token_ns), time_text(column.per_token_ns)
+        table.add_row(f"{column.context:,}", *times, "yes" if column.fits else "no", split if at in new else "same")
     console().print(table)
+    if plot is not None:
+        print(f"picture written to {plot}")
+
+
+def _column(context: int, result: ServingResult) -> Column:
+    from loadmaster.report.served import Column
+    from loadmaster.serving.documents import module_plan
+
+    first, *later = result.best.step_ns
+    plan = module_plan(result.name, result.service, result.best)
+    return Column(context, strip_of(plan), first, sum(later) / len(later), result.best.fits)
+
+
+def strip_of(plan: ModulePlan) -> Strip:
+    """Runs of modules with the same fate, in the order of the model."""
+    from loadmaster.report.served import Strip
+    from loadmaster.serving.exports import module_table
+
+    number = {name: at for at, name in enumerate(plan.devices)}
+    rows = module_table(plan)
+    parts = tuple((label, number[device], size, fate != "resident") for label, device, fate, size, _ in rows)
+    return Strip(parts, plan.devices)
+
+
+def write_page(path: Path, result: ServingResult) -> None:
+    """The page about a served model: what the terminal shows, and the bar of modules."""
+    from loadmaster.report.served import Served, write_served
+    from loadmaster.report.units import size_text, time_text
+    from loadmaster.report.words import Grid, Section
+    from loadmaster.serving.documents import module_plan, tokens_per_s
+    from loadmaster.serving.exports import module_table
+
+    service, best = result.service, result.best
+    plan = module_plan(result.name, service, best)
+    first, *later = best.step_ns
+    fullest = int((best.peak_bytes / service.cluster.memory_bytes).argmax())
+    memory = size_text(int(service.cluster.memory_bytes[fullest]))
+    figures = (
+        ("first token", time_text(first), "modelled"),
+        ("per token", time_text(sum(later) / len(later)), "mean of the first and the last"),
+        ("tokens a second", f"{tokens_per_s(service, best):,.1f}", "of all sequences"),
+        (
+            "fullest device",
+            size_text(int(best.peak_bytes[fullest])),
+            f"of {memory} on {service.cluster.device_names[fullest]}",
+        ),
+        ("over the bound", f"{best.value / max(1.0, best.bound):.2f}x", "no placement can go under it"),
+    )
+    head = ("modules", "device", "weights", "bytes", "time a request")
+    modules = tuple((m, d, fate, size_text(size), time_text(ns)) for m, d, fate, size, ns in module_table(plan))
+    every = ("module", "device", "kept on", "bytes", "time a request")
+    rows = tuple((r.module, r.device, r.home, size_text(r.weight_bytes), time_text(r.time_ns)) for r in plan.rows)
+    methods = ("method", "first token", "per token", "tokens/s", "peak per device", "fits")
+    sections = (
+        Section("Modules", (), (Grid("", head, modules, frozenset((3, 4))),)),
+        Section("Beside what other tools do", (), (Grid("", methods, _methods(result), frozenset((1, 2, 3, 4))),)),
+        Section("Every module", (), (Grid("", every, rows, frozenset((3, 4))),)),
+    )
+    title = f"{result.name} on {service.cluster.name}"
+    weights = size_text(int(service.weight_bytes.sum()))
+    subtitle = f"Which device keeps and computes each of {len(service.names)} modules, {weights} of weights."
+    basis = f"Requests: {service.requests}; goal: {service.goal}; {result.basis}."
+    write_served(path, Served(title, subtitle, basis, figures, strip_of(plan), sections))
+
+
+def _methods(result: ServingResult) -> tuple[tuple[str, ...], ...]:
+    """A row for each rule of others, and one for ours."""
+    from loadmaster.report.units import size_text, sizes_text, time_text
+    from loadmaster.serving.documents import tokens_per_s
+
+    rows = []
+    for name, placement in (*result.rules.items(), ("loadmaster", result.best)):
+        first, *later = placement.step_ns
+        speed = tokens_per_s(result.service, placement)
+        peaks = sizes_text([int(peak) for peak in placement.peak_bytes])
+        fits = "yes" if placement.fits else f"no, {size_text(placement.over_bytes)} over"
+        rows.append((name, time_text(first), time_text(sum(later) / len(later)), f"{speed:,.1f}", peaks, fits))
+    return tuple(rows)
 
 
 def contexts_of(text: str) -> list[int]:
@@ -176,8 +273,8 @@ def contexts_of(text: str) -> list[int]:
 
 def _show(result: ServingResult, saved: Path | None, json: bool) -> None:
     from loadmaster.report.terminal import console, plain_table
-    from loadmaster.report.units import size_text, sizes_text, time_text
-    from loadmaster.serving.documents import module_plan, summary, to_json, tokens_per_s
+    from loadmaster.report.units import size_text
+    from loadmaster.serving.documents import module_plan, summary, to_json
 
     service, plan = result.service, module_plan(result.name, result.service, result.best)
     if json:
@@ -188,14 +285,10 @@ def _show(result: ServingResult, saved: Path | None, json: bool) -> None:
     screen.print(
         f"{result.name}: {len(service.names)} modules, {size_text(int(service.weight_bytes.sum()))} of weights"
     )
-    screen.print(f"on {service.cluster.name}, {service.requests}; times are modelled with data-sheet rates\n")
+    screen.print(f"on {service.cluster.name}, {service.requests}; {result.basis}\n")
     table = plain_table("method", ">first token", ">per token", ">tokens/s", "~>peak per device", "fits")
-    for name, placement in (*result.rules.items(), ("loadmaster", result.best)):
-        first, *later = placement.step_ns
-        speed = tokens_per_s(service, placement)
-        peaks = sizes_text([int(peak) for peak in placement.peak_bytes])
-        fits = "yes" if placement.fits else f"no, {size_text(placement.over_bytes)} over"
-        table.add_row(name, time_text(first), time_text(sum(later) / len(later)), f"{speed:,.1f}", peaks, fits)
+    for row in _methods(result):
+        table.add_row(*row)
     screen.print(table)
     _show_modules(plan, "time a request")
     screen.print(f"\nlower bound: {result.best.value / max(1.0, result.best.bound):.2f}x of it reached")

@@ -51,7 +51,7 @@ from loadmaster.cli.options import (
     TrainedBy,
     Training,
 )
-from loadmaster.errors import LoadmasterError, MissingExtra, printable
+from loadmaster.errors import InvalidSetting, LoadmasterError, MissingExtra, printable
 
 if TYPE_CHECKING:
     from loadmaster.problem import Problem
@@ -213,6 +213,9 @@ def plan(
     experience: Annotated[
         bool | None, typer.Option("--experience/--no-experience", help=experiences.EXPERIENCE_HELP)
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="With --sweep: draw it: sweep.png, .svg or .pdf.")
+    ] = None,
     save: Save = None,
     report: Report = None,
     trace: Trace = None,
@@ -232,9 +235,13 @@ def plan(
             seconds=seconds,
             seed=seed,
             save=save,
+            report=report,
+            plot=plot,
             json=json,
         )
         return
+    if plot is not None:
+        raise InvalidSetting("--plot draws a sweep", "--plot", "give it with --sweep, or use 'loadmaster plot PLAN'")
     plain = words.fused(optimizer or words.default_optimizer(), fusion)
     kept, in_stages = serving.held_to(target, granularity)
     spec = words.whole(plain, kept, in_stages)

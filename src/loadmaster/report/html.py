@@ -93,7 +93,7 @@ def _modules(schedule: Schedule) -> str:
         (row.name, f"{row.ops:,}", time_text(row.time_ns), size_text(row.weight_bytes), places_text(row, devices))
         for row in module_table(schedule, MOST_MODULES)
     )
-    return _grid(Grid("", ("module", "ops", "time", "weights and inputs", "on"), rows, frozenset((1, 2, 3))))
+    return grid_html(Grid("", ("module", "ops", "time", "weights and inputs", "on"), rows, frozenset((1, 2, 3))))
 
 
 def _figures(result: Result, found: Explanation, every: Sequence[Result]) -> str:
@@ -120,10 +120,10 @@ def _figures(result: Result, found: Explanation, every: Sequence[Result]) -> str
         rows.insert(1, (found.objective.column, shown(found.value), f"{found.value:,} {found.objective.unit}"))
     if alone is not None and line.step_ns and result.problem.num_devices > 1:
         rows.insert(1, ("speed-up", f"{alone / line.step_ns:.2f}x", f"over one device ({time_text(alone)})"))
-    return "".join(_figure(*row, over=row[0] == "largest peak" and not result.fits) for row in rows)
+    return "".join(figure_html(*row, over=row[0] == "largest peak" and not result.fits) for row in rows)
 
 
-def _figure(name: str, value: str, note: str, *, over: bool) -> str:
+def figure_html(name: str, value: str, note: str, *, over: bool) -> str:
     kind = "'figure over'" if over else "figure"
     return f"<div class={kind}><dt>{escape(name)}</dt><dd>{escape(value)}</dd><small>{escape(note)}</small></div>"
 
@@ -148,16 +148,16 @@ def _methods(result: Result, every: Sequence[Result]) -> str:
         for other in sorted(every, key=lambda other: other.score)
     )
     head = ("method", "step", "speed-up", "peak per device", "fits", *own, "lower bound", "gap", "simulations", "time")
-    return _grid(Grid("", head, rows, frozenset(set(range(1, len(head))) - {4})))
+    return grid_html(Grid("", head, rows, frozenset(set(range(1, len(head))) - {4})))
 
 
 def _section(section: Section) -> str:
     paragraphs = "".join(f"<p>{escape(sentence)}</p>" for sentence in section.sentences)
-    grids = "".join(map(_grid, section.grids))
+    grids = "".join(map(grid_html, section.grids))
     return f"<section class=words><h3>{escape(section.title)}</h3>{paragraphs}{grids}</section>"
 
 
-def _grid(grid: Grid) -> str:
+def grid_html(grid: Grid) -> str:
     def cells(row: Sequence[str], tag: str) -> str:
         kind = [" class=number" if at in grid.numbers else "" for at in range(len(row))]
         return "".join(f"<{tag}{kind[at]}>{escape(cell)}</{tag}>" for at, cell in enumerate(row))

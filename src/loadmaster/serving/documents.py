@@ -72,7 +72,7 @@ def summary(service: Service, placement: Placement) -> dict[str, Any]:
     return {
         "requests": str(requests),
         "goal": service.goal,
-        "cost_model": "data-sheet rates",
+        "cost_model": f"{service.cluster.basis} rates",
         "first_token_ns": first,
         "per_token_ns": round(token),
         "request_ns": round(first + requests.new * token),

@@ -28,6 +28,15 @@ class ServingResult:
     service: Service
     best: Placement
     rules: dict[str, Placement]
+    target: Target | None = None
+
+    @property
+    def basis(self) -> str:
+        """Where the times come from."""
+        rates = "times are modelled with the rates of the cluster"
+        if self.target is None or self.target.overheads is None:
+            return rates
+        return f"{rates} and what the runtime of '{self.target.name}' was measured to add"
 
 
 def service_for(
@@ -98,7 +107,7 @@ def plan_serving(
     else:
         stream, on_host = (True, True) if target is None else (target.stream, target.compute_on_host)
         best = place(service, seconds=seconds, seed=seed, starts=starts, stream=stream, compute_on_host=on_host)
-    return ServingResult(served.name, service, best, rules)
+    return ServingResult(served.name, service, best, rules, target)
 
 
 def _taken(service: Service, target: Target, starts: Sequence[tuple[Ints, Ints]], way: dict[str, bool]) -> list[Any]:
