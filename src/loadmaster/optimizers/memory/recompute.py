@@ -52,11 +52,12 @@ class Choice(NamedTuple):
 @dataclass(frozen=True)
 class Recompute:
     """Plans with `inner`, then drops what does not fit. `again`: tensors are made again; `offload`: they go to a host
-    (a device of kind cpu) and come back."""
+    (a device of kind cpu) and come back; `fuse`: other kernels than those of `inner` are tried."""
 
     inner: Optimizer | None = None  # by default greedy fusion; on one device in program order, else as HEFT places it
     again: bool = True
     offload: bool = True
+    fuse: bool = True
 
     def optimize(self, search: Search) -> Plan:
         starts = self._starts(search)
@@ -84,7 +85,7 @@ class Recompute:
         fast = first if self.inner is None else self.inner_plan(search.part(0.3, problem=wide))
         plain = Plan.of(problem, fast.device)
         unlike: dict[bytes, Plan] = {}
-        for plan in (first, fast, self._fused(search, fast), plain):
+        for plan in (first, fast, self._fused(search, fast) if self.fuse else fast, plain):
             unlike.setdefault(b"".join(c.tobytes() for c in (plan.kernel, plan.device, plan.rank)), plan)
         return list(unlike.values())
 

@@ -1,0 +1,137 @@
+"""Plans that run ops again, on a GPU: peak and step beside what was modelled, and results beside those of the module.
+
+    PYTHONPATH=src python3 benchmarks/memory_gpu.py FOLDER [--seconds 220] [--share 0.6] [--only gpt2,bert-base]
+
+For each training step of the zoo: the plan in program order, and one that fits into a share of its peak, both op by op
+(kernels of several ops are compiled in the row "fused"). Prints as it goes; writes memory.csv into FOLDER.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import statistics
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from loadmaster.columns import ints
+from loadmaster.cost import price
+from loadmaster.importers import build as build_model
+from loadmaster.importers.torch.arguments import as_arguments, split
+from loadmaster.importers.torch.export import capture_step
+from loadmaster.importers.torch.step import Target
+from loadmaster.optimizers.fusion.greedy import GreedyFusion
+from loadmaster.optimizers.memory.recompute import Recompute
+from loadmaster.optimizers.simple import OneDevice
+from loadmaster.problem import Problem
+from loadmaster.runtime.apply import build, planning_of
+from loadmaster.runtime.verify import verify_step
+from loadmaster.search import Budget, Result, solve
+
+MODELS = {"gpt2": 4, "bert-base": None, "vit-base": 16, "resnet50": None, "t5-base": 4}  # rows of a batch
+BEGUN = time.perf_counter()
+FIELDS = ("model", "plan", "limit", "modelled_peak", "measured_peak", "modelled_ms", "measured_ms", "again", "verified")
+
+
+def say(*words: Any) -> None:
+    print(f"[{time.perf_counter() - BEGUN:6.1f}]", *words, flush=True)
+
+
+def limited(problem: Problem, nbytes: int) -> Problem:
+    return replace(problem, memory_bytes=ints(np.full(problem.num_devices, nbytes)))
+
+
+def plans_of(problem: Problem, share: float, fused: bool) -> list[tuple[str, int, Result]]:
+    """In program order, and fitted into a share of that peak; the same for fused kernels."""
+    plain = solve(problem, OneDevice(), Budget(None, 1))
+    limit = int(plain.timeline.peak_bytes[0] * share)
+    fitted = solve(limited(problem, limit), Recompute(OneDevice(), offload=False, fuse=False), Budget(None, 12))
+    found = [("program order", 0, plain), ("recompute", limit, fitted)]
+    if fused:
+        kernels = solve(problem, GreedyFusion(OneDevice()), Budget(None, 1))
+        limit = int(kernels.timeline.peak_bytes[0] * share)
+        small = solve(limited(problem, limit), Recompute(offload=False, fuse=False), Budget(None, 12))
+        found += [("fused", 0, kernels), ("fused, recompute", limit, small)]
+    return found
+
+
+def measured(step: Any, inputs: Any, steps: int = 8) -> tuple[int, float]:
+    """(peak bytes, median ms)."""
+    args, kwargs = split(as_arguments(inputs, "memory"))
+    times = []
+    for number in range(steps + 2):
+        if number == 2:
+            torch.cuda.reset_peak_memory_stats()
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        step(*args, **kwargs)
+        torch.cuda.synchronize()
+        times.append(1e3 * (time.perf_counter() - begun))
+    return torch.cuda.max_memory_allocated(), statistics.median(times[2:])
+
+
+def rows_of(name: str, share: float, batch: int | None, fused: bool) -> list[dict[str, Any]]:
+    torch.manual_seed(0)
+    module, inputs = build_model(f"zoo:{name}", batch=batch)
+    captured = capture_step(module, inputs, training=True, optimizer="adam", target=Target(gpu=True))
+    problem = price(captured.graph, "1xh200")
+    say(name, problem.num_ops, "ops captured")
+    rows = []
+    for kind, limit, result in plans_of(problem, share, fused):
+        gc.collect()
+        torch.cuda.empty_cache()
+        step = build(module, captured, planning_of(captured, result), devices=["cuda:0"], cuda_graphs=False)
+        found = verify_step(step, inputs)
+        peak, took = measured(step, inputs)
+        added = result.plan.added
+        row = dict(
+            model=name,
+            plan=kind,
+            limit=limit,
+            modelled_peak=int(result.timeline.peak_bytes[0]),
+            measured_peak=peak,
+            modelled_ms=round(result.timeline.step_ns / 1e6, 3),
+            measured_ms=round(took, 3),
+            again=0 if added is None else added.num_again,
+            verified=f"{found.ok}: {found}",
+        )
+        say(*(f"{key}={value}" for key, value in row.items()))
+        rows.append(row)
+        step.detach()
+        del step
+    return rows
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("folder", type=Path)
+    options.add_argument("--seconds", type=float, default=220)
+    options.add_argument("--share", type=float, default=0.6)
+    options.add_argument("--only", default="")
+    given = options.parse_args()
+    rows: list[dict[str, Any]] = []
+    for name, batch in MODELS.items():
+        if given.only and name not in given.only.split(","):
+            continue
+        if time.perf_counter() - BEGUN > given.seconds:
+            say("no time for", name)
+            continue
+        try:
+            rows += rows_of(name, given.share, batch, fused=name == "gpt2")
+        except Exception:
+            traceback.print_exc()
+        with open(given.folder / "memory.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, FIELDS)
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
