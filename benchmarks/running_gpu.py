@@ -77,6 +77,11 @@ def language(layers: int, width: int, batch: int, steps: int) -> tuple[nn.Module
     return Language(layers, width), (torch.randint(0, 50257, (batch, steps)),)
 
 
+def small_language() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """For `loadmaster race running_gpu:small_language` with this folder on the path."""
+    return language(4, 768, 4, 256)
+
+
 def zoo(name: str, **settings: Any) -> tuple[nn.Module, Any]:
     from dataclasses import replace
 
@@ -228,6 +233,35 @@ def fused(folder: Path) -> None:
     (folder / "fused.json").write_text(json.dumps(found, indent=1))
 
 
+def placed(folder: Path) -> None:
+    """lm.place over the GPU and the CPU: an ordinary loop, against the same on the GPU alone."""
+    import copy
+
+    import loadmaster as lm
+
+    torch.manual_seed(0)
+    plain, inputs = language(4, 256, 2, 64)
+    captured = capture_step(plain, inputs, training=True, optimizer="adam", target=Target(gpu=True))
+    problem = price(captured.graph, stand_in_cluster(2))
+    device = [int(scope.startswith(("blocks.2", "blocks.3"))) for scope in problem.graph.scope]
+    lm.save_plan(Plan.of(problem, device), problem, folder / "placed.json")
+    module, losses = copy.deepcopy(plain), {}
+    lm.place(module, folder / "placed.json", devices=["cuda:0", "cpu"])
+    for name, model in (("cuda and cpu", module), ("cuda", plain.cuda())):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        losses[name] = []
+        for rows in (2, 1, 2):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16, enabled=rows == 1):
+                loss = model(inputs[0][:rows].cuda())
+            loss.backward()
+            optimizer.step()
+            losses[name].append(float(loss))
+    where = sorted({str(weight.device) for weight in module.parameters()})
+    say("placed", where, losses)
+    (folder / "placed.json").write_text(json.dumps({"devices": where, "losses": losses}))
+
+
 def offload(folder: Path) -> None:
     """Updates, and with them weights and their state, on the CPU: a step too large for a set limit of GPU memory."""
     torch.manual_seed(0)
@@ -369,6 +403,7 @@ def main() -> None:
     ]
     parts.insert(0, ("offload", lambda: offload(given.folder)))
     parts.append(("fused", lambda: fused(given.folder)))
+    parts.append(("placed", lambda: placed(given.folder)))
     for name, part in parts:
         if given.only and not any(name.startswith(wanted) for wanted in given.only.split(",")):
             continue

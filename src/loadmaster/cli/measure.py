@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from loadmaster.cli import words
-from loadmaster.cli.options import Debug, Json, Model, Seconds, Seed, Simulations
+from loadmaster.cli.options import Debug, Json, Mode, Model, Seconds, Seed, Simulations
 
 ModelToTime = Annotated[
     str | None, typer.Argument(metavar="[MODEL]", help="A torch model whose ops to time alone.", show_default=False)
@@ -26,6 +26,7 @@ def measure(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what is known.")] = False,
     seconds: Annotated[float, typer.Option("--seconds", help="Time for the model's ops.")] = 120.0,
+    mode: Mode = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -38,7 +39,7 @@ def measure(
         words.check_writable(save)
     from loadmaster.runtime.measure import here, measure_ops
 
-    cluster = here(fresh=fresh, say=_progress)
+    cluster = words.in_mode(here(fresh=fresh, say=_progress), mode)
     found: dict[str, Any] = {"cluster": cluster_to_json(cluster)}
     if model is not None:
         from loadmaster.importers import load
@@ -89,6 +90,7 @@ def race(
     seed: Seed = 0,
     infer: Annotated[bool, typer.Option("--infer", help="Race inference instead of a training step.")] = False,
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Let torch.compile run too.")] = True,
+    mode: Mode = None,
     save: Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write our plan here, if it won.")] = None,
     json: Json = False,
     debug: Debug = False,
@@ -103,7 +105,7 @@ def race(
         words.check_writable(save)
     from loadmaster.runtime.race import run_race
 
-    cluster = words.cluster_of(on)
+    cluster = words.in_mode(words.cluster_of(on), mode)
     budget = words.budget_of(seconds, simulations)
     made = words.module_of(model)
     outcome = run_race(made, cluster, optimizer, budget, seed, training=not infer, compiled=compiled, say=_progress)
@@ -114,6 +116,10 @@ def race(
         return
     console().print(race_table(outcome.as_data()["rows"]), "")
     print(outcome.verdict)
+    for name, reason in outcome.failed.items():
+        print(f"{name} could not run: {reason}")
+    if outcome.recalibrated is not None:
+        print(outcome.recalibrated)
     if save is not None:
         print(f"plan written to {save}" if outcome.won else "the plan was not kept: it did not win")
 

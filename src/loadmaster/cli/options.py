@@ -86,6 +86,10 @@ Dtype = Annotated[
     Literal["float32", "bfloat16", "float16", "float64"] | None,
     typer.Option("--dtype", help="Of a torch model: build it in this type."),
 ]
+Mode = Annotated[
+    Literal["eager", "planned", "compiled", "cuda-graphs"] | None,
+    typer.Option("--mode", help="How kernels are asked for, where the cluster knows what that takes."),
+]
 Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Of a torch model: rows of its example inputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

@@ -26,9 +26,10 @@ def problem_for(
     memory_limit: int | None,
     costs: str | None = None,
     how: Mapping[str, Any] | None = None,
+    mode: str | None = None,
 ) -> tuple[Problem, str]:
     with status(f"loading {model}"):
-        return words.problem_of(model, on, objective, memory_limit, costs, how)
+        return words.problem_of(model, on, objective, memory_limit, costs, how, mode)
 
 
 def run_optimizer(problem: Problem, spec: str, budget: Budget, seed: int, starts: Sequence[Start] = ()) -> Result:

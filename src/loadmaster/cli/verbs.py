@@ -36,6 +36,7 @@ from loadmaster.cli.options import (
     Json,
     MemoryLimit,
     Microbatches,
+    Mode,
     Model,
     NeededOn,
     Objective,
@@ -191,6 +192,7 @@ def plan(
     dtype: Dtype = None,
     batch: Batch = None,
     costs: Costs = None,
+    mode: Mode = None,
     granularity: Annotated[
         Literal["op", "module", "block"] | None,
         typer.Option("--granularity", help="What must stay whole on one device. [default: op, or what --for takes]"),
@@ -249,7 +251,7 @@ def plan(
     limit = words.check_settings([spec], memory_limit, save)
     reports.check_targets(report, trace, schedule)
     how = words.capture_settings(model, training, trained_by, dtype, batch)
-    problem, choice = stages.problem_for(model, on, objective, limit, costs, how)
+    problem, choice = stages.problem_for(model, on, objective, limit, costs, how, mode)
     if microbatches is not None:
         found = pipelines.run(problem, microbatches, budget, seed, optimizer, split)
         misfit = stages.save_or_explain(found.result, limit, None)

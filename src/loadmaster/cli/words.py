@@ -128,18 +128,20 @@ def problem_of(
     memory_limit: int | None,
     costs: str | None = None,
     how: Mapping[str, Any] | None = None,
+    mode: str | None = None,
 ) -> tuple[Problem, str]:
     """The priced problem, and why that cluster when nobody asked for it."""
     from loadmaster.cost import price
     from loadmaster.importers import load
     from loadmaster.planning import default_cluster
 
-    named = None if on is None else cluster_of(on)
+    named = None if on is None else in_mode(cluster_of(on), mode)
     graph = load(model, **(how or {}))
     if named is not None:
         cost = costs_of(costs, graph, named)
         return price(graph, named, objective=objective, memory_limit=memory_limit, cost=cost), ""
     cluster, reason = default_cluster(model, graph)
+    cluster = in_mode(cluster, mode)
     cost = costs_of(costs, graph, cluster)
     priced = price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost)
     return priced, f" ({reason}; choose with --on)"
@@ -154,6 +156,17 @@ def cluster_of(name: str) -> Cluster:
 
         return here(say=lambda text: print(text, file=sys.stderr))
     return Cluster.of(name)
+
+
+def in_mode(cluster: Cluster, mode: str | None) -> Cluster:
+    """The cluster in that mode of execution; one that knows nothing of it is refused."""
+    if mode is None:
+        return cluster
+    mode = mode.removeprefix("cuda-")
+    if mode not in cluster.dispatch_ns:
+        what = f"'{cluster.name}' does not say what '{mode}' takes its host"
+        raise InvalidSetting(what, "--mode", "plan on 'here', or give a cluster file with dispatch_ns for it")
+    return cluster.with_mode(mode)
 
 
 def costs_of(text: str | None, graph: Graph, cluster: Cluster) -> CostModel | None:

@@ -57,6 +57,11 @@ def known_costs() -> Measured:
     return load_costs(path) if path.exists() else Measured({})
 
 
+def keep_costs(costs: Measured) -> None:
+    """What is known of this machine from now on."""
+    save_costs(costs, _costs_path())
+
+
 def measure_ops(graph: Graph, cluster: Cluster, *, seconds: float = 120.0, say: Say = lambda text: None) -> Measured:
     """Times each distinct op of the graph that has no time yet, on each device of this machine, and keeps them.
 
@@ -79,7 +84,7 @@ def measure_ops(graph: Graph, cluster: Cluster, *, seconds: float = 120.0, say: 
             known = fallback.get(device.kind)
             fallback[device.kind] = fitted if known is None else _joined(fitted, known)
     measured = Measured(times, fallback)
-    save_costs(measured, _costs_path())
+    keep_costs(measured)
     return measured
 
 

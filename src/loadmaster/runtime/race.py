@@ -1,4 +1,7 @@
-"""A race on this machine: the defaults against a plan, in turns, and whether each did what was modelled."""
+"""A race on this machine: the defaults against a plan, in turns, and whether each did what was modelled.
+
+What ops took in the course of a step is kept for the next plan.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import nn
 
 from loadmaster.cluster import Cluster
-from loadmaster.cost import CostModel, price
+from loadmaster.cost import Measured, price
+from loadmaster.errors import LoadmasterError
 from loadmaster.importers.torch.arguments import as_arguments, split
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.graph import CapturedStep
@@ -22,12 +27,13 @@ from loadmaster.importers.torch.step import Target, loss_of
 from loadmaster.problem import Problem
 from loadmaster.runtime.apply import build, planning_of
 from loadmaster.runtime.machine import torch_names
-from loadmaster.runtime.measure import measure_ops
+from loadmaster.runtime.measure import keep_costs, measure_ops
 from loadmaster.runtime.storages import LiveStorages
 from loadmaster.search import Budget, Result, solve
 
 WARM, MOST_ROUNDS, RACE_SECONDS = 2, 9, 40.0
 OURS, ALONE, COMPILED, EXPERT = "our plan", "one device, eager", "torch.compile", "expert"
+ACCELERATE = "accelerate's device map"
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,19 @@ class Row:
     basis: str
 
 
+@dataclass(frozen=True)
+class Recalibration:
+    """A step on one device as it was modelled for the race, and as it is from now on."""
+
+    before_ns: int
+    after_ns: int
+    measured_ns: int
+
+    def __str__(self) -> str:
+        before, after, measured = (f"{ns / 1e6:.2f} ms" for ns in (self.before_ns, self.after_ns, self.measured_ns))
+        return f"recalibrated: a step on one device, measured {measured}, was modelled {before} and is now {after}"
+
+
 @dataclass(frozen=True, eq=False)
 class Race:
     """Who ran, and the plan that was up against them."""
@@ -51,6 +70,7 @@ class Race:
     rows: tuple[Row, ...]
     result: Result
     failed: dict[str, str]  # who could not run, and why
+    recalibrated: Recalibration | None = None
 
     @property
     def _ours(self) -> Row:
@@ -77,7 +97,8 @@ class Race:
 
     def as_data(self) -> dict[str, Any]:
         rows = [asdict(row) for row in self.rows]
-        return {"rows": rows, "won": self.won, "verdict": self.verdict, "failed": self.failed}
+        again = None if self.recalibrated is None else asdict(self.recalibrated)
+        return {"rows": rows, "won": self.won, "verdict": self.verdict, "failed": self.failed, "recalibrated": again}
 
 
 Step = Callable[[], Any]
@@ -98,7 +119,7 @@ def run_race(
     module, inputs = made
     gpu = any(name.startswith("cuda") for name in torch_names())
     captured = capture_step(module, inputs, training=training, target=Target(gpu=gpu))
-    costs: CostModel = measure_ops(captured.graph, cluster, say=say)
+    costs = measure_ops(captured.graph, cluster, say=say)
     problem = price(captured.graph, cluster, cost=costs)
     say(f"planning with {optimizer}")
     planned = {OURS: solve(problem, optimizer, budget, seed)}
@@ -108,7 +129,36 @@ def run_race(
     say("racing: " + ", ".join(steps))
     times, peaks = _run(steps)
     rows = [_row(name, times[name], peaks[name], planned.get(name), problem, seed) for name in steps]
-    return Race(tuple(rows), planned[OURS], failed)
+    alone = next((row for row in rows if row.name == ALONE), None)
+    again = None if alone is None else _recalibrate(captured, made, costs, problem, alone, say)
+    return Race(tuple(rows), planned[OURS], failed, again)
+
+
+def _recalibrate(
+    captured: CapturedStep,
+    made: tuple[nn.Module, Any],
+    costs: Measured,
+    problem: Problem,
+    alone: Row,
+    say: Callable[[str], None],
+) -> Recalibration | None:
+    """Keeps what ops took in the course of a step, so that the next plan on this machine rests on it."""
+    from loadmaster.runtime.recalibrate import recalibrated, times_in_course
+
+    say("recalibrating")
+    device, kind = torch_names()[0], problem.cluster.devices[0].kind
+    try:
+        own = copy.deepcopy(made[0]).to(device).train(captured.training)
+        inputs = _moved(as_arguments(made[1], "race"), device)
+        found = times_in_course(own, captured, inputs, device)
+    except (LoadmasterError, torch.OutOfMemoryError) as error:
+        say(f"not recalibrated: {error}")
+        return None
+    kept = recalibrated(costs, kind, found)
+    keep_costs(kept)
+    after = solve(price(captured.graph, problem.cluster, cost=kept), "one-device", Budget(None, 1))
+    assert alone.modelled_ns is not None
+    return Recalibration(alone.modelled_ns, after.timeline.step_ns, alone.measured_ns)
 
 
 def _row(name: str, times: list[int], peak: int | None, planned: Result | None, problem: Problem, seed: int) -> Row:
@@ -132,6 +182,8 @@ def _steps(
     makers: dict[str, Callable[[], Step]] = {ALONE: lambda: _plain_step(module, inputs, training, first, False)}
     if compiled:
         makers[COMPILED] = lambda: _plain_step(module, inputs, training, first, True)
+    if len(torch_names()) > 2 and find_spec("accelerate") is not None:
+        makers[ACCELERATE] = lambda: _mapped_step(module, inputs, training)
     for name, result in planned.items():
         makers[name] = lambda result=result: _planned_step(module, inputs, captured, result)  # type: ignore[misc]
     steps: dict[str, Step] = {}
@@ -155,7 +207,10 @@ def _plain_step(module: nn.Module, inputs: Any, training: bool, device: str, com
     """As people write it: forward, backward, a fused optimizer."""
     own = copy.deepcopy(module).to(device).train(training)
     args, kwargs = _moved(split(as_arguments(inputs, "race")), device)
-    called: Any = torch.compile(own) if compiled else own
+    return _loop(own, torch.compile(own) if compiled else own, args, kwargs, training)
+
+
+def _loop(own: nn.Module, called: Any, args: Any, kwargs: Any, training: bool) -> Step:
     if not training:
 
         def infer() -> Any:
@@ -171,6 +226,18 @@ def _plain_step(module: nn.Module, inputs: Any, training: bool, device: str, com
         adam.zero_grad(set_to_none=True)
 
     return train
+
+
+def _mapped_step(module: nn.Module, inputs: Any, training: bool) -> Step:
+    """Spread over all GPUs by accelerate's own rule, as `device_map="auto"` does it."""
+    from accelerate import dispatch_model, infer_auto_device_map
+
+    own = copy.deepcopy(module).train(training)
+    whole = list(getattr(own, "_no_split_modules", None) or [])
+    found = infer_auto_device_map(own, no_split_module_classes=whole)
+    spread = dispatch_model(own, found)
+    args, kwargs = split(as_arguments(inputs, "race"))
+    return _loop(spread, spread, args, kwargs, training)
 
 
 def _planned_step(module: nn.Module, inputs: Any, captured: CapturedStep, result: Result) -> Step:

@@ -104,3 +104,43 @@ def test_live_storages() -> None:
         del y
         w = z.view(10, 100) + 1  # y is gone
     assert seen.peak_bytes == 12_000 and w.shape == (10, 100)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_race_recalibrates_and_says_who_won() -> None:
+    from loadmaster.runtime.race import ALONE, OURS, run_race
+    from loadmaster.search import Budget
+
+    made = module(), (torch.randn(4, 8),)
+    before = [weight.detach().clone() for weight in made[0].parameters()]
+    found = run_race(made, measure.here(), "heft", Budget(None, 5), 0, compiled=False)
+    assert {row.name for row in found.rows} == {ALONE, OURS}
+    assert found.won == (found._ours.high_ns < found._rival.low_ns) and "our plan" in found.verdict
+    assert all(map(torch.equal, before, made[0].parameters()))
+    again = found.recalibrated
+    assert again is not None and again.after_ns > 0 and "recalibrated" in str(again)
+    graph = capture(made[0], made[1], training=True)
+    kept = price(graph, measure.here(), cost=measure.known_costs())
+    from loadmaster.search import solve
+
+    assert solve(kept, "one-device", Budget(None, 1)).timeline.step_ns == again.after_ns
+
+
+def test_ops_in_the_course_of_a_step() -> None:
+    from loadmaster.cost import OpTime
+    from loadmaster.importers.torch.export import capture_step
+    from loadmaster.runtime.recalibrate import ROUNDS, recalibrated, times_in_course
+
+    given = (torch.randn(4, 8),)
+    captured = capture_step(module(), given, training=True)
+    found = times_in_course(module(), captured, given, "cpu")
+    updates = {s for s in captured.graph.signature.values() if s.startswith('["optim.')}
+    assert found.keys() == set(captured.graph.signature.values()) - updates
+    assert all(len(times) % ROUNDS == 0 and min(times) > 0 for times in found.values())
+    old = OpTime("aten.mm", "float32", 1, 1, 5, 4, 6, 7, 0, 8, True)
+    signature = next(iter(found))
+    costs = recalibrated(
+        Measured({"cpu": {signature: old, "other": old}}), "cpu", {signature: [10, 20, 30], "new": [1, 2]}
+    )
+    assert costs.times["cpu"]["other"] == old and costs.times["cpu"][signature].time_ns == 20
+    assert "new" not in costs.times["cpu"]
