@@ -394,6 +394,7 @@ def solve(
     search = Search(problem, allowed, seed, listener=listener)
     _begin(search, starts)
     plan, interrupted = _run(chosen, search)
+    counts = (max(1, search.simulations), search.seconds, interrupted)
     check(plan, problem)
     settled = settle(problem, plan, simulate(problem, plan))
     check(settled, problem)
@@ -403,7 +404,6 @@ def solve(
     bound = lower_bound(problem, fusing=settled.fuses, fitting=line.over_bytes == 0, adding=adding)
     if not settled.fuses and not adding and line.over_bytes == 0:
         bound = max(bound, search.bound)
-    counts = (max(1, search.simulations), search.seconds, interrupted)
     origins = tuple(dict.fromkeys(start.origin for start in starts))
     return Result(whole(problem, settled), settled, line, name, seed, tuple(search.history), bound, *counts, origins)
 

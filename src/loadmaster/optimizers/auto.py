@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
+from loadmaster.bounds import lower_bound
 from loadmaster.catalog.specs import make_optimizer
-from loadmaster.columns import Ints, ints, positions
+from loadmaster.columns import ints
 from loadmaster.errors import MissingExtra
-from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, start_of
-from loadmaster.optimizers.cuts import cuts
+from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Reheating, start_of
 from loadmaster.optimizers.exact import closing
 from loadmaster.optimizers.genetic.brkga import Brkga
-from loadmaster.optimizers.lists.schedulers import critical_rank
-from loadmaster.optimizers.memory.orders import memory_order
 from loadmaster.optimizers.multilevel.multilevel import Multilevel, too_large
-from loadmaster.optimizers.simple import a_little
+from loadmaster.optimizers.starts import Scored, Start, far, made, of_another, ordered, starts, unlike
 from loadmaster.passes import Coarse, coarsen
 from loadmaster.passes.chaining import chain_small_ops
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Optimizer, Score, Search
-from loadmaster.simulator import first_come
+from loadmaster.search import WORST, Optimizer, Score, Search
 
-Scored = tuple[Score, Plan]
-ONE_SHOT = ("one-device", "expert", "heft", "etf", "cpop", "sct", "heft:contention=no")
-PARTITIONS = tuple(f"{name}:order=critical" for name in ("metis", "scotch", "kahip", "mtkahypar"))
-WHEN_TIGHT = ("m-etf", "m-heft", "m-sct")
-LEARNED = {"peak-memory": ("regal:plans_only=yes",)}  # policies whose plans join the starts
-MOST_PARTITIONED = 12_000  # ops; the better partitioners take many seconds beyond
-STARTS = 3  # plans that search goes on from, at first
-FAR = 1.25  # times the best: a start that is worse than that is left out
 EVOLVING = Brkga(by="edges", blocks=24, sends=False, evaluations=10**9)  # few large groups
-EVOLVED = 400  # simulations for it
+EVOLVED = 400  # simulations for it, and how many there must have been before
+LEARNED = {"peak-memory": ("regal:plans_only=yes",)}  # policies whose plans join the starts
+LEARNED_AFTER = 2_000  # simulations after which loading a policy's network pays
 
-# The epochs of search. Chosen by comparing a few settings on five `go` rows at 300 to 3,000 simulations, two seeds.
+# Where the clock decides, a part waits until it costs little beside what the search has done.
+AT_ONCE = 100  # simulations' worth of starts before the search begins
+BESIDE = 0.25  # of the simulations so far, that all starts together may cost later on
+LATE = 0.25  # of the time that is left: a start that may take more is not made
+BOUND = 500  # simulations' worth: the bound of a large problem, which says when to stop
+SMALL = 2_000  # ops up to which it is had at once
+
+# The epochs of search: how long they are depends on no budget, so that more is never worse.
+RACING = 3  # starts that run against each other at first
 FIRST = 48  # simulations from each start, cold: which one is best shows soon
-NEXT = 192  # of the first epoch from the best plan so far
-GROWTH = 1.5  # times as many in each later one
+NEXT = 192  # of the second epoch
 WARMTH = (0.0, 1.0, 2.0, 3.0)  # of the temperature, for the epochs in turn
 HOTTER, HOTTEST = 5.0, 20.0  # simulations per op in an epoch, for which it is the temperature itself; most times it
 GIVEN = 3  # epochs from plans that came with the problem, before the others
-LEARNED_FROM = 4  # epochs after which loading a policy's network pays
+OTHERS = 0.2  # of all simulations, for starts other than the one that leads
+APART = 1.02  # times the plan op by op: one of the smaller problem that is worse is given up
+BEHIND = 0.02  # as a share: another one that is behind by more is given up
+AGAIN = 8  # simulations for each op that another one then has at least
+SETTLED = 0.6  # of all simulations for others, once the leader has had many for each op
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,9 @@ class Auto:
     """The portfolio. What it does with N simulations is the beginning of what it does with more, so more is never
     worse; the clock only says when it ends.
 
-    One-shot plans, each of them under the usual orders; then epochs of annealing, the first ones from several good
-    starts, the later and longer ones from the best plan so far.
+    Plans by rules, the best of them under the usual orders; then epochs of annealing, the first ones from several good
+    starts, the later and longer ones mostly from the plan that leads. Other starts may run against it: one that has
+    done no worse than the leader had after as many simulations goes on.
     """
 
     temperature: float = 0.001  # first temperature, as a share of the value
@@ -67,88 +69,221 @@ class Auto:
     def optimize(self, search: Search) -> Plan:
         if too_large(search.problem):
             return self._in_parts(search)
-        epochs = Epochs(self, search)
-        if _promising(search):
-            epochs.improve_given()
-        ranked = sorted(one_shots(search, self.also), key=lambda start: start[0])
-        starts = unlike([start for start in ranked if not far(start[0], ranked[0][0])], STARTS)
+        epochs, waiting = Epochs(self, search), Waiting(search)
+        given = epochs.improve_given() if _promising(search) else []
+        first = ordered(search, [*given, *of_another(search, self.also), *made(search, waiting.due())])
+        if search.spent and search.best is not None:
+            return search.best
+        race = Race(epochs, waiting, first)
         if not search.spent:
-            with closing(search):
-                epochs.run(starts)
-        return search.best if search.best is not None else ranked[0][1]
+            if search.counts_simulations or search.problem.num_ops <= SMALL:
+                with closing(search):
+                    race.run()
+            else:
+                race.run()
+        return search.best if search.best is not None else first[0][1]
 
     def _in_parts(self, search: Search) -> Plan:
-        if self.also is not None:
-            with a_little(search) as part:
-                plan = self.also.optimize(part)
-            if search.room:
-                search.score(plan)
+        list(of_another(search, self.also))  # the search keeps it
         return Multilevel().optimize(search)
 
 
+class Waiting:
+    """Starts that have not been made. Where simulations are counted all are due at once, for each takes but one; where
+    the clock counts, those that take long are due when the search has done much more."""
+
+    def __init__(self, search: Search) -> None:
+        self.search, self.left, self.cost, self.bounded = search, starts(search), 0, False
+
+    def due(self) -> list[Start]:
+        search, some = self.search, list[Start]()
+        allowed = max(AT_ONCE, BESIDE * search.simulations)
+        while self.left and (search.counts_simulations or self.cost + self.left[0].price <= allowed):
+            if search.simulations and self._too_late(self.left[0]):
+                break
+            some.append(self.left.pop(0))
+            self.cost += some[-1].price
+        return some
+
+    def _too_late(self, start: Start) -> bool:
+        """Whether it could take much of the time that is left."""
+        search = self.search
+        return start.price * search.seconds / search.simulations > LATE * search.seconds_left
+
+    def bound_is_due(self) -> bool:
+        """Once, when it costs little beside what the search has done."""
+        due = not self.bounded and not self.left and self.search.simulations * BESIDE / 4 >= BOUND
+        self.bounded = self.bounded or due
+        return due
+
+
+@dataclass
+class Runner:
+    """A plan that search goes on from, and how good it was after each of its epochs."""
+
+    score: Score
+    plan: Plan
+    pace: Reheating
+    joined: Plan | None = None  # where it stands on the smaller problem, if that is about as good
+    used: int = 0
+    marks: list[tuple[int, Score]] = field(default_factory=list)
+
+    def after(self, simulations: int) -> Score:
+        """How good it was after so many simulations of its own."""
+        return min((score for used, score in self.marks if used <= simulations), default=WORST)
+
+
+class Race:
+    """The leader, and others that may overtake it."""
+
+    def __init__(self, epochs: Epochs, waiting: Waiting, first: list[Scored]) -> None:
+        self.epochs, self.search, self.waiting = epochs, epochs.search, waiting
+        near = [start for start in first if not far(start[0], first[0][0])]
+        self.first = unlike(near, RACING)
+        self.best_start, self.again = first[0][0], 0
+        self.leader = self._runner(first[0])
+        self.others = list[Runner]()
+        self.evolved = self.learned = False
+
+    def run(self) -> None:
+        """Until the budget is spent, or there is nothing to move."""
+        search, runners = self.search, [self._runner(start) for start in self.first]
+        for runner in runners:
+            self.epochs.go_on(runner)
+        self.leader = min(runners, key=lambda runner: runner.score)
+        self.others = [runner for runner in runners if runner is not self.leader and not self._beaten(runner)]
+        while not search.spent:
+            before = search.simulations
+            self._take_in()
+            other = self._other()
+            self.epochs.go_on(other or self.leader)
+            if other is not None:
+                self._compare(other)
+            if search.simulations == before:
+                return
+
+    def _take_in(self) -> None:
+        """Starts that are due now."""
+        search, problem = self.search, self.search.problem
+        found = ordered(search, list(made(search, self.waiting.due())), 1)[:1]
+        if problem.objective.of_memory and problem.num_devices > 1:
+            found += self._of_policies()
+        self.others += [self._runner(start) for start in found if not far(start[0], self.best_start)]
+        if not search.counts_simulations and problem.num_ops > SMALL and self.waiting.bound_is_due():
+            search.prove(lower_bound(problem, fitting=True))
+
+    def _of_policies(self) -> list[Scored]:
+        """What a genetic search over few large groups finds: far from all rules, and often the best start; and, later,
+        what a trained policy says."""
+        search, found = self.search, list[Scored]()
+        if not self.evolved and search.simulations >= EVOLVED:
+            self.evolved = True
+            with search.keeping(simulations=EVOLVED) as part:
+                plan = EVOLVING.optimize(part)
+            found.append((part.best_score, plan if part.best is None else part.best))
+        if not self.learned and search.simulations >= LEARNED_AFTER:
+            self.learned = True
+            for name in LEARNED.get(search.problem.objective.name, ()):
+                with suppress(MissingExtra):  # without torch there is one start less
+                    plan = make_optimizer(name).optimize(search)
+                    found.append((search.score(plan), plan))
+        return found
+
+    def _other(self) -> Runner | None:
+        """One that is not the leader, if it is time for one."""
+        settled = self.leader.pace.settled
+        share = SETTLED if settled else OTHERS
+        if self.search.simulations - self.leader.used > share * self.search.simulations:
+            return None
+        if not self.others and settled:
+            self.others.append(self._anew())
+        return min(self.others, key=lambda other: other.used, default=None)
+
+    def _anew(self) -> Runner:
+        """The next of the first starts again: by other random numbers it ends elsewhere."""
+        self.again += 1
+        return self._runner(self.first[self.again % len(self.first)])
+
+    def _runner(self, start: Scored) -> Runner:
+        return Runner(*start, Reheating(self.search.problem.num_ops, NEXT))
+
+    def _compare(self, other: Runner) -> None:
+        if other.score < self.leader.score:
+            self.others = [runner for runner in (*self.others, self.leader) if runner is not other]
+            self.leader = other
+        self.others = [runner for runner in self.others if not self._beaten(runner)]
+
+    def _beaten(self, other: Runner) -> bool:
+        """Whether it has had as much as the leader, or was far behind where the leader had had as much."""
+        if self.leader.pace.settled and other.used < AGAIN * self.search.problem.num_ops:
+            return False
+        then = self.leader.after(other.used)
+        behind = other.score.over_bytes > then.over_bytes or other.score.value > then.value * (1 + BEHIND)
+        return other.used > self.leader.used or behind
+
+
 class Epochs:
-    """Coolings that do not depend on the budget: short ones from each start, then longer and longer ones from the best.
-    Every other one is on a smaller problem where small ops can be joined: moves go farther there, and faster."""
+    """Coolings that do not depend on the budget: short and cold at first, then longer and longer. Two of three are on a
+    smaller problem where small ops can be joined: moves go farther there, and faster."""
 
     def __init__(self, settings: Auto, search: Search) -> None:
         self.settings, self.search, self.problem = settings, search, search.problem
         self.whole = coarsen(self.problem, ints(np.arange(self.problem.num_ops)))
         self.walking: Chains | None = None
         self.small = None if self.problem.objective.of_memory else chain_small_ops(self.problem)
-        self.part: Search | None = None
         self.small_walking: Chains | None = None
 
-    def run(self, starts: list[Scored]) -> None:
-        """Until the budget is spent."""
-        search, memory = self.search, self.problem.objective.of_memory and self.problem.num_devices > 1
-        for start in starts:
-            self._epoch(start, FIRST, 0.0)
-        length, turn = float(NEXT), 0
-        while not search.spent:
-            before = search.simulations
-            assert search.best is not None
-            if turn == 0 and memory:
-                self._from_evolved()
-            if turn == LEARNED_FROM and search.problem.num_devices > 1:
-                self._from_learned()
-            hot = self.settings.temperature * WARMTH[turn % len(WARMTH)] * self._warmer(int(length))
-            if self.small is not None and turn % 2 == 1:
-                self._joined_epoch(search.best, int(length), hot)
-            else:
-                self._epoch((search.best_score, search.best), int(length), hot)
-            turn, length = turn + 1, length * GROWTH
-            if search.simulations == before:
-                return  # there is nothing to move
+    def go_on(self, runner: Runner) -> None:
+        """One epoch more from the best that it has found."""
+        if self.search.spent:
+            return
+        turn, before, pace = len(runner.marks), self.search.simulations, runner.pace
+        length = FIRST if turn == 0 else int(pace.length)
+        warm = self.settings.temperature * self._warmer(length)
+        small = self.small is not None and turn % 3 > 0
+        times = pace.times if pace.times > 1.0 else WARMTH[(turn - 1) % len(WARMTH)]
+        hot = warm * times if turn > 0 else 0.0
+        if small:
+            found = self._joined_epoch(runner, length, hot)
+        else:
+            found = self._epoch((runner.score, runner.plan), length, hot)
+        gained = found[0] < runner.score
+        if gained:
+            runner.score, runner.plan = found
+        if turn > 0:
+            pace.ended(warm, gained)
+        runner.used += self.search.simulations - before
+        runner.marks.append((runner.used, runner.score))
 
-    def improve_given(self) -> None:
+    def improve_given(self) -> list[Scored]:
         """A few cold epochs from plans that came with the problem, before anything else is tried: where the problem is
         like an earlier one, that is most of the way in a fraction of a second."""
-        for turn in range(GIVEN):
-            if not self.search.spent and self.search.best is not None:
-                self._epoch((self.search.best_score, self.search.best), int(NEXT * GROWTH**turn), 0.0)
+        search, length = self.search, NEXT
+        for _ in range(GIVEN):
+            if not search.spent and search.best is not None:
+                self._epoch((search.best_score, search.best), length, 0.0)
+                length += length // 2
+        return [] if search.best is None else [(search.best_score, search.best)]
 
     def _warmer(self, length: int) -> float:
         """With many simulations for each op it pays to start hotter: there is time to come back from far away."""
         return float(np.clip(length / self.problem.num_ops / HOTTER, 1.0, HOTTEST))
 
-    def _epoch(self, scored: Scored, simulations: int, hot: float) -> None:
-        search = self.search
-        if search.spent:
-            return
-        start = start_of(self.problem, self.whole, scored[1], scored[0])
+    def _epoch(self, given: Scored, simulations: int, hot: float) -> Scored:
+        start = start_of(self.problem, self.whole, given[1], given[0])
         if self.walking is None:
             decisions = Decisions(follow=self.settings.follow)
-            self.walking = Chains(search, self.whole, decisions, [start] * CHAINS)
+            self.walking = Chains(self.search, self.whole, decisions, [start] * CHAINS)
         else:
             self.walking.restart(start)
         self.walking.cool(simulations, hot, self.settings.cold)
+        return self.walking.found
 
-    def _joined_epoch(self, plan: Plan, simulations: int, hot: float) -> None:
+    def _joined_epoch(self, runner: Runner, simulations: int, hot: float) -> Scored:
         """On the smaller problem, whose plans cost about what they cost on the whole; then its best plan is scored."""
         small, search = self.small, self.search
-        if search.spent or small is None:
-            return
-        given = small.down(plan)
+        assert small is not None
+        given = runner.joined or small.down(runner.plan)
         part = search.part(problem=small.problem)
         start = start_of(small.problem, _same(small.problem), given, part.score(given))
         walking = self.small_walking
@@ -161,21 +296,12 @@ class Epochs:
         try:
             walking.cool(simulations, hot, self.settings.cold)
         finally:  # an interrupt keeps what the part has found
+            found = runner.score, runner.plan
             if part.best is not None and part.best is not given:
-                search.score(small.up(part.best))
-
-    def _from_evolved(self) -> None:
-        """From what a genetic search over few large groups finds: far from all rules, and often the best start."""
-        with self.search.keeping(simulations=EVOLVED) as part:
-            plan = EVOLVING.optimize(part)
-        self._epoch((part.best_score, plan), FIRST, 0.0)
-
-    def _from_learned(self) -> None:
-        for name in LEARNED.get(self.problem.objective.name, ()):
-            with suppress(MissingExtra):  # without torch there is one start less
-                plan = make_optimizer(name).optimize(self.search)
-                if not self.search.spent:
-                    self._epoch((self.search.score(plan), plan), FIRST, 0.0)
+                plan = small.up(part.best)
+                found = search.score(plan), plan
+        runner.joined = None if far(found[0], runner.score, APART) else part.best
+        return found
 
 
 def _promising(search: Search) -> bool:
@@ -188,66 +314,3 @@ def _promising(search: Search) -> bool:
 
 def _same(problem: Problem) -> Coarse:
     return coarsen(problem, ints(np.arange(problem.num_ops)))
-
-
-def far(score: Score, best: Score) -> bool:
-    """Whether a start is too bad to go on from: search gets that far from the best one sooner."""
-    return score.over_bytes > best.over_bytes or score.value > best.value * FAR
-
-
-def unlike(starts: list[Scored], count: int) -> list[Scored]:
-    """The first few plans of which no two place nine ops in ten alike."""
-    chosen = [starts[0]]
-    for score, plan in starts[1:]:
-        if len(chosen) < count and all((plan.device != other.device).mean() > 0.1 for _, other in chosen):
-            chosen.append((score, plan))
-    return chosen
-
-
-def one_shots(search: Search, also: Optimizer | None = None) -> list[Scored]:
-    """Scored plans of every one-shot method under every order, best placements of each kept apart."""
-    problem, scored = search.problem, list[Scored]()
-    for plan in _placements(search, also):
-        if scored and search.spent:
-            break
-        scored.append((search.score(plan), plan))
-        for rank in _orders(problem, plan):
-            if not search.spent:
-                other = plan.with_rank(rank)
-                scored.append((search.score(other), other))
-    return scored
-
-
-def _placements(search: Search, also: Optimizer | None) -> Iterator[Plan]:
-    problem = search.problem
-    yield from search.starts
-    if also is not None:
-        with a_little(search) as part:
-            plan = also.optimize(part)
-        yield plan
-    tight = problem.memory_bytes.sum() < 4 * problem.graph.nbytes.sum()
-    partitions = PARTITIONS if problem.num_ops <= MOST_PARTITIONED else PARTITIONS[:1]
-    several = (*_splits(problem), *partitions) if problem.num_devices > 1 else ()
-    for name in (*ONE_SHOT, *(WHEN_TIGHT if tight else ()), *several):
-        try:
-            yield make_optimizer(name).optimize(search)
-        except MissingExtra:
-            continue
-    for device in cuts(problem):
-        yield Plan.of(problem, device)
-
-
-def _splits(problem: Problem) -> tuple[str, ...]:
-    """Contiguous stages: for a short step, or for a small load of each device where that is what counts."""
-    if problem.objective.of_order:
-        return ("pipeline:order=critical",)
-    return ("downsets:effort=1000000,sets=4000", "pipeline:goal=max-load,order=critical", "pipeline:order=critical")
-
-
-def _orders(problem: Problem, plan: Plan) -> list[Ints]:
-    if not problem.objective.of_order:
-        return []
-    program = ints(np.arange(problem.num_ops))
-    if problem.objective.of_memory:
-        return [program, positions(memory_order(problem))]
-    return [program, critical_rank(problem, plan.device), first_come(problem, plan.device).rank]

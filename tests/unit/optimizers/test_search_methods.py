@@ -13,10 +13,11 @@ from loadmaster.cluster import Cluster
 from loadmaster.columns import Ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.optimizers.auto import Auto, one_shots
+from loadmaster.optimizers.auto import BESIDE, Auto, Waiting
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, evolve, genes_of, prior_of
 from loadmaster.optimizers.simple import legal
+from loadmaster.optimizers.starts import made, of_another, ordered
 from loadmaster.passes.groups import mirrored_position
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -105,7 +106,7 @@ def test_search_gets_near_the_best_of_a_ladder(objective: str) -> None:
     problem = problem_of(12, objective=objective)
     values = {spec: solve(problem, spec, Budget(None, 1_500), seed=4).value for spec in ("auto", "anneal")}
     best = min(solve(problem, "auto", Budget(None, 10_000), seed=seed).value for seed in range(3))
-    assert all(value <= best * 1.03 for value in values.values()), (values, best)
+    assert all(value <= best * 1.02 for value in values.values()), (values, best)
 
 
 @pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
@@ -124,11 +125,26 @@ def test_auto_is_never_worse_than_a_one_shot_method(objective: str) -> None:
         assert auto.score <= solve(problem, name, Budget(None, 300)).score, name
 
 
-def test_auto_scores_every_start_under_every_order() -> None:
+def test_auto_scores_every_start_and_the_best_under_every_order() -> None:
     search = Search(problem_of(), Budget(None, 1000))
-    scored = one_shots(search)
-    assert search.simulations >= len(scored) >= 4 * 8
-    assert search.best_score == min(score for score, _ in scored)
+    waiting = Waiting(search)
+    scored = list(made(search, waiting.due()))
+    assert search.simulations >= len(scored) >= 2 * 8 and not waiting.left
+    found = ordered(search, scored)
+    assert len(found) >= len(scored) + 3 * 2
+    assert search.best_score == found[0][0] == min(score for score, _ in found)
+
+
+def test_where_the_clock_counts_slow_starts_wait_until_the_search_has_done_much_more() -> None:
+    search = Search(problem_of(), Budget(600.0, None))
+    waiting = Waiting(search)
+    slow = waiting.left[-1].price
+    assert slow not in [start.price for start in waiting.due()]
+    while waiting.left:
+        search.count(50)
+        if slow in [start.price for start in waiting.due()]:
+            assert waiting.cost <= BESIDE * search.simulations
+    assert search.simulations > 4 * slow
 
 
 def test_the_old_name_of_the_temperature_is_still_understood() -> None:
@@ -221,9 +237,9 @@ def test_the_plan_of_another_method_joins_the_starts_of_auto() -> None:
     problem = problem_of(8, "2xp100-pcie")
     other = solve(problem, "random:samples=5", Budget(None, 40))
     given = legal(problem, np.arange(problem.num_ops) % 2)
-    starts = one_shots(Search(problem, Budget(None, 400)), Fixed(given))
-    assert any((plan.device == given).all() for _, plan in starts)
-    assert not any((plan.device == given).all() for _, plan in one_shots(Search(problem, Budget(None, 400))))
+    search = Search(problem, Budget(None, 400))
+    assert [plan.device.tolist() for _, plan in of_another(search, Fixed(given))] == [given.tolist()]
+    assert not any((plan.device == given).all() for _, plan in made(search, Waiting(search).due()))
     assert solve(problem, "auto:also=[random:samples=5]", Budget(None, 400)).score <= other.score
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from loadmaster.optimizers.annealing.chains import CHAINS, Decisions, epochs, walkers
+from loadmaster.optimizers.annealing.chains import CHAINS, Decisions, Reheating, walkers
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
@@ -57,9 +57,12 @@ def improve(search: Search, plan: Plan, hot: float, cold: float, chains: int = C
         return search.best if search.best is not None else plan
     score = search.score(plan)
     walking = walkers(search, plan, score, Decisions(follow=follow), chains)
-    for length in epochs() if hot > 0 else [NO_END]:
-        walking.cool(length, hot, cold)
-        if search.spent or not walking.weights.any():
-            break
+    if hot <= 0:
+        walking.cool(NO_END, 0.0, 0.0)
+    pace = Reheating(walking.problem.num_ops)
+    while not search.spent and walking.weights.any():
+        before = walking.score
+        walking.cool(int(pace.length), hot * pace.times, cold)
+        pace.ended(hot, walking.score < before)
         walking.return_to_best()
     return search.best if search.best is not None else plan

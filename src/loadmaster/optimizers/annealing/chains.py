@@ -34,6 +34,8 @@ BEHIND = 0.03  # a chain that is worse than the best by this share is far behind
 WARM, SPREAD = 1e-3, 20.0  # above this temperature it may be behind by so many times the rest of it more
 ROUND = engine.REFRESH  # simulations of each chain between two times that chains look at each other
 EPOCH, GROWTH = 192, 1.5  # simulations of the first cooling, and how many times as many each later one has
+LONG = 4  # simulations for each op: a cooling of so many that gains nothing shows that a search has come to a stop
+RAISE, HOTTEST = 3.0, 0.1  # how many times hotter the next one is then, and the most that is raised to
 LONGEST_S, SHORTEST_S = 0.1, 0.002  # between two looks at the clock
 
 
@@ -119,8 +121,7 @@ class Chains:
     def return_to_best(self) -> None:
         """All chains go on from the best that any of them has seen."""
         best = self.best
-        score = Score(int(best.score[2]), int(best.score[3]))
-        self.restart(Start(best.best_place, best.best_rank, score, best[7:10]))
+        self.restart(Start(best.best_place, best.best_rank, self.score, best[7:10]))
 
     def cool(
         self, simulations: int, hot: float, cold: float, policy: Any = None, logs: Sequence[Any] | None = None
@@ -163,11 +164,21 @@ class Chains:
         """The chain that has seen the best plan."""
         return min(self.chains, key=lambda chain: (chain.score[2], chain.score[3]))
 
-    def _offer(self) -> None:
+    @property
+    def found(self) -> tuple[Score, Plan]:
+        """The best that any of them has seen since they were started."""
         best = self.best
-        score = Score(int(best.score[2]), int(best.score[3]))
-        if score < self.search.best_score:
-            self.search.offer(self.plan(best.best_place, best.best_rank, best.best_kernel), score)
+        return self.score, self.plan(best.best_place, best.best_rank, best.best_kernel)
+
+    @property
+    def score(self) -> Score:
+        """Of that."""
+        return Score(*map(int, self.best.score[2:]))
+
+    def _offer(self) -> None:
+        if self.score < self.search.best_score:
+            score, plan = self.found
+            self.search.offer(plan, score)
 
     def plan(self, place: NDArray[Any], rank: NDArray[Any], kernel: NDArray[Any]) -> Plan:
         """What a chain says, as a plan of the search's problem."""
@@ -201,6 +212,30 @@ class Pace:
         self.one_s = seconds / count
         goal = min(LONGEST_S, max(SHORTEST_S, self.search.seconds_left / 50))
         self.count = int(np.clip(goal / max(self.one_s, 1e-9), 1, 8 * count))
+
+
+@dataclass
+class Reheating:
+    """How long and how hot one cooling after another is, whatever the budget is: what a search does with some
+    simulations is the beginning of what it does with more, and so more are never worse.
+
+    Each is longer than the last. Where one that could look at every op a few times has gained nothing, the search has
+    come to a stop: the next ones are as long, and hotter each time, until they gain or are so hot that it begins again.
+    """
+
+    ops: int
+    length: float = EPOCH
+    times: float = 1.0
+
+    @property
+    def settled(self) -> bool:
+        return self.length >= LONG * self.ops
+
+    def ended(self, temperature: float, gained: bool) -> None:
+        stopped = not gained and self.settled
+        self.times = self.times * RAISE if stopped else 1.0
+        if not stopped or temperature * self.times > HOTTEST:
+            self.times, self.length = 1.0, self.length * GROWTH
 
 
 def epochs(first: int = EPOCH) -> Iterator[int]:

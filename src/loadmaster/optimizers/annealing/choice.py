@@ -12,17 +12,22 @@ TRIAL = 8.0  # whole runs of every kind that are taken to have gone as the avera
 LEAST, MOST = 0.05, 6.0  # times its given chance that a kind of move has at least and at most
 
 
-@compiled
+@compiled(_nrt=False)
 def fade(spent, gained, moves):
-    spent *= FADE**moves
-    gained *= FADE**moves
+    kept = FADE**moves
+    for arm in range(ARMS):
+        spent[arm] *= kept
+        gained[arm] *= kept
 
 
-@compiled
+@compiled(_nrt=False)
 def choose(weights, follow, aim, fused, spent, gained, chances):
     """Writes chances of every way of every kind: as given, times how much it gained of late for what it cost, against
-    the average of all."""
-    rate = (gained.sum() + 1.0) / (spent.sum() + TRIAL)
+    the average of all; returns their sum."""
+    gains, runs, total = 1.0, TRIAL, 0.0
+    for arm in range(ARMS):
+        gains, runs = gains + gained[arm], runs + spent[arm]
+    rate = gains / runs
     for arm in range(ARMS):
         kind, aimed, anew = arm // WAYS, arm % 2, arm % WAYS // 2
         chance = weights[kind] * (aim if aimed else 1.0 - aim)
@@ -36,3 +41,5 @@ def choose(weights, follow, aim, fused, spent, gained, chances):
             chance = 0.0
         paid = (gained[arm] + TRIAL * rate) / (spent[arm] + TRIAL) / rate
         chances[arm] = chance * min(MOST, max(LEAST, paid))
+        total += chances[arm]
+    return total

@@ -10,7 +10,7 @@ from loadmaster.optimizers.annealing.xorshift import below
 from loadmaster.simulator.loop import MADE
 
 
-@compiled
+@compiled(_nrt=False)
 def measure_tails(layout, place, top, tail):
     """The longest path from the start of each op to the end of the step, sends included, for ops up to `top`; those
     of later ops are taken as they are. No run can be shorter than when an op starts and its tail."""
@@ -38,21 +38,34 @@ def measure_tails(layout, place, top, tail):
         tail[op] = op_ns[op * devices + here] + longest
 
 
-@compiled
-def critical_ops(layout, terrain, place, record, turns, found, queued):
+@compiled(_nrt=False)
+def _ends_last(end, rest):
+    """The first of the ops after which the step ends last."""
+    last, latest = np.int64(0), np.int64(-1)
+    for op in range(len(end)):
+        ends = end[op] + rest[op] if len(rest) > 0 else end[op]
+        if ends > latest:
+            last, latest = np.int64(op), ends
+    return last
+
+
+@compiled(_nrt=False)
+def critical_ops(layout, terrain, place, scratch):
     """How many ops a chain has that ends with the step and in which each op starts because the one before it ended:
     on the same device (then it was queued there), or as the last maker of what it reads. Writes them, last one first,
     and all ops in order of dispatch."""
-    ops, devices, classes = len(place), layout.devices, layout.send_classes
+    ops, devices, classes, record = len(place), layout.devices, layout.send_classes, scratch.record
     start, end, turn, producer = record.start_ns, record.end_ns, record.turn, terrain.producer
-    before, last = np.empty(ops, np.int64), np.full(devices, -1, np.int64)
+    turns, found, queued = scratch.turns, scratch.critical, scratch.queued
+    before, last = scratch.old_tail, scratch.peak  # free until the next move
+    last[:] = -1
     for op in range(ops):
         turns[turn[op]] = op
     for at in range(ops):
         op = turns[at]
         before[op] = last[place[op]]
         last[place[op]] = op
-    op, count = np.int64((end + layout.rest if len(layout.rest) > 0 else end).argmax()), 0
+    op, count = _ends_last(end, layout.rest), 0
     while op >= 0:
         cause, latest = before[op], np.int64(-1)
         queued[count] = cause >= 0 and end[cause] == start[op]
@@ -78,7 +91,7 @@ def critical_ops(layout, terrain, place, record, turns, found, queued):
     return count
 
 
-@compiled
+@compiled(_nrt=False)
 def overtaking(layout, terrain, place, record, found, queued, count, state):
     """An op of the chain that waited for its device, and one that the device ran meanwhile; -1 where none did."""
     at = below(state, count)
@@ -106,13 +119,14 @@ def overtaking(layout, terrain, place, record, found, queued, count, state):
     return op, found[last if below(state, 2) else at + 1 + below(state, last - at)]
 
 
-@compiled
-def critical_kernels(shown, place, kernel, record):
-    """[ops] whether the op stands for a kernel of a chain that ends with the step and in which each starts because the
-    one before it ended: on the same device, or as the last maker of what it reads."""
-    devices, classes, ops = shown.devices, shown.send_classes, len(place)
-    start, end, turn = record.start_ns, record.end_ns, record.turn
-    turns, last, before = np.full(ops, -1, np.int64), np.full(devices, -1, np.int64), np.full(ops, -1, np.int64)
+@compiled(_nrt=False)
+def critical_kernels(shown, place, kernel, scratch):
+    """Writes, for each op, whether it stands for a kernel of a chain that ends with the step and in which each starts
+    because the one before it ended: on the same device, or as the last maker of what it reads."""
+    devices, classes, ops, record = shown.devices, shown.send_classes, len(place), scratch.record
+    start, end, turn, on_chain = record.start_ns, record.end_ns, record.turn, scratch.queued
+    turns, before, last = scratch.turns, scratch.old_tail, scratch.peak  # free until the next move
+    turns[:], before[:], last[:] = -1, -1, -1
     for op in range(ops):
         if kernel[op] == op:
             turns[turn[op]] = op
@@ -120,7 +134,7 @@ def critical_kernels(shown, place, kernel, record):
         if turns[at] >= 0:
             before[turns[at]] = last[place[turns[at]]]
             last[place[turns[at]]] = turns[at]
-    on_chain, op = np.zeros(ops, np.bool_), np.int64(end.argmax())
+    on_chain[:], op = False, _ends_last(end, shown.rest)
     while op >= 0:
         on_chain[op] = True
         cause, latest = before[op], np.int64(-1)
@@ -138,4 +152,3 @@ def critical_kernels(shown, place, kernel, record):
                 if there > latest:
                     cause, latest = maker, there
         op = cause
-    return on_chain

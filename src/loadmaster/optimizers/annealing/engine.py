@@ -39,6 +39,7 @@ from loadmaster.optimizers.annealing.state import (
     SWAP,
     WAITED,
     WAYS,
+    copy,
 )
 from loadmaster.optimizers.annealing.xorshift import below, pick
 from loadmaster.simulator.loop import run, stops_at, value_of
@@ -60,7 +61,7 @@ class Habits(NamedTuple):
     length: int  # simulations of the chain that cooling takes
 
 
-@compiled
+@compiled(_nrt=False)
 def temperature(habits, ran):
     """Geometric cooling: from hot to cold over the length, then cold."""
     if habits.hot <= 0.0:
@@ -69,7 +70,7 @@ def temperature(habits, ran):
     return habits.hot * (habits.cold / habits.hot) ** share
 
 
-@compiled
+@compiled(_nrt=False)
 def walk(layout, terrain, chain, scratch, policy, fusing, habits, simulations, log):
     """Moves until so many simulations are run."""
     counts, state = chain.counts, chain.random
@@ -79,7 +80,7 @@ def walk(layout, terrain, chain, scratch, policy, fusing, habits, simulations, l
         if counts[RAN] >= counts[LOOK_AT]:
             _look(layout, terrain, chain, scratch, fusing, habits)
             continue
-        arm = pick(scratch.arms, scratch.arms.sum(), state)
+        arm = pick(scratch.arms, scratch.total[0], state)
         what, count, column, moved, top, pairs, ranked = _move(
             layout, terrain, chain, scratch, policy, fusing, arm, state
         )
@@ -105,7 +106,7 @@ def walk(layout, terrain, chain, scratch, policy, fusing, habits, simulations, l
             _undo(layout, terrain, chain, scratch, fusing, moved, top, pairs, ranked)
 
 
-@compiled
+@compiled(_nrt=False)
 def measure(layout, chain, scratch):
     """Loads and tails of where the chain stands, from nothing."""
     place, load, devices, op_ns = chain.place, scratch.load, layout.devices, layout.op_ns
@@ -115,43 +116,58 @@ def measure(layout, chain, scratch):
         load[place[op]] += op_ns[op * devices + place[op]]
 
 
-@compiled
+@compiled(_nrt=False)
 def _look(layout, terrain, chain, scratch, fusing, habits):
     """Looks up what the step waits for, which counts as a simulation, and what kinds of moves paid."""
     counts, aims = chain.counts, habits.aim > 0.0 and terrain.by_time
     choice.fade(chain.spent, chain.gained, REFRESH)
     aim = habits.aim if aims else 0.0
-    choice.choose(habits.weights, habits.follow, aim, fusing is not None, chain.spent, chain.gained, scratch.arms)
+    given = (habits.weights, habits.follow, aim, fusing is not None, chain.spent, chain.gained)
+    scratch.total[0] = choice.choose(*given, scratch.arms)
     counts[LOOK_AT] = counts[RAN] + REFRESH
     if aims:
         counts[WAITED] = _critical(layout, terrain, chain, scratch, fusing)
         counts[RAN] += 1
 
 
-@compiled
+@compiled(_nrt=False)
 def _critical(layout, terrain, chain, scratch, fusing):
     """How many ops the step waits for; writes them, and all ops in order of dispatch."""
     place, record, peak = chain.place, scratch.record, scratch.peak
     given = (scratch.no_sends, scratch.room, FOREVER, FOREVER, peak, True, record)
     if fusing is None:
         run(layout, place, chain.rank, *given)
-        scratch.turn_of[:] = record.turn
-        return critical_ops(layout, terrain, place, record, scratch.turns, scratch.critical, scratch.queued)
+        copy(record.turn, 0, len(place), scratch.turn_of)
+        return critical_ops(layout, terrain, place, scratch)
     record.end_ns[:] = -1
     run(fusing.shown, place, fusion.contracted(layout, chain, fusing, chain.kernel), *given)
+    critical_kernels(fusing.shown, place, chain.kernel, scratch)
+    _turns_of_members(chain.kernel, scratch)
+    count = 0
     for op in range(len(place)):
-        scratch.turn_of[op] = record.turn[chain.kernel[op]]
-    scratch.turns[:] = np.argsort(scratch.turn_of, kind="mergesort")
-    scratch.turn_of[scratch.turns] = scratch.itself
-    on_chain, count = critical_kernels(fusing.shown, place, chain.kernel, record), 0
-    for op in range(len(place)):
-        if on_chain[chain.kernel[op]]:
+        if scratch.queued[chain.kernel[op]]:
             scratch.critical[count] = op
             count += 1
     return count
 
 
-@compiled
+@compiled(_nrt=False)
+def _turns_of_members(kernel, scratch):
+    """Ops in order of dispatch of their kernels, then of the program."""
+    turn, turns, turn_of, first = scratch.record.turn, scratch.turns, scratch.turn_of, scratch.old_tail
+    first[:] = 0
+    for op in range(len(kernel)):
+        first[turn[kernel[op]]] += 1
+    filled = 0
+    for at in range(len(kernel)):
+        first[at], filled = filled, filled + first[at]
+    for op in range(len(kernel)):
+        at = turn[kernel[op]]
+        turns[first[at]], turn_of[op] = op, first[at]
+        first[at] += 1
+
+
+@compiled(_nrt=False)
 def _move(layout, terrain, chain, scratch, policy, fusing, arm, state):
     """Draws a move and applies it. (What was decided, about how many members, what was taken, ops moved, the last of
     them, pairs with new priorities, whether ranks changed.)"""
@@ -187,7 +203,7 @@ def _move(layout, terrain, chain, scratch, policy, fusing, arm, state):
     return LEVEL, count, column, 0, nothing, 0, True
 
 
-@compiled
+@compiled(_nrt=False)
 def _order_move(layout, terrain, chain, scratch, policy, kind, seed, aimed, state):
     """(How many members, by how much their ranks are shifted, the level that said so)."""
     rank, members, op, other, nobody = chain.rank, scratch.members, seed, np.int64(-1), np.int64(NOBODY)
@@ -213,7 +229,7 @@ def _order_move(layout, terrain, chain, scratch, policy, kind, seed, aimed, stat
     return 1, by - 1, nobody
 
 
-@compiled
+@compiled(_nrt=False)
 def _undo(layout, terrain, chain, scratch, fusing, moved, top, pairs, ranked):
     place.undo(layout, terrain, chain, scratch, moved, top)
     if ranked:
@@ -222,7 +238,7 @@ def _undo(layout, terrain, chain, scratch, fusing, moved, top, pairs, ranked):
         fusion.undo(fusing, chain)
 
 
-@compiled
+@compiled(_nrt=False)
 def _judge(layout, terrain, chain, scratch, fusing, slack):
     """Simulates what stands now; (whether it is kept, the share of the value, or of the bytes over, that it saves)."""
     score, limits, goal, peak = chain.score, terrain.limits, terrain.goal, scratch.peak
@@ -231,7 +247,7 @@ def _judge(layout, terrain, chain, scratch, fusing, slack):
     most_ns, most_bytes = FOREVER, FOREVER
     if over == 0:
         most_ns, most_bytes = stops_at(goal, bar)
-    scratch.room.ahead[:] = scratch.load
+    copy(scratch.load, 0, len(scratch.load), scratch.room.ahead)
     given = (scratch.no_sends, scratch.room, most_ns, most_bytes, peak, False, scratch.empty)
     if fusing is None:
         time = run(layout, chain.place, chain.rank, *given)
@@ -259,12 +275,13 @@ def _judge(layout, terrain, chain, scratch, fusing, slack):
     return keep, gain
 
 
-@compiled
+@compiled(_nrt=False)
 def _remember(chain):
     """Where the chain stands is the best it has seen."""
-    chain.score[2:] = chain.score[:2]
-    chain.best_place[:] = chain.place
-    chain.best_rank[:] = chain.rank
-    chain.best_priority[:] = chain.priority
-    chain.best_kernel[:] = chain.kernel
-    chain.best_sequence[:] = chain.sequence
+    score = chain.score
+    score[2], score[3] = score[0], score[1]
+    copy(chain.place, 0, len(chain.place), chain.best_place)
+    copy(chain.rank, 0, len(chain.rank), chain.best_rank)
+    copy(chain.priority, 0, len(chain.priority), chain.best_priority)
+    copy(chain.kernel, 0, len(chain.kernel), chain.best_kernel)
+    copy(chain.sequence, 0, len(chain.sequence), chain.best_sequence)

@@ -12,7 +12,7 @@ from loadmaster.compiled import compiled
 from loadmaster.optimizers.annealing.moves.fusion import shift
 from loadmaster.optimizers.annealing.moves.order import TOP_RANK, distance
 from loadmaster.optimizers.annealing.sets import ANYWHERE, next_to
-from loadmaster.optimizers.annealing.state import FUSE_SHIFT, FUSE_WINDOW, LEVELS
+from loadmaster.optimizers.annealing.state import FUSE_SHIFT, FUSE_WINDOW, LEVELS, copy
 from loadmaster.optimizers.annealing.xorshift import below, pick, unit
 
 DEVICE, LEVEL, FUSION = range(3)  # kinds of decisions that are written down
@@ -52,7 +52,7 @@ def make_log(rows: int, wide: int) -> Log:
     return Log(*whole, np.zeros(rows), np.zeros(rows), np.zeros(1, np.int64), np.ones(1, np.int64))
 
 
-@compiled
+@compiled(_nrt=False)
 def device_of(layout, terrain, place, scratch, policy, count, toward, seed, aimed, state):
     """Where a set goes."""
     if policy is None:
@@ -67,7 +67,7 @@ def device_of(layout, terrain, place, scratch, policy, count, toward, seed, aime
     return pick(scratch.chance, 1.0, state)
 
 
-@compiled
+@compiled(_nrt=False)
 def shift_of(scratch, policy, count, ops, state):
     """(how far the ranks of a set are shifted, the level that said so)."""
     if policy is None:
@@ -82,12 +82,12 @@ def shift_of(scratch, policy, count, ops, state):
     return np.int64(far if way > 0 else -far), level
 
 
-@compiled
+@compiled(_nrt=False)
 def priorities_of(policy, fusing, chain, scratch, kind, count, hint, state):
     """(how many members stand for one decision, the priority it took or NOBODY): priorities for pairs by the scores of
     their producers, one for all or one for each, of which one is written down; or those they have are shifted."""
     priority, members, drawn, producer = chain.priority, scratch.members, fusing.drawn, fusing.rules.producer
-    fusing.old_priority[:] = priority
+    copy(priority, 0, len(priority), fusing.old_priority)
     if kind == FUSE_SHIFT:
         shift(priority, drawn, count, state)
         return 0, np.int64(NOBODY)
@@ -107,7 +107,7 @@ def priorities_of(policy, fusing, chain, scratch, kind, count, hint, state):
     return known, column
 
 
-@compiled
+@compiled(_nrt=False)
 def _one_each(policy, fusing, priority, scratch, count, state):
     drawn, producer, fused, column = fusing.drawn, fusing.rules.producer, policy.fused, np.int64(0)
     op, mixed = np.int64(0), below(state, 2) == 1
@@ -120,7 +120,7 @@ def _one_each(policy, fusing, priority, scratch, count, state):
     return column
 
 
-@compiled
+@compiled(_nrt=False)
 def weigh(label, scores, members, count, toward, uniform, chance):
     """Writes the chances of what a set may take: by its ops' mean scores; some are left to a rule or to nobody."""
     wide = len(chance)
@@ -129,7 +129,9 @@ def weigh(label, scores, members, count, toward, uniform, chance):
         row = label[members[at]]
         for column in range(wide):
             chance[column] += scores[row, column]
-    top, total = chance.max() / count, 0.0
+    top, total = chance[0] / count, 0.0
+    for column in range(1, wide):
+        top = max(top, chance[column] / count)
     for column in range(wide):
         chance[column] = np.exp(chance[column] / count - top)
         total += chance[column]
@@ -142,7 +144,7 @@ def weigh(label, scores, members, count, toward, uniform, chance):
         chance[toward] += spare
 
 
-@compiled
+@compiled(_nrt=False)
 def write_down(log, policy, scratch, what, count, column, gain, draw):
     """A row of the sample, where one is due and there is space."""
     if policy is None or column == NOBODY or (gain <= 0 and draw % log.every[0]) or log.filled[0] == len(log.kind):

@@ -6,14 +6,14 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.optimizers.annealing.state import BORDER, NEAR, SCOPE, SHIFT, SINGLE, SLICE, SWAP
+from loadmaster.optimizers.annealing.state import BORDER, NEAR, SCOPE, SHIFT, SINGLE, SLICE, SWAP, copy
 from loadmaster.optimizers.annealing.xorshift import below, length
 
 MOST_NEAR = 64  # ops of a neighbourhood
 ANYWHERE = -1  # no device suggests itself
 
 
-@compiled
+@compiled(_nrt=False)
 def draw_set(layout, terrain, place, scratch, kind, seed, aimed, state):
     """(how many ops are drawn, a device that suggests itself or ANYWHERE); the ops are in scratch.members. `aimed`: the
     seed is an op that the step waits for, and the set is about it."""
@@ -34,7 +34,7 @@ def draw_set(layout, terrain, place, scratch, kind, seed, aimed, state):
     return _window(terrain, place, scratch, kind, seed, aimed, state), np.int64(ANYWHERE)
 
 
-@compiled
+@compiled(_nrt=False)
 def _group(terrain, members, sliced, seed, aimed, state):
     """A group, or a part of one; any of them alike, or one that holds the seed."""
     group, at = below(state, len(terrain.group_start) - 1), np.int64(0)
@@ -47,11 +47,11 @@ def _group(terrain, members, sliced, seed, aimed, state):
         size = length(state, high - low)
         low = max(low, at - below(state, size)) if aimed else low + below(state, high - low)
         high = min(high, low + size)
-    members[: high - low] = terrain.group_ops[low:high]
+    copy(terrain.group_ops, low, high, members)
     return high - low
 
 
-@compiled
+@compiled(_nrt=False)
 def _window(terrain, place, scratch, kind, seed, aimed, state):
     """Ops in a row: of the mirrored order, in which a backward op is beside its forward op, or of the program; about an
     op that the step waits for, also what its device ran about that time."""
@@ -74,7 +74,7 @@ def _window(terrain, place, scratch, kind, seed, aimed, state):
     return high - low
 
 
-@compiled
+@compiled(_nrt=False)
 def _grow(layout, terrain, scratch, seed, state):
     members, stamp = scratch.members, scratch.stamp
     size = length(state, min(MOST_NEAR, len(stamp)))
@@ -92,7 +92,7 @@ def _grow(layout, terrain, scratch, seed, state):
     return count
 
 
-@compiled
+@compiled(_nrt=False)
 def _border(terrain, place, members, seed, state):
     """Ops on one side of a place where the mirrored order changes device; they might go to the other side."""
     by_mirror, ops = terrain.by_mirror, len(place)
@@ -106,11 +106,11 @@ def _border(terrain, place, members, seed, state):
     low, high, toward = after, min(ops, after + size), place[by_mirror[here]]
     if below(state, 2):
         low, high, toward = max(0, here - size + 1), here + 1, place[by_mirror[after]]
-    members[: high - low] = by_mirror[low:high]
+    copy(by_mirror, low, high, members)
     return high - low, np.int64(toward)
 
 
-@compiled
+@compiled(_nrt=False)
 def next_to(layout, terrain, op, state):
     """A random op that this one reads from or feeds, or -1."""
     read_start, make_start, reader_start = terrain.read_start, layout.make_start, layout.reader_start

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.columns import Ints, ints, inverse, rows_of
+from loadmaster.compiled import compiled
 from loadmaster.objective import Goal
 from loadmaster.passes.groups import Grouping, grouping
 from loadmaster.problem import Problem
@@ -27,6 +28,13 @@ ARMS = KINDS * WAYS
 # row that changed nothing, and how many critical ops are known.
 RAN, LOOK_AT, IDLE, WAITED = range(4)
 LEVELS = 20  # fusion priorities are 1 … LEVELS, the highest first; -1: not merged at all
+
+
+@compiled(_nrt=False)
+def copy(source, low, high, target):
+    """Entries low … high-1 to the front of another array. A slice would first ask whether the two overlap."""
+    for at in range(low, high):
+        target[at - low] = source[at]
 
 
 class Terrain(NamedTuple):
@@ -93,6 +101,7 @@ class Scratch(NamedTuple):
     chance: np.ndarray  # [devices]
     level_chance: np.ndarray  # [LEVELS]
     arms: np.ndarray  # [ARMS] chances of every way of every kind
+    total: np.ndarray  # [1] of them
     critical: np.ndarray  # ops that the step waits for
     queued: np.ndarray  # which of them waited for their device
     turns: np.ndarray  # ops in order of dispatch
@@ -173,6 +182,7 @@ def make_scratch(layout, fused: bool, aims: bool) -> Scratch:
         chance=np.zeros(devices),
         level_chance=np.zeros(LEVELS),
         arms=np.zeros(ARMS),
+        total=np.zeros(1),
         critical=np.empty(ops, np.int64),
         queued=np.zeros(ops, np.bool_),
         turns=np.empty(ops, np.int64),

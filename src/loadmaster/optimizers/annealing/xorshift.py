@@ -14,7 +14,7 @@ def seeded(seed: int) -> np.ndarray:
     return np.array([seed, seed ^ 0x9E3779B97F4A7C15], np.uint64)
 
 
-@compiled(inline="always")
+@compiled(inline="always", _nrt=False)
 def draw(state):
     x, y = state[0], state[1]
     state[0] = y
@@ -28,25 +28,25 @@ def draw(state):
 # The others are compiled once, not into every caller: that would take several times as long.
 
 
-@compiled
+@compiled(_nrt=False)
 def below(state, count):
     """0 … count-1, all alike."""
     return np.int64((draw(state) >> np.uint64(33)) % np.uint64(count))
 
 
-@compiled
+@compiled(_nrt=False)
 def unit(state):
     """Between 0 and 1, neither included."""
     return (np.float64(draw(state) >> np.uint64(11)) + 0.5) / 9007199254740992.0
 
 
-@compiled
+@compiled(_nrt=False)
 def length(state, most):
     """Log-uniform in 1 … most."""
     return max(1, min(most, np.int64(np.exp(unit(state) * np.log(most + 1.0)))))
 
 
-@compiled
+@compiled(_nrt=False)
 def pick(chances, total, state):
     """A row by its chance; the chances add up to `total`."""
     left, row = unit(state) * total, np.int64(0)

@@ -10,7 +10,7 @@ import pytest
 
 from loadmaster.columns import Bools, Ints
 from loadmaster.optimizers.annealing import choice, critical
-from loadmaster.optimizers.annealing.state import ARMS, KINDS, terrain_of
+from loadmaster.optimizers.annealing.state import ARMS, KINDS, make_scratch, terrain_of
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -87,12 +87,11 @@ class Chain(NamedTuple):
 
 
 def chain_of(problem: Problem, plan: Plan) -> Chain:
-    line, record = simulate(problem, plan), loop.make_record(problem.num_ops, 0, 0)
+    line, scratch = simulate(problem, plan), make_scratch(layout(problem), False, True)
+    record, place = scratch.record, plan.device.astype(np.int32)
     record.start_ns[:], record.end_ns[:], record.turn[:] = line.start_ns, line.end_ns, line.turn
-    turns, found = np.empty(problem.num_ops, np.int64), np.empty(problem.num_ops, np.int64)
-    queued, place = np.zeros(problem.num_ops, np.bool_), plan.device.astype(np.int32)
-    given = (layout(problem), terrain_of(problem), place, record, turns, found, queued)
-    return Chain(record, turns, found, queued, critical.critical_ops(*given))
+    count = critical.critical_ops(layout(problem), terrain_of(problem), place, scratch)
+    return Chain(record, scratch.turns, scratch.critical, scratch.queued, count)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -14,6 +14,7 @@ from loadmaster.optimizers.annealing.state import (
     FUSE_SOME,
     FUSE_WINDOW,
     LEVELS,
+    copy,
 )
 from loadmaster.optimizers.annealing.xorshift import below, length, unit
 from loadmaster.optimizers.fusion.merging import merge_on, pairs_within, read_off, reopen
@@ -48,7 +49,7 @@ class Fusing(NamedTuple):
     drawn: np.ndarray  # [pairs] those that a move is about
 
 
-@compiled
+@compiled(_nrt=False)
 def draw_pairs(fusing, chain, kind, seed, state):
     """(how many pairs a move is about, NO_HINT or what suggests itself); about an op where there is one."""
     pairs, drawn, starts, alike = fusing.pairs, fusing.drawn, fusing.alike_start, fusing.alike
@@ -57,7 +58,7 @@ def draw_pairs(fusing, chain, kind, seed, state):
         size = length(state, len(pairs))
         low = max(0, fusing.index[pair] - below(state, size))
         high = min(len(pairs), low + size)
-        drawn[: high - low] = pairs[low:high]
+        copy(pairs, low, high, drawn)
         return high - low, NO_HINT
     if kind == FUSE_ONE:
         return 1, _one(fusing, chain, seed, pair, state)
@@ -72,11 +73,11 @@ def draw_pairs(fusing, chain, kind, seed, state):
         size = length(state, high - low)
         low = max(low, spot - below(state, size))
         high = min(high, low + size)
-    drawn[: high - low] = alike[low:high]
+    copy(alike, low, high, drawn)
     return high - low, NO_HINT
 
 
-@compiled
+@compiled(_nrt=False)
 def _pair_about(fusing, seed, state):
     """A pair, about an op if there is one and it has one to draw."""
     rules, pairs, index = fusing.rules, fusing.pairs, fusing.index
@@ -91,7 +92,7 @@ def _pair_about(fusing, seed, state):
     return np.int64(pairs[below(state, len(pairs))])
 
 
-@compiled
+@compiled(_nrt=False)
 def _one(fusing, chain, seed, pair, state):
     """A pair to part or to join, as a coin says; what that means for its priority."""
     rules, kernel, place = fusing.rules, chain.kernel, chain.place
@@ -106,16 +107,16 @@ def _one(fusing, chain, seed, pair, state):
     return PART if kernel[maker] == kernel[reader] else JOIN
 
 
-@compiled
+@compiled(_nrt=False)
 def fresh(state):
     return -1.0 if unit(state) < KEEP_APART else 1.0 + unit(state) * (LEVELS - 1)
 
 
-@compiled
+@compiled(_nrt=False)
 def apply(fusing, chain, kind, count, hint, state):
     """New priorities for the pairs drawn, by hand: one each in a window, one for all that are alike, or a shift."""
     priority, drawn = chain.priority, fusing.drawn
-    fusing.old_priority[:] = priority
+    copy(priority, 0, len(priority), fusing.old_priority)
     if kind == FUSE_SHIFT:
         shift(priority, drawn, count, state)
         return
@@ -126,7 +127,7 @@ def apply(fusing, chain, kind, count, hint, state):
         priority[drawn[at]] = fresh(state) if kind == FUSE_WINDOW else value
 
 
-@compiled
+@compiled(_nrt=False)
 def shift(priority, drawn, count, state):
     by = (unit(state) - 0.5) * LEVELS
     for at in range(count):
@@ -134,12 +135,12 @@ def shift(priority, drawn, count, state):
             priority[drawn[at]] = min(LEVELS - 1e-3, max(1.0, priority[drawn[at]] + by))
 
 
-@compiled
+@compiled(_nrt=False)
 def undo(fusing, chain):
-    chain.priority[:] = fusing.old_priority
+    copy(fusing.old_priority, 0, len(chain.priority), chain.priority)
 
 
-@compiled
+@compiled(_nrt=False)
 def merge_anew(fusing, chain, scratch, moved, pairs):
     """Merges anew what holds ops that moved or pairs that were drawn; whether other kernels come of it."""
     if fusing is None:
@@ -157,17 +158,20 @@ def merge_anew(fusing, chain, scratch, moved, pairs):
     count = pairs_within(rules, *given)
     merge_on(rules, fusing.merging, fusing.pair_from, fusing.pair_to, count, False)
     read_off(fusing.merging, fusing.trial)
-    return not np.array_equal(fusing.trial, kernel)
+    trial, same = fusing.trial, 0
+    while same < len(kernel) and trial[same] == kernel[same]:
+        same += 1
+    return same < len(kernel)
 
 
-@compiled
+@compiled(_nrt=False)
 def take(fusing, chain):
     """The kernels that were tried are the chain's."""
-    chain.kernel[:] = fusing.trial
-    chain.sequence[:] = fusing.merging.at
+    copy(fusing.trial, 0, len(chain.kernel), chain.kernel)
+    copy(fusing.merging.at, 0, len(chain.sequence), chain.sequence)
 
 
-@compiled
+@compiled  # what it returns is no array that it was given: references are counted
 def contracted(layout, chain, fusing, kernel):
     """Ranks of the kernels; their layout is in the space."""
     ranked = len(chain.rank) > 0

@@ -7,40 +7,43 @@ import numpy as np
 
 from loadmaster.compiled import compiled
 from loadmaster.optimizers.annealing.critical import measure_tails
+from loadmaster.optimizers.annealing.state import copy
 from loadmaster.optimizers.annealing.xorshift import unit
 
 TOP_RANK = 2**31 - 1
 
 
-@compiled
+@compiled(_nrt=False)
 def apply(chain, scratch, count, by):
     """Shifts the ranks of the first `count` members."""
     rank, members = chain.rank, scratch.members
-    scratch.old_rank[:] = rank
+    copy(rank, 0, len(rank), scratch.old_rank)
     for at in range(count):
         op = members[at]
         rank[op] = np.int32(min(np.int64(TOP_RANK), max(np.int64(0), np.int64(rank[op]) + by)))
 
 
-@compiled
+@compiled(_nrt=False)
 def follow(layout, terrain, chain, scratch):
     """Ranks by the longest way to the end, over the whole scale so that there is room between them."""
     rank, tail = chain.rank, scratch.tail
-    scratch.old_rank[:] = rank
+    copy(rank, 0, len(rank), scratch.old_rank)
     if not terrain.by_time:  # then nothing else asks for tails, and they are not kept up
         measure_tails(layout, chain.place, len(rank) - 1, tail)
-    longest = max(np.int64(1), tail.max())
+    longest = np.int64(1)
+    for op in range(len(rank)):
+        longest = max(longest, tail[op])
     scale = np.float64(TOP_RANK - 1) / np.float64(longest)
     for op in range(len(rank)):
         rank[op] = np.int32(np.float64(longest - tail[op]) * scale)
 
 
-@compiled
+@compiled(_nrt=False)
 def undo(chain, scratch):
-    chain.rank[:] = scratch.old_rank
+    copy(scratch.old_rank, 0, len(chain.rank), chain.rank)
 
 
-@compiled
+@compiled(_nrt=False)
 def distance(ops, state):
     """How far ranks are shifted: log-uniform from half the mean distance of two ops to half the scale."""
     return np.int64(np.exp(np.log(float(TOP_RANK // 2)) - unit(state) * np.log(float(ops) * 2.0)))

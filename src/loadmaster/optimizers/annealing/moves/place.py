@@ -7,9 +7,10 @@ import numpy as np
 
 from loadmaster.compiled import compiled
 from loadmaster.optimizers.annealing.critical import measure_tails
+from loadmaster.optimizers.annealing.state import copy
 
 
-@compiled
+@compiled(_nrt=False)
 def apply(layout, terrain, chain, scratch, count, target, swapped):
     """(ops moved, the last of them in the program). The first `count` of the members that can run on the target go
     there; with a device to swap with, those on one of the two go to the other, and others stay."""
@@ -37,12 +38,12 @@ def apply(layout, terrain, chain, scratch, count, target, swapped):
             place[mate] = goal
             top = max(top, mate)
     if moved > 0 and terrain.by_time:
-        scratch.old_tail[: top + 1] = scratch.tail[: top + 1]
+        copy(scratch.tail, 0, top + 1, scratch.old_tail)
         measure_tails(layout, place, top, scratch.tail)
     return moved, top
 
 
-@compiled
+@compiled(_nrt=False)
 def undo(layout, terrain, chain, scratch, moved, top):
     """The ops that have moved go back to where they were, last one first."""
     devices, op_ns, place, load = layout.devices, layout.op_ns, chain.place, scratch.load
@@ -53,4 +54,4 @@ def undo(layout, terrain, chain, scratch, moved, top):
         load[home] += op_ns[op * devices + home]
         place[op] = home
     if moved > 0 and terrain.by_time:
-        scratch.tail[: top + 1] = scratch.old_tail[: top + 1]
+        copy(scratch.old_tail, 0, top + 1, scratch.tail)

@@ -1,0 +1,180 @@
+"""Is auto the best of its parts? All searches on the rows of some suites, over budgets of simulations and of seconds.
+
+    python benchmarks/quality.py FOLDER [--suites go placeto synthetic-time] [--budgets 100 1000 2s 6s] [--workers 2]
+
+Each run is one call of `solve` on one thread, in one of the worker processes, which are warm. FOLDER/quality.csv gets a
+line for each run and is gone on from when the command is given again; the table says, for each suite and budget, auto ÷
+the best of the other methods, and joint ÷ the best of all, and on which rows they are behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import time
+from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
+from math import exp, log
+from multiprocessing import get_context
+from pathlib import Path
+
+SUITES = ("go", "placeto", "synthetic-time", "synthetic-unlike", "zoo")
+BUDGETS = ("100", "300", "1000", "3000", "2s", "6s", "15s")
+METHODS = ("auto", "local-search", "local-search:start=expert", "anneal", "anneal:start=expert", "brkga")
+FUSING = ("joint", "separate", "greedy-fusion:inner=auto")
+COLUMNS = ("suite", "row", "ops", "budget", "seed", "method", "over", "value", "simulations", "seconds")
+
+
+def main() -> None:
+    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    given.add_argument("folder", type=Path)
+    given.add_argument("--suites", nargs="+", default=list(SUITES))
+    given.add_argument("--budgets", nargs="+", default=list(BUDGETS))
+    given.add_argument("--methods", nargs="+", default=[*METHODS, *FUSING])
+    given.add_argument("--limit", type=int, default=12, help="rows of each suite")
+    given.add_argument("--seeds", type=int, default=1)
+    given.add_argument("--workers", type=int, default=2)
+    given.add_argument("--stop", type=float, default=1e9, help="no run begins so many seconds after loops are compiled")
+    words = given.parse_args()
+    words.folder.mkdir(parents=True, exist_ok=True)
+    path = words.folder / "quality.csv"
+    done = read(path)
+    jobs = [job for job in wanted(words) if job not in done]
+    compile_all(words.methods)
+    run_all(jobs, path, words.workers, time.monotonic() + words.stop)
+    show(path)
+
+
+Job = tuple[str, int, str, int, str]  # suite, number of the row, budget, seed, method
+
+
+def wanted(words: argparse.Namespace) -> list[Job]:
+    """Long runs first, so that workers end together; those that fuse only where fusion is what is asked about."""
+    seconds = {text: float(text[:-1]) if text.endswith("s") else int(text) / 1000 for text in words.budgets}
+    jobs = [
+        (suite, number, budget, seed, method)
+        for budget in sorted(words.budgets, key=lambda text: -seconds[text])
+        for suite in words.suites
+        for number in range(words.limit)
+        for seed in range(words.seeds)
+        for method in words.methods
+        if method not in FUSING or suite in ("go", "synthetic-time")
+    ]
+    return jobs
+
+
+@cache
+def rows(suite: str, limit: int) -> list[object]:
+    from loadmaster.bench.rows import Source
+    from loadmaster.bench.suite import SUITES
+
+    return list(SUITES[suite].rows(Source(limit=limit)))
+
+
+@cache
+def problem_of(suite: str, number: int) -> object:
+    from loadmaster.cost import price
+
+    found = rows(suite, 1000 if suite in ("go", "placeto") else 24)
+    if number >= len(found):
+        return None
+    row = found[number]
+    return row.name, price(row.graph(), row.cluster, objective=row.objective)  # type: ignore[attr-defined]
+
+
+def run_one(job: Job) -> tuple[object, ...] | None:
+    from loadmaster.search import Budget, solve
+
+    suite, number, budget, seed, method = job
+    found = problem_of(suite, number)
+    if found is None:
+        return None
+    name, problem = found  # type: ignore[misc]
+    limit = Budget(float(budget[:-1]), None) if budget.endswith("s") else Budget(None, int(budget))
+    result = solve(problem, method, limit, seed)
+    spent = (result.simulations, round(result.seconds, 2))
+    return suite, f"{number} {name}", problem.num_ops, budget, seed, method, *result.score, *spent
+
+
+def begin() -> None:
+    os.environ["LOADMASTER_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def compile_all(methods: list[str]) -> None:
+    """Compiled loops are made once, here; the workers read them from the cache."""
+    from loadmaster.catalog.specs import make_optimizer
+    from loadmaster.cluster import Cluster
+    from loadmaster.search import warm_up
+
+    clock = time.monotonic()
+    for objective in ("step-time", "peak-memory"):
+        for method in methods:
+            warm_up(make_optimizer(method), Cluster.preset("2xp100-pcie"), objective)
+    print(f"loops are compiled or loaded after {time.monotonic() - clock:.0f} s", flush=True)
+
+
+def run_all(jobs: list[Job], path: Path, workers: int, until: float) -> None:
+    begin()
+    with ProcessPoolExecutor(workers, get_context("spawn"), begin) as pool, path.open("a", newline="") as out:
+        write = csv.writer(out)
+        if path.stat().st_size == 0:
+            write.writerow(COLUMNS)
+        waiting = {pool.submit(_unless_late, job, until - time.monotonic() + time.time()) for job in jobs}
+        for count, ready in enumerate(as_completed(waiting)):
+            try:
+                line = ready.result()
+            except Exception as error:  # one method that fails on one row is told, and the rest goes on
+                print("failed:", repr(error)[:200], flush=True)
+                continue
+            if line is not None:
+                write.writerow(line)
+                out.flush()
+            if count % 100 == 99:
+                print(f"{count + 1} of {len(jobs)} runs", flush=True)
+
+
+def _unless_late(job: Job, until: float) -> tuple[object, ...] | None:
+    return run_one(job) if time.time() < until else None
+
+
+def read(path: Path) -> set[Job]:
+    if not path.exists():
+        return set()
+    with path.open() as lines:
+        return {
+            (line["suite"], int(line["row"].split()[0]), line["budget"], int(line["seed"]), line["method"])
+            for line in csv.DictReader(lines)
+        }
+
+
+def show(path: Path) -> None:
+    """A line for each row and budget where auto is behind, and a summary for each suite and budget."""
+    found: dict[tuple[str, str, str, str], dict[str, tuple[int, int]]] = defaultdict(dict)
+    with path.open() as lines:
+        for line in csv.DictReader(lines):
+            key = (line["suite"], line["budget"], line["row"], line["seed"])
+            found[key][line["method"]] = (int(line["over"]), int(line["value"]))
+    ratios: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for (suite, budget, row, seed), values in sorted(found.items()):
+        for focus, group in (("auto", METHODS), ("joint", (*FUSING, *METHODS))):
+            others = {method: values[method] for method in group if method in values and method != focus}
+            if focus not in values or not others:
+                continue
+            best = min(others, key=lambda method: others[method])
+            mine, theirs = values[focus], others[best]
+            ratio = mine[1] / max(1, theirs[1]) if mine[0] == theirs[0] else (0.5 if mine < theirs else 2.0)
+            ratios[suite, budget, focus].append(ratio)
+            if ratio > 1.005:
+                print(f"behind: {suite} {row}, {budget}, seed {seed}: {focus} {ratio:.4f} of {best}")
+    print("| suite | budget | method | rows | mean of ÷ best other | worst | behind by over 0.5 % |")
+    print("|---|--:|---|--:|--:|--:|--:|")
+    for (suite, budget, focus), values in sorted(ratios.items()):
+        mean = exp(sum(map(log, values)) / len(values))
+        behind = sum(value > 1.005 for value in values)
+        print(f"| {suite} | {budget} | {focus} | {len(values)} | {mean:.4f} | {max(values):.3f} | {behind} |")
+
+
+if __name__ == "__main__":
+    main()
