@@ -136,7 +136,7 @@ def _train(words: list[str]) -> None:
     from loadmaster.cli.verbs import app
     from loadmaster.learn import training
 
-    def done(settings: training.Settings) -> Path:
+    def done(settings: training.TrainingSettings) -> Path:
         folder = Path(settings.out)
         folder.mkdir(exist_ok=True)
         for name in ("card.json", "weights.safetensors"):

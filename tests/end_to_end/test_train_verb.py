@@ -11,18 +11,18 @@ from typer.testing import CliRunner
 pytest.importorskip("torch")
 
 from loadmaster.cli.verbs import app
-from loadmaster.learn.regal2020.training import Settings
+from loadmaster.learn.regal2020.training import RegalSettings
 from tests.end_to_end.conftest import parsed
 
 runner = CliRunner()
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[RegalSettings]:
     """What the trainer was called with; in its place, one that writes its files and learns nothing."""
-    made: list[Settings] = []
+    made: list[RegalSettings] = []
 
-    def stand_in(settings: Settings) -> Path:
+    def stand_in(settings: RegalSettings) -> Path:
         made.append(settings)
         print("step 1")
         out = Path(settings.out)
@@ -35,7 +35,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     return made
 
 
-def test_options_reach_the_trainer(folder: Path, calls: list[Settings]) -> None:
+def test_options_reach_the_trainer(folder: Path, calls: list[RegalSettings]) -> None:
     words = "train gas --corpus c.jsonl --out here --valid v.jsonl --set steps=3 --set warm=4 --minutes 0.5"
     result = runner.invoke(app, [*words.split(), "--workers", "2", "--seed", "5", "--device", "cpu"])
     assert result.exit_code == 0, result.output
@@ -45,9 +45,9 @@ def test_options_reach_the_trainer(folder: Path, calls: list[Settings]) -> None:
     assert (got.steps, got.warm, got.minutes, got.workers, got.seed, got.device) == (3, 4, 0.5, 2, 5, "cpu")
 
 
-def test_what_is_not_given_is_as_the_help_says(folder: Path, calls: list[Settings]) -> None:
+def test_what_is_not_given_is_as_the_help_says(folder: Path, calls: list[RegalSettings]) -> None:
     assert runner.invoke(app, ["train", "regal", "--corpus", "c.jsonl", "--out", "here"]).exit_code == 0
-    assert calls == [Settings("c.jsonl", "here")]
+    assert calls == [RegalSettings("c.jsonl", "here")]
 
 
 def test_a_setting_that_is_none_is_told(folder: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_setting_that_is_none_is_told(folder: Path) -> None:
         assert result.exit_code == 1 and says in error["what"] and error["fix"], error
 
 
-def test_json_is_the_card_alone(folder: Path, calls: list[Settings]) -> None:
+def test_json_is_the_card_alone(folder: Path, calls: list[RegalSettings]) -> None:
     result = runner.invoke(app, ["train", "regal", "--corpus", "c.jsonl", "--out", "here", "--json"])
     assert parsed(result.stdout) == {"policy": "regal"}
     assert "step 1" in result.stderr

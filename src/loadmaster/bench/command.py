@@ -12,7 +12,7 @@ from loadmaster.bench.best import BestKnown, Known, load_best, long_specs, shipp
 from loadmaster.bench.methods import is_known
 from loadmaster.bench.pages import ledger_path, methods_of, note_call, write_docs, write_tables
 from loadmaster.bench.quality import Quality, quality
-from loadmaster.bench.quality import Settings as HowMuch
+from loadmaster.bench.quality import BenchSettings as HowMuch
 from loadmaster.bench.records import Ledger, Record
 from loadmaster.bench.rows import Source
 from loadmaster.bench.run import Order, Outcome, Watch, run
@@ -24,7 +24,7 @@ PAGE = "docs/benchmarks.md"
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     """The options of the verb."""
 
     specs: Sequence[str] | None = None
@@ -77,7 +77,7 @@ def parse_part(text: str | None) -> tuple[int, int]:
     return int(part), int(of)
 
 
-def bench(name: str, settings: Settings) -> list[Report]:
+def bench(name: str, settings: BenchSettings) -> list[Report]:
     """Runs a suite or a group of them."""
     reports = []
     for suite in suites_of(name):
@@ -88,7 +88,7 @@ def bench(name: str, settings: Settings) -> list[Report]:
     return reports
 
 
-def bench_best(name: str, settings: Settings) -> list[Report]:
+def bench_best(name: str, settings: BenchSettings) -> list[Report]:
     """Long runs of every method, each better value written at once; results already at hand count too.
 
     Their records are kept apart from the suite's, so that its tables do not show them.
@@ -112,7 +112,7 @@ def bench_best(name: str, settings: Settings) -> list[Report]:
     return reports
 
 
-def call(words: Sequence[str], settings: Settings) -> list[Report] | list[Quality]:
+def call(words: Sequence[str], settings: BenchSettings) -> list[Report] | list[Quality]:
     """What the words after `bench` ask for: a suite, "quality", "best" and a suite, or "docs" and perhaps the page's
     file."""
     match list(words):
@@ -131,7 +131,7 @@ def call(words: Sequence[str], settings: Settings) -> list[Report] | list[Qualit
     raise InvalidSetting(what, "loadmaster bench", "write SUITE, 'quality', 'best SUITE' or 'docs [FILE]'")
 
 
-def _how_much(settings: Settings) -> HowMuch:
+def _how_much(settings: BenchSettings) -> HowMuch:
     """The options of the verb that `quality` knows: graphs of each check, simulations, seconds."""
     usual, allowed = HowMuch(), settings.allowance
     return HowMuch(
@@ -159,7 +159,7 @@ class _Improve:
 
 def _order(
     suite: Suite,
-    settings: Settings,
+    settings: BenchSettings,
     specs: Sequence[str] | None,
     allowance: Allowance | None,
     seeds: int = 3,
@@ -168,7 +168,9 @@ def _order(
     return Order.of(suite, specs, allowance, seeds=count, source=settings.source, again=settings.again)
 
 
-def _run(order: Order, settings: Settings, best: BestKnown, landed: Callable[[Record], None], stem: str = "") -> Report:
+def _run(
+    order: Order, settings: BenchSettings, best: BestKnown, landed: Callable[[Record], None], stem: str = ""
+) -> Report:
     ledger = Ledger(ledger_path(settings.out, stem or order.suite.name))
     outcome = run(order, ledger, settings.say, settings.watch, landed)
     if not stem:

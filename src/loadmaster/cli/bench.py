@@ -83,7 +83,7 @@ def bench(
     debug: Debug = False,
 ) -> None:
     """Run every method on every problem of a suite and print the tables. A run that was stopped continues."""
-    from loadmaster.bench.command import Settings, call, parse_part
+    from loadmaster.bench.command import BenchSettings, call, parse_part
     from loadmaster.bench.rows import Source
     from loadmaster.bench.suite import Allowance
     from loadmaster.report.terminal import solving
@@ -92,7 +92,7 @@ def bench(
     allowance = None if given == (None, None, None) else Allowance(*given)
     source = Source(corpus, mode, limit, parse_part(part))
     specs = None if optimizers is None else words.split_specs(optimizers)
-    found = call(what, Settings(specs, seeds, allowance, source, out, best, again, solving))
+    found = call(what, BenchSettings(specs, seeds, allowance, source, out, best, again, solving))
     if json:
         _print_json({"suites": [report.as_data() for report in found]})
     else:

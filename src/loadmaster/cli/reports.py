@@ -171,10 +171,10 @@ def _plot_plan(out: Path, problem: Problem, saved: Plan, what: str, policy: str)
 
 
 def _reading(problem: Problem, saved: Plan, policy: str) -> dict[str, Any]:
-    from loadmaster.learn.regal2020.reading import read_policy
+    from loadmaster.learn.regal2020.summary import summarise_policy
 
     with stages.status(f"reading {policy}"):
-        return read_policy(problem, policy, saved).to_json()
+        return summarise_policy(problem, policy, saved).to_json()
 
 
 VERBS = (explain, diff, plot)

@@ -1,6 +1,6 @@
 """Learned methods: features of a problem, networks over it, training; then a package for each paper."""
 
-# policy -> module of this package that has its Settings and train(settings)
+# policy -> module of this package that has its SETTINGS and train(settings)
 TRAINERS = {
     "regal": "regal2020.training",
     "gas": "regal2020.training",

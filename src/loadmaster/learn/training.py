@@ -30,7 +30,7 @@ from loadmaster.writing import write_bytes, write_text, writing
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingSettings:
     """How to train. `minutes` cuts each phase short by its share of the time."""
 
     corpus: str
@@ -59,12 +59,12 @@ class Settings:
         return 3 * max(1, self.workers or os.cpu_count() or 1)
 
 
-class Run:
+class TrainingRun:
     """One training run: its network and its files. `state` is a dataclass of plain values that changes as it goes."""
 
     columns: ClassVar[tuple[str, ...]] = ("phase", "step", "seconds", "loss", "reward")  # of the curves
 
-    def __init__(self, settings: Settings, network: nn.Module, state: Any, rate: float, begun: float) -> None:
+    def __init__(self, settings: TrainingSettings, network: nn.Module, state: Any, rate: float, begun: float) -> None:
         self.settings, self.state, self.begun = settings, state, begun
         self.out, self.device = Path(settings.out), settings.torch_device
         self.network: Any = network.to(self.device)
@@ -177,23 +177,23 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], known: Mapping[str,
     write_bytes(path, save(held, {name: json.dumps(value) for name, value in known.items()}))
 
 
-def settings_of(policy: str) -> type[Settings]:
+def settings_of(policy: str) -> type[TrainingSettings]:
     """What can be set when that policy is trained."""
     if policy not in TRAINERS:
         raise UnknownName.among("policy", policy, list(TRAINERS))
-    found: type[Settings] = import_module(f"loadmaster.learn.{TRAINERS[policy]}").Settings
+    found: type[TrainingSettings] = import_module(f"loadmaster.learn.{TRAINERS[policy]}").SETTINGS
     return found
 
 
-def make_settings(policy: str, given: Mapping[str, str]) -> Settings:
+def make_settings(policy: str, given: Mapping[str, str]) -> TrainingSettings:
     """Settings from words, each read as the kind of value it is."""
     kinds = settings_of(policy)
-    hints = get_type_hints(kinds)
+    types = get_type_hints(kinds)
     known: dict[str, Any] = {}
     for name, text in given.items():
-        if name not in hints:
+        if name not in types:
             raise UnknownName.among("setting", name, [field.name for field in fields(kinds)])
-        known[name] = _read(name, text, hints[name])
+        known[name] = _read(name, text, types[name])
     return kinds(**{**known, "policy": policy})
 
 
@@ -207,7 +207,7 @@ def _read(name: str, text: str, kind: Any) -> Any:
         raise InvalidSetting(f"'{text}' is no value for {name}", "", f"give {wanted}") from None
 
 
-def train(settings: Settings) -> Path:
+def train(settings: TrainingSettings) -> Path:
     """Trains a policy, or goes on with what `out` holds; returns the file of the weights."""
     trained: Path = import_module(f"loadmaster.learn.{TRAINERS[settings.policy]}").train(settings)
     return trained

@@ -1,4 +1,4 @@
-"""What a learned policy says of a problem, in words and as a figure, from the data of `learn.regal2020.reading`."""
+"""What a learned policy says of a problem, in words and as a figure, from the data of `learn.regal2020.summary`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from loadmaster.bench import command, pages, picture
 from loadmaster.bench.best import load_best
-from loadmaster.bench.command import Settings, bench, bench_best, call, parse_part
+from loadmaster.bench.command import BenchSettings, bench, bench_best, call, parse_part
 from loadmaster.bench.pages import headline, machine, write_docs
 from loadmaster.bench.records import Ledger
 from loadmaster.bench.suite import SUITES, Allowance
@@ -29,8 +29,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "SUITES", {"tiny": TINY})
 
 
-def quiet(out: Path, **others: Any) -> Settings:
-    return Settings(out=out, say=lambda text: None, **{"specs": ["heft", "random"], "seeds": 2, **others})
+def quiet(out: Path, **others: Any) -> BenchSettings:
+    return BenchSettings(out=out, say=lambda text: None, **{"specs": ["heft", "random"], "seeds": 2, **others})
 
 
 @pytest.mark.usefixtures("tiny")

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from loadmaster.errors import ImportFailed
 from loadmaster.importers.torch.origin import line_of_failure
-from loadmaster.importers.torch.values import Reading, ValueMode
+from loadmaster.importers.torch.values import ValueMode, ValueReads
 
 _CHECKED_BYTES = 2**24  # allocations below this are not looked at one by one
 _SHARE_OF_MEMORY = 0.8
@@ -55,7 +55,7 @@ def made_for_torch(mode: ValueMode) -> bool:
 
 @contextmanager
 def without_memory(mode: ValueMode) -> Iterator[None]:
-    with mode, Reading(mode), _OnCpu(), _converted_one_by_one():
+    with mode, ValueReads(mode), _OnCpu(), _converted_one_by_one():
         yield
 
 

@@ -211,7 +211,7 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
                 self._spoilt.update(real.untyped_storage()._cdata for real in known if real is not None)
 
 
-class Reading(TorchFunctionMode):
+class ValueReads(TorchFunctionMode):
     """Gives the numbers of a fake tensor to code that leaves torch for them: numpy, lists."""
 
     _LEAVES = (Tensor.numpy, Tensor.tolist, Tensor.__array__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import resources
 from pathlib import Path
@@ -38,7 +38,7 @@ from loadmaster.learn.go2020.policy import (
     score_decided,
     stand_of,
 )
-from loadmaster.learn.go2020.zero import Outcome, hint_decided, outcome_of, seen_decisions, tries, zero_shot
+from loadmaster.learn.go2020.zero import Outcome, candidate_decided, outcome_of, seen_decisions, zero_shot
 from loadmaster.learn.weights import network_of, read_tensors
 from loadmaster.optimizers.annealing.proposals import Policy, chances
 from loadmaster.optimizers.simple import legal
@@ -58,12 +58,11 @@ class Agent:
     def __init__(self, settings: Go, search: Search) -> None:
         self.settings, self.search, self.problem = settings, search, search.problem
         torch.manual_seed(search.seed)
-        self.known = Known() if settings.scratch else known_of(settings.checkpoint or "go")
         self.network = GoNetwork(settings.shape) if settings.scratch else load_go(settings.checkpoint or "go")
         placing, ordering, fusing = (task in settings.wanted for task in ("placement", "schedule", "fusion"))
-        # Trained levels look at what hints say of devices.
-        hinted = placing or (ordering and not settings.scratch)
-        self.one = go_input(self.problem, settings.groups, kernels=fusing, hinted=hinted)
+        # Trained levels look at what candidates say of devices.
+        offered = placing or (ordering and not settings.scratch)
+        self.one = go_input(self.problem, settings.groups, kernels=fusing, offered=offered)
         self.batch = go_batch([self.one])
         self.all_bytes = float(max(1, self.problem.graph.nbytes.sum()))
         self.how = Drawing(WHOLE, whole=1.0, uniform=settings.uniform, tasks=settings.wanted)
@@ -86,10 +85,7 @@ class Agent:
             self._start()
             self._likeliest()
             return
-        known = self.known
-        chosen, passes = self.settings.chosen or known.chosen, self.settings.passes or known.passes
-        counts, levels = tries(most, chosen, passes), "schedule" in self.settings.wanted
-        zero_shot(self.network, [self.one], self.batch, counts, lambda wanted: [self._look(wanted[0])], levels)
+        zero_shot(self.network, [self.one], self.batch, most, lambda wanted: [self._look(wanted[0])])
 
     def _likeliest(self) -> None:
         """On a placement that stands: the likeliest levels and fusion."""
@@ -183,7 +179,7 @@ class Agent:
             adam.step()
 
     def _start(self) -> None:
-        """What draws begin with: proposals of a trained network; else all hints and the inner optimizer's placement."""
+        """What draws begin with: proposals of a trained network; else all candidates and the plan of `inner`."""
         if self.fixed is None and not self.settings.scratch:
             self.propose()
             return
@@ -191,7 +187,7 @@ class Agent:
         level, fusion = middle_levels(self.one.num_groups), middle_levels(len(self.one.single))
         many = [Decided(group_majority(self.problem, self.one.label, inner), level, fusion, inner)]
         if self.fixed is None:
-            many += [hint_decided(self.one, hint) for hint in range(len(self.one.hints))]
+            many += [candidate_decided(self.one, candidate) for candidate in range(len(self.one.candidates))]
         self.score(list({decided_key(decided): decided for decided in many}.values()))
 
     def _base(self, chains: PolicyChains) -> Outcome:
@@ -229,18 +225,10 @@ class Agent:
         """What stands before anything is simulated."""
         if self.fixed is not None:
             return self.fixed
-        return Plan.of(self.problem, legal(self.problem, ints(self.one.hints.device[0])))
+        return Plan.of(self.problem, legal(self.problem, ints(self.one.candidates.device[0])))
 
 
 RETRAIN = "train it again with this version: loadmaster train go"
-
-
-@dataclass(frozen=True)
-class Known:
-    """What a file of weights says of itself besides the shape of its network."""
-
-    chosen: int = 8  # of 8 plans, so many are hints
-    passes: int = 1
 
 
 def load_go(name: str) -> GoNetwork:
@@ -248,11 +236,6 @@ def load_go(name: str) -> GoNetwork:
     known, tensors = _file(name)
     network = network_of(lambda: GoNetwork(shape_of(known["shape"])), tensors, name, RETRAIN)
     return network.eval()
-
-
-def known_of(name: str) -> Known:
-    known, _ = _file(name)
-    return Known(**{key: known[key] for key in ("chosen", "passes") if key in known})
 
 
 def _file(name: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -27,7 +27,7 @@ from loadmaster.graph.order import longest_path_to
 from loadmaster.learn.decoding import critical_ranks
 from loadmaster.learn.examples import add_lines, forget_corpora, graph_of
 from loadmaster.learn.features import features_of
-from loadmaster.learn.go2020.hints import hints_of
+from loadmaster.learn.go2020.candidates import candidates_of
 from loadmaster.learn.go2020.input import GoInput, go_input
 from loadmaster.optimizers.annealing.anneal import improve
 from loadmaster.optimizers.auto import Auto
@@ -36,7 +36,7 @@ from loadmaster.optimizers.lists.schedulers import Etf, Heft
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Budget, Search
+from loadmaster.search import Budget, Score, Search
 from loadmaster.simulator import simulate
 from loadmaster.writing import writing
 from loadmaster.zoo import synthetic
@@ -45,12 +45,12 @@ FEWEST_OPS, MOST_OPS = 60, 3_000
 LEAST_PARALLEL = 1.2  # work ÷ critical path, below which step time has little to gain
 DRAWN = -1  # the line of graphs that are not of the corpus
 BASELINES = ("heft", "m-etf", "expert")
-UNDOING = 120  # changes of a search that are tried without
+UNDOING = 240  # simulations that look for changes of a search without which the plan is as good
 STORED = {
     "slot": np.uint8,
-    "hint_value": np.int64,
+    "candidate_value": np.int64,
     "plain": np.int64,
-    "hint": np.uint8,
+    "candidate": np.uint8,
     "device": np.uint8,
     "turn": np.uint16,
     "reached": np.int64,
@@ -74,19 +74,19 @@ class GoKey(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GoElite:
-    """What every hint is worth, and what a search that takes only gains made of some; values of plain methods."""
+    """What every candidate is worth, and what a search that takes only gains made of some; values of plain methods."""
 
-    slot: Ints  # [hints] which rule each is
-    hint_value: Ints  # [hints] what each is worth under the critical-path order: see `worth`
+    slot: Ints  # [candidates] which rule each is
+    candidate_value: Ints  # [candidates] what each is worth under the critical-path order: see `worth`
     plain: Ints  # [BASELINES] the same of plain methods
-    hint: Ints  # [labels] which hint the search started from
+    candidate: Ints  # [labels] which candidate the search started from
     device: Ints  # [labels, ops]
     turn: Ints  # [labels, ops] the order of dispatch
     reached: Ints  # [labels] what the search reached
 
     @property
     def value(self) -> int:
-        return int(min(self.reached.min(initial=2**62), self.hint_value.min()))
+        return int(min(self.reached.min(initial=2**62), self.candidate_value.min()))
 
 
 def read_graphs(path: str | Path) -> tuple[list[int], str]:
@@ -232,14 +232,14 @@ def parallelism(problem: Problem) -> float:
 
 
 def find_elite(key: GoKey, simulations: int) -> GoElite | None:
-    """All hints simulated, and two of the better ones improved; None where the example does not suit."""
+    """All candidates simulated, and two of the better ones improved; None where the example does not suit."""
     if not suits(key):
         return None
     problem = make_problem(key)
-    hints = hints_of(problem, features_of(problem))
-    devices, rng = ints(hints.device), np.random.default_rng([key.line + 1, key.seed, 2])
+    candidates = candidates_of(problem, features_of(problem))
+    devices, rng = ints(candidates.device), np.random.default_rng([key.line + 1, key.seed, 2])
     ranks = critical_ranks(problem, devices)
-    over, value = Search(problem, Budget(None, len(hints))).score_many(devices, ranks)
+    over, value = Search(problem, Budget(None, len(candidates))).score_many(devices, ranks)
     values = worth(problem, over, value)
     order = np.argsort(values, kind="stable")
     starts = sorted({int(order[0]), int(order[rng.integers(1, 6) % len(order)])})
@@ -247,7 +247,7 @@ def find_elite(key: GoKey, simulations: int) -> GoElite | None:
     plans = [Plan.of(problem, device, rank) for device, rank in found]
     lines = [simulate(problem, plan) for plan in plans]
     return GoElite(
-        hints.slot,
+        candidates.slot,
         values,
         plain_values(problem),
         ints(starts),
@@ -271,16 +271,33 @@ def improved(
     improve(search, Plan.of(problem, device, rank), 0.0, 0.0, chains=1)
     assert search.best is not None
     best, order, score = search.best.device, search.best.rank, search.best_score
-    pieces = changed_pieces(problem, device, best)
-    judge = Search(problem, Budget(None, UNDOING + 1))
-    for piece in rng.permutation(len(pieces))[:UNDOING].tolist():
-        undone = best.copy()
-        undone[pieces[piece]] = device[pieces[piece]]
-        now = judge.score(Plan.of(problem, undone, order))
-        if now <= score:
-            best, score = ints(undone), now
-    plain = critical_ranks(problem, best[None])[0]
-    return best, plain if judge.score(Plan.of(problem, best, plain)) <= score else order
+    judge = Search(problem, Budget(None, UNDOING))
+    while judge.room:
+        best, score = _undone(judge, device, best, order, score, rng)
+        plain = critical_ranks(problem, best[None])[0]
+        if (
+            not judge.room
+            or np.array_equal(plain, order)
+            or (now := judge.score(Plan.of(problem, best, plain))) > score
+        ):
+            break
+        order, score = plain, now  # other ranks, under which other changes may gain nothing
+    return best, order
+
+
+def _undone(
+    judge: Search, device: Ints, best: Ints, order: Ints, score: Score, rng: np.random.Generator
+) -> tuple[Ints, Score]:
+    """Without the changes that gain nothing under that order: pieces are tried again until none of them does."""
+    gained = True
+    while gained and judge.room:
+        gained, pieces = False, changed_pieces(judge.problem, device, best)
+        for piece in rng.permutation(len(pieces)).tolist():
+            undone = best.copy()
+            undone[pieces[piece]] = device[pieces[piece]]
+            if judge.room and (now := judge.score(Plan.of(judge.problem, ints(undone), order))) <= score:
+                best, score, gained = ints(undone), now, True
+    return best, score
 
 
 def changed_pieces(problem: Problem, old: Ints, new: Ints) -> list[Ints]:
@@ -336,7 +353,7 @@ def save_elites(path: Path, keys: Sequence[GoKey], elites: Sequence[GoElite | No
         parts = [getattr(elite, name).reshape(-1) for elite in found]
         return np.concatenate([np.zeros(0, np.int64), *parts]).astype(kind)
 
-    sizes = [(0, 0, 0) if e is None else (len(e.slot), len(e.hint), e.device.shape[1]) for e in elites]
+    sizes = [(0, 0, 0) if e is None else (len(e.slot), len(e.candidate), e.device.shape[1]) for e in elites]
     columns: dict[str, NDArray[np.generic]] = {
         "keys": np.array(keys, np.int64).reshape(-1, 2),
         "sizes": np.array(sizes, np.int64).reshape(-1, 3),
@@ -359,14 +376,16 @@ def load_elites(path: Path) -> dict[GoKey, GoElite | None]:
         at[name] = first + int(np.prod(shape))
         return ints(columns[name][first : at[name]].reshape(shape))
 
-    for (line, seed), (hints, labels, ops) in zip(columns["keys"].tolist(), columns["sizes"].tolist(), strict=True):
+    for (line, seed), (candidates, labels, ops) in zip(
+        columns["keys"].tolist(), columns["sizes"].tolist(), strict=True
+    ):
         found[GoKey(line, seed)] = None
-        if hints:
+        if candidates:
             shapes: dict[str, tuple[int, ...]] = {
-                "slot": (hints,),
-                "hint_value": (hints,),
+                "slot": (candidates,),
+                "candidate_value": (candidates,),
                 "plain": (len(BASELINES),),
-                "hint": (labels,),
+                "candidate": (labels,),
             }
             shapes |= {"device": (labels, ops), "turn": (labels, ops), "reached": (labels,)}
             found[GoKey(line, seed)] = GoElite(**{name: take(name, *shape) for name, shape in shapes.items()})

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, from_pairs, ints, rows_of
 from loadmaster.learn.features import Features, features_of, group_features
-from loadmaster.learn.go2020.hints import CLASSES, SUMMARY_WIDTH, Hints, class_of, hints_of
+from loadmaster.learn.go2020.candidates import CLASSES, SUMMARY_WIDTH, Candidates, candidates_of, class_of
 from loadmaster.passes.groups import group_ops
 from loadmaster.problem import CANNOT, Problem
 
@@ -24,7 +24,7 @@ class GoInput:
     label: Ints  # [ops] group of each op
     ops: Floats  # [groups, OPS_WIDTH]
     devices: Floats  # [devices, DEVICES_WIDTH]
-    pairs: Floats  # [groups, devices, PAIRS_WIDTH + CLASSES] the last: what each class of hints says, in the mean
+    pairs: Floats  # [groups, devices, PAIRS_WIDTH + CLASSES] the last: what each class of candidates says, in the mean
     able: NDArray[np.bool_]  # [groups, devices]
     graph: Floats  # [GRAPH_WIDTH]
     before: Ints  # [edges]
@@ -36,8 +36,8 @@ class GoInput:
     mirror: Ints  # [groups] place in the mirrored order
     single: Floats  # [ops, OPS_WIDTH], or no rows where kernels are not asked for
     kind: Ints  # [ops] a number for each kind of op, or none
-    hints: Hints  # placements to choose from
-    hint_groups: Ints  # [hints, groups] the device that has most of each group
+    candidates: Candidates  # placements to choose from
+    candidate_groups: Ints  # [candidates, groups] the device that has most of each group
 
     @property
     def num_groups(self) -> int:
@@ -57,24 +57,24 @@ class GoInput:
         ends = np.concatenate([self.before, self.after]), np.concatenate([self.after, self.before])
         return from_pairs(ints(ends[0]), ints(ends[1]), self.num_groups)
 
-    def hint_shares(self, hint: int) -> Floats:
-        """[groups, devices] 1 where a hint has most of each group."""
-        return np.asarray(np.eye(self.num_devices, dtype=np.float32)[self.hint_groups[hint]])
+    def candidate_shares(self, candidate: int) -> Floats:
+        """[groups, devices] 1 where a candidate has most of each group."""
+        return np.asarray(np.eye(self.num_devices, dtype=np.float32)[self.candidate_groups[candidate]])
 
 
 def go_input(
-    problem: Problem, groups: int, *, scopes: bool = True, kernels: bool = False, hinted: bool = True
+    problem: Problem, groups: int, *, scopes: bool = True, kernels: bool = False, offered: bool = True
 ) -> GoInput:
-    """The problem in at most that many groups; 0: every op by itself. `hinted`: with placements to choose from."""
+    """The problem in at most that many groups; 0: every op by itself. `offered`: with placements to choose from."""
     features = features_of(problem) if scopes else features_of(problem).without_scopes()
     label = group_ops(problem, groups, "edges") if 0 < groups < problem.num_ops else group_ops(problem, by="op")
     coarse = group_features(features, label)
     count, devices = coarse.num_ops, problem.num_devices
-    hints = hints_of(problem, features) if hinted else no_hints(problem)
-    shares = np.zeros((len(hints), count, devices), np.float32)
-    for row, device in enumerate(map(ints, hints.device)):
+    candidates = candidates_of(problem, features) if offered else no_candidates(problem)
+    shares = np.zeros((len(candidates), count, devices), np.float32)
+    for row, device in enumerate(map(ints, candidates.device)):
         shares[row] = group_shares(problem, label, device)
-    said = np.stack([_mean(shares[class_of(hints.slot) == number]) for number in range(CLASSES)], axis=2)
+    said = np.stack([_mean(shares[class_of(candidates.slot) == number]) for number in range(CLASSES)], axis=2)
     pairs = np.concatenate([coarse.pairs.reshape(count, devices, -1), said], axis=2).astype(np.float32)
     size = group_bytes(problem, label, count)
     return GoInput(
@@ -93,14 +93,14 @@ def go_input(
         mirror=coarse.mirror,
         single=features.ops if kernels else features.ops[:0],
         kind=ints(np.unique(np.array(problem.graph.kind), return_inverse=True)[1] if kernels else []),
-        hints=hints,
-        hint_groups=ints(shares.argmax(axis=2)),
+        candidates=candidates,
+        candidate_groups=ints(shares.argmax(axis=2)),
     )
 
 
-def no_hints(problem: Problem) -> Hints:
+def no_candidates(problem: Problem) -> Candidates:
     """Where devices are given: rules for them may take seconds on large graphs."""
-    return Hints(ints([]), np.zeros((0, problem.num_ops), np.uint8), np.zeros((0, SUMMARY_WIDTH), np.float32))
+    return Candidates(ints([]), np.zeros((0, problem.num_ops), np.uint8), np.zeros((0, SUMMARY_WIDTH), np.float32))
 
 
 def _mean(shares: Floats) -> Floats:

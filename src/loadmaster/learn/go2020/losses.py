@@ -1,4 +1,4 @@
-"""What GO learns by: PPO's loss, imitation of better plans, the choice among hints, entropy."""
+"""What GO learns by: PPO's loss, imitation of better plans, the choice among candidates, entropy."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ def _balanced(loss: Tensor, weight: Tensor, rare: Tensor, share: float) -> Tenso
     return (1 - share) * mean(weight * ~rare) + share * mean(weight * rare)
 
 
-def choice_loss(scores: Tensor, batch: GoBatch, value: Tensor, heat: float = 0.05) -> Tensor:
-    """Soft cross-entropy over the hints of each graph: the better a hint simulates, the likelier it should be."""
-    wanted = _log_softmax_of_rows(-value.log() / heat, batch).exp()
-    return -(wanted * _log_softmax_of_rows(scores, batch)).sum() / len(batch.num_hints)
+def choice_loss(scores: Tensor, batch: GoBatch, value: Tensor, temperature: float = 0.05) -> Tensor:
+    """Soft cross-entropy over the candidates of each graph: the better one simulates, the likelier it should be."""
+    wanted = _log_softmax_of_rows(-value.log() / temperature, batch).exp()
+    return -(wanted * _log_softmax_of_rows(scores, batch)).sum() / len(batch.num_candidates)
 
 
 def _log_softmax_of_rows(column: Tensor, batch: GoBatch) -> Tensor:
-    return torch.cat([part.log_softmax(dim=0) for part in torch.split(column, list(batch.num_hints))])
+    return torch.cat([part.log_softmax(dim=0) for part in torch.split(column, list(batch.num_candidates))])
 
 
 def entropy_of(outputs: GoOutputs, batch: GoBatch) -> Tensor:

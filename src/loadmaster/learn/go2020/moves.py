@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 from torch import Tensor
 from torch.nn import functional
 
 from loadmaster.columns import Ints, ints
 from loadmaster.learn.go2020.input import GoInput
 from loadmaster.learn.go2020.network import GoOutputs
-from loadmaster.learn.go2020.policy import OFF, Decided, Stand, draw_units
+from loadmaster.learn.go2020.policy import OFF, Decided, draw_units
 
-CANDIDATES = 400  # sets of groups that are looked at, on every device, before a try
 LEAST = 1e-3  # gain that counts as one
 
 
@@ -100,42 +98,3 @@ def move_loss(outputs: GoOutputs, decided: Sequence[Decided], many: Sequence[Mov
     weight = 0.1 + (gain.abs() / 0.01).clamp(max=4)
     loss = functional.binary_cross_entropy_with_logits(score, (gain > LEAST).float(), reduction="none")
     return (loss * weight).sum() / weight.sum()
-
-
-def best_moves(one: GoInput, stand: Stand, rng: np.random.Generator) -> tuple[Moves, list[int]]:
-    """Moves that the scores favour, none of which shares groups with one before it; the most favoured first."""
-    order = np.argsort(one.mirror, kind="stable")
-    drawn = [np.flatnonzero(draw_units(one, order, False, rng) != OFF) for _ in range(CANDIDATES)]
-    place, rows = stand.place.astype(np.float64), np.arange(one.num_groups)
-    gain = np.clip(place - place[rows, stand.decided.device][:, None], -20, 20)
-    device, score = _scored(drawn, gain, stand.decided.device)
-    taken, found = np.zeros(one.num_groups, bool), []
-    for move in np.argsort(-score, kind="stable").tolist():
-        if not taken[drawn[move]].any():
-            taken[drawn[move]] = True
-            found.append(move)
-    return _moves(drawn, device.tolist()), found
-
-
-def _scored(drawn: Sequence[Ints], gain: NDArray[np.float64], here: Ints) -> tuple[Ints, NDArray[np.float64]]:
-    """[sets] the best device of each, and its mean gain; a set that is there already goes elsewhere."""
-    size = np.array([len(part) for part in drawn])
-    where = (np.repeat(np.arange(len(drawn)), size), np.concatenate(drawn))
-    mean = csr_array((1 / size[where[0]], where), shape=(len(drawn), len(gain))) @ gain
-    for row, part in enumerate(drawn):
-        if (here[part] == here[part[0]]).all():
-            mean[row, here[part[0]]] = -np.inf
-    return ints(mean.argmax(axis=1)), np.asarray(mean.max(axis=1))
-
-
-def tried_moves(one: GoInput, stand: Stand, levels: bool, rng: np.random.Generator) -> Iterator[Decided]:
-    """Plans to try: the most favoured move, the few most favoured together, the next one, and so on; every third in the
-    order of the likeliest levels, if those are wanted."""
-    moves, found = best_moves(one, stand, rng)
-    level = ints(stand.level.argmax(axis=1))
-    for turn, (first, count) in enumerate(TRIES):
-        decided = changed(stand.decided, moves, found[first : first + count])
-        yield replace(decided, level=level) if levels and turn % 3 == 2 else decided
-
-
-TRIES = ((0, 1), (0, 4), (0, 2), (1, 1), (2, 1), (0, 8), (3, 1), (1, 3), (0, 16), (4, 1), (5, 1), (6, 1))

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from loadmaster.learn.decoding import LEVELS
 from loadmaster.learn.features import DEVICES_WIDTH, GRAPH_WIDTH, OPS_WIDTH, PAIRS_WIDTH
-from loadmaster.learn.go2020.hints import BOUND, CLASSES, OVER, SLOTS, SUMMARY_WIDTH
+from loadmaster.learn.go2020.candidates import BOUND, CLASSES, OVER, SLOTS, SUMMARY_WIDTH
 from loadmaster.learn.go2020.input import GoInput
 from loadmaster.learn.go2020.timeline import SEEN_PAIRS, SEEN_WIDTH, Seen
 
@@ -38,7 +38,7 @@ class Shape:
     attention: bool = True
     modulation: bool = True
     pooling: str = "max"  # of neighbours: max or sum
-    choice: str = "body"  # the layers whose pooled states hints are chosen by: body, or sage before it
+    choice: str = "body"  # the layers whose pooled states candidates are chosen by: body, or sage before it
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +59,11 @@ class GoBatch:
     capacity: Tensor  # [graphs, devices] memory as a share of all bytes
     single: Tensor  # [ops of all graphs, OPS_WIDTH] empty unless kernels are asked for
     single_group: Tensor  # [ops of all graphs] graph * groups + group
-    hints: Tensor  # [hints of all graphs, len(SLOTS) + SUMMARY_WIDTH]
-    hint_graph: Tensor  # [hints of all graphs]
+    candidates: Tensor  # [candidates of all graphs, len(SLOTS) + SUMMARY_WIDTH]
+    candidate_graph: Tensor  # [candidates of all graphs]
     num_groups: tuple[int, ...]
     num_ops: tuple[int, ...]
-    num_hints: tuple[int, ...]
+    num_candidates: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,25 +114,25 @@ def go_batch(many: Sequence[GoInput], device: torch.device | str = "cpu") -> GoB
         capacity=padded("capacity", devices),
         single=joined([one.single for one in many]),
         single_group=joined([one.label[: len(one.single)] + row * groups for row, one in enumerate(many)]),
-        hints=joined([_hint_rows(one) for one in many]),
-        hint_graph=joined([np.full(len(one.hints), row) for row, one in enumerate(many)]),
+        candidates=joined([_candidate_rows(one) for one in many]),
+        candidate_graph=joined([np.full(len(one.candidates), row) for row, one in enumerate(many)]),
         num_groups=tuple(one.num_groups for one in many),
         num_ops=tuple(len(one.single) for one in many),
-        num_hints=tuple(len(one.hints) for one in many),
+        num_candidates=tuple(len(one.candidates) for one in many),
     )
 
 
-def _hint_rows(one: GoInput) -> NDArray[np.float32]:
-    """[hints, len(SLOTS) + SUMMARY_WIDTH] which rule it is, and what can be said of its placement."""
-    return np.concatenate([np.eye(len(SLOTS), dtype=np.float32)[one.hints.slot], one.hints.summary], axis=1)
+def _candidate_rows(one: GoInput) -> NDArray[np.float32]:
+    """[candidates, len(SLOTS) + SUMMARY_WIDTH] which rule it is, and what can be said of its placement."""
+    return np.concatenate([np.eye(len(SLOTS), dtype=np.float32)[one.candidates.slot], one.candidates.summary], axis=1)
 
 
-def first_decisions(many: Sequence[GoInput], batch: GoBatch, hints: Sequence[int]) -> Decisions:
-    """A hint by its number, -1: none; ops in the critical-path order."""
+def first_decisions(many: Sequence[GoInput], batch: GoBatch, candidates: Sequence[int]) -> Decisions:
+    """A candidate by its number, -1: none; ops in the critical-path order."""
     device = torch.zeros_like(batch.time)
-    for row, (one, hint) in enumerate(zip(many, hints, strict=True)):
-        if hint >= 0:
-            shares = torch.from_numpy(one.hint_shares(hint))
+    for row, (one, candidate) in enumerate(zip(many, candidates, strict=True)):
+        if candidate >= 0:
+            shares = torch.from_numpy(one.candidate_shares(candidate))
             device[row, : one.num_groups, : one.num_devices] = shares.to(device.device)
     return Decisions(device, torch.zeros_like(batch.size))
 
@@ -283,17 +283,17 @@ class GoNetwork(nn.Module):
         return GoOutputs(place, self.level(scheduling), fusion)
 
     def choose(self, batch: GoBatch) -> Tensor:
-        """[hints of all graphs] how promising each is, from the pooled graph, read once for all of its hints, and what
-        can be said of the hint."""
+        """[candidates of all graphs] how promising each is, from the pooled graph, read once for all of its candidates,
+        and what can be said of the candidate."""
         nothing = Decisions(torch.zeros_like(batch.time), torch.zeros_like(batch.size))
         near, load = _under(batch, nothing)
         near = torch.cat([near, near.new_zeros(*near.shape[:3], SEEN_PAIRS)], dim=3)
         state, _ = self._embed(batch, nothing, near, load)
         if self.shape.choice == "body":
             state, _ = self._attended(state, batch)
-        pooled = _pooled(state, batch)[batch.hint_graph]
-        scores = self.choice(torch.cat([pooled, batch.graphs[batch.hint_graph], batch.hints], 1))[:, 0]
-        known = batch.hints[:, len(SLOTS) :]
+        pooled = _pooled(state, batch)[batch.candidate_graph]
+        scores = self.choice(torch.cat([pooled, batch.graphs[batch.candidate_graph], batch.candidates], 1))[:, 0]
+        known = batch.candidates[:, len(SLOTS) :]
         prior: Tensor = scores - known[:, [BOUND, OVER]] @ self.choice_prior
         return prior
 

@@ -19,30 +19,26 @@ TASKS = ("fusion", "placement", "schedule")
 
 @dataclass(frozen=True)
 class Go:
-    """GO (Zhou et al. 2020, arXiv 2010.12438): graph network and recurrent attention; all decisions in one pass, then
-    refined in more.
+    """GO (Zhou et al. 2020, arXiv 2010.12438): graph network and recurrent attention; all decisions in one pass.
 
-    Zero-shot by default: `samples` plans are simulated and the best kept; no search. First those of the placements by
-    simple rules (hints) that the network finds most promising; then, in later passes, changes of the best plan so far,
-    by a network that sees that plan's timeline. `finetune=N` goes on from there with N steps of PPO; `scratch=yes`
-    (go-one) learns on the problem alone, from random weights and all hints and the plan of `inner`, until the budget is
-    spent. Between two passes of a network that learns, two chains of changes walk from where they stand: a set of ops
-    is drawn by a rule, its device, level or fusion by the network's scores, and what the simulator finds worse is
-    undone, or seldom kept. PPO learns from a sample of those draws.
+    Zero-shot by default: `samples` plans are simulated and the best kept; no search. They are those of the placements
+    by simple rules (candidates) that the network finds most promising. `finetune=N` goes on from there with N steps of
+    PPO; `scratch=yes` (go-one) learns on the problem alone, from random weights and all candidates and the plan of
+    `inner`, until the budget is spent. Between two passes of a network that learns, two chains of changes walk from
+    where they stand: a set of ops is drawn by a rule, its device, level or fusion by the network's scores, and what the
+    simulator finds worse is undone, or seldom kept. PPO learns from a sample of those draws.
 
     Differs from the paper: scores groups of ops and, besides devices, unlike ones with their memory and links; starts
     from placements by rules, not from nothing; a pass sees the timeline of the decisions before it; priorities move ops
     from their place in the order that stands; far more is simulated than the network is asked, and plans a little worse
     are gone on from at first, as in annealing. Sizes of the network are ours. The shipped weights were first fitted to
-    what hints and single changes are worth.
+    what candidates and single changes are worth.
     """
 
     checkpoint: str = ""  # a .safetensors file, or the name of shipped weights; empty: "go"
     samples: int = 8
     groups: int = 1024  # at most so many are scored; 0: every op by itself. Draws while learning are finer
     tasks: str = "placement,schedule"  # or with fusion; without placement: on the devices of `inner`
-    chosen: int = 0  # of the samples, so many are hints as they are, where there are several passes; 0: as validated
-    passes: int = 0  # one with hints, each of the others with changes of the best plan so far; 0: as validated
     finetune: int = 0  # steps of PPO on the problem; they share the time that there is
     scratch: bool = False
     rollouts: int = 256  # draws in each step of PPO, where the budget is one of simulations
@@ -64,8 +60,8 @@ class Go:
         if unknown or not self.wanted:
             fix = f"give some of {', '.join(TASKS)}; first come, first served leaves no schedule to decide"
             raise InvalidSetting(f"tasks '{self.tasks}' in order '{self.order}'", "go", fix)
-        if self.samples < 1 or self.passes < 0 or self.chosen < 0 or self.rollouts < 2:
-            raise InvalidSetting("fewer than 1 sample, 0 passes or 2 rollouts", "go", "give more")
+        if self.samples < 1 or self.rollouts < 2:
+            raise InvalidSetting("fewer than 1 sample or 2 rollouts", "go", "give more")
         if not 0 < self.share < 1 or self.temperature < 0:
             raise InvalidSetting(
                 f"share {self.share}, temperature {self.temperature}",

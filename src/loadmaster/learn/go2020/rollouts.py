@@ -25,7 +25,7 @@ from loadmaster.learn.go2020.examples import GoElite, GoKey
 from loadmaster.learn.go2020.input import GoInput, group_shares
 from loadmaster.learn.go2020.moves import Moves, all_changes, draw_moves
 from loadmaster.learn.go2020.policy import Decided, plan_of, score_decided
-from loadmaster.learn.go2020.zero import Outcome, hint_decided, outcome_of
+from loadmaster.learn.go2020.zero import Outcome, candidate_decided, outcome_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search
@@ -46,12 +46,12 @@ class Start:
 
 @dataclass(frozen=True, eq=False)
 class GoExample:
-    """A problem as the network sees it, what its hints are worth, and plans to start from."""
+    """A problem as the network sees it, what its candidates are worth, and plans to start from."""
 
     key: GoKey
     one: GoInput
     plain: Ints  # [BASELINES]
-    hint_value: Ints  # [hints], or none where no hint was simulated
+    candidate_value: Ints  # [candidates], or none where no candidate was simulated
     starts: tuple[Start, ...]
     value: int = 0  # of a long classical run, where there was one
 
@@ -73,23 +73,25 @@ def example_job(job: tuple[GoKey, GoElite | None, int, bool]) -> GoExample | Non
     problem, one = examples.make_problem(key), examples.make_input(key, groups, kernels)
     rng = np.random.default_rng([key.line + 1, key.seed, 3])
     if elite is None:
-        hints = rng.choice(len(one.hints), min(3, len(one.hints)), replace=False).tolist()
-        firsts = [hint_decided(one, hint) for hint in hints]
+        candidates = rng.choice(len(one.candidates), min(3, len(one.candidates)), replace=False).tolist()
+        firsts = [candidate_decided(one, candidate) for candidate in candidates]
         starts = [start_at(problem, one, first, first.device, first.level, rng) for first in firsts]
         return GoExample(key, one, examples.plain_values(problem), ints([]), tuple(starts))
-    if not np.array_equal(elite.slot, one.hints.slot):
+    if not np.array_equal(elite.slot, one.candidates.slot):
         return None  # the rules have changed since
-    labels = zip(elite.hint.tolist(), elite.device, elite.turn, strict=True)
+    labels = zip(elite.candidate.tolist(), elite.device, elite.turn, strict=True)
     starts = [start for label in labels for start in starts_of(problem, one, *label, rng)]
-    return GoExample(key, one, elite.plain, elite.hint_value, tuple(starts))
+    return GoExample(key, one, elite.plain, elite.candidate_value, tuple(starts))
 
 
 def starts_of(
-    problem: Problem, one: GoInput, hint: int, device: Ints, turn: Ints, rng: np.random.Generator
+    problem: Problem, one: GoInput, candidate: int, device: Ints, turn: Ints, rng: np.random.Generator
 ) -> Iterator[Start]:
-    """The hint that a search began with, and a plan on the way: some of what it changed is changed already."""
-    first = hint_decided(one, hint)
-    shares = like_devices(group_shares(problem, one.label, device), one.hint_shares(hint), one, device_class(problem))
+    """The candidate that a search began with, and a plan on the way: some of what it changed is changed already."""
+    first = candidate_decided(one, candidate)
+    shares = like_devices(
+        group_shares(problem, one.label, device), one.candidate_shares(candidate), one, device_class(problem)
+    )
     # A group of which a part was moved counts as moved only where most of it was.
     target = ints(shares.argmax(axis=1))
     level = group_levels(problem, one.label, device, turn)

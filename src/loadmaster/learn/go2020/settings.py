@@ -13,14 +13,14 @@ ONE_OF = {"pooling": ("max", "sum"), "choice": ("body", "sage")}
 
 
 @dataclass(frozen=True)
-class Settings(training.Settings):
+class GoSettings(training.TrainingSettings):
     """How to train. Steps and examples are counts; shares are of the minutes, if any are given."""
 
     policy: str = "go"
     tasks: str = "placement,schedule"
     warm: int = 20_000  # examples with elites; 0: no warm start, PPO from random weights
     cold: int = 800  # examples without elites, where there is no warm start
-    elite_simulations: int = 700  # of each search that improves a hint
+    elite_simulations: int = 700  # of each search that improves a candidate
     valid_simulations: int = 1_500  # of the long classical run that validation is measured against
     gather_share: float = 0.25
     fit_share: float = 0.85
@@ -77,7 +77,7 @@ class Settings(training.Settings):
 
 
 @dataclass
-class State:
+class GoState:
     """Where training stands, besides the weights."""
 
     phase: str = "fit"
@@ -86,5 +86,3 @@ class State:
     best: float = -1e9
     results: dict[str, float] = field(default_factory=dict)
     at: str = ""  # where the exported weights come from
-    chosen: int = 8
-    passes: int = 1

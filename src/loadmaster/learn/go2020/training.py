@@ -1,4 +1,4 @@
-"""Training of GO: to choose among hints, to change plans as a search would; then PPO over many graphs at once.
+"""Training of GO: to choose among candidates, to change plans as a search would; then PPO over many graphs at once.
 
 A step takes as many examples from each process of the pool.
 """
@@ -46,33 +46,33 @@ from loadmaster.learn.go2020.rollouts import (
     value_job,
     worth_job,
 )
-from loadmaster.learn.go2020.settings import Settings, State
-from loadmaster.learn.go2020.zero import Outcome, hint_decided, seen_decisions, tries, zero_shot
+from loadmaster.learn.go2020.settings import GoSettings, GoState
+from loadmaster.learn.go2020.zero import Outcome, candidate_decided, seen_decisions, zero_shot
 from loadmaster.search import Score
 
-AGAINST = (*BASELINES, "long", "hints", "fixed")
+AGAINST = (*BASELINES, "long", "candidates", "fixed")
 COLUMNS = (
-    *("phase", "step", "seconds", "loss", "choice", "reward", "entropy", "chosen", "passes", "choice_alone"),
+    *("phase", "step", "seconds", "loss", "choice", "reward", "entropy"),
     *(f"over_{name}" for name in AGAINST),
 )
-WAYS = ((8, 1), (7, 2), (6, 2), (5, 2), (5, 3), (4, 3))  # hints among 8 samples, and passes
+SAMPLES = 8  # plans of each graph that validation simulates, as `go` does
 IN_A_FILE = 64  # elites
 
 
-class Run(training.Run):
+class GoRun(training.TrainingRun):
     """A run with processes, examples and graphs to validate on."""
 
     columns: ClassVar[tuple[str, ...]] = COLUMNS
-    settings: Settings
-    state: State
+    settings: GoSettings
+    state: GoState
 
-    def __init__(self, settings: Settings, pools: Pools, keys: list[GoKey], begun: float) -> None:
+    def __init__(self, settings: GoSettings, pools: Pools, keys: list[GoKey], begun: float) -> None:
         torch.manual_seed(settings.seed)
-        super().__init__(settings, GoNetwork(settings.shape), State(), settings.fit_rate, begun)
+        super().__init__(settings, GoNetwork(settings.shape), GoState(), settings.fit_rate, begun)
         self.pools, self.keys = pools, keys
         self.valid: list[GoExample] = []
         self.controls: dict[str, np.ndarray] = {}
-        self.looked: dict[tuple[GoKey, bytes], Outcome] = {}  # the hints of `valid`: the same in every validation
+        self.looked: dict[tuple[GoKey, bytes], Outcome] = {}  # the candidates of `valid`: the same in every validation
         self.how = Drawing(
             settings.samples,
             whole=0.4,
@@ -157,7 +157,7 @@ class Run(training.Run):
             self.save()
 
     def _imitation(self, chosen: list[GoExample], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Of what a search changed, and of which hints are good."""
+        """Of what a search changed, and of which candidates are good."""
         batch, starts = self._batch(chosen), self._starts(chosen, rng)
         last = seen_decisions(batch, [start.outcome for start in starts])
         said = self.network(batch, last)
@@ -166,7 +166,7 @@ class Run(training.Run):
         return valued + 0.1 * pull, self._choice(chosen, batch)
 
     def _choice(self, chosen: list[GoExample], batch: GoBatch) -> Tensor:
-        value = np.concatenate([example.hint_value for example in chosen]).astype(np.float32)
+        value = np.concatenate([example.candidate_value for example in chosen]).astype(np.float32)
         return choice_loss(self.network.choose(batch), batch, torch.from_numpy(value).to(self.device))
 
     def _starts(self, chosen: list[GoExample], rng: np.random.Generator) -> list[Start]:
@@ -214,7 +214,7 @@ class Run(training.Run):
     def _pull(
         self, said: GoOutputs, batch: GoBatch, last: Decisions, chosen: list[GoExample], starts: list[Start]
     ) -> Tensor | float:
-        if not self.settings.imitate or not all(len(example.hint_value) for example in chosen):
+        if not self.settings.imitate or not all(len(example.candidate_value) for example in chosen):
             return 0.0
         pull = imitation_loss(said, batch, last, *self._targets(chosen, starts)) + self._choice(chosen, batch)
         return self.settings.imitate * pull
@@ -249,29 +249,21 @@ class Run(training.Run):
 
     def validate(self) -> None:
         """Zero-shot on graphs kept apart: ratios of step times to those of plain methods, of a long classical run, of
-        the best of all hints and of eight hints in a fixed order; below 1 is better than they."""
+        the best of all candidates and of eight candidates in a fixed order; below 1 is better than they."""
         if not self.valid:
             return
-        reached = {way: self.zero_shot(self.valid, *way) for way in WAYS}
-        (chosen, passes), best = min(reached.items(), key=lambda pair: float(np.log(pair[1]).mean()))
-        means = {f"over_{name}": _ratio(best, value) for name, value in self.controls.items()}
-        alone = _ratio(reached[WAYS[0]], self.controls["fixed"])
-        self.note(**means, chosen=chosen, passes=passes, choice_alone=alone)
-        ways = ", ".join(f"{c}/{p} {_ratio(value, self.controls['fixed']):.4f}" for (c, p), value in reached.items())
-        said = ", ".join(f"{name} {value:.3f}" for name, value in means.items())
-        self.say(f"step {self.state.step}: {said}; against fixed: {ways}")
-        score = -float(np.log(best / self.controls["fixed"]).mean())
+        reached = self.zero_shot(self.valid)
+        means = {f"over_{name}": _ratio(reached, value) for name, value in self.controls.items()}
+        self.note(**means)
+        self.say(f"step {self.state.step}: " + ", ".join(f"{name} {value:.4f}" for name, value in means.items()))
+        score = -float(np.log(reached / self.controls["fixed"]).mean())
         if score > self.state.best:
-            self.state.best, self.state.results = score, {**means, "choice_alone_over_fixed": alone}
-            self.state.at, self.state.chosen, self.state.passes = (
-                f"{self.state.phase} {self.state.step}",
-                chosen,
-                passes,
-            )
+            self.state.best, self.state.results = score, means
+            self.state.at = f"{self.state.phase} {self.state.step}"
             self.export(self.known())
 
-    def zero_shot(self, many: list[GoExample], chosen: int, passes: int) -> np.ndarray:
-        """[examples] the least worth of 8 samples, as of the hints that it is compared to."""
+    def zero_shot(self, many: list[GoExample]) -> np.ndarray:
+        """[examples] the least worth of the samples, as of the candidates that it is compared to."""
         values: list[list[Score]] = []
         for first in range(0, len(many), 16):
             part = many[first : first + 16]
@@ -279,22 +271,25 @@ class Run(training.Run):
             def judge(wanted: list[list[Decided]], part: list[GoExample] = part) -> list[list[Outcome]]:
                 return self._look(part, wanted)
 
-            counts = tries(8, chosen, passes)
-            for outcomes in zero_shot(self.network, [e.one for e in part], self._batch(part), counts, judge):
+            for outcomes in zero_shot(self.network, [e.one for e in part], self._batch(part), SAMPLES, judge):
                 values.append([outcome.score for outcome in outcomes])
         jobs = [(example.key, value) for example, value in zip(many, values, strict=True)]
         return np.array(list(self.pools.in_order(worth_job, jobs)), np.float64)
 
     def _look(self, many: list[GoExample], wanted: list[list[Decided]]) -> list[list[Outcome]]:
-        """Simulates what was not simulated before; hints alone come again, so only they are kept."""
+        """Simulates what was not simulated before; candidates alone come again, so only they are kept."""
         asked = [[((e.key, decided_key(each)), each) for each in some] for e, some in zip(many, wanted, strict=True)]
         fresh = [[each for key, each in some if key not in self.looked] for some in asked]
         jobs = [(e.key, e.one.label, some) for e, some in zip(many, fresh, strict=True) if some]
         found = dict(self.looked)
         for (key, _, some), outcomes in zip(jobs, self.pools.in_order(look_job, jobs), strict=True):
             found |= {(key, decided_key(each)): outcome for each, outcome in zip(some, outcomes, strict=True)}
-        hints = {(e.key, decided_key(hint_decided(e.one, hint))) for e in many for hint in range(len(e.one.hints))}
-        self.looked |= {key: found[key] for key in hints & found.keys()}
+        candidates = {
+            (e.key, decided_key(candidate_decided(e.one, candidate)))
+            for e in many
+            for candidate in range(len(e.one.candidates))
+        }
+        self.looked |= {key: found[key] for key in candidates & found.keys()}
         return [[found[key] for key, _ in some] for some in asked]
 
     def _spent(self) -> float:
@@ -309,8 +304,7 @@ class Run(training.Run):
 
     def known(self) -> dict[str, object]:
         """What the file of the weights says of itself."""
-        how = {"chosen": self.state.chosen, "passes": self.state.passes}
-        return {"shape": asdict(self.settings.shape), "groups": self.settings.groups, **how}
+        return {"shape": asdict(self.settings.shape), "groups": self.settings.groups}
 
 
 def _ratio(one: np.ndarray, other: np.ndarray) -> float:
@@ -326,7 +320,7 @@ def known_elites(out: Path) -> dict[GoKey, GoElite | None]:
     return known
 
 
-def train(settings: Settings) -> Path:
+def train(settings: GoSettings) -> Path:
     """Trains a policy, or goes on with what `out` holds; returns the file of the weights."""
     begun = time.monotonic()
     examples.forget_graphs()
@@ -344,14 +338,14 @@ def train(settings: Settings) -> Path:
     example_job((first, examples.find_elite(first, 300), 64, False))  # so that all is compiled before processes part
     with ExitStack() as stack:
         pools = Pools(stack, settings.processes)
-        run = Run(settings, pools, keys, begun)
+        run = GoRun(settings, pools, keys, begun)
         run.valid = valid_examples(run, valid_lines)
         run.resume()
         found = run.gather()
         run.controls, plain = controls(run.valid, found or run.valid)
         run.say("controls against fixed: " + ", ".join(f"{name} {value:.4f}" for name, value in plain.items()))
         if not run.rows:
-            run.validate()  # what random weights reach: hints by their bound, and changes without reason
+            run.validate()  # what random weights reach: candidates by their bound
         if settings.warm:
             run.fit(found)
         elif run.state.phase == "fit":
@@ -366,16 +360,14 @@ def train(settings: Settings) -> Path:
             steps=run.state.step,
             weights_of=run.state.at,
             held_out=examples.HELD_OUT.pattern,
-            chosen=run.state.chosen,
-            passes=run.state.passes,
             zero_shot_step_time_ratios=run.state.results,
             controls_over_fixed=plain,
         )
     return run.weights
 
 
-def valid_examples(run: Run, lines: Sequence[int]) -> list[GoExample]:
-    """Graphs kept apart, on drawn clusters, with all hints simulated and a long run to measure against."""
+def valid_examples(run: GoRun, lines: Sequence[int]) -> list[GoExample]:
+    """Graphs kept apart, on drawn clusters, with all candidates simulated and a long run to measure against."""
     order = np.random.default_rng(5).permutation(np.array(lines, np.int64)).tolist()
     settings, pairs = run.settings, list[tuple[GoKey, GoElite | None]]()
     jobs = ((GoKey(line, 1_000 + turn), 0, 1) for turn in range(3) for line in order)
@@ -387,3 +379,6 @@ def valid_examples(run: Run, lines: Sequence[int]) -> list[GoExample]:
     found = run._found(pairs)
     values = run.pools.in_order(long_job, [(example.key, settings.valid_simulations) for example in found])
     return [replace(example, value=value) for example, value in zip(found, values, strict=True)]
+
+
+SETTINGS = GoSettings

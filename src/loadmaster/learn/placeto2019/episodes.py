@@ -17,7 +17,7 @@ from torch import Tensor
 from loadmaster.columns import Ints, ints
 from loadmaster.learn.environment import PENALTY, Environment, Measured
 from loadmaster.learn.placeto2019.board import ANCESTORS, UNRELATED, Board, squeezed
-from loadmaster.learn.placeto2019.network import PAIRS_WIDTH, Ground, Once, PlacetoNetwork, changing
+from loadmaster.learn.placeto2019.network import PAIRS_WIDTH, BoardTensors, Once, PlacetoNetwork, changing
 
 Floats = NDArray[np.float64]
 
@@ -157,7 +157,7 @@ def _above(values: Floats) -> Floats:
 def play(
     network: PlacetoNetwork,
     board: Board,
-    ground: Ground,
+    board_tensors: BoardTensors,
     start: Ints,
     order: Ints,
     once: Once,
@@ -170,7 +170,7 @@ def play(
     walk = Walk(board, start, count, backwards)
     actions, pairs = np.zeros((count, steps), np.int64), []
     draws = None if rng is None else rng.random((steps, count))
-    eye = _Eye(network, ground, start, order, once)
+    eye = _Eye(network, board_tensors, start, order, once)
     for step, group in enumerate(order.tolist()):
         seen = walk.look(group, step / steps)
         chances = eye.chances(step, torch.from_numpy(walk.hot), torch.from_numpy(seen)).numpy()
@@ -190,27 +190,29 @@ def _drawn(chances: NDArray[np.float32], draw: Floats) -> Ints:
 class _Eye:
     """The network over the steps of episodes that are being played."""
 
-    def __init__(self, network: PlacetoNetwork, ground: Ground, start: Ints, order: Ints, once: Once) -> None:
-        self.network, self.ground, self.once = network, ground, once
+    def __init__(
+        self, network: PlacetoNetwork, board_tensors: BoardTensors, start: Ints, order: Ints, once: Once
+    ) -> None:
+        self.network, self.board_tensors, self.once = network, board_tensors, once
         self.order = torch.from_numpy(order.copy())
         self.done = _done_before(self.order)
         if once == "episode":
-            self.state = _state_at_start(network, ground, start)
-            self.pool = network.pooled(ground, self.state, self.order, self.done)
+            self.state = _state_at_start(network, board_tensors, start)
+            self.pool = network.pooled(board_tensors, self.state, self.order, self.done)
 
     def chances(self, step: int, place: Tensor, pairs: Tensor) -> Tensor:
         """[episodes, devices]"""
         one = slice(step, step + 1)
-        group, able = self.order[one], self.ground.able[self.order[one]]
+        group, able = self.order[one], self.board_tensors.able[self.order[one]]
         if self.once == "episode":
             state, pool = self.state[group], self.pool[one]
         else:
             current = torch.nn.functional.one_hot(group, len(self.order)).float()
-            change = changing(self.ground, place[:, None], self.done[one], current)
-            embedded = self.network.embed(self.ground, change)
+            change = changing(self.board_tensors, place[:, None], self.done[one], current)
+            embedded = self.network.embed(self.board_tensors, change)
             state = embedded[:, torch.zeros_like(group), group]
-            pool = self.network.pooled(self.ground, embedded, group, self.done[one])
-        scores = self.network.scores(self.ground, state, pool, place[:, None], pairs[:, None], able)
+            pool = self.network.pooled(self.board_tensors, embedded, group, self.done[one])
+        scores = self.network.scores(self.board_tensors, state, pool, place[:, None], pairs[:, None], able)
         return scores[:, 0].softmax(dim=-1)
 
 
@@ -220,18 +222,18 @@ def _done_before(order: Tensor) -> Tensor:
     return (place[None] < torch.arange(len(order), device=order.device)[:, None]).float()
 
 
-def _state_at_start(network: PlacetoNetwork, ground: Ground, start: Ints) -> Tensor:
-    hot = torch.nn.functional.one_hot(torch.from_numpy(start.copy()), ground.num_devices).float()
-    none = torch.zeros(len(start), device=ground.groups.device)
-    return network.embed(ground, changing(ground, hot.to(ground.groups.device), none, none))
+def _state_at_start(network: PlacetoNetwork, board_tensors: BoardTensors, start: Ints) -> Tensor:
+    hot = torch.nn.functional.one_hot(torch.from_numpy(start.copy()), board_tensors.num_devices).float()
+    none = torch.zeros(len(start), device=board_tensors.groups.device)
+    return network.embed(board_tensors, changing(board_tensors, hot.to(board_tensors.groups.device), none, none))
 
 
 def log_chances(
-    network: PlacetoNetwork, ground: Ground, episodes: Episodes, once: Once
+    network: PlacetoNetwork, board_tensors: BoardTensors, episodes: Episodes, once: Once
 ) -> Iterator[tuple[slice, Tensor]]:
     """[episodes, some steps, devices] the log-chances of all devices, a few steps at a time where groups are embedded
     anew for each: every part can be learned from before the next is made."""
-    device = ground.groups.device
+    device = board_tensors.groups.device
     order = torch.from_numpy(episodes.order.copy()).to(device)
     done = _done_before(order)
     passed = torch.from_numpy(episodes.passed().copy()).to(device)
@@ -241,17 +243,17 @@ def log_chances(
     size = steps if once == "episode" else max(1, AT_ONCE // max(1, many * len(episodes.start) * width))
     for low in range(0, steps, size):
         some = slice(low, min(steps, low + size))
-        place = torch.nn.functional.one_hot(passed[:, some.start : some.stop], ground.num_devices).float()
+        place = torch.nn.functional.one_hot(passed[:, some.start : some.stop], board_tensors.num_devices).float()
         group = order[some]
         if once == "episode":
-            state = _state_at_start(network, ground, episodes.start)
+            state = _state_at_start(network, board_tensors, episodes.start)
             own = state[group]
         else:
             current = torch.nn.functional.one_hot(group, len(episodes.start)).float()
-            state = network.embed(ground, changing(ground, place, done[some], current))
+            state = network.embed(board_tensors, changing(board_tensors, place, done[some], current))
             own = state[:, torch.arange(len(group), device=device), group]
-        pool = network.pooled(ground, state, group, done[some])
-        scores = network.scores(ground, own, pool, place, pairs[:, some], ground.able[group])
+        pool = network.pooled(board_tensors, state, group, done[some])
+        scores = network.scores(board_tensors, own, pool, place, pairs[:, some], board_tensors.able[group])
         yield some, scores.log_softmax(dim=-1)
 
 
@@ -316,14 +318,19 @@ def advantages(cost: Floats, discount: float = 1.0) -> Floats:
 
 
 def reinforce(
-    network: PlacetoNetwork, ground: Ground, episodes: Episodes, advantage: Floats, once: Once, entropy: float
+    network: PlacetoNetwork,
+    board_tensors: BoardTensors,
+    episodes: Episodes,
+    advantage: Floats,
+    once: Once,
+    entropy: float,
 ) -> tuple[float, float]:
     """Adds the gradient of REINFORCE with an entropy bonus to the network's; (loss, mean entropy)."""
-    device = ground.groups.device
+    device = board_tensors.groups.device
     chosen = torch.from_numpy(episodes.actions.copy()).to(device)
     weight = torch.from_numpy(advantage.astype(np.float32)).to(device)
     total, spread = 0.0, 0.0
-    for some, chances in log_chances(network, ground, episodes, once):
+    for some, chances in log_chances(network, board_tensors, episodes, once):
         log_chance = chances.gather(2, chosen[:, some, None])[..., 0]
         unsure = -(chances.exp() * chances.clamp(min=-50)).sum(dim=-1)
         loss = (-(log_chance * weight[:, some]).sum() - entropy * unsure.sum()) / chosen.numel()

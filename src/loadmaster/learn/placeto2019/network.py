@@ -33,7 +33,7 @@ LOUD, LOUDER = 5.0, 10.0  # scores per unit of the head and of the linear part: 
 
 
 @dataclass(frozen=True, eq=False)
-class Ground:
+class BoardTensors:
     """A board as tensors."""
 
     groups: Tensor  # [groups, GROUPS_WIDTH + GRAPH_WIDTH]
@@ -52,7 +52,7 @@ class Ground:
         return len(self.devices)
 
 
-def ground_of(board: Board, device: torch.device | str = "cpu") -> Ground:
+def tensors_of(board: Board, device: torch.device | str = "cpu") -> BoardTensors:
     def tensor(values: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values, np.float32)).to(device)
 
@@ -60,7 +60,7 @@ def ground_of(board: Board, device: torch.device | str = "cpu") -> Ground:
         return tensor(values / np.maximum(1e-9, values.sum(axis=axis, keepdims=True)))
 
     whole = np.broadcast_to(board.graph, (board.num_groups, GRAPH_WIDTH))
-    return Ground(
+    return BoardTensors(
         groups=tensor(np.concatenate([board.groups, whole], axis=1)),
         devices=tensor(board.devices),
         graph=tensor(board.graph),
@@ -74,13 +74,13 @@ def ground_of(board: Board, device: torch.device | str = "cpu") -> Ground:
     )
 
 
-def changing(ground: Ground, place: Tensor, done: Tensor, current: Tensor) -> Tensor:
+def changing(board_tensors: BoardTensors, place: Tensor, done: Tensor, current: Tensor) -> Tensor:
     """[..., groups, CHANGING] time on its device, speed of that device, done, current, share received from and sent to
     other devices; place [..., groups, devices] is one-hot."""
-    time = (place * ground.time).sum(dim=-1)
-    speed = place @ ground.devices[:, 0]
-    near_in = ((ground.tie.T @ place) * place).sum(dim=-1)
-    near_out = ((ground.fro @ place) * place).sum(dim=-1)
+    time = (place * board_tensors.time).sum(dim=-1)
+    speed = place @ board_tensors.devices[:, 0]
+    near_in = ((board_tensors.tie.T @ place) * place).sum(dim=-1)
+    near_out = ((board_tensors.fro @ place) * place).sum(dim=-1)
     return torch.stack([time, speed, done.expand_as(time), current.expand_as(time), near_in, near_out], dim=-1)
 
 
@@ -122,43 +122,47 @@ class PlacetoNetwork(nn.Module):
     def _messages(self) -> bool:
         return self.aggregator == "messages" and self.embedding == "graph"
 
-    def embed(self, ground: Ground, change: Tensor) -> Tensor:
+    def embed(self, board_tensors: BoardTensors, change: Tensor) -> Tensor:
         """[..., groups, 2 hidden] of groups as `change` has them."""
-        raw = torch.cat([ground.groups.expand(*change.shape[:-2], -1, -1), change], dim=-1)
+        raw = torch.cat([board_tensors.groups.expand(*change.shape[:-2], -1, -1), change], dim=-1)
         state = self.enter(raw)
         if self.embedding == "partitioner":
             return torch.cat([state, state], dim=-1)
         if self.aggregator == "simple":
-            sums = (ground.into @ raw, ground.out @ raw)
+            sums = (board_tensors.into @ raw, board_tensors.out @ raw)
             ways = [way for way in self.ways if isinstance(way, _Way)]
             return torch.cat([state + way.plain(each) for way, each in zip(ways, sums, strict=True)], dim=-1)
         both = []
-        for way, neighbours in zip(self.ways, (ground.into, ground.out), strict=True):
+        for way, neighbours in zip(self.ways, (board_tensors.into, board_tensors.out), strict=True):
             seen = state
             for _ in range(self.rounds):
                 seen = way(seen, neighbours)
             both.append(seen)
         return torch.cat(both, dim=-1)
 
-    def pooled(self, ground: Ground, state: Tensor, group: Tensor, done: Tensor) -> Tensor:
+    def pooled(self, board_tensors: BoardTensors, state: Tensor, group: Tensor, done: Tensor) -> Tensor:
         """[steps, groups, 6 POOL] (or with episodes in front) what each other group adds to its device's pool, all
         groups and done ones apart; group [steps], done [steps, groups]."""
         values = self.pool(state)
-        related = ground.related[:, group]
+        related = board_tensors.related[:, group]
         if self.aggregator == "simple":
             related = related.sum(dim=0, keepdim=True).expand(3, -1, -1) / 3
         weights = related.permute(1, 2, 0).repeat_interleave(POOL, dim=-1)
         each = values * weights
         return torch.cat([each, each * done[..., None]], dim=-1)
 
-    def scores(self, ground: Ground, state: Tensor, pool: Tensor, place: Tensor, pairs: Tensor, able: Tensor) -> Tensor:
+    def scores(
+        self, board_tensors: BoardTensors, state: Tensor, pool: Tensor, place: Tensor, pairs: Tensor, able: Tensor
+    ) -> Tensor:
         """[episodes, steps, devices]; state [episodes?, steps, 2 hidden] of the current groups, place [episodes, steps,
         groups, devices], pairs [episodes, steps, devices, PAIRS_WIDTH]."""
         on = place.transpose(-1, -2) @ pool
         shape = (*pairs.shape[:-1], -1)
         whole = on.sum(dim=-2, keepdim=True).expand(shape)
         own = state[..., None, :].expand(shape)
-        seen = torch.cat([own, on, whole, pairs, ground.devices.expand(shape), ground.graph.expand(shape)], dim=-1)
+        seen = torch.cat(
+            [own, on, whole, pairs, board_tensors.devices.expand(shape), board_tensors.graph.expand(shape)], dim=-1
+        )
         raw: Tensor = LOUD * self.head(seen)[..., 0] + LOUDER * self.lean(pairs)[..., 0]
         return raw.masked_fill(~able, CANNOT_SCORE)
 

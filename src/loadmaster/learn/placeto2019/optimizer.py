@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from loadmaster.learn.placeto2019.episodes import Episodes
-    from loadmaster.learn.placeto2019.network import Aggregator, Embedding, Ground, Once, PlacetoNetwork
+    from loadmaster.learn.placeto2019.network import Aggregator, BoardTensors, Embedding, Once, PlacetoNetwork
 else:  # settings are read from text by their types: these are those of placeto_network, without torch
     from typing import Literal
 
@@ -87,7 +87,7 @@ class _Player:
         self.best = np.inf
         self.board: Board = board_of(search.problem, environment.label)
         self.network = load_policy(settings.checkpoint, settings.aggregator, settings.embedding, search.seed)
-        self.ground = _ground(self.board)
+        self.board_tensors = _ground(self.board)
 
     def run(self) -> None:
         self.search.note = "placeto: zero-shot"
@@ -104,7 +104,9 @@ class _Player:
 
         order = visits(self.board, self.settings.traversal, self.search.rng)
         backwards = self.settings.traversal == "reverse"
-        return play(self.network, self.board, self.ground, start, order, self.settings.once, count, rng, backwards)
+        return play(
+            self.network, self.board, self.board_tensors, start, order, self.settings.once, count, rng, backwards
+        )
 
     def _try(self, count: int, rng: np.random.Generator | None) -> None:
         from loadmaster.learn.placeto2019.episodes import cost_of
@@ -140,7 +142,9 @@ class _Player:
             left = 1.0 - (search.progress - begun) / max(1e-9, 1 - begun)
             _set_rate(adam, settings.last_rate + (settings.rate - settings.last_rate) * left)
             adam.zero_grad()
-            reinforce(self.network, self.ground, episodes, advantages(cost), settings.once, settings.entropy * left)
+            reinforce(
+                self.network, self.board_tensors, episodes, advantages(cost), settings.once, settings.entropy * left
+            )
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), CLIP)
             adam.step()
             step += 1
@@ -151,10 +155,10 @@ def _set_rate(adam: torch.optim.Adam, rate: float) -> None:
         group["lr"] = rate
 
 
-def _ground(board: Board) -> Ground:
-    from loadmaster.learn.placeto2019.network import ground_of
+def _ground(board: Board) -> BoardTensors:
+    from loadmaster.learn.placeto2019.network import tensors_of
 
-    return ground_of(board)
+    return tensors_of(board)
 
 
 def load_policy(checkpoint: str, aggregator: Aggregator, embedding: Embedding, seed: int = 0) -> PlacetoNetwork:

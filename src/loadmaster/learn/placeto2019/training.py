@@ -27,7 +27,7 @@ from loadmaster.learn import examples, training
 from loadmaster.learn.environment import Simulated
 from loadmaster.learn.placeto2019.board import TRAVERSALS, Board, Traversal, board_of, group_start, groups_of, visits
 from loadmaster.learn.placeto2019.episodes import Episodes, advantages, costs, play, reinforce
-from loadmaster.learn.placeto2019.network import AGGREGATORS, EMBEDDINGS, ONCE, Ground, PlacetoNetwork, ground_of
+from loadmaster.learn.placeto2019.network import AGGREGATORS, EMBEDDINGS, ONCE, BoardTensors, PlacetoNetwork, tensors_of
 from loadmaster.learn.placeto2019.optimizer import CLIP
 from loadmaster.learn.regal2020.rollouts import in_order
 from loadmaster.optimizers.simple import OneDevice
@@ -43,7 +43,7 @@ KEPT_APART = 6  # every so many graphs of a family, one is for validation
 
 
 @dataclass(frozen=True)
-class Settings(training.Settings):
+class PlacetoSettings(training.TrainingSettings):
     """How to train. `corpus` may be several files, with commas between them; `family` captures the families' training
     members on the spot."""
 
@@ -88,7 +88,7 @@ class Settings(training.Settings):
 
 
 @dataclass
-class State:
+class PlacetoState:
     """Where training stands, besides the weights."""
 
     step: int = 0
@@ -108,7 +108,7 @@ class Key(NamedTuple):
 _lines: list[bytes | Graph] = []
 
 
-def read_graphs(settings: Settings) -> tuple[list[int], list[int], str]:
+def read_graphs(settings: PlacetoSettings) -> tuple[list[int], list[int], str]:
     """(lines to learn from, lines to choose the checkpoint by, digest of all)."""
     _lines.clear()
     for made in (make_problem, make_board):
@@ -197,7 +197,7 @@ class Job(NamedTuple):
 
     key: Key
     weights: dict[str, np.ndarray]
-    settings: Settings
+    settings: PlacetoSettings
     seed: tuple[int, ...]
     start: Ints | None  # groups' devices; none: all on one device
 
@@ -238,32 +238,34 @@ def _play(job: Job, board: Board, start: Ints, rng: np.random.Generator | None, 
     network.load_state_dict({name: torch.from_numpy(value) for name, value in job.weights.items()})
     traversal: Traversal = settings.traversal
     order = visits(board, traversal, rng or np.random.default_rng(0))
-    ground = ground_of(board)
-    return play(network, board, ground, start, order, settings.once, count, rng, traversal == "reverse")
+    board_tensors = tensors_of(board)
+    return play(network, board, board_tensors, start, order, settings.once, count, rng, traversal == "reverse")
 
 
 # ---------------------------------------------------------------- the run
 
 
-class Run(training.Run):
+class PlacetoRun(training.TrainingRun):
     """One training run."""
 
     columns: ClassVar[tuple[str, ...]] = ("step", "seconds", "loss", "reward", "entropy", "valid", "valid_best", "rate")
-    state: State
+    state: PlacetoState
 
-    def __init__(self, settings: Settings, pool: ProcessPoolExecutor, begun: float) -> None:
+    def __init__(self, settings: PlacetoSettings, pool: ProcessPoolExecutor, begun: float) -> None:
         torch.manual_seed(settings.seed)
         chosen: Any = settings
-        super().__init__(settings, PlacetoNetwork(chosen.aggregator, chosen.embedding), State(), settings.rate, begun)
+        super().__init__(
+            settings, PlacetoNetwork(chosen.aggregator, chosen.embedding), PlacetoState(), settings.rate, begun
+        )
         self.pool, self.options = pool, settings
-        self.grounds: dict[Key, Ground] = {}
+        self.tensors: dict[Key, BoardTensors] = {}
 
     def see(self, keys: list[Key]) -> None:
         """Makes the boards of all problems, in all processes."""
         jobs = [(key, self.options.groups) for key in keys]
         boards = in_order(self.pool, board_job, jobs, self.options.window)
         for key, board in zip(keys, boards, strict=True):
-            self.grounds[key] = ground_of(board, self.device)
+            self.tensors[key] = tensors_of(board, self.device)
         self.say(f"{len(keys)} problems")
 
     def learn(self, keys: list[Key], valid: list[Key]) -> None:
@@ -287,7 +289,7 @@ class Run(training.Run):
         self.adam.zero_grad()
         once: Any = settings.once
         noted = [
-            reinforce(self.network, self.grounds[key], episodes, advantages(cost, settings.discount), once, entropy)
+            reinforce(self.network, self.tensors[key], episodes, advantages(cost, settings.discount), once, entropy)
             for key, (episodes, cost) in zip(chosen, played, strict=True)
         ]
         for parameter in self.network.parameters():
@@ -316,7 +318,7 @@ class Run(training.Run):
 
     def _other_start(self, key: Key, rng: np.random.Generator) -> Ints:
         """Any placement: groups in random runs along the order."""
-        able = self.grounds[key].able.cpu().numpy()
+        able = self.tensors[key].able.cpu().numpy()
         count, devices = able.shape
         cuts = np.sort(rng.integers(0, count, int(rng.integers(1, 2 * devices))))
         device = rng.integers(0, devices, len(cuts) + 1)[np.searchsorted(cuts, np.arange(count), side="right")]
@@ -339,9 +341,9 @@ class Run(training.Run):
             self.export({"aggregator": self.options.aggregator, "embedding": self.options.embedding})
 
 
-def train(settings: training.Settings) -> Path:
+def train(settings: training.TrainingSettings) -> Path:
     """Trains the policy, or goes on with what `out` holds; returns the file of the weights."""
-    assert isinstance(settings, Settings)
+    assert isinstance(settings, PlacetoSettings)
     begun = time.monotonic()
     learn, apart, corpus_digest = read_graphs(settings)
     if not learn:
@@ -354,7 +356,7 @@ def train(settings: training.Settings) -> Path:
     forked = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(settings.workers or os.cpu_count(), forked, alone) as pool:
         list(pool.map(abs, range(64)))  # starts the processes before this one has threads of its own
-        run = Run(settings, pool, begun)
+        run = PlacetoRun(settings, pool, begun)
         run.see(sorted({*keys, *valid}))
         run.resume()
         if not run.state.step:
@@ -369,3 +371,6 @@ def train(settings: training.Settings) -> Path:
 def _fresh(settings: Any) -> dict[str, np.ndarray]:
     network = PlacetoNetwork(settings.aggregator, settings.embedding)
     return {name: tensor.numpy().copy() for name, tensor in network.state_dict().items()}
+
+
+SETTINGS = PlacetoSettings

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from loadmaster.columns import Ints
 from loadmaster.learn.environment import PENALTY, Environment, Measured, Simulated, reward
 
-HASTE = 0.2  # how fast the heat changes in a step, at most
-LEAST_HEAT = 0.05  # of the first one at the present spread of rewards
+HASTE = 0.2  # how fast the temperature changes in a step, at most
+LEAST_TEMPERATURE = 0.05  # of the first one at the present spread of rewards
 MOST_ADVANTAGE = 3.0  # deviations; an invalid placement is this far below the average
 COLD = 0.95  # share of the budget at which no entropy is wanted any more
 
@@ -71,7 +71,7 @@ class Standing:
     known: bool = False  # whether a valid placement was seen
     mean: float = 0.0  # moving average of the rewards of valid placements
     spread: float = 0.0  # and of their deviation
-    heat: float = 0.0  # what a unit of entropy is worth, in rewards; 0: not set yet
+    temperature: float = 0.0  # what a unit of entropy is worth, in rewards; 0: not set yet
 
     def follow(self, mean: float, spread: float, decay: float) -> None:
         """Takes in the rewards of a step."""
@@ -82,7 +82,7 @@ class Standing:
 
     def steer(self, even: float, wanted: float, least: float) -> None:
         """Hotter where the entropy is lower than wanted, cooler where higher; not below `least`."""
-        self.heat = max(least, self.heat * float(np.exp(np.clip(HASTE * (wanted - even), -HASTE, HASTE))))
+        self.temperature = max(least, self.temperature * float(np.exp(np.clip(HASTE * (wanted - even), -HASTE, HASTE))))
 
 
 @dataclass(frozen=True)
@@ -106,29 +106,29 @@ def learn(
     gained = reward(measured, environment.unit_ns, rule.root, rule.penalty)
     valid = measured.valid
     mean, spread = (float(gained[valid].mean()), float(gained[valid].std())) if valid.any() else (0.0, 0.0)
-    heat = standing.heat or first_heat(spread, policy.num_choices)
+    temperature = standing.temperature or first_temperature(spread, policy.num_choices)
     advantage = advantages(measured, gained, standing, (mean, spread))
     if share > rule.settled:
         advantage = np.where(valid, advantage, 0.0)
     said = policy.likelihood(drawn)
-    scaled = torch.from_numpy((advantage / heat).astype(np.float32)).to(said.chance.device)
+    scaled = torch.from_numpy((advantage / temperature).astype(np.float32)).to(said.chance.device)
     loss = -(scaled * said.chance).mean() - said.entropy
     loss.backward()  # type: ignore[no-untyped-call]
     return Outcome(float(loss.detach()), float(gained.mean()), said.even, int(valid.sum()), mean, spread)
 
 
-def first_heat(spread: float, choices: int) -> float:
+def first_temperature(spread: float, choices: int) -> float:
     """Hot enough that an even policy stays so: a few times what one choice adds to the deviation of the reward."""
     return 4 * spread * choices**-0.5 or 1.0
 
 
 def note(standing: Standing, outcome: Outcome, rule: Rule, choices: int, share: float) -> None:
     """Takes in what a step saw."""
-    standing.heat = standing.heat or first_heat(outcome.spread, choices)
+    standing.temperature = standing.temperature or first_temperature(outcome.spread, choices)
     if outcome.valid:
         standing.follow(outcome.mean, outcome.spread, rule.decay)
     # A policy that has not learned yet is not cooled for it: the bonus stays within sight of the rewards.
-    least = LEAST_HEAT * first_heat(standing.spread, choices) if standing.known else standing.heat
+    least = LEAST_TEMPERATURE * first_temperature(standing.spread, choices) if standing.known else standing.temperature
     standing.steer(outcome.even, rule.entropy * max(0.0, 1 - share / COLD), least)
     standing.step += 1
 

@@ -33,7 +33,7 @@ LEARN, MEASURE = 1, 2  # phases of the random numbers
 
 
 @dataclass(frozen=True)
-class Settings(training.Settings):
+class RecurrentSettings(training.TrainingSettings):
     """How to train on one graph: `corpus` is its file, or a name of the zoo. 0 and "": as the optimizer has it."""
 
     policy: str = "rnn"
@@ -83,7 +83,7 @@ ORDERS = ("", *get_args(Order))
 
 
 @dataclass
-class State(Standing):
+class RecurrentState(Standing):
     """Where the run stands, besides the weights."""
 
     simulations: int = 0
@@ -92,20 +92,22 @@ class State(Standing):
     rank: list[int] = field(default_factory=list)
 
 
-class Run(training.Run):
+class RecurrentRun(training.TrainingRun):
     """A run on one graph."""
 
     columns: ClassVar[tuple[str, ...]] = (
         *("step", "seconds", "simulations", "loss", "reward", "entropy", "valid"),
         *("best_over_bytes", "best_value"),
     )
-    settings: Settings
-    state: State
+    settings: RecurrentSettings
+    state: RecurrentState
 
-    def __init__(self, settings: Settings, problem: Problem, policy: nn.Module, environment: Simulated) -> None:
+    def __init__(
+        self, settings: RecurrentSettings, problem: Problem, policy: nn.Module, environment: Simulated
+    ) -> None:
         optimizer = settings.optimizer
         self.learner = Learner(policy, rule_of(optimizer))
-        super().__init__(settings, policy, State(), optimizer.rate, time.monotonic())
+        super().__init__(settings, policy, RecurrentState(), optimizer.rate, time.monotonic())
         self.adam = self.learner.adam
         self.problem, self.environment = problem, environment
 
@@ -151,7 +153,7 @@ class Run(training.Run):
             search.offer(plan, Score(*self.state.best))
 
 
-def train(settings: Settings) -> Path:
+def train(settings: RecurrentSettings) -> Path:
     """Trains on one graph, or goes on with what `out` holds; returns the file of the weights."""
     graph = load(f"zoo:{settings.corpus}" if settings.corpus.partition("/")[0] in ENTRIES else settings.corpus)
     problem = price(graph, settings.cluster, objective=settings.objective)
@@ -163,14 +165,14 @@ def train(settings: Settings) -> Path:
     policy.move(settings.torch_device)
     search = Search(problem, PLENTY, settings.seed)
     environment = Simulated(search, label, optimizer.order, optimizer.noise, optimizer.failures)
-    run = Run(settings, problem, policy, environment)
+    run = RecurrentRun(settings, problem, policy, environment)
     run.take_up()
     run.go()
     _finish(run, optimizer)
     return run.weights
 
 
-def _finish(run: Run, optimizer: Rnn | Hdp) -> None:
+def _finish(run: RecurrentRun, optimizer: Rnn | Hdp) -> None:
     run.save()
     devices = run.problem.num_devices
     groups = {"groups": optimizer.groups_on(devices)} if isinstance(optimizer, Hdp) else {}
@@ -191,3 +193,6 @@ def _finish(run: Run, optimizer: Rnn | Hdp) -> None:
         simulations=run.state.simulations,
         **facts,
     )
+
+
+SETTINGS = RecurrentSettings

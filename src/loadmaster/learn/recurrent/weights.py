@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from loadmaster.errors import UnreadableFile
 from loadmaster.learn.weights import foreign, read_tensors
 
-Settings = TypeVar("Settings")
+RecurrentSettings = TypeVar("RecurrentSettings")
 MOST_WIDTH = 4096  # of a layer
 
 
@@ -26,7 +26,7 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def settings_from(settings: Settings, policy: str, names: tuple[str, ...]) -> Settings:
+def settings_from(settings: RecurrentSettings, policy: str, names: tuple[str, ...]) -> RecurrentSettings:
     """The settings with what the checkpoint they name was trained with."""
     checkpoint: str = settings.checkpoint  # type: ignore[attr-defined]
     known = read_weights(checkpoint, policy)[0]
@@ -35,7 +35,7 @@ def settings_from(settings: Settings, policy: str, names: tuple[str, ...]) -> Se
             raise TypeError(f"its {', '.join(names)} are not what they should be")
         if any(type(known[name]) is int and not 0 <= known[name] <= MOST_WIDTH for name in names):
             raise ValueError(f"its {', '.join(names)} are beyond any network")
-    changed: Settings = replace(settings, **{name: known[name] for name in names})  # type: ignore[type-var]
+    changed: RecurrentSettings = replace(settings, **{name: known[name] for name in names})  # type: ignore[type-var]
     return changed
 
 

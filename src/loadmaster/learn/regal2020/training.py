@@ -43,7 +43,7 @@ IN_A_FILE = 64  # elites
 
 
 @dataclass(frozen=True)
-class Settings(training.Settings):
+class RegalSettings(training.TrainingSettings):
     """How to train. Steps and examples are counts."""
 
     policy: str = "regal"
@@ -76,7 +76,7 @@ class Settings(training.Settings):
 
 
 @dataclass
-class State:
+class RegalState:
     """Where training stands, besides the weights."""
 
     phase: str = "fit"
@@ -88,18 +88,18 @@ class State:
     results: dict[str, float] = field(default_factory=dict)
 
 
-class Run(training.Run):
+class RegalRun(training.TrainingRun):
     """A run with a pool of processes and elites to imitate."""
 
     columns: ClassVar[tuple[str, ...]] = COLUMNS
-    settings: Settings
-    state: State
+    settings: RegalSettings
+    state: RegalState
 
-    def __init__(self, settings: Settings, pool: ProcessPoolExecutor, keys: list[Key], begun: float) -> None:
+    def __init__(self, settings: RegalSettings, pool: ProcessPoolExecutor, keys: list[Key], begun: float) -> None:
         torch.manual_seed(settings.seed)
         network = PolicyNetwork(CHOICES, NETWORKS[settings.policy])
         _lean(network, FIRST)
-        super().__init__(settings, network, State(), settings.fit_rate, begun)
+        super().__init__(settings, network, RegalState(), settings.fit_rate, begun)
         self.pool, self.keys = pool, keys
         self.valid: list[Key] = []
 
@@ -272,7 +272,7 @@ class Run(training.Run):
         return {"network": NETWORKS[self.settings.policy], "choices": CHOICES, "constant": self.state.constant}
 
 
-def train(settings: Settings) -> Path:
+def train(settings: RegalSettings) -> Path:
     """Trains a policy, or goes on with what `out` holds; returns the file of the weights."""
     begun = time.monotonic()
     examples.forget_corpora()
@@ -292,7 +292,7 @@ def train(settings: Settings) -> Path:
     compile_all(lines[0])
     forked = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(settings.workers or os.cpu_count(), forked, examples.alone) as pool:
-        run = Run(settings, pool, keys, begun)
+        run = RegalRun(settings, pool, keys, begun)
         run.valid = valid_keys(pool, valid_lines, settings)
         run.resume()
         found = run.gather()
@@ -312,7 +312,7 @@ def train(settings: Settings) -> Path:
     return run.weights
 
 
-def example_keys(lines: Sequence[int], settings: Settings) -> list[Key]:
+def example_keys(lines: Sequence[int], settings: RegalSettings) -> list[Key]:
     """Every graph once in random order, then again with another seed, and so on."""
     keys: list[Key] = []
     turn = 1
@@ -323,7 +323,7 @@ def example_keys(lines: Sequence[int], settings: Settings) -> list[Key]:
     return keys[: settings.warm]
 
 
-def valid_keys(pool: ProcessPoolExecutor, lines: Sequence[int], settings: Settings) -> list[Key]:
+def valid_keys(pool: ProcessPoolExecutor, lines: Sequence[int], settings: RegalSettings) -> list[Key]:
     """A fixed few graphs as they are: two thirds on two equal devices, the rest on the other settings."""
     order = np.random.default_rng(5).permutation(np.array(lines))[: 3 * settings.valid_graphs].tolist()
     names = ("regal", "regal", "regal", "regal", "unlike", "bandwidth")
@@ -351,3 +351,6 @@ def _lean(network: PolicyNetwork, choices: Sequence[int], by: float = 1.0) -> No
     with torch.no_grad():
         for first, choice in zip(np.cumsum([0, *CHOICES[:-1]]).tolist(), choices, strict=True):
             last.bias[first + choice] += by
+
+
+SETTINGS = RegalSettings

@@ -184,7 +184,7 @@ def reopen(rules, kernel, at, opened, kernels):
 
 
 @compiled
-def pairs_within(rules, place, wish, kernel, opened, producers, consumers):
+def pairs_within(rules, place, priority, kernel, opened, producers, consumers):
     """Writes the pairs that are wished for (0 and more, highest first) and of which one op at least is in an opened
     kernel, in the order in which they are tried; returns how many."""
     pair_start, consumer, producer = rules.pair_start, rules.consumer, rules.producer
@@ -194,16 +194,16 @@ def pairs_within(rules, place, wish, kernel, opened, producers, consumers):
         if not opened[kernel[op]]:
             continue
         for pair in range(pair_start[op], pair_start[op + 1]):
-            if wish[pair] >= 0 and place[consumer[pair]] == place[op]:
+            if priority[pair] >= 0 and place[consumer[pair]] == place[op]:
                 chosen[count] = pair
                 count += 1
         for index in range(given_start[op], given_start[op + 1]):
             pair = given[index]
             other = producer[pair]
-            if wish[pair] >= 0 and place[other] == place[op] and not opened[kernel[other]]:
+            if priority[pair] >= 0 and place[other] == place[op] and not opened[kernel[other]]:
                 chosen[count] = pair
                 count += 1
-    order = np.argsort(-wish[chosen[:count]], kind="mergesort")
+    order = np.argsort(-priority[chosen[:count]], kind="mergesort")
     for index in range(count):
         pair = chosen[order[index]]
         producers[index], consumers[index] = producer[pair], consumer[pair]

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.learn.go2020 import network  # noqa: E402
-from loadmaster.learn.go2020.hints import BOUND, OVER  # noqa: E402
+from loadmaster.learn.go2020.candidates import BOUND, OVER  # noqa: E402
 from loadmaster.learn.go2020.input import GoInput, go_input  # noqa: E402
 from loadmaster.learn.go2020.network import (  # noqa: E402
     MIDDLE,
@@ -55,9 +55,9 @@ def test_a_problem_gets_the_same_answer_alone_and_in_a_batch(pooling: str) -> No
     whole = go_batch(many)
     together = network(whole, first_decisions(many, whole, [0, 2]))
     first_op = 0
-    for row, (one, hint) in enumerate(zip(many, (0, 2), strict=True)):
+    for row, (one, candidate) in enumerate(zip(many, (0, 2), strict=True)):
         batch = go_batch([one])
-        alone = network(batch, first_decisions([one], batch, [hint]))
+        alone = network(batch, first_decisions([one], batch, [candidate]))
         part = together.place[row, : one.num_groups, : one.num_devices]
         torch.testing.assert_close(part, alone.place[0], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(together.level[row, : one.num_groups], alone.level[0], rtol=1e-4, atol=1e-4)
@@ -69,31 +69,31 @@ def test_a_problem_gets_the_same_answer_alone_and_in_a_batch(pooling: str) -> No
 def test_untrained_it_keeps_its_first_decisions_in_the_critical_path_order() -> None:
     one = given(80, "4xp100-pcie")
     batch = go_batch([one])
-    for hint in range(3):
-        outputs = GoNetwork(Shape(hidden=16)).refine(batch, first_decisions([one], batch, [hint]), 3)
+    for candidate in range(3):
+        outputs = GoNetwork(Shape(hidden=16)).refine(batch, first_decisions([one], batch, [candidate]), 3)
         for each in outputs:
-            np.testing.assert_array_equal(each.place[0].argmax(1).numpy(), one.hint_shares(hint).argmax(1))
+            np.testing.assert_array_equal(each.place[0].argmax(1).numpy(), one.candidate_shares(candidate).argmax(1))
             assert (each.level.argmax(2) == MIDDLE).all()
 
 
-def test_untrained_hints_are_chosen_by_their_bound() -> None:
+def test_untrained_candidates_are_chosen_by_their_bound() -> None:
     one = given(80, "4xp100-pcie")
     for choice in ("body", "sage"):
         scores = GoNetwork(Shape(hidden=16, choice=choice)).choose(go_batch([one])).detach().numpy()
-        bound = -4 * one.hints.summary[:, BOUND] - 8 * one.hints.summary[:, OVER]
+        bound = -4 * one.candidates.summary[:, BOUND] - 8 * one.candidates.summary[:, OVER]
         np.testing.assert_allclose(scores, bound, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("choice", ["body", "sage"])
-def test_hints_are_scored_alike_alone_and_in_a_batch(choice: str) -> None:
+def test_candidates_are_scored_alike_alone_and_in_a_batch(choice: str) -> None:
     network = shaken(Shape(hidden=16, choice=choice))
     many = [given(90, "2xp100-pcie"), given(60, "4xp100-pcie+1xk80", 40)]
-    together = torch.split(network.choose(go_batch(many)), [len(one.hints) for one in many])
+    together = torch.split(network.choose(go_batch(many)), [len(one.candidates) for one in many])
     for one, part in zip(many, together, strict=True):
         torch.testing.assert_close(part, network.choose(go_batch([one])), rtol=1e-4, atol=1e-4)
 
 
-def test_the_choice_of_hints_learns_through_attention_and_modulation() -> None:
+def test_the_choice_of_candidates_learns_through_attention_and_modulation() -> None:
     batch = go_batch([given(80, "4xp100-pcie")])
     for switched in ({}, {"attention": False}, {"modulation": False}, {"choice": "sage"}):
         network = shaken(replace(Shape(hidden=16), **switched))

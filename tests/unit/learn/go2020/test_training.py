@@ -25,8 +25,8 @@ from loadmaster.learn.go2020 import examples  # noqa: E402
 from loadmaster.learn.go2020.agent import load_go  # noqa: E402
 from loadmaster.learn.go2020.examples import DRAWN, GoKey  # noqa: E402
 from loadmaster.learn.go2020.rollouts import Pools, example_job, like_devices, look, look_job  # noqa: E402
-from loadmaster.learn.go2020.training import Run, Settings, train  # noqa: E402
-from loadmaster.learn.go2020.zero import hint_decided  # noqa: E402
+from loadmaster.learn.go2020.training import GoRun, GoSettings, train  # noqa: E402
+from loadmaster.learn.go2020.zero import candidate_decided  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
 
 TINY = {"warm": 5, "elite_simulations": 40, "fit_steps": 4, "steps": 3, "graphs": 2, "samples": 3, "groups": 24}
@@ -52,7 +52,7 @@ def tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def test_stopped_and_taken_up_again_is_the_same_as_never_stopped(corpus: str, tmp_path: Path) -> None:
-    whole = Settings(corpus, str(tmp_path / "whole"), valid=corpus, **TINY)  # type: ignore[arg-type]
+    whole = GoSettings(corpus, str(tmp_path / "whole"), valid=corpus, **TINY)  # type: ignore[arg-type]
     train(whole)
     parts = replace(whole, out=str(tmp_path / "parts"), steps=0)
     train(parts)
@@ -72,14 +72,14 @@ def test_stopped_and_taken_up_again_is_the_same_as_never_stopped(corpus: str, tm
 
 
 def test_without_a_warm_start_no_elites_are_sought(corpus: str, tmp_path: Path) -> None:
-    settings = Settings(corpus, str(tmp_path), valid=corpus, **{**TINY, "warm": 0, "cold": 6, "steps": 2})  # type: ignore[arg-type]
+    settings = GoSettings(corpus, str(tmp_path), valid=corpus, **{**TINY, "warm": 0, "cold": 6, "steps": 2})  # type: ignore[arg-type]
     train(settings)
     assert not (tmp_path / "elites").exists()
     rows = list(csv.DictReader((tmp_path / "curves.csv").open()))
     assert [row["phase"] for row in rows if row["loss"]] == ["reinforce"] * 2
 
 
-def test_hints_are_simulated_once_however_often_validation_asks(corpus: str, tmp_path: Path) -> None:
+def test_candidates_are_simulated_once_however_often_validation_asks(corpus: str, tmp_path: Path) -> None:
     key = next(key for seed in range(50) if examples.suits(key := GoKey(DRAWN, seed)))
     example = example_job((key, examples.find_elite(key, 40), 24, False))
     assert example is not None
@@ -92,11 +92,11 @@ def test_hints_are_simulated_once_however_often_validation_asks(corpus: str, tmp
             return super().in_order(function, known)
 
     with ExitStack() as stack:
-        run = Run(Settings(corpus, str(tmp_path), **TINY), Counted(stack, 1), [], 0.0)  # type: ignore[arg-type]
+        run = GoRun(GoSettings(corpus, str(tmp_path), **TINY), Counted(stack, 1), [], 0.0)  # type: ignore[arg-type]
         first = run.zero_shot([example], 8, 1)
         assert sum(jobs) == 8
-        hints = [look(examples.make_problem(key), example.one.label, o.decided).score for o in run.looked.values()]
-        assert sorted(hints) == sorted(outcome.score for outcome in run.looked.values())
+        candidates = [look(examples.make_problem(key), example.one.label, o.decided).score for o in run.looked.values()]
+        assert sorted(candidates) == sorted(outcome.score for outcome in run.looked.values())
         jobs.clear()
         run.zero_shot([example], 7, 2)
         assert sum(jobs) == 1  # the change; it may be another one next time, so it is not kept
@@ -108,11 +108,13 @@ def test_equal_devices_are_renamed_to_agree_with_the_first_decisions() -> None:
     key = next(key for seed in range(50) if _equal(key := GoKey(DRAWN, seed)))
     problem = examples.make_problem(key)
     one = examples.make_input(key, 64)
-    hint = next(one.hint_shares(row) for row in range(len(one.hints)) if one.hint_groups[row].max() > 0)
-    turned = np.roll(hint, 1, axis=1)
-    np.testing.assert_array_equal(like_devices(turned, hint, one, device_class(problem)), hint)
+    candidate = next(
+        one.candidate_shares(row) for row in range(len(one.candidates)) if one.candidate_groups[row].max() > 0
+    )
+    turned = np.roll(candidate, 1, axis=1)
+    np.testing.assert_array_equal(like_devices(turned, candidate, one, device_class(problem)), candidate)
     unlike = ints(np.arange(problem.num_devices))
-    np.testing.assert_array_equal(like_devices(turned, hint, one, unlike), turned)
+    np.testing.assert_array_equal(like_devices(turned, candidate, one, unlike), turned)
 
 
 def test_a_start_leads_to_what_a_search_made_of_it() -> None:
@@ -130,10 +132,10 @@ def test_a_start_leads_to_what_a_search_made_of_it() -> None:
         base = start.outcome.decided.base.tobytes()
         assert left < firsts.setdefault(base, left + 1)
     assert any((start.device != start.outcome.decided.device).any() for start in example.starts)
-    hint = int(elite.hint[0])
-    decided = replace(hint_decided(one, hint), device=example.starts[0].device)
+    candidate = int(elite.candidate[0])
+    decided = replace(candidate_decided(one, candidate), device=example.starts[0].device)
     reached = look(problem, one.label, decided).score
-    assert reached.value <= elite.hint_value[hint]
+    assert reached.value <= elite.candidate_value[candidate]
 
 
 def _equal(key: GoKey) -> bool:
@@ -143,13 +145,13 @@ def _equal(key: GoKey) -> bool:
 
 def test_refuses_tasks_it_does_not_know(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="tasks"):
-        Settings("a", str(tmp_path), tasks="placing")
+        GoSettings("a", str(tmp_path), tasks="placing")
     with pytest.raises(InvalidSetting, match="samples"):
-        Settings("a", str(tmp_path), samples=1)
+        GoSettings("a", str(tmp_path), samples=1)
 
 
 @pytest.mark.parametrize("given", [{"pooling": "mean"}, {"choice": "head"}])
 def test_refuses_a_switch_that_it_does_not_have(given: dict[str, str], tmp_path: Path) -> None:
     [name] = given
     with pytest.raises(InvalidSetting, match=name):
-        Settings("a", str(tmp_path), **given)  # type: ignore[arg-type]
+        GoSettings("a", str(tmp_path), **given)  # type: ignore[arg-type]

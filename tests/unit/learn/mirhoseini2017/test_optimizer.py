@@ -179,14 +179,14 @@ def test_advantages_are_against_valid_placements_alone() -> None:
     assert advantages(broken, np.full(2, -10.0), Standing(), (0.0, 0.0)).tolist() == [0, 0]
 
 
-def test_heat_follows_the_entropy_that_is_wanted() -> None:
-    standing = Standing(heat=1.0)
+def test_temperature_follows_the_entropy_that_is_wanted() -> None:
+    standing = Standing(temperature=1.0)
     standing.steer(even=0.2, wanted=0.9, least=0.0)
-    hot = standing.heat
+    hot = standing.temperature
     standing.steer(even=0.9, wanted=0.2, least=0.0)
-    assert hot > 1.0 and standing.heat == pytest.approx(1.0)
+    assert hot > 1.0 and standing.temperature == pytest.approx(1.0)
     standing.steer(even=1.0, wanted=0.0, least=0.99)
-    assert standing.heat == 0.99
+    assert standing.temperature == 0.99
 
 
 def test_the_same_seed_gives_the_same_plan_and_another_another() -> None:

@@ -15,7 +15,7 @@ from loadmaster.columns import ints  # noqa: E402
 from loadmaster.learn.environment import Simulated  # noqa: E402
 from loadmaster.learn.placeto2019.board import board_of, groups_of, relations, topological, visits  # noqa: E402
 from loadmaster.learn.placeto2019.episodes import Episodes, _after_failures, advantages, costs, log_chances, play  # noqa: E402
-from loadmaster.learn.placeto2019.network import PlacetoNetwork, ground_of  # noqa: E402
+from loadmaster.learn.placeto2019.network import PlacetoNetwork, tensors_of  # noqa: E402
 from loadmaster.learn.placeto2019.optimizer import Placeto  # noqa: E402
 from loadmaster.optimizers.lists.schedulers import critical_rank  # noqa: E402
 from loadmaster.plans import Plan, check  # noqa: E402
@@ -87,7 +87,7 @@ def test_step_rewards_add_up_to_start_less_end(every: int) -> None:
     made, label = board(problem)
     search = Search(problem, Budget(None, 10_000))
     start = ints(np.zeros(made.num_groups))
-    played = play(PlacetoNetwork(), made, ground_of(made), start, made.order, "episode", 5, np.random.default_rng(0))
+    played = play(PlacetoNetwork(), made, tensors_of(made), start, made.order, "episode", 5, np.random.default_rng(0))
     cost = costs(Simulated(search, label), played, every)
     assert cost is not None
     rewards = cost[:, :-1] - cost[:, 1:]
@@ -137,7 +137,7 @@ def test_a_failure_costs_a_penalty_and_the_next_step_gives_it_back() -> None:
 def test_renaming_equal_devices_renames_the_chances(once: str) -> None:
     problem = lanes(devices="placeto-4")
     made, _ = board(problem)
-    ground, network = ground_of(made), PlacetoNetwork()
+    board_tensors, network = tensors_of(made), PlacetoNetwork()
     rng = np.random.default_rng(3)
     name = np.array([2, 0, 3, 1])
     start, actions = rng.integers(0, 4, made.num_groups), rng.integers(0, 4, (2, made.num_groups))
@@ -146,7 +146,7 @@ def test_renaming_equal_devices_renames_the_chances(once: str) -> None:
     one = Episodes(made.order, ints(start), ints(actions), pairs)
     two = Episodes(made.order, ints(name[start]), ints(name[actions]), np.ascontiguousarray(pairs[:, :, back]))
     found = [
-        np.concatenate([part.detach().numpy() for _, part in log_chances(network, ground, each, once)], axis=1)  # type: ignore[arg-type]
+        np.concatenate([part.detach().numpy() for _, part in log_chances(network, board_tensors, each, once)], axis=1)  # type: ignore[arg-type]
         for each in (one, two)
     ]
     np.testing.assert_allclose(found[0][:, :, back], found[1], atol=1e-5)
@@ -157,12 +157,12 @@ def test_what_is_learned_from_is_what_was_played() -> None:
     """The chances of a whole batch at once are those of one step after the other."""
     problem = lanes()
     made, _ = board(problem)
-    ground, network = ground_of(made), PlacetoNetwork()
+    board_tensors, network = tensors_of(made), PlacetoNetwork()
     start = ints(np.zeros(made.num_groups))
     for once in ("episode", "step"):
-        played = play(network, made, ground, start, made.order, once, 1)  # type: ignore[arg-type]
+        played = play(network, made, board_tensors, start, made.order, once, 1)  # type: ignore[arg-type]
         chances = np.concatenate(
-            [part.detach().numpy() for _, part in log_chances(network, ground, played, once)],
+            [part.detach().numpy() for _, part in log_chances(network, board_tensors, played, once)],
             axis=1,  # type: ignore[arg-type]
         )
         np.testing.assert_array_equal(chances.argmax(axis=2), played.actions)

@@ -19,7 +19,7 @@ from loadmaster.errors import InvalidSetting  # noqa: E402
 from loadmaster.files import save_graphs  # noqa: E402
 from loadmaster.learn.placeto2019 import training  # noqa: E402
 from loadmaster.learn.placeto2019.optimizer import Placeto  # noqa: E402
-from loadmaster.learn.placeto2019.training import Settings, draw_cluster, read_graphs, train  # noqa: E402
+from loadmaster.learn.placeto2019.training import PlacetoSettings, draw_cluster, read_graphs, train  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
 
 TINY = {"steps": 4, "graphs": 2, "episodes": 3, "variants": 3, "groups": 12, "valid_every": 2, "workers": 2}
@@ -32,8 +32,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def settings(corpus: str, out: Path, **given: object) -> Settings:
-    return Settings(**{"corpus": corpus, "out": str(out), "device": "cpu", **TINY, **given})  # type: ignore[arg-type]
+def settings(corpus: str, out: Path, **given: object) -> PlacetoSettings:
+    return PlacetoSettings(**{"corpus": corpus, "out": str(out), "device": "cpu", **TINY, **given})  # type: ignore[arg-type]
 
 
 def weights(path: Path) -> dict[str, np.ndarray]:
@@ -48,15 +48,15 @@ def test_killed_and_taken_up_again_is_the_same_as_never_stopped(
     whole = settings(corpus, tmp_path / "whole")
     train(whole)
     killed = replace(whole, out=str(tmp_path / "killed"), save_seconds=0.0)
-    plain = training.Run._step
+    plain = training.PlacetoRun._step
 
-    def dies(run: training.Run, *given: object) -> None:
+    def dies(run: training.PlacetoRun, *given: object) -> None:
         if run.state.step == 2:
             raise KeyboardInterrupt
         plain(run, *given)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(training.Run, "_step", dies)
+        patch.setattr(training.PlacetoRun, "_step", dies)
         with pytest.raises(KeyboardInterrupt):
             train(killed)
     train(killed)
@@ -92,6 +92,6 @@ def test_drawn_clusters_have_two_to_five_devices_and_some_are_unlike() -> None:
 
 def test_what_cannot_be_trained_is_said(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="nothing to learn from"):
-        Settings(out=str(tmp_path))
+        PlacetoSettings(out=str(tmp_path))
     with pytest.raises(InvalidSetting, match="aggregator"):
-        Settings(corpus="x", out=str(tmp_path), aggregator="sum")
+        PlacetoSettings(corpus="x", out=str(tmp_path), aggregator="sum")

@@ -21,7 +21,7 @@ from loadmaster.files import load_graph, load_plan, save_graph  # noqa: E402
 from loadmaster.learn.hdp2018.optimizer import Hdp  # noqa: E402
 from loadmaster.learn.mirhoseini2017.optimizer import Rnn  # noqa: E402
 from loadmaster.learn.recurrent import training  # noqa: E402
-from loadmaster.learn.recurrent.training import Settings, train  # noqa: E402
+from loadmaster.learn.recurrent.training import RecurrentSettings, train  # noqa: E402
 from loadmaster.learn.training import make_settings  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
 from loadmaster.simulator import simulate  # noqa: E402
@@ -51,16 +51,16 @@ class Stop(Exception):
     pass
 
 
-def stopped_at(step: int, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def stopped_at(step: int, settings: RecurrentSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trains until that step is saved, then breaks off."""
 
-    def save_and_stop(self: training.Run) -> None:
+    def save_and_stop(self: training.TrainingRun) -> None:
         self.save()
         if self.state.step == step:
             raise Stop
 
     with monkeypatch.context() as patch, pytest.raises(Stop):
-        patch.setattr(training.Run, "save_now_and_then", save_and_stop)
+        patch.setattr(training.TrainingRun, "save_now_and_then", save_and_stop)
         train(settings)
 
 
@@ -68,7 +68,7 @@ def stopped_at(step: int, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
 def test_stopped_and_taken_up_again_is_the_same_as_never_stopped(
     policy: str, graph: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Settings(graph, str(tmp_path / "whole"), policy=policy, noise=0.1, failures=0.1, **TINY)
+    whole = RecurrentSettings(graph, str(tmp_path / "whole"), policy=policy, noise=0.1, failures=0.1, **TINY)
     train(whole)
     parts = replace(whole, out=str(tmp_path / "parts"))
     stopped_at(2, parts, monkeypatch)
@@ -85,7 +85,7 @@ def test_stopped_and_taken_up_again_is_the_same_as_never_stopped(
 
 @pytest.mark.parametrize("policy", ["rnn", "hdp"])
 def test_a_run_leaves_weights_that_the_optimizer_goes_on_from(policy: str, graph: str, tmp_path: Path) -> None:
-    path = train(Settings(graph, str(tmp_path), policy=policy, **{**TINY, "steps": 30, "rate": 1e-2}))
+    path = train(RecurrentSettings(graph, str(tmp_path), policy=policy, **{**TINY, "steps": 30, "rate": 1e-2}))
     problem = price(load_graph(graph), "2xp100-pcie")
     card = json.loads((tmp_path / "card.json").read_text())
     plan = load_plan(tmp_path / "plan.json")
@@ -103,7 +103,7 @@ def test_a_run_leaves_weights_that_the_optimizer_goes_on_from(policy: str, graph
 
 
 def test_checkpoints_that_do_not_fit_are_told(graph: str, tmp_path: Path) -> None:
-    path = train(Settings(graph, str(tmp_path), **{**TINY, "steps": 1}))
+    path = train(RecurrentSettings(graph, str(tmp_path), **{**TINY, "steps": 1}))
     loaded = load_graph(graph)
     two, three = (price(loaded, f"{count}xp100-pcie") for count in (2, 3))
     (tmp_path / "torn.safetensors").write_bytes(b"no tensors")
@@ -120,9 +120,9 @@ def test_checkpoints_that_do_not_fit_are_told(graph: str, tmp_path: Path) -> Non
 def test_settings_from_words(graph: str, tmp_path: Path) -> None:
     given = {"corpus": graph, "out": str(tmp_path), "cluster": "4xk80", "root": "no", "warm": "scope", "samples": "8"}
     made = make_settings("hdp", given)
-    assert isinstance(made, Settings)
+    assert isinstance(made, RecurrentSettings)
     assert made.optimizer == Hdp(root=False, warm="scope", samples=8)
-    assert Settings(graph, "").optimizer == Rnn()
+    assert RecurrentSettings(graph, "").optimizer == Rnn()
     for name, value, error in (
         ("by", "colour", UnknownName),
         ("steps", "0", InvalidSetting),
@@ -131,4 +131,4 @@ def test_settings_from_words(graph: str, tmp_path: Path) -> None:
         with pytest.raises(error):
             make_settings("rnn", {**given, name: value})
     with pytest.raises(LoadmasterError, match="one device"):
-        train(Settings(graph, str(tmp_path), cluster="1xp100-pcie"))
+        train(RecurrentSettings(graph, str(tmp_path), cluster="1xp100-pcie"))

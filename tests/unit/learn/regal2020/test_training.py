@@ -19,7 +19,7 @@ from loadmaster.files import graph_to_json  # noqa: E402
 from loadmaster.learn import examples  # noqa: E402
 from loadmaster.learn.examples import Elite, Key  # noqa: E402
 from loadmaster.learn.features import features_of  # noqa: E402
-from loadmaster.learn.regal2020.training import Settings, train  # noqa: E402
+from loadmaster.learn.regal2020.training import RegalSettings, train  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
 
 TINY = {"warm": 5, "elite_simulations": 60, "fit_steps": 6, "steps": 4, "graphs": 3, "samples": 3, "evaluations": 40}
@@ -45,7 +45,7 @@ def weights(path: Path) -> dict[str, np.ndarray]:
 
 
 def test_stopped_and_taken_up_again_is_the_same_as_never_stopped(corpus: str, tmp_path: Path) -> None:
-    whole = Settings(corpus, str(tmp_path / "whole"), valid=corpus, **TINY)  # type: ignore[arg-type]
+    whole = RegalSettings(corpus, str(tmp_path / "whole"), valid=corpus, **TINY)  # type: ignore[arg-type]
     train(whole)
     parts = replace(whole, out=str(tmp_path / "parts"), fit_steps=6, steps=0)
     train(parts)
@@ -58,7 +58,7 @@ def test_stopped_and_taken_up_again_is_the_same_as_never_stopped(corpus: str, tm
 
 
 def test_a_run_leaves_weights_curves_and_a_card(corpus: str, tmp_path: Path) -> None:
-    settings = Settings(corpus, str(tmp_path), policy="gas", **{**TINY, "steps": 1})  # type: ignore[arg-type]
+    settings = RegalSettings(corpus, str(tmp_path), policy="gas", **{**TINY, "steps": 1})  # type: ignore[arg-type]
     assert train(settings).stat().st_size < 2**20
     card = json.loads((tmp_path / "card.json").read_text())
     assert card["steps"] == 1 and card["corpus_digest"] and card["settings"]["policy"] == "gas"

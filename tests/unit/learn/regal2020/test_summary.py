@@ -19,7 +19,7 @@ from loadmaster.graph import GraphBuilder  # noqa: E402
 from loadmaster.learn.features import features_of  # noqa: E402
 from loadmaster.learn.regal2020.networks import PolicyNetwork  # noqa: E402
 from loadmaster.learn.regal2020.optimizer import CHOICES, MEANS, Regal  # noqa: E402
-from loadmaster.learn.regal2020.reading import UNSURE, Reading, measures_of, read_policy  # noqa: E402
+from loadmaster.learn.regal2020.summary import UNSURE, PolicySummary, measures_of, summarise_policy  # noqa: E402
 from loadmaster.plans import Plan  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search  # noqa: E402
@@ -53,8 +53,8 @@ def policy(tmp_path: Path) -> str:
 
 
 @pytest.fixture(params=CLUSTERS)
-def reading(request: Any, policy: str) -> Reading:
-    return read_policy(problem_on(request.param), policy)
+def reading(request: Any, policy: str) -> PolicySummary:
+    return summarise_policy(problem_on(request.param), policy)
 
 
 def test_measures_of_a_graph_drawn_by_hand() -> None:
@@ -84,7 +84,7 @@ def test_measures_of_a_graph_drawn_by_hand() -> None:
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_it_says_what_the_optimizer_does(cluster: str, policy: str) -> None:
     problem = problem_on(cluster)
-    said = read_policy(problem, policy).said
+    said = summarise_policy(problem, policy).said
     action = Regal(checkpoint=policy).act(features_of(problem), Search(problem, Budget(None, 1), 0))
     np.testing.assert_array_equal(said.mean_level.ravel(), action.mean)
     np.testing.assert_array_equal(said.variance_level.ravel(), action.variance)
@@ -94,7 +94,7 @@ def test_it_says_what_the_optimizer_does(cluster: str, policy: str) -> None:
     np.testing.assert_array_equal(said.place, said.learned_place)  # the fixture's policy chooses its own order
 
 
-def test_chances_doubts_and_leanings(reading: Reading) -> None:
+def test_chances_doubts_and_leanings(reading: PolicySummary) -> None:
     said, devices = reading.said, len(reading.devices)
     np.testing.assert_allclose(said.chance.sum(axis=1), 1)
     expected = stats.entropy(said.chance, axis=1) / np.log(devices) if devices > 1 else np.zeros(len(said.doubt))
@@ -106,7 +106,7 @@ def test_chances_doubts_and_leanings(reading: Reading) -> None:
         np.testing.assert_allclose(said.pull, MEANS[said.mean_level[:, 1]], atol=0.05)
 
 
-def test_relations_against_scipy_and_analysis_of_variance(reading: Reading) -> None:
+def test_relations_against_scipy_and_analysis_of_variance(reading: PolicySummary) -> None:
     columns = {**vars(reading.measures), **vars(reading.said)}
     assert len(reading.relations) == 5 * 4
     for row in reading.relations:
@@ -125,7 +125,7 @@ def test_relations_against_scipy_and_analysis_of_variance(reading: Reading) -> N
 
 
 def test_it_lists_what_it_is_unsure_of_heaviest_first(policy: str) -> None:
-    reading = read_policy(problem_on("regal", 300), policy)
+    reading = summarise_policy(problem_on("regal", 300), policy)
     unsure = np.flatnonzero(reading.said.doubt >= UNSURE)
     weight = reading.measures.nbytes + reading.measures.resident_bytes
     assert 20 < len(unsure) < 300 and reading.unsure_ops == len(unsure)
@@ -139,13 +139,13 @@ def test_it_lists_what_it_is_unsure_of_heaviest_first(policy: str) -> None:
 
 @pytest.mark.parametrize(("certainty", "share"), [(0.0, 1.0), (1e4, 0.0)])
 def test_even_chances_are_all_doubt_and_sharp_ones_none(tmp_path: Path, certainty: float, share: float) -> None:
-    reading = read_policy(problem_on("regal"), saved(tmp_path / "p.safetensors", certainty))
+    reading = summarise_policy(problem_on("regal"), saved(tmp_path / "p.safetensors", certainty))
     assert reading.unsure_ops / len(reading.op_names) == pytest.approx(share, abs=0.05)
 
 
 def test_choices_are_told_with_their_chances(tmp_path: Path) -> None:
     path = saved(tmp_path / "p.safetensors", picked=(0, 3, 2, 4, 1, 0, 1))
-    choices = {row.name: row for row in read_policy(problem_on("regal"), path).choices}
+    choices = {row.name: row for row in summarise_policy(problem_on("regal"), path).choices}
     assert choices["strength"].words.startswith("0% of the way")
     assert "critical-path" in choices["order"].words
     assert choices["elite bias"].words.startswith("70%")
@@ -156,14 +156,14 @@ def test_choices_are_told_with_their_chances(tmp_path: Path) -> None:
 def test_a_plan_agrees_with_the_policy_up_to_alike_devices(policy: str) -> None:
     for cluster, exchanged in (("regal", 1.0), ("1xa100-nvlink+1xcpu", 0.0)):
         problem = problem_on(cluster)
-        likeliest = read_policy(problem, policy).said.chance.argmax(axis=1)
+        likeliest = summarise_policy(problem, policy).said.chance.argmax(axis=1)
         for device, share in ((likeliest, 1.0), (1 - likeliest, exchanged)):
-            agreed = read_policy(problem, policy, Plan.of(problem, device)).agreement
+            agreed = summarise_policy(problem, policy, Plan.of(problem, device)).agreement
             assert agreed is not None
             assert (agreed.ops, agreed.nbytes) == (share, share)
 
 
-def test_json_is_strict_and_has_a_row_for_every_op(reading: Reading) -> None:
+def test_json_is_strict_and_has_a_row_for_every_op(reading: PolicySummary) -> None:
     text = json.dumps(reading.to_json(), allow_nan=False)
     found = json.loads(text)
     assert {len(column) for column in found["ops"].values()} == {len(reading.op_names)}

@@ -138,7 +138,7 @@ class Said:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class PolicySummary:
     """One policy on one problem."""
 
     policy: str
@@ -176,7 +176,7 @@ class Reading:
         }
 
 
-def read_policy(problem: Problem, policy: str = "regal", plan: Plan | None = None) -> Reading:
+def summarise_policy(problem: Problem, policy: str = "regal", plan: Plan | None = None) -> PolicySummary:
     """Runs the policy on the problem once. `policy`: the name of shipped weights, or a .safetensors file."""
     features = features_of(problem)
     outputs, known = _outputs(features, policy)
@@ -186,7 +186,7 @@ def read_policy(problem: Problem, policy: str = "regal", plan: Plan | None = Non
     unsure = _unsure(problem, measures, said)
     order = device_order(problem).tolist()
     names = problem.cluster.device_names
-    return Reading(
+    return PolicySummary(
         policy=policy,
         network=str(known["network"]),
         graph=problem.source.name,

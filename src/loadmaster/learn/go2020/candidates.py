@@ -49,18 +49,18 @@ SUMMARY_WIDTH = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Hints:
+class Candidates:
     """Placements, each by another rule."""
 
-    slot: Ints  # [hints] place in SLOTS
-    device: NDArray[np.uint8]  # [hints, ops] equal devices named in the canonical order
-    summary: Floats  # [hints, SUMMARY_WIDTH]
+    slot: Ints  # [candidates] place in SLOTS
+    device: NDArray[np.uint8]  # [candidates, ops] equal devices named in the canonical order
+    summary: Floats  # [candidates, SUMMARY_WIDTH]
 
     def __len__(self) -> int:
         return len(self.slot)
 
 
-def hints_of(problem: Problem, features: Features) -> Hints:
+def candidates_of(problem: Problem, features: Features) -> Candidates:
     """All of them, each placement once, under the first rule that gives it."""
     found: dict[bytes, tuple[int, Ints]] = {}
     for name, device in _placements(problem, features):
@@ -68,11 +68,11 @@ def hints_of(problem: Problem, features: Features) -> Hints:
         found.setdefault(renamed.tobytes(), (SLOTS.index(name), renamed))
     devices = ints(np.stack([device for _, device in found.values()]))
     slot = ints([slot for slot, _ in found.values()])
-    return Hints(slot, devices.astype(np.uint8), summaries(problem, features, devices))
+    return Candidates(slot, devices.astype(np.uint8), summaries(problem, features, devices))
 
 
 def class_of(slot: Ints) -> Ints:
-    """[hints] list schedulers (and one device), cuts, splits."""
+    """[candidates] list schedulers (and one device), cuts, splits."""
     cuts = 1 + len(LISTS) + len(READY_LISTS)
     return ints((slot >= cuts).astype(int) + (slot >= cuts + len(CUTS) + 2))
 
@@ -107,7 +107,7 @@ def _splits(problem: Problem, few: bool) -> Iterator[tuple[str, Ints]]:
 
 
 def summaries(problem: Problem, features: Features, devices: Ints) -> Floats:
-    """[hints, SUMMARY_WIDTH] work, sends, longest path and bytes of each, against the ideal and the best of them."""
+    """[candidates, SUMMARY_WIDTH] work, sends, longest path and bytes of each, against the ideal and the best one."""
     ideal = _ideal_ns(problem)
     saved = _size(features, 5)
     rows = [_measured(problem, device, saved, ideal) for device in devices]
