@@ -10,7 +10,7 @@ from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidPlan, Loadmas
 from loadmaster.files.arenas import addresses_to_json
 from loadmaster.files.cluster import CLUSTER_SCHEMA, cluster_from_json, cluster_to_json
 from loadmaster.files.graph import GRAPH_SCHEMA, graph_from_json, graph_to_json
-from loadmaster.files.plan import PLAN_SCHEMA, PlanFile, plan_file_from_json, plan_from_json, plan_to_json
+from loadmaster.files.plan import PLAN_SCHEMA, PlanFile, plan_file_from_json, plan_to_json
 from loadmaster.files.text import (
     PathLike,
     Row,
@@ -28,27 +28,6 @@ from loadmaster.problem import Problem
 
 if TYPE_CHECKING:
     from loadmaster.arenas import Arenas
-
-__all__ = [
-    "addresses_to_json",
-    "cluster_from_json",
-    "cluster_to_json",
-    "graph_from_json",
-    "graph_to_json",
-    "load_cluster",
-    "load_graph",
-    "load_graphs",
-    "load_plan",
-    "load_plan_file",
-    "load_records",
-    "plan_from_json",
-    "plan_to_json",
-    "save_addresses",
-    "save_cluster",
-    "save_graph",
-    "save_graphs",
-    "save_plan",
-]
 
 _ORIGIN_KEYS = ("source", "family", "model", "mode")
 

@@ -47,7 +47,7 @@ from loadmaster.learn.go2020.rollouts import (
     worth_job,
 )
 from loadmaster.learn.go2020.settings import GoSettings, GoState
-from loadmaster.learn.go2020.zero import Outcome, candidate_decided, seen_decisions, zero_shot
+from loadmaster.learn.go2020.zero import Outcome, seen_decisions, zero_shot
 from loadmaster.search import Score
 
 AGAINST = (*BASELINES, "long", "candidates", "fixed")
@@ -277,20 +277,13 @@ class GoRun(training.TrainingRun):
         return np.array(list(self.pools.in_order(worth_job, jobs)), np.float64)
 
     def _look(self, many: list[GoExample], wanted: list[list[Decided]]) -> list[list[Outcome]]:
-        """Simulates what was not simulated before; candidates alone come again, so only they are kept."""
+        """Simulates what was not simulated before."""
         asked = [[((e.key, decided_key(each)), each) for each in some] for e, some in zip(many, wanted, strict=True)]
         fresh = [[each for key, each in some if key not in self.looked] for some in asked]
         jobs = [(e.key, e.one.label, some) for e, some in zip(many, fresh, strict=True) if some]
-        found = dict(self.looked)
         for (key, _, some), outcomes in zip(jobs, self.pools.in_order(look_job, jobs), strict=True):
-            found |= {(key, decided_key(each)): outcome for each, outcome in zip(some, outcomes, strict=True)}
-        candidates = {
-            (e.key, decided_key(candidate_decided(e.one, candidate)))
-            for e in many
-            for candidate in range(len(e.one.candidates))
-        }
-        self.looked |= {key: found[key] for key in candidates & found.keys()}
-        return [[found[key] for key, _ in some] for some in asked]
+            self.looked |= {(key, decided_key(each)): outcome for each, outcome in zip(some, outcomes, strict=True)}
+        return [[self.looked[key] for key, _ in some] for some in asked]
 
     def _spent(self) -> float:
         minutes = self.settings.minutes

@@ -9,6 +9,7 @@ import numpy as np
 
 from loadmaster.compiled import compiled
 from loadmaster.objective import Goal
+from loadmaster.optimizers.annealing.xorshift import draw
 from loadmaster.simulator.loop import make_record, make_room, run, stops_at, value_of
 
 HEAVY_PENALTY = np.int64(2**61)  # above every value: plans that do not fit come last, by how much they are over
@@ -46,22 +47,11 @@ def _mix(value):
 
 
 @compiled(inline="always")
-def _next(state):
-    x, y = state[0], state[1]
-    state[0] = y
-    x ^= x << np.uint64(23)
-    x ^= x >> np.uint64(17)
-    x ^= y ^ (y >> np.uint64(26))
-    state[1] = x
-    return x + y
-
-
-@compiled(inline="always")
 def _mutant(genes, prior, state):
     # Arrays are taken out of their tuples once, as in the simulator's loop.
     table, shape, center, width = prior.table, prior.shape, prior.center, prior.width
     for gene in range(len(genes)):
-        bits = _next(state)
+        bits = draw(state)
         row = shape[gene]
         cell = np.int64(bits & np.uint64(255))
         low = table[row, cell]
@@ -76,7 +66,7 @@ def _mutant(genes, prior, state):
 def _child(genes, elite, other, bias, state):
     count = len(genes)
     for start in range(0, count, 8):
-        bits = _next(state)
+        bits = draw(state)
         for gene in range(start, min(count, start + 8)):
             byte = (bits >> np.uint64(8 * (gene - start))) & np.uint64(255)
             genes[gene] = elite[gene] if byte < np.uint64(bias[gene]) else other[gene]
@@ -117,8 +107,8 @@ def breed(layout, decoder, prior, old, new, order, elites, mutants, seed, low, h
         if row >= size - mutants:
             _mutant(new[row], prior, state)
         else:
-            elite = order[np.int64(_next(state) % np.uint64(elites))]
-            other = order[elites + np.int64(_next(state) % np.uint64(size - elites))]
+            elite = order[np.int64(draw(state) % np.uint64(elites))]
+            other = order[elites + np.int64(draw(state) % np.uint64(size - elites))]
             _child(new[row], old[elite], old[other], prior.bias, state)
         decode(layout, decoder, new[row], place, rank, send_rank)
         fitness[row] = score(layout, decoder, place, rank, send_rank, room, record, peak, most)
