@@ -11,8 +11,7 @@ from typing import Any
 from loadmaster.bench.best import BestKnown, Known, load_best, long_specs, shipped_path
 from loadmaster.bench.methods import is_known
 from loadmaster.bench.pages import ledger_path, methods_of, note_call, write_docs, write_tables
-from loadmaster.bench.quality import Quality, quality
-from loadmaster.bench.quality import BenchSettings as HowMuch
+from loadmaster.bench.quality import Quality, QualitySettings, quality
 from loadmaster.bench.records import Ledger, Record
 from loadmaster.bench.rows import Source
 from loadmaster.bench.run import Order, Outcome, Watch, run
@@ -131,10 +130,10 @@ def call(words: Sequence[str], settings: BenchSettings) -> list[Report] | list[Q
     raise InvalidSetting(what, "loadmaster bench", "write SUITE, 'quality', 'best SUITE' or 'docs [FILE]'")
 
 
-def _how_much(settings: BenchSettings) -> HowMuch:
+def _how_much(settings: BenchSettings) -> QualitySettings:
     """The options of the verb that `quality` knows: graphs of each check, simulations, seconds."""
-    usual, allowed = HowMuch(), settings.allowance
-    return HowMuch(
+    usual, allowed = QualitySettings(), settings.allowance
+    return QualitySettings(
         settings.source.limit or usual.graphs,
         (allowed and allowed.simulations) or usual.simulations,
         (allowed and allowed.seconds) or usual.seconds,

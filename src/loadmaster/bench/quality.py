@@ -33,7 +33,7 @@ MOST_OPS = 2_000
 
 
 @dataclass(frozen=True)
-class Settings:
+class QualitySettings:
     """How much is tried."""
 
     graphs: int = 6  # of each check
@@ -71,12 +71,12 @@ class Quality:
         return {"suite": "quality", "holds": all(check.holds for check in self.checks), "checks": checks}
 
 
-def quality(settings: Settings) -> Quality:
+def quality(settings: QualitySettings) -> Quality:
     checks = [check(settings) for check in (never_worse, closed, best_of_its_parts, without_contention)]
     return Quality(checks, Outcome(failed=[check.verdict for check in checks if not check.holds]))
 
 
-def _rows(settings: Settings) -> Iterator[tuple[str, Problem]]:
+def _rows(settings: QualitySettings) -> Iterator[tuple[str, Problem]]:
     """GO's smaller workloads and generated graphs, in turn."""
     known = index()
     published = (row for row in go_rows(Source()) if known[row.name].planned_ops <= MOST_OPS)
@@ -87,7 +87,7 @@ def _rows(settings: Settings) -> Iterator[tuple[str, Problem]]:
             yield row.name, price(row.graph(), row.cluster)
 
 
-def _tiny(settings: Settings, ops: tuple[int, int], cluster: Cluster) -> Iterator[tuple[str, Problem]]:
+def _tiny(settings: QualitySettings, ops: tuple[int, int], cluster: Cluster) -> Iterator[tuple[str, Problem]]:
     kinds = list(KINDS)
     for number in range(settings.graphs):
         kind = kinds[number % len(kinds)]
@@ -95,11 +95,11 @@ def _tiny(settings: Settings, ops: tuple[int, int], cluster: Cluster) -> Iterato
         yield graph.name, price(graph, cluster)
 
 
-def _ladder(problem: Problem, spec: str, settings: Settings) -> list[Result]:
+def _ladder(problem: Problem, spec: str, settings: QualitySettings) -> list[Result]:
     return [solve(problem, spec, Budget(None, step)) for step in settings.ladder]
 
 
-def never_worse(settings: Settings) -> Check:
+def never_worse(settings: QualitySettings) -> Check:
     rows, worse = list[tuple[Any, ...]](), 0
     for name, problem in _rows(settings):
         settings.say(f"more is never worse: {name}")
@@ -113,7 +113,7 @@ def never_worse(settings: Settings) -> Check:
     return Check(table, worse == 0, f"more simulations were never worse ({len(rows) - worse} of {len(rows)} runs)")
 
 
-def closed(settings: Settings) -> Check:
+def closed(settings: QualitySettings) -> Check:
     rows, done = list[tuple[Any, ...]](), 0
     for name, problem in _tiny(settings, SMALL, Cluster.preset(UNLIKE)):
         settings.say(f"small problems are closed: {name}")
@@ -125,7 +125,7 @@ def closed(settings: Settings) -> Check:
     return Check(Table("Small problems are closed", heads, rows), done == len(rows), what)
 
 
-def best_of_its_parts(settings: Settings) -> Check:
+def best_of_its_parts(settings: QualitySettings) -> Check:
     rows, ratios = list[tuple[Any, ...]](), list[float]()
     for name, problem in _rows(settings):
         settings.say(f"auto is the best of its parts: {name}")
@@ -142,7 +142,7 @@ def best_of_its_parts(settings: Settings) -> Check:
     return Check(table, mean <= 1 and worst <= NEAR, what)
 
 
-def without_contention(settings: Settings) -> Check:
+def without_contention(settings: QualitySettings) -> Check:
     rows, ratios = list[tuple[Any, ...]](), list[float]()
     for name, problem in _tiny(settings, MEDIUM, replace(Cluster.preset(UNLIKE), contention=False)):
         settings.say(f"links without contention: {name}")

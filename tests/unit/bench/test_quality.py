@@ -11,14 +11,21 @@ from typer.testing import CliRunner
 
 from loadmaster import Budget, Plan, solve
 from loadmaster.bench import quality as room
-from loadmaster.bench.quality import Settings, best_of_its_parts, closed, never_worse, quality, without_contention
+from loadmaster.bench.quality import (
+    QualitySettings,
+    best_of_its_parts,
+    closed,
+    never_worse,
+    quality,
+    without_contention,
+)
 from loadmaster.bench.rows import LEAST_BYTES, TIGHT, Source, tight_rows
 from loadmaster.bounds import peak_bound
 from loadmaster.cli.verbs import app
 from loadmaster.cost import price
 from loadmaster.search import Search
 
-LITTLE = Settings(graphs=1, simulations=40, seconds=0.3)
+LITTLE = QualitySettings(graphs=1, simulations=40, seconds=0.3)
 
 
 def test_all_checks_run_and_give_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +52,7 @@ class Forgetful:
 def test_a_method_that_gets_worse_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "SEARCHES", (Forgetful(),))
     monkeypatch.setattr(room, "LADDER", (20,))
-    check = never_worse(Settings(graphs=2, simulations=40))
+    check = never_worse(QualitySettings(graphs=2, simulations=40))
     assert not check.holds
     assert any(row[-1] == "worse" for row in check.table.rows)
 
@@ -56,9 +63,9 @@ def test_auto_behind_another_method_is_said(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(room, "solve", fake)
     monkeypatch.setattr(room, "RIVALS", ("heft",))
-    assert not best_of_its_parts(Settings(graphs=2, simulations=40)).holds
-    assert not without_contention(Settings(graphs=2)).holds
-    assert not closed(Settings(graphs=2)).holds
+    assert not best_of_its_parts(QualitySettings(graphs=2, simulations=40)).holds
+    assert not without_contention(QualitySettings(graphs=2)).holds
+    assert not closed(QualitySettings(graphs=2)).holds
 
 
 def test_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
