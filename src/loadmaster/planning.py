@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -12,6 +13,7 @@ from loadmaster.experience import starts_from
 from loadmaster.graph import Graph
 from loadmaster.importers import load
 from loadmaster.objective import Objective
+from loadmaster.plans import Plan
 from loadmaster.search import Budget, Optimizer, Result, Search, as_budget, solve
 
 DEFAULT_CLUSTER = "2xa100-nvlink"
@@ -32,6 +34,8 @@ def plan(
     dims: Mapping[str, int] | None = None,
     cost: CostModel | None = None,
     like: str | PathLike[str] | None = None,
+    recompute: bool = True,
+    offload: bool = True,
     listener: Callable[[Search], None] | None = None,
 ) -> Result:
     """Loads a model, prices it on a cluster and searches for a plan.
@@ -44,15 +48,57 @@ def plan(
     "package.module:callable" or a Graph. `on` is a preset, a cluster file or a Cluster; by default that of the model's
     publication where the zoo knows it, else two A100. `budget` is seconds or a Budget. `memory_limit` is bytes, or a
     text such as "16GiB". `training_optimizer` updates the weights in the planned step of a torch module; `dims` gives
-    open dimensions of an ONNX model. `like` is a plan file of a similar model or cluster to begin from. The rest is as
-    in `price` and `solve`.
+    open dimensions of an ONNX model. `like` is a plan file of a similar model or cluster to begin from. Where the
+    plan found does not fit, `recompute` and `offload` say what may be done to make it (see `fitted`). The rest is as in
+    `price` and `solve`.
     """
     limit = as_budget(budget)
     graph = load(model, training=training, inputs=inputs, optimizer=training_optimizer, dims=dims)
     cluster = default_cluster(model, graph)[0] if on is None else Cluster.of(on)
     problem = price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost)
     starts = [] if like is None else starts_from(like, problem)
-    return solve(problem, optimizer, limit, seed, listener=listener, starts=starts)
+    found = solve(problem, optimizer, limit, seed, listener=listener, starts=starts)
+    return fitted(found, limit, seed, recompute=recompute, offload=offload, listener=listener)
+
+
+@dataclass(frozen=True)
+class Known:
+    """The method that has its plan already."""
+
+    plan: Plan
+
+    def optimize(self, search: Search) -> Plan:
+        return self.plan
+
+
+def fitted(
+    found: Result,
+    budget: Budget | float | None = None,
+    seed: int = 0,
+    *,
+    recompute: bool = True,
+    offload: bool = True,
+    least: bool = False,
+    listener: Callable[[Search], None] | None = None,
+) -> Result:
+    """The result itself where it fits; else one in which tensors are made again (`recompute`) or wait on a host
+    (`offload`), if that is better. `least`: also where it fits, for an objective of memory."""
+    wanted = not found.fits or (least and found.problem.objective.of_memory)
+    if not wanted or not (recompute or offload) or found.plan.added is not None or found.interrupted:
+        return found
+    from loadmaster.optimizers.memory.recompute import Recompute
+
+    method = Recompute(Known(found.plan), again=recompute, offload=offload)
+    better = solve(found.problem, method, budget, seed, listener=listener)
+    if not better.score < found.score:
+        return found
+    return replace(
+        better,
+        optimizer=f"recompute:inner={found.optimizer}",
+        started_from=found.started_from,
+        simulations=found.simulations + better.simulations,
+        seconds=found.seconds + better.seconds,
+    )
 
 
 def default_cluster(model: Any, graph: Graph) -> tuple[Cluster, str]:

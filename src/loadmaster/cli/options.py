@@ -57,6 +57,12 @@ ScheduleFile = Annotated[
     Path | None,
     typer.Option("--schedule", metavar="FILE", help="Of a pipeline: write its order for torch.distributed.pipelining."),
 ]
+Recompute = Annotated[
+    Literal["auto", "none"], typer.Option("--recompute", help="Make tensors again where a plan does not fit.")
+]
+Offload = Annotated[
+    Literal["auto", "none"], typer.Option("--offload", help="Let tensors wait on a host where a plan does not fit.")
+]
 Save = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to this JSON file.")]
 Report = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Write a page about the plan: page.html.")

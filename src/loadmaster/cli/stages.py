@@ -44,6 +44,18 @@ def run_optimizer(problem: Problem, spec: str, budget: Budget, seed: int, starts
         return solve(problem, spec, budget, seed, listener=listener, starts=starts)
 
 
+def fit(result: Result, budget: Budget, seed: int, recompute: str, offload: str) -> Result:
+    """The result, or where it does not fit, one with less to hold at a time."""
+    if result.fits or (recompute, offload) == ("none", "none"):
+        return result
+    from loadmaster.planning import fitted
+    from loadmaster.report.terminal import solving
+
+    with solving("recompute") as listener:
+        allowed = {"recompute": recompute == "auto", "offload": offload == "auto"}
+        return fitted(result, budget, seed, listener=listener, **allowed)
+
+
 def run_all(problem: Problem, specs: Sequence[str], budget: Budget, seed: int) -> list[tuple[str, Result]]:
     """Each of them in turn. Ctrl-C ends the run and keeps what is there, the method under way with its best so far."""
     rows: list[tuple[str, Result]] = []

@@ -9,7 +9,19 @@ from typing import Annotated
 import typer
 
 from loadmaster.cli import stages, words
-from loadmaster.cli.options import OPTIMIZER_HELP, Debug, Json, MemoryLimit, Model, On, Seconds, Seed, Simulations
+from loadmaster.cli.options import (
+    OPTIMIZER_HELP,
+    Debug,
+    Json,
+    MemoryLimit,
+    Model,
+    Offload,
+    On,
+    Recompute,
+    Seconds,
+    Seed,
+    Simulations,
+)
 
 
 def tradeoff(
@@ -21,6 +33,8 @@ def tradeoff(
         float | None,
         typer.Option("--step-limit", metavar="PERCENT", help="Only the smallest plan at most so much slower."),
     ] = None,
+    recompute: Recompute = "auto",
+    offload: Offload = "auto",
     memory_limit: MemoryLimit = None,
     seconds: Seconds = None,
     simulations: Simulations = None,
@@ -35,17 +49,18 @@ def tradeoff(
     debug: Debug = False,
 ) -> None:
     """Show how much memory costs how much time: plans none of which is both slower and larger than another."""
-    from loadmaster.report.tradeoff import plot_tradeoff, smallest_within
+    from loadmaster.report.tradeoff import Means, plot_tradeoff, smallest_within
     from loadmaster.report.tradeoff import tradeoff as front
 
     spec, budget = optimizer or words.default_optimizer(), words.budget_of(seconds, simulations)
     limit = words.check_settings([spec], memory_limit, None)
     problem, _ = stages.problem_for(model, on, "step-time", limit)
+    means = Means(recompute == "auto", offload == "auto")
     with stages.status(f"planning {points} times"):
         if step_limit is None:
-            found = front(problem, spec, budget, points=points, seed=seed)
+            found = front(problem, spec, budget, points=points, seed=seed, means=means)
         else:
-            found = [smallest_within(problem, spec, budget, step_limit / 100, seed=seed)]
+            found = [smallest_within(problem, spec, budget, step_limit / 100, seed=seed, means=means)]
     files = [] if save is None else _save(found, save)
     if plot is not None:
         plot_tradeoff(plot, found)

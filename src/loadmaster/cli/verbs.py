@@ -40,7 +40,9 @@ from loadmaster.cli.options import (
     Model,
     NeededOn,
     Objective,
+    Offload,
     On,
+    Recompute,
     Report,
     Save,
     ScheduleFile,
@@ -184,6 +186,8 @@ def plan(
     simulations: Simulations = None,
     seed: Seed = 0,
     fusion: Fusion = "none",
+    recompute: Recompute = "auto",
+    offload: Offload = "auto",
     split: SplitOps = "none",
     microbatches: Microbatches = None,
     schedule: ScheduleFile = None,
@@ -268,6 +272,8 @@ def plan(
     result = stages.run_optimizer(problem, spec, budget, seed, starts) if parts is None else parts.result
     if store is not None:
         store.remember(result)
+    if alone:
+        result = stages.fit(result, budget, seed, recompute, offload)
     free = None if kept == "op" else stages.run_optimizer(problem, plain, budget, seed)
     baselines = stages.run_baselines(problem, seed)
     misfit = stages.save_or_explain(result, limit, save, baselines)

@@ -12,6 +12,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.objective import Objective
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
+from loadmaster.report.added import NOTHING, Added, added_of
 from loadmaster.report.critical import CriticalPath, critical_path
 from loadmaster.report.expense import Expense, expense
 from loadmaster.report.kernels import Fusion, fusion
@@ -48,6 +49,7 @@ class Explanation:
     fusion: Fusion
     expense: Expense
     hardware: tuple[Hardware, ...]  # empty, or this cluster first and then the others asked for
+    added: Added = NOTHING  # ops that run again, tensors that wait on a host
     better: Plan | None = None  # that the trials came upon, where they did
 
     @property
@@ -65,6 +67,8 @@ class Explanation:
         gap = self.gap if math.isfinite(self.gap) else None
         data = asdict(replace(self, better=None))
         del data["better"]
+        if self.added == NOTHING:
+            del data["added"]
         found = {"objective": self.objective.name, "gap": gap, "better_plan": self.better is not None}
         found |= {"optimal": True} if self.optimal else {}
         return {"schema": SCHEMA, **data, **found}
@@ -105,6 +109,7 @@ def explain(
         peaks=peaks(schedule),
         decisions=decisions(schedule, seconds * 0.4),
         why_not_faster=why,
+        added=added_of(result),
         fusion=fusion(schedule),
         expense=expense(problem.cluster, times, line.step_ns),
         hardware=on_other_hardware(result, clusters, optimizer, Budget(seconds)) if clusters else (),

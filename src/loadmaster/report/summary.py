@@ -12,6 +12,7 @@ from loadmaster.arenas import Arenas
 from loadmaster.experience.known import Known
 from loadmaster.files import save_plan
 from loadmaster.problem import Problem
+from loadmaster.report.added import NOTHING, added_of
 from loadmaster.report.certainty import interval, not_told_apart
 from loadmaster.report.fit import does_not_fit
 from loadmaster.report.units import percent_text, size_text, value_text
@@ -116,10 +117,17 @@ def method_summary(result: Result) -> dict[str, Any]:
         "simulations": result.simulations,
         "seconds": round(result.seconds, 3),
         "kernels": result.plan.num_kernels,
+        **_added(result),
         **({"optimal": True} if result.optimal else {}),
         **({"interrupted": True} if result.interrupted else {}),
         **({"started_from": list(result.started_from)} if result.started_from else {}),
     }
+
+
+def _added(result: Result) -> dict[str, Any]:
+    """Of a plan that adds ops: how many run again and wait on a host, and what that takes and frees."""
+    found = added_of(result)
+    return {} if found == NOTHING else {"added": dict(vars(found))}
 
 
 def _cost(result: Result) -> dict[str, Any]:

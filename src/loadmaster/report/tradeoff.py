@@ -11,6 +11,7 @@ import numpy as np
 from loadmaster.columns import ints
 from loadmaster.errors import InvalidSetting
 from loadmaster.objective import objective_named
+from loadmaster.planning import fitted
 from loadmaster.problem import Problem
 from loadmaster.report.plot import PALETTE, blank_figure, save_figure
 from loadmaster.search import Budget, Result, solve
@@ -25,7 +26,17 @@ class Point:
     peak_bytes: int
 
 
-def tradeoff(problem: Problem, spec: str, budget: Budget, *, points: int = 8, seed: int = 0) -> list[Point]:
+@dataclass(frozen=True)
+class Means:
+    """What may be done to fit, beside placing, ordering and fusing."""
+
+    recompute: bool = False
+    offload: bool = False
+
+
+def tradeoff(
+    problem: Problem, spec: str, budget: Budget, *, points: int = 8, seed: int = 0, means: Means = Means()
+) -> list[Point]:
     """The Pareto front of step time against the largest peak, fastest first.
 
     The fastest and the smallest plan are searched for first; then the fastest under limits spread evenly, as ratios,
@@ -34,11 +45,11 @@ def tradeoff(problem: Problem, spec: str, budget: Budget, *, points: int = 8, se
     if points < 2:
         raise InvalidSetting(f"a trade-off of {points} plans", "--points", "ask for at least 2")
     timed, small = (replace(problem, objective=objective_named(name)) for name in ("step-time", "peak-memory"))
-    found = [_point(timed, spec, budget, seed), _point(small, spec, budget, seed)]
+    found = [_point(timed, spec, budget, seed, means), _point(small, spec, budget, seed, means)]
     most, least = found[0].peak_bytes, found[1].peak_bytes
     limits = np.geomspace(max(least, 1), max(most, 1), points) if most > least else np.array([])
     for limit in limits[:-1]:
-        found.append(_point(limited(timed, int(np.ceil(limit))), spec, budget, seed))
+        found.append(_point(limited(timed, int(np.ceil(limit))), spec, budget, seed, means))
     return pareto([point for point in found if point.result.fits])
 
 
@@ -47,8 +58,9 @@ def limited(problem: Problem, nbytes: int) -> Problem:
     return replace(problem, memory_bytes=ints(np.minimum(problem.memory_bytes, nbytes)))
 
 
-def _point(problem: Problem, spec: str, budget: Budget, seed: int) -> Point:
+def _point(problem: Problem, spec: str, budget: Budget, seed: int, means: Means) -> Point:
     result = solve(problem, spec, budget, seed)
+    result = fitted(result, budget, seed, recompute=means.recompute, offload=means.offload, least=True)
     return Point(result, result.timeline.step_ns, int(result.timeline.peak_bytes.max()))
 
 
@@ -62,7 +74,7 @@ def pareto(points: Sequence[Point]) -> list[Point]:
 
 
 def smallest_within(
-    problem: Problem, spec: str, budget: Budget, slack: float, *, seed: int = 0, rounds: int = 6
+    problem: Problem, spec: str, budget: Budget, slack: float, *, seed: int = 0, rounds: int = 6, means: Means = Means()
 ) -> Point:
     """The plan of least memory whose step is at most `slack` (a share) over the fastest found.
 
@@ -71,14 +83,14 @@ def smallest_within(
     if not slack >= 0:
         raise InvalidSetting(f"a step limit of {slack:.0%}", "--step-limit", "give a share of at least 0")
     timed = replace(problem, objective=objective_named("step-time"))
-    best = fastest = _point(timed, spec, budget, seed)
-    smallest = _point(replace(problem, objective=objective_named("peak-memory")), spec, budget, seed)
+    best = fastest = _point(timed, spec, budget, seed, means)
+    smallest = _point(replace(problem, objective=objective_named("peak-memory")), spec, budget, seed, means)
     low, high = smallest.peak_bytes, fastest.peak_bytes
     for _ in range(rounds):
         if low >= high:
             break
         limit = int(np.ceil(np.sqrt(float(low) * float(high))))
-        point = _point(limited(timed, limit), spec, budget, seed)
+        point = _point(limited(timed, limit), spec, budget, seed, means)
         if point.result.fits and point.step_ns <= fastest.step_ns * (1 + slack):
             best, high = (point, point.peak_bytes) if point.peak_bytes < best.peak_bytes else (best, limit)
         else:

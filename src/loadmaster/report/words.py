@@ -306,6 +306,23 @@ def _fusion(found: Explanation) -> Section:
     return Section("Fusion", (line,), (Grid("Kernels that save most", head, rows, frozenset((2, 3, 4, 5))),))
 
 
+def _added(found: Explanation) -> Section:
+    made, lines = found.added, []
+    if made.ops_again:
+        inside = (
+            f"{made.inside:,} of them inside kernels that read what they make"
+            if made.inside
+            else "none inside another kernel"
+        )
+        lines.append(
+            f"{_many(made.ops_again, 'op')} run again, {inside}; the kernels of the others take "
+            f"{time_text(made.again_ns)}. {size_text(made.again_bytes)} of tensors are not held meanwhile."
+        )
+    if made.stays:
+        lines.append(f"{_many(made.stays, 'tensor')} wait on a host, {size_text(made.stay_bytes)}, and come back.")
+    return Section("Recomputation and offload", tuple(lines))
+
+
 def _expense(found: Explanation) -> Section:
     cost, lines = found.expense, []
     if cost.money is not None:
@@ -339,6 +356,7 @@ def _elsewhere(found: Explanation) -> Section:
 
 _OPTIONAL: tuple[tuple[Callable[[Explanation], Section], Callable[[Explanation], bool]], ...] = (
     (_fusion, lambda found: found.fusion.kernels > 0),
+    (_added, lambda found: found.added.ops_again + found.added.stays > 0),
     (_expense, lambda found: found.expense.money is not None or found.expense.energy_j is not None),
     (_elsewhere, lambda found: len(found.hardware) > 0),
 )

@@ -14,8 +14,11 @@ from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.optimizers.memory.checkpoints import saved_by_cut, turning_point
 from loadmaster.optimizers.memory.draft import Draft, draft_of
 from loadmaster.optimizers.memory.recompute import Dropping, Recompute
+from loadmaster.planning import fitted
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
+from loadmaster.report.added import added_of
+from loadmaster.report.explain import explain
 from loadmaster.search import Budget, solve
 from loadmaster.simulator import simulate
 
@@ -170,3 +173,15 @@ def test_the_cut_is_the_least(problem: Problem) -> None:
 def _planned(problem: Problem) -> tuple[Plan, object]:
     plan = Plan.of(problem, np.zeros(problem.num_ops, np.int64))
     return plan, simulate(problem, plan)
+
+
+def test_a_result_that_does_not_fit_is_fitted(problem: Problem) -> None:
+    peak, _ = fused_peak(problem)
+    found = solve(limited(problem, int(peak * 0.7)), "one-device", Budget(None, 1))
+    assert not found.fits
+    better = fitted(found, Budget(None, 30))
+    assert better.fits and better.optimizer == "recompute:inner=one-device"
+    assert fitted(found, Budget(None, 30), recompute=False, offload=False) is found
+    told = added_of(better)
+    assert told.ops_again == better.plan.added.num_again > 0 and told.again_bytes >= peak * 0.2  # type: ignore[union-attr]
+    assert "run again" in explain(better, seconds=0.2).text()

@@ -1,0 +1,47 @@
+"""What a plan adds to the graph: ops that run again, tensors that wait on a host, and what that costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmaster.columns import ints
+from loadmaster.search import Result
+
+
+@dataclass(frozen=True)
+class Added:
+    """Bytes are of the tensors that need not be held meanwhile."""
+
+    ops_again: int
+    inside: int  # of them, in kernels of others
+    again_ns: int  # that kernels of nothing else take
+    again_bytes: int
+    stays: int
+    stay_bytes: int
+
+
+NOTHING = Added(0, 0, 0, 0, 0, 0)
+
+
+def added_of(result: Result) -> Added:
+    expansion, plan = result.problem.expansion, result.plan
+    if expansion is None or plan.added is None:
+        return NOTHING
+    again = np.isin(expansion.addition, np.flatnonzero(plan.added.op >= 0))
+    heads = np.unique(plan.kernel)
+    alone = np.ones(len(plan.kernel), bool)
+    np.logical_and.at(alone, plan.kernel, again)
+    kernels = heads[alone[heads]]
+    line, nbytes = result.timeline, expansion.base.graph.nbytes
+    source, read = plan.added.source, plan.added.read
+    of_again = np.unique(read[(plan.added.op[source] >= 0) & (plan.added.reader < expansion.base.num_ops)])
+    return Added(
+        ops_again=plan.added.num_again,
+        inside=int((again & ~alone[plan.kernel]).sum()),
+        again_ns=int((line.end_ns - line.start_ns)[kernels].sum()),
+        again_bytes=int(nbytes[of_again].sum()),
+        stays=plan.added.num_stays,
+        stay_bytes=int(nbytes[ints(plan.added.tensor[plan.added.tensor >= 0])].sum()),
+    )
