@@ -126,14 +126,15 @@ def main() -> None:
     parser.add_argument("--cluster", default="16xp100-pcie")
     parser.add_argument("--widest", type=int, default=0, help="ops of the widest layer; twice the devices by default")
     parser.add_argument("--methods", nargs="+", default=["one-device", "expert", "heft", "auto"])
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, nargs="+", default=[10.0], help="of each size, or one for all")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     widest = given.widest or 2 * Cluster.of(given.cluster).num_devices
     if len(given.ops) == 1:
-        print(json.dumps(measure(given.ops[0], given.cluster, widest, given.methods, given.seconds)))
+        print(json.dumps(measure(given.ops[0], given.cluster, widest, given.methods, given.seconds[0])))
         return
-    rows = [_apart(ops, given, widest) for ops in given.ops]
+    seconds = given.seconds * len(given.ops) if len(given.seconds) == 1 else given.seconds
+    rows = [_apart(ops, given, widest, each) for ops, each in zip(given.ops, seconds, strict=True)]
     table = {"rows": rows, "exponents": exponents(rows, ["load", "price", *given.methods[:-1]])}
     text = json.dumps(table, indent=1)
     print(text)
@@ -141,10 +142,10 @@ def main() -> None:
         given.out.write_text(text + "\n")
 
 
-def _apart(ops: int, given: argparse.Namespace, widest: int) -> dict[str, Any]:
+def _apart(ops: int, given: argparse.Namespace, widest: int, seconds: float) -> dict[str, Any]:
     """One size in a process of its own."""
     command = [sys.executable, __file__, "--ops", str(ops), "--cluster", given.cluster, "--widest", str(widest)]
-    command += ["--seconds", str(given.seconds), "--methods", *given.methods]
+    command += ["--seconds", str(seconds), "--methods", *given.methods]
     print(f"{ops:,} ops", file=sys.stderr, flush=True)
     done = subprocess.run(command, stdout=subprocess.PIPE, env=os.environ, check=True, text=True)
     row: dict[str, Any] = json.loads(done.stdout)
