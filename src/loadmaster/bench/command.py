@@ -35,6 +35,7 @@ class BenchSettings:
     again: bool = False
     watch: Watch | None = None
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr)
+    ray: str = ""  # address of a Ray cluster that runs rows, or auto
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,9 @@ def _order(
     seeds: int = 3,
 ) -> Order:
     count = settings.seeds if settings.seeds is not None else seeds
-    return Order.of(suite, specs, allowance, seeds=count, source=settings.source, again=settings.again)
+    return Order.of(
+        suite, specs, allowance, seeds=count, source=settings.source, again=settings.again, ray=settings.ray
+    )
 
 
 def _run(

@@ -92,6 +92,18 @@ class Ledger:
         append(self.path, record.to_line())
 
 
+class Sheet(Ledger):
+    """Records of a row that runs elsewhere: what is known of it, and what it adds. No file."""
+
+    def __init__(self, known: Iterable[Record]) -> None:
+        self._records = {record.key: record for record in known}
+        self.added: list[Record] = []
+
+    def add(self, record: Record) -> None:
+        self._records[record.key] = record
+        self.added.append(record)
+
+
 def append(path: Path, line: str) -> None:
     """Adds a line in one write, after ending one that a kill cut short; several processes may do so at once."""
     try:

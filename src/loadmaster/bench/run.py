@@ -15,7 +15,7 @@ import numpy as np
 from loadmaster import __version__
 from loadmaster.bench.methods import is_known, method, seeds_of
 from loadmaster.bench.peers import ideal_load_ns, loads_ns
-from loadmaster.bench.records import Ledger, Record, cluster_key
+from loadmaster.bench.records import Ledger, Record, Sheet, cluster_key
 from loadmaster.bench.rows import Row, Source
 from loadmaster.bench.suite import Allowance, Suite
 from loadmaster.bounds import lower_bound
@@ -23,6 +23,7 @@ from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Result, Search, solve, warm_up
+from loadmaster.workers import in_order
 
 MOST_MOMENTS = 64  # improvements kept in a record
 
@@ -41,6 +42,7 @@ class Order:
     allowance: Allowance = field(default_factory=lambda: Allowance(simulations=5_000))
     source: Source = field(default_factory=Source)
     again: bool = False  # run finished ones once more
+    ray: str = ""  # address of a Ray cluster that runs rows, or auto
     absent: tuple[str, ...] = ()  # methods that the suite would run if they were there
 
     @staticmethod
@@ -70,6 +72,11 @@ class Outcome:
     skipped: dict[str, str] = field(default_factory=dict)  # method -> why it could not be run
     failed: list[str] = field(default_factory=list)
     stopped: bool = False
+
+    def add(self, other: Outcome) -> None:
+        self.done, self.kept = self.done + other.done, self.kept + other.kept
+        self.skipped |= other.skipped
+        self.failed += other.failed
 
 
 class _Stop:
@@ -107,6 +114,9 @@ def run(
     outcome = Outcome(skipped={spec: "not in this version" for spec in order.absent})
     rows = list(order.suite.rows(order.source))
     bench = _Bench(order, ledger, outcome, watch, landed)
+    if order.ray:
+        _on_ray(bench, rows, tell)
+        return outcome
     with _interruptible() as stop:
         for number in range(len(rows)):
             try:
@@ -116,6 +126,24 @@ def run(
                 break
             rows[number] = None  # type: ignore[call-overload]  # its graph is not needed any more
     return outcome
+
+
+def _on_ray(bench: _Bench, rows: Sequence[Row], tell: Callable[[str], None]) -> None:
+    """Rows at once on a cluster. Their records land here, in the order of the rows, each when its row is done."""
+    jobs = [(row, f"{number}/{len(rows)}", bench.known(row)) for number, row in enumerate(rows, 1)]
+    for found, part, line in in_order(_row_job, jobs, bench.order.ray, (bench.order,)):
+        for record in found:
+            bench.ledger.add(record)
+            bench.landed(record)
+        bench.outcome.add(part)
+        tell(line)
+
+
+def _row_job(order: Order, job: tuple[Row, str, list[Record]]) -> tuple[list[Record], Outcome, str]:
+    row, count, known = job
+    sheet, outcome = Sheet(known), Outcome()
+    line = _Bench(order, sheet, outcome, None, lambda record: None).row(row, count, _Stop())
+    return sheet.added, outcome, line
 
 
 @dataclass
@@ -145,6 +173,12 @@ class _Bench:
                 self.ledger.add(record)
                 self.landed(record)
         return f"{count} {row.name}: {self.outcome.done - before} runs"
+
+    def known(self, row: Row) -> list[Record]:
+        """What the ledger has of the row."""
+        columns = [(spec, allowance, seeds_of(spec, self.order.seeds)) for spec, allowance in self.order.columns()]
+        keys = [self._blank(row, spec, allowance, seed).key for spec, allowance, seeds in columns for seed in seeds]
+        return [record for record in map(self.ledger.get, keys) if record is not None]
 
     def _left(self, row: Row) -> Iterator[tuple[str, Allowance, int]]:
         for spec, allowance in self.order.columns():

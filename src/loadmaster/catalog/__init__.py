@@ -56,6 +56,7 @@ OPTIMIZERS: Mapping[str, str] = {
     "min-cut": "loadmaster.optimizers.memory.checkpoints:MinCut",
     "activation-budget": "loadmaster.optimizers.memory.checkpoints:ActivationBudget",
     "whole-modules": "loadmaster.optimizers.whole:WholeModules",
+    "islands": "loadmaster.optimizers.islands:Islands",
     "best-of": "loadmaster.optimizers.simple:BestOf",
 }
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from loadmaster.cli import words
-from loadmaster.cli.options import Debug, Json, Seed, Simulations
+from loadmaster.cli.options import Debug, Json, Ray, Seed, Simulations
 from loadmaster.errors import InvalidSetting, MissingExtra, UnreadableFile, printable
 
 
@@ -79,6 +79,7 @@ def bench(
         Path | None, typer.Option("--best", metavar="FILE", help="Another file of best-known values.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Run what is finished once more.")] = False,
+    ray: Ray = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -92,7 +93,7 @@ def bench(
     allowance = None if given == (None, None, None) else Allowance(*given)
     source = Source(corpus, mode, limit, parse_part(part))
     specs = None if optimizers is None else words.split_specs(optimizers)
-    found = call(what, BenchSettings(specs, seeds, allowance, source, out, best, again, solving))
+    found = call(what, BenchSettings(specs, seeds, allowance, source, out, best, again, solving, ray=ray or ""))
     if json:
         _print_json({"suites": [report.as_data() for report in found]})
     else:
@@ -124,6 +125,7 @@ def train(
         int | None, typer.Option("--workers", min=0, help="Processes that simulate; 0: one per core. [default: 0]")
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Of the network.")] = "auto",
+    ray: Ray = None,
     seed: Seed = 0,
     json: Json = False,
     debug: Debug = False,
@@ -136,7 +138,7 @@ def train(
     if out.exists() and not out.is_dir():
         raise UnreadableFile(f"'{out}' is not a folder", "--out", "give a folder, new or of an earlier run")
     given = dict(_named(text) for text in settings or ())
-    named = {"minutes": minutes, "workers": workers, "valid": valid, "seed": seed, "device": device}
+    named = {"minutes": minutes, "workers": workers, "valid": valid, "seed": seed, "device": device, "ray": ray}
     given |= {name: str(value) for name, value in named.items() if value is not None}
     chosen = training.make_settings(policy, {**given, "corpus": corpus, "out": str(out)})
     with redirect_stdout(sys.stderr):  # progress; the answer alone goes to stdout

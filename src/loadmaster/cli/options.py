@@ -97,5 +97,11 @@ Mode = Annotated[
     typer.Option("--mode", help="How kernels are asked for, where the cluster knows what that takes."),
 ]
 Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Of a torch model: rows of its example inputs.")]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray", metavar="auto|ADDRESS", help="Work on a Ray cluster: this machine's, or that at the address."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

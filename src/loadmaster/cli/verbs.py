@@ -42,6 +42,7 @@ from loadmaster.cli.options import (
     Objective,
     Offload,
     On,
+    Ray,
     Recompute,
     Report,
     Save,
@@ -222,6 +223,7 @@ def plan(
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="With --sweep: draw it: sweep.png, .svg or .pdf.")
     ] = None,
+    ray: Ray = None,
     save: Save = None,
     report: Report = None,
     trace: Trace = None,
@@ -250,7 +252,7 @@ def plan(
         raise InvalidSetting("--plot draws a sweep", "--plot", "give it with --sweep, or use 'loadmaster plot PLAN'")
     plain = words.fused(optimizer or words.default_optimizer(), fusion)
     kept, in_stages = serving.held_to(target, granularity)
-    spec = words.whole(plain, kept, in_stages)
+    spec = words.on_ray(words.whole(plain, kept, in_stages), ray)
     budget = words.budget_of(seconds, simulations)
     limit = words.check_settings([spec], memory_limit, save)
     reports.check_targets(report, trace, schedule)

@@ -206,3 +206,12 @@ def check_needed(module: str, extra: str, doing: str) -> None:
 
 def print_json(document: Mapping[str, Any]) -> None:
     print(json.dumps(document, indent=2))
+
+
+def on_ray(spec: str, address: str | None) -> str:
+    """The method as islands on a Ray cluster, where one is given."""
+    if not address:
+        return spec
+    if spec.partition(":")[0] == "islands":
+        return f"{spec}{',' if ':' in spec else ':'}ray={address}"
+    return f"islands:inner=[{spec}],ray={address}"

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import json
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +38,7 @@ from loadmaster.optimizers.simple import legal
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 from loadmaster.simulator import rules, simulate
+from loadmaster.workers import OnRay
 from loadmaster.writing import writing
 from loadmaster.zoo.synthetic import KINDS, generate
 
@@ -99,6 +103,27 @@ def add_generated(count: int) -> list[int]:
     graphs = [graph for row in zip(*made, strict=True) for graph in row][:count]
     first = add_lines([json.dumps(graph_to_json(graph)).encode() for graph in graphs])
     return list(range(first, first + len(graphs)))
+
+
+@contextmanager
+def crew(processes: int | None, ray: str = "", begin: Callable[[], None] | None = None) -> Iterator[Executor]:
+    """Processes forked from this one, which have its corpus and end with it; or the workers of a Ray cluster, which are
+    given the corpus."""
+    if ray:
+        yield OnRay(ray, _take_lines, (digest(*_lines), tuple(_lines)))
+        return
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), begin or alone) as pool:
+        yield pool
+
+
+_taken: list[str] = []  # the digest of the lines that a worker was given
+
+
+def _take_lines(corpus: tuple[str, Sequence[bytes]]) -> None:
+    if _taken != [corpus[0]]:
+        forget_corpora()
+        _lines.extend(corpus[1])
+        _taken[:] = [corpus[0]]
 
 
 def forget_corpora() -> None:

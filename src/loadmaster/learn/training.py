@@ -39,6 +39,7 @@ class TrainingSettings:
     policy: str = ""
     seed: int = 0
     workers: int = 0  # processes for simulations; 0: one per core
+    ray: str = ""  # address of a Ray cluster that simulates instead, or auto
     device: str = "auto"
     minutes: float | None = None
     save_seconds: float = 30.0
@@ -158,7 +159,7 @@ class TrainingRun:
         """card.json: how the weights came about."""
         on_gpu = self.device.type == "cuda"
         hardware = torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine()
-        given = {k: v for k, v in asdict(self.settings).items() if k not in ("corpus", "valid", "out")}
+        given = {k: v for k, v in asdict(self.settings).items() if k not in ("corpus", "valid", "out", "ray")}
         card = {
             "policy": self.settings.policy,
             "settings": given,

@@ -5,10 +5,9 @@ Each process has its own examples, so that it makes each problem once.
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +17,7 @@ from scipy.optimize import linear_sum_assignment
 
 from loadmaster.columns import Ints, ints
 from loadmaster.learn.decoding import critical_ranks, levels_of
-from loadmaster.learn.examples import alone
+from loadmaster.learn.examples import crew
 from loadmaster.learn.features import device_class
 from loadmaster.learn.go2020 import examples
 from loadmaster.learn.go2020.examples import GoElite, GoKey
@@ -179,9 +178,9 @@ def start_job(lines: Sequence[int]) -> int:
 class Pools:
     """Processes that each have their own examples."""
 
-    def __init__(self, stack: ExitStack, count: int) -> None:
-        forked = multiprocessing.get_context("fork")
-        self.pools = [stack.enter_context(ProcessPoolExecutor(1, forked, alone)) for _ in range(count)]
+    def __init__(self, stack: ExitStack, count: int, ray: str = "") -> None:
+        self.pools = [stack.enter_context(crew(1)) for _ in range(0 if ray else count)]
+        self.pools += [stack.enter_context(crew(1, ray))] * (count if ray else 0)
         for pool in self.pools:
             pool.submit(start_job, ()).result()
 

@@ -330,7 +330,7 @@ def train(settings: GoSettings) -> Path:
     first = GoKey(examples.DRAWN, 4)
     example_job((first, examples.find_elite(first, 300), 64, False))  # so that all is compiled before processes part
     with ExitStack() as stack:
-        pools = Pools(stack, settings.processes)
+        pools = Pools(stack, settings.processes, settings.ray)
         run = GoRun(settings, pools, keys, begun)
         run.valid = valid_examples(run, valid_lines)
         run.resume()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -251,7 +250,7 @@ class PlacetoRun(training.TrainingRun):
     columns: ClassVar[tuple[str, ...]] = ("step", "seconds", "loss", "reward", "entropy", "valid", "valid_best", "rate")
     state: PlacetoState
 
-    def __init__(self, settings: PlacetoSettings, pool: ProcessPoolExecutor, begun: float) -> None:
+    def __init__(self, settings: PlacetoSettings, pool: Executor, begun: float) -> None:
         torch.manual_seed(settings.seed)
         chosen: Any = settings
         super().__init__(
@@ -353,8 +352,7 @@ def train(settings: training.TrainingSettings) -> Path:
     valid = [Key(line, variant) for line in apart for variant in range(len(NAMED))]
     make_board(keys[0], settings.groups)  # compiles what the processes will call, before they part
     episodes_job(Job(keys[0], _fresh(settings), replace(settings, episodes=2, every=10**6), (0,), None))
-    forked = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(settings.workers or os.cpu_count(), forked, alone) as pool:
+    with examples.crew(settings.workers or os.cpu_count(), settings.ray, alone) as pool:
         list(pool.map(abs, range(64)))  # starts the processes before this one has threads of its own
         run = PlacetoRun(settings, pool, begun)
         run.see(sorted({*keys, *valid}))

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -17,13 +16,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from loadmaster.columns import Ints
-from loadmaster.errors import MissingExtra
 from loadmaster.learn.environment import Order, Simulated
 from loadmaster.learn.examples import alone
 from loadmaster.learn.recurrent.reinforce import Learner, Outcome, Rule, Standing, learn, reinforce
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search
+from loadmaster.workers import AUTO, connect
 
 Over = Literal["processes", "ray"]
 
@@ -193,13 +192,7 @@ class _OnRay:
     """Controllers as actors of a Ray cluster: the one this program is connected to, else one on this machine."""
 
     def __init__(self, place: Workplace, controllers: int, workers: int) -> None:
-        try:
-            ray: Any = import_module("ray")
-        except ImportError as error:
-            raise MissingExtra.of("ray", "ray", "controllers on a cluster") from error
-        self.ray = ray
-        if not ray.is_initialized():
-            ray.init()
+        self.ray = ray = connect(AUTO)
         shared, kind = ray.put(place), ray.remote(num_cpus=workers)(Controller)
         self.idle = [kind.remote(shared, workers) for _ in range(controllers)]
         self.waiting: dict[Any, Any] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import Any
 
 from loadmaster.learn import examples
@@ -26,9 +26,7 @@ def compile_all(line: int) -> None:
         standard_job((key, 8))
 
 
-def in_order(
-    pool: ProcessPoolExecutor, function: Callable[[Any], Any], jobs: Iterable[Any], window: int
-) -> Iterator[Any]:
+def in_order(pool: Executor, function: Callable[[Any], Any], jobs: Iterable[Any], window: int) -> Iterator[Any]:
     """Results in the order of the jobs, with at most `window` of them under way."""
     waiting: deque[Future[Any]] = deque()
     for job in jobs:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -95,7 +94,7 @@ class RegalRun(training.TrainingRun):
     settings: RegalSettings
     state: RegalState
 
-    def __init__(self, settings: RegalSettings, pool: ProcessPoolExecutor, keys: list[Key], begun: float) -> None:
+    def __init__(self, settings: RegalSettings, pool: Executor, keys: list[Key], begun: float) -> None:
         torch.manual_seed(settings.seed)
         network = PolicyNetwork(CHOICES, NETWORKS[settings.policy])
         _lean(network, FIRST)
@@ -290,8 +289,7 @@ def train(settings: RegalSettings) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     keys = example_keys(lines, settings)
     compile_all(lines[0])
-    forked = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(settings.workers or os.cpu_count(), forked, examples.alone) as pool:
+    with examples.crew(settings.workers or os.cpu_count(), settings.ray) as pool:
         run = RegalRun(settings, pool, keys, begun)
         run.valid = valid_keys(pool, valid_lines, settings)
         run.resume()
@@ -323,7 +321,7 @@ def example_keys(lines: Sequence[int], settings: RegalSettings) -> list[Key]:
     return keys[: settings.warm]
 
 
-def valid_keys(pool: ProcessPoolExecutor, lines: Sequence[int], settings: RegalSettings) -> list[Key]:
+def valid_keys(pool: Executor, lines: Sequence[int], settings: RegalSettings) -> list[Key]:
     """A fixed few graphs as they are: two thirds on two equal devices, the rest on the other settings."""
     order = np.random.default_rng(5).permutation(np.array(lines))[: 3 * settings.valid_graphs].tolist()
     names = ("regal", "regal", "regal", "regal", "unlike", "bandwidth")

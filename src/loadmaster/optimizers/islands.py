@@ -1,0 +1,86 @@
+"""Islands: searches apart, here or on a cluster of machines, that tell each other of the best plan now and then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from loadmaster.optimizers.annealing.anneal import Anneal
+from loadmaster.optimizers.auto import Auto
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.search import Budget, Optimizer, Score, Search
+from loadmaster.workers import in_order
+
+
+@dataclass(frozen=True)
+class Islands:
+    """Rounds of independent searches with seeds of their own: first by `inner`, then by annealing from the best plan
+    that any of them has found. What they find does not depend on where they run: with a budget of simulations, a plan
+    is the same on one machine and on many."""
+
+    inner: Optimizer = field(default_factory=Auto)
+    islands: int = 4
+    rounds: int = 3
+    ray: str = ""  # address of a Ray cluster, or auto; empty: here, one after another
+
+    def optimize(self, search: Search) -> Plan:
+        first: Plan | None = None
+        for left in range(max(1, self.rounds), 0, -1):
+            if first is not None and search.spent:
+                break
+            jobs = self._jobs(search, left)
+            for found in in_order(explore, jobs, self.ray, (search.problem,)):
+                first = first or found.plan
+                search.count(min(found.simulations, search.room))
+                if found.score is not None:
+                    search.offer(found.plan, found.score)
+        assert first is not None
+        return search.best or first
+
+    def _jobs(self, search: Search, left: int) -> list[Job]:
+        """An equal share of what is left for each island of each round."""
+        islands = max(1, min(self.islands, search.room))
+        simulations = max(1, search.room // (islands * left))
+        at_once = islands if self.ray else 1
+        seconds = None if search.counts_simulations else max(1e-3, search.seconds_left * at_once / (islands * left))
+        method = self.inner if search.best is None else Anneal(start=Known(search.best))
+        begun = (max(1, self.rounds) - left) * max(1, self.islands)
+        budget = Budget(seconds, simulations)
+        return [Job(method, budget, search.seed * 1000 + begun + number) for number in range(islands)]
+
+
+class Job(NamedTuple):
+    """A search on an island."""
+
+    method: Optimizer
+    budget: Budget
+    seed: int
+
+
+class Found(NamedTuple):
+    """What it came to; no score where its budget was spent before the plan was scored."""
+
+    plan: Plan
+    score: Score | None
+    simulations: int
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A plan that is there already."""
+
+    plan: Plan
+
+    def optimize(self, search: Search) -> Plan:
+        return self.plan
+
+
+def explore(problem: Problem, job: Job) -> Found:
+    """One island's search."""
+    search = Search(problem, job.budget, job.seed)
+    plan = job.method.optimize(search)
+    if search.best is None and search.room:
+        search.score(plan)
+    known = search.best is not None
+    return Found(search.best or plan, search.best_score if known else None, search.simulations)
