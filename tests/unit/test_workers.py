@@ -102,7 +102,7 @@ def test_rows_of_a_benchmark_on_a_cluster_are_kept_once(cluster: Any, tmp_path: 
 
 def test_training_on_a_cluster_gives_the_weights_of_one_machine(cluster: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from loadmaster.learn.regal2020.training import Settings, train
+    from loadmaster.learn.regal2020.training import RegalSettings, train
 
     rows = [{**graph_to_json(graph), "mode": "training"} for graph in generate("layered", 4, 0, (45, 50))]
     (tmp_path / "graphs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -111,7 +111,7 @@ def test_training_on_a_cluster_gives_the_weights_of_one_machine(cluster: Any, tm
     found = []
     for name, address in (("here", ""), ("there", cluster.address)):
         corpus = str(tmp_path / "graphs.jsonl")
-        settings = Settings(corpus, str(tmp_path / name), valid=corpus, device="cpu", ray=address, **tiny)  # type: ignore[arg-type]
+        settings = RegalSettings(corpus, str(tmp_path / name), valid=corpus, device="cpu", ray=address, **tiny)  # type: ignore[arg-type]
         found.append(train(settings).read_bytes())
     assert found[0] == found[1]
 
