@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 EFFORT = 150_000_000  # arcs that minimum cuts may look at: about a second
 CELLS = 512  # rows and columns of the grid over (earliest start, what must follow)
 CROWD_CELLS, CROWD_TURNS = 256, 2  # starts of ancestors that are told apart; times that starts are raised
+SENT_CELLS, SENT_TURNS, SENT_EFFORT = 64, 40, 400_000_000  # likewise; ops x dependencies that are looked at
 MOST_CROWDED = 12_000  # ops whose ancestors are looked at one by one: a second for so many
 
 _known: WeakKeyDictionary[Problem, dict[tuple[bool, bool, bool], int]] = WeakKeyDictionary()
@@ -74,7 +75,7 @@ def step_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False)
     """Of the step time: critical path, work shared out among the devices, and both together.
 
     The path goes by the best kind of device for each op and pays the sends between kinds; ops that one op needs either
-    run on its device, one at a time, or are sent. Ops that all start late and
+    run on its device, one at a time, or are sent, and so for all its ancestors together. Ops that all start late and
     all have much after them must share the time between; so must the ops between two that all others lead to or come
     from.
     """
@@ -91,6 +92,7 @@ def step_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False)
     head, tail = levels.heads(*ahead, nothing), levels.tails(*behind, nothing)
     if problem.num_ops <= MOST_CROWDED:
         head, tail = _crowded(problem, kinds, ahead, behind, head, tail)
+        head, tail = _sent(problem, kinds, ahead, behind, head, tail)
     span = int(levels.least_span(head, tail, kinds.times, work, share, CELLS))
     if fitting:
         span = max(span, _work_in_memory(problem, kinds))
@@ -114,6 +116,51 @@ def _crowded(
         after = np.where(able, tail, least).min(axis=1)
         tail = levels.tails(*behind, levels.crowd(follow_start, follows, after, work, share, CROWD_CELLS, False))
     return head, tail
+
+
+def _sent(
+    problem: Problem, kinds: _Kinds, ahead: tuple[Any, ...], behind: tuple[Any, ...], head: Ints, tail: Ints
+) -> tuple[Ints, Ints]:
+    """The same with the time that is lost by sending, over and over while it helps; on equal devices."""
+    from loadmaster.bounds import levels
+
+    if len(kinds.count) > 1 or kinds.count[0] < 2:
+        return head, tail
+    work, later, earlier = ahead[-2], *_ways(problem, kinds)
+    rest = (int(kinds.count[0]), SENT_CELLS)
+    turns = min(SENT_TURNS, SENT_EFFORT // max(1, problem.num_ops * len(later[1])))
+    for _ in range(turns):
+        before = int(head.sum() + tail.sum())
+        known = levels.apart(*later, ints(head[:, 0]), work, *rest, True)
+        head = ints(np.maximum(head, levels.heads(*ahead, np.maximum(known, head[:, 0]))))
+        known = levels.apart(*earlier, ints(tail[:, 0]), work, *rest, False)
+        tail = ints(np.maximum(tail, levels.tails(*behind, np.maximum(known, tail[:, 0]))))
+        if int(head.sum() + tail.sum()) == before:
+            break
+    return head, tail
+
+
+def _ways(problem: Problem, kinds: _Kinds) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints]]:
+    """(start, ops, ns) of what follows each op, and of what comes before it, with the time that sending from one to the
+    other takes: of several tensors the longest, 0 where nothing is read."""
+    graph, ops = problem.graph, problem.num_ops
+    maker = graph.producer[graph.reads]
+    made = maker >= 0
+    first = np.concatenate([maker[made], graph.after])
+    then = np.concatenate([rows_of(graph.read_start)[made], rows_of(graph.after_start)])
+    took = np.concatenate([kinds.sends[graph.reads[made], kinds.column[0, 0]], np.zeros(len(graph.after), np.int64)])
+    order = np.lexsort((took, then, first))
+    first, then, took = first[order], then[order], took[order]
+    last = np.append((first[1:] != first[:-1]) | (then[1:] != then[:-1]), True)[: len(first)]
+    first, then, took = first[last], then[last], took[last]
+    back = np.lexsort((first, then))
+    return (_starts(first, ops), ints(then), ints(took)), (_starts(then, ops), ints(first[back]), ints(took[back]))
+
+
+def _starts(rows: np.ndarray, count: int) -> Ints:
+    start = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=count), out=start[1:])
+    return ints(start)
 
 
 @dataclass(frozen=True, eq=False)

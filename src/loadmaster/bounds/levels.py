@@ -9,6 +9,7 @@ import numpy as np
 from loadmaster.compiled import compiled
 
 FAR = np.iinfo(np.int64).max // 4
+WIDTHS = 14  # classes of how long sends take, each twice the one before, from 4 us on
 FEW = 12  # ops before or after an op that are told apart by where they run
 
 
@@ -280,6 +281,78 @@ def crowd(start, near, far, work, share, cells, forward):
             if sum_of > 0:
                 soonest[op] = max(soonest[op], first + (sum_of + share - 1) // share)
     return soonest
+
+
+@compiled
+def apart(start, near, wide, far, work, devices, cells, forward):
+    """[ops] as `crowd`, on that many equal devices, with the time that is lost by sending: what runs on another device
+    than the op is sent to it, or to what leads to it.
+
+    If x runs elsewhere, every way from x to the op has a send, so that between x and the op lies at least the widest
+    of the ways, each as wide as its shortest send. Ops that start no sooner than t0 with at least `lost` to the op
+    therefore have T on its own device and T - lost on others: T >= min(work, (work + (devices - 1) lost) / devices).
+
+    `near` are the ops after each op and `wide` how long the sends to them take at least; `far` how early each can
+    start. Backwards: the ops before each op, and how much follows each.
+    """
+    ops = len(start) - 1
+    soonest, widest = np.zeros(ops, np.int64), np.empty(ops, np.int64)
+    highest = np.int64(0)
+    for op in range(ops):
+        highest = max(highest, far[op])
+    step = highest // cells + 1
+    total, low = np.zeros((WIDTHS, cells + 1), np.int64), np.full((WIDTHS, cells + 1), FAR, np.int64)
+    least, any_there = np.empty(WIDTHS, np.int64), np.zeros(WIDTHS, np.bool_)
+    for op in range(ops):
+        least[:] = FAR
+        any_there[:] = False
+        widest[op] = FAR
+        count = op if forward else ops - 1 - op
+        for turn in range(count):
+            other = op - 1 - turn if forward else op + 1 + turn
+            best = np.int64(-1)
+            for at in range(start[other], start[other + 1]):
+                via = near[at]
+                if (via <= op if forward else via >= op) and widest[via] >= 0:
+                    best = max(best, min(wide[at], widest[via]))
+            widest[other] = best
+            if best >= 0:
+                width, left = 0, best >> 12
+                while left > 0 and width < WIDTHS - 1:
+                    width += 1
+                    left >>= 1
+                cell = far[other] // step
+                total[width, cell] += work[other]
+                low[width, cell] = min(low[width, cell], far[other])
+                least[width] = min(least[width], best)
+                any_there[width] = True
+        soonest[op] = _with_sends(total, low, least, any_there, devices, cells)
+    return soonest
+
+
+@compiled
+def _with_sends(total, low, least, any_there, devices, cells):
+    """The largest of `apart` over widths and starts; empties what it was given."""
+    latest, lost = np.int64(0), FAR
+    for width in range(WIDTHS - 1, -1, -1):
+        if not any_there[width]:
+            continue
+        lost = min(lost, least[width])
+        sum_of, first = np.int64(0), FAR
+        for cell in range(cells, -1, -1):
+            sum_of += total[width, cell]
+            first = min(first, low[width, cell])
+            if sum_of > 0:
+                shared = (sum_of + (devices - 1) * min(lost, sum_of) + devices - 1) // devices
+                latest = max(latest, first + min(sum_of, shared))
+            # What has more to lose counts among what has less.
+            if width > 0:
+                total[width - 1, cell] += total[width, cell]
+                low[width - 1, cell] = min(low[width - 1, cell], low[width, cell])
+            total[width, cell], low[width, cell] = 0, FAR
+        if width > 0:
+            any_there[width - 1] = True
+    return latest
 
 
 @compiled(inline="always")
