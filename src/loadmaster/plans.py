@@ -9,9 +9,9 @@ import numpy as np
 
 from loadmaster.additions import Additions
 from loadmaster.columns import Ints, from_pairs, ints, rows_of
-from loadmaster.errors import InvalidPlan
+from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.expansion import STAY, whole
-from loadmaster.problem import CANNOT, Problem
+from loadmaster.problem import CANNOT, Problem, check_problem
 
 MOST_RANK = 2**31 - 1
 
@@ -71,6 +71,10 @@ class Plan:
 
 def check(plan: Plan, problem: Problem) -> None:
     """Raises InvalidPlan with the first rule that the plan breaks."""
+    check_problem(problem, "check(plan, problem)")
+    if not isinstance(plan, Plan):
+        fix = "give a Plan: solve(problem).plan, or load_plan(file)"
+        raise InvalidSetting(f"a {type(plan).__name__} is no plan", "check(plan, problem)", fix)
     check_belongs(plan, problem)
     problem = whole(problem, plan)  # refuses additions that would change what is computed
     _check_shape(plan, problem)

@@ -10,6 +10,7 @@ import numpy as np
 
 from loadmaster.cluster import Cluster
 from loadmaster.columns import Bools, Ints, ints
+from loadmaster.errors import InvalidSetting
 from loadmaster.graph import ACTIVATION, MOST_NS, Graph
 from loadmaster.objective import Goal, Objective, StepTime, objective_named
 
@@ -31,6 +32,13 @@ class Cost(Protocol):
 
     @property
     def busy_ns(self) -> Ints: ...
+
+
+def check_problem(given: object, where: str) -> None:
+    """Tells what to do where something else than a problem was given."""
+    if not isinstance(given, Problem):
+        fix = "price it first: price(graph, cluster); or plan(model, on=cluster) does all of it"
+        raise InvalidSetting(f"a {type(given).__name__} is no problem", where, fix)
 
 
 @dataclass(frozen=True, eq=False)

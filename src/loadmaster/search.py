@@ -23,7 +23,7 @@ from loadmaster.expansion import whole
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.objective import Objective
 from loadmaster.plans import Plan, check
-from loadmaster.problem import Problem
+from loadmaster.problem import Problem, check_problem
 from loadmaster.simulator import Scores, Timeline, settle, simulate, simulate_fused, simulate_many
 
 if TYPE_CHECKING:
@@ -416,9 +416,7 @@ def _begin(search: Search, starts: Sequence[Start]) -> None:
 
 
 def _check_call(problem: object, optimizer: object, seed: object) -> None:
-    if not isinstance(problem, Problem):
-        fix = "price it first: solve(price(graph, cluster)); or plan(model, on=cluster) does all of it"
-        raise InvalidSetting(f"a {type(problem).__name__} is no problem to solve", "solve", fix)
+    check_problem(problem, "solve")
     if not isinstance(optimizer, (str, Optimizer)):
         fix = "give a name ('auto'), or an object with a method optimize(search)"
         raise InvalidSetting(f"a {type(optimizer).__name__} is no optimizer", "solve", fix)

@@ -3,12 +3,18 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import loadmaster
+import loadmaster as lm
 from loadmaster import errors
+from loadmaster.columns import ints
+from loadmaster.plans import Plan
+from loadmaster.zoo.synthetic import generate
 
 VERBS = {
     "plan",
@@ -26,6 +32,7 @@ VERBS = {
     "explain",
     "diff",
     "apply",
+    "place",
     "make_optimizer",
 }
 TYPES = {"Graph", "GraphBuilder", "Cluster", "Device", "Budget", "Plan", "Problem", "Timeline", "Result"}
@@ -77,3 +84,24 @@ def test_version_is_the_packages():
     from importlib.metadata import version
 
     assert loadmaster.__version__ == version("loadmaster")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda graph, problem, plan: lm.solve(graph),
+        lambda graph, problem, plan: lm.simulate(graph, plan),
+        lambda graph, problem, plan: lm.simulate_many(graph, plan.device[None]),
+        lambda graph, problem, plan: lm.simulate_many(problem, plan.device),
+        lambda graph, problem, plan: lm.lower_bound(graph),
+        lambda graph, problem, plan: lm.check(problem, plan),
+        lambda graph, problem, plan: lm.check(plan.device, problem),
+    ],
+)
+def test_wrong_kinds_of_arguments_are_told(call: Callable[..., object]) -> None:
+    graph = next(iter(generate("layered", 1, 0, (12, 16))))
+    problem = lm.price(graph, "2xa100-nvlink")
+    plan = Plan.of(problem, ints(np.zeros(problem.num_ops)))
+    with pytest.raises(lm.InvalidSetting) as told:
+        call(graph, problem, plan)
+    assert told.value.fix

@@ -11,7 +11,7 @@ import numpy as np
 
 from loadmaster.columns import Bools, Ints, ints, inverse, rows_of
 from loadmaster.graph import ACTIVATION
-from loadmaster.problem import CANNOT, Problem
+from loadmaster.problem import CANNOT, Problem, check_problem
 
 if TYPE_CHECKING:
     from loadmaster.bounds.cuts import Net
@@ -29,6 +29,7 @@ def lower_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False
     """Of the problem's objective. `fusing`: over plans that may fuse ops, too; `fitting`: only over plans that fit;
     `adding`: over plans in which ops run again and tensors stay elsewhere, too. Of an expanded problem, that of the one
     it was made from."""
+    check_problem(problem, "lower_bound")
     if problem.expansion is not None:
         base = problem.expansion.base
         problem, adding = replace(base, objective=problem.objective, memory_bytes=problem.memory_bytes), True

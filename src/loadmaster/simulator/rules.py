@@ -59,7 +59,7 @@ from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.expansion import whole
 from loadmaster.passes import coarsen, fuse
 from loadmaster.plans import Plan
-from loadmaster.problem import Problem
+from loadmaster.problem import Problem, check_problem
 from loadmaster.simulator import contraction, loop
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ def contraction_facts(problem: Problem) -> contraction.Facts:
 def simulate(problem: Problem, plan: Plan) -> Timeline:
     """Runs one step under the plan. The plan is taken to be valid: see `check`. Where the plan adds ops, the timeline
     is of the expanded graph (`whole`)."""
+    check_problem(problem, "simulate")
     problem = whole(problem, plan)
     _check_places(problem, plan.device)
     if not plan.fuses:
@@ -220,6 +221,10 @@ def simulate_many(
 
     A candidate that passes `most_ns`, or `most_bytes` on a device, is stopped and its step is -1.
     """
+    check_problem(problem, "simulate_many")
+    device = np.asarray(device)
+    if device.ndim != 2:
+        raise InvalidSetting(f"placements of shape {device.shape}", "simulate_many", "give [candidates, ops] devices")
     _check_places(problem, device)
     ranks = np.arange(problem.num_ops)[None] if rank is None else np.atleast_2d(rank)
     if kernel is not None and (kernel != np.arange(problem.num_ops)).any():
