@@ -70,6 +70,7 @@ class Target:
     stream: bool  # weights may stay in host memory and be sent when needed
     compute_on_host: bool
     experts: Apart = TOGETHER  # how those of a layer may be placed apart from it
+    one_gpu: bool = False  # and the host beside it
     overheads: Overheads | None = None  # what it adds to the rates of the hardware, where that was measured
 
 
@@ -194,13 +195,18 @@ def _megatron(plan: ModulePlan) -> str:
 
 
 def _onnxruntime(plan: ModulePlan) -> str:
-    # onnxruntime.ai, session.layer_assignment_settings: device(name, …) with = for exact names and prefixes otherwise.
-    groups = {device: [row.module for row in plan.rows if row.device == device] for device in plan.devices}
+    """`session.layer_assignment_settings`: device(=annotation, …); … where nodes carry the path of their module as
+    `layer_ann`. Without = an annotation is a prefix, and layers.1 would be layers.10 too. A session has one GPU
+    (onnxruntime.ai, docs/execution-providers, layer annotations and capacity-aware partitioning)."""
+    used = [device for device in plan.gpus if any(row.device == device for row in plan.rows)]
+    if len(used) > 1:
+        what = f"the plan is for {len(used)} GPUs, and a session of ONNX Runtime has one"
+        raise InvalidPlan(what, plan.model, "plan with --for onnxruntime: one GPU and the host")
     parts = []
-    for device, modules in groups.items():
-        if modules:
+    for device in plan.devices:
+        if modules := [row.module for row in plan.rows if row.device == device]:
             label = "cpu" if plan.index(device) == "cpu" else f"gpu:{plan.index(device)}"
-            parts.append(f"{label}({','.join(re.sub(r'[(),]', '_', module) for module in modules)})")
+            parts.append(f"{label}({', '.join('=' + re.sub(r'[(),;=]', '_', module) for module in modules)})")
     return json.dumps({"session.layer_assignment_settings": "; ".join(parts)}, indent=2)
 
 
@@ -222,7 +228,7 @@ TARGETS: dict[str, Target] = {
         Target("llama.cpp", _llama_cpp, contiguous=True, stream=False, compute_on_host=True, experts=Apart(1)),
         Target("pipelining", _pipelining, contiguous=True, stream=False, compute_on_host=True),
         Target("megatron", _megatron, contiguous=True, stream=False, compute_on_host=False),
-        Target("onnxruntime", _onnxruntime, contiguous=False, stream=False, compute_on_host=True),
+        Target("onnxruntime", _onnxruntime, contiguous=False, stream=False, compute_on_host=True, one_gpu=True),
     )
 }
 

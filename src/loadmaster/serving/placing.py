@@ -295,17 +295,18 @@ def place(
     stream: bool = True,
     compute_on_host: bool = True,
     follow: bool = False,
+    without: Sequence[int] = (),
 ) -> Placement:
     """The best placement found: simple fillings and the given starts first, then moves of neighbouring units.
 
     `stream` and `compute_on_host` say what the runtime can do with weights in host memory; `follow`: experts are
-    computed where their layer is, wherever they are kept.
+    computed where their layer is, wherever they are kept; `without`: devices that take no part.
     """
     rng, begun = np.random.default_rng(seed), time.perf_counter()
     devices = [
         d
         for d in range(service.cluster.num_devices)
-        if compute_on_host or d != service.host or service.cluster.num_devices == 1
+        if d not in without and (compute_on_host or d != service.host or service.cluster.num_devices == 1)
     ]
     if (every := _every(service, devices, stream)) is not None:
         return min(evaluate(service, *_legal(service, *every, follow)), key=_score)

@@ -90,34 +90,40 @@ def plan_serving(
     if target is not None and target.contiguous:
         best = _best_stages(service, target, starts)
     elif target is not None and target.name == "device-map":
-        best = min(
-            (
-                place(
-                    service,
-                    seconds=seconds / 2,
-                    seed=seed,
-                    starts=_taken(service, target, starts, way),
-                    follow=True,
-                    **way,
-                )
-                for way in ({"stream": True, "compute_on_host": False}, {"stream": False, "compute_on_host": True})
-            ),
-            key=lambda placement: (placement.over_bytes, placement.value),
-        )
+        ways = (_one_way(service, starts, stream, seconds / 2, seed) for stream in (True, False))
+        best = min(ways, key=_rank)
+    elif target is not None and target.one_gpu:
+        best = _best_of_one_gpu(service, starts, seconds, seed)
     else:
         stream, on_host = (True, True) if target is None else (target.stream, target.compute_on_host)
         best = place(service, seconds=seconds, seed=seed, starts=starts, stream=stream, compute_on_host=on_host)
     return ServingResult(served.name, service, best, rules, target)
 
 
-def _taken(service: Service, target: Target, starts: Sequence[tuple[Ints, Ints]], way: dict[str, bool]) -> list[Any]:
-    """Starts that go one way with modules in host memory."""
+def _best_of_one_gpu(service: Service, starts: Sequence[tuple[Ints, Ints]], seconds: float, seed: int) -> Placement:
+    """Each GPU with the host beside it; the best of them."""
+    gpus = gpus_of(service)
+    found = []
+    for gpu in gpus:
+        others = [other for other in gpus if other not in (gpu, service.host)]
+        own = [start for start in starts if not np.isin(start[0], others).any()]
+        share = seconds / len(gpus)
+        found.append(place(service, seconds=share, seed=seed, starts=own, stream=False, without=others))
+    return min(found, key=_rank)
+
+
+def _one_way(
+    service: Service, starts: Sequence[tuple[Ints, Ints]], stream: bool, seconds: float, seed: int
+) -> Placement:
+    """All modules in host memory streamed, or all computed there: a device map can say one of the two."""
     host = service.host
-    if way["stream"]:
-        return [
-            (compute, home) for compute, home in starts if not (compute == host).any() or host == gpus_of(service)[0]
-        ]
-    return [(compute, home) for compute, home in starts if np.array_equal(compute, home)]
+    if stream:
+        own = [pair for pair in starts if not (pair[0] == host).any() or host == gpus_of(service)[0]]
+    else:
+        own = [pair for pair in starts if np.array_equal(*pair)]
+    return place(
+        service, seconds=seconds, seed=seed, starts=own, stream=stream, compute_on_host=not stream, follow=True
+    )
 
 
 def takes(service: Service, target: Target, compute: Ints, home: Ints) -> bool:
@@ -128,6 +134,8 @@ def takes(service: Service, target: Target, compute: Ints, home: Ints) -> bool:
         return False
     if target.name == "device-map" and streamed.any():
         return not on_host.any() and len(set(compute[streamed].tolist())) == 1
+    if target.one_gpu:
+        return len(set(compute.tolist()) - {service.host}) <= 1
     if not target.contiguous:
         return True
     layers = compute[layers_of(service)]

@@ -46,8 +46,11 @@ def test_stages_in_the_words_of_each_runtime() -> None:
     assert target_of("llama.cpp").write(plan).endswith("-ngl 5 -ts 1,3")
     assert target_of("llama.cpp").write(by_hand("cpu:0", "cpu:0", "a:0")).endswith("-ngl 2 -ts 1,0")
     assert "-ot 'blk\\.(1)\\.=CPU'" in target_of("llama.cpp").write(by_hand("a:0", "cpu:0", "a:0"))
-    text = json.loads(target_of("onnxruntime").write(plan))["session.layer_assignment_settings"]
-    assert text == "gpu:0(embed,layers.0); gpu:1(layers.1,layers.2,layers.3,head)"
+    with pytest.raises(InvalidPlan, match="has one"):
+        target_of("onnxruntime").write(plan)
+    beside = by_hand("b:0", "cpu:0", "b:0")
+    text = json.loads(target_of("onnxruntime").write(beside))["session.layer_assignment_settings"]
+    assert text == "gpu:1(=embed, =layers.0, =layers.2, =head); cpu(=layers.1)"
 
 
 def test_what_a_runtime_cannot_say_is_refused() -> None:
@@ -172,3 +175,48 @@ def test_every_advice_of_fits_makes_it_fit(folder: Path) -> None:
         assert typed and Requests.of(typed.get("serve", "")) and Cluster.preset(typed.get("on", "1xcpu"))
         if "host" not in change.what and "more" not in change.what:
             assert change.peak_bytes <= have
+
+
+def test_onnx_runtime_reads_the_settings(tmp_path: Path) -> None:
+    """A model whose nodes carry module paths opens and runs with the exported words; words of another form do not."""
+    ort = pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    nodes = [onnx.helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}") for i in range(3)]
+    for node, path in zip(nodes, ("embed", "layers.0", "head"), strict=True):
+        node.metadata_props.add(key="layer_ann", value=path)
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("t0", "t3")]
+    graph = onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    model = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    found = json.loads(target_of("onnxruntime").write(by_hand("cpu:0")))
+
+    def opened(settings: dict[str, str]) -> Any:
+        options = ort.SessionOptions()
+        for key, value in settings.items():
+            options.add_session_config_entry(key, value)
+        return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    out = opened(found).run(None, {"t0": torch.ones(2).numpy()})
+    assert out[0].tolist() == [1, 1]
+    with pytest.raises(Exception, match=r"(?i)layer"):
+        opened({"session.layer_assignment_settings": "cpu(=embed"})
+
+
+def test_megatron_reads_the_layout() -> None:
+    """Megatron's own parser finds the layers of each stage."""
+    layout = pytest.importorskip("megatron.core.transformer.pipeline_parallel_layer_layout")
+    text = target_of("megatron").write(by_hand("a:0", "b:0", "b:0", "b:0"))
+    size, words = re.findall(r"--pipeline-model-parallel-size (\d+) .*-layout \"(.*)\"", text)[0]
+    stages = layout.PipelineParallelLayerLayout.from_str(words, int(size)).layout
+    kinds = [[kind.name for chunk in stage for kind in chunk] for stage in stages]
+    assert kinds == [["embedding", "decoder"], ["decoder", "decoder", "decoder", "loss"]]
+
+
+def test_llama_cpp_finds_the_tensors() -> None:
+    """The patterns of -ot against the names that gguf gives to tensors."""
+    constants = pytest.importorskip("gguf.constants")
+    text = target_of("llama.cpp").write(by_hand("a:0", "cpu:0", "a:0"))
+    [pattern] = re.findall(r"-ot '(.*)=CPU'", text)
+    names = [constants.TENSOR_NAMES[kind] for kind in (constants.MODEL_TENSOR.ATTN_Q, constants.MODEL_TENSOR.FFN_UP)]
+    for name in names:
+        assert re.search(pattern, f"{name.format(bid=1)}.weight")
+        assert not any(re.search(pattern, f"{name.format(bid=bid)}.weight") for bid in (0, 2, 10, 11))
