@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster import catalog
 from loadmaster.bounds import peak_bound
 from loadmaster.cluster import Cluster
 from loadmaster.cluster.growing import has_host, with_host, with_more
@@ -26,6 +25,9 @@ from loadmaster.search import Budget, Result, solve
 SMALLEST_8_BIT = 4096  # elements: smaller states stay as they are, as in bitsandbytes (min_8bit_size)
 BLOCK = 256  # elements that share a scale of four bytes there
 MOST_CHANGES = 3
+# Kinds of changes that take each other's place.
+APART = ({"host", "away"}, {"away", "again"}, {"host", "devices"}, {"away", "devices"})
+AGAIN, AWAY = "recompute:offload=no", "recompute:again=no"
 
 Load = Callable[[Mapping[str, Any]], Graph]
 
@@ -142,7 +144,7 @@ def _helpful(trial: _Trial, setup: _Setup, remedies: list[_Remedy]) -> Iterator[
         done: set[tuple[str, ...]] = set()
         for some in combinations(remedies, count):
             kinds = tuple(remedy.kind for remedy in some)
-            if len(set(kinds)) < count or kinds in done:
+            if len(set(kinds)) < count or kinds in done or any(pair <= set(kinds) for pair in APART):
                 continue
             changed = setup
             for remedy in some:
@@ -168,8 +170,7 @@ def _remedies(trial: _Trial, setup: _Setup) -> Iterator[_Remedy]:
     """What there is to try, the cheapest first; of a kind, the mildest first."""
     graph = trial.graph(setup.capture)
     training = any(kind.startswith("optim.") for kind in graph.kind)
-    if "recompute" in catalog.OPTIMIZERS:
-        yield from _of_plans(setup)
+    yield from _of_plans(setup)
     if training and bool((graph.role == STATE).any()):
         yield _Remedy("8-bit optimizer states", "(bitsandbytes.optim.Adam8bit)", 3, "states", _small_states)
     if "optimizer" in setup.capture:
@@ -188,12 +189,12 @@ def _remedies(trial: _Trial, setup: _Setup) -> Iterator[_Remedy]:
 
 def _of_plans(setup: _Setup) -> Iterator[_Remedy]:
     """What a plan can do by itself: run ops again, or keep tensors on the host for a while."""
-    again = "recompute:offload=no"
-    yield _Remedy("some ops run again", f"--with {again}", 1, "plan", lambda s: replace(s, method=again))
-    if not has_host(setup.cluster):
-        on, command = with_host(setup.cluster)
-        what = "tensors in host memory while nobody needs them"
-        yield _Remedy(what, command, 2, "plan", lambda s: replace(s, cluster=on, method="recompute"))
+    on, command = (setup.cluster, "") if has_host(setup.cluster) else with_host(setup.cluster)
+    if command:
+        yield _Remedy("a host that computes a part", command, 1, "host", lambda s: replace(s, cluster=on))
+    what, away = "tensors in host memory while nobody needs them", f"{command} --with {AWAY}".strip()
+    yield _Remedy(what, away, 1, "away", lambda s: replace(s, cluster=on, method=AWAY))
+    yield _Remedy("some ops run again", f"--with {AGAIN}", 2, "again", lambda s: replace(s, method=AGAIN))
 
 
 def _small_states(setup: _Setup) -> _Setup:

@@ -87,7 +87,7 @@ def _helpful(setup: _Setup, tried: Callable[[_Setup], Placement]) -> Iterator[Ch
         done: set[tuple[str, ...]] = set()
         for some in combinations(remedies, count):
             kinds = tuple(remedy.kind for remedy in some)
-            if len(set(kinds)) < count or kinds in done:
+            if len(set(kinds)) < count or kinds in done or {"host", "devices"} <= set(kinds):
                 continue
             changed = setup
             for remedy in some:
