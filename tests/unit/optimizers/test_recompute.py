@@ -11,7 +11,7 @@ from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.optimizers.memory.checkpoints import saved_by_cut, turning_point
+from loadmaster.optimizers.memory.cutting import saved_by_cut, turning_point
 from loadmaster.optimizers.memory.draft import Draft, draft_of
 from loadmaster.optimizers.memory.recompute import Dropping, Recompute
 from loadmaster.planning import fitted

@@ -50,6 +50,31 @@ class Job:
     trigger: int = -1  # position after which it comes back
 
 
+class Trip(NamedTuple):
+    """A tensor to a host and back: when it can leave, when it must be back, and what either way takes."""
+
+    since_ns: int
+    out_ns: int
+    due_ns: int
+    back_ns: int
+
+
+def out_ends(trips: Sequence[Trip]) -> list[int]:
+    """[trips] when each has left, one after the other as they are made."""
+    ends, free = [0] * len(trips), 0
+    for i in sorted(range(len(trips)), key=lambda i: trips[i].since_ns):
+        free = ends[i] = max(free, trips[i].since_ns) + trips[i].out_ns
+    return ends
+
+
+def back_starts(trips: Sequence[Trip]) -> list[int]:
+    """[trips] when each must set out at the latest, so that all are back in time."""
+    starts, free = [0] * len(trips), 1 << 62
+    for i in sorted(range(len(trips)), key=lambda i: -trips[i].due_ns):
+        free = starts[i] = min(free, trips[i].due_ns) - trips[i].back_ns
+    return starts
+
+
 Drop = tuple[int, list[tuple[int, int]]]  # a version, and those of its uses that read another instead
 
 
@@ -99,7 +124,7 @@ class Draft:
         self.jobs: list[Job] = []
         self.hosts: dict[int, int] = {}  # job of a stay -> its device
         self.extra_ns = 0
-        self.away_ns = 0  # of what is sent away, on the busier of two links
+        self.trips: dict[int, Trip] = {}  # job of a stay -> its two transfers
         self._kernel_costs(at)
         self._originals()
         self.memory = self._curve()
@@ -417,7 +442,7 @@ class Draft:
         undo.append(back)
 
     def send_away(
-        self, number: int, later: list[tuple[int, int]], host: int, gone: int, back: int
+        self, number: int, later: list[tuple[int, int]], host: int, trip: Trip, gone: int, back: int
     ) -> Callable[[], None]:
         """Lets a version stay on another device, gone from one position on and back at another."""
         version, job = self.versions[number], len(self.jobs)
@@ -431,7 +456,7 @@ class Draft:
         for _, reader in later:
             self.source[reader, version.tensor] = made
         self.source[len(self.at) + job, version.tensor] = number
-        self.jobs[job].at = back
+        self.trips[job] = trip
         self.hosts[job] = host
         kept = max(version.last(), gone)
         self.hold(version, kept + 1, old_last, -1)
@@ -443,7 +468,7 @@ class Draft:
             for use in later:
                 version.uses.append(use)
                 self.source[use[1], version.tensor] = number
-            del self.source[len(self.at) + job, version.tensor]
+            del self.source[len(self.at) + job, version.tensor], self.trips[job]
             self.of[version.tensor].pop()
             self.versions.pop()
             self.jobs.pop()
@@ -456,6 +481,7 @@ class Draft:
         """The plan with what was added; of the same order and kernels."""
         if not self.jobs:
             return self.plan
+        self._time_returns()
         ops, jobs = len(self.at), self.jobs
         redirected = [
             (reader, tensor, self.versions[version].job)
@@ -494,6 +520,14 @@ class Draft:
         if job.stay >= 0:
             return -1, self.versions[job.stay].tensor, self._last_op(job.trigger)
         return job.op, -1, self._before(job) if self.problem.num_devices > 1 and not job.joined else -1
+
+    def _time_returns(self) -> None:
+        """Each stay ends as late as it can, now that all are known."""
+        stays = list(self.trips)
+        for job, start in zip(stays, back_starts([self.trips[job] for job in stays]), strict=True):
+            position = int(np.searchsorted(self.end_ns, start, side="right")) - 1
+            own = self.jobs[job]
+            own.trigger = max(min(position, own.at - 1), self.versions[own.stay].made)
 
     def _last_op(self, position: int) -> int:
         return int(self.heads[position])

@@ -18,7 +18,8 @@ import numpy as np
 from loadmaster.columns import Bools, Ints, ints
 from loadmaster.optimizers.fusion.greedy import GreedyFusion, Merges
 from loadmaster.optimizers.fusion.starts import simple_orders
-from loadmaster.optimizers.memory.draft import Closure, Draft, draft_of
+from loadmaster.optimizers.memory.cutting import make_light_again, saved_by_cut, turning_point
+from loadmaster.optimizers.memory.draft import Closure, Draft, Trip, back_starts, draft_of, out_ends
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
 from loadmaster.search import WORST, Optimizer, Score, Search
@@ -28,7 +29,7 @@ TRIES = 5  # times the limit is lowered by what the simulator still finds over i
 HALVINGS = 7  # of the limit, where the least memory is wanted
 KEPT = 0.25  # share of the dropped tensors that a new choice keeps at most
 NOISE = 0.3  # of the logarithm of what a drop is worth, in a new choice
-AHEAD = 1.5  # times its transfer, that a tensor is sent back before it is read
+SLACK_NS = 20_000  # that a tensor is back before it is read
 
 
 class Act(NamedTuple):
@@ -40,6 +41,7 @@ class Act(NamedTuple):
     other: int = -1  # version
     host: int = -1
     gone: int = -1  # position from which on a tensor that was sent away is no longer here
+    trip: Trip | None = None
 
 
 class Choice(NamedTuple):
@@ -67,9 +69,10 @@ class Recompute:
             for plan in starts:
                 self._least(search, plan)
         elif search.best_score.over_bytes > 0:
-            fitted = [self._fitted(search, plan, set(), 0.0) for plan in starts]
-            best = min(range(len(starts)), key=lambda i: fitted[i][0])
-            self._vary(search, starts[best], fitted[best][2])
+            ways = [(plan, cut) for plan in starts for cut in ((False, True) if self.again else (False,))]
+            fitted = [self._fitted(search, plan, set(), 0.0, cut) for plan, cut in ways]
+            best = min(range(len(ways)), key=lambda i: fitted[i][0])
+            self._vary(search, *ways[best], fitted[best][2])
         assert search.best is not None
         return search.best
 
@@ -111,13 +114,18 @@ class Recompute:
             part.score(found)
         return part.best or found
 
-    def _fitted(self, search: Search, plan: Plan, kept: set[int], noise: float) -> tuple[Score, Plan, set[int]]:
-        """The best plan found for the limits of the problem, with its score and the tensors that it drops."""
+    def _fitted(
+        self, search: Search, plan: Plan, kept: set[int], noise: float, cut: bool = False
+    ) -> tuple[Score, Plan, set[int]]:
+        """The best plan found for the limits of the problem, with its score and the tensors that it drops; `cut`: what
+        a minimum cut need not keep is dropped first."""
         limits = search.problem.memory_bytes.astype(np.int64)
         lowered = limits.copy()
         best: tuple[Score, Plan, set[int]] | None = None
         for _ in range(TRIES):
             draft = draft_of(search.problem, plan)
+            if cut:
+                make_light_again(draft, saved_by_cut(draft, turning_point(draft)) | kept)
             pass_ = Dropping(self, draft, lowered, kept, search.rng if noise else None, noise)
             dropped = pass_.run()
             made = draft.plan_of()
@@ -132,13 +140,13 @@ class Recompute:
         assert best is not None
         return best
 
-    def _vary(self, search: Search, plan: Plan, dropped: set[int]) -> None:
+    def _vary(self, search: Search, plan: Plan, cut: bool, dropped: set[int]) -> None:
         """Keeps some of the tensors that the best plan drops, and chooses the others anew."""
         while not search.spent and dropped:
             share = search.rng.uniform(0, KEPT)
             kept = {t for t in sorted(dropped) if search.rng.random() < share}
             before, used = search.best_score, search.simulations
-            _, _, found = self._fitted(search, plan, kept, NOISE * search.rng.random())
+            _, _, found = self._fitted(search, plan, kept, NOISE * search.rng.random(), cut)
             if search.best_score < before:
                 dropped = found
             if search.simulations == used:
@@ -260,8 +268,8 @@ class Dropping:
     def do(self, number: int, act: Act) -> Callable[[], None]:
         if act.closure is not None:
             return self.draft.make_again([(number, act.later)], act.closure, act.at)
-        if act.host >= 0:
-            return self.draft.send_away(number, act.later, act.host, act.gone, act.at)
+        if act.trip is not None:
+            return self.draft.send_away(number, act.later, act.host, act.trip, act.gone, act.at)
         return self.draft.reuse(number, act.other, act.later)
 
     # What to do about a version
@@ -317,25 +325,20 @@ class Dropping:
         return acts, cost
 
     def _away(self, number: int, later: list[tuple[int, int]], at: int) -> tuple[list[Act], int]:
-        """To the host after its last reader so far, and back in time for the next; what links cannot carry beside the
-        step counts as time."""
+        """To the host once it is made, and back in time for its next reader, as far as links carry it beside what they
+        carry already."""
         draft, version = self.draft, self.draft.versions[number]
         here, problem = draft.home(version), draft.problem
-        host = self.hosts[here]
-        out, back = (
-            int(problem.send_ns[version.tensor, problem.send_class[pair]]) for pair in ((here, host), (host, here))
-        )
-        first = min(where for where, _ in later)
-        since = int(draft.end_ns[version.made])
-        queue = min(draft.away_ns, max(0, int(draft.start_ns[at]) - since))
-        gone = int(np.searchsorted(draft.start_ns, since + out + queue))
-        due = int(draft.start_ns[first]) - round(AHEAD * back)
-        returns = min(int(np.searchsorted(draft.end_ns, due)), first)
+        host, first = self.hosts[here], min(where for where, _ in later)
+        ways = ((here, host), (host, here))
+        out, back = (int(problem.send_ns[version.tensor, problem.send_class[way]]) for way in ways)
+        trip = Trip(int(draft.end_ns[version.made]), out, int(draft.start_ns[first]) - SLACK_NS, back)
+        trips = [*draft.trips.values(), trip]
+        gone = int(np.searchsorted(draft.start_ns, out_ends(trips)[-1]))
+        returns = min(int(np.searchsorted(draft.end_ns, back_starts(trips)[-1])), first)
         if gone > at or returns <= at:
             return [], 0
-        room = max(0, int(draft.line.step_ns) - draft.away_ns)
-        cost = (out + back) // 20 + max(0, out + back - room)
-        return [Act(later, max(returns, 1), None, host=host, gone=gone)], cost
+        return [Act(later, max(returns, 1), None, host=host, gone=gone, trip=trip)], (out + back) // 20
 
     def _valued(self, number: int, acts: list[Act], at: int, cost: int) -> Choice:
         draft, version = self.draft, self.draft.versions[number]
