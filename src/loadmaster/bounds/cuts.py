@@ -1,4 +1,4 @@
-# mypy: ignore-errors
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Compiled minimum cuts for the bound on peak memory: arrays in, numbers out.
 
 Plain loops instead of array expressions: those take seconds to compile.

@@ -1,4 +1,4 @@
-# mypy: ignore-errors
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """The compiled loop behind GO's look at a timeline."""
 
 from __future__ import annotations

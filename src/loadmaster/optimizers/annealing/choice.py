@@ -1,4 +1,4 @@
-# mypy: ignore-errors
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Compiled: which kind of move is tried next. Kinds that paid of late are tried more often."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# mypy: ignore-errors
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """What a step waits for: the longest ways to its end, and the chain of ops or kernels that its last moment hangs on."""
 
 from __future__ import annotations

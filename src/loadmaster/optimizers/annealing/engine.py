@@ -1,4 +1,4 @@
-# mypy: ignore-errors
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """The compiled loop of every search that anneals: propose a change of placement, order or fusion, simulate, keep it or
 take it back.
 

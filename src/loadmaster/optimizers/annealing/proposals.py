@@ -1,4 +1,5 @@
-# mypy: ignore-errors
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
+# mypy: disable-error-code="assignment,arg-type"
 """Compiled: what a drawn set is to become. Two distributions: by hand (no policy), where a suggested device is taken
 and else all are alike; or by the scores of a network (`Policy`). PPO learns from a sample of the draws (`Log`)."""
 
@@ -44,7 +45,7 @@ class Log(NamedTuple):
 
 def chances(scores: np.ndarray) -> np.ndarray:
     raised = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf)) if len(scores) else scores
-    return raised / raised.sum(axis=1, keepdims=True)
+    return raised / raised.sum(axis=1, keepdims=True)  # type: ignore[no-any-return]
 
 
 def make_log(rows: int, wide: int) -> Log:

@@ -1,4 +1,5 @@
-# mypy: ignore-errors
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
+# mypy: disable-error-code="assignment,arg-type"
 """What the compiled loop of annealing works on: the terrain that moves need to know, a chain, and scratch space."""
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def no_groups(problem: Problem) -> Grouping:
 def chain_of(place, rank, fused, score, random) -> Chain:
     """A walker at a start; `fused`: its priorities, kernels and their sequence."""
     columns = (place.astype(np.int32), rank.astype(np.int32), *(column.copy() for column in fused))
-    return Chain(
+    return Chain(  # type: ignore[call-arg]
         *columns,
         *(column.copy() for column in columns),
         np.array((*score, *score), np.int64),

@@ -1,4 +1,4 @@
-# mypy: ignore-errors
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Random numbers of compiled loops: xorshift128+ (Vigna, "Further scramblings of Marsaglia's xorshift generators",
 2017), one state of two words for each walker."""
 

@@ -1,4 +1,4 @@
-# mypy: ignore-errors
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """A step stopped in the middle, as a row of numbers, and what can be decided next; compiled.
 
 A row holds where each op is to run (-1: not decided), whether it waits, runs or has ended, which copies of tensors wait

@@ -1,4 +1,4 @@
-# mypy: ignore-errors
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Which pairs of ops can share a kernel in any way of fusing: a kernel holds all that lies between its ops."""
 
 from __future__ import annotations

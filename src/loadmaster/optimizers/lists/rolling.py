@@ -1,4 +1,4 @@
-# mypy: ignore-errors
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Rolling: a list schedule made a few ops at a time, in several ways each, of which the one that leads on best is kept.
 
 One rule for a whole graph wins here and loses there, and over many ops that evens out. Chosen anew every few ops, by

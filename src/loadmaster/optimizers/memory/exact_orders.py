@@ -1,4 +1,4 @@
-# mypy: ignore-errors
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Compiled loops over orders of ops on one device: how much is alive when, and annealing with exact differences."""
 
 from __future__ import annotations
