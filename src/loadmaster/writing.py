@@ -8,16 +8,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import platform
+import re
 import secrets
 import stat
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from loadmaster.errors import UnwritableFile
 
-ABANDONED_S = 3600  # a part as old as this was left by a process that was killed
+ABANDONED_S = 3600  # a part as old as this was left by a process of another machine that was killed
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, durable: bool = True) -> None:
@@ -90,7 +93,7 @@ def _beside(target: Path, mode: int | None) -> Path:
     format."""
     _remove_abandoned(target)
     suffix = "".join(target.suffixes)[-40:]
-    part = target.parent / f".{target.name[:80]}.{secrets.token_hex(6)}.part{suffix}"
+    part = target.parent / f".{target.name[:80]}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.part{suffix}"
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         if mode is not None:
@@ -105,8 +108,26 @@ def _remove_abandoned(target: Path) -> None:
         beginning = f".{target.name[:80]}."
         for entry in entries:
             is_part = entry.name.startswith(beginning) and ".part" in entry.name[len(beginning) :]
-            if is_part and entry.stat().st_mtime < time.time() - ABANDONED_S:
+            if is_part and (_writer_is_gone(entry.name) or entry.stat().st_mtime < time.time() - ABANDONED_S):
                 os.unlink(entry.path)
+
+
+def _host() -> str:
+    return f"{zlib.crc32(platform.node().encode()):08x}"
+
+
+def _writer_is_gone(name: str) -> bool:
+    """Whether a process of this machine began the part and is no more: killed, or the machine was switched off."""
+    found = re.search(r"\.([0-9a-f]{8})-(\d{1,10})-[0-9a-f]{8}\.part", name)
+    if found is None or found[1] != _host() or int(found[2]) == os.getpid():
+        return False
+    try:
+        os.kill(int(found[2]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # of somebody else, and there
+        pass
+    return False
 
 
 def _sync(path: Path) -> None:

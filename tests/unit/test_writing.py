@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,19 @@ def test_devices_are_written_to_directly() -> None:
     with pytest.raises(UnwritableFile, match="No space left"):
         write_text("/dev/full", "gone")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_parts_of_a_process_that_is_gone_are_removed_at_the_next_write(tmp_path: Path) -> None:
+    code = "import os, signal, sys; from loadmaster.writing import writing\n"
+    code += "with writing(sys.argv[1]) as part: part.write_text('half'); os.kill(os.getpid(), signal.SIGTERM)"
+    target = tmp_path / "a.json"
+    target.write_text("old")
+    subprocess.run([sys.executable, "-c", code, str(target)], check=False)
+    assert target.read_text() == "old" and len(list(tmp_path.iterdir())) == 2
+    with writing(target) as mine:  # what is being written now stays
+        mine.write_text("new")
+        write_text(target, "between")
+    assert target.read_text() == "new" and list(tmp_path.iterdir()) == [target]
 
 
 def test_parts_of_killed_processes_are_removed_in_time(tmp_path: Path) -> None:
