@@ -70,6 +70,21 @@ def place(module: nn.Module, plan: Planned, *, devices: Sequence[str | torch.dev
     return module
 
 
+def module_devices(
+    plan: Planned, devices: Sequence[str | torch.device] | None = None
+) -> tuple[dict[str, int], Sequence[torch.device]]:
+    """The device that has most ops of each module path, and a torch device for each device of the plan."""
+    scopes, numbers, places = _ops_of(plan, devices)
+    return {path: of.most_common(1)[0][0] for path, of in _counted(scopes, numbers).items()}, places
+
+
+def _counted(scopes: Sequence[str], numbers: Sequence[int]) -> dict[str, Counter[int]]:
+    seen: dict[str, Counter[int]] = defaultdict(Counter)
+    for scope, number in zip(scopes, numbers, strict=True):
+        seen[scope][number] += 1
+    return seen
+
+
 def _ops_of(
     plan: Planned, devices: Sequence[str | torch.device] | None
 ) -> tuple[Sequence[str], Sequence[int], Sequence[torch.device]]:
@@ -98,9 +113,7 @@ def _ops_of(
 def _whole(module: nn.Module, scopes: Sequence[str], numbers: Sequence[int]) -> dict[str, int]:
     """The device of each module; refuses a plan that splits one. A module with others in it may have ops of its own on
     several devices (masks, sums of all layers): it counts as on the one that has most."""
-    seen: dict[str, Counter[int]] = defaultdict(Counter)
-    for scope, number in zip(scopes, numbers, strict=True):
-        seen[scope][number] += 1
+    seen = _counted(scopes, numbers)
     weighty = {name for name, part in module.named_modules() if any(True for _ in part.parameters(recurse=False))}
     around = {path[:at] for path in seen for at, letter in enumerate(path) if letter == "."} | {""}
     split = [path for path, of in seen.items() if len(of) > 1 and (path in weighty or path not in around)]

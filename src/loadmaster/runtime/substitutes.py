@@ -8,6 +8,7 @@ forward and backward may even run on different devices. Batch norm is cuDNN's wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,18 @@ def substitute(target: Any, device: torch.device) -> Callable[..., Any]:
     name = str(target)
     if device.type == "cuda" and name in _ON_GPU:
         return _ON_GPU[name]
-    return _bound(name) or getattr(target, "_op", target)
+    plain: Callable[..., Any] = _bound(name) or getattr(target, "_op", target)
+    return partial(_alone, plain) if name in _IN_A_BUFFER else plain
+
+
+# torch computes these into a tensor as large as their input and then lets the sum stand in the memory of that tensor.
+_IN_A_BUFFER = ("aten.mse_loss.default", "aten.smooth_l1_loss.default")
+
+
+def _alone(call: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    """The result in memory of its own size."""
+    made = call(*args, **kwargs)
+    return made if made.dim() else made.clone()
 
 
 # Ops that torch binds to Python one by one: such a function takes half the time of a call through the table of ops.

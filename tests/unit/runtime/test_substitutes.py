@@ -65,3 +65,11 @@ def test_a_binding_is_its_op(name: str) -> None:
 def test_other_ops_are_called_as_they_are() -> None:
     target = torch.ops.aten.convolution_backward.default
     assert substitute(target, torch.device("cpu")) is target._op
+
+
+@pytest.mark.parametrize("name", ["mse_loss", "smooth_l1_loss"])
+def test_a_loss_does_not_hold_the_memory_of_its_terms(name: str) -> None:
+    target = getattr(torch.ops.aten, name).default
+    called = substitute(target, torch.device("cpu"))
+    assert torch.equal(called(A, B), target(A, B)) and called(A, B).untyped_storage().nbytes() == 4
+    assert torch.equal(called(A, B, 0), target(A, B, 0))
