@@ -53,6 +53,10 @@ Microbatches = Annotated[
         "--microbatches", min=1, metavar="N", help="Plan a pipeline: the model's step is one of N microbatches."
     ),
 ]
+Replicate = Annotated[
+    Literal["none", "auto"],
+    typer.Option("--replicate", help="Of a pipeline: stages may be there several times over, as in data parallelism."),
+]
 ScheduleFile = Annotated[
     Path | None,
     typer.Option("--schedule", metavar="FILE", help="Of a pipeline: write its order for torch.distributed.pipelining."),

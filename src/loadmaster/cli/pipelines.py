@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 
 def run(
-    problem: Problem, microbatches: int, budget: Budget, seed: int, optimizer: str | None, split: str
+    problem: Problem,
+    microbatches: int,
+    budget: Budget,
+    seed: int,
+    optimizer: str | None,
+    split: str,
+    replicate: str,
 ) -> PipelineResult:
     from loadmaster.optimizers.pipeline.microbatched import plan_pipeline
 
@@ -28,7 +34,7 @@ def run(
         what = f"--microbatches plans for a short step, not for {problem.objective.name}"
         raise InvalidSetting(what, "--objective", "leave it out")
     with stages.status("planning the pipeline"):
-        return plan_pipeline(problem, microbatches, budget, seed)
+        return plan_pipeline(problem, microbatches, budget, seed, replicate=replicate == "auto")
 
 
 def save(found: PipelineResult, path: Path | None, schedule: Path | None) -> list[str]:
@@ -63,7 +69,7 @@ def tell(found: PipelineResult, told: list[str]) -> None:
     print()
     for row in stage_rows(found):
         modules = " … ".join(dict.fromkeys(filter(None, (row["first_module"], row["last_module"])))) or "-"
-        print(f"stage {row['stage']} on {row['device']}: {modules}")
+        print(f"stage {row['stage']} on {', '.join(row['devices'])}: {modules}")
     print()
     print("\n".join([*picture(found, shutil.get_terminal_size((100, 24)).columns), *told]))
 

@@ -44,6 +44,7 @@ from loadmaster.cli.options import (
     On,
     Ray,
     Recompute,
+    Replicate,
     Report,
     Save,
     ScheduleFile,
@@ -191,6 +192,7 @@ def plan(
     offload: Offload = "auto",
     split: SplitOps = "none",
     microbatches: Microbatches = None,
+    replicate: Replicate = "none",
     schedule: ScheduleFile = None,
     training: Training = None,
     trained_by: TrainedBy = None,
@@ -259,7 +261,7 @@ def plan(
     how = words.capture_settings(model, training, trained_by, dtype, batch)
     problem, choice = stages.problem_for(model, on, objective, limit, costs, how, mode)
     if microbatches is not None:
-        found = pipelines.run(problem, microbatches, budget, seed, optimizer, split)
+        found = pipelines.run(problem, microbatches, budget, seed, optimizer, split, replicate)
         misfit = stages.save_or_explain(found.result, limit, None)
         told = pipelines.save(found, save if misfit is None else None, schedule)
         reports.write_files(found.result, [], report, trace)

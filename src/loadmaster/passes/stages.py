@@ -18,8 +18,10 @@ from loadmaster.passes.coarse import Coarse, coarsen
 from loadmaster.passes.fusing import inner_tensors
 from loadmaster.problem import Problem
 
-FORWARD, BACKWARD, WEIGHT, UPDATE = range(4)
-LETTERS = "FBWU"  # of phases; W: the gradients of weights, where they are apart from the rest of the backward pass
+FORWARD, BACKWARD, WEIGHT, UPDATE, REDUCE = range(5)
+# Of phases. W: the gradients of weights, where they are apart from the rest of the backward pass; R: they are added up
+# over the replicas of a stage.
+LETTERS = "FBWUR"
 
 
 @dataclass(frozen=True, eq=False)

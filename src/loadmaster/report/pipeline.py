@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.errors import InvalidSetting
 from loadmaster.optimizers.pipeline.microbatched import Pipeline, PipelineResult
 from loadmaster.passes.microbatches import parse_action
-from loadmaster.passes.stages import BACKWARD, FORWARD, LETTERS, UPDATE, WEIGHT, phases_of, settle_stages
+from loadmaster.passes.stages import BACKWARD, FORWARD, LETTERS, REDUCE, UPDATE, WEIGHT, phases_of, settle_stages
 from loadmaster.simulator import Timeline
 
 IDLE = "."
 LEGEND = (
-    "0-9 forward pass of the microbatch with that last digit, a-j its backward pass, + gradients of weights, # update"
+    "0-9 forward pass of the microbatch with that last digit, a-j its backward pass, + gradients of weights, "
+    "= their sum over replicas, # update"
 )
 
 
@@ -48,7 +50,8 @@ def _row(names: tuple[str, ...], line: Timeline, ops: list[int], columns: int) -
 def _letter(name: str) -> str:
     action = parse_action(name)
     digit = action.microbatch % 10
-    return {FORWARD: str(digit), BACKWARD: "abcdefghij"[digit], WEIGHT: "+", UPDATE: "#"}[action.phase]
+    shown = {FORWARD: str(digit), BACKWARD: "abcdefghij"[digit], WEIGHT: "+", UPDATE: "#", REDUCE: "="}
+    return shown[action.phase]
 
 
 def stage_rows(result: PipelineResult) -> list[dict[str, Any]]:
@@ -58,13 +61,15 @@ def stage_rows(result: PipelineResult) -> list[dict[str, Any]]:
     stage = settle_stages(base, best.cut.stage_of(), phases_of(base))
     forward = phases_of(base) == FORWARD
     rows = []
-    for number, device in enumerate(best.cut.device):
+    for number, places in enumerate(best.cut.device):
         scopes = [base.graph.scope[op] for op in np.flatnonzero((stage == number) & forward) if base.graph.scope[op]]
-        times = {letter: _time_ns(best, problem.graph.op_name, f"{letter}{number}.0", device) for letter in LETTERS[:3]}
+        times = {
+            letter: _time_ns(best, problem.graph.op_name, f"{letter}{number}.0", places[0]) for letter in LETTERS[:3]
+        }
         rows.append(
             {
                 "stage": number,
-                "device": problem.cluster.device_names[device],
+                "devices": [problem.cluster.device_names[device] for device in places],
                 "first_module": scopes[0] if scopes else "",
                 "last_module": scopes[-1] if scopes else "",
                 "forward_ns": times["F"],
@@ -82,6 +87,9 @@ def _time_ns(best: Pipeline, names: tuple[str, ...], name: str, device: int) -> 
 def schedule_csv(result: PipelineResult) -> str:
     """The order of each device as torch.distributed.pipelining reads it ("compute_only"): a row for each rank. A
     backward pass is B, or I and W where the gradients of weights are apart; ranks are devices."""
+    if result.best.cut.replicated:
+        what = "torch.distributed.pipelining has no schedules for replicated stages"
+        raise InvalidSetting(what, "--schedule", "plan without --replicate, or leave the file out")
     apart = any(action.phase == WEIGHT for order in result.best.orders for action in order)
     letter = {FORWARD: "F", BACKWARD: "I" if apart else "B", WEIGHT: "W"}
     rows = []

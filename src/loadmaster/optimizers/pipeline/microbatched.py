@@ -12,16 +12,19 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.bounds import lower_bound
+from loadmaster.cluster import Link
 from loadmaster.columns import Ints, ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
+from loadmaster.graph import WEIGHT as WEIGHT_ROLE
 from loadmaster.optimizers.pipeline import schedules
 from loadmaster.optimizers.pipeline.schedules import Orders
 from loadmaster.optimizers.pipeline.split import scope_slots
 from loadmaster.passes.groups import mirrored_position
-from loadmaster.passes.microbatches import parse_action, repeated
+from loadmaster.passes.microbatches import Action, Replicas, parse_action, repeated
 from loadmaster.passes.stages import UPDATE, Staged, in_stages, phases_of, settle_stages
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
@@ -32,21 +35,31 @@ MOST_SLOTS = 512
 MOST_ACTIONS = 200_000
 CHUNKS = 2  # stages of each device in an interleaved schedule
 KEPT = 3  # candidates whose cuts are moved
+MOST_REPLICATED = 128  # slots that replicated stages are made of
 FAR = 1.3  # times the best: a layout of ops on a line that is worse than that is left out
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Where stages begin, in slots, and on which device each is."""
+    """Where stages begin, in slots, and on which device each replica of each is."""
 
     slot: Ints  # [ops]
     edges: tuple[int, ...]  # [stages - 1] first slot of each stage but the first
-    device: tuple[int, ...]  # [stages]
-    name: str  # "equal" or "balanced"
+    device: tuple[tuple[int, ...], ...]  # [stages] of its replicas
+    name: str  # "equal", "balanced", "replicated" or "searched"
 
     @property
     def stages(self) -> int:
         return len(self.device)
+
+    @property
+    def replicated(self) -> bool:
+        return any(len(places) > 1 for places in self.device)
+
+    def device_of(self, action: Action) -> int:
+        """A replica takes the microbatches that its number leaves over."""
+        places = self.device[action.stage]
+        return places[action.microbatch % len(places)]
 
     def stage_of(self) -> Ints:
         return ints(np.searchsorted(np.array(self.edges), self.slot, side="right"))
@@ -84,9 +97,15 @@ class PipelineResult:
 
 
 def plan_pipeline(
-    problem: Problem, microbatches: int, budget: Budget | float | None = None, seed: int = 0
+    problem: Problem,
+    microbatches: int,
+    budget: Budget | float | None = None,
+    seed: int = 0,
+    *,
+    replicate: bool = False,
 ) -> PipelineResult:
-    """`problem` is the step of one microbatch; the answer is for all of them and one update."""
+    """`problem` is the step of one microbatch; the answer is for all of them and one update. `replicate`: stages may be
+    there several times over, up to data parallelism, where there is one stage."""
     if microbatches < 1 or microbatches * problem.num_devices * 4 > MOST_ACTIONS:
         what = f"{microbatches} microbatches on {problem.num_devices} devices"
         raise InvalidSetting(what, "microbatches", "give a whole number of at least 1, and not thousands")
@@ -96,7 +115,8 @@ def plan_pipeline(
         what = f"'{problem.graph.name}' has {places} places to cut it, for {problem.num_devices} devices"
         raise InvalidSetting(what, "microbatches", "give fewer devices")
     made = sorted(planner.by_hand(), key=lambda pipeline: pipeline.score)
-    own = sorted([*planner.eager(made), *made], key=lambda pipeline: pipeline.score)
+    several = list(planner.replicated()) if replicate else []
+    own = sorted([*planner.eager(made), *several, *made], key=lambda pipeline: pipeline.score)
     best = planner.improve(own[:KEPT])
     result = solve(best.problem, _Given(best.plan), Budget(None, 1), seed)
     spent = planner.search
@@ -173,6 +193,31 @@ class _Planner:
                     )
                     yield self.judge("eager", cut, most)
 
+    def replicated(self) -> Iterator[Pipeline]:
+        """Fewer stages than devices, each several times over: the best split for each number of stages."""
+        slot, devices = self.layouts[0], self.problem.num_devices
+        if not self.trains or not alike(self.problem):
+            return
+        link = min(self.problem.cluster.links.values(), key=lambda link: link.bytes_per_s or float("inf"))
+        most = min(devices, self.count)
+        found = replicated_splits(self._work(slot)[:, 0] * self.count, self._gradients(slot), devices, most, link)
+        for edges, counts in found:
+            ends = np.cumsum(counts)
+            places = tuple(tuple(range(end - count, end)) for end, count in zip(ends.tolist(), counts, strict=True))
+            cut = Cut(slot, edges, places, "replicated")
+            for times in (1.0, 2.0):
+                held = tuple(max(1, min(self.count, round(times * (cut.stages - s)))) for s in range(cut.stages))
+                if not self.search.spent:
+                    yield self.judge("eager", cut, held)
+
+    def _gradients(self, slot: Ints) -> Ints:
+        """[slots] bytes of weights that are updated there."""
+        graph, total = self.problem.graph, np.zeros(int(slot.max()) + 1, np.int64)
+        updated = np.flatnonzero(self.problem.updater >= 0)
+        weights = updated[graph.role[updated] == WEIGHT_ROLE]
+        np.add.at(total, slot[self.problem.updater[weights]], graph.nbytes[weights])
+        return ints(total)
+
     def cuts(self, stages: int) -> Iterator[Cut]:
         """Equal ones on the first layout, balanced ones on each; unlike devices in several orders."""
         devices = self.problem.num_devices
@@ -182,10 +227,10 @@ class _Planner:
                 continue
             if not number:
                 edges = tuple(count * stage // stages for stage in range(1, stages))
-                yield Cut(slot, edges, tuple(stage % devices for stage in range(stages)), "equal")
+                yield Cut(slot, edges, tuple((stage % devices,) for stage in range(stages)), "equal")
             for order in self._orders():
                 line = tuple(order[stage % devices] for stage in range(stages))
-                yield Cut(slot, balanced_edges(self._work(slot), line), line, "balanced")
+                yield Cut(slot, balanced_edges(self._work(slot), line), tuple((d,) for d in line), "balanced")
 
     def _layouts(self) -> list[Ints]:
         """[ops] slots: by module where modules are known, and by place in the forward pass."""
@@ -217,14 +262,15 @@ class _Planner:
         staged = self._staged(cut, split)
         orders = schedules.existing(self._orders_of(schedule, cut, staged, most), staged)
         orders = _by_device(orders, cut, self.problem.num_devices)
-        graph = repeated(staged, self.count, orders)
+        graph = repeated(staged, self.count, orders, self._replicas(cut))
         problem = price(graph, self.problem.cluster, objective=self.problem.objective)
-        device = [cut.device[parse_action(name).stage] for name in problem.graph.op_name]
+        device = [cut.device_of(parse_action(name)) for name in problem.graph.op_name]
         plan = Plan.of(problem, device)
         line = simulate(problem, plan)
         self.search.count(1)
         busy = line.busy_ns[: problem.num_devices].sum()
-        bubble = 1 - float(busy) / max(1, line.step_ns * len(set(cut.device)))
+        used = len({device for places in cut.device for device in places})
+        bubble = 1 - float(busy) / max(1, line.step_ns * used)
         return Pipeline(schedule, cut, most, orders, problem, plan, Score.of(problem, line), bubble, line.peak_bytes)
 
     def _orders_of(self, schedule: str, cut: Cut, staged: Staged, most: tuple[int, ...]) -> Orders:
@@ -236,7 +282,19 @@ class _Planner:
             return schedules.zb_h1(cut.stages, self.count)
         if schedule == "interleaved":
             return schedules.interleaved(self.problem.num_devices, cut.stages // self.problem.num_devices, self.count)
-        return schedules.eager(schedules.Line.of(staged, ints(cut.device)), self.count, most)
+        return schedules.eager(schedules.Line.of(staged, cut.device), self.count, most)
+
+    def _replicas(self, cut: Cut) -> Replicas:
+        """The ring of each stage: its replicas in their order, as fast as the slowest link between neighbours."""
+        links: list[Link | None] = []
+        for places in cut.device:
+            ring = [
+                self.problem.cluster.links[a, b]
+                for a, b in zip(places, (*places[1:], places[0]), strict=True)
+                if a != b
+            ]
+            links.append(min(ring, key=lambda link: link.bytes_per_s or float("inf"), default=None))
+        return Replicas(tuple(len(places) for places in cut.device), tuple(links))
 
     def _staged(self, cut: Cut, split: bool) -> Staged:
         stage = settle_stages(self.problem, cut.stage_of(), self.phase)
@@ -284,7 +342,7 @@ def _by_device(orders: Orders, cut: Cut, devices: int) -> Orders:
     found: Orders = [[] for _ in range(devices)]
     for order in orders:
         if order:
-            found[cut.device[order[0].stage]] = order
+            found[cut.device_of(order[0])] = order
     return found
 
 
@@ -306,6 +364,63 @@ def balanced_edges(work: Ints, device: Sequence[int]) -> tuple[int, ...]:
         end = int(cut[stage, end])
         edges.append(end)
     return tuple(reversed(edges))
+
+
+def alike(problem: Problem) -> bool:
+    """Whether all devices take the same times and have the same memory."""
+    return bool((problem.op_ns == problem.op_ns[:, :1]).all()) and len(set(problem.memory_bytes.tolist())) == 1
+
+
+def replicated_splits(
+    work: Ints, gradients: Ints, devices: int, most: int, link: Link
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(edges, replicas) of the best split for each number of stages: the busiest stage, its work shared out over its
+    replicas and its gradients passed round, has as little as can be. In the manner of PipeDream's planner
+    (Narayanan et al., 2019), whose stages may have any number of replicas."""
+    step = max(1, -(-len(work) // MOST_REPLICATED))
+    ends = np.unique([*range(0, len(work), step), len(work)])
+    total, size = (np.concatenate([[0], np.cumsum(column)])[ends] for column in (work, gradients))
+    length, nbytes = total[:, None] - total[None, :], size[:, None] - size[None, :]  # [end, begin]
+    ahead = np.tri(len(ends), k=-1, dtype=bool)
+    costs = {r: np.where(ahead, length / r + _ring_ns(nbytes, r, link), np.inf) for r in range(1, most + 1)}
+    # best[d]: of stages that use d devices, up to each end; choice: (replicas, begin)
+    best: list[NDArray[np.float64]] = [np.full(len(ends), np.inf) for _ in range(devices + 1)]
+    best[0][0] = 0.0
+    found, choices = [], []
+    for _ in range(devices):
+        following = [np.full(len(ends), np.inf) for _ in range(devices + 1)]
+        choice = np.zeros((devices + 1, len(ends), 2), np.int64)
+        for used in range(1, devices + 1):
+            for r in range(1, min(most, used) + 1):
+                value = np.maximum(best[used - r][None, :], costs[r])
+                begin = value.argmin(axis=1)
+                least = value[np.arange(len(ends)), begin]
+                better = least < following[used]
+                following[used][better] = least[better]
+                choice[used][better] = np.stack([np.full(len(ends), r), begin], axis=1)[better]
+        best = following
+        choices.append(choice)
+        used = min(range(1, devices + 1), key=lambda d: (best[d][-1], d))
+        if np.isfinite(best[used][-1]):
+            found.append(_walk_back(choices, used, ends))
+    return found
+
+
+def _walk_back(choices: list[Ints], used: int, ends: Ints) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    edges, counts, end = [], [], len(ends) - 1
+    for choice in reversed(choices):
+        replicas, begin = choice[used, end].tolist()
+        edges.append(int(ends[begin]))
+        counts.append(replicas)
+        used, end = used - replicas, begin
+    return tuple(reversed(edges[:-1])), tuple(reversed(counts))
+
+
+def _ring_ns(nbytes: Ints, replicas: int, link: Link) -> NDArray[np.float64]:
+    if replicas == 1:
+        return np.zeros(nbytes.shape)
+    per_ns = 0.0 if link.bytes_per_s is None else 1e9 / link.bytes_per_s
+    return 2 * (replicas - 1) * (link.latency_ns + nbytes / replicas * per_ns)
 
 
 def _merged(problem: Problem, slot: Ints) -> Ints:

@@ -87,18 +87,18 @@ class Line:
     time_ns: Ints  # [actions] on its device
     waits: tuple[tuple[tuple[int, int], ...], ...]  # [actions] (action, ns on the way)
     staged: Staged
-    device: Ints  # [stages]
+    device: tuple[tuple[int, ...], ...]  # [stages] of its replicas
 
     @classmethod
-    def of(cls, staged: Staged, device: Ints) -> Line:
+    def of(cls, staged: Staged, device: tuple[tuple[int, ...], ...]) -> Line:
         problem, graph = staged.problem, staged.problem.graph
-        where = device[staged.stage]
+        where = [device[stage][0] for stage in staged.stage.tolist()]
         reader, maker = rows_of(graph.read_start), graph.producer[graph.reads]
         way: dict[tuple[int, int], int] = {}
         for action, before, tensor in zip(reader.tolist(), maker.tolist(), graph.reads.tolist(), strict=True):
             if before < 0 or staged.phase[action] == UPDATE:
                 continue
-            apart = where[action] != where[before]
+            apart = device[staged.stage[action]] != device[staged.stage[before]]
             kind = problem.send_class[where[before], where[action]]
             ns = int(problem.send_ns[tensor, kind]) if apart else 0
             way[action, before] = way.get((action, before), 0) + ns
@@ -113,70 +113,77 @@ def eager(line: Line, microbatches: int, most: Sequence[int]) -> Orders:
     return _Eager(line, microbatches, most).run()
 
 
+Task = tuple[int, int]  # action, replica
+
+
 class _Eager:
     def __init__(self, line: Line, microbatches: int, most: Sequence[int]) -> None:
         staged = line.staged
         self.line, self.count, self.most = line, microbatches, most
         self.phase, self.stage = staged.phase.tolist(), staged.stage.tolist()
-        self.actions = [a for a in range(len(self.phase)) if self.phase[a] != UPDATE]
-        self.last_phase = {s: max(self.phase[a] for a in self.actions if self.stage[a] == s) for s in set(self.stage)}
-        self.left = {(a, m): len(line.waits[a]) for a in self.actions for m in range(microbatches)}
-        self.readers: dict[int, list[tuple[int, int]]] = {a: [] for a in self.actions}
-        for a in self.actions:
+        actions = [a for a in range(len(self.phase)) if self.phase[a] != UPDATE]
+        self.replicas = [len(line.device[stage]) for stage in self.stage]
+        self.last_phase = {s: max(self.phase[a] for a in actions if self.stage[a] == s) for s in set(self.stage)}
+        self.left = {(a, m): len(line.waits[a]) for a in actions for m in range(microbatches)}
+        self.readers: dict[int, list[tuple[int, int]]] = {a: [] for a in actions}
+        for a in actions:
             for before, ns in line.waits[a]:
                 self.readers[before].append((a, ns))
         self.ready_ns = {key: 0 for key, left in self.left.items() if not left}
-        self.held = dict.fromkeys(set(self.stage), 0)
-        self.next = dict.fromkeys(self.actions, 0)  # microbatches go in order
-        self.device = [int(d) for d in line.device]
+        self.tasks = [(a, k) for a in actions for k in range(self.replicas[a])]
+        self.next = {task: task[1] for task in self.tasks}  # microbatches go in order
+        self.held = {(self.stage[a], k): 0 for a, k in self.tasks}
 
     def run(self) -> Orders:
-        devices = int(self.line.device.max()) + 1
+        devices = max(max(places) for places in self.line.device) + 1
         orders: Orders = [[] for _ in range(devices)]
         free = [(0, d) for d in range(devices)]
-        by_device = [[a for a in self.actions if self.device[self.stage[a]] == d] for d in range(devices)]
+        by_device: list[list[Task]] = [[] for _ in range(devices)]
+        for a, k in self.tasks:
+            by_device[self.line.device[self.stage[a]][k]].append((a, k))
         parked: list[int] = []  # they wait for what other devices do
         while free:
             now, device = heapq.heappop(free)
             chosen = self._choose(by_device[device], now)
             if chosen is None:
-                later = [at for a in by_device[device] if (at := self._able(a)) is not None]
+                later = [at for task in by_device[device] if (at := self._able(task)) is not None]
                 if later:
                     heapq.heappush(free, (min(later), device))
                 else:
                     parked.append(device)
                 continue
+            orders[device].append(Action(self.phase[chosen[0]], self.stage[chosen[0]], self.next[chosen]))
             end = self._take(chosen, now)
-            orders[device].append(Action(self.phase[chosen], self.stage[chosen], self.next[chosen] - 1))
             for waiting in (device, *parked):
                 heapq.heappush(free, (end, waiting))
             parked.clear()
         return orders
 
-    def _able(self, action: int) -> int | None:
+    def _able(self, task: Task) -> int | None:
         """When its next microbatch is ready; None: it is not known yet, or there is no room for it."""
-        microbatch = self.next[action]
+        action, replica = task
+        microbatch, stage = self.next[task], self.stage[action]
         if microbatch >= self.count or self.left[action, microbatch]:
             return None
-        if self.phase[action] == FORWARD and self.held[self.stage[action]] >= self.most[self.stage[action]]:
+        if self.phase[action] == FORWARD and self.held[stage, replica] >= self.most[stage]:
             return None
         return self.ready_ns[action, microbatch]
 
-    def _choose(self, actions: list[int], now: int) -> int | None:
+    def _choose(self, tasks: list[Task], now: int) -> Task | None:
         urgency = {BACKWARD: 0, FORWARD: 1, WEIGHT: 2}
-        ready = [a for a in actions if (at := self._able(a)) is not None and at <= now]
-        return min(ready, key=lambda a: (urgency[self.phase[a]], self.next[a], -self.stage[a]), default=None)
+        ready = [task for task in tasks if (at := self._able(task)) is not None and at <= now]
+        return min(
+            ready, key=lambda task: (urgency[self.phase[task[0]]], self.next[task], -self.stage[task[0]]), default=None
+        )
 
-    def _take(self, action: int, now: int) -> int:
-        microbatch = self.next[action]
+    def _take(self, task: Task, now: int) -> int:
+        action, replica = task
+        microbatch, phase, stage = self.next[task], self.phase[action], self.stage[action]
         end = now + int(self.line.time_ns[action])
-        self.next[action] += 1
-        stage = self.stage[action]
-        self.held[stage] += self.phase[action] == FORWARD
-        self.held[stage] -= self.phase[action] == self.last_phase[stage]
+        self.next[task] += self.replicas[action]
+        self.held[stage, replica] += (phase == FORWARD) - (phase == self.last_phase[stage])
         for reader, ns in self.readers[action]:
             key = (reader, microbatch)
-            if key in self.left:
-                self.left[key] -= 1
-                self.ready_ns[key] = max(self.ready_ns.get(key, 0), end + ns)
+            self.left[key] -= 1
+            self.ready_ns[key] = max(self.ready_ns.get(key, 0), end + ns)
         return end

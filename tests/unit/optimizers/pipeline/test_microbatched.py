@@ -287,7 +287,7 @@ def test_torch_reads_the_schedule() -> None:
 def test_names_of_actions_go_there_and_back() -> None:
     for action in (Action(FORWARD, 12, 3), Action(WEIGHT, 0, 10)):
         assert parse_action(action.name) == action
-    assert parse_action("U3") == Action(UPDATE, 3, -1)
+    assert parse_action("U3") == Action(UPDATE, 3, 0)
 
 
 def test_interleaved_rounds_are_those_of_the_paper() -> None:
