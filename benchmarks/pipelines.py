@@ -2,8 +2,8 @@
 
     python benchmarks/pipelines.py [--models gpt2 llama-8b …] [--devices 4 8] [--microbatches 8 32] [--simulations 80]
 
-A row for each model, number of A100 and of microbatches, and whether the last device has half the speed of the rest. Ours
-beside the best hand-made schedule on balanced stages and on stages of equal length, of those that fit.
+A row for each model, number of A100 and of microbatches, and whether the last device has half the speed of the rest:
+ours beside the best hand-made schedule on balanced stages and on stages of equal length, of those that fit.
 """
 
 from __future__ import annotations

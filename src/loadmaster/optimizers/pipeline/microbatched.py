@@ -7,9 +7,10 @@ moved while that helps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -347,23 +348,33 @@ def _by_device(orders: Orders, cut: Cut, devices: int) -> Orders:
 
 
 def balanced_edges(work: Ints, device: Sequence[int]) -> tuple[int, ...]:
-    """First slots of all stages but the first, such that the longest stage is as short as can be."""
+    """First slots of all stages but the first, such that the longest stage is as short as can be and, where that leaves a
+    choice, the others are alike."""
     total = np.concatenate([np.zeros((1, work.shape[1])), np.cumsum(work, axis=0)])
-    slots = len(work)
+    ahead = np.tri(len(work) + 1, k=-1, dtype=bool)  # [end, begin]: a stage has at least one slot
+    lengths = [np.where(ahead, total[:, where][:, None] - total[:, where][None, :], np.inf) for where in device]
+    longest, _ = _line_of_stages(lengths, np.maximum)
+    squares = [np.where(length <= longest, length * length, np.inf) for length in lengths]
+    return _line_of_stages(squares, np.add)[1]
+
+
+def _line_of_stages(
+    costs: Sequence[NDArray[np.float64]], joined: Callable[[Any, Any], NDArray[np.float64]]
+) -> tuple[float, tuple[int, ...]]:
+    """(least cost, edges) of all slots in that many stages, of which each costs [end, begin]."""
+    slots = len(costs[0]) - 1
     best = np.full(slots + 1, np.inf)
     best[0] = 0.0
-    cut = np.zeros((len(device), slots + 1), np.int64)
-    ahead = np.tri(slots + 1, k=-1, dtype=bool)  # [end, begin]: a stage has at least one slot
-    for stage, where in enumerate(device):
-        length = total[:, where][:, None] - total[:, where][None, :]
-        value = np.where(ahead, np.maximum(best[None, :], length), np.inf)
-        cut[stage] = value.argmin(axis=1)
+    begins = []
+    for cost in costs:
+        value = joined(best[None, :], cost)
+        begins.append(value.argmin(axis=1))
         best = value.min(axis=1)
     edges, end = [], slots
-    for stage in range(len(device) - 1, 0, -1):
-        end = int(cut[stage, end])
+    for begin in reversed(begins[1:]):
+        end = int(begin[end])
         edges.append(end)
-    return tuple(reversed(edges))
+    return float(best[slots]), tuple(reversed(edges))
 
 
 def alike(problem: Problem) -> bool:
