@@ -348,7 +348,7 @@ def _by_device(orders: Orders, cut: Cut, devices: int) -> Orders:
 
 
 def balanced_edges(work: Ints, device: Sequence[int]) -> tuple[int, ...]:
-    """First slots of all stages but the first, such that the longest stage is as short as can be and, where that leaves a
+    """First slots of all stages but the first, such that the longest stage is as short as can be and, where there is a
     choice, the others are alike."""
     total = np.concatenate([np.zeros((1, work.shape[1])), np.cumsum(work, axis=0)])
     ahead = np.tri(len(work) + 1, k=-1, dtype=bool)  # [end, begin]: a stage has at least one slot
