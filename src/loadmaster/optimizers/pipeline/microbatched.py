@@ -22,6 +22,7 @@ from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import WEIGHT as WEIGHT_ROLE
 from loadmaster.optimizers.pipeline import schedules
+from loadmaster.optimizers.pipeline.replicas import replicated_splits
 from loadmaster.optimizers.pipeline.schedules import Orders
 from loadmaster.optimizers.pipeline.split import scope_slots
 from loadmaster.passes.groups import mirrored_position
@@ -36,7 +37,6 @@ MOST_SLOTS = 512
 MOST_ACTIONS = 200_000
 CHUNKS = 2  # stages of each device in an interleaved schedule
 KEPT = 3  # candidates whose cuts are moved
-MOST_REPLICATED = 128  # slots that replicated stages are made of
 FAR = 1.3  # times the best: a layout of ops on a line that is worse than that is left out
 
 
@@ -202,10 +202,10 @@ class _Planner:
         link = min(self.problem.cluster.links.values(), key=lambda link: link.bytes_per_s or float("inf"))
         most = min(devices, self.count)
         found = replicated_splits(self._work(slot)[:, 0] * self.count, self._gradients(slot), devices, most, link)
-        for edges, counts in found:
-            ends = np.cumsum(counts)
-            places = tuple(tuple(range(end - count, end)) for end, count in zip(ends.tolist(), counts, strict=True))
-            cut = Cut(slot, edges, places, "replicated")
+        for way in found:
+            ends = np.cumsum(way.replicas).tolist()
+            places = tuple(tuple(range(end - r, end)) for end, r in zip(ends, way.replicas, strict=True))
+            cut = Cut(slot, way.edges, places, "replicated")
             for times in (1.0, 2.0):
                 held = tuple(max(1, min(self.count, round(times * (cut.stages - s)))) for s in range(cut.stages))
                 if not self.search.spent:
@@ -380,58 +380,6 @@ def _line_of_stages(
 def alike(problem: Problem) -> bool:
     """Whether all devices take the same times and have the same memory."""
     return bool((problem.op_ns == problem.op_ns[:, :1]).all()) and len(set(problem.memory_bytes.tolist())) == 1
-
-
-def replicated_splits(
-    work: Ints, gradients: Ints, devices: int, most: int, link: Link
-) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(edges, replicas) of the best split for each number of stages: the busiest stage, its work shared out over its
-    replicas and its gradients passed round, has as little as can be. In the manner of PipeDream's planner
-    (Narayanan et al., 2019), whose stages may have any number of replicas."""
-    step = max(1, -(-len(work) // MOST_REPLICATED))
-    ends = np.unique([*range(0, len(work), step), len(work)])
-    total, size = (np.concatenate([[0], np.cumsum(column)])[ends] for column in (work, gradients))
-    length, nbytes = total[:, None] - total[None, :], size[:, None] - size[None, :]  # [end, begin]
-    ahead = np.tri(len(ends), k=-1, dtype=bool)
-    costs = {r: np.where(ahead, length / r + _ring_ns(nbytes, r, link), np.inf) for r in range(1, most + 1)}
-    # best[d]: of stages that use d devices, up to each end; choice: (replicas, begin)
-    best: list[NDArray[np.float64]] = [np.full(len(ends), np.inf) for _ in range(devices + 1)]
-    best[0][0] = 0.0
-    found, choices = [], []
-    for _ in range(devices):
-        following = [np.full(len(ends), np.inf) for _ in range(devices + 1)]
-        choice = np.zeros((devices + 1, len(ends), 2), np.int64)
-        for used in range(1, devices + 1):
-            for r in range(1, min(most, used) + 1):
-                value = np.maximum(best[used - r][None, :], costs[r])
-                begin = value.argmin(axis=1)
-                least = value[np.arange(len(ends)), begin]
-                better = least < following[used]
-                following[used][better] = least[better]
-                choice[used][better] = np.stack([np.full(len(ends), r), begin], axis=1)[better]
-        best = following
-        choices.append(choice)
-        used = min(range(1, devices + 1), key=lambda d: (best[d][-1], d))
-        if np.isfinite(best[used][-1]):
-            found.append(_walk_back(choices, used, ends))
-    return found
-
-
-def _walk_back(choices: list[Ints], used: int, ends: Ints) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    edges, counts, end = [], [], len(ends) - 1
-    for choice in reversed(choices):
-        replicas, begin = choice[used, end].tolist()
-        edges.append(int(ends[begin]))
-        counts.append(replicas)
-        used, end = used - replicas, begin
-    return tuple(reversed(edges[:-1])), tuple(reversed(counts))
-
-
-def _ring_ns(nbytes: Ints, replicas: int, link: Link) -> NDArray[np.float64]:
-    if replicas == 1:
-        return np.zeros(nbytes.shape)
-    per_ns = 0.0 if link.bytes_per_s is None else 1e9 / link.bytes_per_s
-    return 2 * (replicas - 1) * (link.latency_ns + nbytes / replicas * per_ns)
 
 
 def _merged(problem: Problem, slot: Ints) -> Ints:

@@ -11,7 +11,8 @@ from loadmaster.cluster import Link
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
-from loadmaster.optimizers.pipeline.microbatched import Cut, _Planner, plan_pipeline, replicated_splits
+from loadmaster.optimizers.pipeline.microbatched import Cut, _Planner, plan_pipeline
+from loadmaster.optimizers.pipeline.replicas import replicated_splits
 from loadmaster.report.pipeline import picture, schedule_csv, stage_rows
 from loadmaster.search import Budget
 from loadmaster.simulator import simulate
@@ -72,14 +73,15 @@ def test_replicated_splits_are_the_best_of_all(seed: int) -> None:
             for counts in product(range(1, 4), repeat=stages)
             if sum(counts) <= 4
         ]
-        mine = next(way for way in found if len(way[1]) == stages)
-        assert busiest(*mine) == pytest.approx(min(busiest(*way) for way in ways))
+        mine = next(way for way in found if len(way.replicas) == stages)
+        assert mine.busiest == pytest.approx(min(busiest(*way) for way in ways))
+        assert mine.busiest == pytest.approx(busiest(mine.edges, mine.replicas))
 
 
 def test_work_without_weights_is_replicated_and_weights_are_not() -> None:
     """As PipeDream does with VGG: convolutions on most devices, the large layers at the end on one."""
-    edges, counts = replicated_splits(ints([900] * 7 + [900]), ints([0] * 7 + [10**6]), 8, 8, LINK)[1]
-    assert (edges, counts) == ((7,), (7, 1))
+    best = replicated_splits(ints([900] * 7 + [900]), ints([0] * 7 + [10**6]), 8, 8, LINK)[1]
+    assert (best.edges, best.replicas) == ((7,), (7, 1))
 
 
 def test_planning_with_replicas_is_no_worse_and_told() -> None:
