@@ -5,8 +5,9 @@
 A mutant swaps a comparison, an arithmetic operator, min and max, and and or, drops a `not`, or adds one to a whole
 number. The sites are drawn at random from the files under PATH (default: plans, problem, search, simulator, bounds,
 passes, optimizers, learn). Tests run are those of the nearest folder of tests/unit that mirrors the file, with the
-properties of the simulator and the promises of optimizers where they apply. One that runs out of time counts as
-killed: the mistake is seen. Survivors are printed with their line; some are equivalent to the source and need a look.
+properties of the simulator and the promises of optimizers where they apply. One that runs out of time is counted apart:
+an endless loop is a mistake that is seen, a busy machine is not. Survivors are printed with their line; some are
+equivalent to the source and need a look.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +41,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
+KILLED, SURVIVED, OUT_OF_TIME = "killed", "SURVIVED", "out of time"
 NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax", "argmax": "argmin"}
 
 
@@ -113,7 +116,7 @@ def tests_of(file: Path) -> list[str]:
     return chosen
 
 
-def killed(site: Site, copy: Path, seconds: float) -> tuple[bool, int]:
+def killed(site: Site, copy: Path, seconds: float) -> tuple[str, int]:
     target = copy / site.file.relative_to(ROOT)
     source = site.file.read_text()
     text, line = mutated(source, site.number)
@@ -123,9 +126,9 @@ def killed(site: Site, copy: Path, seconds: float) -> tuple[bool, int]:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", *tests_of(site.file)]
     try:
         done = subprocess.run(command, cwd=copy, env=settings, capture_output=True, timeout=seconds, check=False)
-        return done.returncode != 0, line
+        return KILLED if done.returncode else SURVIVED, line
     except subprocess.TimeoutExpired:
-        return True, line
+        return OUT_OF_TIME, line
     finally:
         target.write_text(source)
 
@@ -158,13 +161,15 @@ def main() -> None:
             shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
         for file in ("pyproject.toml", "README.md"):
             shutil.copy(ROOT / file, copy / file)
-        caught = 0
+        seen: Counter[str] = Counter()
         for at, site in enumerate(drawn, 1):
-            seen, line = killed(site, copy, given.seconds)
-            caught += seen
+            verdict, line = killed(site, copy, given.seconds)
+            seen[verdict] += 1
             where = f"{site.file.relative_to(ROOT)}:{line}"
-            print(f"{at}/{len(drawn)} {'killed  ' if seen else 'SURVIVED'} {where} #{site.number}", flush=True)
-    print(f"{caught} of {len(drawn)} killed ({100 * caught / max(1, len(drawn)):.0f} %), of {len(sites):,} places")
+            print(f"{at}/{len(drawn)} {verdict:11} {where} #{site.number}", flush=True)
+    share = f"{100 * seen[KILLED] / max(1, len(drawn) - seen[OUT_OF_TIME]):.0f} %"
+    ended = f"{seen[KILLED]} killed and {seen[SURVIVED]} not ({share}), {seen[OUT_OF_TIME]} out of time"
+    print(f"{len(drawn)} of {len(sites):,} places: {ended}")
 
 
 if __name__ == "__main__":

@@ -225,11 +225,11 @@ def test_an_interrupt_returns_the_best_plan_so_far(spec: str) -> None:
 
     def stop(search: Search) -> None:
         seen.append(search.best_score)
-        if search.best is not None and search.seconds > 0.3:
+        if search.best is not None and search.simulations > 300:
             raise KeyboardInterrupt
 
-    result = solve(problem, spec, Budget(30, 10**9), listener=stop)
-    assert result.seconds < 20
+    result = solve(problem, spec, Budget(None, 10**7), listener=stop)
+    assert result.interrupted and result.simulations < 10**5
     assert result.score <= min(seen)
 
 
