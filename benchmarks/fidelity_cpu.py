@@ -58,7 +58,8 @@ def step_of(module: torch.nn.Module, inputs: dict[str, torch.Tensor], training: 
 
     def train() -> object:
         out = module(**inputs)
-        loss = out.loss if getattr(out, "loss", None) is not None else out[0].float().mean()
+        made = out if isinstance(out, torch.Tensor) else out.loss if getattr(out, "loss", None) is not None else out[0]
+        loss = made.mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
