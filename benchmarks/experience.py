@@ -29,9 +29,9 @@ from loadmaster.search import Start, solve
 from loadmaster.zoo import find
 
 WORKLOADS = (
+    "transformer-xl-4",
     "rnnlm-2",
     "gnmt-2",
-    "transformer-xl-4",
     "inception-v3-b32",
     "wavenet-2x18",
     "resnet50",
