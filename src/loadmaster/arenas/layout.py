@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.arenas.capacity import fit_in
 from loadmaster.columns import Ints, ints, rows_of
@@ -67,13 +68,12 @@ def assign_addresses(
     )
     keep = (nbytes > 0) | (tensor >= 0)
     tensor, op, device, begin, end, nbytes = (ints(column[keep]) for column in (tensor, op, device, begin, end, nbytes))
-    offset, size, peak = np.zeros(len(tensor), np.int64), [], []
-    for number in range(problem.num_devices):
-        mine = np.flatnonzero(device == number)
-        place, top, most = _arena(begin[mine], end[mine], nbytes[mine], effort // problem.num_devices, seed)
-        offset[mine] = place
-        size.append(top)
-        peak.append(most)
+    arenas = [_Arena(begin, end, nbytes, np.flatnonzero(device == number)) for number in range(problem.num_devices)]
+    _pack_all(arenas, effort, seed)
+    offset = np.zeros(len(tensor), np.int64)
+    for arena in arenas:
+        offset[arena.blocks] = arena.places()
+    size, peak = ([getattr(arena, name) for arena in arenas] for name in ("size_bytes", "peak_bytes"))
     return Arenas(
         tensor=_take(coarse.tensors, tensor),
         op=_take(coarse.heads, op),
@@ -95,41 +95,85 @@ def _take(column: Ints, index: Ints) -> Ints:
     return ints(np.append(column, -1)[index])
 
 
-def _arena(begin: Ints, end: Ints, nbytes: Ints, effort: int, seed: int) -> tuple[Ints, int, int]:
-    """(offsets, arena bytes, peak bytes) of one device. What is there all the time lies at the bottom."""
-    always = (begin == 0) & (end == end.max(initial=0))
-    ground = int(nbytes[always].sum())
-    offset = np.zeros(len(nbytes), np.int64)
-    offset[always] = np.cumsum(nbytes[always]) - nbytes[always]
-    place, top, peak = _pack(ints(begin[~always]), ints(end[~always]), ints(nbytes[~always]), effort, seed)
-    offset[~always] = ground + place
-    return ints(offset), ground + top, ground + peak
+class _Arena:
+    """The blocks of one device and the best offsets so far. What is there all the time lies at the bottom."""
+
+    def __init__(self, begin: Ints, end: Ints, nbytes: Ints, blocks: NDArray[np.int64]) -> None:
+        self.blocks, size = blocks, nbytes[blocks]
+        self.always = (begin[blocks] == 0) & (end[blocks] == end[blocks].max(initial=0))
+        self.resident = size[self.always]
+        self.begin, self.end, self.nbytes = (ints(c[blocks][~self.always]) for c in (begin, end, nbytes))
+        self.peak = peak_of(self.begin, self.end, self.nbytes)
+        self.offset, self.top = ints(np.zeros(len(self.nbytes))), np.iinfo(np.int64).max // 2
+        self.best = ints([])  # the order that gave the offsets
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.resident.sum()) + self.top
+
+    @property
+    def peak_bytes(self) -> int:
+        return int(self.resident.sum()) + self.peak
+
+    @property
+    def is_near(self) -> bool:
+        return self.top <= self.peak + self.peak // NEAR
+
+    def places(self) -> Ints:
+        offset = np.zeros(len(self.blocks), np.int64)
+        offset[self.always] = np.cumsum(self.resident) - self.resident
+        offset[~self.always] = int(self.resident.sum()) + self.offset
+        return ints(offset)
+
+    def in_orders(self, effort: int) -> int:
+        """First fit in several orders, at least one; returns what is left of the effort."""
+        from loadmaster.arenas import packing
+
+        for order in _orders(self.begin, self.end, self.nbytes):
+            if len(self.best) and (effort <= 0 or self.top <= self.peak):
+                break
+            trial, size, used = packing.pack(order, self.begin, self.end, self.nbytes, self.top)
+            effort -= int(used)
+            if size < self.top:
+                self.offset, self.top, self.best = ints(trial), int(size), order
+        return effort
+
+    def fit(self, goal: int, effort: int) -> int:
+        """Looks for offsets within the goal; returns what is left of the effort."""
+        if self.top <= goal or effort <= 0 or len(self.best) > MOST_IMPROVED:
+            return effort
+        found = fit_in(self.begin, self.end, self.nbytes, goal, work=effort)
+        if found.offset is not None:
+            self.offset, self.top = found.offset, int((found.offset + self.nbytes).max())
+        return effort - found.work
+
+    def improve(self, effort: int, seed: int) -> None:
+        from loadmaster.arenas import packing
+
+        if not self.is_near and effort > 0 and len(self.best) <= MOST_IMPROVED:
+            given = (self.begin, self.end, self.nbytes, self.top, self.peak, effort, seed)
+            offset, top = packing.improve(self.best, self.offset, *given)
+            self.offset, self.top = ints(offset), int(top)
 
 
-def _pack(begin: Ints, end: Ints, nbytes: Ints, effort: int, seed: int) -> tuple[Ints, int, int]:
-    """(offsets, arena bytes, peak bytes): the best of a few orders; above the peak, a search with the peak as its goal;
-    where that finds nothing, the best order improved."""
-    from loadmaster.arenas import packing
-
-    peak = peak_of(begin, end, nbytes)
-    offset, top, left = ints(np.zeros(len(nbytes))), np.iinfo(np.int64).max // 2, effort
-    best = ints([])
-    for order in _orders(begin, end, nbytes):
-        if len(best) and (left <= 0 or top <= peak):
-            break
-        trial, size, used = packing.pack(order, begin, end, nbytes, top)
-        left -= int(used)
-        if size < top:
-            offset, top, best = trial, int(size), order
-    for goal in (peak, peak + peak // NEAR):
-        if top > goal and left > 0 and len(best) <= MOST_IMPROVED:
-            found = fit_in(begin, end, nbytes, goal, work=left // 2)
-            left -= found.work
-            if found.offset is not None:
-                offset, top = found.offset, int((found.offset + nbytes).max())
-    if top > peak + peak // NEAR and len(best) <= MOST_IMPROVED and left > 0:
-        offset, top = packing.improve(best, offset, begin, end, nbytes, top, peak, left, seed)
-    return ints(offset), int(top), peak
+def _pack_all(arenas: list[_Arena], effort: int, seed: int) -> None:
+    """The best of a few orders for every device. What is left goes to those that are not near their peak, first to a
+    search with nearly the peak as its goal; and then to the peak itself for all."""
+    for number, arena in enumerate(arenas):
+        share = effort // (len(arenas) - number)
+        effort -= share - max(0, arena.in_orders(share))
+    hard = [arena for arena in arenas if not arena.is_near]
+    for number, arena in enumerate(hard):
+        share = effort // (len(hard) - number)
+        left = arena.fit(arena.peak + arena.peak // NEAR, share * 3 // 4)
+        effort -= share * 3 // 4 - max(0, left)
+        if not arena.is_near:
+            arena.improve(share // 4, seed)
+            effort -= share // 4
+    for number, arena in enumerate(arenas):
+        if arena.is_near:
+            share = effort // (len(arenas) - number)
+            effort -= share - max(0, arena.fit(arena.peak, share))
 
 
 def peak_of(begin: Ints, end: Ints, nbytes: Ints) -> int:
@@ -141,10 +185,40 @@ def peak_of(begin: Ints, end: Ints, nbytes: Ints) -> int:
 
 
 def _orders(begin: Ints, end: Ints, nbytes: Ints) -> list[Ints]:
-    """Blocks by size, by size x life, by life, and by first use."""
+    """Blocks by size, by size x life, by life, and by first use; the same with blocks of the fullest times before all
+    others, and with those first that end last."""
     life = (end - begin).astype(np.float64)
-    keys = [(begin, -life, -nbytes), (begin, -life * nbytes), (begin, -nbytes, -life), (-nbytes, begin)]
+    full = _fullest(begin, end, nbytes)
+    keys = [
+        (begin, -life, -nbytes),
+        (begin, -life * nbytes),
+        (begin, -nbytes, -life),
+        (-nbytes, begin),
+        (begin, -life, -nbytes, -full),
+        (begin, -np.sqrt(life) * nbytes),
+        (-nbytes, -end),
+        (-end, -life, -nbytes),
+        (begin, -nbytes, -life, -full),
+    ]
     return [ints(np.lexsort(key)) for key in keys]
+
+
+def _fullest(begin: Ints, end: Ints, nbytes: Ints) -> Ints:
+    """[blocks] most bytes alive at once while the block is."""
+    times, place = np.unique(np.concatenate([begin, end]), return_inverse=True)
+    change = np.zeros(len(times) + 1, np.int64)
+    np.add.at(change, place, np.concatenate([nbytes, -nbytes]))
+    most = [np.cumsum(change)[: len(times)]]  # [k][i]: of the 2^k times from i on
+    while 2 ** len(most) <= len(times):
+        half = 2 ** (len(most) - 1)
+        most.append(np.maximum(most[-1][:-half], most[-1][half:]))
+    low, high = place[: len(begin)], np.maximum(place[len(begin) :], place[: len(begin)] + 1)
+    level = np.log2(high - low).astype(np.int64)
+    found = np.zeros(len(begin), np.int64)
+    for k, table in enumerate(most):
+        mine = level == k
+        found[mine] = np.maximum(table[low[mine]], table[high[mine] - 2**k])
+    return ints(found)
 
 
 class Step:

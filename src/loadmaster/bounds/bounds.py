@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EFFORT = 150_000_000  # arcs that minimum cuts may look at: about a second
 CELLS = 512  # rows and columns of the grid over (earliest start, what must follow)
 CROWD_CELLS, CROWD_TURNS = 256, 2  # starts of ancestors that are told apart; times that starts are raised
-SENT_CELLS, SENT_TURNS, SENT_EFFORT = 64, 40, 400_000_000  # likewise; ops x dependencies that are looked at
+SENT_CELLS, SENT_TURNS, SENT_EFFORT = 64, 40, 100_000_000  # likewise; ops x dependencies that are looked at
 MOST_CROWDED = 12_000  # ops whose ancestors are looked at one by one: a second for so many
 
 _known: WeakKeyDictionary[Problem, dict[tuple[bool, bool, bool], int]] = WeakKeyDictionary()

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from loadmaster import Budget, Graph, GraphBuilder, price, solve
 from loadmaster.arenas import Arenas, assign_addresses
+from loadmaster.arenas.layout import _Arena, _fullest, _pack_all
+from loadmaster.columns import Ints, ints
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import settle, simulate
@@ -174,3 +176,39 @@ def test_many_tensors_lie_apart_and_close(devices: int) -> None:
     assert len(arenas.tensor) >= 8_000
     assert_apart(arenas)
     assert arenas.ratio < 1.25
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6), st.integers(1, 50)), min_size=1, max_size=12))
+def test_the_fullest_time_of_each_block(given_: list[tuple[int, int, int]]) -> None:
+    begin, life, size = (np.array(column) for column in zip(*given_, strict=True))
+    end = begin + life
+    alive = [int(size[(begin <= now) & (now < end)].sum()) for now in range(16)]
+    expected = [max(alive[low:high]) for low, high in zip(begin, end, strict=True)]
+    assert _fullest(ints(begin), ints(end), ints(size)).tolist() == expected
+
+
+def test_effort_that_one_device_does_not_need_goes_to_another() -> None:
+    """Stacks that are perfect at once beside blocks cut from a rectangle, which first fit does not find."""
+    rng = np.random.default_rng(3)
+    easy = (ints(np.arange(20)), ints(np.arange(20) + 1), ints(np.full(20, 7)))
+    hard = cut_up(rng, 14)
+    begin, end, nbytes = (ints(np.concatenate(columns)) for columns in zip(easy, hard, strict=True))
+    arenas = [_Arena(begin, end, nbytes, np.arange(20)), _Arena(begin, end, nbytes, np.arange(20, len(begin)))]
+    _pack_all(arenas, 20_000_000, 0)
+    assert [arena.size_bytes for arena in arenas] == [arena.peak_bytes for arena in arenas] == [7, 1000]
+
+
+def cut_up(rng: np.random.Generator, cuts: int) -> tuple[Ints, Ints, Ints]:
+    """(begin, end, nbytes) of a rectangle of 200 rounds and 1000 bytes, cut so often: it packs without a gap."""
+    pieces = [(1, 201, 1000)]
+    for _ in range(cuts):
+        at = int(np.argmax([(end - begin) * size for begin, end, size in pieces]))
+        begin, end, size = pieces.pop(at)
+        if rng.random() < 0.5 and end - begin > 1:
+            middle = int(rng.integers(begin + 1, end))
+            pieces += [(begin, middle, size), (middle, end, size)]
+        else:
+            part = int(rng.integers(1, size))
+            pieces += [(begin, end, part), (begin, end, size - part)]
+    return tuple(ints(column) for column in zip(*pieces, strict=True))  # type: ignore[return-value]
