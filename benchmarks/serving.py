@@ -1,9 +1,11 @@
 """Placements of whole modules against what other tools do, on unlike devices: the table of docs/using.md.
 
     python benchmarks/serving.py [--models 10] [--seconds 2] [--csv FILE]
+    python benchmarks/serving.py --experts [--models 2] [--seconds 2]
 
 Ten language models by their published shapes, six sets of devices, three kinds of requests. A cell is the modelled time
 of a request under accelerate's "auto" (its own functions decide) over ours; where theirs does not fit it is inf.
+With --experts: mixtures of experts beside a host, tokens a second with experts apart, with whole layers, and by rules.
 """
 
 from __future__ import annotations
@@ -115,6 +117,33 @@ CLUSTERS = {
     "a100 8 + host": ("1xa100-nvlink+1xcpu", (8, 64)),
     "p100 6 + v100 6 + host": ("1xp100-pcie+1xv100-nvlink+1xcpu", (6, 6, 64)),
 }
+EXPERTS = {
+    "mixtral-8x7b": {
+        "model_type": "mixtral",
+        "vocab_size": 32000,
+        "num_key_value_heads": 8,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    "qwen3-30b-a3b": {
+        "model_type": "qwen3_moe",
+        "vocab_size": 151936,
+        "num_key_value_heads": 4,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "head_dim": 128,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+    },
+}
+BESIDE_A_HOST = ("1x4090+1xcpu-7950x:128GiB", "1x3090+1x4090+1xcpu-7950x:128GiB")
 REQUESTS = {
     "prefill": Requests(prompt=1024, new=1, batch=2),
     "decode": Requests(prompt=64, new=512, batch=2),
@@ -133,8 +162,11 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=len(MODELS))
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--csv", type=Path)
+    parser.add_argument("--experts", action="store_true")
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
+    if given.experts:
+        return experts(given.models, given.seconds)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name, config in list(MODELS.items())[: given.models]:
@@ -150,6 +182,36 @@ def main() -> None:
             writer = csv.writer(file)
             writer.writerow(["model", "requests", "devices", "ours_ms", "auto_ms", "best_rule", "best_rule_ms"])
             writer.writerows(rows)
+
+
+def experts(models: int, seconds: float) -> None:
+    """A row for each model, kind of requests and cluster: tokens a second, modelled."""
+    print("model", "requests", "devices", "experts apart", "for llama.cpp", "layers whole", "by-memory", sep="\t")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, config in list(EXPERTS.items())[:models]:
+            (Path(folder) / "config.json").write_text(json.dumps(config))
+            for asked in ("decode", "mixed"):
+                served = serve(folder, replace(REQUESTS[asked], batch=1))
+                for cluster in BESIDE_A_HOST:
+                    print(name, asked, cluster, *_speeds(served, cluster, seconds), sep="\t", flush=True)
+
+
+def _speeds(served, cluster: str, seconds: float) -> list[str]:
+    from loadmaster.serving.documents import tokens_per_s
+    from loadmaster.serving.experts import Apart
+    from loadmaster.serving.planning import priced
+
+    found = []
+    graphs = [(phase.name, phase.graph, phase.times) for phase in served.phases]
+    on = Cluster.preset(cluster)
+    apart = priced(served, on)
+    found.append((apart, plan_serving(served, apart, None, seconds=seconds).best))
+    llama = priced(served, on, target=target_of("llama.cpp"))
+    found.append((llama, plan_serving(served, llama, target_of("llama.cpp"), seconds=seconds).best))
+    whole = service_of(graphs, on, served.requests, blocks=served.blocks, experts=Apart(0))
+    result = plan_serving(served, whole, None, seconds=seconds)
+    found += [(whole, result.best), (whole, result.rules["by-memory"])]
+    return [f"{tokens_per_s(service, p):.2f}" if p.fits else "does not fit" for service, p in found]
 
 
 def cells(name: str, asked: str, served, seconds: float):

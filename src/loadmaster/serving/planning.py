@@ -12,7 +12,7 @@ import numpy as np
 from loadmaster.cluster import Cluster
 from loadmaster.columns import Ints, ints
 from loadmaster.cost import CostModel
-from loadmaster.serving.exports import Target
+from loadmaster.serving.exports import Target, target_of
 from loadmaster.serving.overheads import as_run
 from loadmaster.serving.placing import Placement, Service, evaluate, place, service_of
 from loadmaster.serving.quantizing import Precision, quantized
@@ -95,6 +95,13 @@ def plan_serving(
     elif target is not None and target.one_gpu:
         best = _best_of_one_gpu(service, starts, seconds, seed)
     else:
+        if (
+            target is None
+            and service.host is not None
+            and not np.array_equal(service.within, np.arange(len(service.within)))
+        ):
+            staged = _best_stages(service, target_of("llama.cpp"), starts)  # experts of the first layers on the host
+            starts = [*starts, (staged.compute, staged.home)]
         stream, on_host = (True, True) if target is None else (target.stream, target.compute_on_host)
         best = place(service, seconds=seconds, seed=seed, starts=starts, stream=stream, compute_on_host=on_host)
     return ServingResult(served.name, service, best, rules, target)
