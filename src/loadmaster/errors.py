@@ -50,22 +50,24 @@ class LoadmasterError(Exception):
 
 
 class InvalidGraph(LoadmasterError):
-    pass
+    """A graph breaks a rule of its format."""
 
 
 class InvalidCluster(LoadmasterError):
-    pass
+    """A cluster breaks a rule of its format."""
 
 
 class InvalidPlan(LoadmasterError):
-    pass
+    """A plan breaks a rule, or was made for another graph or cluster."""
 
 
 class InvalidSetting(LoadmasterError):
-    pass
+    """A setting of a command, an optimizer or a call is out of range or of the wrong kind."""
 
 
 class UnknownName(LoadmasterError):
+    """A name that no catalog has."""
+
     @classmethod
     def among(cls, kind: str, name: str, choices: Iterable[str], where: str = "") -> UnknownName:
         """The error for a name that is not one of the choices, with the nearest ones first."""
@@ -76,18 +78,20 @@ class UnknownName(LoadmasterError):
 
 
 class UnreadableFile(LoadmasterError):
-    pass
+    """A file is missing, truncated or not what its name says."""
 
 
 class UnwritableFile(LoadmasterError):
-    pass
+    """A file could not be written: the disk is full, or it is not permitted."""
 
 
 class ImportFailed(LoadmasterError):
-    pass
+    """A model could not be turned into a graph."""
 
 
 class MissingExtra(LoadmasterError):
+    """An optional package is not installed; the fix is the command that installs it."""
+
     @classmethod
     def of(cls, package: str, extra: str, purpose: str) -> MissingExtra:
         command = f"pip install -c constraints.txt 'loadmaster[{extra}]'"
@@ -95,8 +99,10 @@ class MissingExtra(LoadmasterError):
 
 
 class CannotRun(LoadmasterError):
-    pass
+    """A plan could not be run on these devices, or does not compute what the model does."""
 
 
 class DoesNotFit(LoadmasterError):
+    """No plan was found within the memory of the devices."""
+
     exit_code = 3

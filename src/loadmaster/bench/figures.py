@@ -118,6 +118,8 @@ class Grid:
 
 @dataclass(frozen=True)
 class Interval:
+    """A mean and a confidence interval around it."""
+
     mean: float
     low: float
     high: float

@@ -69,6 +69,8 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Suite:
+    """Problems, methods and a budget that one table is made from."""
+
     name: str
     title: str
     shape: Shape

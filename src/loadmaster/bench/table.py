@@ -31,6 +31,8 @@ _SHOW: Mapping[Kind, Callable[[Any], str]] = {
 
 @dataclass(frozen=True)
 class Column:
+    """A column of a table, and how its values are shown."""
+
     title: str
     kind: Kind = "text"
 
@@ -43,6 +45,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
+    """Rows under columns, to be written as Markdown, CSV or for a terminal."""
+
     title: str
     columns: tuple[Column, ...]
     rows: Sequence[tuple[Any, ...]]

@@ -86,6 +86,8 @@ def rebuild_part(target: Any, stored: Any, described: Any, environment: Any, *re
 
 
 class ForCallers(CompilerBase):
+    """The pipeline of numba that ends in a part instead of machine code."""
+
     def define_pipelines(self) -> list[Any]:
         manager = _PIPELINE(self.state)
         manager.passes = [

@@ -24,6 +24,8 @@ Kind = Literal["kernels split", "moved", "kernels fused", "order"]
 
 @dataclass(frozen=True)
 class Cost:
+    """What a plan costs, in the numbers that a diff compares."""
+
     step_ns: int
     peak_bytes: int  # largest of any device
     over_bytes: int

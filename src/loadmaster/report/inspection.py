@@ -28,6 +28,8 @@ class KindShare:
 
 @dataclass(frozen=True)
 class LargeTensor:
+    """One of the largest tensors of a graph."""
+
     name: str
     nbytes: int
     role: str

@@ -30,6 +30,8 @@ class MemoryPart:
 
 @dataclass(frozen=True)
 class AliveTensor:
+    """A tensor that is in memory at the peak of a device."""
+
     name: str
     role: str
     scope: str

@@ -50,6 +50,8 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class WhyNotFaster:
+    """What holds the step up: the bound that binds, and what other hardware or searching on would gain."""
+
     bounds: tuple[Bound, ...]
     binds: BoundName
     without_transfers_ns: int  # the same plan over links that take no time

@@ -26,6 +26,8 @@ class Grid:
 
 @dataclass(frozen=True)
 class Section:
+    """A part of an explanation: a title, sentences and tables."""
+
     title: str
     sentences: tuple[str, ...]
     grids: tuple[Grid, ...] = ()

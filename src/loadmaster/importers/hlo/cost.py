@@ -31,6 +31,8 @@ _MOST_DEPTH = 100
 
 @dataclass(frozen=True, slots=True)
 class Cost:
+    """What one instruction costs: arithmetic, traffic and memory."""
+
     flops: int = 0
     bytes_moved: int = 0
     held_bytes: int = 0  # of all that is made on the way

@@ -73,6 +73,8 @@ class Window:
 
 @dataclass(slots=True)
 class Instruction:
+    """One line of a computation, as text or protocol buffer has it."""
+
     name: str
     opcode: str
     shape: Shape
@@ -93,6 +95,8 @@ class Instruction:
 
 @dataclass(slots=True)
 class Computation:
+    """A named list of instructions; one of them is the result."""
+
     name: str
     instructions: list[Instruction] = field(default_factory=list)
     root: str = ""

@@ -45,6 +45,8 @@ class Attribute:
 
 @dataclass(slots=True)
 class Node:
+    """A node of a GraphDef."""
+
     name: str
     op: str
     inputs: Sequence[str]
@@ -56,6 +58,8 @@ class Node:
 
 @dataclass(slots=True)
 class Function:
+    """A function of the library of a GraphDef."""
+
     name: str
     inputs: Sequence[str]
     outputs: Sequence[str]
@@ -65,6 +69,8 @@ class Function:
 
 @dataclass(slots=True)
 class Definition:
+    """A GraphDef: nodes, and the functions that they call."""
+
     nodes: Sequence[Node]
     functions: Mapping[str, Function]
 

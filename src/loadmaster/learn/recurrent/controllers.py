@@ -52,6 +52,8 @@ class Task(NamedTuple):
 
 
 class Answer(NamedTuple):
+    """What a controller sends back for one request."""
+
     number: int
     gradient: NDArray[np.float32]
     outcome: Outcome

@@ -29,6 +29,8 @@ NOISE = 0.5  # deviation of drawn levels around their targets, in levels
 
 @dataclass(frozen=True, eq=False)
 class Example:
+    """A problem as the network sees it, with good plans to imitate."""
+
     key: Key
     features: Features
     elite: Elite

@@ -17,6 +17,8 @@ Cut = Literal["layers", "time"]  # equal numbers of modules per device, or equal
 
 @dataclass(frozen=True)
 class Lane:
+    """Modules that a person would split over the devices in a row."""
+
     modules: tuple[str, ...]
     cut: Cut = "time"
     on_first: tuple[str, ...] = ()  # modules on the first device
