@@ -20,7 +20,7 @@ from loadmaster.learn.go2020.input import GoInput
 from loadmaster.learn.go2020.timeline import SEEN_PAIRS, SEEN_WIDTH, Seen
 
 MIDDLE = LEVELS // 2
-SEGMENT = 256
+SEGMENT = 256  # groups that attend to each other and to the segment before: memory grows with its square
 TASKS = ("fusion", "placement", "schedule")
 STATE_WIDTH = 5  # of each pair, under the last decisions
 NEVER = -30.0  # the score of a device that cannot run the group

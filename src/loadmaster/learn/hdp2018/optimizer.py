@@ -18,7 +18,7 @@ from loadmaster.search import Search
 if TYPE_CHECKING:
     from loadmaster.learn.hdp2018.policy import HdpPolicy
 
-MOST_GROUPS, GROUPS_PER_DEVICE = 256, 20
+MOST_GROUPS, GROUPS_PER_DEVICE = 256, 20  # 256 as published; fewer devices need fewer groups to learn of
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ from loadmaster.passes.groups import mirrored_position
 from loadmaster.problem import Problem
 
 MATES = 20  # adjacency entries of an op
-WAVES = 7
+WAVES = 7  # half a period of the finest is a 64th of the program
 UNIT_WIDTH = KINDS + OUTPUTS * DIMS + MATES + 2 * WAVES
-GROUPER_HIDDEN = 64
+GROUPER_HIDDEN = 64  # as published
 GROUPER_RATE = 0.03  # of the placer's
 NOISY, SETTLED = 0.1, 0.8  # shares of the budget: logit noise ends, groups are no longer drawn but the likeliest
 

@@ -36,7 +36,7 @@ from loadmaster.simulator import simulate
 from loadmaster.zoo.families import FAMILIES, MEMBERS, member
 
 NAMED = ("placeto-2", "placeto-4")
-MOST_DEVICES = 5
+MOST_DEVICES = 5  # of the clusters that are drawn
 PLENTY = Budget(None, 2**31)
 KEPT_APART = 6  # every so many graphs of a family, one is for validation
 

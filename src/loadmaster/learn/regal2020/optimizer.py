@@ -26,12 +26,12 @@ from loadmaster.search import Optimizer, Search
 if TYPE_CHECKING:
     from loadmaster.learn.regal2020.networks import Outputs, PolicyNetwork
 
-LEVELS = 16
+LEVELS = 16  # of means, variances, widths and biases: what a policy can choose from
 MEANS = np.array([1 / 32, *(np.arange(1, LEVELS) / LEVELS)])  # level 8 is one half
 VARIANCES = 1.28 ** (np.arange(LEVELS) - 11.0) / 3  # as a share of mean · (1 - mean), its upper limit
 WIDTHS = 0.02 * 50 ** (np.arange(LEVELS) / (LEVELS - 1))  # of priorities around an order; the last is the whole range
 BIASES = 0.5 + np.arange(LEVELS) / 30  # level 6 is BRKGA's usual 0.7
-HALF, UNIFORM_VARIANCE = 8, 11
+HALF, UNIFORM_VARIANCE = 8, 11  # levels of mean one half and of a variance of 1/3 of its limit: uniform draws
 
 # What is chosen once per graph, and from what.
 STRENGTH = (0.0, 0.25, 0.5, 0.75, 1.0)  # how far affinity means go from one half towards the chances
