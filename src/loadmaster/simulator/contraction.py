@@ -16,7 +16,7 @@ from loadmaster.columns import ints
 from loadmaster.compiled import compiled
 from loadmaster.graph import ACTIVATION
 from loadmaster.problem import CANNOT, Problem
-from loadmaster.simulator.loop import FIXED, MADE, Layout, make_record, make_room, run
+from loadmaster.simulator.loop import FIXED, MADE, Layout, make_record, make_run_scratch, run
 
 NO_KERNELS = -2  # instead of a step time: the entries are no kernels, or a kernel would wait for itself
 NEVER = 2**30  # things to wait for of an op that is part of another's kernel
@@ -149,7 +149,7 @@ def run_many(
     layout, facts, shown, space, places, ranks, kernels, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns
 ):  # fmt: skip
     """Scores plans low … high-1; `shown` is the layout that make_space made of `layout`."""
-    room, record, no_sends = make_room(shown), make_record(0, 0, 0), np.empty(0, np.int64)
+    room, record, no_sends = make_run_scratch(shown, False), make_record(0, 0, 0), np.empty(0, np.int64)
     rank, left = space.rank, room.left
     for k in range(low, high):
         kernel = kernels[k if len(kernels) > 1 else 0]

@@ -62,7 +62,7 @@ class Layout(NamedTuple):
     rest: np.ndarray  # [ops] how long the step goes on after each, at least; empty: nothing follows them
 
 
-class Room(NamedTuple):
+class RunScratch(NamedTuple):
     """Scratch space for one thread."""
 
     left: np.ndarray
@@ -191,12 +191,12 @@ def _heaps(problem: Problem, channels: int) -> tuple[np.ndarray, int]:
 
 
 @compiled
-def make_room(layout, bounded=False):
+def make_run_scratch(layout, bounded):
     """`bounded`: the caller fills `tail` and `ahead`, so that a run which must pass most_ns is stopped early."""
     resources = layout.devices + layout.channels + 1  # the last is the host
     running = resources + 1 + (0 if layout.contention else layout.most_sends)
     coming = len(layout.waits) + layout.most_sends + len(layout.dispatch)
-    return Room(
+    return RunScratch(
         np.empty(len(layout.waits), np.int32),
         np.empty(len(layout.nbytes) * layout.devices, np.int32),
         np.empty(layout.heap_room, np.int64),
@@ -639,7 +639,7 @@ def stops_at(goal, most):
 @compiled
 def run_many(layout, places, ranks, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns):
     """Scores candidates low … high-1; a single row of ranks serves all."""
-    room = make_room(layout)
+    room = make_run_scratch(layout, False)
     record = make_record(0, 0, 0)
     no_sends = np.empty(0, np.int64)
     for k in range(low, high):

@@ -171,7 +171,7 @@ def _narrow(column: Ints) -> NDArray[np.int32]:
 
 def _record(problem: Problem, device: Ints, rank: Ints, send_rank: Ints | None) -> Timeline:
     plain = layout(problem)
-    room = loop.make_room(plain)
+    room = loop.make_run_scratch(plain, False)
     sends = np.empty(0, np.int64) if send_rank is None else np.array(send_rank, np.int64).reshape(-1)
     peak = np.zeros(problem.num_devices, np.int64)
     most = plain.most_sends  # memory that is not written to is not taken

@@ -13,7 +13,7 @@ from loadmaster.compiled import compiled
 from loadmaster.objective import Goal
 from loadmaster.passes.groups import Grouping, grouping
 from loadmaster.problem import Problem
-from loadmaster.simulator.loop import make_record, make_room
+from loadmaster.simulator.loop import make_record, make_run_scratch
 
 # Kinds of moves. Place: a window of the program, a group, a part of one, a neighbourhood, one op, ops beside a border
 # between devices, and two devices' ops swapped in a window.
@@ -164,7 +164,7 @@ def make_scratch(layout, fused: bool, aims: bool) -> Scratch:
     bound on a run can be told from tails."""
     ops, devices = len(layout.waits), layout.devices
     most_sends = layout.most_sends if aims else 0
-    room = make_room(layout, not fused)
+    room = make_run_scratch(layout, not fused)
     return Scratch(
         room,
         make_record(ops, most_sends, 2 * (ops + most_sends) + devices),

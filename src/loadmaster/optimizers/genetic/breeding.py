@@ -11,7 +11,7 @@ import numpy as np
 from loadmaster.compiled import compiled
 from loadmaster.objective import Goal
 from loadmaster.optimizers.annealing.xorshift import draw
-from loadmaster.simulator.loop import make_record, make_room, run, stops_at, value_of
+from loadmaster.simulator.loop import make_record, make_run_scratch, run, stops_at, value_of
 
 HEAVY_PENALTY = np.int64(2**61)  # above every value: plans that do not fit come last, by how much they are over
 STOPPED = np.int64(2**62)
@@ -97,7 +97,7 @@ def decode(layout, decoder, genes, place, rank, send_rank):
 @compiled
 def breed(layout, decoder, prior, old, new, order, elites, mutants, seed, low, high, fitness, most):
     """Fills rows low … high-1 of the new population and scores them. `order`: old rows, elites first."""
-    room, record = make_room(layout), make_record(0, 0, 0)
+    room, record = make_run_scratch(layout, False), make_record(0, 0, 0)
     place, rank = np.empty(len(layout.waits), np.int32), np.empty(len(layout.waits), np.int32)
     send_rank = np.empty(len(layout.nbytes) * layout.devices if decoder.sends else 0, np.int64)
     peak, state = np.empty(layout.devices, np.int64), np.empty(2, np.uint64)

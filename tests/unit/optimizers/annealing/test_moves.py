@@ -66,7 +66,7 @@ def test_a_bounded_run_is_stopped_only_when_it_is_too_long(seed: int) -> None:
     problem, plan = plan_of(seed)
     plain, step = layout(problem), simulate(problem, plan).step_ns
     place, rank = plan.device.astype(np.int32), plan.rank.astype(np.int32)
-    room, record = loop.make_room(plain, True), loop.make_record(0, 0, 0)
+    room, record = loop.make_run_scratch(plain, True), loop.make_record(0, 0, 0)
     room.tail[:] = tails(problem, plan.device)
     load = np.bincount(place, problem.op_ns[np.arange(problem.num_ops), place], 4).astype(np.int64)
     for most_ns, expected in ((step, step), (step + 1, step), (step - 1, -1), (NO_LIMIT, step)):
