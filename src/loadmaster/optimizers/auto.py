@@ -16,7 +16,7 @@ from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Re
 from loadmaster.optimizers.exact import closing
 from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.optimizers.multilevel.multilevel import Multilevel, too_large
-from loadmaster.optimizers.starts import Scored, Start, far, made, of_another, ordered, starts, unlike
+from loadmaster.optimizers.starts import Scored, Start, far, made, of_another, of_each_family, ordered, starts
 from loadmaster.passes import Coarse, coarsen
 from loadmaster.passes.chaining import chain_small_ops
 from loadmaster.plans import Plan
@@ -36,12 +36,13 @@ BOUND = 500  # simulations' worth: the bound of a large problem, which says when
 SMALL = 2_000  # ops up to which it is had at once
 
 # The epochs of search: how long they are depends on no budget, so that more is never worse.
-RACING = 3  # starts that run against each other at first
-FIRST = 48  # simulations from each start, cold: which one is best shows soon
+RACING = 4  # starts that run against each other at first
+FIRST = 32  # simulations from each start, cold: which one is best shows soon
 NEXT = 192  # of the second epoch
 WARMTH = (0.0, 1.0, 2.0, 3.0)  # of the temperature, for the epochs in turn
 HOTTER, HOTTEST = 5.0, 20.0  # simulations per op in an epoch, for which it is the temperature itself; most times it
 GIVEN = 3  # epochs from plans that came with the problem, before the others
+EXPECT = 0.25  # of the gain of an epoch, that may be looked for in the next
 OTHERS = 0.2  # of all simulations, for starts other than the one that leads
 APART = 1.02  # times the plan op by op: one of the smaller problem that is worse is given up
 BEHIND = 0.02  # as a share: another one that is behind by more is given up
@@ -81,7 +82,7 @@ class Auto:
                     race.run()
             else:
                 race.run()
-        return search.best if search.best is not None else first[0][1]
+        return search.best if search.best is not None else first[0].plan
 
     def _in_parts(self, search: Search) -> Plan:
         list(of_another(search, self.also))  # the search keeps it
@@ -127,6 +128,12 @@ class Runner:
     joined: Plan | None = None  # where it stands on the smaller problem, if that is about as good
     used: int = 0
     marks: list[tuple[int, Score]] = field(default_factory=list)
+    gain: int = 0  # of the last epoch
+
+    @property
+    def promise(self) -> Score:
+        """What it may be after its next epoch, if that gains a part of what the last one did."""
+        return Score(self.score.over_bytes, self.score.value - int(EXPECT * self.gain))
 
     def after(self, simulations: int) -> Score:
         """How good it was after so many simulations of its own."""
@@ -138,9 +145,8 @@ class Race:
 
     def __init__(self, epochs: Epochs, waiting: Waiting, first: list[Scored]) -> None:
         self.epochs, self.search, self.waiting = epochs, epochs.search, waiting
-        near = [start for start in first if not far(start[0], first[0][0])]
-        self.first = unlike(near, RACING)
-        self.best_start, self.again = first[0][0], 0
+        self.first = of_each_family(first, RACING)
+        self.best_start, self.again = first[0].score, 0
         self.leader = self._runner(first[0])
         self.others = list[Runner]()
         self.evolved = self.learned = False
@@ -151,7 +157,8 @@ class Race:
         for runner in runners:
             self.epochs.go_on(runner)
         self.leader = min(runners, key=lambda runner: runner.score)
-        self.others = [runner for runner in runners if runner is not self.leader and not self._beaten(runner)]
+        self.others = [runner for runner in runners if runner is not self.leader]
+        self._part_with_the_beaten()
         while not search.spent:
             before = search.simulations
             self._take_in()
@@ -168,7 +175,7 @@ class Race:
         found = ordered(search, list(made(search, self.waiting.due())), 1)[:1]
         if problem.objective.of_memory and problem.num_devices > 1:
             found += self._of_policies()
-        self.others += [self._runner(start) for start in found if not far(start[0], self.best_start)]
+        self.others += [self._runner(start) for start in found if not far(start.score, self.best_start)]
         if not search.counts_simulations and problem.num_ops > SMALL and self.waiting.bound_is_due():
             search.prove(lower_bound(problem, fitting=True))
 
@@ -180,17 +187,20 @@ class Race:
             self.evolved = True
             with search.keeping(simulations=EVOLVED) as part:
                 plan = EVOLVING.optimize(part)
-            found.append((part.best_score, plan if part.best is None else part.best))
+            found.append(Scored(part.best_score, plan if part.best is None else part.best))
         if not self.learned and search.simulations >= LEARNED_AFTER:
             self.learned = True
             for name in LEARNED.get(search.problem.objective.name, ()):
                 with suppress(MissingExtra):  # without torch there is one start less
                     plan = make_optimizer(name).optimize(search)
-                    found.append((search.score(plan), plan))
+                    found.append(Scored(search.score(plan), plan))
         return found
 
     def _other(self) -> Runner | None:
         """One that is not the leader, if it is time for one."""
+        hopeful = min(self.others, key=lambda other: other.promise, default=self.leader)
+        if hopeful.promise < self.leader.promise:
+            return hopeful
         settled = self.leader.pace.settled
         share = SETTLED if settled else OTHERS
         if self.search.simulations - self.leader.used > share * self.search.simulations:
@@ -205,16 +215,22 @@ class Race:
         return self._runner(self.first[self.again % len(self.first)])
 
     def _runner(self, start: Scored) -> Runner:
-        return Runner(*start, Reheating(self.search.problem.num_ops, NEXT))
+        return Runner(start.score, start.plan, Reheating(self.search.problem.num_ops, NEXT))
 
     def _compare(self, other: Runner) -> None:
         if other.score < self.leader.score:
             self.others = [runner for runner in (*self.others, self.leader) if runner is not other]
             self.leader = other
+        self._part_with_the_beaten()
+
+    def _part_with_the_beaten(self) -> None:
         self.others = [runner for runner in self.others if not self._beaten(runner)]
 
     def _beaten(self, other: Runner) -> bool:
-        """Whether it has had as much as the leader, or was far behind where the leader had had as much."""
+        """Whether it has had as much as the leader, or was far behind where the leader had had as much; not where it
+        may well overtake the leader with its next epoch."""
+        if other.promise < self.leader.promise:
+            return False
         if self.leader.pace.settled and other.used < AGAIN * self.search.problem.num_ops:
             return False
         then = self.leader.after(other.used)
@@ -246,10 +262,12 @@ class Epochs:
         if small:
             found = self._joined_epoch(runner, length, hot)
         else:
-            found = self._epoch((runner.score, runner.plan), length, hot)
-        gained = found[0] < runner.score
+            found = self._epoch(Scored(runner.score, runner.plan), length, hot)
+        gained = found.score < runner.score
+        same = found.score.over_bytes == runner.score.over_bytes
+        runner.gain = runner.score.value - found.score.value if gained and same else 0
         if gained:
-            runner.score, runner.plan = found
+            runner.score, runner.plan = found.score, found.plan
         if turn > 0:
             pace.ended(warm, gained)
         runner.used += self.search.simulations - before
@@ -261,23 +279,23 @@ class Epochs:
         search, length = self.search, NEXT
         for _ in range(GIVEN):
             if not search.spent and search.best is not None:
-                self._epoch((search.best_score, search.best), length, 0.0)
+                self._epoch(Scored(search.best_score, search.best), length, 0.0)
                 length += length // 2
-        return [] if search.best is None else [(search.best_score, search.best)]
+        return [] if search.best is None else [Scored(search.best_score, search.best)]
 
     def _warmer(self, length: int) -> float:
         """With many simulations for each op it pays to start hotter: there is time to come back from far away."""
         return float(np.clip(length / self.problem.num_ops / HOTTER, 1.0, HOTTEST))
 
     def _epoch(self, given: Scored, simulations: int, hot: float) -> Scored:
-        start = start_of(self.problem, self.whole, given[1], given[0])
+        start = start_of(self.problem, self.whole, given.plan, given.score)
         if self.walking is None:
             decisions = Decisions(follow=self.settings.follow)
             self.walking = Chains(self.search, self.whole, decisions, [start] * CHAINS)
         else:
             self.walking.restart(start)
         self.walking.cool(simulations, hot, self.settings.cold)
-        return self.walking.found
+        return Scored(*self.walking.found)
 
     def _joined_epoch(self, runner: Runner, simulations: int, hot: float) -> Scored:
         """On the smaller problem, whose plans cost about what they cost on the whole; then its best plan is scored."""
@@ -296,11 +314,11 @@ class Epochs:
         try:
             walking.cool(simulations, hot, self.settings.cold)
         finally:  # an interrupt keeps what the part has found
-            found = runner.score, runner.plan
+            found = Scored(runner.score, runner.plan)
             if part.best is not None and part.best is not given:
                 plan = small.up(part.best)
-                found = search.score(plan), plan
-        runner.joined = None if far(found[0], runner.score, APART) else part.best
+                found = Scored(search.score(plan), plan)
+        runner.joined = None if far(found.score, runner.score, APART) else part.best
         return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,21 @@ from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import first_come
 
-Scored = tuple[Score, Plan]
+Family = Literal["given", "contiguous", "list", "partition"]  # how a plan was made; searches end elsewhere from each
+
+
+class Scored(NamedTuple):
+    """A plan, what it is worth, and the kind of method it is from."""
+
+    score: Score
+    plan: Plan
+    family: Family = "given"
+
 
 # What a method takes, in simulations of a plan that it could have been; measured on graphs of 1,000 to 32,000 ops.
-QUICK = {"expert": 6, "heft": 6, "sct": 10, "one-device": 3, "etf": 6, "cpop": 6, "heft:contention=no": 6}
+CONTIGUOUS = {"expert": 6}
+LISTS = {"heft": 6, "sct": 10, "etf": 6, "cpop": 6, "heft:contention=no": 6}
+ONE = {"one-device": 3}
 WHEN_TIGHT = {"m-etf": 6, "m-heft": 6, "m-sct": 10}
 CUT = 6  # of each of the cuts
 PARTITIONS = {
@@ -34,13 +45,14 @@ SPLITS = {"pipeline:order=critical": 100}
 LOAD_SPLITS = {"downsets:effort=1000000,sets=4000": 100, "pipeline:goal=max-load,order=critical": 100, **SPLITS}
 MOST_PARTITIONED = 12_000  # ops; the better partitioners take many seconds beyond
 ORDERED = 4  # placements that are tried under all orders: the best ones
-FAR = 1.25  # times the best: a start that is worse than that is left out
+FAR, VERY_FAR = 1.25, 2.0  # times the best: a start that is worse is left out; the best of a family, where it is
 
 
 class Start(NamedTuple):
     """A plan that can be made, and what that takes in simulations."""
 
     price: int
+    family: Family
     make: Callable[[], Plan]
 
 
@@ -48,19 +60,26 @@ def starts(search: Search) -> list[Start]:
     """Of all methods that need no search, cheap ones first."""
     problem = search.problem
     tight = problem.memory_bytes.sum() < 4 * problem.graph.nbytes.sum()
-    named = {**QUICK, **(WHEN_TIGHT if tight else {})}
-    quick = [_named(search, name, price) for name, price in named.items()]
-    cut = [Start(CUT, partial(Plan.of, problem, device)) for device in cuts(problem)]
+    known = [*_named(search, CONTIGUOUS, "contiguous")]
+    known += [Start(CUT, "contiguous", partial(Plan.of, problem, device)) for device in cuts(problem)]
+    known += _named(search, LISTS | (WHEN_TIGHT if tight else {}), "list")
+    known += _named(search, ONE, "contiguous")
     if problem.num_devices == 1:
-        return quick
-    splits = SPLITS if problem.objective.of_order else LOAD_SPLITS
-    known = PARTITIONS if problem.num_ops <= MOST_PARTITIONED else dict([*PARTITIONS.items()][:1])
-    slow = sorted({**known, **splits}.items(), key=lambda named: named[1])
-    return [*quick[:1], *cut, *quick[1:], *(_named(search, name, price) for name, price in slow)]
+        return known
+    partitions = PARTITIONS if problem.num_ops <= MOST_PARTITIONED else dict([*PARTITIONS.items()][:1])
+    slow = [*_named(search, partitions, "partition")]
+    slow += _named(search, SPLITS if problem.objective.of_order else LOAD_SPLITS, "contiguous")
+    return [*known, *sorted(slow, key=lambda start: start.price)]
 
 
-def _named(search: Search, name: str, price: int) -> Start:
-    return Start(price, lambda: make_optimizer(name).optimize(search))
+def _named(search: Search, methods: dict[str, int], family: Family) -> Iterator[Start]:
+    for name, price in methods.items():
+        yield Start(price, family, partial(_made_by, search, name))
+
+
+def _made_by(search: Search, name: str) -> Plan:
+    plan: Plan = make_optimizer(name).optimize(search)
+    return plan
 
 
 def made(search: Search, some: list[Start]) -> Iterator[Scored]:
@@ -72,30 +91,37 @@ def made(search: Search, some: list[Start]) -> Iterator[Scored]:
             continue
         if search.spent and search.best is not None:  # it may have scored plans itself
             return
-        yield search.score(plan), plan
+        yield Scored(search.score(plan), plan, start.family)
 
 
 def ordered(search: Search, scored: list[Scored], most: int = ORDERED) -> list[Scored]:
     """All of them, and the best few placements under the other orders, best first."""
-    found = sorted(scored, key=lambda start: start[0])
-    for _, plan in unlike(found, most):
+    found = sorted(scored, key=lambda start: start.score)
+    for _, plan, family in unlike(found, most):
         for rank in orders(search.problem, plan):
             if not search.spent:
                 other = plan.with_rank(rank)
-                found.append((search.score(other), other))
-    return sorted(found, key=lambda start: start[0])
+                found.append(Scored(search.score(other), other, family))
+    return sorted(found, key=lambda start: start.score)
+
+
+def of_each_family(found: list[Scored], most: int) -> list[Scored]:
+    """The best of each family, of those that are sorted, then more of the best that are unlike them."""
+    families = {start.family: start for start in reversed(found) if not far(start.score, found[0].score, VERY_FAR)}
+    near = [start for start in found if not far(start.score, found[0].score)]
+    return unlike([*sorted(families.values(), key=lambda start: start.score), *near], most)
 
 
 def of_another(search: Search, also: Optimizer | None) -> Iterator[Scored]:
     """Plans that came with the problem, and that of another method, which may search a little."""
     for plan in search.starts:
         if not search.spent:
-            yield search.score(plan), plan
+            yield Scored(search.score(plan), plan)
     if also is not None:
         with a_little(search) as part:
             plan = also.optimize(part)
         if not search.spent or search.best is None:
-            yield search.score(plan), plan
+            yield Scored(search.score(plan), plan)
 
 
 def orders(problem: Problem, plan: Plan) -> list[Ints]:
@@ -116,7 +142,7 @@ def far(score: Score, best: Score, times: float = FAR) -> bool:
 def unlike(found: list[Scored], count: int) -> list[Scored]:
     """The first few plans of which no two place nine ops in ten alike."""
     chosen = found[:1]
-    for score, plan in found[1:]:
-        if len(chosen) < count and all((plan.device != other.device).mean() > 0.1 for _, other in chosen):
-            chosen.append((score, plan))
+    for start in found[1:]:
+        if len(chosen) < count and all((start.plan.device != other.plan.device).mean() > 0.1 for other in chosen):
+            chosen.append(start)
     return chosen

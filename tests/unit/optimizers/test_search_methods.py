@@ -132,7 +132,7 @@ def test_auto_scores_every_start_and_the_best_under_every_order() -> None:
     assert search.simulations >= len(scored) >= 2 * 8 and not waiting.left
     found = ordered(search, scored)
     assert len(found) >= len(scored) + 3 * 2
-    assert search.best_score == found[0][0] == min(score for score, _ in found)
+    assert search.best_score == found[0][0] == min(start.score for start in found)
 
 
 def test_where_the_clock_counts_slow_starts_wait_until_the_search_has_done_much_more() -> None:
@@ -238,8 +238,8 @@ def test_the_plan_of_another_method_joins_the_starts_of_auto() -> None:
     other = solve(problem, "random:samples=5", Budget(None, 40))
     given = legal(problem, np.arange(problem.num_ops) % 2)
     search = Search(problem, Budget(None, 400))
-    assert [plan.device.tolist() for _, plan in of_another(search, Fixed(given))] == [given.tolist()]
-    assert not any((plan.device == given).all() for _, plan in made(search, Waiting(search).due()))
+    assert [start.plan.device.tolist() for start in of_another(search, Fixed(given))] == [given.tolist()]
+    assert not any((start.plan.device == given).all() for start in made(search, Waiting(search).due()))
     assert solve(problem, "auto:also=[random:samples=5]", Budget(None, 400)).score <= other.score
 
 
