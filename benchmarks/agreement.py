@@ -137,7 +137,7 @@ def message_cost(folder: Path, throttle: Throttle) -> None:
     rank = torch.distributed.get_rank()
     shape, times = Shape.of(torch.zeros(1024)), []
     for number in range(200):
-        post = Post(rank, torch.device("cpu"), throttle)
+        post = Post(rank, [torch.device("cpu")] * torch.distributed.get_world_size(), throttle)
         post.free_at = -1e9
         torch.distributed.barrier()
         begun = time.perf_counter_ns()

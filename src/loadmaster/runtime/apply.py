@@ -25,7 +25,7 @@ from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.runtime.devices import torch_devices
 from loadmaster.runtime.execute import AppliedStep, Binding, tensors_by_name
-from loadmaster.runtime.processes import Post, Throttle, joined_group, share_state
+from loadmaster.runtime.processes import Post, Throttle, joined_group, places_of_ranks, share_state
 from loadmaster.runtime.program import Backend, write_program
 from loadmaster.runtime.schedule import host_last, schedule
 from loadmaster.runtime.updates import Updates, check_kind, default_optimizer
@@ -181,12 +181,15 @@ def build(
     problem, plan = planning.problem, planning.plan
     rank = joined_group(problem.num_devices)
     places = torch_devices(problem, devices)
+    if rank is not None and devices is None:
+        hosts = [device.kind == "cpu" for device in problem.cluster.devices]
+        places = places_of_ranks(hosts, int(os.environ.get("LOCAL_RANK", str(rank))))
     if optimizer is not None:
         if not captured.training:
             raise InvalidSetting("an inference has no use for an optimizer", "optimizer", "leave it out")
         check_kind(optimizer, captured.optimizer)
     binding = Binding(captured, module)
-    post = None if rank is None else Post(rank, places[rank], throttle)
+    post = None if rank is None else Post(rank, places, throttle)
     if post is not None:
         share_state(tensors_by_name(module), {})
     updates = _updates(captured, binding, problem, plan, places, optimizer)

@@ -159,16 +159,16 @@ class AppliedStep:
         """This process's part; what the step returns is then shared with all."""
         last = self.program.last_random
         if last is not None:
-            share_random(0)
+            share_random(0, post)
         mine = iter(self._run())
         post.finish()
         if last is not None:
-            share_random(last)
+            share_random(last, post)
         made = []
         for tensor, device in self.program.outputs:
             form = self.captured.forms[tensor]
             value = next(mine) if device == post.rank else torch.empty(form.shape, dtype=form.dtype, device=post.device)
-            made.append(share(value, device))
+            made.append(share(value.cpu() if post.mixed else value, device))
         return made
 
     @property

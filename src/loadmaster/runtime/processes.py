@@ -9,6 +9,9 @@ take the earliest entry of the list that one of them waits at. It waits for a se
 past it, or would be waiting at an even earlier entry: so the send was started and the receive posted, and it arrives.
 Both ends of a pair start their messages in the order of the list, in both directions, which is what NCCL asks for.
 
+Tensors between GPUs go by NCCL, all others by gloo, and those between a GPU and a CPU through the host's memory: both
+ends of a message must use the same. Messages of a pair keep the order of the list either way.
+
 Random numbers come from one stream, as in one process: it is handed on with the list from the process that drew last
 to the next that draws, and given back to all at the end of the step.
 """
@@ -78,11 +81,17 @@ class Shape:
 class Post:
     """Messages of one process."""
 
-    def __init__(self, rank: int, device: torch.device, throttle: Throttle | None = None) -> None:
-        self.rank, self.device, self.throttle = rank, device, throttle
+    def __init__(self, rank: int, devices: Sequence[torch.device], throttle: Throttle | None = None) -> None:
+        self.rank, self.devices, self.throttle = rank, devices, throttle
+        self.device = devices[rank]
+        self.mixed = len({device.type for device in devices}) > 1
         self.free_at = 0.0  # when the outgoing wire is next free, for throttled links
         self.board = None if throttle is None else throttle.opened()
         self.going: list[tuple[Any, Tensor]] = []  # not waited for, with the memory that is being read
+
+    def wire(self, peer: int) -> torch.device:
+        """Where the memory of messages with that process is: the host's, unless both ends are alike."""
+        return self.device if self.devices[peer].type == self.device.type else torch.device("cpu")
 
     def keep(self, work: Any, memory: Tensor) -> None:
         """Holds what is being sent until it has left."""
@@ -117,7 +126,7 @@ class Outgoing:
     def __call__(self, tensor: Tensor) -> None:
         if not self.shape.fits(tensor):
             tensor = self.shape.empty(tensor.device).copy_(tensor)
-        memory = self.shape.bytes_of(tensor)
+        memory = self.shape.bytes_of(tensor).to(self.post.wire(self.peer))
         if self.post.board is not None:
             self.post.board[self.tag] = self.post.due(memory.numel())
         self.work = dist.isend(memory, self.peer, tag=self.tag)
@@ -134,15 +143,22 @@ class Incoming:
     def __init__(self, post: Post, peer: int, tag: int, shape: Shape) -> None:
         self.post, self.peer, self.tag, self.shape = post, peer, tag, shape
         self.work: Any = None
+        self.staged: tuple[Tensor, Tensor] | None = None  # where it goes, and the host's memory it arrives in
 
     def __call__(self) -> Tensor:
         tensor = self.shape.empty(self.post.device)
-        self.work = dist.irecv(self.shape.bytes_of(tensor), self.peer, tag=self.tag)
+        memory = self.shape.bytes_of(tensor)
+        through = memory if self.post.wire(self.peer) == self.post.device else torch.empty_like(memory, device="cpu")
+        self.staged = None if through is memory else (memory, through)
+        self.work = dist.irecv(through, self.peer, tag=self.tag)
         return tensor
 
     def arrive(self) -> None:
         who = f"the process of device {self.peer}"
         waited(self.work, who)
+        if self.staged is not None:
+            self.staged[0].copy_(self.staged[1])
+            self.staged = None
         if self.post.board is not None:
             time.sleep(max(0.0, float(self.post.board[self.tag]) - time.monotonic()))
 
@@ -159,25 +175,43 @@ def waited(work: Any, who: str) -> None:
 
 
 class RandomPass:
-    """Hands the state of the random stream from one process to another."""
+    """Hands the state of the random stream from one process to another of the same type of device."""
 
-    def __init__(self, here: int, src: int, dst: int, number: int) -> None:
-        self.sends, self.peer, self.tag = here == src, dst if here == src else src, _RANDOM_TAG + number
+    def __init__(self, post: Post, src: int, dst: int, number: int) -> None:
+        self.device, self.sends = post.device, post.rank == src
+        self.peer, self.tag = dst if self.sends else src, _RANDOM_TAG + number
 
     def __call__(self) -> None:
-        state = torch.get_rng_state()
+        state = random_state(self.device)
         if self.sends:
             waited(dist.isend(state, self.peer, tag=self.tag), f"the process of device {self.peer}")
         else:
             waited(dist.irecv(state, self.peer, tag=self.tag), f"the process of device {self.peer}")
-            torch.set_rng_state(state)
+            set_random_state(state, self.device)
 
 
-def share_random(src: int) -> None:
-    """Every process goes on with the random stream of one."""
-    state = torch.get_rng_state()
-    _together(lambda: dist.broadcast(state, src))
-    torch.set_rng_state(state)
+def random_state(device: torch.device) -> Tensor:
+    """Of the stream that ops on that device draw from; always in the host's memory."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def set_random_state(state: Tensor, device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
+
+
+def share_random(src: int, post: Post) -> None:
+    """Every process whose device draws from such a stream goes on with that of one."""
+    alike = post.devices[src].type == post.device.type
+    state = random_state(post.device)
+    size = torch.tensor([state.numel()])
+    _together(lambda: dist.broadcast(size, src))
+    held = state if alike else torch.empty(int(size), dtype=torch.uint8)
+    _together(lambda: dist.broadcast(held, src))
+    if alike:
+        set_random_state(held, post.device)
 
 
 def share(tensor: Tensor, src: int) -> Tensor:
@@ -214,6 +248,17 @@ def joined_group(devices: int, *, timeout_s: float = TIMEOUT_S) -> int | None:
         what = f"{count} processes were started for a plan on {devices} devices"
         raise InvalidSetting(what, "torchrun", f"give --nproc-per-node {devices}")
     if not dist.is_initialized():
-        gpus = torch.cuda.is_available() and torch.cuda.device_count() >= count
-        dist.init_process_group("nccl" if gpus else "gloo", timeout=timedelta(seconds=timeout_s))
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     return dist.get_rank()
+
+
+def places_of_ranks(hosts: Sequence[bool], local_rank: int) -> tuple[torch.device, ...]:
+    """A torch device for each process as this one sees them. `hosts`: whether each device of the plan is a CPU. Every
+    process has the GPU of its number on its machine, or none has; machines are taken to be alike."""
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", str(len(hosts))))
+    if here > there:  # a process without a GPU of its own would share one with another
+        return (torch.device("cpu"),) * len(hosts)
+    mine = torch.device("cuda", local_rank)
+    return tuple(torch.device("cpu") if host else mine for host in hosts)

@@ -397,8 +397,10 @@ class _Writer:
         before, self.last_random = self.last_random, device
         post = self.backend.post
         if post is not None:
-            if before is not None and before != device and post.rank in (before, device):
-                hand = RandomPass(post.rank, before, device, self.events)
+            moves = before is not None and before != device and post.devices[before].type == post.devices[device].type
+            if moves and post.rank in (before, device):
+                assert before is not None
+                hand = RandomPass(post, before, device, self.events)
                 self._line(f"{self._constant(hand)}()", (), alone=True)
             return
         here, there = (self.backend.devices[device if d is None else d] for d in (device, before))

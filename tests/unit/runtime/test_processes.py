@@ -115,3 +115,20 @@ def test_as_many_processes_as_devices() -> None:
     text = ONE_DIES.replace("stand_in_cluster(2)", "stand_in_cluster(3)")
     for ended in processes(text.replace("[0] *", "[2] *"), 2):
         assert ended.returncode == 1 and "2 processes were started for a plan on 3 devices" in ended.stderr
+
+
+def test_each_process_has_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from loadmaster.runtime.processes import Post, places_of_ranks
+
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 1)
+    assert places_of_ranks([False, False, True], 1) == (cpu,) * 3  # no GPU here
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert places_of_ranks([False, False, True], 1) == (gpu, gpu, cpu)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert places_of_ranks([False, False, True], 1) == (cpu,) * 3
+    post = Post(1, (gpu, gpu, cpu))
+    assert post.mixed and post.wire(0) == gpu and post.wire(2) == cpu
+    assert Post(2, (gpu, gpu, cpu)).wire(0) == cpu
