@@ -29,8 +29,8 @@ TRIALS_SHARE = 0.35  # for all trials together
 ROUNDS = 3  # splits, one after another, at most
 SEEDS = 3  # ops looked at in each
 LONG = 0.01  # of the step: shorter ops are left whole
-SIZES = (400, 24, 1)  # ops that are split together, at most
-POLISH = 60  # simulations of the short search after a split that looks good
+SIZES = (400, 1)  # ops that are split together, at most
+POLISH = 0.2  # of what is left for trials, for the search after a split that looks good
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class _Trials:
     def __init__(self, reprice: Callable[[Graph], Problem], budget: Budget, seed: int) -> None:
         self.reprice, self.budget, self.seed = reprice, budget, seed
         self.clock: Search | None = None
-        self.tried: set[frozenset[tuple[str, Axis]]] = set()
+        self.tried: set[tuple[int, frozenset[tuple[str, Axis]]]] = set()
 
     def best(self, trial: _Trial) -> _Trial | None:
         """The first split of the ops that hold others up most which makes the plan better; None if there is none."""
@@ -132,13 +132,13 @@ class _Trials:
         assert self.clock is not None
         graph = trial.problem.source
         region = grow(graph, split)
-        key = frozenset((graph.op_name[op], axis) for op, axis in region.axis.items())
+        key = (split.parts, frozenset((graph.op_name[op], axis) for op, axis in region.axis.items()))
         if self.clock.spent or key in self.tried:
             return None
         self.tried.add(key)
         made = split_region(graph, region)
         problem = self.reprice(made.graph)
-        search = self.clock.part(0.5, problem, simulations=POLISH)
+        search = self.clock.part(POLISH, problem)
         plans = [ordered(search, device, "critical") for device in _spread(trial, made, problem, split.parts)]
         scores = [search.score(plan) for plan in plans]
         start = plans[scores.index(min(scores))]
@@ -171,14 +171,13 @@ def _idle_ns(problem: Problem, plan: Plan, start_ns: Ints, end_ns: Ints, op: int
 
 
 def _ways(problem: Problem, op: int) -> Iterator[Split]:
-    """Splits of the op: into as many parts as there are devices, or half as many, with more or fewer ops around it."""
-    graph, devices = problem.source, problem.num_devices
+    """Splits of the op: into as many parts as there are devices, or into two, with more or fewer ops around it."""
+    graph = problem.source
     for size in SIZES:
-        for number, axis in enumerate(axes_of(graph, op)):
-            for parts in dict.fromkeys((devices, devices // 2)):
+        for parts in dict.fromkeys((problem.num_devices, 2)):
+            for number, axis in enumerate(axes_of(graph, op)):
                 if parts > 1 and axis.size % parts == 0:
                     yield Split(graph.op_name[op], number, parts, size)
-                    break
 
 
 def _spread(trial: _Trial, made: SplitGraph, problem: Problem, parts: int) -> Iterator[Ints]:

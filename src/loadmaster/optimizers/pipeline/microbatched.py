@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from loadmaster.bounds import lower_bound
 from loadmaster.cluster import Link
-from loadmaster.columns import Ints, ints
+from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import WEIGHT as WEIGHT_ROLE
@@ -231,7 +231,8 @@ class _Planner:
                 yield Cut(slot, edges, tuple((stage % devices,) for stage in range(stages)), "equal")
             for order in self._orders():
                 line = tuple(order[stage % devices] for stage in range(stages))
-                yield Cut(slot, balanced_edges(self._work(slot), line), tuple((d,) for d in line), "balanced")
+                edges = balanced_edges(self._work(slot), line, self._crossing(slot))
+                yield Cut(slot, edges, tuple((d,) for d in line), "balanced")
 
     def _layouts(self) -> list[Ints]:
         """[ops] slots: by module where modules are known, and by place in the forward pass."""
@@ -255,6 +256,20 @@ class _Planner:
         work = np.zeros((int(slot.max()) + 1, self.problem.num_devices))
         np.add.at(work, slot, times)
         return ints(work)
+
+    def _crossing(self, slot: Ints) -> Ints:
+        """[slots + 1] ns of sending, once a microbatch, what is on both sides of the edge before each slot."""
+        graph, count = self.problem.graph, int(slot.max()) + 1
+        moved = np.flatnonzero((graph.producer >= 0) & (graph.alias_of < 0))
+        low, high = np.full(graph.num_tensors, count), np.full(graph.num_tensors, -1)
+        low[moved] = high[moved] = slot[graph.producer[moved]]
+        np.minimum.at(low, graph.reads, slot[rows_of(graph.read_start)])
+        np.maximum.at(high, graph.reads, slot[rows_of(graph.read_start)])
+        change = np.zeros(count + 2, np.int64)
+        ns = self.problem.send_ns.max(axis=1, initial=0)
+        np.add.at(change, low[moved] + 1, ns[moved])
+        np.add.at(change, high[moved] + 1, -ns[moved])
+        return ints(np.cumsum(change)[: count + 1])
 
     # Judging
 
@@ -347,12 +362,17 @@ def _by_device(orders: Orders, cut: Cut, devices: int) -> Orders:
     return found
 
 
-def balanced_edges(work: Ints, device: Sequence[int]) -> tuple[int, ...]:
+def balanced_edges(work: Ints, device: Sequence[int], crossing: Ints | None = None) -> tuple[int, ...]:
     """First slots of all stages but the first, such that the longest stage is as short as can be and, where there is a
-    choice, the others are alike."""
+    choice, the others are alike. A stage is as long as its work or, if that is more, what it sends."""
     total = np.concatenate([np.zeros((1, work.shape[1])), np.cumsum(work, axis=0)])
     ahead = np.tri(len(work) + 1, k=-1, dtype=bool)  # [end, begin]: a stage has at least one slot
-    lengths = [np.where(ahead, total[:, where][:, None] - total[:, where][None, :], np.inf) for where in device]
+    sent = np.zeros(len(total)) if crossing is None else crossing / 2  # what crosses an edge goes half each way
+    both = sent[:, None] + sent[None, :]
+    lengths = [
+        np.where(ahead, np.maximum(total[:, where][:, None] - total[:, where][None, :], both), np.inf)
+        for where in device
+    ]
     longest, _ = _line_of_stages(lengths, np.maximum)
     squares = [np.where(length <= longest, length * length, np.inf) for length in lengths]
     return _line_of_stages(squares, np.add)[1]
