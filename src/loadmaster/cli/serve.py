@@ -291,7 +291,13 @@ def _show(result: ServingResult, saved: Path | None, json: bool) -> None:
         table.add_row(*row)
     screen.print(table)
     _show_modules(plan, "time a request")
-    screen.print(f"\nlower bound: {result.best.value / max(1.0, result.best.bound):.2f}x of it reached")
+    from loadmaster.report.units import percent_text, time_text
+    from loadmaster.serving.planning import op_by_op
+
+    free = op_by_op(service, result.best)
+    times = f"{time_text(result.best.value)} against {time_text(free)} op by op, each phase by itself"
+    screen.print(f"\nevery module whole: {times} ({percent_text(result.best.value / max(1.0, free) - 1)})")
+    screen.print(f"lower bound: {result.best.value / max(1.0, result.best.bound):.2f}x of it reached")
     if saved is not None:
         screen.print(f"plan written to {saved}; next: loadmaster export {saved} --to device-map")
 

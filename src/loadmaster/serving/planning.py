@@ -12,9 +12,10 @@ import numpy as np
 from loadmaster.cluster import Cluster
 from loadmaster.columns import Ints, ints
 from loadmaster.cost import CostModel
+from loadmaster.search import Budget, solve
 from loadmaster.serving.exports import Target, target_of
 from loadmaster.serving.overheads import as_run
-from loadmaster.serving.placing import Placement, Service, evaluate, place, service_of
+from loadmaster.serving.placing import Placement, Service, evaluate, place, service_of, value_of
 from loadmaster.serving.quantizing import Precision, quantized
 from loadmaster.serving.requests import Goal, Requests
 from loadmaster.serving.rules import all_rules, gpus_of, layers_of
@@ -105,6 +106,15 @@ def plan_serving(
         stream, on_host = (True, True) if target is None else (target.stream, target.compute_on_host)
         best = place(service, seconds=seconds, seed=seed, starts=starts, stream=stream, compute_on_host=on_host)
     return ServingResult(served.name, service, best, rules, target)
+
+
+def op_by_op(service: Service, best: Placement) -> float:
+    """The goal's value if each phase were planned op by op and for itself, by list schedulers; never above ours."""
+    steps = []
+    for phase, ours in zip(service.phases, best.step_ns, strict=True):
+        tried = [solve(phase.problem, method, Budget(None, 1), 0) for method in ("heft", "etf")]
+        steps.append(min([ours, *(result.timeline.step_ns for result in tried if result.fits)]))
+    return min(best.value, value_of(service, ints(steps), best.compute, best.home))
 
 
 def _best_of_one_gpu(service: Service, starts: Sequence[tuple[Ints, Ints]], seconds: float, seed: int) -> Placement:

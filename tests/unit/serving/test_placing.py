@@ -16,7 +16,7 @@ from loadmaster.plans import Plan
 from loadmaster.serving.exports import target_of
 from loadmaster.serving.phases import build, serve
 from loadmaster.serving.placing import Service, cache_bytes, evaluate, place, service_of
-from loadmaster.serving.planning import plan_serving, service_for
+from loadmaster.serving.planning import op_by_op, plan_serving, service_for
 from loadmaster.serving.quantizing import quantized
 from loadmaster.serving.requests import Requests
 
@@ -100,6 +100,14 @@ def test_ours_is_never_behind_the_rules_of_others(served: Any) -> None:
         result = plan_serving(served, service, None, seconds=0.5)
         for rule in result.rules.values():
             assert (result.best.over_bytes, result.best.value) <= (rule.over_bytes, rule.value * 1.0001)
+
+
+def test_what_whole_modules_cost_is_never_less_than_nothing(served: Any) -> None:
+    service = on("2xp100-pcie", served)
+    apart = np.arange(len(service.names))[None] % 2
+    [poor] = evaluate(service, apart, apart)
+    free = op_by_op(service, poor)
+    assert poor.bound <= free < poor.value  # modules dealt out in turn: a schedule op by op beats that
 
 
 def test_throughput_counts_the_busiest_device(served: Any) -> None:
