@@ -88,6 +88,7 @@ class RunScratch(NamedTuple):
     queue: np.ndarray  # [ops] its place among what its device was asked for
     asked: np.ndarray  # [2 * devices] ops that each device was asked for, and that it has started
     heap_start: np.ndarray  # [resources] where heaps lie in this run
+    before: np.ndarray  # [devices] memory when it was last written down
 
 
 class Record(NamedTuple):
@@ -220,6 +221,7 @@ def make_run_scratch(layout, bounded):
         np.empty(len(layout.dispatch), np.int64),
         np.zeros(2 * layout.devices, np.int64),
         layout.heap_start.copy(),
+        np.empty(layout.devices, np.int64),
     )
 
 
@@ -263,7 +265,7 @@ def make_record(ops, sends, points):
     )
 
 
-@compiled(error_model="numpy")
+@compiled(error_model="numpy", _nrt=False)  # it allocates nothing: counting references takes long to compile
 def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recording, record):
     """Runs one step; returns its time, or -1 once it must pass most_ns or a device passes most_bytes.
 
@@ -383,12 +385,13 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
         busy[at] = -1
         is_dirty[at] = 0
     worked[:] = 0
-    left[:] = layout.waits
+    for op in range(len(left)):
+        left[op] = layout.waits[op]
     tally[:] = 0
     if hosted:
         asked[:] = 0
-        unasked[:] = layout.waits
         for op in range(len(left)):
+            unasked[op] = layout.waits[op]
             left[op] += 1
     for tensor in layout.fixed:
         for at in range(reader_start[tensor], reader_start[tensor + 1]):
@@ -407,14 +410,17 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
         elif left[op] == 0:
             left[op] = 1
             wake(op)
-    peak[:] = memory
+    for device in range(devices):
+        peak[device] = memory[device]
     for device in range(devices):
         if peak[device] > most_bytes:
             return np.int64(-1)
 
     events, now, turn, last = 0, np.int64(0), 0, np.int64(0)
     sends, points = 0, 0
-    before = memory.copy()
+    before = room.before
+    for device in range(devices):
+        before[device] = memory[device]
     if recording:
         for device in range(devices):
             record.curve_device[points] = device
