@@ -100,7 +100,7 @@ class Waiting:
         search, some = self.search, list[Start]()
         allowed = max(AT_ONCE, BESIDE * search.simulations)
         while self.left and (search.counts_simulations or self.cost + self.left[0].price <= allowed):
-            if search.simulations and self._too_late(self.left[0]):
+            if self.cost and search.simulations and self._too_late(self.left[0]):  # there is one at least
                 break
             some.append(self.left.pop(0))
             self.cost += some[-1].price

@@ -147,6 +147,13 @@ def test_where_the_clock_counts_slow_starts_wait_until_the_search_has_done_much_
     assert search.simulations > 4 * slow
 
 
+def test_one_start_is_made_however_little_time_is_left() -> None:
+    search = Search(problem_of(), Budget(1e-6, None))
+    search.count(1)
+    assert len(Waiting(search).due()) == 1
+    assert Auto().optimize(search).device.shape == (search.problem.num_ops,)
+
+
 def test_the_old_name_of_the_temperature_is_still_understood() -> None:
     for name in ("anneal", "auto", "joint", "separate", "anneal-fusion", "anneal-order", "go"):
         assert make_optimizer(f"{name}:heat=0.02") == make_optimizer(f"{name}:temperature=0.02"), name
