@@ -29,22 +29,44 @@ def possible(before_start, before, follow_start, follow, producers, consumers, f
                 break
             met = _spread(before_start, before, other_stack, turn, met, a, b, behind, pair)
             if met == turn + 1:
-                able[pair] = _fits(follow_start, follow, a, behind, between, pair, stack, fusable, heavy, most_members)
+                known = np.sort(other_stack[:met])
+                able[pair] = _fit_behind(before_start, before, a, known, between, pair, fusable, heavy, most_members)
                 break
     return able
 
 
 @compiled
 def _spread(start, others, stack, turn, size, low, high, stamps, mark):
-    """Puts the neighbours of the op whose turn it is on the stack; ops are in program order."""
+    """Puts the neighbours of the op whose turn it is on the stack; ops are in program order. With more than there are
+    turns for, it cannot come to a stop, and the rest of them need no look: an op may have very many readers."""
     here = stack[turn]
     for index in range(start[here], start[here + 1]):
         other = others[index]
+        if other > high or size > MOST_BETWEEN:
+            break
         if low <= other <= high and stamps[other] != mark:
             stamps[other] = mark
             stack[size] = other
             size += 1
     return size
+
+
+@compiled
+def _fit_behind(start, before, first, known, between, mark, fusable, heavy, most_members):
+    """The same from the other end: of the known, which all lead to the consumer, those that the first op leads to."""
+    size, heavies = 0, 0
+    between[first] = mark
+    for here in known:
+        for index in range(start[here], start[here + 1]):
+            if between[before[index]] == mark:
+                between[here] = mark
+                break
+        if between[here] == mark:
+            size += 1
+            heavies += heavy[here]
+            if not fusable[here] or heavies > 1 or size > most_members:
+                return False
+    return True
 
 
 @compiled
