@@ -7,11 +7,14 @@ how the ops after them would go, the good luck adds up.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.columns import ints
+from loadmaster.columns import Ints, ints
 from loadmaster.compiled import compiled
 from loadmaster.optimizers.annealing.xorshift import seeded, unit
 from loadmaster.optimizers.lists.loop import FAR, _arrival, _gap, _occupy, _thrifty
@@ -19,9 +22,11 @@ from loadmaster.optimizers.lists.schedulers import mean_times, upward_rank
 from loadmaster.plans import Plan
 from loadmaster.search import Search
 from loadmaster.simulator import layout
+from loadmaster.simulator.loop import Layout
 
 SPANS, KEPT = 64, 40  # busy spans of a device that are known, and that are left when they are too many
 THRIFTS = (0.5, 0.25, 1.0, 0.0)  # of the first ways; of later ones any between
+SLICE, FIRST_WAYS = 4096, 2  # ops between two looks at the clock, and ways before the first
 CHUNK_PER_DEVICE, AHEAD = 2, 1.0  # ops that are decided at once, and how many times as many are looked ahead
 
 
@@ -31,44 +36,101 @@ class Rolling:
     ways, which differ in their thrift with links and in the order of ops, and each looked at with the ops that come
     after it. In the manner of rollouts (Bertsekas, Tsitsiklis and Wu, 1997)."""
 
-    ways: int = 8
+    ways: int = 8  # fewer where time is short
 
     def optimize(self, search: Search) -> Plan:
-        problem, plain = search.problem, layout(search.problem)
-        level, mean = upward_rank(problem), mean_times(problem)
+        problem = search.problem
+        level = upward_rank(problem)
         order = np.lexsort((np.arange(problem.num_ops), -level))
-        chunk = max(8, CHUNK_PER_DEVICE * problem.num_devices)
-        thrifts = np.array((*THRIFTS, *np.random.default_rng(search.seed).random(max(0, self.ways - len(THRIFTS)))))
-        given = (problem.graph.colocate, np.ascontiguousarray(problem.able), order, level, mean)
-        contention, random = problem.cluster.contention, seeded(search.seed + 1)
-        start = (*problem.graph.dependencies,)
-        device, begin = roll(plain, *start, *given, contention, chunk, int(AHEAD * chunk), thrifts[: self.ways], random)
+        many = np.random.default_rng(search.seed).random(max(0, self.ways - len(THRIFTS)))
+        thrifts, state = np.array((*THRIFTS, *many)), make_state(layout(problem), problem.graph.colocate)
+        given = (problem.graph.colocate, np.ascontiguousarray(problem.able), order, level, mean_times(problem))
+        chunk, random = max(8, CHUNK_PER_DEVICE * problem.num_devices), seeded(search.seed + 1)
+        pace = Pace(search, problem.num_ops, self.ways)
+        for low, high in pairwise([*range(0, problem.num_ops, max(1, SLICE // chunk) * chunk), problem.num_ops]):
+            ways = pace.ways(low)
+            roll(
+                layout(problem), *problem.graph.dependencies, *given, problem.cluster.contention, chunk,
+                int(AHEAD * chunk), thrifts[:ways], random, state, low, high,
+            )  # fmt: skip
         rank = np.empty(problem.num_ops, np.int64)
-        rank[np.lexsort((np.arange(problem.num_ops), -level, begin))] = np.arange(problem.num_ops)
-        return Plan.of(problem, ints(device), rank)
+        rank[np.lexsort((np.arange(problem.num_ops), -level, state.begin))] = np.arange(problem.num_ops)
+        return Plan.of(problem, ints(state.where), rank)
+
+
+class Pace:
+    """In how many ways there is time for, from how long those before took. Where simulations alone are counted, in as
+    many as were asked for."""
+
+    def __init__(self, search: Search, ops: int, most: int) -> None:
+        self.search, self.ops, self.most, self.now = search, ops, max(1, most), min(max(1, most), FIRST_WAYS)
+        self.begun, self.low, self.each_s = time.perf_counter(), 0, 0.0
+
+    def ways(self, low: int) -> int:
+        if self.search.counts_simulations:
+            return self.most
+        if low > self.low:
+            took = (time.perf_counter() - self.begun) / ((low - self.low) * (2 * self.now + 1))
+            self.each_s = max(took, self.each_s * 0.7)
+            left = self.search.seconds_left / max(1e-12, (self.ops - low) * self.each_s)
+            self.now = int(np.clip((left - 1) / 2, 1, self.most))
+        self.begun, self.low = time.perf_counter(), low
+        return self.now
+
+
+class State(NamedTuple):
+    """What is decided so far, and where devices and channels stand."""
+
+    made_ns: np.ndarray  # [tensors]
+    home: np.ndarray  # [tensors] device, -1: nowhere yet
+    there: np.ndarray  # [tensors * devices] when it is on the device, -1: it is not
+    channel_free: np.ndarray
+    where: np.ndarray  # [ops]
+    begin: np.ndarray  # [ops]
+    end: np.ndarray  # [ops]
+    groups: np.ndarray  # [colocation groups] device
+    home_of: np.ndarray  # [ops] device that an update is bound to
+    busy_from: np.ndarray  # [devices, SPANS]
+    busy_to: np.ndarray
+    spans: np.ndarray  # [devices] how many
+
+
+def make_state(plain: Layout, colocate: Ints) -> State:
+    ops, tensors, devices = len(plain.waits), len(plain.nbytes), plain.devices
+    return State(
+        np.zeros(tensors, np.int64),
+        np.full(tensors, -1, np.int64),
+        np.full(tensors * devices, -1, np.int64),
+        np.zeros(plain.channels + 1, np.int64),
+        np.full(ops, -1, np.int64),
+        np.zeros(ops, np.int64),
+        np.zeros(ops, np.int64),
+        np.full(max(1, int(colocate.max(initial=-1)) + 1), -1, np.int64),
+        np.full(ops, -1, np.int64),
+        np.zeros((devices, SPANS), np.int64),
+        np.zeros((devices, SPANS), np.int64),
+        np.zeros(devices, np.int64),
+    )
 
 
 @compiled
 def roll(
-    layout, start, before, colocate, able, order, level, mean, contention, chunk, ahead, thrifts, random
+    layout, start, before, colocate, able, order, level, mean, contention, chunk, ahead, thrifts, random, state, low,
+    stop_at,
 ):  # fmt: skip
-    """Where each op goes and when it begins."""
-    devices, ops, tensors = layout.devices, len(order), len(layout.nbytes)
-    made_ns, home = np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64)
-    there = np.full(tensors * devices, -1, np.int64)
-    channel_free, added = np.zeros(layout.channels + 1, np.int64), np.zeros(layout.channels + 1, np.int64)
-    where, begin, end = np.full(ops, -1, np.int64), np.zeros(ops, np.int64), np.zeros(ops, np.int64)
-    groups = np.full(max(1, int(colocate.max()) + 1), -1, np.int64)
-    home_of = np.full(ops, -1, np.int64)
-    busy_from, busy_to = np.zeros((devices, SPANS), np.int64), np.zeros((devices, SPANS), np.int64)
-    count, saved_count = np.zeros(devices, np.int64), np.zeros(devices, np.int64)
+    """Decides the ops from low-th to the one before stop_at; ways look beyond it."""
+    devices, ops = layout.devices, len(order)
+    made_ns, home, there, channel_free = state.made_ns, state.home, state.there, state.channel_free
+    where, begin, end, groups, home_of = state.where, state.begin, state.end, state.groups, state.home_of
+    busy_from, busy_to, count = state.busy_from, state.busy_to, state.spans
+    added, saved_count = np.zeros(layout.channels + 1, np.int64), np.zeros(devices, np.int64)
     saved_from, saved_to, saved_free = busy_from.copy(), busy_to.copy(), channel_free.copy()
     # What a way wrote, to be taken back: kind 0 there, 1 home, 2 the place an update is bound to, 3 a group.
     log_kind, log_at, logged = np.empty(1024, np.int8), np.empty(1024, np.int64), 0
     key, trial = np.empty(chunk + ahead), np.empty(chunk + ahead, np.int64)
-    best_order, low = np.empty(chunk, np.int64), 0
-    while low < ops:
-        high, far = min(ops, low + chunk), min(ops, low + chunk + ahead)
+    best_order = np.empty(chunk, np.int64)
+    while low < stop_at:
+        high, far = min(stop_at, low + chunk), min(ops, low + chunk + ahead)
         saved_from[:], saved_to[:], saved_count[:], saved_free[:] = busy_from, busy_to, count, channel_free
         best_way, best_value = 0, np.inf
         ways = len(thrifts) if high - low > 1 else 1
@@ -198,4 +260,3 @@ def roll(
             logged = 0
             busy_from[:], busy_to[:], count[:], channel_free[:] = saved_from, saved_to, saved_count, saved_free
         low = high
-    return where, begin

@@ -17,12 +17,12 @@ from loadmaster.search import Optimizer, Search
 
 LARGE, WIDE = 20_000, 400_000  # ops, and ops x devices, above which a problem is not searched whole
 MOST_BLOCKS = 6_000
-WAYS = (4, 16, 64)  # of rolling, one after another as long as time allows
+WAYS, ROLLING = (4, 16, 64), 0.6  # of rolling, and the share of the time that is left for it
 LOOKS = (40, 160, 640)  # simulations of each window, one pass after another; then as many as in the last
 COARSE, SHARE = 600, 0.2  # simulations of the coarse problem, and the most of the time that it takes
 # What plans cost, in ns for each op and each of its reads, and for each device; the machine's own speed is taken from
 # its first simulation. One that would not be ready in time is left out.
-LIST_NS, ROLL_NS, RUN_NS = 60.0, 70.0, 200.0
+LIST_NS, ROLL_NS, RUN_NS = 60.0, 190.0, 200.0
 AFTERWARDS = 12.0  # times as long as a simulation that it takes to finish a pass and to settle, check and bound a plan
 UNSURE = 1.2  # times as long as all that may take
 
@@ -67,9 +67,9 @@ class Multilevel:
                 yield heft.optimize(search)
         if clock.allows(20 * RUN_NS / problem.num_devices):
             yield from self._coarse(search)
-        for ways in WAYS:
-            if clock.allows(ROLL_NS * (2 * ways + 1)):
-                plan = Rolling(ways).optimize(search)
+        for ways in WAYS if search.counts_simulations else WAYS[-1:]:
+            if clock.allows(3 * ROLL_NS):  # in one way; in how many more there is time for shows as it goes
+                plan = Rolling(ways).optimize(search.part(ROLLING * clock.share_before_the_end()))
                 yield plan
                 yield plan.with_rank(critical_rank(problem, plan.device))
 
