@@ -84,8 +84,8 @@ def _is_number(value: Any) -> bool:
 def _ratio(document: Mapping[str, Any], method: str) -> float:
     """Not a number for a method that was not run, or whose plan does not fit."""
     for row in document["methods"]:
-        if row["optimizer"] == method and row.get("fits", True) and row["lower_bound"] and row["gap"] is not None:
-            return float(row["gap"]) + 1
+        if row["optimizer"] == method and row.get("fits", True) and row.get("lower_bound"):
+            return float("nan") if row.get("gap") is None else float(row["gap"]) + 1
     return float("nan")
 
 
