@@ -14,6 +14,7 @@ import gc
 import statistics
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ import torch
 
 from loadmaster.columns import ints
 from loadmaster.cost import price
-from loadmaster.importers import build as build_model
 from loadmaster.importers.torch.arguments import as_arguments, split
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.step import Target
@@ -34,8 +34,17 @@ from loadmaster.problem import Problem
 from loadmaster.runtime.apply import build, planning_of
 from loadmaster.runtime.verify import verify_step
 from loadmaster.search import Budget, Result, solve
+from loadmaster.zoo import language, vision
 
-MODELS = {"gpt2": 4, "bert-base": None, "vit-base": 16, "resnet50": None, "t5-base": 4}  # rows of a batch
+MODELS: dict[str, Callable[[], Any]] = {
+    "gpt2": lambda: language.gpt2(True, batch=4, steps=1024),
+    "bert-base": lambda: language.bert(True, batch=8, steps=512),
+    "vit-base": lambda: vision.vit(True, batch=16),
+    "resnet50": lambda: vision.resnet50(True, batch=32),
+    "t5-base": lambda: language.t5(True, batch=4, steps=512, targets=114),
+    "tiny": lambda: language.gpt2(True, batch=2, steps=32, layers=1, vocabulary=64),  # to try it out
+}
+GPU = torch.cuda.is_available()  # without one it shows that it runs, no more
 BEGUN = time.perf_counter()
 FIELDS = ("model", "plan", "limit", "modelled_peak", "measured_peak", "modelled_ms", "measured_ms", "again", "verified")
 
@@ -62,32 +71,39 @@ def plans_of(problem: Problem, share: float, fused: bool) -> list[tuple[str, int
     return found
 
 
+def finish() -> None:
+    if GPU:
+        torch.cuda.synchronize()
+
+
 def measured(step: Any, inputs: Any, steps: int = 8) -> tuple[int, float]:
     """(peak bytes, median ms)."""
     args, kwargs = split(as_arguments(inputs, "memory"))
     times = []
     for number in range(steps + 2):
-        if number == 2:
+        if number == 2 and GPU:
             torch.cuda.reset_peak_memory_stats()
-        torch.cuda.synchronize()
+        finish()
         begun = time.perf_counter()
         step(*args, **kwargs)
-        torch.cuda.synchronize()
+        finish()
         times.append(1e3 * (time.perf_counter() - begun))
-    return torch.cuda.max_memory_allocated(), statistics.median(times[2:])
+    return torch.cuda.max_memory_allocated() if GPU else 0, statistics.median(times[2:])
 
 
-def rows_of(name: str, share: float, batch: int | None, fused: bool) -> list[dict[str, Any]]:
+def rows_of(name: str, share: float, fused: bool) -> list[dict[str, Any]]:
     torch.manual_seed(0)
-    module, inputs = build_model(f"zoo:{name}", batch=batch)
-    captured = capture_step(module, inputs, training=True, optimizer="adam", target=Target(gpu=True))
+    module, inputs = MODELS[name]()
+    captured = capture_step(module, inputs, training=True, optimizer="adam", target=Target(gpu=GPU))
     problem = price(captured.graph, "1xh200")
     say(name, problem.num_ops, "ops captured")
     rows = []
     for kind, limit, result in plans_of(problem, share, fused):
         gc.collect()
-        torch.cuda.empty_cache()
-        step = build(module, captured, planning_of(captured, result), devices=["cuda:0"], cuda_graphs=False)
+        torch.cuda.empty_cache()  # does nothing without a GPU
+        step = build(
+            module, captured, planning_of(captured, result), devices=["cuda:0" if GPU else "cpu"], cuda_graphs=False
+        )
         found = verify_step(step, inputs)
         peak, took = measured(step, inputs)
         added = result.plan.added
@@ -117,14 +133,12 @@ def main() -> None:
     options.add_argument("--only", default="")
     given = options.parse_args()
     rows: list[dict[str, Any]] = []
-    for name, batch in MODELS.items():
-        if given.only and name not in given.only.split(","):
-            continue
+    for name in given.only.split(",") if given.only else [name for name in MODELS if name != "tiny"]:
         if time.perf_counter() - BEGUN > given.seconds:
             say("no time for", name)
             continue
         try:
-            rows += rows_of(name, given.share, batch, fused=name == "gpt2")
+            rows += rows_of(name, given.share, fused=name == "gpt2")
         except Exception:
             traceback.print_exc()
         with open(given.folder / "memory.csv", "w", newline="") as file:

@@ -23,6 +23,7 @@ from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline, simulate
 
 MOST_AGAIN = 400  # ops that run again for one tensor
+MOST_DEPTH = 200  # of them one after the other
 
 
 @dataclass
@@ -255,6 +256,7 @@ class Draft:
         ops: list[int] = []
         keeps: list[int] = []
         seen: set[int] = set()
+        waiting: list[int] = []  # ops that are looked at, each for one that reads what it makes
 
         def need(wanted: int, first: bool) -> bool:
             if wanted in seen:
@@ -267,15 +269,17 @@ class Draft:
                 return False
             if not first and self.there(wanted, at) >= 0:
                 return True
-            again = bool(self.able[maker]) and len(ops) < MOST_AGAIN
+            again = bool(self.able[maker]) and len(ops) < MOST_AGAIN and len(waiting) < MOST_DEPTH
             # What only lives inside a kernel cannot be kept; to keep a tensor on is else a way to have it.
             kept = -1 if first else self.latest(wanted, at)
             run = again and (first or kept < 0 or bool(allowed[maker]))
             if run and join and (self.heavy[maker] or not self.free[maker]):
                 return False
             if run:
+                waiting.append(maker)
                 if maker not in ops_set and not all(need(read, False) for read in self.reads[maker]):
                     return False
+                waiting.pop()
                 if maker not in ops_set:
                     ops_set.add(maker)
                     ops.append(maker)

@@ -98,7 +98,7 @@ class Recompute:
         problem, merges = search.problem, Merges.of(search.problem)
         if not len(merges.producers):
             return plan
-        kernels = merges.kernels(plan.device, np.stack(simple_orders(problem)))[: search.room]
+        kernels = merges.kernels(plan.device, np.stack(simple_orders(problem)))[: search.room // 2]
         if not len(kernels):
             return plan
         device, rank = (np.broadcast_to(c, kernels.shape) for c in (plan.device, np.arange(problem.num_ops)))
