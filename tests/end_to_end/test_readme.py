@@ -3,8 +3,11 @@
 Commands stand in code blocks marked `sh` or are indented, Python stands in blocks marked `python`; all of one document
 run in order in one fresh folder with a few files a reader is taken to have. To keep this short, `--seconds` becomes
 half a second and `plan` and `compare` without it get that too; a benchmark is run on its first graph for 0.2 seconds or
-40 simulations with its first method; training is not run, but its words are read. Of `make TARGET` it is checked that
-make knows the target, and the loadmaster commands in it are run; lines in OUTSIDE, which change the machine, are not.
+40 simulations with its first method, since the promises of every method have tests of their own, and some learn for
+minutes. Training is not run, but its words are read: a document's command asks for hours on many cores; every policy
+is trained for a few steps in tests/unit/learn, one of them through the verb in test_train_verb.py. Of `make TARGET` it
+is checked that make knows the target, and the loadmaster commands in it are run; lines in OUTSIDE are not: they change
+the machine, or read records of a benchmark of hours.
 """
 
 from __future__ import annotations
