@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.additions import Additions
 from loadmaster.cluster import Cluster
 from loadmaster.columns import ints, ragged
 from loadmaster.graph import ACTIVATION, Graph
 from loadmaster.plans import Plan
+from loadmaster.plans.additions import Additions
 from loadmaster.problem import CANNOT, Problem
 
 NS_PER_S = 10**9

@@ -9,12 +9,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from loadmaster import catalog
-from loadmaster.additions import Additions, may_stay, repeatable
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.plans import Plan
+from loadmaster.plans.additions import Additions, may_stay, repeatable
 from loadmaster.problem import CANNOT, Problem
 
 SIZES = st.sampled_from([0, 1, 8, 10, 50, 100, 333, 1000])

@@ -12,8 +12,8 @@ from loadmaster.cost import CostModel, price
 from loadmaster.experience import starts_from
 from loadmaster.graph import Graph
 from loadmaster.importers import load
-from loadmaster.objective import Objective
 from loadmaster.plans import Plan
+from loadmaster.problem.objective import Objective
 from loadmaster.search import Budget, Optimizer, Result, Search, as_budget, solve
 
 DEFAULT_CLUSTER = "2xa100-nvlink"

@@ -19,11 +19,11 @@ from loadmaster.columns import Ints, ints
 from loadmaster.compiled import seconds_compiling
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting, MissingExtra
-from loadmaster.expansion import whole
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.objective import Objective
 from loadmaster.plans import Plan, check
+from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem, check_problem
+from loadmaster.problem.objective import Objective
 from loadmaster.simulator import Scores, Timeline, settle, simulate, simulate_fused, simulate_many
 
 if TYPE_CHECKING:

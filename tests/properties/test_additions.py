@@ -8,14 +8,14 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from loadmaster.additions import Additions
 from loadmaster.bounds import lower_bound
 from loadmaster.columns import ints
 from loadmaster.cost import price
-from loadmaster.expansion import expand
 from loadmaster.files import plan_from_json, plan_to_json
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.plans import Plan, check
+from loadmaster.plans.additions import Additions
+from loadmaster.plans.expansion import expand
 from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline, settle, simulate
 from tests.graphs import pair

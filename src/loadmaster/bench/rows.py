@@ -15,7 +15,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.errors import UnreadableFile
 from loadmaster.files import load_graph, load_records
 from loadmaster.graph import Graph
-from loadmaster.objective import objective_named
+from loadmaster.problem.objective import objective_named
 from loadmaster.zoo import ENTRIES
 from loadmaster.zoo.families import FAMILIES, MEMBERS
 from loadmaster.zoo.shelf import index, load_zoo, on_shelf

@@ -20,7 +20,7 @@ from loadmaster.bench.methods import PEERS
 from loadmaster.bench.records import Place, Record
 from loadmaster.bench.suite import Shape, Suite
 from loadmaster.bench.table import Column, Kind, Table
-from loadmaster.objective import objective_named
+from loadmaster.problem.objective import objective_named
 
 
 def tables_of(

@@ -62,10 +62,10 @@ OPTIMIZERS: Mapping[str, str] = {
 
 # name -> "module:Class"
 OBJECTIVES: Mapping[str, str] = {
-    "step-time": "loadmaster.objective:StepTime",
-    "peak-memory": "loadmaster.objective:PeakMemory",
-    "energy": "loadmaster.objective:Energy",
-    "throughput": "loadmaster.objective:Throughput",
+    "step-time": "loadmaster.problem.objective:StepTime",
+    "peak-memory": "loadmaster.problem.objective:PeakMemory",
+    "energy": "loadmaster.problem.objective:Energy",
+    "throughput": "loadmaster.problem.objective:Throughput",
 }
 
 # suffix of a model file -> "module:function" that reads it

@@ -60,7 +60,7 @@ def listed(store: Store | None) -> dict[str, Any]:
 
 def show_list(store: Store | None) -> None:
     from loadmaster.errors import printable
-    from loadmaster.objective import objective_named
+    from loadmaster.problem.objective import objective_named
     from loadmaster.report.units import size_text, value_text
 
     known = listed(store)

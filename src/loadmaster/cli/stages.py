@@ -73,8 +73,8 @@ def run_all(problem: Problem, specs: Sequence[str], budget: Budget, seed: int) -
 
 def replay(problem: Problem, plan: Plan, name: str) -> Result:
     from loadmaster.bounds import lower_bound
-    from loadmaster.expansion import whole
     from loadmaster.plans import check
+    from loadmaster.plans.expansion import whole
     from loadmaster.search import Result
     from loadmaster.simulator import simulate
 

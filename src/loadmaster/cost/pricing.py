@@ -15,8 +15,8 @@ from loadmaster.cost.roofline import CostModel, Roofline
 from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidSetting
 from loadmaster.graph import MOST_NS, MOST_TOTAL, NOWHERE, UNGIVEN, Graph
 from loadmaster.graph.folding import fold
-from loadmaster.objective import Objective, objective_named
 from loadmaster.problem import CANNOT, Problem, time_of
+from loadmaster.problem.objective import Objective, objective_named
 
 MOST_VALUE = 2.0**60  # of an objective; searches add to it, and must not pass what 64 bits hold
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.additions import Additions
 from loadmaster.cluster import Cluster
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidPlan, InvalidSetting
-from loadmaster.expansion import whole
 from loadmaster.files.cluster import cluster_from_json, cluster_to_json
 from loadmaster.files.text import Row
 from loadmaster.graph import WEIGHT, Graph
 from loadmaster.plans import Plan, check
+from loadmaster.plans.additions import Additions
+from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
 
 PLAN_SCHEMA = "loadmaster.plan/1"

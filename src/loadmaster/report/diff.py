@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from loadmaster.columns import Ints, ints
-from loadmaster.objective import Objective
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
+from loadmaster.problem.objective import Objective
 from loadmaster.report.groups import Group, groups_of
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.trials import Trials

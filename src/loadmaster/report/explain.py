@@ -9,9 +9,9 @@ from typing import Any
 
 from loadmaster.bounds import lower_bound
 from loadmaster.cluster import Cluster
-from loadmaster.objective import Objective
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
+from loadmaster.problem.objective import Objective
 from loadmaster.report.added import NOTHING, Added, added_of
 from loadmaster.report.critical import CriticalPath, critical_path
 from loadmaster.report.expense import Expense, expense

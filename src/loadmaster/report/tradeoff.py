@@ -10,9 +10,9 @@ import numpy as np
 
 from loadmaster.columns import ints
 from loadmaster.errors import InvalidSetting
-from loadmaster.objective import objective_named
 from loadmaster.planning import fitted
 from loadmaster.problem import Problem
+from loadmaster.problem.objective import objective_named
 from loadmaster.report.plot import PALETTE, blank_figure, save_figure
 from loadmaster.search import Budget, Result, solve
 

@@ -16,12 +16,12 @@ from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan, InvalidSetting
-from loadmaster.expansion import whole
 from loadmaster.files.plan import PlanFile
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.importers.torch.step import Target
 from loadmaster.plans import Plan, check
+from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
 from loadmaster.runtime.devices import torch_devices
 from loadmaster.runtime.execute import AppliedStep, Binding, tensors_by_name

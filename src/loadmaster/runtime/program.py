@@ -19,10 +19,10 @@ from torch import Tensor, fx
 
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import CannotRun
-from loadmaster.expansion import STAY
 from loadmaster.graph.folding import bases
 from loadmaster.importers.torch.graph import Call, CapturedStep, Update, draws_random
 from loadmaster.plans import Plan
+from loadmaster.plans.expansion import STAY
 from loadmaster.problem import Problem
 from loadmaster.runtime.devices import CopyStreams, CudaSend, Replay, copied
 from loadmaster.runtime.listing import Line, Listing, compiled_text

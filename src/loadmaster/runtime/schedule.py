@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from loadmaster.expansion import STAY
 from loadmaster.plans import Plan
+from loadmaster.plans.expansion import STAY
 from loadmaster.problem import Problem
 
 if TYPE_CHECKING:

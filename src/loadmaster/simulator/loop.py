@@ -15,8 +15,8 @@ import numpy as np
 
 from loadmaster.columns import rows_of
 from loadmaster.compiled import compiled
-from loadmaster.objective import BUSIEST, PEAK
 from loadmaster.problem import Problem
+from loadmaster.problem.objective import BUSIEST, PEAK
 
 MADE, FIXED, UPDATED = 0, 1, 2  # where a tensor comes from: an op; resident; resident and overwritten in place
 FOREVER = np.iinfo(np.int64).max

@@ -56,9 +56,9 @@ from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidPlan, InvalidSetting
-from loadmaster.expansion import whole
 from loadmaster.passes import coarsen, fuse
 from loadmaster.plans import Plan
+from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem, check_problem
 from loadmaster.simulator import contraction, loop
 

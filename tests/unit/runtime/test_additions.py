@@ -10,11 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.additions import Additions, may_stay, repeatable  # noqa: E402
 from loadmaster.columns import ints  # noqa: E402
-from loadmaster.expansion import expand  # noqa: E402
 from loadmaster.importers.torch.export import capture_step  # noqa: E402
 from loadmaster.plans import Plan, check  # noqa: E402
+from loadmaster.plans.additions import Additions, may_stay, repeatable  # noqa: E402
+from loadmaster.plans.expansion import expand  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.runtime.apply import apply  # noqa: E402
 from loadmaster.runtime.memory import measured_peaks  # noqa: E402

@@ -10,9 +10,9 @@ import numpy as np
 
 from loadmaster.columns import Ints, ints, inverse, rows_of
 from loadmaster.compiled import compiled
-from loadmaster.objective import Goal
 from loadmaster.passes.groups import Grouping, grouping
 from loadmaster.problem import Problem
+from loadmaster.problem.objective import Goal
 from loadmaster.simulator.loop import make_record, make_run_scratch
 
 # Kinds of moves. Place: a window of the program, a group, a part of one, a neighbourhood, one op, ops beside a border

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.objective import Goal
 from loadmaster.optimizers.annealing.xorshift import draw
+from loadmaster.problem.objective import Goal
 from loadmaster.simulator.loop import make_record, make_run_scratch, run, stops_at, value_of
 
 HEAVY_PENALTY = np.int64(2**61)  # above every value: plans that do not fit come last, by how much they are over

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.columns import Ints, ints, positions
-from loadmaster.objective import Objective
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.memory.orders import memory_order
 from loadmaster.passes.groups import group_ops, mirrored_position
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.problem.objective import Objective
 from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import layout, simulate, spread
 

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.additions import Additions, may_stay, repeatable
 from loadmaster.columns import Bools, Ints, ints, rows_of
-from loadmaster.expansion import expand
 from loadmaster.optimizers.fusion.greedy import MOST_MEMBERS, fusable, heavy
 from loadmaster.passes import inner_tensors
 from loadmaster.plans import Plan
+from loadmaster.plans.additions import Additions, may_stay, repeatable
+from loadmaster.plans.expansion import expand
 from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline, simulate
 

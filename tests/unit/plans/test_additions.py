@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from loadmaster.additions import Additions, repeatable
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
-from loadmaster.expansion import expand, whole
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.plans import Plan, check
+from loadmaster.plans.additions import Additions, repeatable
+from loadmaster.plans.expansion import expand, whole
 from loadmaster.problem import Problem
 from loadmaster.simulator import simulate
 from tests.graphs import pair

@@ -12,11 +12,11 @@ from loadmaster.cluster import Cluster
 from loadmaster.columns import Bools, Ints, ints
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import ACTIVATION, MOST_NS, Graph
-from loadmaster.objective import Goal, Objective, StepTime, objective_named
+from loadmaster.problem.objective import Goal, Objective, StepTime, objective_named
 
 if TYPE_CHECKING:
-    from loadmaster.additions import Additions
-    from loadmaster.expansion import Expansion
+    from loadmaster.plans.additions import Additions
+    from loadmaster.plans.expansion import Expansion
 
 CANNOT = -1  # in op_ns: the op cannot run on that device
 

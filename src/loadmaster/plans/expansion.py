@@ -12,10 +12,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from loadmaster.additions import Additions, check_additions, overwriters, reads_with, same_additions
 from loadmaster.columns import Bools, Ints, from_pairs, ints, positions, rows_of
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import ACTIVATION, Graph
+from loadmaster.plans.additions import Additions, check_additions, overwriters, reads_with, same_additions
 from loadmaster.problem import Problem
 
 if TYPE_CHECKING:

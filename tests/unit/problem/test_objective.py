@@ -16,10 +16,10 @@ from loadmaster.cluster import Cluster, Link
 from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidCluster, InvalidSetting
-from loadmaster.objective import Objective, objective_named
 from loadmaster.optimizers.exact import CpSat
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.problem.objective import Objective, objective_named
 from loadmaster.report.terminal import methods_table
 from loadmaster.report.units import value_text
 from loadmaster.search import Budget, solve

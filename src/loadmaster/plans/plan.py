@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loadmaster.additions import Additions
 from loadmaster.columns import Ints, from_pairs, ints, rows_of
 from loadmaster.errors import InvalidPlan, InvalidSetting
-from loadmaster.expansion import STAY, whole
+from loadmaster.plans.additions import Additions
+from loadmaster.plans.expansion import STAY, whole
 from loadmaster.problem import CANNOT, Problem, check_problem
 
 MOST_RANK = 2**31 - 1
