@@ -19,7 +19,8 @@ def options_table(verb: str) -> str:
         return ""
     rows = ["| option | | |", "|---|---|---|"]
     for one in found.commands[verb].params:
-        names = ", ".join(f"`{name}`" for name in one.opts if name.startswith("-")) or f"`{one.name.upper()}`"
+        words = [name for name in (*one.opts, *one.secondary_opts) if name.startswith("-")]
+        names = ", ".join(f"`{word}`" for word in words) or f"`{one.name.upper()}`"
         kind = f"`{one.metavar}`" if one.metavar else ""
         rows.append(f"| {names} | {kind} | {(getattr(one, 'help', '') or '').replace('|', chr(92) + '|')} |")
     return "\n".join(rows)

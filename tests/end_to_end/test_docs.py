@@ -32,11 +32,12 @@ def test_every_verb_has_a_page_and_all_its_options_on_it(verb: str) -> None:
     assert page.startswith(f"# {verb}: ")
     shown = hook().on_page_markdown(page)
     for param in VERBS[verb].params:
-        for name in param.opts:
+        for name in (*param.opts, *param.secondary_opts):
             assert not name.startswith("--") or f"`{name}`" in shown, name
     mentioned = set(re.findall(r"--[a-z][a-z-]+", page)) - {"--help"}
-    known = {name for other in VERBS.values() for param in other.params for name in param.opts}
-    known |= {name for sub in VERBS["zoo"].commands.values() for param in sub.params for name in param.opts}
+    everywhere = [*VERBS.values(), *VERBS["zoo"].commands.values()]
+    params = [param for other in everywhere for param in other.params]
+    known = {name for param in params for name in (*param.opts, *param.secondary_opts)}
     assert mentioned <= known, mentioned - known
 
 
