@@ -36,7 +36,7 @@ BOUND = 500  # simulations' worth: the bound of a large problem, which says when
 SMALL = 2_000  # ops up to which it is had at once
 
 # The epochs of search: how long they are depends on no budget, so that more is never worse.
-RACING = 4  # starts that run against each other at first
+RACING = 3  # starts that run against each other at first
 FIRST = 32  # simulations from each start, cold: which one is best shows soon
 NEXT = 192  # of the second epoch
 WARMTH = (0.0, 1.0, 2.0, 3.0)  # of the temperature, for the epochs in turn
