@@ -56,3 +56,19 @@ def test_what_is_refused(model: str, folder: Path) -> None:
     (folder / "runmodel.py").write_text(MODEL.replace("16", "17"))
     ran = command("run", model, "--plan", "plan.json")
     assert ran.returncode == 1 and "another model" in ran.stderr
+
+
+def test_a_plan_needs_no_second_description_of_its_model(model: str, folder: Path) -> None:
+    made = command(
+        *("plan", model, "--on", "2xp100-pcie", "--with", "whole-modules:granularity=module,inner=expert"),
+        *("--simulations", "5", "--save", "plan.json", "--optimizer", "sgd", "--batch", "3"),
+    )
+    assert made.returncode == 0, made.stderr
+    named = command("explain", "plan.json", "--model", model, "--seconds", "0.1", "--json")
+    (folder / "runmodel.py").write_text("raise SystemExit('no code that a plan names is run')\n")
+    said = command("explain", "plan.json", "--seconds", "0.1", "--json")
+    assert said.returncode == named.returncode == 0, said.stderr + named.stderr
+    first, second = json.loads(said.stdout), json.loads(named.stdout)
+    assert first.keys() == second.keys() and first["graph"] == second["graph"]
+    mapped = command("export", "plan.json", "--to", "accelerate")
+    assert mapped.returncode == 0 and '"0"' in mapped.stdout, mapped.stderr

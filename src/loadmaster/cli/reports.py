@@ -17,6 +17,7 @@ from loadmaster.errors import InvalidSetting, LoadmasterError, printable
 if TYPE_CHECKING:
     from loadmaster.arenas import Arenas
     from loadmaster.cluster import Cluster
+    from loadmaster.graph import Graph
     from loadmaster.plans import Plan
     from loadmaster.problem import Problem
     from loadmaster.report.explain import Explanation
@@ -200,10 +201,29 @@ def read_plan(
     own = next((cluster for cluster in clusters if cluster.digest == saved.cluster_digest), None)
     others = [cluster for cluster in clusters if cluster is not own]
     with stages.status(f"loading {path.name}"):
-        graph = load(model or _model_of(head, path))
+        graph = load(model, **_how(head)) if model is not None else _graph_of(head, path)
         problem = price(graph, own or _cluster_of(head, path, others), objective=goal, memory_limit=memory_limit)
     check(saved, problem)
     return problem, saved, others
+
+
+def _graph_of(head: dict[str, Any], path: Path) -> Graph:
+    """The graph that lies in the plan's file, else the zoo's of that name. No code that the file names is run."""
+    from loadmaster.files.plan import graph_of_plan
+    from loadmaster.importers import load
+
+    found = graph_of_plan(head, str(path))
+    return load(_model_of(head, path)) if found is None else found
+
+
+def _how(head: dict[str, Any]) -> dict[str, Any]:
+    """How the plan's model was captured, as `load` takes it."""
+    captured = head.get("captured")
+    if not isinstance(captured, dict) or "model" not in captured:
+        return {}
+    known = {"optimizer": str, "dtype": str, "batch": int}
+    found = {key: captured[key] for key, kind in known.items() if isinstance(captured.get(key), kind)}
+    return {"training": captured.get("mode") != "infer", **found}
 
 
 def _head(path: Path) -> dict[str, Any]:
@@ -227,9 +247,12 @@ def _model_of(head: dict[str, Any], path: Path) -> str:
 
 
 def _cluster_of(head: dict[str, Any], path: Path, others: Sequence[Cluster]) -> Cluster:
+    from loadmaster.files import cluster_from_json
+
     name, digest = (str(head.get("cluster", {}).get(key, "")) for key in ("name", "digest"))
     try:
-        named = words.cluster_of(name)
+        described = head.get("on")
+        named = cluster_from_json(described, f"{path}: on") if isinstance(described, dict) else words.cluster_of(name)
     except LoadmasterError:
         named = None
     if named is not None and named.digest == digest:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,8 @@ from loadmaster.cluster import Cluster
 from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.files.cluster import cluster_from_json, cluster_to_json
-from loadmaster.files.text import Row
+from loadmaster.files.graph import graph_from_json, graph_to_json
+from loadmaster.files.text import Row, parse_json
 from loadmaster.graph import WEIGHT, Graph
 from loadmaster.plans import Plan, check
 from loadmaster.plans.additions import Additions
@@ -20,6 +24,7 @@ from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
 
 PLAN_SCHEMA = "loadmaster.plan/1"
+MOST_BYTES = 2**28  # of a model's graph, unpacked
 MOST_ENTRIES = 2**26  # of a table of tensors by devices: half a gigabyte
 
 
@@ -73,7 +78,34 @@ def _added_to_json(added: Additions) -> dict[str, Any]:
 def _circumstances(problem: Problem) -> dict[str, Any]:
     """Of a plan that can be run: how its model was captured, and the cluster in full."""
     captured = problem.source.captured
-    return {"captured": dict(captured), "on": cluster_to_json(problem.cluster)} if captured else {}
+    if not captured:
+        return {}
+    return {"captured": dict(captured), "on": cluster_to_json(problem.cluster), "model": _packed(problem.source)}
+
+
+def _packed(graph: Graph) -> str:
+    """The graph of a model that is in no file and no zoo: its JSON, compressed, in base 64."""
+    text = json.dumps(graph_to_json(graph), separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+
+
+def graph_of_plan(data: Mapping[str, Any], where: str = "plan") -> Graph | None:
+    """The graph that a plan's file has with it."""
+    packed = data.get("model")
+    if packed is None:
+        return None
+    try:
+        reader = zlib.decompressobj()
+        text = reader.decompress(base64.b64decode(packed, validate=True), MOST_BYTES)
+        if reader.unconsumed_tail:
+            raise InvalidPlan(
+                f"its model has more than {MOST_BYTES >> 20} MiB", f"{where}: model", "give it with --model"
+            )
+        graph = graph_from_json(parse_json(text, f"{where}: model"), f"{where}: model")
+    except (TypeError, ValueError, zlib.error):
+        raise InvalidPlan("its model cannot be unpacked", f"{where}: model", "give the model with --model") from None
+    captured = data.get("captured")
+    return replace(graph, captured=dict(captured)) if isinstance(captured, dict) else graph
 
 
 def _origin(graph: Graph, op: int) -> dict[str, Any]:
@@ -105,7 +137,7 @@ def plan_file_from_json(data: Any, where: str = "plan") -> PlanFile:
     return PlanFile(plan, captured, cluster, modules)
 
 
-_PLAN_KEYS = frozenset(["schema", "graph", "cluster", "captured", "on", "counts", "ops", "sends", "added"])
+_PLAN_KEYS = frozenset(["schema", "graph", "cluster", "captured", "on", "model", "counts", "ops", "sends", "added"])
 
 
 def _checked_extra(extra: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -119,3 +119,21 @@ def test_broken_plan_names_the_culprit(case: str, problem: Any) -> None:
     assert caught.value.fix and "p.json" in str(caught.value)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_a_model_that_lies_in_a_plan_comes_back_or_is_refused() -> None:
+    import base64
+    import zlib
+
+    from loadmaster.files.plan import MOST_BYTES, graph_of_plan
+    from tests.graphs import tiny
+
+    problem = price(dataclasses.replace(tiny.diamond(), captured={"mode": "infer"}), tiny.pair())
+    data = plan_to_json(Plan.of(problem, [0] * problem.num_ops), problem)
+    graph = graph_of_plan(data)
+    assert graph is not None and graph.digest == problem.source.digest and graph.captured == {"mode": "infer"}
+    assert graph_of_plan({}) is None
+    bomb = base64.b64encode(zlib.compress(b" " * (MOST_BYTES + 1))).decode()
+    for wrong in (7, "no base 64!", base64.b64encode(b"plain").decode(), bomb):
+        with pytest.raises(InvalidPlan, match=r"unpacked|more than"):
+            graph_of_plan({"model": wrong})
