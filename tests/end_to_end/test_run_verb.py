@@ -70,5 +70,5 @@ def test_a_plan_needs_no_second_description_of_its_model(model: str, folder: Pat
     assert said.returncode == named.returncode == 0, said.stderr + named.stderr
     first, second = json.loads(said.stdout), json.loads(named.stdout)
     assert first.keys() == second.keys() and first["graph"] == second["graph"]
-    mapped = command("export", "plan.json", "--to", "accelerate")
-    assert mapped.returncode == 0 and '"0"' in mapped.stdout, mapped.stderr
+    mapped = command("export", "plan.json", "--to", "device-map")
+    assert mapped.returncode == 0 and mapped.stdout.strip().startswith("{"), mapped.stdout + mapped.stderr
