@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -147,6 +148,24 @@ def test_the_fields_of_a_named_tuple_are_part_of_its_type(kernels: Kernels) -> N
     for first, second, answer in (("left", "right", 1), ("right", "left", 2)):
         module = kernels._import(f"pair_{kernels.tag}", SWAPPED.format(first=first, second=second))
         assert module.left(module.Pair(1, 2)) == answer
+
+
+def test_a_named_tuple_that_moved_is_compiled_anew(kernels: Kernels) -> None:
+    """As in a later version of the package: the entry of the former one names a module that is gone."""
+    text = SWAPPED.format(first="left", second="right")
+    before = kernels._import(f"before_{kernels.tag}", text)
+    assert before.left(before.Pair(1, 2)) == 1
+    del sys.modules[f"before_{kernels.tag}"]
+    after = kernels._import(f"after_{kernels.tag}", text)
+    for path in kernels.entries:  # whatever it is called now
+        path.rename(path.with_name(path.name.replace("before_", "after_")))
+    assert after.left(after.Pair(1, 2)) == 1
+
+
+def test_an_entry_that_names_what_is_gone_is_as_good_as_absent(tmp_path: Path) -> None:
+    payload = b"cno_such_module\nthing\n."
+    (tmp_path / "entry").write_bytes(door.MAGIC + hashlib.sha256(payload).digest() + payload)
+    assert door._read(tmp_path / "entry") is None
 
 
 CONSTANTS = """\

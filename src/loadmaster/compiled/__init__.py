@@ -219,11 +219,14 @@ _VERSIONS = (sys.version_info[:3], platform.python_implementation(), numba.__ver
 
 
 def _types_text(signature: Any) -> str:
-    """The types of the arguments; of named tuples the fields too, which numba's own text leaves out."""
+    """The types of the arguments; of named tuples the fields and the module too, which numba's own text leaves out."""
     arguments = getattr(signature, "args", signature)
-    return repr(
-        [(str(kind), getattr(kind, "fields", ()), _types_text(getattr(kind, "types", ()))) for kind in arguments]
-    )
+    return repr([_type_text(kind) for kind in arguments])
+
+
+def _type_text(kind: Any) -> tuple[Any, ...]:
+    home = getattr(getattr(kind, "instance_class", None), "__module__", "")
+    return str(kind), home, getattr(kind, "fields", ()), _types_text(getattr(kind, "types", ()))
 
 
 def _switches() -> tuple[Any, ...]:
@@ -250,7 +253,7 @@ def cache_folder() -> Path | None:
 
 
 def _read(path: Path) -> Any:
-    """The entry, or None where there is none or a torn one."""
+    """The entry, or None where there is none, a torn one, or one that names what is no longer there."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -261,7 +264,10 @@ def _read(path: Path) -> Any:
     head = len(MAGIC) + 32
     if data[: len(MAGIC)] != MAGIC or hashlib.sha256(data[head:]).digest() != data[len(MAGIC) : head]:
         return None
-    return pickle.loads(data[head:])
+    try:
+        return pickle.loads(data[head:])
+    except Exception:  # of another version of the package
+        return None
 
 
 def _write(path: Path, payload: bytes) -> None:
