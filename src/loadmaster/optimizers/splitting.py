@@ -16,7 +16,7 @@ import numpy as np
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.columns import Ints, ints
 from loadmaster.graph import Graph
-from loadmaster.optimizers.annealing.anneal import LocalSearch
+from loadmaster.optimizers.annealing.anneal import Anneal, LocalSearch
 from loadmaster.optimizers.auto import Auto
 from loadmaster.optimizers.placed import ordered
 from loadmaster.passes.splitting import Axis, Split, SplitGraph, axes_of, grow, is_part, split_region
@@ -91,6 +91,8 @@ def _last_search(
     name = optimizer if isinstance(optimizer, str) else None
     if isinstance(method, Auto):
         result = solve(trial.problem, replace(method, also=start), budget, seed, listener=listener)
+    elif isinstance(method, (Anneal, LocalSearch)):
+        result = solve(trial.problem, replace(method, start=start), budget, seed, listener=listener)
     else:
         result = solve(trial.problem, method, budget, seed, listener=listener)
         kept = solve(trial.problem, start, Budget(None, 1), seed)
