@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints, ragged
+from loadmaster.columns import Ints, ints, positions, ragged
 from loadmaster.errors import InvalidGraph
 from loadmaster.graph.graph import (
     ACTIVATION,
@@ -313,8 +313,7 @@ class GraphBuilder:
         return ints(table)
 
     def _assemble(self, order: list[int], producer: list[int], after: list[list[int]]) -> Graph:
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
+        place = positions(order)
         ops = [self._ops[index] for index in order]
         made_by = np.array(producer, np.int64)
         alias = np.array(self._alias, np.int64)

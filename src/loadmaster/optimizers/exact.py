@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadmaster.bounds import Storages, lower_bound
-from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.columns import Ints, ints, positions, rows_of
 from loadmaster.errors import MissingExtra
 from loadmaster.optimizers.annealing.anneal import Anneal
 from loadmaster.optimizers.branching import beside as branching
@@ -437,9 +437,7 @@ class _Model:
         """The placement and order of the solution, with sends in the solution's order and in that of their readers."""
         device = [next(d for d in self.devices if solver.value(self.on[op][d])) for op in range(self.problem.num_ops)]
         start = np.array([solver.value(begin) for begin in self.start])
-        rank = np.empty(self.problem.num_ops, np.int64)
-        rank[np.lexsort((np.arange(len(start)), start))] = np.arange(len(start))
-        plan = Plan.of(self.problem, device, rank)
+        plan = Plan.of(self.problem, device, positions(np.argsort(start, kind="stable")))
         order = sorted(self.sent, key=lambda send: (solver.value(self.sent[send]), send))
         send_rank = np.full((self.graph.num_tensors, len(self.devices)), -1, np.int64)
         for turn, (tensor, dst) in enumerate(order):

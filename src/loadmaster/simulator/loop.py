@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.columns import rows_of
+from loadmaster.columns import positions, rows_of
 from loadmaster.compiled import compiled
 from loadmaster.problem import Problem
 from loadmaster.problem.objective import BUSIEST, PEAK
@@ -120,8 +120,6 @@ def layout_of(problem: Problem) -> Layout:
     np.cumsum(np.bincount(graph.after, minlength=problem.num_ops), out=next_start[1:])
     nexts = rows_of(graph.after_start)[np.argsort(graph.after, kind="stable")]
     op_of_tie = np.argsort(problem.tie, kind="stable")
-    tie = np.empty(problem.num_ops, np.int64)
-    tie[op_of_tie] = np.arange(problem.num_ops)
     channel = problem.cluster.channel
     channels = int(channel.max(initial=-1)) + 1
     heap_start, heap_room = _heaps(problem, channels)
@@ -134,7 +132,7 @@ def layout_of(problem: Problem) -> Layout:
         channels,
         problem.op_ns.reshape(-1),
         graph.workspace_bytes,
-        tie.astype(narrow),
+        positions(op_of_tie).astype(narrow),
         op_of_tie.astype(narrow),
         waits.astype(narrow),
         np.flatnonzero(waits == 0).astype(narrow),

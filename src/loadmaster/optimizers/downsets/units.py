@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.columns import Ints, from_pairs, ints, positions, rows_of
 from loadmaster.problem import Problem
 
 
@@ -119,15 +119,13 @@ def _returning(problem: Problem, label: Ints) -> np.ndarray:
 
 def _numbered(unit: Ints, source: Ints, target: Ints) -> Units:
     """Numbers units in topological order, first op first."""
-    from loadmaster.columns import from_pairs
     from loadmaster.graph.order import topological_order
 
     first = np.unique(unit, return_index=True)[1]
     apart = source != target
     start, values = from_pairs(target[apart], source[apart], len(first))
     order = topological_order(start, values, first)
-    place = np.empty(len(first), np.int64)
-    place[order] = np.arange(len(first))
+    place = positions(order)
     before, after = [0] * len(first), [0] * len(first)
     for one, other in zip(place[source[apart]].tolist(), place[target[apart]].tolist(), strict=True):
         before[other] |= 1 << one

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.columns import Ints, ints, positions
 from loadmaster.compiled import compiled
 from loadmaster.optimizers.annealing.xorshift import seeded, unit
 from loadmaster.optimizers.lists.loop import FAR, _arrival, _gap, _occupy, _thrifty
@@ -53,9 +53,7 @@ class Rolling:
                 layout(problem), *problem.graph.dependencies, *given, problem.cluster.contention, chunk,
                 int(AHEAD * chunk), thrifts[:ways], random, state, low, high,
             )  # fmt: skip
-        rank = np.empty(problem.num_ops, np.int64)
-        rank[np.lexsort((np.arange(problem.num_ops), -level, state.begin))] = np.arange(problem.num_ops)
-        return Plan.of(problem, ints(state.where), rank)
+        return Plan.of(problem, ints(state.where), positions(np.lexsort((-level, state.begin))))
 
 
 class Pace:

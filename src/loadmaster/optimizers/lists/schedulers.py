@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.columns import Ints, ints, positions
 from loadmaster.graph.order import topological_order
 from loadmaster.optimizers.lists import loop
 from loadmaster.plans import Plan
@@ -120,9 +120,7 @@ def _in_order(problem: Problem, order: Ints, fixed: Ints, contention: bool, memo
 
 def _plan(problem: Problem, device: Ints, start: Ints, level: Ints) -> Plan:
     """Ranks by planned start, then by level."""
-    rank = np.empty(problem.num_ops, np.int64)
-    rank[np.lexsort((np.arange(problem.num_ops), -level, start))] = np.arange(problem.num_ops)
-    return Plan.of(problem, device, rank)
+    return Plan.of(problem, device, positions(np.lexsort((-level, start))))
 
 
 def _fixed_reads(problem: Problem) -> tuple[Ints, Ints]:
@@ -204,9 +202,7 @@ def critical_rank(problem: Problem, device: Ints) -> Ints:
         problem.send_class,
         device,
     )
-    rank = np.empty(problem.num_ops, np.int64)
-    rank[np.lexsort((np.arange(problem.num_ops), -level))] = np.arange(problem.num_ops)
-    return ints(rank)
+    return positions(np.argsort(-level, kind="stable"))
 
 
 def favourite_child(problem: Problem) -> Ints:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.columns import Bools, Ints, ints, rows_of
+from loadmaster.columns import Bools, Ints, ints, positions, rows_of
 from loadmaster.optimizers.fusion.greedy import MOST_MEMBERS, fusable, heavy
 from loadmaster.passes import inner_tensors
 from loadmaster.plans import Plan
@@ -573,9 +573,7 @@ class Draft:
         first = np.full(int(by_place.max()) + 1, count)
         np.minimum.at(first, by_place, np.arange(count))
         kernel = first[by_place]
-        order = np.argsort(rank, kind="stable")
-        rank[order] = np.arange(count)
-        return Plan.of(problem, device, rank, kernel)
+        return Plan.of(problem, device, positions(np.argsort(rank, kind="stable")), kernel)
 
 
 def _rows(start: Ints, values: Ints) -> list[list[int]]:

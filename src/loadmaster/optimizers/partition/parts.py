@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.columns import Ints, ints, positions, rows_of
 from loadmaster.problem import CANNOT, Problem
 
 Floats = NDArray[np.float64]
@@ -104,9 +104,7 @@ def _units(problem: Problem) -> Ints:
     key = np.where(colocate >= 0, problem.num_ops + colocate, np.arange(problem.num_ops))
     _, first, unit = np.unique(key, return_index=True, return_inverse=True)
     # In order of their first op, so that neighbours in the program are neighbours here.
-    order = np.empty(len(first), np.int64)
-    order[np.argsort(first, kind="stable")] = np.arange(len(first))
-    return ints(order[unit])
+    return ints(positions(np.argsort(first, kind="stable"))[unit])
 
 
 def op_times(problem: Problem) -> Floats:
