@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,6 +40,13 @@ def positions(order: Any) -> Ints:
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return ints(place)
+
+
+def numbered(values: Iterable[Hashable]) -> Ints:
+    """0, 1, … in the order in which values first come; equal values have one number."""
+    values = list(values)
+    number = {value: at for at, value in enumerate(dict.fromkeys(values))}
+    return ints([number[value] for value in values])
 
 
 def inverse(start: Ints, values: Ints, size: int) -> tuple[Ints, Ints]:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from loadmaster.columns import Bools, Ints, ints, inverse, rows_of
+from loadmaster.columns import Bools, Ints, digest, ints, inverse, numbered, rows_of
 from loadmaster.graph import ACTIVATION
 from loadmaster.problem import CANNOT, Problem, check_problem
 
@@ -183,28 +183,11 @@ def _kinds(problem: Problem, fusing: bool, fitting: bool) -> _Kinds:
         if ((times == CANNOT) | full).all(axis=1).any():  # nothing fits, so no bound can be wrong
             full[:] = False
         times = np.where(full, CANNOT, times)
-    kind_of = _kind_of(times, limits)
+    kind_of = numbered((digest(times[:, device]), int(limits[device])) for device in range(problem.num_devices))
     first = np.unique(kind_of, return_index=True)[1]
     return _Kinds(
         ints(times[:, first]), ints(np.bincount(kind_of)), ints(problem.memory_bytes[first]), *_sends(problem, kind_of)
     )
-
-
-def _kind_of(times: Ints, limits: Ints) -> Ints:
-    """[devices] kinds numbered 0, 1, … in order of their first device."""
-    first: list[int] = []
-    kind_of = []
-    for device in range(times.shape[1]):
-        like = (
-            k
-            for k, d in enumerate(first)
-            if limits[d] == limits[device] and np.array_equal(times[:, d], times[:, device])
-        )
-        kind = next(like, len(first))
-        if kind == len(first):
-            first.append(device)
-        kind_of.append(kind)
-    return ints(kind_of)
 
 
 def _sends(problem: Problem, kind_of: Ints) -> tuple[Ints, Ints]:

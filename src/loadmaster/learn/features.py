@@ -140,7 +140,7 @@ def device_class(problem: Problem) -> Ints:
 
 
 def _alike(problem: Problem, one: int, two: int) -> bool:
-    if problem.memory_bytes[one] != problem.memory_bytes[two] or (problem.op_ns[:, one] != problem.op_ns[:, two]).any():
+    if problem.device_kind[one] != problem.device_kind[two]:
         return False
     rest = np.setdiff1d(np.arange(problem.num_devices), [one, two])
     links = problem.send_class

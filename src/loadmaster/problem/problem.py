@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from loadmaster.cluster import Cluster
-from loadmaster.columns import Bools, Ints, ints
+from loadmaster.columns import Bools, Ints, digest, ints, numbered
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import ACTIVATION, MOST_NS, Graph
 from loadmaster.problem.objective import Goal, Objective, StepTime, objective_named
@@ -134,6 +134,12 @@ class Problem:
         for number in np.unique(group[group >= 0]):
             able[group == number] = able[group == number].all(axis=0)
         return able
+
+    @cached_property
+    def device_kind(self) -> Ints:
+        """[devices] devices with equal times and memory are of one kind; kinds in the order of their first device."""
+        devices = range(self.num_devices)
+        return numbered((digest(self.op_ns[:, device]), int(self.memory_bytes[device])) for device in devices)
 
     @cached_property
     def goal(self) -> Goal:

@@ -177,8 +177,7 @@ def _swappable(problem: Problem, one: int, two: int) -> bool:
     wires = np.unique(np.column_stack([channel[apart], channel[np.ix_(swap, swap)][apart]]), axis=0)
     renamed = len(np.unique(wires[:, 0])) == len(wires) == len(np.unique(wires[:, 1]))
     return bool(
-        np.array_equal(problem.op_ns[:, one], problem.op_ns[:, two])
-        and problem.memory_bytes[one] == problem.memory_bytes[two]
+        problem.device_kind[one] == problem.device_kind[two]
         and (problem.send_class[apart] == problem.send_class[np.ix_(swap, swap)][apart]).all()
         and renamed
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loadmaster.columns import Ints, from_pairs, ints, rows_of
+from loadmaster.columns import Ints, from_pairs, ints, numbered, rows_of
 from loadmaster.optimizers.downsets.units import Downs, Units, downsets, joined, units_of
 from loadmaster.optimizers.partition.parts import op_bytes
 from loadmaster.optimizers.pipeline.split import all_moves
@@ -113,10 +113,8 @@ def _solved(problem: Problem, units: Units, downs: Downs, effort: int) -> tuple[
 
 def _kinds(problem: Problem) -> Ints:
     """[devices] devices with equal times, memory and overlap are of one kind."""
-    devices = enumerate(problem.cluster.devices)
-    columns = [(problem.op_ns[:, d].tobytes(), int(problem.memory_bytes[d]), each.overlap) for d, each in devices]
-    number = {column: kind for kind, column in enumerate(dict.fromkeys(columns))}
-    return ints([number[column] for column in columns])
+    overlap = [device.overlap for device in problem.cluster.devices]
+    return numbered(zip(problem.device_kind.tolist(), overlap, strict=True))
 
 
 def _loads(problem: Problem, units: Units, kind_of: Ints) -> Loads:

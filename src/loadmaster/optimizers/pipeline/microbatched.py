@@ -197,7 +197,7 @@ class _Planner:
     def replicated(self) -> Iterator[Pipeline]:
         """Fewer stages than devices, each several times over: the best split for each number of stages."""
         slot, devices = self.layouts[0], self.problem.num_devices
-        if not self.trains or not alike(self.problem):
+        if not self.trains or self.problem.device_kind.any():
             return
         link = min(self.problem.cluster.links.values(), key=lambda link: link.bytes_per_s or float("inf"))
         most = min(devices, self.count)
@@ -395,11 +395,6 @@ def _line_of_stages(
         end = int(begin[end])
         edges.append(end)
     return float(best[slots]), tuple(reversed(edges))
-
-
-def alike(problem: Problem) -> bool:
-    """Whether all devices take the same times and have the same memory."""
-    return bool((problem.op_ns == problem.op_ns[:, :1]).all()) and len(set(problem.memory_bytes.tolist())) == 1
 
 
 def _merged(problem: Problem, slot: Ints) -> Ints:

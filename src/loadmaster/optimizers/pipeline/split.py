@@ -85,7 +85,7 @@ def least_totals(problem: Problem, slot: Ints) -> list[tuple[float, Ints]]:
 def _splits(problem: Problem, slot: Ints, *, longest: bool) -> list[tuple[float, Ints]]:
     from loadmaster.optimizers.pipeline.stages import NEVER, best_splits
 
-    kind_of = _kinds(problem)
+    kind_of = problem.device_kind
     moves = all_moves(np.bincount(kind_of))
     slot = _merged(problem, slot, len(moves.source))
     for limits in (problem.memory_bytes, np.full(problem.num_devices, np.iinfo(np.int64).max)):
@@ -111,13 +111,6 @@ def _placement(problem: Problem, slot: Ints, state: int, cut: Ints, by: Ints, mo
     for left, end, kind in reversed(stages):
         of_slot[left:end] = free[kind].pop(0)
     return legal(problem, of_slot[slot])
-
-
-def _kinds(problem: Problem) -> Ints:
-    """[devices] devices with equal times and memory are of one kind."""
-    columns = [(problem.op_ns[:, d].tobytes(), int(problem.memory_bytes[d])) for d in range(problem.num_devices)]
-    number = {column: kind for kind, column in enumerate(dict.fromkeys(columns))}
-    return ints([number[column] for column in columns])
 
 
 def all_moves(count: Ints) -> Moves:
