@@ -16,6 +16,7 @@ from loadmaster.passes import Coarse, coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline
+from loadmaster.simulator.lives import last_needed, residents
 
 EFFORT = 400_000_000  # comparisons of two blocks over all devices: about a second
 MOST_IMPROVED = 6_000  # blocks in an arena that is worth packing many times
@@ -292,10 +293,12 @@ class Step:
         graph, ops = self.problem.graph, self.problem.num_ops
         none, every = np.full(ops, -1, np.int64), np.arange(ops)
         workspace = (none, every, self.device, self.begin[:ops], self.end[:ops])
-        tensor, device = self._residents()
+        updated, fixed = residents(self.problem, self.device)
+        tensor, device = (np.concatenate(columns) for columns in zip(fixed, updated, strict=True))
         whole = np.zeros(len(tensor), np.int64)
-        residents = (tensor, whole - 1, device, whole, whole + self.forever)
-        end = self._lives()
+        there = (tensor, whole - 1, device, whole, whole + self.forever)
+        sends = (self.send_tensor, self.end[ops:])
+        end = last_needed(self.problem, self.device, self.end[:ops], sends, self.forever)
         made = np.flatnonzero((graph.producer >= 0) & (graph.alias_of < 0))
         home = self.device[graph.producer[made]]
         makes = (made, np.full(len(made), -1), home, self.begin[graph.producer[made]], end[made, home])
@@ -306,31 +309,4 @@ class Step:
             self.begin[ops:],
             end[self.send_tensor, self.send_dst],
         )
-        return [tuple(map(ints, part)) for part in (workspace, residents, makes, copies)]  # type: ignore[misc]
-
-    def _residents(self) -> tuple[Ints, Ints]:
-        """(tensor, device) of all that is there from the start (rule 7)."""
-        problem, graph = self.problem, self.problem.graph
-        updated = np.flatnonzero(problem.updater >= 0)
-        fixed = problem.resident[graph.reads] & (problem.updater[graph.reads] < 0)
-        key = np.unique(graph.reads[fixed] * problem.num_devices + self.device[rows_of(graph.read_start)[fixed]])
-        tensor = np.concatenate([key // problem.num_devices, updated])
-        return ints(tensor), ints(np.concatenate([key % problem.num_devices, self.device[problem.updater[updated]]]))
-
-    def _lives(self) -> Ints:
-        """[tensors, devices] the round in which the tensor is no longer needed there (rule 8)."""
-        problem, graph, ops = self.problem, self.problem.graph, self.problem.num_ops
-        end = np.full((graph.num_tensors, problem.num_devices), -1, np.int64)
-        reader = rows_of(graph.read_start)
-        np.maximum.at(end, (graph.reads, self.device[reader]), self.end[reader])
-        made = np.flatnonzero(graph.producer >= 0)
-        home = self.device[graph.producer[made]]
-        np.maximum.at(end, (made, home), np.where(problem.stays[made], self.forever, self.end[graph.producer[made]]))
-        sent = ~problem.resident[self.send_tensor]
-        source = self.device[graph.producer[self.send_tensor[sent]]]
-        np.maximum.at(end, (self.send_tensor[sent], source), self.end[ops:][sent])
-        written = np.flatnonzero((graph.alias_of >= 0) & (graph.producer >= 0))
-        for tensor in written[np.argsort(-graph.producer[written], kind="stable")].tolist():
-            under, place = graph.alias_of[tensor], self.device[graph.producer[tensor]]
-            end[under, place] = max(end[under, place], end[tensor, place])
-        return ints(end)
+        return [tuple(map(ints, part)) for part in (workspace, there, makes, copies)]  # type: ignore[misc]

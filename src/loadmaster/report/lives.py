@@ -8,6 +8,7 @@ import numpy as np
 
 from loadmaster.columns import Bools, Ints, ints, rows_of
 from loadmaster.report.schedule import Schedule
+from loadmaster.simulator.lives import last_needed, residents
 
 FOREVER = np.iinfo(np.int64).max
 BEFORE = -1
@@ -95,25 +96,32 @@ def _waits(schedule: Schedule) -> tuple[Ints, Ints]:
 
 
 def lives(schedule: Schedule, when: Moments) -> Lives:
-    graph, last = schedule.problem.graph, _last_use(schedule, when)
-    devices = schedule.num_devices
+    problem, graph = schedule.problem, schedule.problem.graph
+    sends = (schedule.send_tensor, when.send_finish)
+    last = last_needed(problem, schedule.device, when.finish, sends, FOREVER)
     made = np.flatnonzero((graph.producer >= 0) & (graph.alias_of < 0))
     home = schedule.device[graph.producer[made]]
     sent = schedule.send_tensor
     works = np.flatnonzero(graph.workspace_bytes)
-    kept, where = _residents(schedule)
-    copies = sent * devices + schedule.timeline.send_dst
+    kept, where = (np.concatenate(columns) for columns in zip(*residents(problem, schedule.device), strict=True))
     maker = np.where(schedule.maker[kept] >= 0, schedule.maker[kept], _first_reader(schedule)[kept])
     parts = (
         (
             home,
             graph.nbytes[made],
             when.begin[graph.producer[made]],
-            last[made * devices + home],
+            last[made, home],
             made,
             graph.producer[made],
         ),
-        (schedule.timeline.send_dst, graph.nbytes[sent], when.send_begin, last[copies], sent, schedule.maker[sent]),
+        (
+            schedule.timeline.send_dst,
+            graph.nbytes[sent],
+            when.send_begin,
+            last[sent, schedule.timeline.send_dst],
+            sent,
+            schedule.maker[sent],
+        ),
         (where, graph.nbytes[kept], _same(kept, BEFORE), _same(kept, FOREVER), kept, maker),
         (
             schedule.device[works],
@@ -141,37 +149,6 @@ def lives(schedule: Schedule, when: Moments) -> Lives:
 
 def _same(like: Ints, value: int) -> Ints:
     return np.full(len(like), value, np.int64)
-
-
-def _last_use(schedule: Schedule, when: Moments) -> Ints:
-    """[tensors * devices] the moment its bytes there are freed."""
-    graph, devices = schedule.problem.graph, schedule.num_devices
-    last = np.full(graph.num_tensors * devices, BEFORE, np.int64)
-    reader = rows_of(graph.read_start)
-    np.maximum.at(last, graph.reads * devices + schedule.device[reader], when.finish[reader])
-    maker = rows_of(graph.make_start)
-    own = graph.makes * devices + schedule.device[maker]
-    np.maximum.at(last, own, np.where(schedule.problem.stays[graph.makes], FOREVER, when.finish[maker]))
-    np.maximum.at(last, schedule.send_tensor * devices + schedule.timeline.send_src, when.send_finish)
-    updates = np.flatnonzero((graph.producer >= 0) & (graph.alias_of >= 0))
-    # The newest update first: each keeps alive what it overwrote.
-    for tensor in updates[np.argsort(-graph.producer[updates], kind="stable")].tolist():
-        base = int(graph.alias_of[tensor])
-        if graph.producer[base] >= 0:
-            device = int(schedule.device[graph.producer[tensor]])
-            last[base * devices + device] = max(last[base * devices + device], last[tensor * devices + device])
-    return last
-
-
-def _residents(schedule: Schedule) -> tuple[Ints, Ints]:
-    """(tensor, device) of all that is there before the step: updated ones at home, others where they are read."""
-    problem, devices = schedule.problem, schedule.num_devices
-    graph = problem.graph
-    updated = np.flatnonzero(problem.resident & (problem.updater >= 0))
-    fixed = problem.resident[graph.reads] & (problem.updater[graph.reads] < 0)
-    spots = np.unique(graph.reads[fixed] * devices + schedule.device[rows_of(graph.read_start)[fixed]])
-    tensor = np.concatenate([updated, spots // devices])
-    return tensor, np.concatenate([schedule.device[problem.updater[updated]], spots % devices])
 
 
 def _first_reader(schedule: Schedule) -> Ints:
