@@ -157,51 +157,23 @@ def mean_sends(problem: Problem) -> Ints:
 
 def upward_rank(problem: Problem) -> Ints:
     """[ops] mean length of the longest way from the op's start to the end of the step, transfers included."""
-    graph = problem.graph
-    return ints(
-        loop.upward(
-            graph.read_start,
-            graph.reads,
-            graph.producer,
-            graph.after_start,
-            graph.after,
-            mean_times(problem),
-            mean_sends(problem),
-        )
-    )
+    return ints(loop.upward(*_edges(problem), mean_times(problem), mean_sends(problem)))
 
 
 def downward_rank(problem: Problem) -> Ints:
     """[ops] mean length of the longest way from the start of the step to the op's end."""
+    return ints(loop.downward(*_edges(problem), mean_times(problem), mean_sends(problem)))
+
+
+def _edges(problem: Problem) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     graph = problem.graph
-    return ints(
-        loop.downward(
-            graph.read_start,
-            graph.reads,
-            graph.producer,
-            graph.after_start,
-            graph.after,
-            mean_times(problem),
-            mean_sends(problem),
-        )
-    )
+    return graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after
 
 
 def critical_rank(problem: Problem, device: Ints) -> Ints:
     """[ops] ranks by the longest way to the end under this placement: the critical-path order."""
-    graph = problem.graph
     times = ints(problem.op_ns[np.arange(problem.num_ops), device])
-    level = loop.upward_placed(
-        graph.read_start,
-        graph.reads,
-        graph.producer,
-        graph.after_start,
-        graph.after,
-        times,
-        problem.send_ns,
-        problem.send_class,
-        device,
-    )
+    level = loop.upward_placed(*_edges(problem), times, problem.send_ns, problem.send_class, device)
     return positions(np.argsort(-level, kind="stable"))
 
 
