@@ -12,7 +12,7 @@ from loadmaster.catalog.specs import make_optimizer
 from loadmaster.errors import UnknownName
 from loadmaster.optimizers.expert.expert import expert_placement
 from loadmaster.optimizers.memory.orders import MemoryOrder
-from loadmaster.optimizers.placed import ordered
+from loadmaster.optimizers.ordering import ordered
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search

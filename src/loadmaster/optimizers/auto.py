@@ -239,8 +239,8 @@ class Race:
 
 
 class Epochs:
-    """Coolings that do not depend on the budget: short and cold at first, then longer and longer. Two of three are on a
-    smaller problem where small ops can be joined: moves go farther there, and faster."""
+    """Annealing in epochs that do not depend on the budget: short and cold at first, then longer and longer. Two of
+    three are on a smaller problem where small ops can be joined: moves go farther there, and faster."""
 
     def __init__(self, settings: Auto, search: Search) -> None:
         self.settings, self.search, self.problem = settings, search, search.problem

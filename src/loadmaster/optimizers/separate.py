@@ -11,7 +11,7 @@ from loadmaster.errors import MissingExtra
 from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Start, epochs, spread_ranks
 from loadmaster.optimizers.fusion.search import improve_fusion
 from loadmaster.optimizers.lists.schedulers import critical_rank
-from loadmaster.optimizers.placed import best_of
+from loadmaster.optimizers.ordering import best_of
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem

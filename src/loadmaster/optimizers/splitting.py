@@ -18,7 +18,7 @@ from loadmaster.columns import Ints, ints
 from loadmaster.graph import Graph
 from loadmaster.optimizers.annealing.anneal import Anneal, LocalSearch
 from loadmaster.optimizers.auto import Auto
-from loadmaster.optimizers.placed import ordered
+from loadmaster.optimizers.ordering import ordered
 from loadmaster.passes.splitting import Axis, Split, SplitGraph, axes_of, grow, is_part, split_region
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem

@@ -9,9 +9,9 @@ import numpy as np
 
 from loadmaster.columns import Ints, from_pairs, ints, numbered, rows_of
 from loadmaster.optimizers.downsets.units import Downs, Units, downsets, joined, units_of
+from loadmaster.optimizers.ordering import Order, ordered
 from loadmaster.optimizers.partition.parts import op_bytes
 from loadmaster.optimizers.pipeline.split import all_moves
-from loadmaster.optimizers.placed import Order, ordered
 from loadmaster.optimizers.simple import OneDevice, legal
 from loadmaster.passes.groups import mirrored_position
 from loadmaster.plans import Plan

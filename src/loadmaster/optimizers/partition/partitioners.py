@@ -20,8 +20,8 @@ import numpy as np
 from loadmaster.columns import Ints, ints, positions
 from loadmaster.errors import MissingExtra
 from loadmaster.optimizers.memory.orders import memory_order
+from loadmaster.optimizers.ordering import Order, ordered
 from loadmaster.optimizers.partition.parts import Balance, Parts, op_bytes, parts_of, seat
-from loadmaster.optimizers.placed import Order, ordered
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.search import WORST, Score, Search
@@ -35,11 +35,8 @@ MOST_SEATS = 16  # Mt-KaHyPar looks at every set of a few blocks
 
 
 @dataclass(frozen=True)
-class Metis:
-    """Multilevel partitioning of METIS (Karypis and Kumar, 1998), balanced by time, or by bytes for peak memory.
-
-    Parts of equal share change devices among themselves so that busy pairs have the fast links.
-    """
+class _Partitioner:
+    """One library's cut, as a plan: what those that balance within a given share have in common."""
 
     order: Order = "best"
     imbalance: float = 0.03
@@ -47,6 +44,17 @@ class Metis:
 
     def optimize(self, search: Search) -> Plan:
         return plan_parts(search, parts_of(search.problem, self.balance), self._cut, self.order)
+
+    def _cut(self, parts: Parts, seed: int) -> Ints:
+        """[units] the device of each."""
+        raise NotImplementedError
+
+
+class Metis(_Partitioner):
+    """Multilevel partitioning of METIS (Karypis and Kumar, 1998), balanced by time, or by bytes for peak memory.
+
+    Parts of equal share change devices among themselves so that busy pairs have the fast links.
+    """
 
     def _cut(self, parts: Parts, seed: int) -> Ints:
         return metis_parts(parts, self.imbalance, seed)
@@ -66,33 +74,17 @@ class Scotch:
         return plan_parts(search, parts_of(search.problem, self.balance), _scotch_parts, self.order)
 
 
-@dataclass(frozen=True)
-class Kahip:
+class Kahip(_Partitioner):
     """Partitioning of KaHIP (Sanders and Schulz, 2013). It knows equal parts only: unlike devices get several small
     ones."""
-
-    order: Order = "best"
-    imbalance: float = 0.03
-    balance: Balance = "auto"
-
-    def optimize(self, search: Search) -> Plan:
-        return plan_parts(search, parts_of(search.problem, self.balance), self._cut, self.order)
 
     def _cut(self, parts: Parts, seed: int) -> Ints:
         return _kahip_parts(parts, self.imbalance, seed)
 
 
-@dataclass(frozen=True)
-class MtKahypar:
+class MtKahypar(_Partitioner):
     """Hypergraph mapping of Mt-KaHyPar (Gottesbüren, Heuer, Maas, Sanders and Schlag, 2024): a tensor is one net,
     however many ops read it, and costs the tree of links that joins its devices."""
-
-    order: Order = "best"
-    imbalance: float = 0.03
-    balance: Balance = "auto"
-
-    def optimize(self, search: Search) -> Plan:
-        return plan_parts(search, parts_of(search.problem, self.balance), self._cut, self.order)
 
     def _cut(self, parts: Parts, seed: int) -> Ints:
         return _mtkahypar_parts(parts, self.imbalance, seed)

@@ -24,7 +24,7 @@ from loadmaster.graph import WEIGHT as WEIGHT_ROLE
 from loadmaster.optimizers.pipeline import schedules
 from loadmaster.optimizers.pipeline.replicas import replicated_splits
 from loadmaster.optimizers.pipeline.schedules import Orders
-from loadmaster.optimizers.pipeline.split import scope_slots
+from loadmaster.optimizers.pipeline.split import merged_slots, scope_slots
 from loadmaster.passes.groups import mirrored_position
 from loadmaster.passes.microbatches import Action, Replicas, parse_action, repeated
 from loadmaster.passes.stages import UPDATE, Staged, in_stages, phases_of, settle_stages
@@ -239,7 +239,7 @@ class _Planner:
         slots = [mirrored_position(self.problem)]
         if any(self.problem.graph.scope):
             slots.insert(0, scope_slots(self.problem))
-        return [_merged(self.problem, slot) for slot in slots]
+        return [merged_slots(slot, self.problem.best_ns + 1, MOST_SLOTS) for slot in slots]
 
     def _orders(self) -> list[tuple[int, ...]]:
         """Devices as they are, and the fast ones first or last where they are unlike."""
@@ -395,13 +395,3 @@ def _line_of_stages(
         end = int(begin[end])
         edges.append(end)
     return float(best[slots]), tuple(reversed(edges))
-
-
-def _merged(problem: Problem, slot: Ints) -> Ints:
-    """[ops] slots numbered from 0; neighbours with little work are one where there are too many."""
-    slot = ints(np.unique(slot, return_inverse=True)[1].reshape(-1))
-    if int(slot.max()) < MOST_SLOTS:
-        return slot
-    work = np.bincount(slot, weights=problem.best_ns + 1)
-    share = (np.cumsum(work) - work / 2) / work.sum()
-    return ints(np.unique((share * MOST_SLOTS).astype(np.int64)[slot], return_inverse=True)[1].reshape(-1))

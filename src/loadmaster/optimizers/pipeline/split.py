@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.optimizers.ordering import Order, best_of, ordered
 from loadmaster.optimizers.partition.parts import op_times
-from loadmaster.optimizers.placed import Order, best_of, ordered
 from loadmaster.optimizers.simple import OneDevice, legal
 from loadmaster.passes.groups import mirrored_position, turning_point
 from loadmaster.plans import Plan
@@ -87,7 +87,8 @@ def _splits(problem: Problem, slot: Ints, *, longest: bool) -> list[tuple[float,
 
     kind_of = problem.device_kind
     moves = all_moves(np.bincount(kind_of))
-    slot = _merged(problem, slot, len(moves.source))
+    most = int(min(MOST_SLOTS, (MOST_CELLS / len(moves.source)) ** 0.5))
+    slot = merged_slots(slot, op_times(problem) + 1, most)
     for limits in (problem.memory_bytes, np.full(problem.num_devices, np.iinfo(np.int64).max)):
         value, cut, by = best_splits(_line(problem, slot, kind_of, ints(limits)), moves, longest)
         ends = [state for state in np.argsort(value[:, -1], kind="stable").tolist() if value[state, -1] < NEVER]
@@ -139,13 +140,12 @@ def _devices_used(moves: Moves) -> list[int]:
     return used
 
 
-def _merged(problem: Problem, slot: Ints, moves: int) -> Ints:
-    """[ops] slots numbered from 0; neighbours with little work are one where there are too many."""
+def merged_slots(slot: Ints, work: np.ndarray, most: int) -> Ints:
+    """[ops] slots numbered from 0; neighbours with little work are one where there are more than `most`."""
     slot = ints(np.unique(slot, return_inverse=True)[1].reshape(-1))
-    most = int(min(MOST_SLOTS, (MOST_CELLS / moves) ** 0.5))
     if int(slot.max()) < most:
         return slot
-    work = np.bincount(slot, weights=op_times(problem) + 1)
+    work = np.bincount(slot, weights=work)
     share = (np.cumsum(work) - work / 2) / work.sum()
     return ints(np.unique((share * most).astype(np.int64)[slot], return_inverse=True)[1].reshape(-1))
 

@@ -14,9 +14,9 @@ import pytest
 from loadmaster import Budget, Cluster, Graph, GraphBuilder, MissingExtra, price, solve
 from loadmaster.cluster import Device, Link, dense_channels
 from loadmaster.columns import ints
+from loadmaster.optimizers.ordering import ordered
 from loadmaster.optimizers.partition.partitioners import GpDfs, Kahip, Metis, MtKahypar, Scotch
 from loadmaster.optimizers.partition.parts import Parts, parts_of, seat
-from loadmaster.optimizers.placed import ordered
 from loadmaster.problem import Problem
 from loadmaster.search import Search
 from loadmaster.simulator import simulate
