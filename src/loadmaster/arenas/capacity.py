@@ -15,6 +15,7 @@ from loadmaster.simulator import cores
 if TYPE_CHECKING:
     from loadmaster.arenas.fitting import Blocks, Rule
 
+# Where no reason is given, chosen by hand.
 FIRST_RUN = 400  # times the number of blocks: blocks looked at in the first runs
 GROWTH = 3.0  # of the runs, each time that every rule has had its turn
 NOISE = 0.1  # spread of the factors that vary a rule

@@ -18,6 +18,7 @@ from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline
 from loadmaster.simulator.lives import last_needed, residents
 
+# Where no reason is given, chosen by hand.
 EFFORT = 400_000_000  # comparisons of two blocks over all devices: about a second
 MOST_IMPROVED = 6_000  # blocks in an arena that is worth packing many times
 NEAR = 1000  # a part in so many above the peak is near enough, where the peak itself is not reached

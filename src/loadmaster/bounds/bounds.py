@@ -16,6 +16,7 @@ from loadmaster.problem import CANNOT, Problem, check_problem
 if TYPE_CHECKING:
     from loadmaster.bounds.cuts import Net
 
+# Where no reason is given, chosen by hand.
 EFFORT = 150_000_000  # arcs that minimum cuts may look at: about a second
 CELLS = 512  # rows and columns of the grid over (earliest start, what must follow)
 CROWD_CELLS, CROWD_TURNS = 256, 2  # starts of ancestors that are told apart; times that starts are raised

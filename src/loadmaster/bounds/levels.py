@@ -10,6 +10,7 @@ import numpy as np
 from loadmaster.compiled import compiled
 
 FAR = np.iinfo(np.int64).max // 4
+# Where no reason is given, chosen by hand.
 WIDTHS = 14  # classes of how long sends take, each twice the one before, from 4 us on
 FEW = 12  # ops before or after an op that are told apart by where they run
 

@@ -23,6 +23,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Optimizer, Score, Search
 
+# Where no reason is given, chosen by hand.
 EVOLVING = Brkga(by="edges", blocks=24, sends=False, evaluations=10**9)  # few large groups
 EVOLVED = 400  # simulations for it, and how many there must have been before
 LEARNED = {"peak-memory": ("regal:plans_only=yes",)}  # policies whose plans join the starts
@@ -36,7 +37,7 @@ BOUND = 500  # simulations' worth: the bound of a large problem, which says when
 SMALL = 2_000  # ops up to which it is had at once
 
 # The epochs of search: how long they are depends on no budget, so that more is never worse.
-RACING = 3  # starts that run against each other at first
+RACING = 3  # starts that run against each other at first; better than 4 where there are few simulations, 300 to 1,000
 FIRST = 32  # simulations from each start, cold: which one is best shows soon
 NEXT = 192  # of the second epoch
 WARMTH = (0.0, 1.0, 2.0, 3.0)  # of the temperature, for the epochs in turn

@@ -20,6 +20,7 @@ from loadmaster.problem import Problem
 from loadmaster.search import WORST, Optimizer, Score, Search
 
 QUICK: tuple[Optimizer, ...] = (Heft(), Expert())
+# Where no reason is given, chosen by hand.
 TRIALS, TRIAL = 3, 160  # how many kernels `inner` plans, and simulations for each: its one-shot plans and a little more
 FIRST = 256  # simulations of the first epoch from the best plan so far
 FUSING = (0.2, 0.8)  # least and most share of an epoch in which kernels change

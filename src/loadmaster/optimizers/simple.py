@@ -14,7 +14,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Optimizer, Search
 
-A_FEW = 400  # simulations for a plan that another method goes on from
+A_FEW = 400  # simulations for a plan that another method goes on from; chosen by hand
 DEFAULTS = ("one-device", "expert", "heft", "etf")
 
 

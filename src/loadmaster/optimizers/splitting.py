@@ -24,6 +24,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Optimizer, Result, Score, Search, as_budget, solve
 
+# Where no reason is given, chosen by hand.
 FIRST_SHARE = 0.35  # of the budget, for the plan without splits
 TRIALS_SHARE = 0.35  # for all trials together
 ROUNDS = 3  # splits, one after another, at most

@@ -43,6 +43,7 @@ PARTITIONS = {
 }
 SPLITS = {"pipeline:order=critical": 100}
 LOAD_SPLITS = {"downsets:effort=1000000,sets=4000": 100, "pipeline:goal=max-load,order=critical": 100, **SPLITS}
+# Chosen by hand.
 MOST_PARTITIONED = 12_000  # ops; the better partitioners take many seconds beyond
 ORDERED = 4  # placements that are tried under all orders: the best ones
 FAR, VERY_FAR = 1.25, 2.0  # times the best: a start that is worse is left out; the best of a family, where it is

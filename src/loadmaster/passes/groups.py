@@ -15,7 +15,7 @@ from loadmaster.errors import UnknownName
 from loadmaster.passes import joining
 from loadmaster.problem import Problem
 
-HEAVY_GROUPS = (24, 96, 384)  # how many groups that share heavy tensors to move as one, for peak memory
+HEAVY_GROUPS = (24, 96, 384)  # how many groups that share heavy tensors to move as one, for peak memory; chosen by hand
 
 
 @dataclass(frozen=True, eq=False)

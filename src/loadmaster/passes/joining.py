@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadmaster.columns import Ints
 from loadmaster.compiled import compiled
 
-ROUNDS = 6  # the bound on a group's time doubles from one to the next
+ROUNDS = 6  # the bound on a group's time doubles from one to the next; chosen by hand
 
 
 @compiled

@@ -23,13 +23,13 @@ from loadmaster.search import Score, Search
 from loadmaster.simulator import first_come, layout, simulate, spread
 
 # How often each kind of move is tried at first, in the order of `state`: by decision, so that those that are not to be
-# made can be left out.
+# made can be left out. Chosen by hand, as all numbers here without a reason; `choice` then follows what pays.
 PLACING, PLACING_FOR_MEMORY = (4.0, 3.0, 3.0, 0.0, 2.0, 4.0, 1.0), (4.0, 2.0, 2.0, 0.0, 2.0, 4.0, 1.0)
 PLACING_ALONE = (4.0, 3.0, 3.0, 0.0, 4.0, 4.0, 1.0)  # where the order does not count
 ORDERING, ORDERING_FOR_MEMORY = (4.0, 2.0, 0.5, 2.0), (6.0, 4.0, 0.0, 0.0)
 FUSING = (0.8, 1.2, 1.2, 0.8, 2.0)
 AIM = 0.5  # share of moves about ops that the step waits for
-CHAINS = 2
+CHAINS = 2  # walks at once, which look at each other
 BEHIND = 0.03  # a chain that is worse than the best by this share is far behind
 WARM, SPREAD = 1e-3, 20.0  # above this temperature it may be behind by so many times the rest of it more
 ROUND = engine.REFRESH  # simulations of each chain between two times that chains look at each other

@@ -45,6 +45,7 @@ from loadmaster.optimizers.annealing.xorshift import below, pick
 from loadmaster.simulator.loop import run, stops_at, value_of
 
 FOREVER = np.iinfo(np.int64).max
+# Where no reason is given, chosen by hand.
 REFRESH = 64  # simulations after which what the step waits for is looked up again, and what paid
 MOST_IDLE = 64  # draws in a row that changed nothing and then count as a simulation: a walk always ends
 

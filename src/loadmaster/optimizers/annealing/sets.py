@@ -9,7 +9,7 @@ from loadmaster.compiled import compiled
 from loadmaster.optimizers.annealing.state import BORDER, NEAR, SCOPE, SHIFT, SINGLE, SLICE, SWAP, copy
 from loadmaster.optimizers.annealing.xorshift import below, length
 
-MOST_NEAR = 64  # ops of a neighbourhood
+MOST_NEAR = 64  # ops of a neighbourhood; chosen by hand
 ANYWHERE = -1  # no device suggests itself
 
 

@@ -16,6 +16,7 @@ from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import layout, simulate
 
+# Where no reason is given, chosen by hand.
 MOST_OPS, MOST_DEVICES, MOST_COPIES = 64, 16, 2_000  # what is worth a try
 ENTRIES = 1 << 20  # moments that are remembered: 24 MB
 START = 3_000  # simulations for the first plan, at most

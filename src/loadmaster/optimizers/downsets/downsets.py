@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from loadmaster.optimizers.downsets.stages import Loads
     from loadmaster.optimizers.pipeline.stages import Moves
 
+# Where no reason is given, chosen by hand.
 CANNOT_NS = 2**42  # of an op on a device that cannot run it: over an hour
 MOST_SETS = 60_000  # downsets; with more, light units are joined first
 FEWER = 0.8  # of the units at most are left after light ones have joined

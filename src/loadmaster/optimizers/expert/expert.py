@@ -17,6 +17,7 @@ from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Search
 from loadmaster.simulator import first_come
 
+# Chosen by hand.
 TOO_SLOW = 5  # a device this many times slower than the best, such as the CPU beside GPUs, gets no layers
 
 

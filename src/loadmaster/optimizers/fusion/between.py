@@ -7,7 +7,7 @@ import numpy as np
 
 from loadmaster.compiled import compiled
 
-MOST_BETWEEN = 400  # ops looked at from each end; pairs with more between them count as impossible
+MOST_BETWEEN = 400  # ops looked at from each end; pairs with more between them count as impossible; chosen by hand
 
 
 @compiled

@@ -17,7 +17,7 @@ import numpy as np
 from loadmaster.compiled import compiled
 
 BLOCKED, AHEAD, BEHIND = 0, 1, 2
-MOST_VISITS = 400  # kernels looked at from each end; a merge that needs more is not made
+MOST_VISITS = 400  # kernels looked at from each end; a merge that needs more is not made; chosen by hand
 
 
 class Rules(NamedTuple):

@@ -18,7 +18,7 @@ from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
 
-BATCH = 16  # random candidates scored at once
+BATCH = 16  # random candidates scored at once; chosen by hand
 ALONE = Decisions(placing=False, ordering=False, fusing=True)
 
 

@@ -20,7 +20,7 @@ from loadmaster.search import Score, Search
 from loadmaster.simulator import contraction, contraction_facts, first_come, layout
 
 Floats = NDArray[np.float64]
-BATCH = 8  # kernels scored between two looks at the budget
+BATCH = 8  # kernels scored between two looks at the budget; chosen by hand
 
 
 class Kernels(NamedTuple):

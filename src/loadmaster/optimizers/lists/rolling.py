@@ -24,6 +24,7 @@ from loadmaster.search import Search
 from loadmaster.simulator import layout
 from loadmaster.simulator.loop import Layout
 
+# Where no reason is given, chosen by hand.
 SPANS, KEPT = 64, 40  # busy spans of a device that are known, and that are left when they are too many
 THRIFTS = (0.5, 0.25, 1.0, 0.0)  # of the first ways; of later ones any between
 SLICE, FIRST_WAYS = 4096, 2  # ops between two looks at the clock, and ways before the first

@@ -14,7 +14,7 @@ from loadmaster.optimizers.memory.recompute import Recompute
 from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
 
-SIZES = 6  # of the knapsack
+SIZES = 6  # of the knapsack; chosen by hand
 _LAYER = re.compile(r"^(.*?\.\d+)(?:\.|$)")
 
 

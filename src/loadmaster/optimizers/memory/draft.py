@@ -22,6 +22,7 @@ from loadmaster.plans.expansion import expand
 from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline, simulate
 
+# Where no reason is given, chosen by hand.
 MOST_AGAIN = 400  # ops that run again for one tensor
 MOST_DEPTH = 200  # of them one after the other
 

@@ -24,6 +24,7 @@ from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
 from loadmaster.search import WORST, Optimizer, Score, Search
 
+# Where no reason is given, chosen by hand.
 FLOOR_NS = 50  # what is free is not better than what nearly is
 TRIES = 5  # times the limit is lowered by what the simulator still finds over it
 HALVINGS = 7  # of the limit, where the least memory is wanted

@@ -15,8 +15,9 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Search
 
+# Where no reason is given, chosen by hand.
 LARGE, WIDE = 20_000, 400_000  # ops, and ops x devices, above which a problem is not searched whole
-MOST_BLOCKS = 6_000
+MOST_BLOCKS = 6_000  # ops of the coarse problem
 WAYS, ROLLING = (4, 16, 64), 0.6  # of rolling, and the share of the time that is left for it
 LOOKS = (40, 160, 640)  # simulations of each window, one pass after another; then as many as in the last
 COARSE, SHARE = 600, 0.2  # simulations of the coarse problem, and the most of the time that it takes

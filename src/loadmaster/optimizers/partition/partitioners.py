@@ -27,6 +27,7 @@ from loadmaster.plans import Plan
 from loadmaster.search import WORST, Score, Search
 from loadmaster.simulator import simulate
 
+# Where no reason is given, chosen by hand.
 MOST_REPAIRS = 12  # cuts with less and less for devices that are over their memory: each is a simulation
 FEW_UNITS = 3  # for each part: below that there is nothing to cut
 METIS_CUTS = 4  # it keeps the best of so many

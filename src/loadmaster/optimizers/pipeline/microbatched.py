@@ -33,8 +33,9 @@ from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Budget, Result, Score, Search, as_budget, solve
 from loadmaster.simulator import simulate
 
-MOST_SLOTS = 512
-MOST_ACTIONS = 200_000
+# Where no reason is given, chosen by hand.
+MOST_SLOTS = 512  # on a line of ops; with more, neighbours with little work are one
+MOST_ACTIONS = 200_000  # stages x microbatches x kinds of pass: every one is an op to simulate
 CHUNKS = 2  # stages of each device in an interleaved schedule
 KEPT = 3  # candidates whose cuts are moved
 FAR = 1.3  # times the best: a layout of ops on a line that is worse than that is left out

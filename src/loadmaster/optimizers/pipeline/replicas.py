@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from loadmaster.cluster import Link
 from loadmaster.columns import Ints
 
-MOST_SLOTS = 128  # that replicated stages are made of
+MOST_SLOTS = 128  # that replicated stages are made of; chosen by hand
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from loadmaster.errors import InvalidSetting
 from loadmaster.graph import Graph
 from loadmaster.passes.splitting.axes import Axis, axes_of
 
-MOST_PARTS = 1024
+MOST_PARTS = 1024  # chosen by hand: far more than there are devices; a guard against slips
 
 
 @dataclass(frozen=True)

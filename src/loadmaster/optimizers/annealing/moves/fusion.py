@@ -21,6 +21,7 @@ from loadmaster.optimizers.annealing.xorshift import below, length, unit
 from loadmaster.optimizers.fusion.merging import merge_on, pairs_within, read_off, reopen
 from loadmaster.simulator.contraction import contract
 
+# Where no reason is given, chosen by hand.
 LOOKS = 8  # at pairs, for one that may be drawn, or that is merged, or that is not
 KEEP_APART = 0.2  # chance that a new priority is below 0
 RELIEF = 0.8  # chance that a single pair that is merged is parted and one that is not is joined, else any priority
