@@ -36,8 +36,7 @@ def rounds(steps, devices, channels):
     """(round in which each op, then each send, starts; round in which it ends), within their instants.
 
     What starts does so in the first round in which its device or channel is free and all it waits for has ended:
-    neither
-    ever idles with something ready (rules 3, 4 and 11), and the timeline says what came next on each.
+    neither ever idles with something ready (rules 3, 4 and 11), and the timeline says what came next on each.
     """
     ops, sends = len(steps.device), len(steps.send_maker)
     begun, ended = np.full(ops + sends, -1, np.int64), np.full(ops + sends, -1, np.int64)

@@ -303,8 +303,8 @@ def peak_bound(problem: Problem, *, fusing: bool = False, adding: bool = False, 
     """Of the largest device peak: what one device must hold at once, and what all hold together, shared out evenly.
 
     Together they hold the residents and, whenever an op starts, what the ops before it have made and others still need:
-    no less than a minimum cut through the graph at that op (`adding`: but what is made
-    again need not be held). `effort` limits the search for the op with the largest.
+    no less than a minimum cut through the graph at that op (`adding`: but what is made again need not be held).
+    `effort` limits the search for the op with the largest.
     """
     devices = problem.num_devices
     alone = int(_device_bytes(problem, fusing).max())

@@ -14,8 +14,8 @@ def fold(graph: Graph) -> tuple[Graph, Ints, Ints]:
     """(folded graph, its ops' indices in the given one, bytes read per read of the folded one).
 
     What remains: ops that cost something, tensors that own memory, and outputs written in place, whose
-    `alias_of` is the tensor they overwrite. A tensor written in place has the bytes of its owner: that is what a
-    send costs.
+    `alias_of` is the tensor they overwrite. A tensor written in place has the bytes of its owner: that is what a send
+    costs.
     """
     if (graph.alias_of < 0).all():  # no views, nothing written in place
         return graph, ints(np.arange(graph.num_ops)), ints(graph.nbytes[graph.reads])

@@ -1,9 +1,9 @@
 """Microbatches: a step in stages, repeated for every microbatch of a batch, with one update at the end.
 
 Weights are shared, gradients are added up where the first microbatch makes them, and every stage, or every replica of
-it, stays on one device; replicas add their gradients up in a ring before the update.
-The order in which a device takes its actions is part of the graph: each comes after the one before it, so that the one
-simulator judges a schedule of a pipeline like any plan.
+it, stays on one device; replicas add their gradients up in a ring before the update. The order in which a device takes
+its actions is part of the graph: each comes after the one before it, so that the one simulator judges a schedule of a
+pipeline like any plan.
 """
 
 from __future__ import annotations

@@ -60,9 +60,8 @@ class Etf:
     """Earliest time first (Hwang, Chow, Anger and Lee, 1989): of all ready ops, the one that can start soonest.
 
     Ties by upward rank. Differs from the paper as Heft does. `favourite`: a device is kept for the child with the
-    largest
-    transfer of the op that just ran there, in the manner of small-communication-times scheduling (Hanen and Munier,
-    1995).
+    largest transfer of the op that just ran there, in the manner of small-communication-times scheduling (Hanen and
+    Munier, 1995).
     """
 
     contention: bool = True
