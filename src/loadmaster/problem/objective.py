@@ -21,6 +21,7 @@ from loadmaster.errors import InvalidCluster, InvalidSetting
 Unit = Literal["ns", "bytes", "pJ"]
 # Kinds of goal: what the step and busy devices cost together; the largest peak; the busiest device or channel.
 SUM, PEAK, BUSIEST = range(3)
+NOTHING = ints([])
 
 
 class Goal(NamedTuple):
@@ -28,8 +29,8 @@ class Goal(NamedTuple):
 
     kind: int
     step_price: int  # of a ns of the step; 0: how long it takes does not count
-    busy_price: Ints  # [devices] of a ns in which the device computes, on top of that; empty: nothing
-    held_up: Ints  # [devices] 1: transfers keep it from computing; empty where nobody asks
+    busy_price: Ints = NOTHING  # [devices] of a ns in which the device computes, on top of that; empty: nothing
+    held_up: Ints = NOTHING  # [devices] 1: transfers keep it from computing; empty where nobody asks
 
     def values(self, step_ns: NDArray[np.int64], peak_bytes: Ints, busy_ns: Ints) -> Ints:
         """[...] what steps are worth, from [...] times, [..., devices] peaks and busy times (`Timeline.busy_ns`)."""
@@ -95,7 +96,7 @@ class StepTime(Objective):
     each = "a step"
 
     def goal(self, cluster: Cluster) -> Goal:
-        return Goal(SUM, 1, ints([]), ints([]))
+        return Goal(SUM, 1)
 
     def bound(self, goal: Goal, least: Least) -> int:
         return least.step_ns()
@@ -114,7 +115,7 @@ class PeakMemory(Objective):
     binds = "The goal is memory: the fullest device uses {memory} of what it has."
 
     def goal(self, cluster: Cluster) -> Goal:
-        return Goal(PEAK, 0, ints([]), ints([]))
+        return Goal(PEAK, 0)
 
     def bound(self, goal: Goal, least: Least) -> int:
         return least.peak_bytes()
@@ -141,7 +142,7 @@ class Energy(Objective):
                 raise InvalidCluster(what, cluster.name, "give every device watts (and idle_watts) in the cluster file")
         idle = [round(1000 * (device.idle_watts or 0.0)) for device in cluster.devices]
         busy = [round(1000 * (device.watts or 0.0)) for device in cluster.devices]
-        return Goal(SUM, sum(idle), ints(np.subtract(busy, idle)), ints([]))
+        return Goal(SUM, sum(idle), ints(np.subtract(busy, idle)))
 
     def bound(self, goal: Goal, least: Least) -> int:
         return goal.step_price * least.step_ns() + least.work(goal.busy_price)
@@ -165,7 +166,7 @@ class Throughput(Objective):
     sentence = "Repeated for ever, with the next steps begun before the last ones end, it gives a step every {value}."
 
     def goal(self, cluster: Cluster) -> Goal:
-        return Goal(BUSIEST, 0, ints([]), ints([not device.overlap for device in cluster.devices]))
+        return Goal(BUSIEST, 0, held_up=ints([not device.overlap for device in cluster.devices]))
 
     def bound(self, goal: Goal, least: Least) -> int:
         return least.shared_ns()
