@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -140,6 +141,22 @@ class GraphBuilder:
             )
         )
         return len(self._ops) - 1
+
+    def copy_op(self, graph: Graph, op: int, inputs: Sequence[int], outputs: Sequence[int], **given: Any) -> int:
+        """Adds an op of another graph, with its name, work and scope; what else is given goes to `op`."""
+        return self.op(
+            graph.op_name[op],
+            graph.kind[op],
+            inputs,
+            outputs,
+            flops=int(graph.flops[op]),
+            scope=graph.scope[op],
+            source=graph.source[op],
+            dtype=graph.dtype[op],
+            bytes_moved=int(graph.bytes_moved[op]),
+            workspace_bytes=int(graph.workspace_bytes[op]),
+            **given,
+        )
 
     def build(self) -> Graph:
         """Checks everything, sorts the ops topologically (stable) and makes the Graph."""

@@ -205,19 +205,10 @@ class _Rewriting:
 
     def _copy(self, op: int, gone: set[int]) -> None:
         graph = self.graph
-        self.builder.op(
-            graph.op_name[op],
-            graph.kind[op],
-            [new for t in graph.reads_of(op) for new in self.new[int(t)]],
-            [new for t in graph.makes_of(op) for new in self.new[int(t)]],
-            flops=int(graph.flops[op]),
-            scope=graph.scope[op],
-            source=graph.source[op],
-            dtype=graph.dtype[op],
-            bytes_moved=int(graph.bytes_moved[op]),
-            workspace_bytes=int(graph.workspace_bytes[op]),
-            after=[graph.op_name[before] for before in graph.after_of(op) if int(before) not in gone],
-        )
+        reads = [new for t in graph.reads_of(op) for new in self.new[int(t)]]
+        makes = [new for t in graph.makes_of(op) for new in self.new[int(t)]]
+        after = [graph.op_name[before] for before in graph.after_of(op) if int(before) not in gone]
+        self.builder.copy_op(graph, op, reads, makes, after=after)
 
     def _experts(self, layer: _Layer) -> None:
         graph, share = self.graph, _used(layer, self.tokens)

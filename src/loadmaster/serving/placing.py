@@ -190,19 +190,8 @@ def _with_homes(graph: Graph, units: Units, unused_bytes: Mapping[str, int]) -> 
             alias_of=None if alias < 0 else alias,
         )
     for op in range(graph.num_ops):
-        builder.op(
-            graph.op_name[op],
-            graph.kind[op],
-            graph.reads_of(op).tolist(),
-            graph.makes_of(op).tolist(),
-            flops=int(graph.flops[op]),
-            scope=graph.scope[op],
-            source=graph.source[op],
-            dtype=graph.dtype[op],
-            bytes_moved=int(graph.bytes_moved[op]),
-            workspace_bytes=int(graph.workspace_bytes[op]),
-            after=[graph.op_name[before] for before in graph.after_of(op)],
-        )
+        after = [graph.op_name[before] for before in graph.after_of(op)]
+        builder.copy_op(graph, op, graph.reads_of(op).tolist(), graph.makes_of(op).tolist(), after=after)
     start, readers = graph.readers
     for unit, name in enumerate(units.names):
         kept = np.flatnonzero(units.of_tensor == unit).tolist()

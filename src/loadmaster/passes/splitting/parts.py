@@ -92,17 +92,11 @@ class _Rewrite:
         old = self.old
         reads = [self._whole(t) for t in old.reads_of(op).tolist()]
         makes = [self._whole(t) for t in old.makes_of(op).tolist()]
-        self.build.op(
-            old.op_name[op],
-            old.kind[op],
+        self.build.copy_op(
+            old,
+            op,
             reads,
             makes,
-            flops=int(old.flops[op]),
-            scope=old.scope[op],
-            source=old.source[op],
-            dtype=old.dtype[op],
-            bytes_moved=int(old.bytes_moved[op]),
-            workspace_bytes=int(old.workspace_bytes[op]),
             colocate=self.colocated[op],
             after=self._after(op),
             time_ns=_given(old.time_ns[op]),
