@@ -34,6 +34,14 @@ class TestColumns:
         g.op("two", "any", [one], [g.tensor(8, "state", alias_of=one)], flops=1)
         assert price(g.build(), pair()).updater.tolist() == [1, -1, -1]
 
+    @given(problems())
+    @settings(max_examples=30, deadline=None)
+    def test_devices_of_one_kind_have_the_same_times_and_memory(self, problem: Problem) -> None:
+        rows = [(*problem.op_ns[:, d].tolist(), int(problem.memory_bytes[d])) for d in range(problem.num_devices)]
+        kinds = problem.device_kind.tolist()
+        assert all((one == two) == (rows[i] == rows[j]) for i, one in enumerate(kinds) for j, two in enumerate(kinds))
+        assert list(dict.fromkeys(kinds)) == list(range(len(set(rows))))
+
     def test_best_time_is_over_the_devices_that_can(self) -> None:
         g = GraphBuilder()
         g.op("a", "any", time_ns=[None, 9])
