@@ -188,11 +188,11 @@ def _move(layout, terrain, chain, scratch, policy, fusing, arm, state):
     if kind >= FUSE_WINDOW:
         if fusing is None:
             return FUSION, 0, nothing, 0, nothing, 0, False
-        pairs, hint = fusion.draw_pairs(fusing, chain, kind, seed if aimed else nothing, state)
+        pairs, toward = fusion.draw_pairs(fusing, chain, kind, seed if aimed else nothing, state)
         if policy is None:
-            fusion.apply(fusing, chain, kind, pairs, hint, state)
+            fusion.apply(fusing, chain, kind, pairs, toward, state)
             return FUSION, 0, nothing, 0, nothing, pairs, False
-        count, column = priorities_of(policy, fusing, chain, scratch, kind, pairs, hint, state)
+        count, column = priorities_of(policy, fusing, chain, scratch, kind, pairs, toward, state)
         return FUSION, count, column, 0, nothing, pairs, False
     if kind == CRITICAL:
         order.follow(layout, terrain, chain, scratch)

@@ -84,7 +84,7 @@ def shift_of(scratch, policy, count, ops, state):
 
 
 @compiled(_nrt=False)
-def priorities_of(policy, fusing, chain, scratch, kind, count, hint, state):
+def priorities_of(policy, fusing, chain, scratch, kind, count, toward, state):
     """(how many members stand for one decision, the priority it took or NOBODY): priorities for pairs by the scores of
     their producers, one for all or one for each, of which one is written down; or those they have are shifted."""
     priority, members, drawn, producer = chain.priority, scratch.members, fusing.drawn, fusing.rules.producer
@@ -97,7 +97,7 @@ def priorities_of(policy, fusing, chain, scratch, kind, count, hint, state):
     known = min(count, len(members))
     for at in range(known):
         members[at] = producer[drawn[at]]
-    weigh(scratch.itself, policy.fusion, members, known, hint, policy.uniform, scratch.level_chance)
+    weigh(scratch.itself, policy.fusion, members, known, toward, policy.uniform, scratch.level_chance)
     column = pick(scratch.level_chance, 1.0, state)
     # One place in the order for all, or among equals, or each its own.
     mixed, within = below(state, 3), unit(state)

@@ -113,8 +113,8 @@ def test_a_move_of_fusion_is_undone(kind: int) -> None:
     kernels = []
 
     def change(state: Any) -> Callable[[], None]:
-        count, hint = fusion.draw_pairs(fusing, chain, kind, np.int64(-1), state)
-        fusion.apply(fusing, chain, kind, count, hint, state)
+        count, toward = fusion.draw_pairs(fusing, chain, kind, np.int64(-1), state)
+        fusion.apply(fusing, chain, kind, count, toward, state)
         fusion.merge_anew(fusing, chain, scratch, 0, count)
         kernels.append(tuple(fusing.trial.tolist()))
         return lambda: fusion.undo(fusing, chain)

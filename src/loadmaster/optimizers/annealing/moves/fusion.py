@@ -25,7 +25,7 @@ from loadmaster.simulator.contraction import contract
 LOOKS = 8  # at pairs, for one that may be drawn, or that is merged, or that is not
 KEEP_APART = 0.2  # chance that a new priority is below 0
 RELIEF = 0.8  # chance that a single pair that is merged is parted and one that is not is joined, else any priority
-NO_HINT, PART, JOIN = -1, 0, LEVELS - 1
+ANY_PRIORITY, PART, JOIN = -1, 0, LEVELS - 1
 
 
 class Fusing(NamedTuple):
@@ -53,7 +53,7 @@ class Fusing(NamedTuple):
 
 @compiled(_nrt=False)
 def draw_pairs(fusing, chain, kind, seed, state):
-    """(how many pairs a move is about, NO_HINT or what suggests itself); about an op where there is one."""
+    """(how many pairs a move is about, ANY_PRIORITY or what suggests itself); about an op where there is one."""
     pairs, drawn, starts, alike = fusing.pairs, fusing.drawn, fusing.alike_start, fusing.alike
     pair = _pair_about(fusing, seed, state)
     if kind == FUSE_WINDOW:
@@ -61,7 +61,7 @@ def draw_pairs(fusing, chain, kind, seed, state):
         low = max(0, fusing.index[pair] - below(state, size))
         high = min(len(pairs), low + size)
         copy(pairs, low, high, drawn)
-        return high - low, NO_HINT
+        return high - low, ANY_PRIORITY
     if kind == FUSE_ONE:
         return 1, _one(fusing, chain, seed, pair, state)
     first, last = fusing.within_start[pair], fusing.within_start[pair + 1]
@@ -76,7 +76,7 @@ def draw_pairs(fusing, chain, kind, seed, state):
         low = max(low, spot - below(state, size))
         high = min(high, low + size)
     copy(alike, low, high, drawn)
-    return high - low, NO_HINT
+    return high - low, ANY_PRIORITY
 
 
 @compiled(_nrt=False)
@@ -105,7 +105,7 @@ def _one(fusing, chain, seed, pair, state):
         pair = _pair_about(fusing, seed, state)
     fusing.drawn[0], maker, reader = pair, rules.producer[pair], rules.consumer[pair]
     if place[reader] != place[maker]:
-        return NO_HINT
+        return ANY_PRIORITY
     return PART if kernel[maker] == kernel[reader] else JOIN
 
 
@@ -115,7 +115,7 @@ def fresh(state):
 
 
 @compiled(_nrt=False)
-def apply(fusing, chain, kind, count, hint, state):
+def apply(fusing, chain, kind, count, toward, state):
     """New priorities for the pairs drawn, by hand: one each in a window, one for all that are alike, or a shift."""
     priority, drawn = chain.priority, fusing.drawn
     copy(priority, 0, len(priority), fusing.old_priority)
@@ -123,8 +123,8 @@ def apply(fusing, chain, kind, count, hint, state):
         shift(priority, drawn, count, state)
         return
     value = fresh(state)
-    if hint != NO_HINT and unit(state) < RELIEF:
-        value = -1.0 if hint == PART else hint + unit(state)
+    if toward != ANY_PRIORITY and unit(state) < RELIEF:
+        value = -1.0 if toward == PART else toward + unit(state)
     for at in range(count):
         priority[drawn[at]] = fresh(state) if kind == FUSE_WINDOW else value
 
