@@ -72,7 +72,7 @@ def explain(
     check_targets(report, trace, save)
     problem, saved, others = read_plan(plan, model, on or [], objective, words.size_of(memory_limit))
     result = _as_result(problem, saved, plan)
-    said = {} if policy is None else {"policy": _reading(problem, saved, policy)}
+    said = {} if policy is None else {"policy": _summary_of(problem, saved, policy)}
     with stages.status("trying alternatives"):
         found = explained(result, others, seconds=seconds)
     write_files(result, [], report, trace, found)
@@ -88,7 +88,7 @@ def explain(
 
     screen = console()
     print_gantt(screen, Schedule.of(problem, saved, result.timeline))
-    texts = [found.text(), *(policy_text(reading) for reading in said.values())]
+    texts = [found.text(), *(policy_text(summary) for summary in said.values())]
     screen.print("", "\n".join(texts), sep="\n", markup=False, soft_wrap=True, end="")
     tell_files(report, trace)
     if save is not None:
@@ -165,13 +165,13 @@ def _plot_plan(out: Path, problem: Problem, saved: Plan, what: str, policy: str)
     if what == "policy":
         from loadmaster.report.policy import plot_policy
 
-        plot_policy(out, _reading(problem, saved, policy))
+        plot_policy(out, _summary_of(problem, saved, policy))
         return
     draw = plot_timeline if what == "timeline" else plot_memory
     draw(out, Schedule.of(problem, saved, simulate(problem, saved)))
 
 
-def _reading(problem: Problem, saved: Plan, policy: str) -> dict[str, Any]:
+def _summary_of(problem: Problem, saved: Plan, policy: str) -> dict[str, Any]:
     from loadmaster.learn.regal2020.summary import summarise_policy
 
     with stages.status(f"reading {policy}"):

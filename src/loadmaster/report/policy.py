@@ -37,7 +37,7 @@ def policy_text(said: Mapping[str, Any]) -> str:
 
 
 def policy_section(said: Mapping[str, Any]) -> Section:
-    """A short account of the reading: its choices, what its action goes with, where it is unsure."""
+    """What a policy says, in short: its choices, what its action goes with, where it is unsure."""
     grids = [_choice_grid(said), _relation_grid(said), *([_doubt_grid(said)] if said["unsure"] else [])]
     return Section(f"What the policy {Path(said['policy']).stem} says", tuple(_sentences(said)), tuple(grids))
 
