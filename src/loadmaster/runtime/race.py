@@ -6,6 +6,7 @@ What ops took in the course of a step is kept for the next plan.
 from __future__ import annotations
 
 import copy
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -125,9 +126,9 @@ def run_race(
     planned = {OURS: solve(problem, optimizer, budget, seed)}
     if problem.num_devices > 1:
         planned[EXPERT] = solve(problem, "expert", Budget(None, 1), seed)
-    steps, failed = _steps(captured, made, compiled, planned, say)
+    steps, held, failed = _steps(captured, made, compiled, planned, say)
     say("racing: " + ", ".join(steps))
-    times, peaks = _run(steps)
+    times, peaks = _run(steps, held)
     rows = [_row(name, times[name], peaks[name], planned.get(name), problem, seed) for name in steps]
     alone = next((row for row in rows if row.name == ALONE), None)
     again = None if alone is None else _recalibrate(captured, made, costs, problem, alone, say)
@@ -176,8 +177,8 @@ def _steps(
     compiled: bool,
     planned: dict[str, Result],
     say: Callable[[str], None],
-) -> tuple[dict[str, Step], dict[str, str]]:
-    """Who can run, warmed up; and who could not."""
+) -> tuple[dict[str, Step], dict[str, list[int]], dict[str, str]]:
+    """(who can run, warmed up; what each of them holds on each GPU between steps; who could not)"""
     first, training, (module, inputs) = torch_names()[0], captured.training, made
     makers: dict[str, Callable[[], Step]] = {ALONE: lambda: _plain_step(module, inputs, training, first, False)}
     if compiled:
@@ -187,20 +188,23 @@ def _steps(
     for name, result in planned.items():
         makers[name] = lambda result=result: _planned_step(module, inputs, captured, result)  # type: ignore[misc]
     steps: dict[str, Step] = {}
+    held: dict[str, list[int]] = {}
     failed: dict[str, str] = {}
     for name, make in makers.items():
         say(f"warming up {name}")
         try:
+            before = _allocated()
             step = make()
             for _ in range(WARM):
                 step()
             steps[name] = step
+            held[name] = [now - then for now, then in zip(_allocated(), before, strict=True)]
         except Exception as error:  # a rival that cannot run here is reported, ours is an error
             if name == OURS:
                 raise
             failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             say(f"{name} cannot run: {failed[name]}")
-    return steps, failed
+    return steps, held, failed
 
 
 def _plain_step(module: nn.Module, inputs: Any, training: bool, device: str, compiled: bool) -> Step:
@@ -250,9 +254,9 @@ def _moved(value: Any, device: str) -> Any:
     return torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), value)
 
 
-def _run(steps: dict[str, Step]) -> tuple[dict[str, list[int]], dict[str, int | None]]:
+def _run(steps: dict[str, Step], held: dict[str, list[int]]) -> tuple[dict[str, list[int]], dict[str, int | None]]:
     times: dict[str, list[int]] = {name: [] for name in steps}
-    peaks = {name: _peak(step) for name, step in steps.items()}
+    peaks = {name: _peak(step, held[name]) for name, step in steps.items()}
     until = time.monotonic() + RACE_SECONDS
     for number in range(MOST_ROUNDS):
         if number >= 3 and time.monotonic() > until:
@@ -270,8 +274,18 @@ def _timed(step: Step) -> int:
     return time.perf_counter_ns() - start
 
 
-def _peak(step: Step) -> int | None:
-    """The most bytes on the device that holds most: of CUDA's allocator, or of live storages on a CPU."""
+def _allocated() -> list[int]:
+    """[GPUs] bytes of tensors that are alive."""
+    if not torch.cuda.is_available():
+        return []
+    gc.collect()
+    _wait()
+    return [torch.cuda.memory_allocated(number) for number in range(torch.cuda.device_count())]
+
+
+def _peak(step: Step, held: list[int]) -> int | None:
+    """The most bytes on the device that holds most: of CUDA's allocator, without what the other runners hold there, or
+    of live storages on a CPU."""
     if not torch.cuda.is_available():
         with suppress(Exception), LiveStorages() as seen:  # a compiled step hides its tensors
             step()  # meets every weight and state
@@ -279,12 +293,15 @@ def _peak(step: Step) -> int | None:
             step()
             return seen.peak_bytes
         return None
-    _wait()
+    before = _allocated()
     for number in range(torch.cuda.device_count()):
         torch.cuda.reset_peak_memory_stats(number)
     step()
     _wait()
-    return max(torch.cuda.max_memory_allocated(number) for number in range(torch.cuda.device_count()))
+    return max(
+        torch.cuda.max_memory_allocated(number) - there + own
+        for number, (there, own) in enumerate(zip(before, held, strict=True))
+    )
 
 
 def _wait() -> None:
