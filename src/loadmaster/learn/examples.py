@@ -204,12 +204,17 @@ def _drawn_cluster(rng: np.random.Generator, count: int, unlike: bool, free: boo
         for i, s in enumerate(speed)
     )
     link = Link(None, 0) if free else Link(1e10 * 2.0 ** rng.uniform(-2, 4), int(rng.integers(2_000, 25_000)))
-    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
     bus = bool(rng.random() < 0.5)
+    return all_linked(devices, link, bus, 1_000 if free and not unlike else None)
+
+
+def all_linked(devices: tuple[Device, ...], link: Link, bus: bool, op_ns: int | None = None) -> Cluster:
+    """The same link between any two devices; with a bus, all that a device sends goes over one wire."""
+    count = len(devices)
+    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
     channel = np.full((count, count), -1, np.int64)
     for a, b in pairs:
         channel[a, b] = a if bus else a * count + b
-    op_ns = 1_000 if free and not unlike else None
     return Cluster("drawn", devices, dict.fromkeys(pairs, link), dense_channels(ints(channel)), op_ns)
 
 

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from loadmaster.cluster import Cluster, Device, Link, dense_channels
+from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.columns import Ints, digest, ints, rows_of
 from loadmaster.cost import price
 from loadmaster.files.text import read_lines
 from loadmaster.graph import ACTIVATION, Graph, GraphBuilder
 from loadmaster.graph.order import longest_path_to
 from loadmaster.learn.decoding import critical_ranks
-from loadmaster.learn.examples import add_lines, forget_corpora, graph_of
+from loadmaster.learn.examples import add_lines, all_linked, forget_corpora, graph_of
 from loadmaster.learn.features import features_of
 from loadmaster.learn.go2020.candidates import candidates_of
 from loadmaster.learn.go2020.input import GoInput, go_input
@@ -209,12 +209,7 @@ def _drawn_cluster(rng: np.random.Generator, count: int, unlike: bool, free: boo
         for i, s in enumerate(speed.tolist())
     )
     link = Link(None, 0) if free else Link(1e10 * 2.0 ** rng.uniform(-1, 5), int(rng.integers(2_000, 25_000)))
-    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
-    bus = bool(rng.random() < 0.5)
-    channel = np.full((count, count), -1, np.int64)
-    for a, b in pairs:
-        channel[a, b] = a if bus else a * count + b
-    return Cluster("drawn", devices, dict.fromkeys(pairs, link), dense_channels(ints(channel)))
+    return all_linked(devices, link, bus=bool(rng.random() < 0.5))
 
 
 def suits(key: GoKey) -> bool:
