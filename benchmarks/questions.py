@@ -158,7 +158,7 @@ def tpe(problem: Problem, label: Ints, evaluations: int, seed: int) -> int:
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True))
     choices = list(range(problem.num_devices))
     while not search.spent:
-        trials = [study.ask() for _ in range(min(8, search.room))]
+        trials = [study.ask() for _ in range(min(8, search.simulations_left))]
         place = np.array(
             [[t.suggest_categorical(str(g), choices) for g in range(int(label.max()) + 1)] for t in trials]
         )

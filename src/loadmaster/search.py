@@ -159,7 +159,7 @@ class Search:
 
     @property
     def spent(self) -> bool:
-        return self.room == 0 or self.seconds >= self._last_second or self.closed or self._ledger.halted
+        return self.simulations_left == 0 or self.seconds >= self._last_second or self.closed or self._ledger.halted
 
     @property
     def closed(self) -> bool:
@@ -178,8 +178,7 @@ class Search:
         self.bound = max(self.bound, bound)
 
     @property
-    def room(self) -> int:
-        """How many simulations are left."""
+    def simulations_left(self) -> int:
         return int(min(max(0, self._last_simulation - self.simulations), 2**31))
 
     @property
@@ -211,7 +210,7 @@ class Search:
         rank: NDArray[np.integer] | None = None,
     ) -> tuple[Ints, Ints]:
         """(over_bytes, value) of each candidate, WORST for those past the budget; keeps the best."""
-        count = min(len(device), self.room)
+        count = min(len(device), self.simulations_left)
         over, value = (np.full(len(device), WORST.value) for _ in range(2))
         if not count:
             return ints(over), ints(value)
@@ -232,7 +231,7 @@ class Search:
     ) -> tuple[Ints, Ints]:
         """(over_bytes, value) of plans that each have kernels of their own, all [candidates, ops]; WORST for those past
         the budget; keeps the best."""
-        count = min(len(device), self.room)
+        count = min(len(device), self.simulations_left)
         over, value = (np.full(len(device), WORST.value) for _ in range(2))
         if not count:
             return ints(over), ints(value)
@@ -264,7 +263,7 @@ class Search:
         """A search with that share of what is left, counted together with this one, on this problem or a coarser
         one."""
         seconds = None if self.counts_simulations else max(1e-3, self.seconds_left * share)
-        some = None if self._last_simulation == float("inf") else max(1, int(self.room * share))
+        some = None if self._last_simulation == float("inf") else max(1, int(self.simulations_left * share))
         if simulations is not None:
             some = min(simulations, some or simulations)
         child = Search(problem or self.problem, Budget(seconds, some), self.seed, ledger=self._ledger)

@@ -60,6 +60,6 @@ def test_a_part_draws_on_from_where_the_whole_is_and_counts_with_it() -> None:
     assert [*part.rng.integers(0, 10**9, 3).tolist(), *search.rng.integers(0, 10**9, 2).tolist()] == expected[:5]
     assert search.part().rng.integers(0, 10**9, 3).tolist() == expected[5:]
     part.count(20)
-    assert (search.simulations, search.room, part.room) == (20, 80, 30)
-    assert search.part(0.5, simulations=10).room == 10
-    assert search.part(0.5, simulations=90).room == 40
+    assert (search.simulations, search.simulations_left, part.simulations_left) == (20, 80, 30)
+    assert search.part(0.5, simulations=10).simulations_left == 10
+    assert search.part(0.5, simulations=90).simulations_left == 40

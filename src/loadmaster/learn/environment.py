@@ -55,7 +55,7 @@ class Environment(Protocol):
     def unit_ns(self) -> float: ...  # what rewards are measured in
 
     @property
-    def room(self) -> int: ...  # how many placements may still be measured
+    def measurements_left(self) -> int: ...  # how many placements may still be measured
 
     def measure(self, group_device: NDArray[np.integer]) -> Measured: ...
 
@@ -95,8 +95,8 @@ class Simulated:
         return self.problem.num_devices
 
     @property
-    def room(self) -> int:
-        return 0 if self.search.spent else self.search.room
+    def measurements_left(self) -> int:
+        return 0 if self.search.spent else self.search.simulations_left
 
     @cached_property
     def unit_ns(self) -> float:
@@ -106,7 +106,7 @@ class Simulated:
 
     def measure(self, group_device: NDArray[np.integer]) -> Measured:
         """Of placements [n, groups]. Those beyond the budget come back as failed."""
-        count = min(len(group_device), self.room)
+        count = min(len(group_device), self.measurements_left)
         step, over = np.full(len(group_device), np.nan), np.zeros(len(group_device), np.int64)
         failed = np.ones(len(group_device), bool)
         failed[:count] = self.rng.random(count) < self.failures

@@ -260,7 +260,12 @@ def find_elite(key: Key, simulations: int) -> Elite | None:
         else Brkga(sends=True, order="uniform" if key.seed % 2 else "given")
     )
     second = search.part(0.6)
-    evolve(second, replace(genes, evaluations=second.room), decoder_of(problem, genes), prior_of(problem, genes))
+    evolve(
+        second,
+        replace(genes, evaluations=second.simulations_left),
+        decoder_of(problem, genes),
+        prior_of(problem, genes),
+    )
     search.keep(second)
     last = search.part(1.0)
     anneal.improve(last, search.best, 0.003, 1e-5, chains=1)

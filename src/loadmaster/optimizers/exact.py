@@ -57,11 +57,11 @@ class CpSat:
     threads: int = 2
 
     def optimize(self, search: Search) -> Plan:
-        if try_all(search, search.room // 2):
+        if try_all(search, search.simulations_left // 2):
             assert search.best is not None, "a problem has a plan"
             return search.best
         # The model takes time but no simulations: where only those count, the start may use them all.
-        counted = Budget(None, max(1, search.room)) if search.counts_simulations else None
+        counted = Budget(None, max(1, search.simulations_left)) if search.counts_simulations else None
         part = search.part(1.0 if counted else 0.5)
         plan = self.start.optimize(part)
         plan = plan if part.best is None or _score(search.problem, plan) <= part.best_score else part.best

@@ -32,7 +32,7 @@ class Islands:
             jobs = self._jobs(search, left)
             for found in in_order(explore, jobs, self.ray, (search.problem,)):
                 first = first or found.plan
-                search.count(min(found.simulations, search.room))
+                search.count(min(found.simulations, search.simulations_left))
                 if found.score is not None:
                     search.offer(found.plan, found.score)
         assert first is not None
@@ -40,8 +40,8 @@ class Islands:
 
     def _jobs(self, search: Search, left: int) -> list[Job]:
         """An equal share of what is left for each island of each round."""
-        islands = max(1, min(self.islands, search.room))
-        simulations = max(1, search.room // (islands * left))
+        islands = max(1, min(self.islands, search.simulations_left))
+        simulations = max(1, search.simulations_left // (islands * left))
         at_once = islands if self.ray else 1
         seconds = None if search.counts_simulations else max(1e-3, search.seconds_left * at_once / (islands * left))
         method = self.inner if search.best is None else Anneal(start=Known(search.best))
@@ -80,7 +80,7 @@ def explore(problem: Problem, job: Job) -> Found:
     """One island's search."""
     search = Search(problem, job.budget, job.seed)
     plan = job.method.optimize(search)
-    if search.best is None and search.room:
+    if search.best is None and search.simulations_left:
         search.score(plan)
     known = search.best is not None
     return Found(search.best or plan, search.best_score if known else None, search.simulations)

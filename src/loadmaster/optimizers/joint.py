@@ -110,7 +110,7 @@ def finalists(search: Search) -> list[Ints]:
 
 def quick_score(search: Search, kernel: Ints) -> Score:
     """Of the best plan that a one-shot method makes of the kernels."""
-    plans = (plan_fused(search, kernel, optimizer) for optimizer in QUICK if search.room)
+    plans = (plan_fused(search, kernel, optimizer) for optimizer in QUICK if search.simulations_left)
     return min((search.score(plan) for plan in plans), default=WORST)
 
 

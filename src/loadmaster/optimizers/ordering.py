@@ -27,7 +27,7 @@ def best_of(search: Search, plans: Iterator[Plan]) -> tuple[Plan, Score]:
     """The best of the plans that the budget still simulates; the first one where it simulates none."""
     best, best_score = None, WORST
     for plan in plans:
-        if search.room == 0:
+        if search.simulations_left == 0:
             best = best or plan
             break
         score = search.score(plan)

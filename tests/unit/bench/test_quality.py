@@ -44,7 +44,7 @@ class Forgetful:
 
     def optimize(self, search: Search) -> Plan:
         problem = search.problem
-        if search.room <= 20:
+        if search.simulations_left <= 20:
             return solve(problem, "heft", Budget(None, 1)).plan
         return Plan.of(problem, [0] * problem.num_ops)
 

@@ -62,7 +62,7 @@ def test_what_the_budget_does_not_reach_is_failed_and_not_counted() -> None:
     surroundings = environment(simulations=2)
     measured = surroundings.measure(PLACES)
     assert measured.failed.tolist() == [False, False, True]
-    assert surroundings.search.simulations == 2 and surroundings.room == 0
+    assert surroundings.search.simulations == 2 and surroundings.measurements_left == 0
     assert surroundings.measure(PLACES).failed.all() and surroundings.search.simulations == 2
 
 

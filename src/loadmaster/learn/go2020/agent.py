@@ -78,7 +78,7 @@ class Agent:
 
     def propose(self) -> None:
         """The plans that the network proposes, simulated."""
-        most = min(self.settings.samples, self.search.room)
+        most = min(self.settings.samples, self.search.simulations_left)
         if not most:
             return
         if self.fixed is not None:
@@ -97,7 +97,7 @@ class Agent:
     def _look(self, many: list[Decided]) -> list[Outcome]:
         """Simulates decisions one by one, with what their timelines show."""
         found = []
-        for decided in many[: self.search.room]:
+        for decided in many[: self.search.simulations_left]:
             plan = self.plan_of(decided)
             line = simulate(self.problem, plan)
             self.search.count(1)
@@ -195,7 +195,7 @@ class Agent:
         scratch does not: that did not pay."""
         plan, fusion, score = chains.standing()
         outcome = Outcome(score, decided_of(self.problem, self.one.label, plan, fusion))
-        if not self.settings.scratch and self.search.room > 1:
+        if not self.settings.scratch and self.search.simulations_left > 1:
             line = simulate(self.problem, plan)
             self.search.count(1)
             outcome = outcome_of(self.problem, self.one.label, outcome.decided, plan, line)

@@ -141,7 +141,7 @@ class PolicyChains:
         return self.walking.chains
 
     def _fusions(self, plan: Plan) -> list[tuple[Kernels, Score]]:
-        if not self.manner.fusing or not self.search.room:
+        if not self.manner.fusing or not self.search.simulations_left:
             return []
         rank = ints(np.arange(len(plan.device))) if self.manner.fifo else self._rank(plan)
         return simple_fusions(self.search, Plan.of(self.problem, plan.device, rank), CHAINS, self.manner.fifo)
@@ -153,7 +153,7 @@ class PolicyChains:
 
     def _start(self, plan: Plan, fusion: list[tuple[Kernels, Score]]) -> Start:
         rank, (kernels, score) = self._rank(plan), fusion[0] if fusion else (NOTHING_FUSED, WORST)
-        if not fusion and self.search.room:
+        if not fusion and self.search.simulations_left:
             ordered = plan if self.manner.fifo else Plan.of(self.problem, plan.device, rank)
             score = self.search.score(ordered)
         return Start(plan.device, rank, score, tuple(kernels))

@@ -267,11 +267,11 @@ def improved(
     assert search.best is not None
     best, order, score = search.best.device, search.best.rank, search.best_score
     judge = Search(problem, Budget(None, UNDOING))
-    while judge.room:
+    while judge.simulations_left:
         best, score = _undone(judge, device, best, order, score, rng)
         plain = critical_ranks(problem, best[None])[0]
         if (
-            not judge.room
+            not judge.simulations_left
             or np.array_equal(plain, order)
             or (now := judge.score(Plan.of(problem, best, plain))) > score
         ):
@@ -285,12 +285,12 @@ def _undone(
 ) -> tuple[Ints, Score]:
     """Without the changes that gain nothing under that order: pieces are tried again until none of them does."""
     gained = True
-    while gained and judge.room:
+    while gained and judge.simulations_left:
         gained, pieces = False, changed_pieces(judge.problem, device, best)
         for piece in rng.permutation(len(pieces)).tolist():
             undone = best.copy()
             undone[pieces[piece]] = device[pieces[piece]]
-            if judge.room and (now := judge.score(Plan.of(judge.problem, ints(undone), order))) <= score:
+            if judge.simulations_left and (now := judge.score(Plan.of(judge.problem, ints(undone), order))) <= score:
                 best, score, gained = ints(undone), now, True
     return best, score
 

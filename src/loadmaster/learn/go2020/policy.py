@@ -262,7 +262,7 @@ NOTHING = Given()
 def score_decided(search: Search, label: Ints, many: Sequence[Decided], given: Given = NOTHING) -> tuple[Ints, Ints]:
     """(over_bytes, value) of decisions, WORST past the budget."""
     if given.fifo:
-        scores = [search.score(plan_of(search.problem, label, one, given)) for one in many[: search.room]]
+        scores = [search.score(plan_of(search.problem, label, one, given)) for one in many[: search.simulations_left]]
         scores += [WORST] * (len(many) - len(scores))
         return ints([score.over_bytes for score in scores]), ints([score.value for score in scores])
     placed, ranks = _places_and_ranks(search.problem, label, many, given)

@@ -101,7 +101,7 @@ def learn_on(search: Search, settings: Rnn | Hdp) -> Plan:
     with_torch()
     from loadmaster.learn.recurrent.controllers import run
 
-    if search.room:
+    if search.simulations_left:
         search.score(first)
     trained = settings.as_trained()
     label = trained.label_of(search.problem)

@@ -267,8 +267,8 @@ def costs(environment: Environment, episodes: Episodes, every: int = 1) -> Float
     flat = np.ascontiguousarray(passed.reshape(-1, passed.shape[2]), np.int16)
     rows = flat.view(np.dtype((np.void, flat.itemsize * flat.shape[1])))[:, 0]
     _, first, which = np.unique(rows, return_index=True, return_inverse=True)
-    if environment.room < len(first):
-        environment.measure(passed[:, -1][: environment.room])  # what is left goes to where episodes ended
+    if environment.measurements_left < len(first):
+        environment.measure(passed[:, -1][: environment.measurements_left])  # what is left goes to where episodes ended
         return None
     measured = environment.measure(flat[first].astype(np.int64))
     cost = cost_of(environment, measured)[which.reshape(-1)].reshape(passed.shape[:2])

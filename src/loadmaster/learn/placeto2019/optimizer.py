@@ -69,7 +69,7 @@ class Placeto:
 
     def optimize(self, search: Search) -> Plan:
         plan = self.start.optimize(search)
-        if search.room:
+        if search.simulations_left:
             search.score(plan)
         label = groups_of(search.problem, self.groups, self.by)
         environment = Simulated(search, label, self.order, noise=self.noise, failures=self.failures)
@@ -94,7 +94,7 @@ class _Player:
         self._try(1, None)
         left = self.settings.samples
         while left > 0 and not self.search.spent:
-            self._try(min(left, 32, max(1, self.environment.room)), self.search.rng)
+            self._try(min(left, 32, max(1, self.environment.measurements_left)), self.search.rng)
             left -= 32
         if self.settings.tune:
             self._tune()

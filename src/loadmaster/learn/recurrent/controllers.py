@@ -129,8 +129,8 @@ def _serve(search: Search, learner: Learner, crew: Crew, controllers: int) -> No
     """Hands out steps with the newest parameters and follows each gradient as it comes."""
     number = promised = under_way = 0
     while True:
-        while under_way < controllers and search.room > promised and not search.spent:
-            samples = min(learner.rule.samples, search.room - promised)
+        while under_way < controllers and search.simulations_left > promised and not search.spent:
+            samples = min(learner.rule.samples, search.simulations_left - promised)
             weights = nn.utils.parameters_to_vector(learner.policy.parameters()).detach().numpy().copy()
             crew.submit(Task(number, weights, replace(learner.standing), samples, search.progress))
             number, promised, under_way = number + 1, promised + samples, under_way + 1

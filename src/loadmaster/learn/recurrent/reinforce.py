@@ -101,7 +101,9 @@ def learn(
     policy: Policy, environment: Environment, rule: Rule, standing: Standing, rng: np.random.Generator, share: float
 ) -> Outcome:
     """One step up to the gradients: they lie in the policy's parameters. `share` of the budget is gone."""
-    drawn = policy.draw(max(1, min(rule.samples, environment.room)), rng, share)  # the clock may just have run out
+    drawn = policy.draw(
+        max(1, min(rule.samples, environment.measurements_left)), rng, share
+    )  # the clock may just have run out
     measured = environment.measure(drawn.placement)
     gained = reward(measured, environment.unit_ns, rule.root, rule.penalty)
     valid = measured.valid
@@ -180,7 +182,7 @@ class Learner:
 
     def look(self, environment: Environment, rng: np.random.Generator) -> None:
         """Measures the likeliest placement; nothing is learned from it."""
-        if environment.room:
+        if environment.measurements_left:
             environment.measure(self._drawing.draw(1, rng, 1.0, greedy=True).placement)
 
     def begin_from(self, environment: Environment, rng: np.random.Generator) -> None:
@@ -199,7 +201,7 @@ class Learner:
 def reinforce(learner: Learner, environment: Simulated) -> None:
     """Steps until the budget is spent. Every random number comes from the search's seed and the step."""
     search = environment.search
-    while environment.room:
+    while environment.measurements_left:
         rng = np.random.default_rng([search.seed, 2, learner.standing.step])
         search.note = f"step {learner.standing.step}"
         learner.step(environment, rng, search.progress)

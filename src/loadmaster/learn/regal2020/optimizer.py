@@ -109,7 +109,7 @@ class Regal:
         if self.finish is None or search.spent:
             return plan
         finish: Any = self.finish
-        with search.keeping(simulations=min(last, search.room)) as part:
+        with search.keeping(simulations=min(last, search.simulations_left)) as part:
             finished: Plan = (replace(finish, start=Given(plan)) if hasattr(finish, "start") else finish).optimize(part)
         return search.best or finished
 
@@ -152,7 +152,7 @@ def replace_blocks(action: Action, by: str, blocks: int) -> Action:
 def run_action(search: Search, features: Features, action: Action, settings: Regal, evaluations: int) -> Plan:
     """Tries the plans read off the action and the other ways to draw, then BRKGA with the prior of the best of them."""
     part = search.part(simulations=evaluations)
-    most = min(settings.proposals, part.room if settings.plans_only else part.room // 4)
+    most = min(settings.proposals, part.simulations_left if settings.plans_only else part.simulations_left // 4)
     first = propose(part, features, action, most) if most else None
     if settings.direct:
         _draw_only(part, features, action, settings)
@@ -164,14 +164,14 @@ def run_action(search: Search, features: Features, action: Action, settings: Reg
 
 def _guide(search: Search, features: Features, action: Action, settings: Regal, first: Plan | None) -> None:
     """BRKGA under the best of the ways to draw; when it tires, around the best plan, until the budget is spent."""
-    if settings.hedge and search.room > 8 * settings.hedge:
+    if settings.hedge and search.simulations_left > 8 * settings.hedge:
         action = _best_way(search, features, action, settings)
         first = search.best
     decoder, prior, plain = prior_of_action(search.problem, features, action)
-    evolve(search, settings.shaped(plain, search.room), decoder, prior, first)
+    evolve(search, settings.shaped(plain, search.simulations_left), decoder, prior, first)
     while not search.spent:
         decoder, prior, plain = prior_around(search.problem, _best(search))
-        evolve(search, settings.shaped(plain, search.room), decoder, prior, _best(search))
+        evolve(search, settings.shaped(plain, search.simulations_left), decoder, prior, _best(search))
 
 
 def _best(search: Search) -> Plan:
@@ -182,7 +182,7 @@ def _best(search: Search) -> Plan:
 def _draw_only(search: Search, features: Features, action: Action, settings: Regal) -> None:
     decoder, prior, plain = prior_of_action(search.problem, features, action)
     while not search.spent:
-        count = min(search.room, settings.population)
+        count = min(search.simulations_left, settings.population)
         evolve(search, replace(settings.shaped(plain, count), population=count), decoder, prior)
 
 

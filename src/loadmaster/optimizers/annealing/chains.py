@@ -143,8 +143,8 @@ class Chains:
 
     def _advance(self, most: int, habits: list[Any], policy: Any, logs: Sequence[Any] | None) -> int:
         """Some simulations of each chain, as many as the pace and the budget allow; how many."""
-        walking = range(max(1, min(len(self.chains), self.search.room)))
-        steps = max(1, min(most, self.pace.next(), self.search.room // len(walking)))
+        walking = range(max(1, min(len(self.chains), self.search.simulations_left)))
+        steps = max(1, min(most, self.pace.next(), self.search.simulations_left // len(walking)))
         walk: Any = engine.walk
 
         def part(low: int, high: int) -> None:
@@ -155,7 +155,7 @@ class Chains:
         clock = time.perf_counter()
         spread(part, len(walking), len(walking))
         self.pace.took(steps, time.perf_counter() - clock)
-        self.search.count(min(self.search.room, steps * len(walking)))
+        self.search.count(min(self.search.simulations_left, steps * len(walking)))
         self._offer()
         return steps
 

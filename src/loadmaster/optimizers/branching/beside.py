@@ -23,7 +23,13 @@ class Beside(Thread):
     def of(search: Search, least_seconds: float) -> Beside | None:
         """None where it would not help: too large, too little time, no plan that fits to start from."""
         plan, score = search.best, search.best_score
-        if plan is None or plan.fuses or score.over_bytes or search.counts_simulations or search.room < MANY:
+        if (
+            plan is None
+            or plan.fuses
+            or score.over_bytes
+            or search.counts_simulations
+            or search.simulations_left < MANY
+        ):
             return None
         if search.problem.num_ops < 2 or search.seconds_left <= least_seconds or not can_branch(search.problem):
             return None

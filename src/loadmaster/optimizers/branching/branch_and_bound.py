@@ -52,7 +52,7 @@ def _run(search: Search, branches: Branches) -> None:
     """Until all is proved or the budget is spent, of which each moment looked at takes as much as a simulation."""
     while not branches.finished and not search.spent:
         before = branches.looked_at
-        plan = branches.go_on(search.best_score, min(STEP, search.room))
+        plan = branches.go_on(search.best_score, min(STEP, search.simulations_left))
         search.count(branches.looked_at - before)
         if plan is not None:
             search.offer(plan, branches.score(plan))

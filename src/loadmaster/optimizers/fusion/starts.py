@@ -63,7 +63,7 @@ def simple_fusions(search: Search, plan: Plan, most: int, fifo: bool = False) ->
 
 def _scores(search: Search, plan: Plan, kernels: NDArray[Any], fifo: bool) -> list[Score]:
     if fifo:
-        some = kernels[: search.room]
+        some = kernels[: search.simulations_left]
         return [search.score(first_come(search.problem, plan.device, ints(kernel))) for kernel in some]
     device, rank = (np.broadcast_to(column, kernels.shape) for column in (plan.device, plan.rank))
     over, value = search.score_fused(device, rank, kernels)

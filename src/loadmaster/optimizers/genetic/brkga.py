@@ -131,7 +131,7 @@ def evolve(
     gained = search.simulations
 
     def generation(low: int, rows: int, mutants: int, most: int) -> int:
-        high = min(low + rows, low + settings.evaluations - done, low + search.room)
+        high = min(low + rows, low + settings.evaluations - done, low + search.simulations_left)
         turn = seed + done * 1_000_003
 
         def part(a: int, b: int) -> None:

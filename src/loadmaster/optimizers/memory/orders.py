@@ -77,16 +77,16 @@ def anneal_order(search: Search, hot: float, cold: float, window: int) -> list[I
     state = search.rng.integers(1, 2**62, 2, dtype=np.uint64)
     for length in epochs():
         order, done = best.copy(), 0
-        while done < length and not search.spent and search.room > 1:
+        while done < length and not search.spent and search.simulations_left > 1:
             here = hot * (cold / hot) ** (done / length)
-            count = min(CHUNK, length - done, search.room - 1)
+            count = min(CHUNK, length - done, search.simulations_left - 1)
             trial = order.copy()
             peak, _ = exact_orders.anneal(flow, order, trial, count * MOVES_PER_SIMULATION, window, here, state)
             if peak < exact_orders.profile(flow, best, profile):
                 best = trial
             search.count(count)
             done += count
-        if search.spent or search.room <= 1:
+        if search.spent or search.simulations_left <= 1:
             break
     return [ints(start), ints(best)]
 

@@ -99,7 +99,7 @@ class Recompute:
         problem, merges = search.problem, Merges.of(search.problem)
         if not len(merges.producers):
             return plan
-        kernels = merges.kernels(plan.device, np.stack(simple_orders(problem)))[: search.room // 2]
+        kernels = merges.kernels(plan.device, np.stack(simple_orders(problem)))[: search.simulations_left // 2]
         if not len(kernels):
             return plan
         device, rank = (np.broadcast_to(c, kernels.shape) for c in (plan.device, np.arange(problem.num_ops)))
@@ -111,7 +111,7 @@ class Recompute:
         """The best that `inner` finds; of a plan that adds ops itself, without them there would be nothing to add."""
         simple = GreedyFusion(OneDevice()) if part.problem.num_devices == 1 else GreedyFusion()
         found = (self.inner or simple).optimize(part)
-        if part.room:
+        if part.simulations_left:
             part.score(found)
         return part.best or found
 

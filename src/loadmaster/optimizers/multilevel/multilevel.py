@@ -50,7 +50,7 @@ class Multilevel:
         clock, first = Clock(search), None
         for plan in self._plans(search, clock):
             first = first or plan
-            if search.room:
+            if search.simulations_left:
                 clock.score(plan)
         if search.best is not None and search.problem.goal.step_price > 0 and search.problem.num_devices > 1:
             self._windows(search, clock)
@@ -118,7 +118,7 @@ class Clock:
     def allows(self, each_ns: float) -> bool:
         """Whether what takes so long for each device and each op and read is done in time."""
         if self.search.counts_simulations:
-            return self.search.room > 0
+            return self.search.simulations_left > 0
         slow = self.run_s / (self.reads * RUN_NS * 1e-9)
         need_s = self.reads * self.devices * each_ns * 1e-9 * slow
         return not self.search.spent and UNSURE * need_s + self._end_s < self.search.seconds_left

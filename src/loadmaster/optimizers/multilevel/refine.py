@@ -104,7 +104,7 @@ def _wave(search: Search, scene: Scene, simulations: int, turn: int, odd: bool) 
     edges = np.arange(-(size // 3) * (turn % 3), ops, size)
     lows = edges[1 if odd else 0 :: 2]
     cost = simulations * size * (1 + 2 * BESIDE) / ops  # of a window, in simulations of the whole
-    lows = lows[: int(min(len(lows), search.room // cost if cost > 0 else len(lows)))]
+    lows = lows[: int(min(len(lows), search.simulations_left // cost if cost > 0 else len(lows)))]
     known: dict[bytes, Found] = {}
 
     def one(low: int) -> Found | None:
@@ -190,7 +190,7 @@ def _better(search: Search, plan: Plan, found: list[Found]) -> Plan:
     What is good for two windows need not be good for both together."""
     ranked = sorted(found, key=lambda one: -one.gain)
     for taken in (ranked, ranked[: len(ranked) // 2]):
-        if taken and not search.spent and search.room:
+        if taken and not search.spent and search.simulations_left:
             other = _with(search.problem, plan, taken)
             before = search.best_score
             if search.score(other) < before:

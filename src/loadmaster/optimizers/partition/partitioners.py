@@ -160,7 +160,7 @@ def _relieve(search: Search, parts: Parts, plan: Plan, order: Order) -> Plan:
     nbytes = np.bincount(parts.unit, weights=op_bytes(problem), minlength=parts.num_units)
     best, best_score = plan, WORST
     for _ in range(MOST_REPAIRS):
-        if search.room == 0:
+        if search.simulations_left == 0:
             break
         line = simulate(problem, plan)
         search.count(1)

@@ -59,7 +59,7 @@ def _fastest(search: Search, devices: Iterator[Ints], order: Order) -> Plan:
     """The best candidate under one order each, then under all orders asked for."""
     first: Order = "critical" if order == "best" else order
     plan, _ = best_of(search, (ordered(search, device, first) for device in devices))
-    return ordered(search, plan.device, order) if order == "best" and search.room else plan
+    return ordered(search, plan.device, order) if order == "best" and search.simulations_left else plan
 
 
 def _candidates(problem: Problem, fold: Fold) -> Iterator[Ints]:

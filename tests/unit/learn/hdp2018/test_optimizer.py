@@ -173,7 +173,7 @@ def test_a_clock_that_runs_out_between_two_looks_ends_the_run() -> None:
     search = Search(problem, Budget(None, 1))
     search.count(1)
     environment = Simulated(search, label)
-    assert environment.room == 0
+    assert environment.measurements_left == 0
     policy = settings.policy_of(problem, label, 0)
     outcome = learn(policy, environment, rule_of(settings), Standing(), np.random.default_rng(0), 1.0)
     assert outcome.valid == 0 and search.simulations == 1
