@@ -54,13 +54,13 @@ class Stop(Exception):
 def stopped_at(step: int, settings: RecurrentSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trains until that step is saved, then breaks off."""
 
-    def save_and_stop(self: training.TrainingRun) -> None:
+    def save_and_stop(self: training.RecurrentRun) -> None:
         self.save()
         if self.state.step == step:
             raise Stop
 
     with monkeypatch.context() as patch, pytest.raises(Stop):
-        patch.setattr(training.TrainingRun, "save_now_and_then", save_and_stop)
+        patch.setattr(training.RecurrentRun, "save_now_and_then", save_and_stop)
         train(settings)
 
 
