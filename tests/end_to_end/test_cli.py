@@ -510,3 +510,5 @@ def test_like_begins_from_the_plan_of_a_file(model: str, folder: Path) -> None:
     assert begun["started_from"] == ["plan.json"]
     error = refusal("plan", model, "--on", "4xp100-pcie", *QUICK, "--like", model)
     assert error["type"] == "InvalidPlan"
+    error = refusal("plan", model, "--on", "2xp100-pcie", *QUICK, "--like", "plan.json", "--granularity", "module")
+    assert error["type"] == "InvalidSetting"

@@ -21,7 +21,7 @@ from loadmaster.cli import bench as workshop
 from loadmaster.cli import experience as experiences
 from loadmaster.cli import fits as fitting
 from loadmaster.cli import measure as measuring
-from loadmaster.cli import pipelines, reports, splits, stages, words
+from loadmaster.cli import pipelines, planning, reports, stages, words
 from loadmaster.cli import run as running
 from loadmaster.cli import serve as serving
 from loadmaster.cli import tradeoff as tradeoffs
@@ -268,34 +268,32 @@ def plan(
         print(pipelines.summary(found, misfit)) if json else pipelines.tell(found, told)
         _finish(misfit)
         return
-    serving.check_modules(problem, kept)
-    parts = splits.run(problem, spec, budget, seed, costs) if split == "auto" else None
-    alone = kept == "op" and parts is None
-    store = experiences.store_for(experience, budget, named=optimizer is not None) if alone else None
-    starts = experiences.starts_for(problem, like, store) if alone else []
-    result = stages.run_optimizer(problem, spec, budget, seed, starts) if parts is None else parts.result
-    if store is not None:
-        store.remember(result)
-    if alone:
-        result = stages.fit(result, budget, seed, recompute, offload)
-    free = None if kept == "op" else stages.run_optimizer(problem, plain, budget, seed)
-    baselines = stages.run_baselines(problem, seed)
-    misfit = stages.save_or_explain(result, limit, save, baselines)
-    beside = splits.save_graph(parts, save if misfit is None else None)
-    reports.write_files(result, list(baselines.values()), report, trace)
+    asked = planning.Asked(
+        spec=spec,
+        plain=plain,
+        named=optimizer is not None,
+        budget=budget,
+        seed=seed,
+        limit=limit,
+        kept=kept,
+        target=target,
+        split=split,
+        costs=costs,
+        recompute=recompute,
+        offload=offload,
+        like=like,
+        experience=experience,
+        save=save,
+        report=report,
+        trace=trace,
+    )
+    plans = planning.find(problem, asked)
+    misfit, beside = planning.save(plans, asked)
     if json:
-        from loadmaster.report.summary import plan_summary
-
-        held = serving.restriction(result, free, kept)
-        _print_json(_with_error({**plan_summary(result, baselines), **splits.summary(parts), **held}, misfit))
+        _print_json(_with_error(planning.summary(plans, asked), misfit))
     else:
-        rows = [*baselines.items(), *splits.rows(parts), *([(spec, result)] if spec not in baselines else [])]
-        _show_methods(problem, choice, rows, save if misfit is None else None)
-        splits.tell(parts, beside)
-        if free is not None:
-            serving.tell_restriction(result, free, kept, target)
-        experiences.tell_starts(result)
-        reports.tell_files(report, trace)
+        _show_methods(problem, choice, planning.rows(plans, asked), save if misfit is None else None)
+        planning.tell(plans, asked, beside)
     _finish(misfit)
 
 
