@@ -136,3 +136,22 @@ def test_explain_saves_nothing_where_there_is_nothing_better(tmp_path: Path) -> 
     done = typed(*asked, "--save", tmp_path / "better.json")
     assert "no better plan was found" in done.output
     assert not (tmp_path / "better.json").exists()
+
+
+def test_a_plan_in_which_ops_run_again_is_explained_drawn_and_compared(folder: Path) -> None:
+    """On one device, with nine tenths of the memory that the step takes as it is."""
+    model, one = folder / "model.json", ("--on", "1xp100-pcie", "--simulations", "20", "--with", "memory-order")
+    assert typed("plan", model, *one, "--save", folder / "whole.json").exit_code == 0
+    problem = price(training_like(150), "1xp100-pcie")
+    peak = int(simulate(problem, load_plan(folder / "whole.json")).peak_bytes.max())
+    limit = ("--memory-limit", str(peak * 9 // 10))
+    done = typed("plan", model, *one, *limit, "--save", folder / "again.json")
+    assert done.exit_code == 0, done.output
+    added = load_plan(folder / "again.json").added
+    assert added is not None and added.num_again
+    told = typed("explain", folder / "again.json", "--model", model, *limit, "--seconds", "0.2")
+    assert told.exit_code == 0 and "RUN AGAIN" in told.output.upper(), told.output
+    drawn = typed("plot", folder / "again.json", "--model", model, "--out", folder / "again.png")
+    assert drawn.exit_code == 0 and (folder / "again.png").stat().st_size, drawn.output
+    compared = typed("diff", folder / "whole.json", folder / "again.json", "--model", model)
+    assert compared.exit_code == 0 and "ops that run again" in compared.output, compared.output

@@ -7,8 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.columns import Ints, ints, positions
+from loadmaster.errors import InvalidPlan
 from loadmaster.plans import Plan, check
+from loadmaster.plans.additions import same_additions
+from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
 from loadmaster.problem.objective import Objective
 from loadmaster.report.groups import Group, groups_of
@@ -19,7 +22,8 @@ from loadmaster.report.words import Grid, grid_text, share_text, signed
 from loadmaster.simulator import Scores, simulate
 
 MOST_MOVES = 60
-Kind = Literal["kernels split", "moved", "kernels fused", "order"]
+ADDED = "ops that run again, tensors that stay elsewhere"
+Kind = Literal["taken back", "kernels split", "moved", "kernels fused", "order", "added"]
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,40 @@ class Difference:
 
 
 def diff(problem: Problem, plan_a: Plan, plan_b: Plan) -> Difference:
-    """Takes kernels of a apart, moves groups of ops, fuses as b does, and last takes over b's order."""
+    """Takes kernels of a apart, moves groups of ops, fuses as b does, and last takes over b's order. Where plans add
+    other ops to the graph, what a adds is taken back first, and what b adds comes last."""
     for plan in (plan_a, plan_b):
         check(plan, problem)
+    if same_additions(plan_a.added, plan_b.added):
+        return _same_ops(whole(problem, plan_a), plan_a, plan_b)
+    bare_a, bare_b = (_without_additions(problem, plan) for plan in (plan_a, plan_b))
+    trail = _Trail(problem, _cost(problem, plan_a))
+    if plan_a.added is not None:
+        trail.add("taken back", ADDED, np.ones(len(plan_a.added)), _cost(problem, bare_a))
+    trail.changes += _same_ops(whole(problem, bare_a), bare_a, bare_b).changes
+    trail.cost, last = _cost(problem, bare_b), _cost(problem, plan_b)
+    if plan_b.added is not None:
+        trail.add("added", ADDED, np.ones(len(plan_b.added)), last)
+    return Difference(problem.objective, trail.first, last, tuple(trail.changes))
+
+
+def _without_additions(problem: Problem, plan: Plan) -> Plan:
+    """The plan of the graph's own ops; each its own kernel where kernels hold together only by what was added."""
+    expanded = whole(problem, plan)
+    if expanded.expansion is None:
+        return plan
+    base, own = expanded.expansion.base, expanded.expansion.place[: expanded.expansion.base.num_ops]
+    _, first, which = np.unique(plan.kernel[own], return_index=True, return_inverse=True)
+    rank = positions(np.lexsort((np.arange(len(own)), plan.rank[own])))
+    bare = Plan.of(base, plan.device[own], rank, first[which])
+    try:
+        check(bare, base)
+    except InvalidPlan:
+        return Plan.of(base, plan.device[own], rank)
+    return bare
+
+
+def _same_ops(problem: Problem, plan_a: Plan, plan_b: Plan) -> Difference:
     meet = _meet(plan_a.kernel, plan_b.kernel)
     split = replace(plan_a, kernel=meet)
     trail = _Trail(problem, _cost(problem, plan_a))

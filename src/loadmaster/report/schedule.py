@@ -10,6 +10,7 @@ import numpy as np
 from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
+from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline
 
@@ -33,6 +34,7 @@ class Schedule:
 
     @staticmethod
     def of(problem: Problem, plan: Plan, timeline: Timeline) -> Schedule:
+        problem = whole(problem, plan)
         coarse = coarsen(problem, plan.kernel)
         columns = (plan.device, timeline.start_ns, timeline.end_ns, timeline.turn)
         device, start_ns, end_ns, turn = (coarse.first(column) for column in columns)

@@ -12,11 +12,12 @@ from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import GraphBuilder
 from loadmaster.plans import Plan
+from loadmaster.plans.expansion import expand, whole
 from loadmaster.report.diff import diff
 from loadmaster.search import Budget, solve
 from tests.graphs import GRAPHS, pair
 from tests.reference import judge
-from tests.strategies import plans, problems
+from tests.strategies import additions, plans, problems
 from tests.unit.report.subjects import training_like
 
 
@@ -29,6 +30,20 @@ def test_worths_add_up_to_the_difference(data: Any) -> None:
     assert found.worth == value[1] - value[0]
     assert found.text()
     assert found.to_json()["worth"] == found.worth
+
+
+@given(data=st.data())
+def test_worths_add_up_where_plans_add_ops_to_the_graph(data: Any) -> None:
+    problem = data.draw(problems())
+    both = []
+    for _ in range(2):
+        added = data.draw(additions(problem))
+        expanded = problem if added is None else expand(problem, added)
+        both.append(data.draw(plans(expanded, fuse=added is None or not added.num_stays)))
+    found = diff(problem, *both)
+    value = [judge(whole(problem, plan), plan).score(problem.objective)[1] for plan in both]
+    assert found.worth == value[1] - value[0]
+    assert found.text()
 
 
 @given(data=st.data())
