@@ -10,7 +10,8 @@ import numpy as np
 
 from loadmaster.columns import Ints, ints
 from loadmaster.passes.fusing import fuse, inner_tensors
-from loadmaster.plans import Plan
+from loadmaster.plans import Plan, without_additions
+from loadmaster.plans.additions import same_additions
 from loadmaster.problem import Problem
 
 REMEMBERED = 8  # coarser problems of each problem: searches come back to the last few kernels
@@ -33,7 +34,10 @@ class Coarse:
         return replace(Plan.of(self.problem, self.first(plan.device), self.lowest(plan.rank)), send_rank=sends)
 
     def up(self, plan: Plan) -> Plan:
-        """The plan of the coarser problem as one of the whole. A group may hold kernels that were fused further."""
+        """The plan of the coarser problem as one of the whole. A group may hold kernels that were fused further. What
+        the plan adds to the coarser graph is left out: a group does not run again."""
+        if not same_additions(self.problem.added, plan.added):
+            plan = without_additions(self.problem, plan)
         kernel = self.heads[plan.kernel][self.kernel_of] if self.fused else np.arange(len(self.kernel_of))
         sends = None
         if plan.send_rank is not None:

@@ -1,6 +1,6 @@
 """Plans: decisions only. `plan` holds them and names the first rule a plan breaks, `additions` says which ops run again
 and which tensors stay elsewhere, `expansion` makes them ops of the graph, before any other rule looks."""
 
-from loadmaster.plans.plan import MOST_RANK, Plan, check, check_belongs, kernel_order
+from loadmaster.plans.plan import MOST_RANK, Plan, check, check_belongs, kernel_order, without_additions
 
-__all__ = ["MOST_RANK", "Plan", "check", "check_belongs", "kernel_order"]
+__all__ = ["MOST_RANK", "Plan", "check", "check_belongs", "kernel_order", "without_additions"]

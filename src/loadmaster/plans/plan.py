@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loadmaster.columns import Ints, from_pairs, ints, rows_of
+from loadmaster.columns import Ints, from_pairs, ints, positions, rows_of
 from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.plans.additions import Additions
 from loadmaster.plans.expansion import STAY, whole
@@ -211,3 +211,19 @@ def _check_colocation(plan: Plan, problem: Problem) -> None:
         raise InvalidPlan(
             f"ops {pair} must share a device", f"colocation group {group[op]}", "place the whole group together"
         )
+
+
+def without_additions(problem: Problem, plan: Plan) -> Plan:
+    """The plan of the graph's own ops; each its own kernel where kernels hold together only by what was added."""
+    expanded = whole(problem, plan)
+    if expanded.expansion is None:
+        return plan
+    base, own = expanded.expansion.base, expanded.expansion.place[: expanded.expansion.base.num_ops]
+    _, first, which = np.unique(plan.kernel[own], return_index=True, return_inverse=True)
+    rank = positions(np.lexsort((np.arange(len(own)), plan.rank[own])))
+    bare = Plan.of(base, plan.device[own], rank, ints(first[which]))
+    try:
+        check(bare, base)
+    except InvalidPlan:
+        return Plan.of(base, plan.device[own], rank)
+    return bare

@@ -7,9 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints, positions
-from loadmaster.errors import InvalidPlan
-from loadmaster.plans import Plan, check
+from loadmaster.columns import Ints, ints
+from loadmaster.plans import Plan, check, without_additions
 from loadmaster.plans.additions import same_additions
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
@@ -82,7 +81,7 @@ def diff(problem: Problem, plan_a: Plan, plan_b: Plan) -> Difference:
         check(plan, problem)
     if same_additions(plan_a.added, plan_b.added):
         return _same_ops(whole(problem, plan_a), plan_a, plan_b)
-    bare_a, bare_b = (_without_additions(problem, plan) for plan in (plan_a, plan_b))
+    bare_a, bare_b = (without_additions(problem, plan) for plan in (plan_a, plan_b))
     trail = _Trail(problem, _cost(problem, plan_a))
     if plan_a.added is not None:
         trail.add("taken back", ADDED, np.ones(len(plan_a.added)), _cost(problem, bare_a))
@@ -91,22 +90,6 @@ def diff(problem: Problem, plan_a: Plan, plan_b: Plan) -> Difference:
     if plan_b.added is not None:
         trail.add("added", ADDED, np.ones(len(plan_b.added)), last)
     return Difference(problem.objective, trail.first, last, tuple(trail.changes))
-
-
-def _without_additions(problem: Problem, plan: Plan) -> Plan:
-    """The plan of the graph's own ops; each its own kernel where kernels hold together only by what was added."""
-    expanded = whole(problem, plan)
-    if expanded.expansion is None:
-        return plan
-    base, own = expanded.expansion.base, expanded.expansion.place[: expanded.expansion.base.num_ops]
-    _, first, which = np.unique(plan.kernel[own], return_index=True, return_inverse=True)
-    rank = positions(np.lexsort((np.arange(len(own)), plan.rank[own])))
-    bare = Plan.of(base, plan.device[own], rank, first[which])
-    try:
-        check(bare, base)
-    except InvalidPlan:
-        return Plan.of(base, plan.device[own], rank)
-    return bare
 
 
 def _same_ops(problem: Problem, plan_a: Plan, plan_b: Plan) -> Difference:

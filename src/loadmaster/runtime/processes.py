@@ -18,9 +18,11 @@ to the next that draws, and given back to all at the end of the step.
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -250,7 +252,15 @@ def joined_group(devices: int, *, timeout_s: float = TIMEOUT_S) -> int | None:
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+        atexit.register(_leave_group)
     return dist.get_rank()
+
+
+def _leave_group() -> None:
+    """Its threads must end before the interpreter does, which otherwise may abort."""
+    if dist.is_initialized():
+        with suppress(Exception):  # others may have gone already
+            dist.destroy_process_group()
 
 
 def places_of_ranks(hosts: Sequence[bool], local_rank: int) -> tuple[torch.device, ...]:
