@@ -70,7 +70,7 @@ def _cut_anew(known: Known, like: Ints, rate: NDArray[np.float64], work: Ints) -
 
 
 def _allowed(problem: Problem, device: Ints) -> Ints:
-    """Ops that must share a device go where most of their work is, then all where they can run."""
+    """Ops that must share a device go where most of them would, then all where they can run."""
     can: Bools = problem.op_ns != CANNOT
     group, chosen = problem.graph.colocate, device.copy()
     members = np.flatnonzero(group >= 0)

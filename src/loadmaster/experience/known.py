@@ -23,12 +23,11 @@ MOST_BYTES = 2**28  # of an entry once unpacked: some 5 million ops
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """Of each op what it looks like, where it ran, when, with which others as one kernel, and for how long."""
+    """Of each op what it looks like, where it ran, when, and for how long."""
 
     sight: Sight
     device: Ints  # [ops]
     place: Ints  # [ops] in the order in which the plan starts them
-    kernel: Ints  # [ops] lowest op of its kernel
     work: Ints  # [ops] ns where it ran
     speed: NDArray[np.float64]  # [devices] of the ops that all of them can run, the fastest 1
 
@@ -37,7 +36,7 @@ class Known:
         own = np.arange(problem.num_ops)
         place = positions(np.lexsort((own, plan.rank)))
         work = ints(problem.op_ns[own, plan.device])
-        return Known(Sight.of(problem.graph), plan.device, place, plan.kernel, work, speeds(problem))
+        return Known(Sight.of(problem.graph), plan.device, place, work, speeds(problem))
 
     def to_bytes(self) -> bytes:
         """Compressed columns; the classes as a dictionary and numbers into it, since most of them repeat."""
@@ -46,7 +45,6 @@ class Known:
             "pattern": self.sight.pattern.astype(np.uint32),
             "device": self.device.astype(np.uint16),
             "place": self.place.astype(np.uint32),
-            "kernel": (np.arange(len(self.kernel)) - self.kernel).astype(np.uint32),
             "work": self.work,
             "speed": self.speed.astype("<f8"),
         }
@@ -75,8 +73,7 @@ class Known:
             columns = _columns(data)
             classes = [columns[f"class{level}"][columns[f"number{level}"]] for level in range(LEVELS)]
             sight = Sight(np.array(classes, np.uint32), ints(columns["module"]), ints(columns["pattern"]))
-            kernel = np.arange(len(columns["kernel"])) - columns["kernel"].astype(np.int64)
-            numbers = (ints(columns["device"]), ints(columns["place"]), ints(kernel), ints(columns["work"]))
+            numbers = (ints(columns["device"]), ints(columns["place"]), ints(columns["work"]))
             known = Known(sight, *numbers, columns["speed"].astype(np.float64))
             _check(known)
         except (KeyError, ValueError, IndexError, TypeError, AttributeError, zlib.error) as error:
@@ -114,7 +111,7 @@ def _columns(data: bytes) -> dict[str, NDArray[Any]]:
 def _check(known: Known) -> None:
     """No index leaves its column, whatever the bytes say."""
     ops, devices = known.sight.classes.shape[1], len(known.speed)
-    for column in (known.sight.module, known.device, known.place, known.kernel, known.work):
+    for column in (known.sight.module, known.device, known.place, known.work):
         if column.shape != (ops,):
             raise ValueError("its columns differ in length")
     for column, size in ((known.sight.module, len(known.sight.pattern)), (known.device, devices), (known.place, ops)):
@@ -122,5 +119,5 @@ def _check(known: Known) -> None:
             raise ValueError("a number in it is out of range")
     if not ops or not devices or not (np.isfinite(known.speed) & (known.speed > 0)).all():
         raise ValueError("it describes no plan")
-    if (known.kernel < 0).any() or (known.work < 0).any():
+    if (known.work < 0).any():
         raise ValueError("a number in it is negative")

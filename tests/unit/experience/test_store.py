@@ -115,7 +115,7 @@ def test_what_is_remembered_survives_being_written(tmp_path: Path) -> None:
     result = planned()
     known = Known.of(result.problem, result.plan)
     again = Known.from_text(known.to_text(), "here")
-    for name in ("device", "place", "kernel", "work", "speed"):
+    for name in ("device", "place", "work", "speed"):
         assert np.array_equal(getattr(known, name), getattr(again, name))
     assert np.array_equal(known.sight.classes, again.sight.classes)
 
