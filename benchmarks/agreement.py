@@ -32,9 +32,9 @@ import numpy as np
 import torch
 
 from loadmaster.cluster import Cluster, Device, Link
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import UNGIVEN, Graph
+from loadmaster.graph.columns import ints
 from loadmaster.importers.torch.arguments import split
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.graph import CapturedStep

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 import loadmaster as lm
-from loadmaster.columns import ints
-from loadmaster.experience import Known, adapt
 from loadmaster.files import save_graph
+from loadmaster.graph.columns import ints
+from loadmaster.optimizers.experience import Known, adapt
 from loadmaster.search import Start, solve
 from loadmaster.zoo import find
 

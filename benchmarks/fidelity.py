@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 
 from loadmaster.cluster import Cluster
-from loadmaster.columns import ints
 from loadmaster.cost import Calibrated, CostModel, Measured, OpTime, fit, price
 from loadmaster.files.graph import graph_from_json
 from loadmaster.graph import OUTPUT, Graph
+from loadmaster.graph.columns import ints
 from loadmaster.graph.kinds import HEAVY, work_of
 from loadmaster.optimizers.fusion.greedy import GreedyFusion
 from loadmaster.plans import Plan

@@ -36,14 +36,14 @@ def help_text() -> Callable[[], object]:
 
 
 def bounds() -> Callable[[], object]:
-    from loadmaster.bounds import peak_bound, step_bound
+    from loadmaster.problem.bounds import peak_bound, step_bound
 
     problem = layered(20_000, "8xp100-pcie")
     return lambda: (step_bound(problem), peak_bound(problem))
 
 
 def addresses() -> Callable[[], object]:
-    from loadmaster.arenas import assign_addresses
+    from loadmaster.simulator.arenas import assign_addresses
 
     result = in_shares(layered(20_000, "4xp100-pcie"))
     return lambda: assign_addresses(result.problem, result.plan, result.timeline)

@@ -23,9 +23,9 @@ import numpy as np
 
 import loadmaster as lm
 from loadmaster.cluster import Cluster, Device, Link
-from loadmaster.columns import ints
 from loadmaster.files import graph_from_json
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.fusion.greedy import Merges
 from loadmaster.optimizers.fusion.starts import simple_orders
 from loadmaster.optimizers.memory.checkpoints import ActivationBudget, LayerCheckpointing, MinCut, SqrtCheckpointing

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from loadmaster.columns import ints
 from loadmaster.cost import price
+from loadmaster.graph.columns import ints
 from loadmaster.importers.torch.arguments import as_arguments, split
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.step import Target

@@ -3,7 +3,7 @@
     python benchmarks/mutants.py [--count 60] [--seed 0] [--seconds 300] [PATH ...]
 
 A mutant swaps a comparison, an arithmetic operator, min and max, and and or, drops a `not`, or adds one to a whole
-number. The sites are drawn at random from the files under PATH (default: plans, problem, search, simulator, bounds,
+number. The sites are drawn at random from the files under PATH (default: plans, problem, search, simulator,
 passes, optimizers, learn). Tests run are those of the nearest folder of tests/unit that mirrors the file, with the
 properties of the simulator and the promises of optimizers where they apply. One that runs out of time is counted apart:
 an endless loop is a mistake that is seen, a busy machine is not. Survivors are printed with their line; some are
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("plans.py", "problem.py", "search.py", "simulator", "bounds", "passes", "optimizers", "learn")
+ROOMS = ("plans", "problem", "search", "simulator", "passes", "optimizers", "learn")
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from loadmaster.bench.rows import Row, Source, go_rows
 from loadmaster.catalog.specs import make_optimizer
-from loadmaster.columns import Ints, ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.importers import load
 from loadmaster.learn.decoding import critical_ranks, device_of_groups
 from loadmaster.learn.features import features_of

@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from loadmaster.columns import ints
 from loadmaster.cost import price
+from loadmaster.graph.columns import ints
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.plans import Plan
 from loadmaster.runtime.apply import Planning, build

@@ -23,7 +23,7 @@ import numpy as np
 
 import loadmaster as lm
 from loadmaster.cluster import Device, Link
-from loadmaster.columns import ints
+from loadmaster.graph.columns import ints
 from loadmaster.importers.benchmarks.msr import msr_cluster
 from loadmaster.optimizers.downsets.replicated import Cost, replicated_stages
 

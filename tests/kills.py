@@ -25,8 +25,8 @@ VICTIM = """
 import os, sys, time
 from pathlib import Path
 folder, aim = Path(sys.argv[1]), sys.argv[2]
-import loadmaster.writing as writing
-from loadmaster.writing import write_text
+import loadmaster.files.writing as writing
+from loadmaster.files.writing import write_text
 from loadmaster.bench.records import Ledger, Record
 if aim == "writes":  # says so when it stands before the renaming, and waits for the kill
     replace = os.replace

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from loadmaster.cluster import Cluster
-from loadmaster.columns import ints, ragged
 from loadmaster.graph import ACTIVATION, Graph
+from loadmaster.graph.columns import ints, ragged
 from loadmaster.plans import Plan
 from loadmaster.plans.additions import Additions
 from loadmaster.problem import CANNOT, Problem

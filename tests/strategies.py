@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from loadmaster import catalog
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
 from loadmaster.plans.additions import Additions, may_stay, repeatable
 from loadmaster.problem import CANNOT, Problem

@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loadmaster.bounds import lower_bound as lower_bound
     from loadmaster.catalog.specs import make_optimizer as make_optimizer
     from loadmaster.cluster import Cluster as Cluster
     from loadmaster.cluster import Device as Device
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from loadmaster.plans import Plan as Plan
     from loadmaster.plans import check as check
     from loadmaster.problem import Problem as Problem
+    from loadmaster.problem.bounds import lower_bound as lower_bound
     from loadmaster.report.diff import diff as diff
     from loadmaster.report.explain import explain as explain
     from loadmaster.runtime.apply import apply as apply
@@ -69,7 +69,7 @@ _HOMES = {
     "check": "plans",
     "settle": "simulator",
     "fuse": "passes",
-    "lower_bound": "bounds",
+    "lower_bound": "problem.bounds",
     "apply": "runtime.apply",
     "place": "runtime.placing",
     "explain": "report.explain",

@@ -9,9 +9,9 @@ from typing import Any
 
 from loadmaster.cluster import Cluster
 from loadmaster.cost import CostModel, price
-from loadmaster.experience import starts_from
 from loadmaster.graph import Graph
 from loadmaster.importers import load
+from loadmaster.optimizers.experience import starts_from
 from loadmaster.plans import Plan
 from loadmaster.problem.objective import Objective
 from loadmaster.search import Budget, Optimizer, Result, Search, as_budget, solve

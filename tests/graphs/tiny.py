@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from loadmaster.cluster import Cluster, Device, Link
-from loadmaster.columns import ints
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.graph.columns import ints
 
 
 def pair(memory_bytes: int = 2**30, launch_ns: int = 0, link: Link | None = None) -> Cluster:

@@ -8,15 +8,15 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from loadmaster.bounds import lower_bound
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.files import plan_from_json, plan_to_json
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan, check
 from loadmaster.plans.additions import Additions
 from loadmaster.plans.expansion import expand
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import lower_bound
 from loadmaster.simulator import Timeline, settle, simulate
 from tests.graphs import pair
 from tests.reference import expand_slowly, judge

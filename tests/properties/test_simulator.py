@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from loadmaster import catalog
 from loadmaster.cluster import Cluster, Device, Link
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.passes import fuse
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem

@@ -12,7 +12,7 @@ import pytest
 import loadmaster
 import loadmaster as lm
 from loadmaster import errors
-from loadmaster.columns import ints
+from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
 from loadmaster.zoo.synthetic import generate
 

@@ -7,8 +7,8 @@ import pytest
 
 import loadmaster as lm
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
-from loadmaster.columns import ints
 from loadmaster.errors import InvalidCluster, InvalidGraph
+from loadmaster.graph.columns import ints
 
 
 def cluster(devices: int = 2, *, bytes_per_s: float = 1e9, link: Link | None = None, memory: int = 2**40) -> Cluster:

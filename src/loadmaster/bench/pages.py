@@ -21,7 +21,7 @@ from loadmaster.bench.suite import SUITES, Suite
 from loadmaster.bench.table import Table
 from loadmaster.bench.views import tables_of
 from loadmaster.errors import MissingExtra
-from loadmaster.writing import write_text
+from loadmaster.files.writing import write_text
 
 CALLS = "calls.jsonl"
 SHOWN_ROWS = 60  # longer tables are in the CSV files only

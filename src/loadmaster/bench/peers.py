@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from loadmaster.bench import _inductor
-from loadmaster.columns import Ints, ints, positions
 from loadmaster.errors import InvalidSetting, MissingExtra
+from loadmaster.graph.columns import Ints, ints, positions
 from loadmaster.optimizers.simple import OneDevice, legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem

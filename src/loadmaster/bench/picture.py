@@ -12,8 +12,8 @@ from loadmaster.bench.records import Place, Record
 from loadmaster.bench.suite import Shape, Suite
 from loadmaster.bench.views import baseline_of, with_records
 from loadmaster.errors import MissingExtra
+from loadmaster.files.writing import writing
 from loadmaster.report.plot import PALETTE, WIDTH_IN
-from loadmaster.writing import writing
 
 
 def draw(

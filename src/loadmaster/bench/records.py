@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.cluster import Cluster
-from loadmaster.columns import digest
 from loadmaster.errors import UnreadableFile
-from loadmaster.writing import unwritable
+from loadmaster.files.writing import unwritable
+from loadmaster.graph.columns import digest
 
 Place = tuple[str, str, str]  # digests of graph and cluster, objective: which problem it was
 

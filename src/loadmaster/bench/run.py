@@ -18,12 +18,12 @@ from loadmaster.bench.peers import ideal_load_ns, loads_ns
 from loadmaster.bench.records import Ledger, Record, Sheet, cluster_key
 from loadmaster.bench.rows import Row, Source
 from loadmaster.bench.suite import Allowance, Suite
-from loadmaster.bounds import lower_bound
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import lower_bound
 from loadmaster.search import Budget, Result, Search, solve, warm_up
-from loadmaster.workers import in_order
+from loadmaster.search.workers import in_order
 
 MOST_MOMENTS = 64  # improvements kept in a record
 

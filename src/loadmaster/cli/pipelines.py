@@ -40,8 +40,8 @@ def run(
 def save(found: PipelineResult, path: Path | None, schedule: Path | None) -> list[str]:
     """Writes what was asked for; returns what to say about it."""
     from loadmaster.files import save_graph
+    from loadmaster.files.writing import write_text
     from loadmaster.report.pipeline import schedule_csv
-    from loadmaster.writing import write_text
 
     told = []
     if path is not None:

@@ -15,13 +15,13 @@ from loadmaster.cli.options import OBJECTIVES, Debug, Json, MemoryLimit, Report,
 from loadmaster.errors import InvalidSetting, LoadmasterError, printable
 
 if TYPE_CHECKING:
-    from loadmaster.arenas import Arenas
     from loadmaster.cluster import Cluster
     from loadmaster.graph import Graph
     from loadmaster.plans import Plan
     from loadmaster.problem import Problem
     from loadmaster.report.explain import Explanation
     from loadmaster.search import Result
+    from loadmaster.simulator.arenas import Arenas
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan that 'loadmaster plan --save' wrote.")]
 OfModel = Annotated[

@@ -11,10 +11,10 @@ from loadmaster.cli import words
 from loadmaster.errors import LoadmasterError
 
 if TYPE_CHECKING:
-    from loadmaster.arenas import Arenas
     from loadmaster.plans import Plan
     from loadmaster.problem import Problem
     from loadmaster.search import Budget, Result, Start
+    from loadmaster.simulator.arenas import Arenas
 
 BASELINES = ("one-device", "expert")
 
@@ -72,9 +72,9 @@ def run_all(problem: Problem, specs: Sequence[str], budget: Budget, seed: int) -
 
 
 def replay(problem: Problem, plan: Plan, name: str) -> Result:
-    from loadmaster.bounds import lower_bound
     from loadmaster.plans import check
     from loadmaster.plans.expansion import whole
+    from loadmaster.problem.bounds import lower_bound
     from loadmaster.search import Result
     from loadmaster.simulator import simulate
 
@@ -106,9 +106,9 @@ def save_or_explain(
 
 def lay_out(result: Result, path: Path) -> Arenas:
     """Writes an offset for all that the step keeps in memory."""
-    from loadmaster.arenas import assign_addresses
     from loadmaster.files import save_addresses
     from loadmaster.simulator import settle, simulate
+    from loadmaster.simulator.arenas import assign_addresses
 
     problem = result.problem
     settled = settle(problem, result.plan, result.timeline)

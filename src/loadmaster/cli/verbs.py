@@ -439,7 +439,7 @@ def list_names(
 @_verb
 def plans_list(json: Json = False, debug: Debug = False) -> None:
     """List the plans found before, the last used first."""
-    from loadmaster.experience import Store
+    from loadmaster.optimizers.experience import Store
 
     if json:
         _print_json(experiences.listed(Store.default()))
@@ -451,7 +451,7 @@ def plans_list(json: Json = False, debug: Debug = False) -> None:
 @_verb
 def plans_clear(json: Json = False, debug: Debug = False) -> None:
     """Forget the plans found before."""
-    from loadmaster.experience import Store
+    from loadmaster.optimizers.experience import Store
 
     store = Store.default()
     removed = 0 if store is None else store.clear()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster import catalog
 from loadmaster.errors import InvalidSetting, MissingExtra, UnwritableFile
-from loadmaster.writing import unwritable
+from loadmaster.files.writing import unwritable
 
 if TYPE_CHECKING:
     from loadmaster.cluster import Cluster

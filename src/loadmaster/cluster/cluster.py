@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from loadmaster.columns import Ints, digest, ints
 from loadmaster.errors import InvalidCluster, InvalidSetting, UnknownName
+from loadmaster.graph.columns import Ints, digest, ints
 
 GIB = 2**30
 MODES = ("eager", "planned", "compiled", "graphs")

@@ -9,8 +9,8 @@ import numpy as np
 
 from loadmaster.cluster.cluster import GIB, Cluster, Device, Link, dense_channels
 from loadmaster.cluster.presets import preset
-from loadmaster.columns import ints
 from loadmaster.errors import LoadmasterError
+from loadmaster.graph.columns import ints
 
 HOST = Device("cpu:0", "cpu", 256 * GIB, {"default": 1.1e12}, 120e9, 1_000)  # as the preset "cpu"
 PCIE4 = Link(25e9, 10_000)  # x16, as copies from pinned memory reach it

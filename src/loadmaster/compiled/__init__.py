@@ -37,7 +37,6 @@ from numba.core.types import unliteral
 
 from loadmaster.compiled.parts import ForCallers, rebuild_part
 from loadmaster.errors import UnwritableFile
-from loadmaster.writing import unwritable, write_bytes
 
 KEPT_DAYS = 60  # entries that nobody used for so long are removed
 _NJIT: Any = numba.njit
@@ -271,6 +270,8 @@ def _read(path: Path) -> Any:
 
 
 def _write(path: Path, payload: bytes) -> None:
+    from loadmaster.files.writing import unwritable, write_bytes  # above this room, so only when called
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

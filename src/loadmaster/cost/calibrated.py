@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.cluster import Cluster, Device
-from loadmaster.columns import Ints, ints
 from loadmaster.cost.roofline import Roofline, unknown
 from loadmaster.graph import MOST_NS, Graph
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.graph.kinds import HEAVY, work_of
 
 HALVES = ("float16", "bfloat16")

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from loadmaster.cluster import Cluster, Device
-from loadmaster.columns import Ints, ints
 from loadmaster.cost.calibrated import Calibrated, fit_efficiencies, group_of
 from loadmaster.cost.roofline import Roofline, unknown
 from loadmaster.graph import Graph
+from loadmaster.graph.columns import Ints, ints
 
 COLD_SHARE = 0.5  # of a step's ops find their operands out of the cache; docs/fidelity.md
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from loadmaster.cluster import Cluster, Link
 from loadmaster.cluster.sizes import parse_size
-from loadmaster.columns import Bools, Ints, ints
 from loadmaster.cost.roofline import CostModel, Roofline
 from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidSetting
 from loadmaster.graph import MOST_NS, MOST_TOTAL, NOWHERE, UNGIVEN, Graph
+from loadmaster.graph.columns import Bools, Ints, ints
 from loadmaster.graph.folding import fold
 from loadmaster.problem import CANNOT, Problem, time_of
 from loadmaster.problem.objective import Objective, objective_named

@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 
 from loadmaster.cluster import Cluster
-from loadmaster.columns import Ints, ints
 from loadmaster.graph import MOST_NS, UNGIVEN, Graph
+from loadmaster.graph.columns import Ints, ints
 
 
 class CostModel(Protocol):

@@ -8,7 +8,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 
 if TYPE_CHECKING:
-    from loadmaster.arenas import Arenas
+    from loadmaster.simulator.arenas import Arenas
 
 ADDRESSES_SCHEMA = "loadmaster.addresses/1"
 

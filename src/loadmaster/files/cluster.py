@@ -10,10 +10,10 @@ import numpy as np
 
 from loadmaster.cluster import MODES, Cluster, Device, Link, dense_channels
 from loadmaster.cluster.cluster import MOST_DEVICES, MOST_MEMORY_BYTES
-from loadmaster.columns import Ints
 from loadmaster.errors import InvalidCluster
 from loadmaster.files.text import Row
 from loadmaster.graph import MOST_NS
+from loadmaster.graph.columns import Ints
 
 CLUSTER_SCHEMA = "loadmaster.cluster/1"
 MOST_CHANNEL = 2**31 - 1

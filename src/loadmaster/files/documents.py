@@ -27,7 +27,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 
 if TYPE_CHECKING:
-    from loadmaster.arenas import Arenas
+    from loadmaster.simulator.arenas import Arenas
 
 _ORIGIN_KEYS = ("source", "family", "model", "mode")
 

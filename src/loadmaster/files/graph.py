@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from loadmaster.columns import Ints, rows_of
 from loadmaster.errors import InvalidGraph
 from loadmaster.files.text import Row, shown, too_deep
 from loadmaster.graph import NOWHERE, ROLES, UNGIVEN, Graph, GraphBuilder
+from loadmaster.graph.columns import Ints, rows_of
 
 GRAPH_SCHEMA = "loadmaster.graph/1"
 

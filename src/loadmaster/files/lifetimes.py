@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
 from loadmaster.errors import UnreadableFile
-from loadmaster.writing import write_text
+from loadmaster.files.writing import write_text
+from loadmaster.graph.columns import Ints, ints
 
 COLUMNS = ("id", "lower", "upper", "size")
 MOST = 2**62  # so that sums of two still are whole numbers of 64 bits

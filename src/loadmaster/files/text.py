@@ -17,7 +17,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from loadmaster.errors import LoadmasterError, UnknownName, UnreadableFile
-from loadmaster.writing import write_bytes
+from loadmaster.files.writing import write_bytes
 
 PathLike: TypeAlias = str | os.PathLike[str]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints, positions, ragged
 from loadmaster.errors import InvalidGraph
+from loadmaster.graph.columns import Ints, ints, positions, ragged
 from loadmaster.graph.graph import (
     ACTIVATION,
     INPUT,

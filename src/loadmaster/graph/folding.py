@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints, ragged
 from loadmaster.graph import ACTIVATION, INPUT, OUTPUT, Graph
+from loadmaster.graph.columns import Ints, ints, ragged
 
 
 def fold(graph: Graph) -> tuple[Graph, Ints, Ints]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.columns import Bools, Ints, digest, from_pairs, ints, inverse, rows_of
 from loadmaster.errors import InvalidGraph
+from loadmaster.graph.columns import Bools, Ints, digest, from_pairs, ints, inverse, rows_of
 
 ROLES = ("activation", "weight", "input", "output", "state")
 ACTIVATION, WEIGHT, INPUT, OUTPUT, STATE = range(5)

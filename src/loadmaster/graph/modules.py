@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidSetting
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.graph.graph import WEIGHT, Graph
 
 Granularity = Literal["op", "module", "block"]

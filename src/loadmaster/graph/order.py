@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.columns import Ints
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Ints
 
 
 @compiled

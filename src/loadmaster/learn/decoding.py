@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.simple import legal
 from loadmaster.problem import Problem

@@ -9,8 +9,8 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Bools, Ints
 from loadmaster.errors import InvalidSetting
+from loadmaster.graph.columns import Bools, Ints
 from loadmaster.learn.decoding import critical_ranks, device_of_groups
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search

@@ -25,11 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
-from loadmaster.columns import Ints, digest, ints
 from loadmaster.cost import price
 from loadmaster.files import graph_from_json, graph_to_json
 from loadmaster.files.text import parse_json, read_lines
+from loadmaster.files.writing import writing
 from loadmaster.graph import ACTIVATION, Graph
+from loadmaster.graph.columns import Ints, digest, ints
 from loadmaster.learn.features import Features, device_class, features_of
 from loadmaster.optimizers.annealing import anneal
 from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, evolve, prior_of
@@ -37,9 +38,8 @@ from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.simple import legal
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
+from loadmaster.search.workers import OnRay
 from loadmaster.simulator import rules, simulate
-from loadmaster.workers import OnRay
-from loadmaster.writing import writing
 from loadmaster.zoo.synthetic import KINDS, generate
 
 FEWEST_OPS, MOST_OPS = 40, 1_600

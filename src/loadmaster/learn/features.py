@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from loadmaster.columns import Ints, ints, positions, rows_of
+from loadmaster.graph.columns import Ints, ints, positions, rows_of
 from loadmaster.graph.kinds import ELEMENTWISE, HEAVY, OPAQUE, REDUCTION, work_of
 from loadmaster.optimizers.cuts import device_order, fair_share
 from loadmaster.optimizers.lists.schedulers import downward_rank, upward_rank

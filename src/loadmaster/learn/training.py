@@ -24,9 +24,9 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from loadmaster.errors import InvalidSetting, UnknownName
+from loadmaster.files.writing import write_bytes, write_text, writing
 from loadmaster.learn import TRAINERS
 from loadmaster.learn.weights import foreign, read_tensors
-from loadmaster.writing import write_bytes, write_text, writing
 
 
 @dataclass(frozen=True)

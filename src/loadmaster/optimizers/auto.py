@@ -8,10 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from loadmaster.bounds import lower_bound
 from loadmaster.catalog.specs import make_optimizer
-from loadmaster.columns import ints
 from loadmaster.errors import MissingExtra
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Reheating, start_of
 from loadmaster.optimizers.exact import closing
 from loadmaster.optimizers.genetic.brkga import Brkga
@@ -21,6 +20,7 @@ from loadmaster.passes import Coarse, coarsen
 from loadmaster.passes.chaining import chain_small_ops
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import lower_bound
 from loadmaster.search import WORST, Optimizer, Score, Search
 
 # Where no reason is given, chosen by hand.

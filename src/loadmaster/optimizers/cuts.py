@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.pipeline.split import scope_slots
 from loadmaster.optimizers.simple import legal
 from loadmaster.passes.groups import mirrored_position

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loadmaster.bounds import Storages, lower_bound
-from loadmaster.columns import Ints, ints, positions, rows_of
 from loadmaster.errors import MissingExtra
+from loadmaster.graph.columns import Ints, ints, positions, rows_of
 from loadmaster.optimizers.annealing.anneal import Anneal
 from loadmaster.optimizers.branching import beside as branching
 from loadmaster.optimizers.timelines import every_timeline
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import Storages, lower_bound
 from loadmaster.search import Budget, Optimizer, Score, Search
 from loadmaster.simulator import cores, simulate
 

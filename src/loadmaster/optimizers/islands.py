@@ -10,7 +10,7 @@ from loadmaster.optimizers.auto import Auto
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Optimizer, Score, Search
-from loadmaster.workers import in_order
+from loadmaster.search.workers import in_order
 
 
 @dataclass(frozen=True)

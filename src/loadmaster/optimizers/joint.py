@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.annealing.chains import Chains, Decisions, Start, epochs, spread_ranks, walkers
 from loadmaster.optimizers.auto import Auto
 from loadmaster.optimizers.expert.expert import Expert

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from loadmaster.columns import Ints, ints, positions
+from loadmaster.graph.columns import Ints, ints, positions
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.memory.orders import memory_order
 from loadmaster.plans import Plan

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loadmaster.catalog.specs import make_optimizer
-from loadmaster.columns import Ints, ints
 from loadmaster.errors import UnknownName
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Optimizer, Search

@@ -14,8 +14,8 @@ from itertools import islice
 import numpy as np
 
 from loadmaster.catalog.specs import make_optimizer
-from loadmaster.columns import Ints, ints
 from loadmaster.graph import Graph
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.annealing.anneal import Anneal, LocalSearch
 from loadmaster.optimizers.auto import Auto
 from loadmaster.optimizers.ordering import ordered

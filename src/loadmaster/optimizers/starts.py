@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from loadmaster.catalog.specs import make_optimizer
-from loadmaster.columns import Ints, ints, positions
 from loadmaster.errors import MissingExtra
+from loadmaster.graph.columns import Ints, ints, positions
 from loadmaster.optimizers.cuts import cuts
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.memory.orders import memory_order

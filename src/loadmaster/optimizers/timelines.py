@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadmaster.arenas.layout import Step
-from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline, simulate
+from loadmaster.simulator.arenas.layout import Step
 
 Decision = tuple[int, int]  # (device, op), or (devices + channel, tensor x devices + destination)
 

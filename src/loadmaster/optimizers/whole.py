@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.graph.modules import Granularity, bind, units_of
 from loadmaster.optimizers.auto import Auto
 from loadmaster.plans import Plan

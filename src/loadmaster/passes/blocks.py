@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.passes.chaining import chain_small_ops, in_a_row
 from loadmaster.passes.coarse import Coarse
 from loadmaster.problem import Problem

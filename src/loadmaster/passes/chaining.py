@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.passes.coarse import Coarse, coarsen
 from loadmaster.passes.joining import join_in_a_row
 from loadmaster.problem import CANNOT, Problem

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.passes.fusing import fuse, inner_tensors
 from loadmaster.plans import Plan, without_additions
 from loadmaster.plans.additions import same_additions

@@ -8,8 +8,8 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from loadmaster.columns import Bools, Ints, from_pairs, ints, rows_of
 from loadmaster.graph import ACTIVATION, Graph
+from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, rows_of
 from loadmaster.plans import kernel_order
 from loadmaster.problem import CANNOT, Problem, time_of
 

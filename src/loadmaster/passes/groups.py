@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from loadmaster.columns import Ints, ints, positions, ragged, rows_of
 from loadmaster.errors import UnknownName
+from loadmaster.graph.columns import Ints, ints, positions, ragged, rows_of
 from loadmaster.passes import joining
 from loadmaster.problem import Problem
 

@@ -7,8 +7,8 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Ints
 
 ROUNDS = 6  # the bound on a group's time doubles from one to the next; chosen by hand
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.cluster import Link
-from loadmaster.columns import rows_of
 from loadmaster.cost.pricing import send_time_ns
 from loadmaster.graph import ACTIVATION, INPUT, ROLES, Graph, GraphBuilder
+from loadmaster.graph.columns import rows_of
 from loadmaster.passes.stages import LETTERS, REDUCE, UPDATE, Staged
 from loadmaster.problem import CANNOT
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loadmaster.columns import Bools, Ints, ints, rows_of
 from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.graph import OUTPUT
+from loadmaster.graph.columns import Bools, Ints, ints, rows_of
 from loadmaster.passes.chaining import together_ns
 from loadmaster.passes.coarse import Coarse, coarsen
 from loadmaster.passes.fusing import inner_tensors

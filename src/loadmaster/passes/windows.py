@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Bools, Ints, ints, rows_of
 from loadmaster.graph import ACTIVATION, INPUT, OUTPUT, Graph
+from loadmaster.graph.columns import Bools, Ints, ints, rows_of
 from loadmaster.problem import CANNOT, Problem
 
 ENDLESS = 2**40  # ns: what comes after so long is never waited for

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from loadmaster.columns import Bools, Ints, digest, ints, rows_of
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import ACTIVATION, Graph
+from loadmaster.graph.columns import Bools, Ints, digest, ints, rows_of
 
 # What they do is not known, or has no value that could be made again.
 _UNREPEATABLE = re.compile(r"^(while|call|conditional|loop|if|scan|rng.*|empty.*)$")

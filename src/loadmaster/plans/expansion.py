@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from loadmaster.columns import Bools, Ints, from_pairs, ints, positions, rows_of
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import ACTIVATION, Graph
+from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, positions, rows_of
 from loadmaster.plans.additions import Additions, check_additions, overwriters, reads_with, same_additions
 from loadmaster.problem import Problem
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loadmaster.columns import Ints, from_pairs, ints, positions, rows_of
 from loadmaster.errors import InvalidPlan, InvalidSetting
+from loadmaster.graph.columns import Ints, from_pairs, ints, positions, rows_of
 from loadmaster.plans.additions import Additions
 from loadmaster.plans.expansion import STAY, whole
 from loadmaster.problem import CANNOT, Problem, check_problem

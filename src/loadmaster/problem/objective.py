@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from loadmaster import catalog
 from loadmaster.cluster import Cluster
-from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidCluster, InvalidSetting
+from loadmaster.graph.columns import Ints, ints
 
 Unit = Literal["ns", "bytes", "pJ"]
 # Kinds of goal: what the step and busy devices cost together; the largest peak; the busiest device or channel.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from loadmaster.cluster import Cluster
-from loadmaster.columns import Bools, Ints, digest, ints, numbered
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import ACTIVATION, MOST_NS, Graph
+from loadmaster.graph.columns import Bools, Ints, digest, ints, numbered
 from loadmaster.problem.objective import Goal, Objective, StepTime, objective_named
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.columns import ints
+from loadmaster.graph.columns import ints
 from loadmaster.search import Result
 
 

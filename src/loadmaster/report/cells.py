@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints
+from loadmaster.graph.columns import Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Result
 from loadmaster.simulator import simulate

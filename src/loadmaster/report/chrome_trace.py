@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.files.writing import writing
 from loadmaster.report.occupancy import wire_name
 from loadmaster.report.schedule import Schedule
-from loadmaster.writing import writing
 
 DEVICES, LINKS, MEMORY = 1, 2, 3  # process numbers
 MOST_NAMED = 20  # ops of a kernel that are listed

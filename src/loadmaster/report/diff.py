@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.plans import Plan, check, without_additions
 from loadmaster.plans.additions import same_additions
 from loadmaster.plans.expansion import whole

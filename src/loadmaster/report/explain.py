@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from loadmaster.bounds import lower_bound
 from loadmaster.cluster import Cluster
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import lower_bound
 from loadmaster.problem.objective import Objective
 from loadmaster.report.added import NOTHING, Added, added_of
 from loadmaster.report.critical import CriticalPath, critical_path

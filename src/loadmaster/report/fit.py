@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from loadmaster.bounds import peak_bound
 from loadmaster.cluster.growing import with_more
 from loadmaster.cost import price
 from loadmaster.errors import DoesNotFit
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import peak_bound
 from loadmaster.report.units import size_text
 from loadmaster.search import Budget, Result, solve
 

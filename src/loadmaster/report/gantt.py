@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.text import Text
 
-from loadmaster.columns import Ints
+from loadmaster.graph.columns import Ints
 from loadmaster.report.cells import Cells, cells, held_in_columns
 from loadmaster.report.occupancy import wire_name
 from loadmaster.report.schedule import Schedule

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from loadmaster.cluster import Cluster, Link, dense_channels
-from loadmaster.columns import Ints, ints
 from loadmaster.cost import send_time_ns
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.problem import Problem
 
 FIRST_LINK = Link(10e9, 15_000)  # for the second device of a cluster: PCIe 3.0 x16

@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 from loadmaster import __version__
+from loadmaster.files.writing import write_text
 from loadmaster.report.advice import Advice, basis, next_steps
 from loadmaster.report.explain import Explanation
 from loadmaster.report.modules import module_table, places_text
@@ -19,7 +20,6 @@ from loadmaster.report.schedule import Schedule
 from loadmaster.report.units import gap_text, size_text, sizes_text, time_text, value_text
 from loadmaster.report.words import Grid, Section, sections, share_text
 from loadmaster.search import Result
-from loadmaster.writing import write_text
 
 MOST_MODULES = 24  # in the table of where each runs
 ROWS_IN_PRINT = 25  # page.css hides the rest on paper

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.columns import Ints
 from loadmaster.graph import ROLES, Graph
+from loadmaster.graph.columns import Ints
 from loadmaster.graph.order import longest_path_to
 from loadmaster.problem import Problem
 

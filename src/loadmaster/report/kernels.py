@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.columns import Ints
+from loadmaster.graph.columns import Ints
 from loadmaster.report.schedule import Schedule
 
 MOST_LISTED = 50

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.columns import Bools, Ints, ints, rows_of
+from loadmaster.graph.columns import Bools, Ints, ints, rows_of
 from loadmaster.report.schedule import Schedule
 from loadmaster.simulator.lives import last_needed, residents
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from loadmaster.columns import Ints
 from loadmaster.graph import ROLES
+from loadmaster.graph.columns import Ints
 from loadmaster.report.lives import Lives, Moments, lives, moments
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.scopes import folded, paths_of

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from loadmaster.columns import Ints
+from loadmaster.graph.columns import Ints
 from loadmaster.problem import Problem
 from loadmaster.report.groups import Group, can_run, groups_of
 from loadmaster.report.schedule import Schedule

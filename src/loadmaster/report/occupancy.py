@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.columns import Ints, rows_of
+from loadmaster.graph.columns import Ints, rows_of
 from loadmaster.report.schedule import Schedule
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.columns import Ints, rows_of
+from loadmaster.graph.columns import Ints, rows_of
 from loadmaster.report.explain import Explanation
 from loadmaster.report.modules import coloured, module_labels
 from loadmaster.report.occupancy import wire_name

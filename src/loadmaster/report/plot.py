@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from loadmaster.errors import InvalidSetting, MissingExtra
+from loadmaster.files.writing import writing
 from loadmaster.report.cells import cells
 from loadmaster.report.occupancy import wire_name
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.scopes import folded, paths_of
-from loadmaster.writing import writing
 
 SUFFIXES = (".png", ".svg", ".pdf")
 # Okabe and Ito (2008): eight colours that stay apart for colour-blind readers, and greys for what is left.

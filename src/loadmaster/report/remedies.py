@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.bounds import peak_bound
 from loadmaster.cluster import Cluster
 from loadmaster.cluster.growing import has_host, with_host, with_more
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import INPUT, STATE, Graph
+from loadmaster.graph.columns import ints
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import peak_bound
 from loadmaster.search import Budget, Result, solve
 
 SMALLEST_8_BIT = 4096  # elements: smaller states stay as they are, as in bitsandbytes (min_8bit_size)

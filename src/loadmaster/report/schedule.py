@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.plans.expansion import whole

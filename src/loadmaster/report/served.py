@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from loadmaster import __version__
+from loadmaster.files.writing import write_text
 from loadmaster.report.html import figure_html, grid_html
 from loadmaster.report.modules import COLOURS, GREY
 from loadmaster.report.plot import PALETTE, blank_figure, save_figure
 from loadmaster.report.words import Section
-from loadmaster.writing import write_text
 
 _PAGE = """<!doctype html>
 <html lang="en">

@@ -8,15 +8,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from loadmaster.arenas import Arenas
-from loadmaster.experience.known import Known
 from loadmaster.files import save_plan
+from loadmaster.optimizers.experience.known import Known
 from loadmaster.problem import Problem
 from loadmaster.report.added import NOTHING, added_of
 from loadmaster.report.certainty import interval, not_told_apart
 from loadmaster.report.fit import does_not_fit
 from loadmaster.report.units import percent_text, size_text, value_text
 from loadmaster.search import Result
+from loadmaster.simulator.arenas import Arenas
 
 
 def plan_summary(result: Result, baselines: Mapping[str, Result]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from loadmaster.columns import ints
 from loadmaster.errors import InvalidSetting
+from loadmaster.graph.columns import ints
 from loadmaster.planning import fitted
 from loadmaster.problem import Problem
 from loadmaster.problem.objective import objective_named

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.problem import Problem
 from loadmaster.report.schedule import Schedule
 from loadmaster.simulator import NO_LIMIT, Scores, layout, loop, spread

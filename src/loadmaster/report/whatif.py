@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.graph.order import longest_path_to
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from loadmaster.cluster import Cluster, Device, Link
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.files.plan import PlanFile
+from loadmaster.graph.columns import ints
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.importers.torch.step import Target

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
-from loadmaster.columns import ints
 from loadmaster.cost import Calibrated
 from loadmaster.cost.calibrated import Sample, fit_efficiencies
+from loadmaster.graph.columns import ints
 from loadmaster.runtime.timing import Clock
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")

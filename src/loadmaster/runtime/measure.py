@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 
 from loadmaster.cluster import Cluster
-from loadmaster.columns import digest
 from loadmaster.cost import Calibrated, Measured, OpTime, fit
 from loadmaster.files import load_cluster, save_cluster
 from loadmaster.files.costs import load_costs, save_costs
 from loadmaster.graph import Graph
+from loadmaster.graph.columns import digest
 from loadmaster.importers.torch.signature import UPDATED_TOGETHER, call_of
 from loadmaster.runtime.machine import identity, measure_machine, torch_names
 from loadmaster.runtime.timing import Clock, Timing

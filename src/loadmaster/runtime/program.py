@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from loadmaster.columns import Ints, ints
 from loadmaster.errors import CannotRun
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.graph.folding import bases
 from loadmaster.importers.torch.graph import Call, CapturedStep, Update, draws_random
 from loadmaster.plans import Plan

@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from loadmaster.columns import ints
 from loadmaster.graph import WEIGHT, Graph, GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.graph.graph import ROLES
 
 MOST = 8  # parts that the experts of a layer are placed in, at most: experts of one part go together

@@ -16,15 +16,15 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.bounds import lower_bound
 from loadmaster.cluster import Cluster
-from loadmaster.columns import Ints, ints
 from loadmaster.cost import CostModel, price
 from loadmaster.errors import DoesNotFit, InvalidSetting
 from loadmaster.graph import STATE, WEIGHT, Graph, GraphBuilder
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.graph.graph import ROLES
 from loadmaster.graph.modules import Units, units_of
 from loadmaster.problem import CANNOT, Problem
+from loadmaster.problem.bounds import lower_bound
 from loadmaster.serving.experts import Apart, Mixture, apart
 from loadmaster.serving.requests import GOALS, Goal, Requests
 from loadmaster.simulator import simulate_many

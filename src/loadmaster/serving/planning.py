@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from loadmaster.cluster import Cluster
-from loadmaster.columns import Ints, ints
 from loadmaster.cost import CostModel
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.search import Budget, solve
 from loadmaster.serving.exports import Target, target_of
 from loadmaster.serving.overheads import as_run

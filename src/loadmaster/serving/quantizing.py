@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from loadmaster.columns import ints
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import WEIGHT, Graph
+from loadmaster.graph.columns import ints
 
 Precision = Literal["float32", "float16", "bfloat16", "int8", "int4"]
 PRECISIONS = ("float32", "float16", "bfloat16", "int8", "int4")

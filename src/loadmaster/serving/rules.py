@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidSetting, MissingExtra
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.serving.placing import Service, cache_bytes
 
 ACCELERATE = ("auto", "balanced", "balanced_low_0", "sequential")

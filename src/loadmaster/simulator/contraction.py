@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.columns import ints
 from loadmaster.compiled import compiled
 from loadmaster.graph import ACTIVATION
+from loadmaster.graph.columns import ints
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.simulator.loop import FIXED, MADE, Layout, make_record, make_run_scratch, run
 

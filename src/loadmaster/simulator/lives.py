@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.problem import Problem
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.columns import positions, rows_of
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import positions, rows_of
 from loadmaster.problem import Problem
 from loadmaster.problem.objective import BUSIEST, PEAK
 

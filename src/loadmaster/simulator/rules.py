@@ -54,8 +54,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidPlan, InvalidSetting
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.passes import coarsen, fuse
 from loadmaster.plans import Plan
 from loadmaster.plans.expansion import whole

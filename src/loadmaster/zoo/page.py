@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from loadmaster.columns import Ints
-from loadmaster.writing import write_text
+from loadmaster.files.writing import write_text
+from loadmaster.graph.columns import Ints
 from loadmaster.zoo import ENTRIES
 from loadmaster.zoo.shelf import Facts, index, load_zoo
 

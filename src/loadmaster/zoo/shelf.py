@@ -13,8 +13,8 @@ import numpy as np
 
 from loadmaster.errors import UnknownName
 from loadmaster.files import load_graph, save_graph
+from loadmaster.files.writing import write_text
 from loadmaster.graph import ACTIVATION, WEIGHT, Graph
-from loadmaster.writing import write_text
 from loadmaster.zoo import ENTRIES, Entry, find
 
 GRAPHS = "graphs"

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
 from loadmaster.errors import InvalidSetting, UnknownName
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.graph.columns import Ints, ints
 
 SIZE_UNIT_BYTES = 2**20
 COST_UNIT_NS = 100_000

@@ -20,9 +20,9 @@ from loadmaster.bench.quality import (
     without_contention,
 )
 from loadmaster.bench.rows import LEAST_BYTES, TIGHT, Source, tight_rows
-from loadmaster.bounds import peak_bound
 from loadmaster.cli.verbs import app
 from loadmaster.cost import price
+from loadmaster.problem.bounds import peak_bound
 from loadmaster.search import Search
 
 LITTLE = QualitySettings(graphs=1, simulations=40, seconds=0.3)

@@ -11,9 +11,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.passes.groups import group_ops
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem

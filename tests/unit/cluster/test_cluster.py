@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from loadmaster.cluster import GIB, Cluster, Device, Link, dense_channels, preset_names
-from loadmaster.columns import ints
 from loadmaster.errors import InvalidCluster, UnknownName
+from loadmaster.graph.columns import ints
 from tests.graphs import pair
 
 

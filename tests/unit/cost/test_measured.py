@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from loadmaster.cluster import Cluster, Device
-from loadmaster.columns import ints
 from loadmaster.cost import Calibrated, Efficiency, Measured, OpTime, fit, price
 from loadmaster.errors import InvalidSetting
 from loadmaster.files.costs import load_costs, save_costs
 from loadmaster.files.profile import costs_from_profile
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.passes import fuse
 from loadmaster.plans import Plan
 from loadmaster.report.certainty import interval

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmaster.cluster import Cluster, Device, Link
-from loadmaster.columns import ints
 from loadmaster.cost import Roofline, price, send_time_ns
 from loadmaster.errors import InvalidGraph, InvalidSetting
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.problem import CANNOT
 from tests.graphs import pair
 from tests.graphs.tiny import chain, views

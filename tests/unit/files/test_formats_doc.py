@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from loadmaster.arenas import assign_addresses
 from loadmaster.cost import price
 from loadmaster.files import load_cluster, load_graph, load_plan, save_addresses, save_plan
 from loadmaster.plans import check
 from loadmaster.problem import Problem
 from loadmaster.report.explain import replayed
 from loadmaster.simulator import simulate
+from loadmaster.simulator.arenas import assign_addresses
 
 DOC = Path(__file__).parents[3] / "docs/formats.md"
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.files import (
@@ -24,6 +23,7 @@ from loadmaster.files import (
     plan_to_json,
     save_plan,
 )
+from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
 from tests.strategies import plans, problems
 from tests.unit.files.samples import CLUSTER, ENDINGS, GRAPH, Data, changed, op, same

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadmaster.columns import ints
 from loadmaster.cost import price
+from loadmaster.graph.columns import ints
 from loadmaster.learn.decoding import LEVELS, critical_ranks, device_of_groups, levels_of, ranks_with_levels
 from loadmaster.learn.features import features_of, group_features
 from loadmaster.passes.groups import group_ops

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
+from loadmaster.graph.columns import ints
 from loadmaster.learn.environment import Measured, Order, Simulated, reward
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.plans import Plan

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from loadmaster.cluster import Cluster, Device, Link
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.memory.cutting import saved_by_cut, turning_point
 from loadmaster.optimizers.memory.draft import Draft, draft_of
 from loadmaster.optimizers.memory.recompute import Dropping, Recompute

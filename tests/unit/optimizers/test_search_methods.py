@@ -10,9 +10,9 @@ import pytest
 
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.cluster import Cluster
-from loadmaster.columns import Ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.graph.columns import Ints
 from loadmaster.optimizers.auto import BESIDE, Auto, Waiting
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, evolve, genes_of, prior_of

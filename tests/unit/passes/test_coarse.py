@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 
-from loadmaster.columns import ints
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.fusion.greedy import kernels_by_priority
 from loadmaster.optimizers.simple import legal
 from loadmaster.passes import coarsen

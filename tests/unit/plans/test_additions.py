@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan, check
 from loadmaster.plans.additions import Additions, repeatable
 from loadmaster.plans.expansion import expand, whole

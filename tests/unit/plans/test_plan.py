@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.plans import MOST_RANK, Plan, check
 from loadmaster.problem import Problem
 from tests.graphs import pair

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmaster import catalog
-from loadmaster.bounds import lower_bound
 from loadmaster.cluster import Cluster, Link
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidCluster, InvalidSetting
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.exact import CpSat
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import lower_bound
 from loadmaster.problem.objective import Objective, objective_named
 from loadmaster.report.terminal import methods_table
 from loadmaster.report.units import value_text

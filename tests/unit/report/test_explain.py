@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from loadmaster.cluster import Cluster
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.report.expense import expense

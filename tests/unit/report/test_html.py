@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
 from loadmaster.report.explain import explain, replayed
 from loadmaster.report.html import report_page, write_report

@@ -10,9 +10,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
 from loadmaster.report.groups import groups_of
 from loadmaster.report.moves import decisions

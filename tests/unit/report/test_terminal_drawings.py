@@ -7,8 +7,8 @@ import io
 import numpy as np
 from rich.console import Console
 
-from loadmaster.columns import ints
 from loadmaster.cost import price
+from loadmaster.graph.columns import ints
 from loadmaster.report.cells import cells, held_in_columns
 from loadmaster.report.explain import replayed
 from loadmaster.report.gantt import gantt, print_gantt

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.columns import ints  # noqa: E402
+from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.importers.torch.export import capture_step  # noqa: E402
 from loadmaster.plans import Plan, check  # noqa: E402
 from loadmaster.plans.additions import Additions, may_stay, repeatable  # noqa: E402

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 RANDOM_PLANS = """
 import sys, numpy as np, torch
 from dataclasses import replace
-from loadmaster.columns import ints
+from loadmaster.graph.columns import ints
 from loadmaster.cost import price
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.plans import Plan, check

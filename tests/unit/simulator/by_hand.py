@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadmaster.cluster import Cluster, Device, Link
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan, check
 from loadmaster.simulator import Timeline, simulate
 from tests.graphs import pair

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.passes import fuse
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem

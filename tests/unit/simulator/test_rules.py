@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from loadmaster.cluster import Link
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidCluster, InvalidPlan
 from loadmaster.graph import GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
 from loadmaster.simulator import Timeline, settle, simulate, simulate_many
 from tests.graphs import pair

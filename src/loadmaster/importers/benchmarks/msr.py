@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from loadmaster.cluster import Cluster, Device, Link
-from loadmaster.columns import ints
 from loadmaster.errors import InvalidGraph
 from loadmaster.files.text import PathLike, Row, read_json
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.graph.columns import ints
 
 NS_PER_MS = 10**6
 MOST_DEVICES = 64

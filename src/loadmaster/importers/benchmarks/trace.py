@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.columns import ints
 from loadmaster.errors import ImportFailed, UnreadableFile
 from loadmaster.files.text import PathLike, read_json
 from loadmaster.graph import MOST_NS, UNGIVEN, Graph
+from loadmaster.graph.columns import ints
 
 Event = dict[str, Any]
 

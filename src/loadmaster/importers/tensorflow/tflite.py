@@ -14,11 +14,11 @@ from pathlib import Path
 
 from loadmaster.errors import ImportFailed, InvalidPlan, UnreadableFile
 from loadmaster.files.text import PathLike
+from loadmaster.files.writing import write_bytes
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.importers.reading import read_bytes, stem_of
 from loadmaster.importers.tensorflow.flatbuffer import Buffer, Table
 from loadmaster.plans import Plan
-from loadmaster.writing import write_bytes
 
 _TYPES = (
     ("float32", 4), ("float16", 2), ("int32", 4), ("uint8", 1), ("int64", 8), ("string", 16), ("bool", 1),

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from loadmaster.columns import Ints, ints
 from loadmaster.errors import UnreadableFile
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.adam import Adam
 from loadmaster.learn.go2020.chains import Manner, Pace, PolicyChains, Sample
 from loadmaster.learn.go2020.input import go_input, group_majority

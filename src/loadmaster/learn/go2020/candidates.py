@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.learn.examples import canonical
 from loadmaster.learn.features import PAIRS_WIDTH, SIZES, Features
 from loadmaster.optimizers.cuts import cut_stacks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.go2020.input import Floats, GoInput
 from loadmaster.optimizers.annealing.chains import Chains, Decisions, Start, epochs, spread_ranks
 from loadmaster.optimizers.annealing.proposals import Policy, make_log

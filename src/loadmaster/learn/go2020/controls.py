@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints
+from loadmaster.graph.columns import Ints
 from loadmaster.learn.go2020.candidates import BOUND, OVER, SLOTS
 from loadmaster.learn.go2020.examples import BASELINES
 from loadmaster.learn.go2020.rollouts import GoExample

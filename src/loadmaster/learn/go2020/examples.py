@@ -19,10 +19,11 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from loadmaster.cluster import Cluster, Device, Link
-from loadmaster.columns import Ints, digest, ints, rows_of
 from loadmaster.cost import price
 from loadmaster.files.text import read_lines
+from loadmaster.files.writing import writing
 from loadmaster.graph import ACTIVATION, Graph, GraphBuilder
+from loadmaster.graph.columns import Ints, digest, ints, rows_of
 from loadmaster.graph.order import longest_path_to
 from loadmaster.learn.decoding import critical_ranks
 from loadmaster.learn.examples import add_lines, all_linked, forget_corpora, graph_of
@@ -38,7 +39,6 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search
 from loadmaster.simulator import simulate
-from loadmaster.writing import writing
 from loadmaster.zoo import synthetic
 
 FEWEST_OPS, MOST_OPS = 60, 3_000

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, from_pairs, ints, rows_of
+from loadmaster.graph.columns import Ints, from_pairs, ints, rows_of
 from loadmaster.learn.features import Features, features_of, group_features
 from loadmaster.learn.go2020.candidates import CLASSES, SUMMARY_WIDTH, Candidates, candidates_of, class_of
 from loadmaster.passes.groups import group_ops

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from loadmaster.columns import Ints
+from loadmaster.graph.columns import Ints
 from loadmaster.learn.go2020.chains import Sample
 from loadmaster.learn.go2020.network import MIDDLE, Decisions, GoBatch, GoOutputs
 from loadmaster.learn.go2020.policy import OFF, Draws, Part

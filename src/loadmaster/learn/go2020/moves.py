@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.go2020.input import GoInput
 from loadmaster.learn.go2020.network import GoOutputs
 from loadmaster.learn.go2020.policy import OFF, Decided, draw_units

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.decoding import critical_ranks, device_of_groups, levels_of, ranks_with_levels
 from loadmaster.learn.go2020.input import Floats, GoInput, group_majority
 from loadmaster.learn.go2020.network import MIDDLE, GoBatch, GoOutputs

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.decoding import critical_ranks, levels_of
 from loadmaster.learn.examples import crew
 from loadmaster.learn.features import device_class

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from loadmaster.columns import ints
 from loadmaster.errors import InvalidSetting
+from loadmaster.graph.columns import ints
 from loadmaster.learn import training
 from loadmaster.learn.go2020 import examples
 from loadmaster.learn.go2020.controls import controls

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import torch
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.go2020.input import GoInput
 from loadmaster.learn.go2020.network import Decisions, GoBatch, GoNetwork, decisions_of
 from loadmaster.learn.go2020.policy import Decided, middle_levels

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.environment import Order
 from loadmaster.learn.mirhoseini2017.optimizer import check_counts, learn_on
 from loadmaster.passes.groups import Grouper, group_ops

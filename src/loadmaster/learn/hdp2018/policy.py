@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.mirhoseini2017.policy import chance_of
 from loadmaster.learn.recurrent.inputs import (
     DIMS,

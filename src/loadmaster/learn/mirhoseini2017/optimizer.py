@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from loadmaster.columns import Ints
 from loadmaster.errors import InvalidSetting, MissingExtra
+from loadmaster.graph.columns import Ints
 from loadmaster.learn.environment import Order, Simulated
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.passes.groups import Grouper, group_ops

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from loadmaster.columns import ints
+from loadmaster.graph.columns import ints
 from loadmaster.learn.recurrent.reinforce import Drawn, Likelihood
 from loadmaster.learn.recurrent.seq2seq import Placer, Scene, Shape, gumbel, moved
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from loadmaster.columns import Bools, Ints, ints, rows_of
+from loadmaster.graph.columns import Bools, Ints, ints, rows_of
 from loadmaster.optimizers.lists.schedulers import downward_rank, mean_sends, upward_rank
 from loadmaster.passes.groups import Grouper, group_ops
 from loadmaster.problem import CANNOT, Problem

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.environment import PENALTY, Environment, Measured
 from loadmaster.learn.placeto2019.board import ANCESTORS, UNRELATED, Board, squeezed
 from loadmaster.learn.placeto2019.network import PAIRS_WIDTH, BoardTensors, Once, PlacetoNetwork, changing

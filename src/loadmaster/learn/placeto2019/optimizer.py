@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
 from loadmaster.errors import MissingExtra, UnreadableFile
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.environment import Environment, Order, Simulated
 from loadmaster.learn.placeto2019.board import Board, Traversal, board_of, group_start, groups_of, visits
 from loadmaster.optimizers.simple import OneDevice

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
-from loadmaster.columns import Ints, digest, ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.files import graph_from_json
 from loadmaster.files.text import parse_json, read_lines
 from loadmaster.graph import Graph
+from loadmaster.graph.columns import Ints, digest, ints
 from loadmaster.learn import examples, training
 from loadmaster.learn.environment import Simulated
 from loadmaster.learn.placeto2019.board import TRAVERSALS, Board, Traversal, board_of, group_start, groups_of, visits

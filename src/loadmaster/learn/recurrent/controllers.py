@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from loadmaster.columns import Ints
+from loadmaster.graph.columns import Ints
 from loadmaster.learn.environment import Order, Simulated
 from loadmaster.learn.examples import alone
 from loadmaster.learn.recurrent.reinforce import Learner, Outcome, Rule, Standing, learn, reinforce
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search
-from loadmaster.workers import AUTO, connect
+from loadmaster.search.workers import AUTO, connect
 
 Over = Literal["processes", "ray"]
 

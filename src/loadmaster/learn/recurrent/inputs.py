@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.learn.features import Features, Floats, device_class, features_of, group_features
 from loadmaster.learn.recurrent.seq2seq import Full, Scene
 from loadmaster.passes.groups import turning_point

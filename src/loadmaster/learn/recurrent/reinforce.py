@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from loadmaster.columns import Ints
+from loadmaster.graph.columns import Ints
 from loadmaster.learn.environment import PENALTY, Environment, Measured, Simulated, reward
 
 HASTE = 0.2  # how fast the temperature changes in a step, at most

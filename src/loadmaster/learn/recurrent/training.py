@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from loadmaster import catalog
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting, UnknownName
 from loadmaster.files import save_plan
+from loadmaster.graph.columns import ints
 from loadmaster.importers import load
 from loadmaster.learn import training
 from loadmaster.learn.environment import Order, Simulated

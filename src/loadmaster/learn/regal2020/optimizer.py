@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import ints
 from loadmaster.errors import MissingExtra, UnreadableFile
+from loadmaster.graph.columns import ints
 from loadmaster.learn.features import ORDERS, Features, features_of
 from loadmaster.optimizers.cuts import device_order
 from loadmaster.optimizers.genetic import breeding

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.learn.features import Features, device_class, features_of
 from loadmaster.learn.regal2020.optimizer import (
     BIAS,

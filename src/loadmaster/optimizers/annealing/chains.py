@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.annealing import engine
 from loadmaster.optimizers.annealing.moves.order import TOP_RANK
 from loadmaster.optimizers.annealing.state import LOOK_AT, RAN, Chain, chain_of, make_scratch, no_groups, terrain_of

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints, inverse, rows_of
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Ints, ints, inverse, rows_of
 from loadmaster.passes.groups import Grouping, grouping
 from loadmaster.problem import Problem
 from loadmaster.problem.objective import Goal

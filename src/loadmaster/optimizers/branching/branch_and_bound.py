@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.bounds import levels, lower_bound
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.annealing.anneal import Anneal
 from loadmaster.optimizers.branching import moments, tree
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
+from loadmaster.problem.bounds import levels, lower_bound
 from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import layout, simulate
 

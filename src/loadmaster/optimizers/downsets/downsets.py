@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loadmaster.columns import Ints, from_pairs, ints, numbered, rows_of
+from loadmaster.graph.columns import Ints, from_pairs, ints, numbered, rows_of
 from loadmaster.optimizers.downsets.units import Downs, Units, downsets, joined, units_of
 from loadmaster.optimizers.ordering import Order, ordered
 from loadmaster.optimizers.partition.parts import op_bytes

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints
 from loadmaster.graph import WEIGHT
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.downsets.units import Downs, downsets, units_of
 from loadmaster.optimizers.pipeline.replicas import best_lines
 from loadmaster.problem import Problem

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from loadmaster.columns import Ints, from_pairs, ints, positions, rows_of
+from loadmaster.graph.columns import Ints, from_pairs, ints, positions, rows_of
 from loadmaster.problem import Problem
 
 

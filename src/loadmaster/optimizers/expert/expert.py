@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from loadmaster.columns import Bools, Ints, ints
+from loadmaster.graph.columns import Bools, Ints, ints
 from loadmaster.optimizers.expert.known import Advice, Lane, advice_for, unit_of
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan

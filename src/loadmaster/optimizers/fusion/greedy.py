@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Bools, Ints, ints, inverse, rows_of
+from loadmaster.graph.columns import Bools, Ints, ints, inverse, rows_of
 from loadmaster.graph.kinds import HEAVY, OPAQUE, work_of
 from loadmaster.graph.order import followers
 from loadmaster.optimizers.fusion import between, merging

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from loadmaster.columns import ints
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Start, epochs
 from loadmaster.optimizers.fusion.greedy import Merges
 from loadmaster.optimizers.fusion.starts import fusing_for, kernels_of, simple_fusions

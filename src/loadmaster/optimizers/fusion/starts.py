@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints, inverse, positions, ragged, rows_of
+from loadmaster.graph.columns import Ints, ints, inverse, positions, ragged, rows_of
 from loadmaster.optimizers.annealing.moves.fusion import Fusing
 from loadmaster.optimizers.annealing.state import LEVELS
 from loadmaster.optimizers.fusion.greedy import Merges, heavy

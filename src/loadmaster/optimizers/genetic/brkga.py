@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints, positions
+from loadmaster.graph.columns import Ints, ints, positions
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.memory.orders import memory_order
 from loadmaster.passes.groups import group_ops, mirrored_position

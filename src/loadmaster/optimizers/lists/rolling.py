@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints, positions
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Ints, ints, positions
 from loadmaster.optimizers.annealing.xorshift import seeded, unit
 from loadmaster.optimizers.lists.loop import FAR, _arrival, _gap, _occupy, _thrifty
 from loadmaster.optimizers.lists.schedulers import mean_times, upward_rank

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints, positions
+from loadmaster.graph.columns import Ints, ints, positions
 from loadmaster.graph.order import topological_order
 from loadmaster.optimizers.lists import loop
 from loadmaster.plans import Plan

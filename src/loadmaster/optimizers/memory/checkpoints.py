@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.columns import Bools, Ints
+from loadmaster.graph.columns import Bools, Ints
 from loadmaster.optimizers.memory.cutting import can_leave, make_light_again, saved_by_cut, turning_point
 from loadmaster.optimizers.memory.draft import Draft, Drop, draft_of
 from loadmaster.optimizers.memory.recompute import Recompute

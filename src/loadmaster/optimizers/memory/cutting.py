@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from loadmaster.columns import Bools
+from loadmaster.graph.columns import Bools
 from loadmaster.optimizers.memory.draft import Draft, Drop
 
 MOST_FLOW = 2**30  # capacities of scipy's maximum flow are 32 bits wide

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.columns import Bools, Ints, ints, positions, rows_of
+from loadmaster.graph.columns import Bools, Ints, ints, positions, rows_of
 from loadmaster.optimizers.fusion.greedy import MOST_MEMBERS, fusable, heavy
 from loadmaster.passes import inner_tensors
 from loadmaster.plans import Plan

@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from loadmaster.bounds import cut_order
-from loadmaster.columns import Ints, ints, inverse, positions, rows_of
+from loadmaster.graph.columns import Ints, ints, inverse, positions, rows_of
 from loadmaster.optimizers.annealing.chains import epochs
 from loadmaster.optimizers.memory import exact_orders
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import cut_order
 from loadmaster.search import Search
 
 Rule = Literal["given", "dfs", "bfs", "lpmf", "rpo", "cut", "best"]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.columns import Bools, Ints, ints
+from loadmaster.graph.columns import Bools, Ints, ints
 from loadmaster.optimizers.fusion.greedy import GreedyFusion, Merges
 from loadmaster.optimizers.fusion.starts import simple_orders
 from loadmaster.optimizers.memory.cutting import make_light_again, saved_by_cut, turning_point

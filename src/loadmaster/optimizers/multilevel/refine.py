@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.optimizers.annealing import chains
 from loadmaster.optimizers.annealing.moves.order import TOP_RANK
 from loadmaster.optimizers.annealing.state import no_groups

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints, positions
 from loadmaster.errors import MissingExtra
+from loadmaster.graph.columns import Ints, ints, positions
 from loadmaster.optimizers.memory.orders import memory_order
 from loadmaster.optimizers.ordering import Order, ordered
 from loadmaster.optimizers.partition.parts import Balance, Parts, op_bytes, parts_of, seat

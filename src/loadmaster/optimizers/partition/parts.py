@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints, positions, rows_of
+from loadmaster.graph.columns import Ints, ints, positions, rows_of
 from loadmaster.problem import CANNOT, Problem
 
 Floats = NDArray[np.float64]

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.bounds import lower_bound
 from loadmaster.cluster import Link
-from loadmaster.columns import Ints, ints, rows_of
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import WEIGHT as WEIGHT_ROLE
+from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.optimizers.pipeline import schedules
 from loadmaster.optimizers.pipeline.replicas import replicated_splits
 from loadmaster.optimizers.pipeline.schedules import Orders
@@ -30,6 +29,7 @@ from loadmaster.passes.microbatches import Action, Replicas, parse_action, repea
 from loadmaster.passes.stages import UPDATE, Staged, in_stages, phases_of, settle_stages
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
+from loadmaster.problem.bounds import lower_bound
 from loadmaster.search import Budget, Result, Score, Search, as_budget, solve
 from loadmaster.simulator import simulate
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.cluster import Link
-from loadmaster.columns import Ints
+from loadmaster.graph.columns import Ints
 
 MOST_SLOTS = 128  # that replicated stages are made of; chosen by hand
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.passes.microbatches import Action
 from loadmaster.passes.stages import BACKWARD, FORWARD, UPDATE, WEIGHT, Staged
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.optimizers.ordering import Order, best_of, ordered
 from loadmaster.optimizers.partition.parts import op_times
 from loadmaster.optimizers.simple import OneDevice, legal

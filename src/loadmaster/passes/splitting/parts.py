@@ -9,8 +9,8 @@ from math import ceil
 
 import numpy as np
 
-from loadmaster.columns import Ints
 from loadmaster.graph import ACTIVATION, NOWHERE, ROLES, UNGIVEN, Graph, GraphBuilder
+from loadmaster.graph.columns import Ints
 from loadmaster.passes.splitting.axes import LOSS, SUM
 from loadmaster.passes.splitting.regions import Region, Split, grow
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 
 torch = pytest.importorskip("torch")
 
-from loadmaster.columns import ints  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
+from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.adam import Adam  # noqa: E402
 from loadmaster.learn.go2020.chains import CHAINS, Manner, Pace, PolicyChains, Sample  # noqa: E402
 from loadmaster.learn.go2020.input import GoInput, go_input  # noqa: E402

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadmaster.columns import ints
 from loadmaster.files import graph_to_json
+from loadmaster.graph.columns import ints
 from loadmaster.learn.go2020 import examples
 from loadmaster.learn.go2020.examples import DRAWN, GoKey
 from loadmaster.optimizers.lists.schedulers import critical_rank

@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from loadmaster.columns import ints  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
+from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.go2020.input import GoInput, go_input  # noqa: E402
 from loadmaster.learn.go2020.losses import policy_loss  # noqa: E402
 from loadmaster.learn.go2020.network import MIDDLE, GoNetwork, GoOutputs, Shape, first_decisions, go_batch  # noqa: E402

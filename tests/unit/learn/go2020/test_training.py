@@ -17,9 +17,9 @@ torch = pytest.importorskip("torch")
 
 from safetensors import safe_open  # noqa: E402
 
-from loadmaster.columns import ints  # noqa: E402
 from loadmaster.errors import InvalidSetting  # noqa: E402
 from loadmaster.files import graph_to_json  # noqa: E402
+from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.features import device_class  # noqa: E402
 from loadmaster.learn.go2020 import examples  # noqa: E402
 from loadmaster.learn.go2020.agent import load_go  # noqa: E402

@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from loadmaster.columns import ints  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
+from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.features import features_of  # noqa: E402
 from loadmaster.learn.go2020.candidates import SLOTS, candidates_of  # noqa: E402
 from loadmaster.learn.go2020.controls import best_in_order, fixed_order  # noqa: E402
@@ -53,8 +53,8 @@ def test_candidates_are_legal_unlike_and_made_without_a_simulation(
         raise AssertionError("a candidate was simulated")
 
     features = features_of(problem)
-    monkeypatch.setattr("loadmaster.search.simulate", never)
-    monkeypatch.setattr("loadmaster.search.simulate_many", never)
+    monkeypatch.setattr("loadmaster.search.search.simulate", never)
+    monkeypatch.setattr("loadmaster.search.search.simulate_many", never)
     candidates = candidates_of(problem, features)
     for device in candidates.device:
         check(Plan.of(problem, ints(device)), problem)

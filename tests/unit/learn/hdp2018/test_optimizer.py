@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from loadmaster.columns import ints  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
+from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.environment import Simulated  # noqa: E402
 from loadmaster.learn.hdp2018.optimizer import Hdp  # noqa: E402
 from loadmaster.learn.hdp2018.policy import MATES, NOISY, UNIT_WIDTH, WAVES, HdpPolicy, units_of  # noqa: E402

@@ -12,10 +12,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from loadmaster.columns import ints  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import InvalidSetting, MissingExtra  # noqa: E402
 from loadmaster.graph import GraphBuilder  # noqa: E402
+from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.environment import Measured, Simulated  # noqa: E402
 from loadmaster.learn.mirhoseini2017.optimizer import Rnn  # noqa: E402
 from loadmaster.learn.mirhoseini2017.policy import RnnPolicy  # noqa: E402

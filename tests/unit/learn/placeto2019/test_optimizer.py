@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from loadmaster import Budget, GraphBuilder, price, solve  # noqa: E402
-from loadmaster.columns import ints  # noqa: E402
+from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.environment import Simulated  # noqa: E402
 from loadmaster.learn.placeto2019.board import board_of, groups_of, relations, topological, visits  # noqa: E402
 from loadmaster.learn.placeto2019.episodes import Episodes, _after_failures, advantages, costs, log_chances, play  # noqa: E402

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from loadmaster.columns import ints
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.annealing import engine
 from loadmaster.optimizers.annealing.acceptance import slack_of
 from loadmaster.optimizers.annealing.chains import Chains, Decisions, Start, epochs, spread_ranks

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from loadmaster.columns import Bools, Ints
+from loadmaster.graph.columns import Bools, Ints
 from loadmaster.optimizers.annealing import choice, critical
 from loadmaster.optimizers.annealing.state import ARMS, KINDS, make_scratch, terrain_of
 from loadmaster.optimizers.simple import legal

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadmaster import Budget, GraphBuilder, price, solve
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
-from loadmaster.columns import ints
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.branching.branch_and_bound import BranchAndBound, can_branch
 from loadmaster.optimizers.exact import CpSat
 from loadmaster.optimizers.lists.schedulers import Heft

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from loadmaster.cluster import Cluster, Device, Link
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.downsets.downsets import Downsets, split_of
 from loadmaster.optimizers.downsets.units import downsets, units_of
 from loadmaster.plans import Plan

@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.downsets import replicated
 from loadmaster.optimizers.downsets.replicated import replicated_stages
 from loadmaster.problem import Problem

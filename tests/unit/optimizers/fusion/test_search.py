@@ -9,9 +9,9 @@ import pytest
 
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.cluster import Cluster
-from loadmaster.columns import Ints, ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.fusion.greedy import Merges, greedy_kernels, plan_fused
 from loadmaster.optimizers.fusion.search import ALONE, fusing_chains, improve_fusion
 from loadmaster.optimizers.fusion.starts import kernels_of, pairs_alike, simple_orders

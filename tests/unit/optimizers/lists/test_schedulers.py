@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.lists.loop import _gap
 from loadmaster.optimizers.lists.schedulers import Cpop, Etf, Heft, critical_rank, upward_rank
 from loadmaster.plans import Plan, check

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadmaster import Budget, GraphBuilder, price, solve
-from loadmaster.columns import ints
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.lists.rolling import Rolling
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.multilevel import multilevel, refine

@@ -13,7 +13,7 @@ import pytest
 
 from loadmaster import Budget, Cluster, Graph, GraphBuilder, MissingExtra, price, solve
 from loadmaster.cluster import Device, Link, dense_channels
-from loadmaster.columns import ints
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.ordering import ordered
 from loadmaster.optimizers.partition.partitioners import GpDfs, Kahip, Metis, MtKahypar, Scotch
 from loadmaster.optimizers.partition.parts import Parts, parts_of, seat

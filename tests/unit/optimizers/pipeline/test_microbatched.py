@@ -233,7 +233,7 @@ def test_a_slow_device_gets_less() -> None:
     times = [[100, 100, 100, 200] if graph.time_ns[op, 0] else [0] * 4 for op in range(graph.num_ops)]
     from dataclasses import replace
 
-    from loadmaster.columns import ints
+    from loadmaster.graph.columns import ints
 
     base = price(replace(graph, time_ns=ints(times)), cluster)
     found = plan_pipeline(base, 8, Budget(None, 60))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from loadmaster.cluster import Link
-from loadmaster.columns import ints
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.pipeline.microbatched import Cut, _Planner, plan_pipeline
 from loadmaster.optimizers.pipeline.replicas import replicated_splits
 from loadmaster.report.pipeline import picture, schedule_csv, stage_rows

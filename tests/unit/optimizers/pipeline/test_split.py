@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loadmaster import Budget, Cluster, Graph, GraphBuilder, price, solve
-from loadmaster.columns import ints
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.pipeline.split import PipelineSplit, least_loads, least_totals
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.simulator import simulate

@@ -6,10 +6,10 @@ from os import PathLike
 from pathlib import Path
 
 from loadmaster.errors import InvalidPlan
-from loadmaster.experience.adapting import adapt
-from loadmaster.experience.known import Known
 from loadmaster.files.plan import plan_from_json
 from loadmaster.files.text import read_json
+from loadmaster.optimizers.experience.adapting import adapt
+from loadmaster.optimizers.experience.known import Known
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.search import Start

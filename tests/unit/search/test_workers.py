@@ -23,7 +23,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.files import graph_to_json
 from loadmaster.optimizers.islands import Islands
 from loadmaster.optimizers.lists.schedulers import Heft
-from loadmaster.workers import connect, in_order
+from loadmaster.search.workers import connect, in_order
 from loadmaster.zoo.synthetic import generate
 
 ray = pytest.importorskip("ray")

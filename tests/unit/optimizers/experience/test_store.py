@@ -10,11 +10,11 @@ import pytest
 
 import loadmaster as lm
 from loadmaster.errors import InvalidPlan
-from loadmaster.experience import Known, Store, starts_from
-from loadmaster.experience.store import alike
+from loadmaster.optimizers.experience import Known, Store, starts_from
+from loadmaster.optimizers.experience.store import alike
 from loadmaster.plans import Plan
 from loadmaster.search import Start
-from tests.unit.experience.stacks import stack
+from tests.unit.optimizers.experience.stacks import stack
 
 FEW = lm.Budget(None, 40)
 

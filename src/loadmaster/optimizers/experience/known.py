@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints, positions
 from loadmaster.errors import InvalidPlan
-from loadmaster.experience.likeness import LEVELS, Sight
+from loadmaster.graph.columns import Ints, ints, positions
+from loadmaster.optimizers.experience.likeness import LEVELS, Sight
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 

@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from loadmaster.columns import Bools, Ints, digest, ints, inverse, numbered, rows_of
 from loadmaster.graph import ACTIVATION
+from loadmaster.graph.columns import Bools, Ints, digest, ints, inverse, numbered, rows_of
 from loadmaster.problem import CANNOT, Problem, check_problem
 
 if TYPE_CHECKING:
-    from loadmaster.bounds.cuts import Net
+    from loadmaster.problem.bounds.cuts import Net
 
 # Where no reason is given, chosen by hand.
 EFFORT = 150_000_000  # arcs that minimum cuts may look at: about a second
@@ -81,7 +81,7 @@ def step_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False)
     all have much after them must share the time between; so must the ops between two that all others lead to or come
     from.
     """
-    from loadmaster.bounds import levels
+    from loadmaster.problem.bounds import levels
 
     graph, kinds = problem.graph, _kinds(problem, fusing, fitting)
     work, share = _work(kinds)
@@ -105,7 +105,7 @@ def _crowded(
     problem: Problem, kinds: _Kinds, ahead: tuple[Any, ...], behind: tuple[Any, ...], head: Ints, tail: Ints
 ) -> tuple[Ints, Ints]:
     """Starts and what follows, raised by the work of all ancestors and of all descendants of each op."""
-    from loadmaster.bounds import levels
+    from loadmaster.problem.bounds import levels
 
     start, before = problem.graph.dependencies
     follow_start, follows = inverse(start, before, problem.num_ops)
@@ -124,7 +124,7 @@ def _sent(
     problem: Problem, kinds: _Kinds, ahead: tuple[Any, ...], behind: tuple[Any, ...], head: Ints, tail: Ints
 ) -> tuple[Ints, Ints]:
     """The same with the time that is lost by sending, over and over while it helps; on equal devices."""
-    from loadmaster.bounds import levels
+    from loadmaster.problem.bounds import levels
 
     if len(kinds.count) > 1 or kinds.count[0] < 2:
         return head, tail
@@ -232,7 +232,7 @@ def _work(kinds: _Kinds) -> tuple[Ints, int]:
     """
     if len(kinds.count) == 1:
         return ints(kinds.times[:, 0]), int(kinds.count[0])
-    from loadmaster.bounds import levels
+    from loadmaster.problem.bounds import levels
 
     price = levels.prices(kinds.times, kinds.count, 4096, 60)
     # Thousandths of a ns, unless the sums would pass what an integer holds.
@@ -313,7 +313,7 @@ def peak_bound(problem: Problem, *, fusing: bool = False, adding: bool = False, 
     alone = max(alone, -(-(residents + kept) // devices))
     if fusing or adding:
         return max(alone, -(-(residents + int(memory.appears(fusing).max())) // devices))
-    from loadmaster.bounds.cuts import largest_cut
+    from loadmaster.problem.bounds.cuts import largest_cut
 
     # A cut that does not lift the bound over `alone` need not be looked for.
     floor = max(0, alone * devices - residents)
@@ -323,7 +323,7 @@ def peak_bound(problem: Problem, *, fusing: bool = False, adding: bool = False, 
 
 def cut_order(problem: Problem, *, effort: int = EFFORT) -> Ints:
     """[ops] ops in the order of lowest peak, all on one device, that the search for the largest cut meets."""
-    from loadmaster.bounds.cuts import largest_cut
+    from loadmaster.problem.bounds.cuts import largest_cut
 
     return ints(largest_cut(Storages(problem).net, np.arange(problem.num_ops), 0, effort)[1])
 
@@ -364,7 +364,7 @@ class Storages:
 
     @cached_property
     def net(self) -> Net:
-        from loadmaster.bounds.cuts import Net
+        from loadmaster.problem.bounds.cuts import Net
 
         problem, graph = self.problem, self.problem.graph
         storages = np.flatnonzero((graph.producer >= 0) & (graph.alias_of < 0))

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmaster import Budget, Graph, GraphBuilder, price, solve
-from loadmaster.arenas import Arenas, assign_addresses
-from loadmaster.arenas.layout import _Arena, _fullest, _pack_all
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import settle, simulate
+from loadmaster.simulator.arenas import Arenas, assign_addresses
+from loadmaster.simulator.arenas.layout import _Arena, _fullest, _pack_all
 from tests.graphs.tiny import diamond, pair, shared_weight, zero_time
 from tests.reference import Run, World
 from tests.strategies import plans, problems

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import loadmaster as lm
-from loadmaster.experience import Known, adapt
+from loadmaster.optimizers.experience import Known, adapt
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from tests.strategies import plans, problems
-from tests.unit.experience.stacks import stack
+from tests.unit.optimizers.experience.stacks import stack
 
 
 def halves(problem: Problem) -> Plan:

@@ -16,8 +16,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Bools, Ints, ints, rows_of
 from loadmaster.graph import Graph
+from loadmaster.graph.columns import Bools, Ints, ints, rows_of
 
 Classes = NDArray[np.uint32]  # [levels, ops]
 

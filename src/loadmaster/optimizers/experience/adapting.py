@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Bools, Ints, ints, positions
-from loadmaster.experience.known import Known, speeds
-from loadmaster.experience.likeness import Sight, match
+from loadmaster.graph.columns import Bools, Ints, ints, positions
+from loadmaster.optimizers.experience.known import Known, speeds
+from loadmaster.optimizers.experience.likeness import Sight, match
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 

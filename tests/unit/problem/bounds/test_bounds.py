@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmaster import Budget, Cluster, Graph, GraphBuilder, price, solve
-from loadmaster.bounds import Storages, cut_order, lower_bound, peak_bound, step_bound
-from loadmaster.bounds.cuts import largest_cut
 from loadmaster.cluster import Device, Link, dense_channels
 from loadmaster.optimizers.branching.branch_and_bound import BranchAndBound
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import Storages, cut_order, lower_bound, peak_bound, step_bound
+from loadmaster.problem.bounds.cuts import largest_cut
 from loadmaster.search import Search
 from loadmaster.simulator import Scores, simulate, simulate_fused, simulate_many
 from tests.graphs.tiny import chain, diamond, fork, join, ladder, pair, shared_weight
@@ -491,7 +491,7 @@ def test_long_programs_are_bounded_below_what_they_take() -> None:
 def test_the_bound_of_a_problem_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = price(_unrolled(4, 40), "2xp100-pcie")
     first = lower_bound(problem)
-    monkeypatch.setattr("loadmaster.bounds.bounds.step_bound", None)
+    monkeypatch.setattr("loadmaster.problem.bounds.bounds.step_bound", None)
     assert lower_bound(problem) == first
 
 

@@ -1,5 +1,5 @@
 """What no plan can beat: of the step time and of the peak memory."""
 
-from loadmaster.bounds.bounds import Storages, cut_order, lower_bound, peak_bound, step_bound
+from loadmaster.problem.bounds.bounds import Storages, cut_order, lower_bound, peak_bound, step_bound
 
 __all__ = ["Storages", "cut_order", "lower_bound", "peak_bound", "step_bound"]

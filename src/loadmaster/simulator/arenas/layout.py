@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.arenas.capacity import fit_in
-from loadmaster.columns import Ints, ints, rows_of
+from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.passes import Coarse, coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline
+from loadmaster.simulator.arenas.capacity import fit_in
 from loadmaster.simulator.lives import last_needed, residents
 
 # Where no reason is given, chosen by hand.
@@ -129,7 +129,7 @@ class _Arena:
 
     def in_orders(self, effort: int) -> int:
         """First fit in several orders, at least one; returns what is left of the effort."""
-        from loadmaster.arenas import packing
+        from loadmaster.simulator.arenas import packing
 
         for order in _orders(self.begin, self.end, self.nbytes):
             if len(self.best) and (effort <= 0 or self.top <= self.peak):
@@ -150,7 +150,7 @@ class _Arena:
         return effort - found.work
 
     def improve(self, effort: int, seed: int) -> None:
-        from loadmaster.arenas import packing
+        from loadmaster.simulator.arenas import packing
 
         if not self.is_near and effort > 0 and len(self.best) <= MOST_IMPROVED:
             given = (self.begin, self.end, self.nbytes, self.top, self.peak, effort, seed)
@@ -245,7 +245,7 @@ class Step:
         self.begin, self.end = ints(number[1 : 1 + count]), ints(number[1 + count :])  # [ops + sends]
 
     def _rounds(self, timeline: Timeline, turn: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-        from loadmaster.arenas import packing
+        from loadmaster.simulator.arenas import packing
 
         problem, ops = self.problem, self.problem.num_ops
         maker = np.where(problem.resident[self.send_tensor], -1, problem.graph.producer[self.send_tensor])

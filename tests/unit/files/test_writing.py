@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster import writing as subject
 from loadmaster.errors import UnwritableFile
-from loadmaster.writing import write_bytes, write_text, writing
+from loadmaster.files import writing as subject
+from loadmaster.files.writing import write_bytes, write_text, writing
 
 
 def test_a_file_is_made_and_replaced(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_devices_are_written_to_directly() -> None:
 
 
 def test_parts_of_a_process_that_is_gone_are_removed_at_the_next_write(tmp_path: Path) -> None:
-    code = "import os, signal, sys; from loadmaster.writing import writing\n"
+    code = "import os, signal, sys; from loadmaster.files.writing import writing\n"
     code += "with writing(sys.argv[1]) as part: part.write_text('half'); os.kill(os.getpid(), signal.SIGTERM)"
     target = tmp_path / "a.json"
     target.write_text("old")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.simulator import cores
 
 if TYPE_CHECKING:
-    from loadmaster.arenas.fitting import Blocks, Rule
+    from loadmaster.simulator.arenas.fitting import Blocks, Rule
 
 # Where no reason is given, chosen by hand.
 FIRST_RUN = 400  # times the number of blocks: blocks looked at in the first runs
@@ -59,7 +59,7 @@ def _search(
 ) -> tuple[Ints | None, bool, int]:
     """A run is quick or endless, depending on the order in which blocks are tried: short runs in many orders, slowly
     growing longer."""
-    from loadmaster.arenas import fitting
+    from loadmaster.simulator.arenas import fitting
 
     blocks = fitting.blocks_of(begin, end, nbytes)
     each = 1 + int((blocks.last - blocks.first).mean())  # what looking at a block costs, in sections
@@ -85,7 +85,7 @@ def _search(
 def _rules(begin: Ints, end: Ints, nbytes: Ints) -> Iterator[tuple[Rule, int]]:
     """(rule, blocks to look at): by life, by bytes x life, by the fullest section that a block is in, in all six orders
     of these, anew for each part that the blocks fall into or not; and the same varied at random."""
-    from loadmaster.arenas.fitting import Rule
+    from loadmaster.simulator.arenas.fitting import Rule
 
     rng, size = np.random.default_rng(0), len(nbytes)
     life = (end - begin).astype(np.float64)

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from loadmaster.arenas import fit_in
 from loadmaster.cli.verbs import app
-from loadmaster.columns import ints
+from loadmaster.graph.columns import ints
+from loadmaster.simulator.arenas import fit_in
 
 Block = tuple[int, int, int]  # first time, time after the last, bytes
 blocks = st.tuples(st.integers(0, 6), st.integers(1, 4), st.sampled_from([1, 2, 3, 5, 8])).map(

@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.columns import digest
 from loadmaster.errors import InvalidPlan, UnwritableFile
-from loadmaster.experience.adapting import adapt
-from loadmaster.experience.known import Known
-from loadmaster.experience.likeness import Sight
+from loadmaster.files.writing import write_bytes
+from loadmaster.graph.columns import digest
+from loadmaster.optimizers.experience.adapting import adapt
+from loadmaster.optimizers.experience.known import Known
+from loadmaster.optimizers.experience.likeness import Sight
 from loadmaster.problem import Problem
 from loadmaster.search import Result, Start
-from loadmaster.writing import write_bytes
 
 MAGIC = b"loadmaster known plan 1\n"
 MOST_HEADER = 4096

@@ -6,10 +6,10 @@ import networkx as nx
 import numpy as np
 from hypothesis import given
 
-from loadmaster.experience.likeness import ROUNDS, Sight, classes, match
 from loadmaster.graph import Graph
+from loadmaster.optimizers.experience.likeness import ROUNDS, Sight, classes, match
 from tests.strategies import graphs
-from tests.unit.experience.stacks import stack
+from tests.unit.optimizers.experience.stacks import stack
 
 
 def test_another_width_changes_nothing() -> None:

@@ -1,0 +1,20 @@
+"""What an optimizer works with (`Search`, `Budget`), and `solve`, which reports only what it simulated itself."""
+
+from loadmaster.search.budget import WORST, Budget, Score, as_budget
+from loadmaster.search.result import Result
+from loadmaster.search.search import Moment, Optimizer, Search, Start
+from loadmaster.search.solving import solve, warm_up
+
+__all__ = [
+    "WORST",
+    "Budget",
+    "Moment",
+    "Optimizer",
+    "Result",
+    "Score",
+    "Search",
+    "Start",
+    "as_budget",
+    "solve",
+    "warm_up",
+]

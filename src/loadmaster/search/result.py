@@ -1,0 +1,84 @@
+"""Result: what `solve` found, and what a person does with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.search.budget import Score
+from loadmaster.search.search import Moment
+from loadmaster.simulator import Timeline
+
+if TYPE_CHECKING:
+    from loadmaster.report.explain import Explanation
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A checked plan, what it costs, and how far from the best possible it is at most.
+
+    In a notebook it shows itself: figures, a timeline and a table of modules.
+    """
+
+    problem: Problem
+    plan: Plan
+    timeline: Timeline
+    optimizer: str
+    seed: int
+    history: tuple[Moment, ...]
+    lower_bound: int
+    simulations: int
+    seconds: float
+    interrupted: bool = False  # Ctrl-C ended the search early; this is the best it had found
+    started_from: tuple[str, ...] = ()  # where the plans it was given to begin from came from
+
+    @property
+    def fits(self) -> bool:
+        return self.timeline.over_bytes == 0
+
+    @property
+    def value(self) -> int:
+        """Of the objective, in its unit: ns of the step, bytes of the largest peak."""
+        return self.problem.value(self.timeline)
+
+    @property
+    def score(self) -> Score:
+        return Score(self.timeline.over_bytes, self.value)
+
+    def explain(self, **settings: Any) -> Explanation:
+        """Where the step and the memory go, why, and what would help."""
+        from loadmaster.report.explain import explain
+
+        return explain(self, **settings)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes the plan, and how it was found, to a JSON file that `load_plan` and the command line read. Refuses a
+        plan that does not fit."""
+        from loadmaster.report.summary import save_result
+
+        save_result(self, path)
+
+    def __repr__(self) -> str:
+        from loadmaster.report.summary import result_line
+
+        return f"Result({result_line(self)})"
+
+    def _repr_html_(self) -> str:
+        from loadmaster.report.notebook import result_html
+
+        return result_html(self)
+
+    @property
+    def optimal(self) -> bool:
+        """No plan of its kind, fused or not, is better: it fits and meets the bound."""
+        return self.fits and self.value == self.lower_bound
+
+    @property
+    def gap(self) -> float:
+        """How far above the lower bound, as a share of it."""
+        if self.lower_bound == 0:
+            return 0.0 if self.value == 0 else float("inf")
+        return self.value / self.lower_bound - 1

@@ -1,0 +1,243 @@
+"""Search: what an optimizer works with. It scores plans, counts them, and keeps the best."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.compiled import seconds_compiling
+from loadmaster.graph.columns import Ints, ints
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.search.budget import WORST, Budget, Score
+from loadmaster.simulator import Scores, simulate, simulate_fused, simulate_many
+
+
+@runtime_checkable
+class Optimizer(Protocol):
+    """One method: a frozen dataclass of settings with `optimize`, which scores plans with the Search it is given (as
+    often as its budget allows) and returns one. Whatever it returns is checked and simulated afresh."""
+
+    def optimize(self, search: Search) -> Plan: ...
+
+
+class Moment(NamedTuple):
+    """An improvement: when it was found and what it was."""
+
+    simulations: int
+    seconds: float
+    score: Score
+
+
+class Start(NamedTuple):
+    """A plan to begin from, and where it comes from, in words."""
+
+    plan: Plan
+    origin: str
+
+
+@dataclass
+class _Ledger:
+    """What all parts of one search share."""
+
+    simulations: int = 0
+    begun: float = field(default_factory=lambda: _clock())
+    history: list[Moment] = field(default_factory=list)
+    listener: Callable[[Search], None] | None = None
+    told: float = 0.0
+    halted: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return _clock() - self.begun
+
+
+class Search:
+    """The problem, the random numbers and the budget. Scores plans, counts, and keeps the best."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        budget: Budget,
+        seed: int = 0,
+        *,
+        listener: Callable[[Search], None] | None = None,
+        ledger: _Ledger | None = None,
+    ) -> None:
+        self.problem = problem
+        self.rng = np.random.default_rng(seed)
+        self.seed = seed
+        self.best: Plan | None = None
+        self.best_score = WORST
+        self.starts: tuple[Plan, ...] = ()  # plans to begin from, given with the problem and scored already
+        self.note = ""  # what the optimizer is doing, for progress
+        self.bound = 0  # no plan that fits and fuses nothing is under it, as far as anyone has shown
+        self._ledger = ledger or _Ledger(listener=listener)
+        self._last_simulation = _limit(self._ledger.simulations, budget.simulations)
+        self._last_second = _limit(self._ledger.seconds, budget.seconds)
+
+    @property
+    def simulations(self) -> int:
+        return self._ledger.simulations
+
+    @property
+    def seconds(self) -> float:
+        return self._ledger.seconds
+
+    @property
+    def history(self) -> list[Moment]:
+        return self._ledger.history
+
+    @property
+    def spent(self) -> bool:
+        return self.simulations_left == 0 or self.seconds >= self._last_second or self.closed or self._ledger.halted
+
+    @property
+    def closed(self) -> bool:
+        """Nothing is left to find: the best plan meets the bound."""
+        return self.best_score <= Score(0, self.bound)
+
+    def halt(self) -> None:
+        """Lets this search and all its parts end as if their budget were spent; another thread may say so."""
+        self._ledger.halted = True
+
+    def resume(self) -> None:
+        self._ledger.halted = False
+
+    def prove(self, bound: int) -> None:
+        """Remembers what no plan that fits and fuses nothing can beat."""
+        self.bound = max(self.bound, bound)
+
+    @property
+    def simulations_left(self) -> int:
+        return int(min(max(0, self._last_simulation - self.simulations), 2**31))
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self._last_second - self.seconds)
+
+    @property
+    def counts_simulations(self) -> bool:
+        """The budget is one of simulations alone: answers must not depend on the clock."""
+        return self._last_second == float("inf")
+
+    @property
+    def progress(self) -> float:
+        """The share of the budget that is used, 0 to 1."""
+        by_count = self.simulations / self._last_simulation if self._last_simulation < float("inf") else 0.0
+        return min(1.0, max(by_count, self.seconds / self._last_second))
+
+    def score(self, plan: Plan) -> Score:
+        """Simulates one plan and keeps it if it is the best so far."""
+        line = simulate(self.problem, plan)
+        self._ledger.simulations += 1
+        score = Score.of(self.problem, line)
+        self.offer(plan, score)
+        return score
+
+    def score_many(
+        self,
+        device: NDArray[np.integer],
+        rank: NDArray[np.integer] | None = None,
+    ) -> tuple[Ints, Ints]:
+        """(over_bytes, value) of each candidate, WORST for those past the budget; keeps the best."""
+        count = min(len(device), self.simulations_left)
+        over, value = (np.full(len(device), WORST.value) for _ in range(2))
+        if not count:
+            return ints(over), ints(value)
+        ranks = rank if rank is None or rank.ndim == 1 or len(rank) == 1 else rank[:count]
+        scores: Scores = simulate_many(self.problem, device[:count], ranks)
+        over[:count], value[:count] = scores.over_bytes, scores.objective(self.problem)
+        self._ledger.simulations += count
+        first = int(np.lexsort((value[:count], over[:count]))[0])
+        score = Score(int(over[first]), int(value[first]))
+        if score < self.best_score:
+            row = None if rank is None else np.atleast_2d(rank)[first if np.ndim(rank) > 1 and len(rank) > 1 else 0]
+            self.offer(Plan.of(self.problem, device[first], row), score)
+        self._tell()
+        return ints(over), ints(value)
+
+    def score_fused(
+        self, device: NDArray[np.integer], rank: NDArray[np.integer], kernel: NDArray[np.integer]
+    ) -> tuple[Ints, Ints]:
+        """(over_bytes, value) of plans that each have kernels of their own, all [candidates, ops]; WORST for those past
+        the budget; keeps the best."""
+        count = min(len(device), self.simulations_left)
+        over, value = (np.full(len(device), WORST.value) for _ in range(2))
+        if not count:
+            return ints(over), ints(value)
+        scores = simulate_fused(self.problem, device[:count], rank[:count], kernel[:count])
+        over[:count], value[:count] = scores.over_bytes, scores.objective(self.problem)
+        self._ledger.simulations += count
+        first = int(np.lexsort((value[:count], over[:count]))[0])
+        score = Score(int(over[first]), int(value[first]))
+        if score < self.best_score:
+            self.offer(Plan.of(self.problem, device[first], rank[first], kernel[first]), score)
+        self._tell()
+        return ints(over), ints(value)
+
+    def offer(self, plan: Plan, score: Score) -> bool:
+        """Keeps a plan with a score that this search, or a part of it, simulated; True if it is the best."""
+        better = score < self.best_score
+        if better:
+            self.best, self.best_score = plan, score
+            self.history.append(Moment(self.simulations, self.seconds, score))
+        self._tell()
+        return better
+
+    def count(self, simulations: int) -> None:
+        """Adds simulations that compiled loops of an optimizer ran on their own."""
+        self._ledger.simulations += simulations
+        self._tell()
+
+    def part(self, share: float = 1.0, problem: Problem | None = None, *, simulations: int | None = None) -> Search:
+        """A search with that share of what is left, counted together with this one, on this problem or a coarser
+        one."""
+        seconds = None if self.counts_simulations else max(1e-3, self.seconds_left * share)
+        some = None if self._last_simulation == float("inf") else max(1, int(self.simulations_left * share))
+        if simulations is not None:
+            some = min(simulations, some or simulations)
+        child = Search(problem or self.problem, Budget(seconds, some), self.seed, ledger=self._ledger)
+        child.rng = self.rng
+        if problem is None:
+            child.bound, child.starts = self.bound, self.starts
+        return child
+
+    @contextmanager
+    def keeping(self, share: float = 1.0, *, simulations: int | None = None) -> Iterator[Search]:
+        """A part whose best plan this search keeps when it ends, by an interrupt too."""
+        part = self.part(share, simulations=simulations)
+        try:
+            yield part
+        finally:
+            self.keep(part)
+
+    def keep(self, part: Search) -> bool:
+        """Takes the best plan of a part, and what it has proved; True if it is the best."""
+        if part.problem is self.problem:
+            self.prove(part.bound)
+        return part.best is not None and self.offer(part.best, part.best_score)
+
+    def __repr__(self) -> str:
+        return f"Search({self.problem.graph.name!r}, {self.simulations:,} simulations, best {self.best_score.value:,})"
+
+    def _tell(self) -> None:
+        ledger = self._ledger
+        if ledger.listener and ledger.seconds - ledger.told > 0.1:
+            ledger.told = ledger.seconds
+            ledger.listener(self)
+
+
+def _clock() -> float:
+    """Seconds on a clock that stands still while code is compiled or loaded: that is paid once, and by no search."""
+    return time.perf_counter() - seconds_compiling()
+
+
+def _limit(used: float, more: float | None) -> float:
+    return float("inf") if more is None else used + more

@@ -1,0 +1,126 @@
+"""solve: runs an optimizer and reports only what it simulated itself; warm_up, which compiles before the clock runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from loadmaster.catalog.specs import make_optimizer, spec_of
+from loadmaster.cluster import Cluster
+from loadmaster.cost import price
+from loadmaster.errors import InvalidSetting, MissingExtra
+from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.plans import Plan, check
+from loadmaster.plans.expansion import whole
+from loadmaster.problem import Problem, check_problem
+from loadmaster.problem.bounds import lower_bound
+from loadmaster.problem.objective import Objective
+from loadmaster.search.budget import Budget, Score, as_budget, is_whole
+from loadmaster.search.result import Result
+from loadmaster.search.search import Optimizer, Search, Start
+from loadmaster.simulator import settle, simulate
+
+
+def solve(
+    problem: Problem,
+    optimizer: Optimizer | str = "auto",
+    budget: Budget | float | None = None,
+    seed: int = 0,
+    *,
+    listener: Callable[[Search], None] | None = None,
+    starts: Sequence[Start] = (),
+) -> Result:
+    """Runs the optimizer, then settles, checks and simulates its plan afresh. A number as `budget` is seconds. Plans
+    given as `starts` are scored first, so that no method ends up worse than the best of them."""
+    _check_call(problem, optimizer, seed)
+    chosen: Any = make_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
+    allowed = as_budget(budget)
+    if allowed.seconds is not None and (isinstance(optimizer, str) or _is_ours(chosen)):
+        warm_up(chosen, problem.cluster, problem.objective)
+    search = Search(problem, allowed, seed, listener=listener)
+    _begin(search, starts)
+    plan, interrupted = _run(chosen, search)
+    counts = (max(1, search.simulations), search.seconds, interrupted)
+    check(plan, problem)
+    settled = settle(problem, plan, simulate(problem, plan))
+    check(settled, problem)
+    line = simulate(problem, settled)
+    name = optimizer if isinstance(optimizer, str) else spec_of(chosen)
+    adding = settled.added is not None
+    bound = lower_bound(problem, fusing=settled.fuses, fitting=line.over_bytes == 0, adding=adding)
+    if not settled.fuses and not adding and line.over_bytes == 0:
+        bound = max(bound, search.bound)
+    origins = tuple(dict.fromkeys(start.origin for start in starts))
+    return Result(whole(problem, settled), settled, line, name, seed, tuple(search.history), bound, *counts, origins)
+
+
+def _begin(search: Search, starts: Sequence[Start]) -> None:
+    for start in starts:
+        check(start.plan, search.problem)
+        search.score(start.plan)
+    search.starts = tuple(start.plan for start in starts)
+
+
+def _check_call(problem: object, optimizer: object, seed: object) -> None:
+    check_problem(problem, "solve")
+    if not isinstance(optimizer, (str, Optimizer)):
+        fix = "give a name ('auto'), or an object with a method optimize(search)"
+        raise InvalidSetting(f"a {type(optimizer).__name__} is no optimizer", "solve", fix)
+    if not (is_whole(seed) and seed >= 0):  # type: ignore[operator]
+        raise InvalidSetting(f"{seed!r} is no seed", "solve", "give a whole number of at least 0")
+
+
+def _run(optimizer: Optimizer, search: Search) -> tuple[Plan, bool]:
+    """(plan, whether Ctrl-C ended the search): what the optimizer returns, or the best it scored if that is better."""
+    try:
+        plan = optimizer.optimize(search)
+    except KeyboardInterrupt:
+        if search.best is None:
+            raise
+        return search.best, True
+    if search.best is None or search.best is plan:
+        return plan, False
+    score = Score.of(search.problem, simulate(search.problem, plan))
+    return (plan if score <= search.best_score else search.best), False
+
+
+# Warming up
+
+_WARM: set[tuple[str, bool, str]] = set()
+
+
+def warm_up(optimizer: Optimizer, cluster: Cluster, objective: Objective | str) -> None:
+    """Runs the optimizer on a few ops under both kinds of budget, once in a process: compiled loops are made or loaded,
+    and weights read, before the clock of a search runs. What goes wrong there is left for the real problem to show,
+    except for a package that is missing."""
+    key = (repr(optimizer), len(cluster.devices) > 1, str(objective))
+    if key in _WARM:
+        return
+    small = price(_few_ops(), cluster, objective=objective)
+    for budget in (Budget(None, 200), Budget(1.0, 200)):
+        try:
+            plan = optimizer.optimize(Search(small, budget))
+            line = simulate(small, settle(small, plan, simulate(small, plan)))
+            lower_bound(small, fusing=plan.fuses, fitting=line.over_bytes == 0)
+        except MissingExtra:
+            raise
+        except Exception:
+            return
+    _WARM.add(key)
+
+
+def _is_ours(optimizer: object) -> bool:
+    return type(optimizer).__module__.startswith("loadmaster.")
+
+
+def _few_ops() -> Graph:
+    """Layers of three ops, each of which reads two of the layer before and a weight of its own."""
+    build = GraphBuilder("warming up")
+    layer = [build.tensor(4096, "input") for _ in range(3)]
+    for depth in range(5):
+        made = [build.tensor(4096, "output" if depth == 4 else "activation") for _ in range(3)]
+        for i, out in enumerate(made):
+            reads = [layer[i], layer[(i + 1) % 3], build.tensor(1 << 14, "weight")]
+            build.op(f"op{depth}.{i}", "add" if i else "matmul", reads, [out], flops=1 << 20)
+        layer = made
+    return build.build()
