@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from loadmaster.cli import stages, words
+from loadmaster.cli import splits, stages, words
 from loadmaster.cli.options import OBJECTIVES, Debug, Json, MemoryLimit, Report, Trace, known_objective
 from loadmaster.errors import InvalidSetting, LoadmasterError, printable
 
@@ -201,7 +201,11 @@ def read_plan(
     own = next((cluster for cluster in clusters if cluster.digest == saved.cluster_digest), None)
     others = [cluster for cluster in clusters if cluster is not own]
     with stages.status(f"loading {path.name}"):
-        graph = load(model, **_how(head)) if model is not None else _graph_of(head, path)
+        graph = (
+            splits.in_parts(load(model, **_how(head)), saved, head.get("captured"))
+            if model is not None
+            else _graph_of(head, path)
+        )
         problem = price(graph, own or _cluster_of(head, path, others), objective=goal, memory_limit=memory_limit)
     check(saved, problem)
     return problem, saved, others

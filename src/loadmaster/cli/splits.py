@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from loadmaster.cli import words
 
 if TYPE_CHECKING:
+    from loadmaster.files.plan import PlanFile
     from loadmaster.graph import Graph
     from loadmaster.optimizers.splitting import SplitResult
     from loadmaster.passes.splitting import Split
+    from loadmaster.plans import Plan
     from loadmaster.problem import Problem
     from loadmaster.search import Budget, Result
 
@@ -27,6 +29,23 @@ def run(problem: Problem, spec: str, budget: Budget, seed: int, costs: str | Non
 
     with solving(spec) as listener:
         return solve_split(problem, reprice, spec, budget, seed, listener)
+
+
+def in_parts(graph: Graph, plan: Plan, captured: Any) -> Graph:
+    """The graph with the ops split that the plan has in parts, unless it is that graph already. `captured`: what the
+    plan's file says of how its graph was made."""
+    from loadmaster.passes.splitting import split_graph, splits_of
+
+    splits = splits_of(captured) if isinstance(captured, dict) else ()
+    return split_graph(graph, splits) if splits and graph.digest != plan.graph_digest else graph
+
+
+def problem_of(problem: Problem, file: PlanFile) -> Problem:
+    """The problem of the graph in parts."""
+    from loadmaster.cost import price
+
+    graph = in_parts(problem.source, file.plan, file.captured)
+    return problem if graph is problem.source else price(graph, problem.cluster, objective=problem.objective)
 
 
 def rows(parts: SplitResult | None) -> list[tuple[str, Result]]:

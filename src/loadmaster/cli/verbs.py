@@ -21,7 +21,7 @@ from loadmaster.cli import bench as workshop
 from loadmaster.cli import experience as experiences
 from loadmaster.cli import fits as fitting
 from loadmaster.cli import measure as measuring
-from loadmaster.cli import pipelines, planning, reports, stages, words
+from loadmaster.cli import pipelines, planning, reports, splits, stages, words
 from loadmaster.cli import run as running
 from loadmaster.cli import serve as serving
 from loadmaster.cli import tradeoff as tradeoffs
@@ -309,15 +309,16 @@ def simulate(
     debug: Debug = False,
 ) -> None:
     """Simulate a saved plan afresh; with --addresses, lay out the memory of each device too."""
-    from loadmaster.files import load_plan
+    from loadmaster.files import load_plan_file
     from loadmaster.report.fit import does_not_fit
     from loadmaster.report.summary import simulation_summary
 
     limit = words.size_of(memory_limit)
     reports.check_targets(addresses)
-    saved = load_plan(plan)
+    saved = load_plan_file(plan)
     problem, choice = stages.problem_for(model, on, "step-time", limit)
-    result = stages.replay(problem, saved, plan.name)
+    problem = splits.problem_of(problem, saved)
+    result = stages.replay(problem, saved.plan, plan.name)
     misfit = None if result.fits else does_not_fit(result, limit)
     arenas = stages.lay_out(result, addresses) if addresses is not None and misfit is None else None
     if json:

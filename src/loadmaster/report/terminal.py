@@ -84,7 +84,7 @@ def problem_line(problem: Problem, choice: str = "") -> Text:
     views = f" ({problem.num_ops:,} to plan, the rest are views)" if problem.num_ops < source.num_ops else ""
     text = Text.assemble((source.name, "bold"), f": {source.num_ops:,} ops{views}, {source.num_tensors:,} tensors")
     text.append(f"\non {problem.cluster.name}: {devices}{choice}")
-    if source.captured:
+    if "mode" in source.captured:
         text.append(f"\ncaptured: {capture_text(source.captured)}")
     return text
 

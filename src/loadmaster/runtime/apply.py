@@ -20,6 +20,7 @@ from loadmaster.graph.columns import ints
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.importers.torch.step import Target
+from loadmaster.passes.splitting import splits_of
 from loadmaster.plans import Plan, check
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
@@ -95,11 +96,25 @@ def match(
     tried = []
     for mode, kind, gpu in _ways(file.captured, training, optimizer):
         captured = capture_step(module, inputs, training=mode, optimizer=kind, target=Target(gpu=gpu))
+        captured = _in_parts(captured, file)
         if captured.graph.digest == file.plan.graph_digest:
             return captured, planning_of(captured, plan if is_result(plan) else file.plan, file.cluster)
         tried.append(f"{'training with ' + kind if mode else 'inference'} has {captured.graph.digest}")
     what = f"the plan was made for another model, or for other inputs: digest {file.plan.graph_digest}"
     raise InvalidPlan(what, "; ".join(tried), _advice(file.captured))
+
+
+def _in_parts(captured: CapturedStep, file: PlanFile) -> CapturedStep:
+    """The step with the ops split that the plan has in parts; as it is where it has no such ops."""
+    splits = splits_of(file.captured)
+    if not splits:
+        return captured
+    from loadmaster.runtime.splitting import split_step
+
+    try:
+        return split_step(captured, splits)
+    except InvalidSetting:
+        return captured  # another model, which the digest will tell
 
 
 def plan_file(plan: Planned) -> PlanFile:

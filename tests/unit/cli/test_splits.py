@@ -34,6 +34,12 @@ def test_a_split_plan_is_told_saved_and_simulated_again(tmp_path: Path) -> None:
         app, ["simulate", str(tmp_path / "plan.graph.json"), "--on", "2xa100-nvlink", "--plan", str(plan), "--json"]
     )
     assert json.loads(again.stdout)["step_ns"] == told["step_ns"]
+    # The plan's file remembers what is split, so that the model itself will do.
+    again = CliRunner().invoke(app, ["simulate", str(model), "--on", "2xa100-nvlink", "--plan", str(plan), "--json"])
+    assert json.loads(again.stdout)["step_ns"] == told["step_ns"]
+    for words_of_model in ([], ["--model", str(model)]):
+        drawn = ["plot", str(plan), "--out", str(tmp_path / "plan.svg"), *words_of_model]
+        assert CliRunner().invoke(app, drawn).exit_code == 0
     shown = CliRunner().invoke(app, words).stdout
     assert "'mm'" in shown and "2 parts" in shown and "whole ops" in shown
 

@@ -6,7 +6,7 @@ op, too, with its time and its memory."""
 
 from loadmaster.passes.splitting.axes import Axis, axes_of
 from loadmaster.passes.splitting.parts import Origin, SplitGraph, is_part, part_name, split_graph, split_region
-from loadmaster.passes.splitting.regions import Region, Split, grow
+from loadmaster.passes.splitting.regions import Region, Split, grow, splits_of
 
 __all__ = [
     "Axis",
@@ -20,4 +20,5 @@ __all__ = [
     "part_name",
     "split_graph",
     "split_region",
+    "splits_of",
 ]

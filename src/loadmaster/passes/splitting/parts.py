@@ -12,7 +12,7 @@ import numpy as np
 from loadmaster.graph import ACTIVATION, NOWHERE, ROLES, UNGIVEN, Graph, GraphBuilder
 from loadmaster.graph.columns import Ints
 from loadmaster.passes.splitting.axes import LOSS, SUM
-from loadmaster.passes.splitting.regions import Region, Split, grow
+from loadmaster.passes.splitting.regions import Region, Split, grow, remembered
 
 SLICE, CONCATENATE, ADD, JOIN_LOSS = (
     "aten.slice_copy.Tensor",
@@ -71,6 +71,7 @@ class _Rewrite:
         self.sliced: dict[int, list[str]] = {}  # old op -> names of what reads for its parts
         self.origin: dict[str, Origin] = {}
         self.adds = 0
+        self.taken = {*graph.op_name, *graph.tensor_name}  # of earlier splits, too
         self.colocated = [f"group {g}" if g >= 0 else None for g in graph.colocate.tolist()]
 
     def graph(self) -> Graph:
@@ -84,7 +85,7 @@ class _Rewrite:
         for tensor in self.region.dims:
             if self.old.role[tensor] != ACTIVATION:
                 self._whole(tensor)
-        return replace(self.build.build(), captured=self.old.captured)
+        return replace(self.build.build(), captured=remembered(self.old.captured, self.region.split))
 
     # Ops that stay whole
 
@@ -108,7 +109,7 @@ class _Rewrite:
         if tensor in self.whole:
             return self.whole[tensor]
         old = self.old
-        alias = int(old.alias_of[tensor])
+        alias = self._shown(tensor)
         shared = alias >= 0 and tensor not in self.region.dims
         self.whole[tensor] = self.build.tensor(
             int(old.nbytes[tensor]),
@@ -123,6 +124,15 @@ class _Rewrite:
             moved = 2 * int(old.nbytes[tensor])
             self._joining(tensor, CONCATENATE, parts, [self.whole[tensor]], 0, moved)
         return self.whole[tensor]
+
+    def _shown(self, tensor: int) -> int:
+        """Whose memory it is in: a tensor that is put together from parts has its own, which views of it show."""
+        old, maker = self.old, int(self.old.producer[tensor])
+        if maker >= 0 and old.is_view[maker]:
+            for read in old.reads_of(maker).tolist():
+                if old.owner[read] == old.owner[tensor]:
+                    return read if read in self.region.dims or old.alias_of[read] < 0 else self._shown(read)
+        return int(old.alias_of[tensor])
 
     def _after(self, op: int) -> list[str]:
         names: list[str] = []
@@ -189,7 +199,13 @@ class _Rewrite:
         self.sliced.setdefault(op, []).extend(names)
 
     def _slice_names(self, tensor: int, dim: int) -> list[str]:
-        return [part_name(f"slice:{self.old.tensor_name[tensor]}:{dim}", p) for p in range(self.parts)]
+        return [self._named(f"slice:{self.old.tensor_name[tensor]}:{dim}", p) for p in range(self.parts)]
+
+    def _named(self, name: str, part: int) -> str:
+        """The name of a part, other than those of parts that were there before."""
+        while part_name(name, part) in self.taken:
+            name += "'"
+        return part_name(name, part)
 
     def _make(self, op: int, tensor: int, dim: int | str, reads: list[list[int]]) -> list[int]:
         """What the parts make: a piece each, or a result of the size of the whole."""
@@ -207,7 +223,7 @@ class _Rewrite:
             assert shape is not None
             shape = (*shape[:dim], shape[dim] // self.parts, *shape[dim + 1 :])
             size = ceil(size / self.parts)
-        name = part_name(old.tensor_name[tensor] if dim is None else f"{old.tensor_name[tensor]}:{dim}", part)
+        name = self._named(old.tensor_name[tensor] if dim is None else f"{old.tensor_name[tensor]}:{dim}", part)
         return self.build.tensor(size, name=name, shape=shape, dtype=old.tensor_dtype[tensor], alias_of=base)
 
     def _moved(self, op: int) -> int:
@@ -239,7 +255,8 @@ class _Rewrite:
             self._joining(tensor, ADD, pair, [made], count, 3 * size)
             return made
         self.adds += 1
-        name = f"{old.tensor_name[tensor]}/sum{self.adds}"
+        while (name := f"{old.tensor_name[tensor]}/sum{self.adds}") in self.taken:
+            self.adds += 1
         made = self.build.tensor(size, name=name, shape=old.shape[tensor], dtype=old.tensor_dtype[tensor])
         self._helper(f"add:{name}", ADD, int(old.producer[tensor]), pair, [made], count, 3 * size, [])
         return made

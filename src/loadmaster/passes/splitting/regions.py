@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from loadmaster.errors import InvalidSetting
+from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.graph import Graph
 from loadmaster.passes.splitting.axes import Axis, axes_of
 
@@ -30,6 +31,26 @@ class Region:
     parts: int
     axis: Mapping[int, Axis]  # of each op that is split
     dims: Mapping[int, int] = field(default_factory=dict)  # of each tensor that they make in parts
+    split: Split | None = None  # the decision that it came from
+
+
+def splits_of(captured: Mapping[str, Any], where: str = "plan: captured") -> tuple[Split, ...]:
+    """The splits that a graph was made by, as it and the files of its plans remember them."""
+    rows = captured.get("splits", ())
+    kinds = {"op": str, "axis": int, "parts": int, "ops": int}
+    if not isinstance(rows, (list, tuple)) or not all(_is_split(row, kinds) for row in rows):
+        what = "its splits are no list of an op, an axis, a number of parts and a number of ops each"
+        raise InvalidPlan(what, f"{where}: splits", "is the file as it was written?")
+    return tuple(Split(**row) for row in rows)
+
+
+def _is_split(row: Any, kinds: Mapping[str, type]) -> bool:
+    return isinstance(row, dict) and row.keys() == kinds.keys() and all(type(row[k]) is kinds[k] for k in kinds)
+
+
+def remembered(captured: Mapping[str, Any], split: Split | None) -> dict[str, Any]:
+    """How the graph was captured, and how it was split since."""
+    return {**captured, **({} if split is None else {"splits": [*captured.get("splits", ()), asdict(split)]})}
 
 
 def grow(graph: Graph, split: Split) -> Region:
@@ -53,7 +74,7 @@ def grow(graph: Graph, split: Split) -> Region:
         costly += not graph.is_view[op]
         dims |= {int(t): d for t, d in zip(graph.makes_of(op), way.makes, strict=True) if isinstance(d, int)}
         waiting.extend(_neighbours(graph, op, way))
-    return _without_loose_views(graph, Region(split.parts, axis, dims))
+    return _without_loose_views(graph, Region(split.parts, axis, dims, split))
 
 
 def _find(graph: Graph, split: Split) -> int:
@@ -91,4 +112,4 @@ def _without_loose_views(graph: Graph, region: Region) -> Region:
         if graph.is_view[op] and not inside:
             del axis[op]
     made = {int(t) for op in axis for t in graph.makes_of(op)}
-    return Region(region.parts, axis, {t: d for t, d in region.dims.items() if t in made})
+    return Region(region.parts, axis, {t: d for t, d in region.dims.items() if t in made}, region.split)
