@@ -1,10 +1,11 @@
 """Hostile input by the thousand, with a fixed seed: every reader and every method answers, or refuses in words of ours.
 
-    python -m tests.fuzz [--cases 20000] [--seed 0]
+    python -m tests.fuzz [--cases 20000] [--seed 0] [--workers 2]
 
-`make fuzz` runs 20,000 cases; a test runs 500. A case is a sound document (a graph, a cluster, a plan, a record, an
-ONNX file, a spec, a size) with a few changes: values replaced, keys dropped or given twice, bytes flipped, texts cut;
-or a small random problem given to a random method. Anything but a result or a LoadmasterError is a failure.
+`make fuzz` runs 20,000 cases; a test runs 500. Each 500 have a seed of their own, so the same cases are tried however
+many processes share them. A case is a sound document (a graph, a cluster, a plan, a record, a model of any format, a
+spec, a size) with a few changes: values replaced, keys dropped or given twice, bytes flipped, texts cut; or a small
+random problem given to a random method. Anything but a result or a LoadmasterError is a failure.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import lzma
 import random
 import sys
 import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +31,10 @@ from loadmaster.bench.records import Record, read_records
 from loadmaster.cluster.sizes import parse_size
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import cluster_to_json, graph_to_json, load_cluster, load_graph, load_plan, plan_to_json
+from loadmaster.files.lifetimes import load_lifetimes
 from loadmaster.report.plot import _check_comparison
 from loadmaster.zoo.synthetic import KINDS, generate
+from tests.unit.importers.samples import SAMPLES, write
 
 ODD = (
     None, True, False, 0, -1, 1, 2**31, 2**53, 2**63, 10**400, 0.5, -0.0, 1e308, "", "x", "\x1b]52;c;AAAA\x07",
@@ -37,6 +43,7 @@ ODD = (
 # Those that need a package or weights, or take long on any problem: one in so many of the problems is theirs.
 SLOW = ("cp-sat", "regal", "gas", "go", "go-one", "hdp", "rnn", "placeto")
 SLOW_SHARE = 12
+CHUNK = 500
 
 
 def mutated(data: Any, rng: random.Random) -> Any:
@@ -107,6 +114,8 @@ class Cases:
             self.spec,
             self.size,
             self.model,
+            self.foreign,
+            self.lives,
             self.solve,
         ]
 
@@ -136,6 +145,19 @@ class Cases:
         path = self.folder / "m.onnx"
         path.write_bytes(spoiled(self.onnx, self.rng))
         return lm.load(str(path))
+
+    def foreign(self) -> object:
+        """A model of one of the other formats: HLO, TensorFlow, profiles, workflows, other planners' graphs."""
+        name = self.rng.choice(sorted(SAMPLES))
+        packed = name.endswith(".xz")
+        raw = lzma.decompress(SAMPLES[name]) if packed else SAMPLES[name]
+        raw = spoiled(raw, self.rng)
+        return lm.load(str(write(self.folder, name, lzma.compress(raw, preset=0) if packed else raw)))
+
+    def lives(self) -> object:
+        path = self.folder / "lives.csv"
+        path.write_bytes(spoiled(b"id,lower,upper,size\n0,0,2,10\n1,1,3,20\n2,2,4,30\n", self.rng))
+        return load_lifetimes(path)
 
     def solve(self) -> object:
         graph = lm.GraphBuilder("hostile")
@@ -193,14 +215,25 @@ def _onnx_bytes() -> bytes | None:
     return bytes(made.SerializeToString())
 
 
+def chunk(cases: int, seed: int) -> list[str]:
+    """What went wrong in so many cases, in a folder of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [f"seed {seed}, {wrong}" for wrong in Cases(Path(folder), seed).run(cases)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        wrong = Cases(Path(folder), options.seed).run(options.cases)
-    print("\n".join(wrong[:40]) or f"{options.cases} cases, no failure")
+    sizes = [min(CHUNK, options.cases - begun) for begun in range(0, options.cases, CHUNK)]
+    wrong = list[str]()
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+        for number, found in enumerate(pool.map(chunk, sizes, range(options.seed, options.seed + len(sizes))), 1):
+            wrong += found
+            print(f"{sum(sizes[:number]):,} cases, {len(wrong)} failures", flush=True)
+    print("\n".join(wrong[:40]) or f"{options.cases:,} cases, no failure")
     sys.exit(bool(wrong))
 
 

@@ -2,9 +2,10 @@
 
     python -m tests.kills [--count 200] [--seed 0]
 
-`make kills` runs 200; a test runs a few. A victim is a process of its own that plans, saves and writes records over and
-over; it is ended by SIGKILL, SIGTERM or SIGINT after a random time, or exactly when it writes. Afterwards every file it
-writes must be whole: an old one or a new one.
+`make kills` runs 200; a test runs a few. A victim is a process of its own, one that saves a plan and writes records
+over and over, or (every fourth) a verb, `plan` with a page and a trace or `train` with two workers. It is ended by
+SIGKILL, SIGTERM or SIGINT after a random time, or exactly when it writes. Afterwards every file must be whole, an old
+one or a new one, and whatever the victim started must be gone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from loadmaster.bench.records import read_lines
+from loadmaster.errors import LoadmasterError
+from loadmaster.files import graph_to_json, load_plan
+from loadmaster.zoo.synthetic import generate
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 VICTIM = """
@@ -42,20 +48,39 @@ while True:
     ledger.add(Record("graph \\u2028", "g", "c", "d", "step-time", "heft", "1", number, value=number))
     number += 1
 """
+VERBS = """
+import sys
+from pathlib import Path
+from loadmaster.cli.verbs import app
+folder, kind = Path(sys.argv[1]), sys.argv[2]
+plan = ["plan", folder / "g.json", "--on", "2xp100-pcie", "--simulations", "20", "--save", folder / "verb.json"]
+plan += ["--report", folder / "page.html", "--trace", folder / "trace.json"]
+train = ["train", "gas", "--corpus", folder / "g.jsonl", "--out", folder / "run", "--workers", "2"]
+train += ["--set", "steps=100000", "--device", "cpu"]
+print("ready", flush=True)
+app([str(word) for word in (plan if kind == "plan" else train)])
+"""
+MARK = "LOADMASTER_KILLED_IN"  # in the environment of a victim and of all that it starts
+EVERY = 4  # kills, of which one is of a verb
+LONGEST = {"writes": 0.05, "any": 0.05, "plan": 6.0, "train": 12.0}  # seconds until the kill
 
 
-def run(count: int, seed: int, folder: Path) -> list[str]:
+def run(count: int, seed: int, folder: Path, verbs: bool = True) -> list[str]:
     """What went wrong; nothing, when all is well."""
     rng, wrong = random.Random(seed), list[str]()
     (folder / "plan.json").write_text('{"old": true}')
+    graph = json.dumps(graph_to_json(next(generate("layered", 1, seed=0, ops=12))))
+    (folder / "g.json").write_text(graph)
+    (folder / "g.jsonl").write_text((graph + "\n") * 3)
     rows = 0
     for number in range(count):
-        aim, sign = rng.choice(("writes", "any")), rng.choice(SIGNALS)
+        verb = verbs and number % EVERY == EVERY - 1
+        aim, sign = rng.choice(("plan", "train") if verb else ("writes", "any")), rng.choice(SIGNALS)
         victim = _start(folder, aim)
         _wait(folder, aim, rng)
         victim.send_signal(sign)
         victim.wait(30)
-        found = _check(folder, rows)
+        found = _check(folder, rows) + _left(folder)
         wrong += [f"kill {number} ({sign.name}, {aim}): {what}" for what in found]
         rows = max(rows, _rows(folder))
     return wrong
@@ -63,8 +88,9 @@ def run(count: int, seed: int, folder: Path) -> list[str]:
 
 def _start(folder: Path, aim: str) -> subprocess.Popen[str]:
     (folder / "now").unlink(missing_ok=True)
-    command = [sys.executable, "-c", VICTIM, str(folder), aim]
-    victim = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    command = [sys.executable, "-c", VERBS if aim in ("plan", "train") else VICTIM, str(folder), aim]
+    environment = {**os.environ, MARK: str(folder)}
+    victim = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
     assert victim.stdout is not None and victim.stdout.readline() == "ready\n", "the victim did not start"
     return victim
 
@@ -73,7 +99,7 @@ def _wait(folder: Path, aim: str, rng: random.Random) -> None:
     late = time.monotonic() + 20
     while aim == "writes" and not (folder / "now").exists() and time.monotonic() < late:
         time.sleep(0.001)
-    time.sleep(rng.random() * 0.05)
+    time.sleep(rng.random() * LONGEST[aim])
 
 
 def _check(folder: Path, before: int) -> list[str]:
@@ -84,8 +110,7 @@ def _check(folder: Path, before: int) -> list[str]:
             wrong.append("the plan is neither the old one nor the new one")
     except (OSError, ValueError) as error:
         wrong.append(f"the plan is lost or torn: {error}")
-    from loadmaster.bench.records import read_lines
-
+    wrong += _torn(folder)
     seeds = [line["seed"] for line in read_lines(folder / "records.jsonl")]
     if len(seeds) != len(set(seeds)):
         wrong.append("a row stands twice")
@@ -97,9 +122,46 @@ def _check(folder: Path, before: int) -> list[str]:
     return wrong
 
 
-def _rows(folder: Path) -> int:
-    from loadmaster.bench.records import read_lines
+def _torn(folder: Path) -> list[str]:
+    """Files of verbs that are there and cannot be read."""
+    wrong = []
+    for name, read in (("verb.json", load_plan), ("trace.json", lambda path: json.loads(path.read_text()))):
+        try:
+            if (folder / name).exists():
+                read(folder / name)
+        except (OSError, ValueError, LoadmasterError) as error:
+            wrong.append(f"{name} is torn: {error}")
+    page = folder / "page.html"
+    if page.exists() and not page.read_text().rstrip().endswith("</html>"):
+        wrong.append("the page is torn")
+    for name in (folder / "run").glob("*.safetensors"):
+        size = int.from_bytes(name.read_bytes()[:8], "little")
+        if not json.loads(name.read_bytes()[8 : 8 + size]):
+            wrong.append(f"{name} is torn")
+    return wrong
 
+
+def _left(folder: Path) -> list[str]:
+    """Processes of the victim that live on; they get a while to notice. Known only where there is /proc."""
+    late = time.monotonic() + 30
+    while (left := _marked(folder)) and time.monotonic() < late:
+        time.sleep(0.05)
+    return [f"process {pid} is left" for pid in left]
+
+
+def _marked(folder: Path) -> list[int]:
+    found, mark = list[int](), f"{MARK}={folder}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            dead = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+            if not dead and mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def _rows(folder: Path) -> int:
     return len(read_lines(folder / "records.jsonl"))
 
 
