@@ -13,6 +13,7 @@ from loadmaster.errors import MissingExtra
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Reheating, start_of
 from loadmaster.optimizers.exact import closing
+from loadmaster.optimizers.experience.trying import stands_out, suited
 from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.optimizers.multilevel.multilevel import Multilevel, too_large
 from loadmaster.optimizers.starts import Scored, Start, far, made, of_another, of_each_family, ordered, starts
@@ -72,7 +73,9 @@ class Auto:
         if too_large(search.problem):
             return self._in_parts(search)
         epochs, waiting = Epochs(self, search), Waiting(search)
-        given = epochs.improve_given() if _promising(search) else []
+        given = suited(search)
+        if given and stands_out(search, given[0].score):
+            given = epochs.improve_given()
         first = ordered(search, [*given, *of_another(search, self.also), *made(search, waiting.due())])
         if search.spent and search.best is not None:
             return search.best
@@ -321,14 +324,6 @@ class Epochs:
                 found = Scored(search.score(plan), plan)
         runner.joined = None if far(found.score, runner.score, APART) else part.best
         return found
-
-
-def _promising(search: Search) -> bool:
-    """Whether a plan that came with the problem is better than what the oldest rules give."""
-    if not search.starts or search.spent:
-        return False
-    given = search.best_score
-    return given < min(search.score(make_optimizer(name).optimize(search)) for name in ("one-device", "expert"))
 
 
 def _same(problem: Problem) -> Coarse:
