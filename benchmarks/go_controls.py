@@ -1,6 +1,6 @@
 """What learning adds to GO's search on one problem: every learned row beside controls that differ in one thing.
 
-    python benchmarks/go_controls.py FOLDER [--simulations 6000] [--seeds 3] [--workers 2] [--seconds 500] [--only NAMES]
+    python benchmarks/go_controls.py FOLDER [--simulations 6000] [--seeds 3] [--workers 2] [--seconds 500]
 
 All variants begin from the same candidates and walk the same chains, at equal simulations:
 
@@ -42,7 +42,20 @@ LONG = 40_000  # simulations of the run whose plan the oracle knows
 SURE = 4.0  # of the oracle: its device is e^4 times as likely as another
 WATCHED = 6  # every so many steps the gradient is looked at
 RUNS = ("workload", "variant", "seed", "value", "start", "steps", "seconds")
-SEEN = ("workload", "variant", "seed", "step", "rows", "gaining", "gain", "deviation", "cosine", "sample", "whole", "sure")
+SEEN = (
+    "workload",
+    "variant",
+    "seed",
+    "step",
+    "rows",
+    "gaining",
+    "gain",
+    "deviation",
+    "cosine",
+    "sample",
+    "whole",
+    "sure",
+)
 
 
 class Job(NamedTuple):

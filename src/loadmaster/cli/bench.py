@@ -104,8 +104,10 @@ def bench(
 
 def train(
     policy: Annotated[
-        Literal["regal", "gas", "go", "placeto", "rnn", "hdp"],
-        typer.Argument(metavar="POLICY", show_default=False, help="regal, gas, go, placeto, rnn or hdp."),
+        Literal["regal", "gas", "go", "placeto", "rnn", "hdp", "plans"],
+        typer.Argument(
+            metavar="POLICY", show_default=False, help="regal, gas, go, placeto, rnn or hdp; plans: a library of plans."
+        ),
     ],
     corpus: Annotated[
         str,
@@ -130,7 +132,8 @@ def train(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a policy: imitation of long searches where it has that, then reinforcement. Needs torch."""
+    """Train a policy: imitation of long searches where it has that, then reinforcement; or keep the plans of long
+    searches. Needs torch."""
     try:
         from loadmaster.learn import training
     except ModuleNotFoundError as error:
@@ -147,7 +150,8 @@ def train(
         what = f"none of the graphs of '{valid or corpus}' is fit to choose weights by, so none were kept"
         raise InvalidSetting(what, "", "give more graphs, or others with --valid")
     card = out / "card.json"
-    print(card.read_text() if json else f"weights written to {weights}, their card to {card}", end="" if json else "\n")
+    what = "plans" if policy == "plans" else "weights"
+    print(card.read_text() if json else f"{what} written to {weights}, their card to {card}", end="" if json else "\n")
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -8,4 +8,5 @@ TRAINERS = {
     "placeto": "placeto2019.training",
     "rnn": "recurrent.training",
     "hdp": "recurrent.training",
+    "plans": "plans",
 }

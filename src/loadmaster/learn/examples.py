@@ -96,6 +96,11 @@ def add_lines(lines: Sequence[bytes]) -> int:
     return first
 
 
+def line_of(line: int) -> bytes:
+    """A line that was read, as it stands."""
+    return _lines[line]
+
+
 def add_generated(count: int) -> list[int]:
     """Numbers of `count` generated graphs put behind the lines already there, the kinds in turn."""
     each = -(-count // len(KINDS))

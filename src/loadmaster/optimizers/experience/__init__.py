@@ -1,10 +1,13 @@
 """Experience: plans found before as starts for new problems. `likeness` finds the ops of one graph in another,
-`adapting` makes a plan of one problem a plan of another, `known` is what is kept of a plan, `store` keeps many, and
-`given` reads one from a plan file."""
+`adapting` makes a plan of one problem a plan of another, `known` is what is kept of a plan, `entries` says of what, and
+`store` (the user's own) and `library` (one file, shipped or trained) keep many; `choosing` picks the most alike,
+`given` reads what the user names, and `trying` is what a search does with them first."""
 
 from loadmaster.optimizers.experience.adapting import adapt
+from loadmaster.optimizers.experience.choosing import starts_like
 from loadmaster.optimizers.experience.given import starts_from
 from loadmaster.optimizers.experience.known import Known
+from loadmaster.optimizers.experience.library import Library
 from loadmaster.optimizers.experience.store import Store
 
-__all__ = ["Known", "Store", "adapt", "starts_from"]
+__all__ = ["Known", "Library", "Store", "adapt", "starts_from", "starts_like"]

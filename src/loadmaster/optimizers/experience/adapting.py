@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.graph.columns import Bools, Ints, ints, positions
+from loadmaster.graph.columns import Bools, Ints, ints, positions, rows_of
 from loadmaster.optimizers.experience.known import Known, speeds
 from loadmaster.optimizers.experience.likeness import Sight, match
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
+
+REACH = 4  # steps that a device is carried to ops without a like
 
 
 def adapt(known: Known, problem: Problem, seen: Sight | None = None) -> tuple[list[Plan], float]:
@@ -38,11 +40,25 @@ def _devices(known: Known, like: Ints, problem: Problem, work: Ints) -> list[Int
     rate = speeds(problem)
     found = []
     if len(rate) >= len(known.speed):
-        device = _filled(np.where(like >= 0, known.device[like], -1))
+        device = _beside(problem, ints(np.where(like >= 0, known.device[like], -1)))
         found.append(ints(_by_speed(known.speed, rate)[device]))
     if len(rate) != len(known.speed):
         found.append(_cut_anew(known, like, rate, work))
     return found
+
+
+def _beside(problem: Problem, device: Ints) -> Ints:
+    """An op without a like goes where the largest tensor that it reads comes from, or else where the largest that it
+    makes goes to; what is beside no op that has one, where the op before it is."""
+    graph, device = problem.graph, device.copy()
+    made = graph.producer[graph.reads] >= 0
+    before, later, tensor = graph.producer[graph.reads][made], rows_of(graph.read_start)[made], graph.reads[made]
+    order = np.argsort(graph.nbytes[tensor], kind="stable")  # the largest is written last
+    for _ in range(REACH):
+        for there, here in ((before[order], later[order]), (later[order], before[order])):
+            some = (device[here] < 0) & (device[there] >= 0)
+            device[here[some]] = device[there[some]]
+    return _filled(ints(device))
 
 
 def _by_speed(known: NDArray[np.float64], rate: NDArray[np.float64]) -> Ints:

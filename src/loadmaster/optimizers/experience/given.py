@@ -1,4 +1,4 @@
-"""A plan file that the user names as a start."""
+"""A plan file, or a library of plans, that the user names as a start."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from loadmaster.errors import InvalidPlan
 from loadmaster.files.plan import plan_from_json
 from loadmaster.files.text import read_json
 from loadmaster.optimizers.experience.adapting import adapt
+from loadmaster.optimizers.experience.choosing import starts_like
 from loadmaster.optimizers.experience.known import Known
+from loadmaster.optimizers.experience.library import Library, is_library
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.search import Start
 
 
 def starts_from(path: str | PathLike[str], problem: Problem) -> list[Start]:
-    """The plan of a file, made for another model, batch or cluster, as plans for this problem."""
+    """The plan of a file, made for another model, batch or cluster, as plans for this problem; of a library, those of
+    the problems most like it."""
+    if is_library(path):
+        return starts_like(problem, [Library(Path(path))])
     where = str(path)
     data = read_json(path)
     if not isinstance(data, dict) or not str(data.get("schema", "")).startswith("loadmaster.plan/"):

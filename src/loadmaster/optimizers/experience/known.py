@@ -32,11 +32,11 @@ class Known:
     speed: NDArray[np.float64]  # [devices] of the ops that all of them can run, the fastest 1
 
     @staticmethod
-    def of(problem: Problem, plan: Plan) -> Known:
+    def of(problem: Problem, plan: Plan, scopes: bool = True) -> Known:
         own = np.arange(problem.num_ops)
         place = positions(np.lexsort((own, plan.rank)))
         work = ints(problem.op_ns[own, plan.device])
-        return Known(Sight.of(problem.graph), plan.device, place, work, speeds(problem))
+        return Known(Sight.of(problem.graph, scopes), plan.device, place, work, speeds(problem))
 
     def to_bytes(self) -> bytes:
         """Compressed columns; the classes as a dictionary and numbers into it, since most of them repeat."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -37,17 +38,19 @@ class Sight:
     pattern: Ints  # [modules] its path without numbers: layers of one stack have the same
 
     @staticmethod
-    def of(graph: Graph) -> Sight:
+    def of(graph: Graph, scopes: bool = True) -> Sight:
+        """Without `scopes`, as if all ops were in one module without a name."""
         numbers: dict[str, int] = {}
-        module = ints([numbers.setdefault(scope, len(numbers)) for scope in graph.scope])
-        return Sight(classes(graph), module, ints([zlib.crc32(_pattern(path).encode()) for path in numbers]))
+        scope = graph.scope if scopes else ("",) * graph.num_ops
+        module = ints([numbers.setdefault(path, len(numbers)) for path in scope])
+        return Sight(classes(graph, scope), module, ints([zlib.crc32(_pattern(path).encode()) for path in numbers]))
 
 
-def classes(graph: Graph) -> Classes:
+def classes(graph: Graph, scope: Sequence[str] | None = None) -> Classes:
     """[levels, ops] the class of each op, from its name alone to its wide surroundings; equal across graphs."""
-    state = _spread(
-        np.array([_first(kind, scope) for kind, scope in zip(graph.kind, graph.scope, strict=True)], np.uint64)
-    )
+    pairs = list(zip(graph.kind, graph.scope if scope is None else scope, strict=True))
+    first = {pair: _first(*pair) for pair in set(pairs)}
+    state = _spread(np.array([first[pair] for pair in pairs], np.uint64))
     start, before = graph.dependencies
     readers = rows_of(start)
     levels = []

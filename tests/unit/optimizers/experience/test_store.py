@@ -11,7 +11,7 @@ import pytest
 import loadmaster as lm
 from loadmaster.errors import InvalidPlan
 from loadmaster.optimizers.experience import Known, Store, starts_from
-from loadmaster.optimizers.experience.store import alike
+from loadmaster.optimizers.experience.entries import alike
 from loadmaster.plans import Plan
 from loadmaster.search import Start
 from tests.unit.optimizers.experience.stacks import stack

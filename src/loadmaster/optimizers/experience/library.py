@@ -1,0 +1,81 @@
+"""Libraries: many plans in one file, made by training, which nobody writes to any more."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from loadmaster.errors import InvalidPlan
+from loadmaster.files.writing import writing
+from loadmaster.optimizers.experience.entries import MAGIC, MOST_HEADER, Entry, head_of
+
+CARD = "card.json"
+SHIPPED = "shipped.zip"
+MOST_ENTRY = 2**26  # bytes, packed
+
+
+@dataclass(frozen=True)
+class Library:
+    """A zip archive with an entry for each plan, and a card that says how they came about."""
+
+    path: Path
+
+    @staticmethod
+    def shipped() -> Library | None:
+        """The one that comes with loadmaster."""
+        path = Path(str(resources.files("loadmaster.optimizers.experience").joinpath(SHIPPED)))
+        return Library(path) if path.is_file() else None
+
+    @staticmethod
+    def write(path: str | PathLike[str], plans: Iterable[tuple[str, bytes]], card: Mapping[str, Any]) -> Library:
+        """The same plans and card always give the same bytes."""
+        with writing(path) as part, zipfile.ZipFile(part, "w") as archive:
+            archive.writestr(zipfile.ZipInfo(CARD), json.dumps(card, indent=1))
+            for name, data in sorted(plans):
+                archive.writestr(zipfile.ZipInfo(f"{name}.plan"), data)  # packed already
+        return Library(Path(path))
+
+    @property
+    def card(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._member(CARD, MOST_ENTRY))
+        return found
+
+    def entries(self) -> list[Entry]:
+        return list(_heads(self.path, self.path.stat().st_mtime_ns))
+
+    def read(self, entry: Entry) -> bytes:
+        return self._member(entry.name, MOST_ENTRY)
+
+    def used(self, entry: Entry) -> None:
+        """Nothing is noted: the file is not ours to write."""
+
+    def _member(self, name: str, most: int) -> bytes:
+        try:
+            with zipfile.ZipFile(self.path) as archive, archive.open(name) as file:
+                return file.read(most)
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise InvalidPlan(f"this is no library of plans ({error})", str(self.path), "train it again") from error
+
+
+def is_library(path: str | PathLike[str]) -> bool:
+    return zipfile.is_zipfile(path)
+
+
+@lru_cache(maxsize=4)
+def _heads(path: Path, changed: int) -> tuple[Entry, ...]:
+    """Those that can be read; a library that changes is read again."""
+    found = []
+    with contextlib.suppress(OSError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            if info.filename.endswith(".plan"):
+                with archive.open(info) as file:
+                    found.append(head_of(file.read(len(MAGIC) + MOST_HEADER), info.filename))
+    return tuple(entry for entry in found if entry is not None)
