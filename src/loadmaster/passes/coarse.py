@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -13,8 +11,7 @@ from loadmaster.passes.fusing import fuse, inner_tensors
 from loadmaster.plans import Plan, without_additions
 from loadmaster.plans.additions import same_additions
 from loadmaster.problem import Problem
-
-REMEMBERED = 8  # coarser problems of each problem: searches come back to the last few kernels
+from loadmaster.problem.remembering import LastFew
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +60,7 @@ class Coarse:
         return ints(column[self.kernel_of])
 
 
-_known: WeakKeyDictionary[Problem, OrderedDict[bytes, Coarse]] = WeakKeyDictionary()
+_REMEMBERED: LastFew[Coarse] = LastFew(8)  # searches come back to the last few kernels
 
 
 def coarsen(problem: Problem, kernel: Ints) -> Coarse:
@@ -72,13 +69,7 @@ def coarsen(problem: Problem, kernel: Ints) -> Coarse:
     if (kernel == own).all():
         every, tensors = ints(own), ints(np.arange(problem.graph.num_tensors))
         return Coarse(problem, every, every, tensors, len(tensors))
-    known, key = _known.setdefault(problem, OrderedDict()), kernel.tobytes()
-    if key not in known:
-        known[key] = _coarsened(problem, kernel)
-        if len(known) > REMEMBERED:
-            known.popitem(last=False)
-    known.move_to_end(key)
-    return known[key]
+    return _REMEMBERED.of(problem, kernel.tobytes(), lambda: _coarsened(problem, kernel))
 
 
 def _coarsened(problem: Problem, kernel: Ints) -> Coarse:

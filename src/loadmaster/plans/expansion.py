@@ -5,10 +5,8 @@ What runs again and what stays elsewhere is then judged by the rules that hold f
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -17,12 +15,12 @@ from loadmaster.graph import ACTIVATION, Graph
 from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, positions, rows_of
 from loadmaster.plans.additions import Additions, check_additions, overwriters, reads_with, same_additions
 from loadmaster.problem import Problem
+from loadmaster.problem.remembering import LastFew
 
 if TYPE_CHECKING:
     from loadmaster.plans import Plan
 
 STAY = "stay"  # the kind of an op that only keeps a tensor
-REMEMBERED = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +39,7 @@ class Expansion:
         return ints(np.maximum(self.node - self.base.num_ops, -1))
 
 
-_known: WeakKeyDictionary[Problem, OrderedDict[str, Problem]] = WeakKeyDictionary()
+_REMEMBERED: LastFew[Problem] = LastFew(4)
 
 
 def whole(problem: Problem, plan: Plan) -> Problem:
@@ -60,13 +58,7 @@ def expand(problem: Problem, added: Additions) -> Problem:
         problem = problem.expansion.base
     if not len(added):
         return problem
-    known, key = _known.setdefault(problem, OrderedDict()), added.digest
-    if key not in known:
-        known[key] = _expanded(problem, added)
-        if len(known) > REMEMBERED:
-            known.popitem(last=False)
-    known.move_to_end(key)
-    return known[key]
+    return _REMEMBERED.of(problem, added.digest, lambda: _expanded(problem, added))
 
 
 def _expanded(problem: Problem, added: Additions) -> Problem:

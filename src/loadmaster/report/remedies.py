@@ -212,8 +212,4 @@ def rows_of_inputs(graph: Graph) -> int:
 
 
 def _halves(number: int) -> list[int]:
-    found = []
-    while number > 1:
-        number //= 2
-        found.append(number)
-    return found
+    return [number >> times for times in range(1, number.bit_length())]

@@ -147,8 +147,4 @@ def _as(precision: str) -> Callable[[_Setup], _Setup]:
 
 
 def _halves(number: int) -> list[int]:
-    found = []
-    while number > 1:
-        number //= 2
-        found.append(number)
-    return found
+    return [number >> times for times in range(1, number.bit_length())]

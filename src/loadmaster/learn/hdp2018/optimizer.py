@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.learn.environment import Order
-from loadmaster.learn.mirhoseini2017.optimizer import check_counts, learn_on
+from loadmaster.learn.recurrent.optimizer import Recurrent
 from loadmaster.passes.groups import Grouper, group_ops
-from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Search
 
 if TYPE_CHECKING:
     from loadmaster.learn.hdp2018.policy import HdpPolicy
@@ -22,7 +19,7 @@ MOST_GROUPS, GROUPS_PER_DEVICE = 256, 20  # 256 as published; fewer devices need
 
 
 @dataclass(frozen=True)
-class Hdp:
+class Hdp(Recurrent):
     """Hierarchical device placement (Mirhoseini et al. 2018, "A Hierarchical Model for Device Placement").
 
     A feed-forward grouper reads each op (its kind, output shapes, neighbours) and draws one of min(256, 20 · devices)
@@ -38,36 +35,14 @@ class Hdp:
     order. hidden is 64, not the published 512, for more steps in the same time on a CPU.
     """
 
-    checkpoint: str = ""  # weights to go on from, for as many devices: a .safetensors file of `loadmaster train hdp`
+    POLICY: ClassVar = "hdp"
+    COUNTS: ClassVar = ("units", *Recurrent.COUNTS)
+    TRAINED: ClassVar = ("groups", "hidden")
+
     groups: int = 0  # 0: as published
     units: int = 2_048
     by: Grouper = "readers"
     warm: Literal["edges", "readers", "scope", "window", "none"] = "edges"
-    order: Order = "critical"
-    root: bool = True  # learn by the root of the step time
-    noise: float = 0.0  # of the measured times, as deviation of their logarithm
-    failures: float = 0.0  # chance that a measurement fails
-    samples: int = 16  # placements per step
-    hidden: int = 64
-    rate: float = 3e-3
-    entropy: float = 0.9  # of the placer at first, as a share of that of even choices
-    controllers: int = 1
-    workers: int = 1  # threads that measure for each of several controllers
-    over: Literal["processes", "ray"] = "processes"
-
-    def __post_init__(self) -> None:
-        check_counts(self, ("units", "samples", "hidden", "controllers", "workers"))
-
-    def optimize(self, search: Search) -> Plan:
-        return learn_on(search, self)
-
-    def as_trained(self) -> Hdp:
-        """With the groups that the checkpoint was trained with, if there is one."""
-        if not self.checkpoint:
-            return self
-        from loadmaster.learn.recurrent.weights import settings_from
-
-        return settings_from(self, "hdp", ("groups", "hidden"))
 
     def label_of(self, problem: Problem) -> Ints:
         """[ops] the units that the grouper groups."""

@@ -19,7 +19,7 @@ from loadmaster.importers import load
 from loadmaster.learn import training
 from loadmaster.learn.environment import Order, Simulated
 from loadmaster.learn.hdp2018.optimizer import Hdp
-from loadmaster.learn.mirhoseini2017.optimizer import Rnn, rule_of
+from loadmaster.learn.mirhoseini2017.optimizer import Rnn
 from loadmaster.learn.recurrent.reinforce import Learner, Outcome, Standing
 from loadmaster.passes.groups import GROUPERS
 from loadmaster.plans import Plan
@@ -106,7 +106,7 @@ class RecurrentRun(training.TrainingRun):
         self, settings: RecurrentSettings, problem: Problem, policy: nn.Module, environment: Simulated
     ) -> None:
         optimizer = settings.optimizer
-        self.learner = Learner(policy, rule_of(optimizer))
+        self.learner = Learner(policy, optimizer.rule)
         super().__init__(settings, policy, RecurrentState(), optimizer.rate, time.monotonic())
         self.adam = self.learner.adam
         self.problem, self.environment = problem, environment

@@ -8,9 +8,8 @@ import numpy as np
 
 from loadmaster.compiled import compiled
 from loadmaster.graph.order import followers
+from loadmaster.optimizers.lists.steps import FAR, arrival, commit, gap, occupy, settle, thrifty
 from loadmaster.simulator.loop import MADE, UPDATED
-
-FAR = np.iinfo(np.int64).max // 4
 
 
 @compiled
@@ -58,81 +57,6 @@ def upward_placed(read_start, reads, producer, after_start, after, times, send_n
         for at in range(after_start[op], after_start[op + 1]):
             level[after[at]] = max(level[after[at]], level[op])
     return level
-
-
-@compiled
-def _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention):
-    """When all that the op reads could be on the device; `added` collects tentative use of channels."""
-    devices = layout.devices
-    latest = np.int64(0)
-    for at in range(layout.read_start[op], layout.read_start[op + 1]):
-        tensor = layout.reads[at]
-        known = there[tensor * devices + device]
-        if known < 0:
-            source = home[tensor]
-            if source < 0:
-                continue
-            pair = source * devices + device
-            channel = layout.channel[pair] - devices
-            begin = made_ns[tensor]
-            if contention:
-                begin = max(begin, channel_free[channel] + added[channel])
-            known = begin + layout.send_ns[tensor * layout.send_classes + layout.send_class[pair]]
-            if contention:
-                added[channel] = known - channel_free[channel]
-        latest = max(latest, known)
-    for at in range(layout.read_start[op], layout.read_start[op + 1]):
-        source = home[layout.reads[at]]
-        if source >= 0 and source != device:
-            added[layout.channel[source * devices + device] - devices] = 0
-    return latest
-
-
-@compiled(inline="always")
-def _commit(layout, op, device, made_ns, home, there, channel_free, contention, home_of, colocate, groups, where):
-    """Brings what the op reads to the device for good and returns when it is all there."""
-    devices = layout.devices
-    latest = np.int64(0)
-    for at in range(layout.read_start[op], layout.read_start[op + 1]):
-        tensor = layout.reads[at]
-        slot = tensor * devices + device
-        if there[slot] < 0:
-            source = home[tensor]
-            if source < 0:  # an updated weight stays where it is first read, and its update goes there
-                home[tensor] = device
-                there[slot] = 0
-                updater = layout.maker[tensor]
-                if where[updater] < 0 and home_of[updater] < 0:
-                    home_of[updater] = device
-                    if colocate[updater] >= 0 and groups[colocate[updater]] < 0:
-                        groups[colocate[updater]] = device
-            else:
-                pair = source * devices + device
-                channel = layout.channel[pair] - devices
-                begin = made_ns[tensor]
-                if contention:
-                    begin = max(begin, channel_free[channel])
-                there[slot] = begin + layout.send_ns[tensor * layout.send_classes + layout.send_class[pair]]
-                channel_free[channel] = max(channel_free[channel], there[slot])
-        latest = max(latest, there[slot])
-    return latest
-
-
-@compiled(inline="always")
-def _thrifty(layout, op, device, finish, home, there, channel_free, thrift):
-    """When the op ends, later by a share of the sends that it needs here, and of how long what it makes would then wait
-    for a way out that all destinations share."""
-    devices, total = layout.devices, np.int64(0)
-    for at in range(layout.read_start[op], layout.read_start[op + 1]):
-        tensor = np.int64(layout.reads[at])
-        if there[tensor * devices + device] < 0 and home[tensor] >= 0:
-            total += layout.send_ns[tensor * layout.send_classes + layout.send_class[home[tensor] * devices + device]]
-    finish += np.int64(thrift * total)
-    one, two = (device + 1) % devices, (device + 2) % devices
-    out = layout.channel[device * devices + one]
-    if devices > 2 and out == layout.channel[device * devices + two]:
-        finish += np.int64(thrift * max(np.int64(0), channel_free[out - devices] - finish))
-    return finish
 
 
 @compiled(inline="always")
@@ -206,11 +130,11 @@ def in_order(layout, start, before, fixed_reads, colocate, able, order, fixed_de
         for device in range(devices):
             if not able[op, device] or (only >= 0 and device != only and able[op, only]):
                 continue
-            ready = max(base, _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention))
+            ready = max(base, arrival(layout, op, device, made_ns, home, there, channel_free, added, contention))
             time = layout.op_ns[op * devices + device]
-            finish = _gap(busy_from[device], busy_to[device], count[device], ready, time) + time
+            finish = gap(busy_from[device], busy_to[device], count[device], ready, time) + time
             if thrift > 0:
-                finish = _thrifty(layout, op, device, finish, home, there, channel_free, thrift)
+                finish = thrifty(layout, op, device, finish, home, there, channel_free, thrift)
             over = max(
                 0, used[device] + _new_bytes(layout, op, device, fixed_start, fixed, there, has) - limits[device]
             )
@@ -218,74 +142,18 @@ def in_order(layout, start, before, fixed_reads, colocate, able, order, fixed_de
                 best, chosen, least_over = finish, device, over
         ready = max(
             base,
-            _commit(
+            commit(
                 layout, op, chosen, made_ns, home, there, channel_free, contention, home_of, colocate, groups, where
             ),
         )
         time = layout.op_ns[op * devices + chosen]
-        begin[op] = _gap(busy_from[chosen], busy_to[chosen], count[chosen], ready, time)
+        begin[op] = gap(busy_from[chosen], busy_to[chosen], count[chosen], ready, time)
         end[op] = begin[op] + time
         if time > 0:  # what has no length takes no room
-            count[chosen] = _occupy(busy_from[chosen], busy_to[chosen], count[chosen], begin[op], end[op])
-        _settle(layout, op, chosen, end[op], made_ns, home, there, colocate, groups, where)
+            count[chosen] = occupy(busy_from[chosen], busy_to[chosen], count[chosen], begin[op], end[op])
+        settle(layout, op, chosen, end[op], made_ns, home, there, colocate, groups, where)
         _account(layout, op, chosen, fixed_start, fixed, has, used, left, home)
     return where, begin
-
-
-@compiled(inline="always")
-def _settle(layout, op, device, end, made_ns, home, there, colocate, groups, where):
-    where[op] = device
-    if colocate[op] >= 0:
-        groups[colocate[op]] = device
-    for at in range(layout.make_start[op], layout.make_start[op + 1]):
-        tensor = layout.makes[at]
-        made_ns[tensor] = end
-        home[tensor] = device
-        there[tensor * layout.devices + device] = end
-
-
-@compiled
-def _gap(busy_from, busy_to, count, ready, time):
-    """The earliest start at or after `ready` in a gap of that length between busy spans."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) >> 1
-        if busy_to[middle] <= ready:
-            low = middle + 1
-        else:
-            high = middle
-    begin = ready
-    while low < count and time > 0:
-        if busy_from[low] - begin >= time:
-            return begin
-        begin = max(begin, busy_to[low])
-        low += 1
-    return begin
-
-
-@compiled(inline="always")
-def _occupy(busy_from, busy_to, count, begin, end):
-    """Adds a busy span; how many there are. Spans without a gap between them are one, so that full stretches, in which
-    nothing fits, are passed at once."""
-    here = count
-    while here > 0 and busy_from[here - 1] > begin:
-        here -= 1
-    joins, meets = here > 0 and busy_to[here - 1] == begin, here < count and busy_from[here] == end
-    if joins and meets:
-        busy_to[here - 1] = busy_to[here]
-        for at in range(here, count - 1):
-            busy_from[at], busy_to[at] = busy_from[at + 1], busy_to[at + 1]
-        return count - 1
-    if joins:
-        busy_to[here - 1] = end
-        return count
-    if meets:
-        busy_from[here] = begin
-        return count
-    for at in range(count, here, -1):
-        busy_from[at], busy_to[at] = busy_from[at - 1], busy_to[at - 1]
-    busy_from[here], busy_to[here] = begin, end
-    return count + 1
 
 
 @compiled
@@ -367,7 +235,7 @@ def earliest_first(layout, start, before, fixed_reads, colocate, able, level, fa
             for device in range(devices):
                 if able[op, device]:
                     ready = max(
-                        base[op], _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention)
+                        base[op], arrival(layout, op, device, made_ns, home, there, channel_free, added, contention)
                     )
                     _push(soon_ns[device], soon_level[device], soon_op[device], soon[device], ready, level[op], op)
                     soon[device] += 1
@@ -398,7 +266,7 @@ def earliest_first(layout, start, before, fixed_reads, colocate, able, level, fa
                 ready = ns
                 if not stale:
                     ready = max(
-                        base[op], _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention)
+                        base[op], arrival(layout, op, device, made_ns, home, there, channel_free, added, contention)
                     )
                 if not stale and ready <= ns:
                     over = max(
@@ -429,7 +297,7 @@ def earliest_first(layout, start, before, fixed_reads, colocate, able, level, fa
         op = chosen_op
         ready = max(
             base[op],
-            _commit(
+            commit(
                 layout, op, chosen, made_ns, home, there, channel_free, contention, home_of, colocate, groups, where
             ),
         )
@@ -437,7 +305,7 @@ def earliest_first(layout, start, before, fixed_reads, colocate, able, level, fa
         end[op] = begin[op] + layout.op_ns[op * devices + chosen]
         free[chosen] = end[op]
         last_op[chosen] = op
-        _settle(layout, op, chosen, end[op], made_ns, home, there, colocate, groups, where)
+        settle(layout, op, chosen, end[op], made_ns, home, there, colocate, groups, where)
         _account(layout, op, chosen, fixed_start, fixed, has, used, left, home)
         placed += 1
         for at in range(follow_start[op], follow_start[op + 1]):

@@ -17,8 +17,8 @@ import numpy as np
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, ints, positions
 from loadmaster.optimizers.annealing.xorshift import seeded, unit
-from loadmaster.optimizers.lists.loop import FAR, _arrival, _gap, _occupy, _thrifty
 from loadmaster.optimizers.lists.schedulers import mean_times, upward_rank
+from loadmaster.optimizers.lists.steps import FAR, arrival, commit, gap, occupy, settle, thrifty
 from loadmaster.plans import Plan
 from loadmaster.search import Search
 from loadmaster.simulator import layout
@@ -45,14 +45,17 @@ class Rolling:
         order = np.lexsort((np.arange(problem.num_ops), -level))
         many = np.random.default_rng(search.seed).random(max(0, self.ways - len(THRIFTS)))
         thrifts, state = np.array((*THRIFTS, *many)), make_state(layout(problem), problem.graph.colocate)
-        given = (problem.graph.colocate, np.ascontiguousarray(problem.able), order, level, mean_times(problem))
+        given = Given(
+            *problem.graph.dependencies, problem.graph.colocate, np.ascontiguousarray(problem.able), order, level,
+            mean_times(problem),
+        )  # fmt: skip
         chunk, random = max(8, CHUNK_PER_DEVICE * problem.num_devices), seeded(search.seed + 1)
         pace = Pace(search, problem.num_ops, self.ways)
         for low, high in pairwise([*range(0, problem.num_ops, max(1, SLICE // chunk) * chunk), problem.num_ops]):
             ways = pace.ways(low)
             roll(
-                layout(problem), *problem.graph.dependencies, *given, problem.cluster.contention, chunk,
-                int(AHEAD * chunk), thrifts[:ways], random, state, low, high,
+                layout(problem), given, problem.cluster.contention, chunk, int(AHEAD * chunk), thrifts[:ways], random,
+                state, low, high,
             )  # fmt: skip
         return Plan.of(problem, ints(state.where), positions(np.lexsort((-level, state.begin))))
 
@@ -75,6 +78,18 @@ class Pace:
             self.now = int(np.clip((left - 1) / 2, 1, self.most))
         self.begun, self.low = time.perf_counter(), low
         return self.now
+
+
+class Given(NamedTuple):
+    """Columns of the problem."""
+
+    start: np.ndarray  # [ops + 1] of before
+    before: np.ndarray  # ops that each op waits for
+    colocate: np.ndarray  # [ops]
+    able: np.ndarray  # [ops, devices]
+    order: np.ndarray  # [ops] by upward rank
+    level: np.ndarray  # [ops] upward rank
+    mean: np.ndarray  # [ops] mean time
 
 
 class State(NamedTuple):
@@ -112,150 +127,193 @@ def make_state(plain: Layout, colocate: Ints) -> State:
     )
 
 
+THERE, HOME, HOME_OF, GROUP, WHERE = range(5)  # columns of the state that a log names
+
+
+class Log(NamedTuple):
+    """What deciding ops wrote over, so that it can be taken back. Spans and channels are copied whole instead."""
+
+    column: np.ndarray
+    at: np.ndarray
+    was: np.ndarray
+    used: np.ndarray  # [1] entries
+
+
 @compiled
-def roll(
-    layout, start, before, colocate, able, order, level, mean, contention, chunk, ahead, thrifts, random, state, low,
-    stop_at,
-):  # fmt: skip
+def make_log(size):
+    return Log(np.empty(size, np.int8), np.empty(size, np.int64), np.empty(size, np.int64), np.zeros(1, np.int64))
+
+
+@compiled
+def roll(layout, given, contention, chunk, ahead, thrifts, random, state, low, stop_at):
     """Decides the ops from low-th to the one before stop_at; ways look beyond it."""
-    devices, ops = layout.devices, len(order)
-    made_ns, home, there, channel_free = state.made_ns, state.home, state.there, state.channel_free
-    where, begin, end, groups, home_of = state.where, state.begin, state.end, state.groups, state.home_of
-    busy_from, busy_to, count = state.busy_from, state.busy_to, state.spans
-    added, saved_count = np.zeros(layout.channels + 1, np.int64), np.zeros(devices, np.int64)
-    saved_from, saved_to, saved_free = busy_from.copy(), busy_to.copy(), channel_free.copy()
-    # What a way wrote, to be taken back: kind 0 there, 1 home, 2 the place an update is bound to, 3 a group.
-    log_kind, log_at, logged = np.empty(1024, np.int8), np.empty(1024, np.int64), 0
-    key, trial = np.empty(chunk + ahead), np.empty(chunk + ahead, np.int64)
-    best_order = np.empty(chunk, np.int64)
+    ops, added, log = len(given.order), np.zeros(layout.channels + 1, np.int64), make_log(1024)
+    saved = (state.busy_from.copy(), state.busy_to.copy(), state.spans.copy(), state.channel_free.copy())
+    trial, best_order = np.empty(chunk + ahead, np.int64), np.empty(chunk, np.int64)
     while low < stop_at:
         high, far = min(stop_at, low + chunk), min(ops, low + chunk + ahead)
-        saved_from[:], saved_to[:], saved_count[:], saved_free[:] = busy_from, busy_to, count, channel_free
-        best_way, best_value = 0, np.inf
-        ways = len(thrifts) if high - low > 1 else 1
-        for way in range(ways + 1):
-            last = way == ways  # the best way again, for good, and without a look ahead
-            chosen_way, until = (best_way, high) if last else (way, far)
-            stop = high - low
-            if last:
-                trial[:stop] = best_order[:stop]
-            else:
-                for at in range(stop):
-                    op = order[low + at]
-                    shift = unit(random) if way >= len(THRIFTS) else 0.0
-                    key[at] = shift * mean[op] - level[op]
-                trial[:stop] = order[low:high][np.argsort(key[:stop], kind="mergesort")]
-                trial[stop : far - low] = order[high:far]
-            worst, total = np.int64(0), 0.0
-            for at in range(until - low):
-                op, thrift = trial[at], thrifts[chosen_way] if at < stop else thrifts[0]
-                base = np.int64(0)
-                for index in range(start[op], start[op + 1]):
-                    base = max(base, end[before[index]])
-                only = groups[colocate[op]] if colocate[op] >= 0 else -1
-                if only < 0:
-                    only = home_of[op]
-                best, chosen = FAR, -1
-                for device in range(devices):
-                    if not able[op, device] or (only >= 0 and device != only and able[op, only]):
-                        continue
-                    ready = max(
-                        base, _arrival(layout, op, device, made_ns, home, there, channel_free, added, contention)
-                    )
-                    time = layout.op_ns[op * devices + device]
-                    finish = _gap(busy_from[device], busy_to[device], count[device], ready, time) + time
-                    if thrift > 0:
-                        finish = _thrifty(layout, op, device, finish, home, there, channel_free, thrift)
-                    if finish < best:
-                        best, chosen = finish, device
-                if logged + 4 * (layout.read_start[op + 1] - layout.read_start[op]) + 64 > len(log_kind):
-                    log_kind = np.concatenate((log_kind, np.empty(len(log_kind), np.int8)))
-                    log_at = np.concatenate((log_at, np.empty(len(log_at), np.int64)))
-                # What it reads comes to the device.
-                latest = base
-                for index in range(layout.read_start[op], layout.read_start[op + 1]):
-                    tensor = np.int64(layout.reads[index])
-                    slot = tensor * devices + chosen
-                    if there[slot] < 0:
-                        log_kind[logged], log_at[logged] = 0, slot
-                        logged += 1
-                        source = home[tensor]
-                        if source < 0:  # an updated weight stays where it is first read, and its update goes there
-                            home[tensor], there[slot] = chosen, 0
-                            log_kind[logged], log_at[logged] = 1, tensor
-                            logged += 1
-                            updater = np.int64(layout.maker[tensor])
-                            if where[updater] < 0 and home_of[updater] < 0:
-                                home_of[updater] = chosen
-                                log_kind[logged], log_at[logged] = 2, updater
-                                logged += 1
-                                if colocate[updater] >= 0 and groups[colocate[updater]] < 0:
-                                    groups[colocate[updater]] = chosen
-                                    log_kind[logged], log_at[logged] = 3, colocate[updater]
-                                    logged += 1
-                        else:
-                            pair = source * devices + chosen
-                            channel = layout.channel[pair] - devices
-                            ready = made_ns[tensor]
-                            if contention:
-                                ready = max(ready, channel_free[channel])
-                            there[slot] = ready + layout.send_ns[tensor * layout.send_classes + layout.send_class[pair]]
-                            channel_free[channel] = max(channel_free[channel], there[slot])
-                    latest = max(latest, there[slot])
-                time = layout.op_ns[op * devices + chosen]
-                begin[op] = _gap(busy_from[chosen], busy_to[chosen], count[chosen], latest, time)
-                end[op] = begin[op] + time
-                if time > 0:
-                    if count[chosen] == SPANS:
-                        busy_from[chosen, :KEPT] = busy_from[chosen, SPANS - KEPT :].copy()
-                        busy_to[chosen, :KEPT] = busy_to[chosen, SPANS - KEPT :].copy()
-                        count[chosen] = KEPT
-                        if begin[op] < busy_from[chosen, 0]:  # a gap that is forgotten: no op comes there again
-                            busy_from[chosen, 0] = begin[op]
-                        else:
-                            count[chosen] = _occupy(
-                                busy_from[chosen], busy_to[chosen], count[chosen], begin[op], end[op]
-                            )
-                    else:
-                        count[chosen] = _occupy(busy_from[chosen], busy_to[chosen], count[chosen], begin[op], end[op])
-                where[op] = chosen
-                if colocate[op] >= 0 and groups[colocate[op]] < 0:
-                    groups[colocate[op]] = chosen
-                    log_kind[logged], log_at[logged] = 3, colocate[op]
-                    logged += 1
-                for index in range(layout.make_start[op], layout.make_start[op + 1]):
-                    tensor = np.int64(layout.makes[index])
-                    made_ns[tensor], home[tensor] = end[op], chosen
-                    there[tensor * devices + chosen] = end[op]
-                    if logged + 1 >= len(log_kind):
-                        log_kind = np.concatenate((log_kind, np.empty(len(log_kind), np.int8)))
-                        log_at = np.concatenate((log_at, np.empty(len(log_at), np.int64)))
-                    log_kind[logged], log_at[logged] = 0, tensor * devices + chosen
-                    logged += 1
-                way_on = end[op] - time + level[op]
-                worst = max(worst, way_on)
-                total += way_on
-            if last:
-                logged = 0
-                break
-            value = worst + total / (until - low)
+        room = _most_written(layout, given.order[low:far])
+        if room > len(log.at):
+            log = make_log(2 * room)
+        saved[0][:], saved[1][:], saved[2][:], saved[3][:] = (
+            state.busy_from, state.busy_to, state.spans, state.channel_free,
+        )  # fmt: skip
+        best_way, best_value, near = 0, np.inf, high - low
+        for way in range(len(thrifts) if near > 1 else 1):
+            _draw_order(given, low, high, far, way >= len(THRIFTS), random, trial)
+            value = _try(
+                layout, given, contention, added, trial[: far - low], near, thrifts[way], thrifts[0], state, log
+            )
             if value < best_value:
                 best_value, best_way = value, way
-                best_order[:stop] = trial[:stop]
-            for at in range(until - low):
-                op = trial[at]
-                where[op] = -1
-                for index in range(layout.make_start[op], layout.make_start[op + 1]):
-                    home[layout.makes[index]] = -1
-            for at in range(logged):
-                if log_kind[at] == 0:
-                    there[log_at[at]] = -1
-                elif log_kind[at] == 1:
-                    home[log_at[at]] = -1
-                elif log_kind[at] == 2:
-                    home_of[log_at[at]] = -1
-                else:
-                    groups[log_at[at]] = -1
-            logged = 0
-            busy_from[:], busy_to[:], count[:], channel_free[:] = saved_from, saved_to, saved_count, saved_free
+                best_order[:near] = trial[:near]
+            take_back(state, log)
+            state.busy_from[:], state.busy_to[:], state.spans[:], state.channel_free[:] = saved
+        for at in range(near):
+            decide(layout, given, contention, added, best_order[at], thrifts[best_way], state, log)
+        log.used[0] = 0
         low = high
+
+
+@compiled
+def _most_written(layout, ops):
+    """How many entries of a log these ops make at most."""
+    total = 0
+    for op in ops:
+        total += 4 * (layout.read_start[op + 1] - layout.read_start[op])
+        total += 2 * (layout.make_start[op + 1] - layout.make_start[op]) + 2
+    return total
+
+
+@compiled
+def _draw_order(given, low, high, far, shuffled, random, trial):
+    """Those to be decided by upward rank, some a little later than theirs; those after them as they are."""
+    key = np.empty(high - low)
+    for at in range(high - low):
+        op = given.order[low + at]
+        shift = unit(random) if shuffled else 0.0
+        key[at] = shift * given.mean[op] - given.level[op]
+    trial[: high - low] = given.order[low:high][np.argsort(key, kind="mergesort")]
+    trial[high - low : far - low] = given.order[high:far]
+
+
+@compiled
+def _try(layout, given, contention, added, trial, near, thrift, thrift_after, state, log):
+    """How long the way is on which these ops lead on: at worst, and on the mean of them."""
+    worst, total = np.int64(0), 0.0
+    for at in range(len(trial)):
+        chosen = thrift if at < near else thrift_after
+        length = decide(layout, given, contention, added, trial[at], chosen, state, log)
+        worst = max(worst, length)
+        total += length
+    return worst + total / len(trial)
+
+
+@compiled
+def decide(layout, given, contention, added, op, thrift, state, log):
+    """Gives the op the device and the gap where it ends first. Returns the length of the way through it: when it
+    begins, and its upward rank."""
+    base = np.int64(0)
+    for at in range(given.start[op], given.start[op + 1]):
+        base = max(base, state.end[given.before[at]])
+    device = _best_device(layout, given, contention, added, op, base, thrift, state)
+    _note(layout, given.colocate, op, device, state, log)
+    ready = max(
+        base,
+        commit(
+            layout, op, device, state.made_ns, state.home, state.there, state.channel_free, contention, state.home_of,
+            given.colocate, state.groups, state.where,
+        ),
+    )  # fmt: skip
+    time = layout.op_ns[op * layout.devices + device]
+    begin = gap(state.busy_from[device], state.busy_to[device], state.spans[device], ready, time)
+    state.begin[op], state.end[op] = begin, begin + time
+    if time > 0:
+        _occupy(state, device, begin, begin + time)
+    settle(
+        layout, op, device, begin + time, state.made_ns, state.home, state.there, given.colocate, state.groups,
+        state.where,
+    )  # fmt: skip
+    return begin + given.level[op]
+
+
+@compiled
+def _best_device(layout, given, contention, added, op, base, thrift, state):
+    only = state.groups[given.colocate[op]] if given.colocate[op] >= 0 else -1
+    if only < 0:
+        only = state.home_of[op]
+    best, chosen = FAR, -1
+    for device in range(layout.devices):
+        if not given.able[op, device] or (only >= 0 and device != only and given.able[op, only]):
+            continue
+        comes = arrival(
+            layout, op, device, state.made_ns, state.home, state.there, state.channel_free, added, contention
+        )
+        time = layout.op_ns[op * layout.devices + device]
+        spans = state.busy_from[device], state.busy_to[device], state.spans[device]
+        finish = gap(spans[0], spans[1], spans[2], max(base, comes), time) + time
+        if thrift > 0:
+            finish = thrifty(layout, op, device, finish, state.home, state.there, state.channel_free, thrift)
+        if finish < best:
+            best, chosen = finish, device
+    return chosen
+
+
+@compiled
+def _occupy(state, device, begin, end):
+    """Adds a busy span to the few that are known; a gap that is forgotten holds no later op."""
+    busy_from, busy_to = state.busy_from[device], state.busy_to[device]
+    if state.spans[device] == SPANS:
+        busy_from[:KEPT] = busy_from[SPANS - KEPT :].copy()
+        busy_to[:KEPT] = busy_to[SPANS - KEPT :].copy()
+        state.spans[device] = KEPT
+        if begin < busy_from[0]:
+            busy_from[0] = begin
+            return
+    state.spans[device] = occupy(busy_from, busy_to, state.spans[device], begin, end)
+
+
+@compiled
+def _note(layout, colocate, op, device, state, log):
+    """Logs what `commit` and `settle` are about to write over."""
+    for at in range(layout.read_start[op], layout.read_start[op + 1]):
+        tensor = np.int64(layout.reads[at])
+        _write(log, THERE, tensor * layout.devices + device, state.there)
+        if state.home[tensor] < 0:  # an updated weight, whose update is bound to the device
+            updater = np.int64(layout.maker[tensor])
+            _write(log, HOME, tensor, state.home)
+            _write(log, HOME_OF, updater, state.home_of)
+            if colocate[updater] >= 0:
+                _write(log, GROUP, colocate[updater], state.groups)
+    for at in range(layout.make_start[op], layout.make_start[op + 1]):
+        tensor = np.int64(layout.makes[at])
+        _write(log, THERE, tensor * layout.devices + device, state.there)
+        _write(log, HOME, tensor, state.home)
+    _write(log, WHERE, op, state.where)
+    if colocate[op] >= 0:
+        _write(log, GROUP, colocate[op], state.groups)
+
+
+@compiled
+def _write(log, column, at, values):
+    here = log.used[0]
+    log.column[here], log.at[here], log.was[here] = column, at, values[at]
+    log.used[0] = here + 1
+
+
+@compiled
+def take_back(state, log):
+    """The state as it was before what is logged, the last first; the log is empty then."""
+    for here in range(log.used[0] - 1, -1, -1):
+        column, at, was = log.column[here], log.at[here], log.was[here]
+        if column == THERE:
+            state.there[at] = was
+        elif column == HOME:
+            state.home[at] = was
+        elif column == HOME_OF:
+            state.home_of[at] = was
+        elif column == GROUP:
+            state.groups[at] = was
+        else:
+            state.where[at] = was
+    log.used[0] = 0

@@ -40,7 +40,9 @@ class MemoryOrder:
 class AnnealOrder:
     """Annealing over topological orders of one device with exact differences: millions of moves a second.
 
-    Starts from the best simple rule. A thousand moves count as one simulation.
+    Starts from the best simple rule. A thousand moves count as one simulation: a move is judged by the bytes it changes
+    and not by a simulation, so it is none of the annealing engine's, whose acceptance, random numbers and lengths of
+    coolings it shares.
     """
 
     temperature: float = 3e-3

@@ -12,7 +12,6 @@ from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.environment import Simulated  # noqa: E402
 from loadmaster.learn.hdp2018.optimizer import Hdp  # noqa: E402
 from loadmaster.learn.hdp2018.policy import MATES, NOISY, UNIT_WIDTH, WAVES, HdpPolicy, units_of  # noqa: E402
-from loadmaster.learn.mirhoseini2017.optimizer import rule_of  # noqa: E402
 from loadmaster.learn.recurrent.inputs import KINDS, SHAPES, kinds_of  # noqa: E402
 from loadmaster.learn.recurrent.reinforce import Learner, Rule, Standing, learn  # noqa: E402
 from loadmaster.passes.groups import group_ops  # noqa: E402
@@ -175,5 +174,5 @@ def test_a_clock_that_runs_out_between_two_looks_ends_the_run() -> None:
     environment = Simulated(search, label)
     assert environment.measurements_left == 0
     policy = settings.policy_of(problem, label, 0)
-    outcome = learn(policy, environment, rule_of(settings), Standing(), np.random.default_rng(0), 1.0)
+    outcome = learn(policy, environment, settings.rule, Standing(), np.random.default_rng(0), 1.0)
     assert outcome.valid == 0 and search.simulations == 1

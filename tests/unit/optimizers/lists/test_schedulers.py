@@ -10,8 +10,8 @@ from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.lists.loop import _gap
 from loadmaster.optimizers.lists.schedulers import Cpop, Etf, Heft, critical_rank, upward_rank
+from loadmaster.optimizers.lists.steps import gap
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search, solve
@@ -150,9 +150,9 @@ def test_an_op_waits_for_all_of_its_sends_over_one_wire(scheduler: Heft | Etf) -
 @pytest.mark.parametrize(("time", "begin"), [(9, 10), (10, 10), (11, 30), (0, 0)])
 def test_a_gap_as_long_as_the_op_holds_it(time: int, begin: int) -> None:
     busy_from, busy_to = ints([0, 20]), ints([10, 30])
-    assert _gap(busy_from, busy_to, 2, 0, time) == (0 if time == 0 else begin)
-    assert _gap(busy_from, busy_to, 2, 12, 8) == 12
-    assert _gap(busy_from, busy_to, 2, 12, 9) == 30
+    assert gap(busy_from, busy_to, 2, 0, time) == (0 if time == 0 else begin)
+    assert gap(busy_from, busy_to, 2, 12, 8) == 12
+    assert gap(busy_from, busy_to, 2, 12, 9) == 30
 
 
 def test_etf_takes_the_faster_of_two_devices_that_are_free_at_once() -> None:

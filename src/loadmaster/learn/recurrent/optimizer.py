@@ -1,0 +1,94 @@
+"""Recurrent: the settings that both recurrent methods have, and how they learn on one graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from loadmaster.errors import InvalidSetting, MissingExtra
+from loadmaster.graph.columns import Ints
+from loadmaster.learn.environment import Order, Simulated
+from loadmaster.optimizers.simple import OneDevice
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.search import Search
+
+if TYPE_CHECKING:
+    from loadmaster.learn.recurrent.reinforce import Rule
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """A network that draws placements of one graph, measures them, and learns by policy gradient until the budget is
+    spent."""
+
+    POLICY: ClassVar[str] = ""  # its name for `loadmaster train`
+    COUNTS: ClassVar[tuple[str, ...]] = ("samples", "hidden", "controllers", "workers")  # settings of 1 or more
+    TRAINED: ClassVar[tuple[str, ...]] = ()  # settings that a checkpoint decides
+
+    checkpoint: str = ""  # weights to go on from, for as many devices: a .safetensors file of `loadmaster train`
+    order: Order = "critical"
+    root: bool = True  # learn by the root of the step time
+    noise: float = 0.0  # of the measured times, as deviation of their logarithm
+    failures: float = 0.0  # chance that a measurement fails
+    samples: int = 16  # placements per step
+    hidden: int = 64
+    rate: float = 3e-3
+    entropy: float = 0.9  # at first, as a share of that of even choices
+    controllers: int = 1
+    workers: int = 1  # threads that measure for each of several controllers
+    over: Literal["processes", "ray"] = "processes"
+
+    def __post_init__(self) -> None:
+        for name in self.COUNTS:
+            if getattr(self, name) < 1:
+                raise InvalidSetting(f"{name}={getattr(self, name)}", self.POLICY, "give 1 or more")
+
+    def label_of(self, problem: Problem) -> Ints:
+        """[ops] what is placed together."""
+        raise NotImplementedError
+
+    def policy_of(self, problem: Problem, label: Ints, seed: int) -> Any:
+        """The network, as the seed makes it or with the checkpoint's weights."""
+        raise NotImplementedError
+
+    def optimize(self, search: Search) -> Plan:
+        """One device's plan is scored first and kept where nothing beats it."""
+        first = OneDevice().optimize(search)
+        if search.problem.num_devices == 1:
+            return first
+        with_torch()
+        from loadmaster.learn.recurrent.controllers import run
+
+        if search.simulations_left:
+            search.score(first)
+        trained = self.as_trained()
+        label = trained.label_of(search.problem)
+        policy = trained.policy_of(search.problem, label, search.seed)
+        environment = Simulated(search, label, self.order, self.noise, self.failures)
+        run(environment, policy, self.rule, bool(self.checkpoint), self.controllers, self.workers, self.over)
+        return search.best or first
+
+    def as_trained(self) -> Self:
+        """With the settings that the checkpoint was trained with, if there is one."""
+        if not self.checkpoint:
+            return self
+        from loadmaster.learn.recurrent.weights import settings_from
+
+        return settings_from(self, self.POLICY, self.TRAINED)
+
+    @property
+    def rule(self) -> Rule:
+        from loadmaster.learn.recurrent.reinforce import Rule
+
+        return Rule(rate=self.rate, samples=self.samples, entropy=self.entropy, root=self.root)
+
+
+def with_torch() -> None:
+    """Tells what to install where there is no torch."""
+    try:
+        import safetensors
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra.of(str(error.name or "torch"), "torch", "a learned policy") from error
+    assert safetensors
