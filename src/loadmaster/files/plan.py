@@ -18,6 +18,7 @@ from loadmaster.files.graph import graph_from_json, graph_to_json
 from loadmaster.files.text import Row, parse_json
 from loadmaster.graph import WEIGHT, Graph
 from loadmaster.graph.columns import Ints, ints
+from loadmaster.passes.pipelined import KEY as PIPELINE
 from loadmaster.plans import Plan, check
 from loadmaster.plans.additions import Additions
 from loadmaster.plans.expansion import whole
@@ -123,6 +124,7 @@ class PlanFile:
     captured: Mapping[str, Any]
     cluster: Cluster | None
     modules: tuple[str, ...] = ()  # [ops] path of the module that an op belongs to
+    graph: Graph | None = None  # of a pipeline: its actions
 
 
 def plan_file_from_json(data: Any, where: str = "plan") -> PlanFile:
@@ -134,7 +136,8 @@ def plan_file_from_json(data: Any, where: str = "plan") -> PlanFile:
     cluster = cluster_from_json(described, f"{where}: on") if isinstance(described, dict) else None
     plan = plan_from_json(data, where)
     modules = tuple(str(row.get("module", "")) for row in sorted(head.rows("ops"), key=lambda row: row["op"]))
-    return PlanFile(plan, captured, cluster, modules)
+    graph = graph_of_plan(data, where) if PIPELINE in captured else None
+    return PlanFile(plan, captured, cluster, modules, graph)
 
 
 _PLAN_KEYS = frozenset(["schema", "graph", "cluster", "captured", "on", "model", "counts", "ops", "sends", "added"])

@@ -20,6 +20,7 @@ from loadmaster.graph.columns import ints
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.importers.torch.step import Target
+from loadmaster.passes.pipelined import pipelined_of
 from loadmaster.passes.splitting import splits_of
 from loadmaster.plans import Plan, check
 from loadmaster.plans.expansion import whole
@@ -44,7 +45,8 @@ class Planning:
 
     plan: Plan
     problem: Problem
-    timeline: Timeline | None  # None: the cluster is not known, only how many devices it has
+    timeline: Timeline | None  # None: the cluster is not known, only how many devices it has, or ranks say all
+    modelled: Timeline | None = None  # of a pipeline: that of its actions
 
 
 def apply(
@@ -78,9 +80,9 @@ def apply(
         compile_kernels=compile_kernels,
     )
     if verify:
-        from loadmaster.runtime.verify import verify_step
+        from loadmaster.runtime.running import verify_of
 
-        verify_step(step, inputs).require()
+        verify_of(step, inputs).require()
     return step
 
 
@@ -93,6 +95,11 @@ def match(
 ) -> tuple[CapturedStep, Planning]:
     """Captures the module the way the plan was made; refuses a plan of another model."""
     file = plan_file(plan)
+    made = pipelined_of(file.captured)
+    if made is not None:
+        from loadmaster.runtime.pipelines import match_pipeline
+
+        return match_pipeline(module, inputs, plan, file, made)
     tried = []
     for mode, kind, gpu in _ways(file.captured, training, optimizer):
         captured = capture_step(module, inputs, training=mode, optimizer=kind, target=Target(gpu=gpu))

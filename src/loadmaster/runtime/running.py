@@ -15,7 +15,9 @@ from torch import nn
 from loadmaster.errors import CannotRun
 from loadmaster.importers import build as build_model
 from loadmaster.importers.torch.arguments import as_arguments, split
+from loadmaster.passes.pipelined import pipelined_of
 from loadmaster.runtime.apply import Planning, build, match, plan_file
+from loadmaster.runtime.microbatches import whole_batch
 
 if TYPE_CHECKING:
     from loadmaster.runtime.execute import AppliedStep
@@ -62,6 +64,9 @@ def run_plan(
     if not (isinstance(made, tuple) and isinstance(made[0], nn.Module)):
         raise CannotRun(f"'{model}' gives no torch module", model, "return (module, example inputs)")
     module, inputs = made
+    pipeline = pipelined_of(file.captured)
+    if pipeline is not None:
+        inputs = whole_batch(inputs, pipeline.microbatches)
     captured, planning = match(module, inputs, plan)
     step = build(module, captured, planning, devices=devices, compile_kernels=compile_kernels)
     found = verify_of(step, inputs) if verify else None
@@ -88,7 +93,12 @@ def gathered(rank: int, times: list[int], peaks: tuple[int, ...] | None) -> tupl
 def verify_of(step: AppliedStep, inputs: Any) -> Verification:
     from loadmaster.runtime.verify import verify_step
 
-    return verify_step(step, inputs)
+    pipeline = pipelined_of(step.captured.graph.captured)
+    if pipeline is None:
+        return verify_step(step, inputs)
+    from loadmaster.runtime.pipelines import verify_pipeline
+
+    return verify_pipeline(step, inputs, pipeline)
 
 
 def peaks_of(step: AppliedStep, inputs: Any) -> tuple[int, ...] | None:
@@ -126,7 +136,7 @@ def report(
     peaks: tuple[int, ...] | None,
     found: Verification | None,
 ) -> Running:
-    line = planning.timeline
+    line = planning.modelled or planning.timeline
     notes = [] if line is not None else ["the plan's file does not say what cluster it was made for: nothing modelled"]
     if step.post is not None:
         notes.append(f"{len(step.devices)} processes, one a device")

@@ -13,7 +13,7 @@ tensor may differ from the module by twice what the module then differs from its
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,7 @@ class Verification:
     must_equal_capture: bool
     worst: Difference  # from the module, the nearest to what is allowed or the furthest past it
     first_unequal: str  # to the captured step
+    reference: str = "the module"  # what stands for it
 
     @property
     def ok(self) -> bool:
@@ -73,23 +74,29 @@ class Verification:
 
     def __str__(self) -> str:
         if self.equals_module:
-            return f"equal to the module in every bit of {self.compared} tensors"
+            return f"equal to {self.reference} in every bit of {self.compared} tensors"
         name, largest, allowed = self.worst.name, self.worst.largest, self.worst.allowed
         same = "equal to the captured step in every bit" if self.equals_capture else ""
         if not same and self.must_equal_capture:
             same = f"not equal to the captured step in '{self.first_unequal}'"
-        module = f"largest difference from the module {largest:.2g} in {name}, {allowed:.2g} allowed"
+        module = f"largest difference from {self.reference} {largest:.2g} in {name}, {allowed:.2g} allowed"
         return ", ".join(part for part in (same, module) if part)
 
 
-def verify_step(step: AppliedStep, inputs: Any) -> Verification:
-    """Runs one step both ways and compares outputs, gradients, updated weights and buffers. Nothing is changed."""
+Reference = Callable[["AppliedStep", Any], Values]
+
+
+def verify_step(
+    step: AppliedStep, inputs: Any, reference: Reference | None = None, called: str = "the module"
+) -> Verification:
+    """Runs one step both ways and compares outputs, gradients, updated weights and buffers. Nothing is changed.
+    `reference`: what the module would do, and what it is `called`, where the module as it is cannot tell."""
     arguments = as_arguments(inputs, step.captured.graph.name)
     on_host = all(device.type == "cpu" for device in step.devices)
     with unchanged(step):
-        module, home = _of_module_at_home(step, arguments)
-        exact = {} if on_host else _of_module_exactly(step, arguments, home)
-        capture = _of_capture(step, arguments)
+        module, home = (reference(step, arguments), None) if reference else _of_module_at_home(step, arguments)
+        exact = {} if on_host or reference is not None else _of_module_exactly(step, arguments, home)
+        capture = of_capture(step, arguments)
         planned = _of_plan(step, arguments)
     rate = _rate(step)
     noise = _NOISE * max(
@@ -106,6 +113,7 @@ def verify_step(step: AppliedStep, inputs: Any) -> Verification:
         must_equal_capture=bool(capture) and on_host and not step.kernels.compiled,
         worst=worst,
         first_unequal=unequal[0] if unequal else "",
+        reference=called,
     )
 
 
@@ -174,7 +182,7 @@ def _same_numbers() -> Iterator[None]:
         yield
 
 
-def _twin(step: AppliedStep, home: torch.device | None = None) -> tuple[nn.Module, torch.optim.Optimizer | None]:
+def twin(step: AppliedStep, home: torch.device | None = None) -> tuple[nn.Module, torch.optim.Optimizer | None]:
     """Copies of the module, at `home` or where it was before, and of its optimizer."""
     module = copy.deepcopy(step.binding.module)
     originals = tensors_by_name(step.binding.module)
@@ -209,7 +217,7 @@ def _of_module_at_home(step: AppliedStep, inputs: Any) -> tuple[Values, torch.de
 
 
 def _of_module(step: AppliedStep, inputs: Any, home: torch.device | None = None) -> Values:
-    module, optimizer = _twin(step, home)
+    module, optimizer = twin(step, home)
     args, kwargs = split(inputs)
     device = home or next(iter(step.binding.before.values()), torch.device("cpu"))
     args, kwargs = torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), (args, kwargs))
@@ -223,7 +231,7 @@ def _of_module(step: AppliedStep, inputs: Any, home: torch.device | None = None)
             loss.backward()  # type: ignore[no-untyped-call]
     weights = dict(module.named_parameters())
     gradients = {name: weights[name].grad for name in step.captured.gradients}
-    return _after_update(module, optimizer, [loss.detach()], gradients)
+    return after_update(module, optimizer, [loss.detach()], gradients)
 
 
 def _of_module_exactly(step: AppliedStep, inputs: Any, home: torch.device | None) -> Values:
@@ -242,9 +250,9 @@ def _of_module_exactly(step: AppliedStep, inputs: Any, home: torch.device | None
             setattr(where, name, value)
 
 
-def _of_capture(step: AppliedStep, inputs: Any) -> Values:
+def of_capture(step: AppliedStep, inputs: Any) -> Values:
     """The traced step as torch itself runs it, on the device where the module was."""
-    module, optimizer = _twin(step)
+    module, optimizer = twin(step)
     named = tensors_by_name(module)
     trace = step.captured.trace
     batch = step.given_tensors(inputs)
@@ -268,7 +276,7 @@ def _of_capture(step: AppliedStep, inputs: Any) -> Values:
     gradients = dict(zip(step.captured.gradients, results[count:], strict=True))
     for name, gradient in gradients.items():
         weights[name].grad = gradient.clone()
-    return _after_update(module, optimizer, results[:count], gradients)
+    return after_update(module, optimizer, results[:count], gradients)
 
 
 def _of_plan(step: AppliedStep, inputs: Any) -> Values:
@@ -295,7 +303,7 @@ def _kept_here(step: AppliedStep) -> Values:
     return {name: v for name, v in everything.items() if local is None or name.partition(" ")[2] in local}
 
 
-def _after_update(
+def after_update(
     module: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     outputs: list[Tensor],

@@ -26,6 +26,8 @@ from loadmaster.optimizers.pipeline.schedules import Orders
 from loadmaster.optimizers.pipeline.split import merged_slots, scope_slots
 from loadmaster.passes.groups import mirrored_position
 from loadmaster.passes.microbatches import Action, Replicas, parse_action, repeated
+from loadmaster.passes.pipelined import KEY as PIPELINE
+from loadmaster.passes.pipelined import Pipelined
 from loadmaster.passes.stages import UPDATE, Staged, in_stages, phases_of, settle_stages
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
@@ -119,7 +121,7 @@ def plan_pipeline(
     made = sorted(planner.by_hand(), key=lambda pipeline: pipeline.score)
     several = list(planner.replicated()) if replicate else []
     own = sorted([*planner.eager(made), *several, *made], key=lambda pipeline: pipeline.score)
-    best = planner.improve(own[:KEPT])
+    best = planner.remembering(planner.improve(own[:KEPT]))
     result = solve(best.problem, _Given(best.plan), Budget(None, 1), seed)
     spent = planner.search
     result = replace(
@@ -319,6 +321,15 @@ class _Planner:
         if key not in self.staged:
             self.staged[key] = in_stages(self.problem, stage, self.phase, split_backward=split)
         return self.staged[key]
+
+    def remembering(self, best: Pipeline) -> Pipeline:
+        """The same, whose graph says how it was made."""
+        stage, source = settle_stages(self.problem, best.cut.stage_of(), self.phase), self.problem.source
+        apart = best.schedule in ("zb-h1", "eager") and self.trains
+        made = Pipelined(self.count, source.digest, tuple(stage.tolist()), apart, best.cut.replicated)
+        graph = replace(best.problem.source, captured={**source.captured, PIPELINE: made.to_json()})
+        problem = price(graph, self.problem.cluster, objective=self.problem.objective)
+        return replace(best, problem=problem)
 
     # Moving cuts
 

@@ -1,0 +1,58 @@
+"""What a graph of actions remembers of the step that it was made of, so that its plans can be run and exported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from loadmaster.errors import InvalidPlan
+from loadmaster.graph.columns import Ints, ints
+from loadmaster.passes.stages import WEIGHT, phases_of, weight_ops
+from loadmaster.problem import Problem
+
+KEY = "pipeline"  # in `Graph.captured`, and in the files of plans
+
+
+@dataclass(frozen=True)
+class Pipelined:
+    """How the step of one microbatch became a pipeline."""
+
+    microbatches: int
+    graph: str  # digest of the graph of one microbatch
+    stage: tuple[int, ...]  # [ops of its problem]
+    weights_apart: bool  # the gradients of weights are actions of their own
+    replicated: bool  # some stage is there several times over
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "stage": list(self.stage)}
+
+    def actions_of(self, problem: Problem) -> tuple[Ints, Ints]:
+        """([ops] stage, [ops] phase) of the step of one microbatch."""
+        if len(self.stage) != problem.num_ops:
+            what = f"its stages are of {len(self.stage)} ops, the step has {problem.num_ops}"
+            raise InvalidPlan(what, f"plan: captured: {KEY}", "is the file as it was written?")
+        stage, phase = ints(self.stage), phases_of(problem)
+        apart = weight_ops(problem, stage, phase) if self.weights_apart else np.zeros(problem.num_ops, bool)
+        return stage, ints(np.where(apart, WEIGHT, phase))
+
+
+_KINDS = {"microbatches": int, "graph": str, "stage": list, "weights_apart": bool, "replicated": bool}
+
+
+def pipelined_of(captured: Mapping[str, Any], where: str = "plan: captured") -> Pipelined | None:
+    """What a graph, or the file of a plan, remembers; None: it is no pipeline."""
+    data = captured.get(KEY)
+    if data is None:
+        return None
+    known = isinstance(data, dict) and data.keys() == _KINDS.keys()
+    if not known or not all(type(data[key]) is kind for key, kind in _KINDS.items()) or not _stages(data["stage"]):
+        what = "what it says of its pipeline is not whole"
+        raise InvalidPlan(what, f"{where}: {KEY}", "is the file as it was written?")
+    return Pipelined(**{**data, "stage": tuple(data["stage"])})
+
+
+def _stages(numbers: list[Any]) -> bool:
+    return all(type(number) is int and 0 <= number < 2**31 for number in numbers)
