@@ -104,7 +104,9 @@ def test_a_line_torn_inside_a_letter_costs_that_line_alone(tmp_path: Path) -> No
     assert [record.seed for record in read_records(path)] == [1, 2]
 
 
-@pytest.mark.parametrize("field, value", [("seed", "x"), ("value", 10**30), ("seconds", None), ("history", 3)])
+@pytest.mark.parametrize(
+    "field, value", [("seed", "x"), ("value", 10**30), ("seconds", None), ("seconds", 10**400), ("history", 3)]
+)
 def test_odd_lines_of_a_ledger_are_named(field: str, value: object, tmp_path: Path) -> None:
     import json
 

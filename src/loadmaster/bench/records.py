@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -168,7 +168,7 @@ def _is_kind(value: Any, kind: str) -> bool:
     if kind == "int":
         return type(value) is int and abs(value) < _MOST
     if kind == "float":
-        return type(value) in (int, float) and math.isfinite(value)
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max
     return type(value).__name__ == kind
 
 

@@ -84,6 +84,9 @@ class Costs:
         return self._known[name]
 
     def _loop(self, instruction: Instruction, around: Mapping[str, Instruction]) -> Cost:
+        if len(instruction.called) != 2:
+            what = f"a loop calls {len(instruction.called)} computations, not a condition and a body"
+            raise ImportFailed(what, f"'{instruction.name}'", "is it an XLA program?")
         inside = [self._computation(name, instruction.name) for name in instruction.called]
         once = Cost(sum(c.flops for c in inside), sum(c.bytes_moved for c in inside), max(c.held_bytes for c in inside))
         trips = instruction.trips if instruction.trips is not None else self._counted(instruction, around)

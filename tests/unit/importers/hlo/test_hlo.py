@@ -91,6 +91,12 @@ def bytes_of(g: Graph, *roles: int) -> int:
     return sum(int(g.nbytes[t]) for t in range(g.num_tensors) if g.role[t] in roles)
 
 
+def test_a_loop_without_a_body_is_refused() -> None:
+    for left in ("", ", condition=%cond", ", body=%body"):
+        with pytest.raises(ImportFailed, match="not a condition and a body"):
+            graph(SMALL.replace(", condition=%cond, body=%body", left))
+
+
 # Against XLA
 
 
