@@ -65,6 +65,7 @@ class GraphBuilder:
         self._alias: list[int] = []
         self._shape: list[tuple[int, ...] | None] = []
         self._dtype: list[str] = []
+        self.captured: Mapping[str, Any] = {}  # as Graph.captured
 
     def tensor(
         self,
@@ -143,20 +144,45 @@ class GraphBuilder:
         return len(self._ops) - 1
 
     def copy_op(self, graph: Graph, op: int, inputs: Sequence[int], outputs: Sequence[int], **given: Any) -> int:
-        """Adds an op of another graph, with its name, work and scope; what else is given goes to `op`."""
-        return self.op(
-            graph.op_name[op],
-            graph.kind[op],
-            inputs,
-            outputs,
-            flops=int(graph.flops[op]),
-            scope=graph.scope[op],
-            source=graph.source[op],
-            dtype=graph.dtype[op],
-            bytes_moved=int(graph.bytes_moved[op]),
-            workspace_bytes=int(graph.workspace_bytes[op]),
-            **given,
-        )
+        """Adds an op of another graph with all that is known of it but what it reads, makes and waits for; what is
+        given beside that replaces it."""
+        group = int(graph.colocate[op])
+        known: dict[str, Any] = {
+            "flops": int(graph.flops[op]),
+            "scope": graph.scope[op],
+            "source": graph.source[op],
+            "dtype": graph.dtype[op],
+            "bytes_moved": int(graph.bytes_moved[op]),
+            "workspace_bytes": int(graph.workspace_bytes[op]),
+            "colocate": None if group < 0 else str(group),
+            "time_ns": _times_of(graph, op),
+            "signature": graph.signature.get(graph.op_name[op], ""),
+        }
+        return self.op(graph.op_name[op], graph.kind[op], inputs, outputs, **(known | given))
+
+    def copy_tensor(self, graph: Graph, tensor: int, alias_of: int | None, **given: Any) -> int:
+        """Adds a tensor of another graph with all that is known of it but whose memory it shares; what is given beside
+        that replaces it."""
+        known: dict[str, Any] = {
+            "nbytes": int(graph.nbytes[tensor]),
+            "role": ROLES[graph.role[tensor]],
+            "name": graph.tensor_name[tensor],
+            "shape": graph.shape[tensor],
+            "dtype": graph.tensor_dtype[tensor],
+        }
+        return self.tensor(**(known | given), alias_of=alias_of)
+
+    @classmethod
+    def of(cls, graph: Graph) -> GraphBuilder:
+        """A builder that holds all of a graph, ops and tensors under their numbers, so that more can be added."""
+        builder = cls(graph.name)
+        builder.captured = graph.captured
+        for tensor, alias in enumerate(graph.alias_of.tolist()):
+            builder.copy_tensor(graph, tensor, None if alias < 0 else alias)
+        for op in range(graph.num_ops):
+            after = [graph.op_name[before] for before in graph.after_of(op)]
+            builder.copy_op(graph, op, graph.reads_of(op).tolist(), graph.makes_of(op).tolist(), after=after)
+        return builder
 
     def build(self) -> Graph:
         """Checks everything, sorts the ops topologically (stable) and makes the Graph."""
@@ -367,7 +393,17 @@ class GraphBuilder:
             shape=tuple(self._shape),
             tensor_dtype=tuple(self._dtype),
             signature={op.name: op.signature for op in ops if op.signature},
+            captured=self.captured,
         )
+
+
+def _times_of(graph: Graph, op: int) -> list[int | None] | int | None:
+    """The given times of an op as `GraphBuilder.op` takes them."""
+    row = graph.time_ns[op].tolist()
+    if not row or row[0] == UNGIVEN:
+        return None
+    times = [None if time == NOWHERE else time for time in row]
+    return row[0] if len(row) == 1 and times[0] is not None else times
 
 
 def whole(value: object, most: int, what: str, where: str) -> int:

@@ -16,7 +16,6 @@ import numpy as np
 
 from loadmaster.graph import WEIGHT, Graph, GraphBuilder
 from loadmaster.graph.columns import ints
-from loadmaster.graph.graph import ROLES
 
 MOST = 8  # parts that the experts of a layer are placed in, at most: experts of one part go together
 
@@ -153,6 +152,7 @@ class _Rewriting:
     def __init__(self, graph: Graph, layers: Sequence[_Layer], tokens: int, how: Apart) -> None:
         self.graph, self.layers, self.tokens, self.how = graph, layers, tokens, how
         self.builder = GraphBuilder(graph.name)
+        self.builder.captured = graph.captured
         self.new: dict[int, list[int]] = {}  # tensor to what stands for it
         self.paths: list[str] = []
         self.unused: dict[str, int] = {}
@@ -197,11 +197,12 @@ class _Rewriting:
 
     def _tensor(self, t: int, name: str, share: float) -> int:
         graph, alias = self.graph, int(self.graph.alias_of[t])
-        nbytes = int(graph.nbytes[t]) if share == 1.0 else int(np.ceil(graph.nbytes[t] * share))
-        shape = graph.shape[t] if share == 1.0 else None
         own = None if alias < 0 else self.new[alias][0]
-        role = ROLES[graph.role[t]]
-        return self.builder.tensor(nbytes, role, name=name, shape=shape, dtype=graph.tensor_dtype[t], alias_of=own)
+        if share == 1.0:
+            return self.builder.copy_tensor(graph, t, own)
+        return self.builder.copy_tensor(
+            graph, t, own, name=name, nbytes=int(np.ceil(graph.nbytes[t] * share)), shape=None
+        )
 
     def _copy(self, op: int, gone: set[int]) -> None:
         graph = self.graph

@@ -178,20 +178,7 @@ def _priced(
 def _with_homes(graph: Graph, units: Units, unused_bytes: Mapping[str, int]) -> Graph:
     """The same ops, and behind them one for each unit with weights, which says where those are kept, with those that a
     step does not need."""
-    builder = GraphBuilder(graph.name)
-    for t in range(graph.num_tensors):
-        alias = int(graph.alias_of[t])
-        builder.tensor(
-            int(graph.nbytes[t]),
-            ROLES[graph.role[t]],
-            name=graph.tensor_name[t],
-            shape=graph.shape[t],
-            dtype=graph.tensor_dtype[t],
-            alias_of=None if alias < 0 else alias,
-        )
-    for op in range(graph.num_ops):
-        after = [graph.op_name[before] for before in graph.after_of(op)]
-        builder.copy_op(graph, op, graph.reads_of(op).tolist(), graph.makes_of(op).tolist(), after=after)
+    builder = GraphBuilder.of(graph)
     start, readers = graph.readers
     for unit, name in enumerate(units.names):
         kept = np.flatnonzero(units.of_tensor == unit).tolist()

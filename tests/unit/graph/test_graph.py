@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -293,3 +294,24 @@ def test_long_alias_chains_have_one_owner(length: int) -> None:
         g.tensor(8, alias_of=index)
     g.op("op", "any", [length])
     assert set(g.build().owner.tolist()) == {0}
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(devices=3), st.data())
+def test_a_copy_has_every_column_of_the_graph(graph: Graph, data: st.DataObject) -> None:
+    signed = data.draw(st.sets(st.sampled_from(graph.op_name)))
+    graph = replace(graph, signature={name: f"call of {name}" for name in signed}, captured={"mode": "train"})
+    copy = GraphBuilder.of(graph).build()
+    for column in fields(Graph):
+        was, now = getattr(graph, column.name), getattr(copy, column.name)
+        assert np.array_equal(was, now) if isinstance(was, np.ndarray) else was == now, column.name
+
+
+def test_what_is_given_replaces_what_is_copied() -> None:
+    old = two_ops(colocate="g", time_ns=[3, None], signature="call").build()
+    builder = GraphBuilder("new")
+    a = builder.copy_tensor(old, 0, None, nbytes=5)
+    builder.copy_op(old, 1, [], [a], time_ns=7, colocate=None)
+    new = builder.build()
+    assert new.nbytes.tolist() == [5] and new.tensor_name == ("0",)
+    assert new.time_ns.tolist() == [[7]] and new.colocate.tolist() == [-1] and new.signature == {"second": "call"}

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from loadmaster import Cluster, InvalidPlan  # noqa: E402
+from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.serving.documents import module_plan  # noqa: E402
 from loadmaster.serving.experts import Apart, apart, used_share  # noqa: E402
 from loadmaster.serving.exports import ModulePlan, ModuleRow, module_table, target_of  # noqa: E402
@@ -85,6 +86,31 @@ def test_a_token_reads_the_experts_it_is_sent_to(served: Any) -> None:
     read = [int(apart(token, 1, how).graph.bytes_moved.sum()) for how in (Apart(), Apart(1), Apart(0))]
     assert max(read) - min(read) < 100
     assert int(token.bytes_moved.sum()) - read[0] == pytest.approx(weights * (1 - 2 / experts), rel=0.001)
+
+
+def test_what_is_known_of_an_op_is_known_of_its_copy(served: Any) -> None:
+    """Ops beside the experts, and all ops under their homes: signatures, given times and groups stay."""
+    graph, rng = served.phases[1].graph, np.random.default_rng(0)
+    graph = replace(
+        graph,
+        time_ns=ints(rng.integers(1, 1000, (graph.num_ops, 1))),
+        colocate=ints(rng.permutation(graph.num_ops) // 3),
+        signature={name: f"call of {name}" for name in graph.op_name[::2]},
+        captured={"mode": "infer"},
+    )
+    cut = apart(graph, 1, Apart()).graph
+    homes = on(
+        Cluster.preset("1xa100-nvlink"), replace(served, phases=(replace(served.phases[1], graph=graph),)), Apart()
+    )
+    known = dict(zip(graph.op_name, graph.time_ns[:, 0].tolist(), strict=True))
+    groups = dict(zip(graph.op_name, graph.colocate.tolist(), strict=True))
+    for copy in (cut, homes.phases[0].problem.source):
+        old = [op for op, name in enumerate(copy.op_name) if name in known]
+        assert len(old) > graph.num_ops / 2 and copy.captured == graph.captured
+        assert copy.time_ns[old, 0].tolist() == [known[copy.op_name[op]] for op in old]
+        assert {n: s for n, s in graph.signature.items() if n in copy.op_name} == copy.signature
+        pairs = {(groups[copy.op_name[op]], int(copy.colocate[op])) for op in old}
+        assert len(pairs) == len({new for _, new in pairs}) == len({was for was, _ in pairs})
 
 
 def test_parts_are_units_within_their_layer(served: Any) -> None:

@@ -9,8 +9,7 @@ from math import ceil
 
 import numpy as np
 
-from loadmaster.graph import ACTIVATION, NOWHERE, ROLES, UNGIVEN, Graph, GraphBuilder
-from loadmaster.graph.columns import Ints
+from loadmaster.graph import ACTIVATION, ROLES, Graph, GraphBuilder
 from loadmaster.passes.splitting.axes import LOSS, SUM
 from loadmaster.passes.splitting.regions import Region, Split, grow, remembered
 
@@ -93,16 +92,7 @@ class _Rewrite:
         old = self.old
         reads = [self._whole(t) for t in old.reads_of(op).tolist()]
         makes = [self._whole(t) for t in old.makes_of(op).tolist()]
-        self.build.copy_op(
-            old,
-            op,
-            reads,
-            makes,
-            colocate=self.colocated[op],
-            after=self._after(op),
-            time_ns=_given(old.time_ns[op]),
-            signature=old.signature.get(old.op_name[op], ""),
-        )
+        self.build.copy_op(old, op, reads, makes, colocate=self.colocated[op], after=self._after(op))
 
     def _whole(self, tensor: int) -> int:
         """The new tensor of that old one, made whole from its parts if it has to be."""
@@ -292,9 +282,3 @@ class _Rewrite:
             bytes_moved=moved,
             after=after,
         )
-
-
-def _given(times: Ints) -> list[int | None] | None:
-    if not len(times) or (times == UNGIVEN).all():
-        return None
-    return [None if time == NOWHERE else int(time) for time in times]
