@@ -43,6 +43,19 @@ def test_workers_end_with_their_parent() -> None:
     assert not any(_lives(worker) for worker in workers)
 
 
+def test_an_interrupt_does_not_wait_for_workers() -> None:
+    """What they had begun has no result, and they are gone."""
+    from loadmaster.learn.examples import crew
+
+    begun = []
+    with pytest.raises(KeyboardInterrupt), crew(2) as pool:
+        workers = {pool.submit(os.getpid).result() for _ in range(20)}
+        begun = [pool.submit(time.sleep, 30) for _ in range(4)]
+        raise KeyboardInterrupt
+    assert all(future.cancelled() or future.exception() is not None for future in begun)
+    assert not any(_lives(worker) for worker in workers)
+
+
 def _lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"

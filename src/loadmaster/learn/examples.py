@@ -118,7 +118,13 @@ def crew(processes: int | None, ray: str = "", begin: Callable[[], None] | None 
         yield OnRay(ray, _take_lines, (digest(*_lines), tuple(_lines)))
         return
     with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), begin or alone) as pool:
-        yield pool
+        try:
+            yield pool
+        except BaseException:  # such as Ctrl-C: nobody waits for what the workers still have to do
+            for worker in list(pool._processes.values()):
+                worker.terminate()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 _taken: list[str] = []  # the digest of the lines that a worker was given
