@@ -166,7 +166,8 @@ def agents() -> Any:
         def _gradient(self, loss: Any) -> Any:
             weights = [weight for weight in self.network.parameters() if weight.requires_grad]
             parts = torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
-            return torch.cat([part.reshape(-1) for part in parts if part is not None])
+            there = zip(weights, parts, strict=True)
+            return torch.cat([(weight * 0 if part is None else part).reshape(-1).detach() for weight, part in there])
 
     return Changed
 

@@ -1,0 +1,132 @@
+"""What a library of plans is worth on graphs that are not in it.
+
+    python benchmarks/library.py LIBRARY CORPUS FOLDER [--on 2xa100-nvlink,4xp100-pcie] [--batch 8] [--graphs 60]
+        [--seconds 10] [--workers 2] [--stop 280]
+
+For each graph and cluster: auto in 0.5 and 2 s, the same begun from the library's plans (finding and suiting them is
+part of the time), a control (the same library with the devices of each plan shuffled op by op), and a long
+run of auto (`--seconds`).
+FOLDER keeps a line per row (rows.csv); a run that is repeated goes on where it stopped, and none is begun after
+`--stop` seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import loadmaster as lm
+from loadmaster.files import load_graphs
+from loadmaster.graph.columns import ints
+from loadmaster.learn.plans import PlanSettings, problem_of
+from loadmaster.optimizers.experience import Library, starts_like
+from loadmaster.optimizers.experience.entries import MAGIC, known_of
+from loadmaster.search import solve
+
+BUDGETS = (0.5, 2.0)
+COLUMNS = ("graph", "cluster", "ops", "starts", "auto_0.5", "with_0.5", "control_0.5", "auto_2.0", "with_2.0", "long")
+PAIRS = (("with_0.5", "auto_0.5"), ("control_0.5", "auto_0.5"), ("with_2.0", "auto_2.0"), ("long", "auto_0.5"))
+
+
+def shuffled(library: Library, path: Path) -> Library:
+    """The same plans with the devices of each in another order."""
+    rng, plans = np.random.default_rng(0), []
+    for entry in library.entries():
+        data = library.read(entry)
+        known = known_of(data, entry.name)
+        other = replace(known, device=ints(rng.permutation(known.device)))
+        head = data[: data.index(b"\n", len(MAGIC)) + 1]
+        plans.append((entry.name.removesuffix(".plan"), head + other.to_bytes()))
+    return Library.write(path, plans, {"control": "devices shuffled"})
+
+
+def begun_from(library: Library, problem: lm.Problem, seconds: float) -> tuple[int, int]:
+    """(what auto finds in that time from the library's plans, how many of these there are)."""
+    clock = time.perf_counter()
+    starts = starts_like(problem, [library])
+    left = max(1e-3, seconds - (time.perf_counter() - clock))
+    return solve(problem, "auto", left, starts=starts).value, len(starts)
+
+
+def row(graph: Any, on: str, given: argparse.Namespace) -> dict[str, Any]:
+    os.environ["LOADMASTER_THREADS"] = "1"
+    cluster = lm.Cluster.of(on)
+    problem = problem_of(graph, cluster, PlanSettings(corpus="", out="", batch=given.batch))
+    found: dict[str, Any] = {"graph": graph.name, "cluster": on, "ops": problem.num_ops}
+    begun_from(Library(given.library), problem, BUDGETS[0])  # what is compiled or read once is not counted
+    for budget in BUDGETS:
+        found[f"auto_{budget}"] = solve(problem, "auto", budget).value
+        found[f"with_{budget}"], found["starts"] = begun_from(Library(given.library), problem, budget)
+    found["control_0.5"] = begun_from(Library(given.folder / "control.zip"), problem, BUDGETS[0])[0]
+    found["long"] = solve(problem, "auto", given.seconds).value
+    return found
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.open())) if path.exists() else []
+
+
+def todo(given: argparse.Namespace) -> Iterator[tuple[Any, str]]:
+    done = {(row["graph"], row["cluster"]) for row in rows_of(given.folder / "rows.csv")}
+    for number, graph in enumerate(load_graphs(given.corpus)):
+        for on in given.on.split(","):
+            if number < given.graphs and (graph.name, on) not in done:
+                yield graph, on
+
+
+def summary(rows: list[dict[str, str]]) -> None:
+    """How much less time the one's plans take than the other's, with a 95 % interval over rows."""
+    groups = {"all": rows, "with starts": [r for r in rows if int(r["starts"])]}
+    groups |= {on: [r for r in rows if r["cluster"] == on] for on in dict.fromkeys(r["cluster"] for r in rows)}
+    for name, members in groups.items():
+        said = []
+        for one, other in PAIRS if len(members) > 1 else ():
+            gain = np.array([float(r[other]) / float(r[one]) - 1 for r in members]) * 100
+            rough = 1.96 * gain.std(ddof=1) / len(gain) ** 0.5
+            said.append(f"{one} over {other} {gain.mean():+.2f} ± {rough:.2f} %")
+        print(f"{name} ({len(members)} rows): {'; '.join(said)}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("library", "corpus", "folder"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--on", default="2xa100-nvlink,4xp100-pcie")
+    parser.add_argument("--batch", type=float, default=8.0)
+    parser.add_argument("--graphs", type=int, default=60)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of the long run")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--stop", type=float, default=float("inf"), help="seconds after which no row is begun")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    path, begun = given.folder / "rows.csv", time.monotonic()
+    if not path.exists():
+        path.write_text(",".join(COLUMNS) + "\n")
+    shuffled(Library(given.library), given.folder / "control.zip")
+    waiting = list(todo(given))
+    with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(row, *pair, given) for pair in waiting[: given.workers]}
+        waiting = waiting[given.workers :]
+        while running:
+            ended = next(as_completed(running))
+            running.discard(ended)
+            with path.open("a") as file:
+                csv.DictWriter(file, COLUMNS).writerow(ended.result())
+            print(ended.result(), flush=True)
+            if waiting and time.monotonic() - begun < given.stop:
+                running.add(pool.submit(row, *waiting.pop(0), given))
+    summary(rows_of(path))
+
+
+if __name__ == "__main__":
+    main()
