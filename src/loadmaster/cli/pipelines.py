@@ -41,7 +41,7 @@ def save(found: PipelineResult, path: Path | None, schedule: Path | None) -> lis
     """Writes what was asked for; returns what to say about it."""
     from loadmaster.files import save_graph
     from loadmaster.files.writing import write_text
-    from loadmaster.report.pipeline import schedule_csv
+    from loadmaster.report.pipeline import schedule_csv, stage_split
 
     told = []
     if path is not None:
@@ -50,8 +50,10 @@ def save(found: PipelineResult, path: Path | None, schedule: Path | None) -> lis
         save_graph(found.result.problem.source, beside)
         told.append(f"plan written to {path}, the graph of stages that it is for to {beside}")
     if schedule is not None:
+        beside = schedule.with_suffix(".stages.json")
         write_text(schedule, schedule_csv(found))
-        told.append(f"schedule for torch.distributed.pipelining written to {schedule}")
+        write_text(beside, json_text.dumps(stage_split(found), indent=2) + "\n")
+        told.append(f"schedule for torch.distributed.pipelining written to {schedule}, its stages to {beside}")
     return told
 
 

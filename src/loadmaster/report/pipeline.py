@@ -105,6 +105,30 @@ def schedule_csv(result: PipelineResult) -> str:
     return "\n".join(rows) + "\n"
 
 
+def stage_split(result: PipelineResult) -> dict[str, Any]:
+    """The stages in the words of torch.distributed.pipelining: the rank and the modules of each, and `split_spec`, the
+    modules before which the model is to be cut (SplitPoint.BEGINNING). Where a stage begins inside a module that has no
+    modules of its own, there is no such cut, and `split_spec` is None."""
+    best, base = result.best, result.base
+    stage = settle_stages(base, best.cut.stage_of(), phases_of(base))
+    scope = base.graph.scope
+    forward = [op for op in np.flatnonzero(phases_of(base) == FORWARD).tolist() if scope[op]]
+    stages, cuts = [], []
+    for number, places in enumerate(best.cut.device):
+        own = list(dict.fromkeys(scope[op] for op in forward if stage[op] == number))
+        stages.append({"stage": number, "rank": places[0], "modules": own})
+        before = {name for op in forward if stage[op] < number for name in _parents(scope[op])}
+        cuts.append(next((name for name in _parents(own[0]) if name not in before), None) if own else None)
+    spec = None if None in cuts[1:] else {str(name): "BEGINNING" for name in cuts[1:]}
+    return {"microbatches": result.microbatches, "stages": stages, "split_spec": spec}
+
+
+def _parents(scope: str) -> list[str]:
+    """The module's path and those of the modules around it, outermost first."""
+    parts = scope.split(".")
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]
+
+
 def summary(result: PipelineResult) -> dict[str, Any]:
     """The numbers, for JSON."""
     return {
