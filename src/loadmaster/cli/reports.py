@@ -132,8 +132,11 @@ def plot(
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to: a .png, .svg or .pdf file.")],
     what: Annotated[
-        Literal["timeline", "memory", "policy"],
-        typer.Option("--what", help="Of a plan; policy: what a learned policy says of the model there."),
+        Literal["timeline", "memory", "pipeline", "policy"],
+        typer.Option(
+            "--what",
+            help="Of a plan; pipeline: with its bubbles; policy: what a learned policy says of the model.",
+        ),
     ] = "timeline",
     policy: OfPolicy = "regal",
     model: OfModel = None,
@@ -167,7 +170,9 @@ def _plot_plan(out: Path, problem: Problem, saved: Plan, what: str, policy: str)
 
         plot_policy(out, _summary_of(problem, saved, policy))
         return
-    draw = plot_timeline if what == "timeline" else plot_memory
+    from loadmaster.report.bubbles import plot_pipeline
+
+    draw = {"timeline": plot_timeline, "memory": plot_memory, "pipeline": plot_pipeline}[what]
     draw(out, Schedule.of(problem, saved, simulate(problem, saved)))
 
 

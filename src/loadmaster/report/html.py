@@ -13,6 +13,7 @@ from pathlib import Path
 from loadmaster import __version__
 from loadmaster.files.writing import write_text
 from loadmaster.report.advice import Advice, basis, next_steps
+from loadmaster.report.bubbles import section as pipeline
 from loadmaster.report.explain import Explanation
 from loadmaster.report.modules import module_table, places_text
 from loadmaster.report.page_data import packed
@@ -49,6 +50,7 @@ def report_page(result: Result, explanation: Explanation, compared: Sequence[Res
         "SUBTITLE": escape(_subtitle(result)),
         "BASIS": escape(basis(result.problem)),
         "NEXT": "".join(map(_advice, next_steps(result, explanation))),
+        "PIPELINE": pipeline(schedule),
         "MODULES": _modules(schedule),
         "FIGURES": _figures(result, explanation, every),
         "METHODS": _methods(result, every),

@@ -1,0 +1,63 @@
+"""Megatron's tensor split beside what the search splits, beside pipelines and beside plans of whole ops.
+
+    python benchmarks/splitting.py [--models gpt2 llama-8b] [--devices 4 8] [--simulations 1000] [--microbatches 8]
+
+Steps in ms by the simulator on A100 with NVLink. Tensor split: made by hand, all-reduces in a ring over the cluster's
+links. Pipelines take the graph of the zoo as one microbatch: their step is divided by the number of microbatches.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import loadmaster as lm
+from loadmaster.cluster import Cluster
+from loadmaster.graph import Graph
+from loadmaster.optimizers.pipeline.microbatched import plan_pipeline
+from loadmaster.optimizers.splitting import solve_split
+from loadmaster.passes.microbatches import Replicas
+from loadmaster.passes.splitting.tensor_parallel import tensor_parallel
+from loadmaster.plans import Plan
+from loadmaster.search import Budget
+from loadmaster.simulator import Timeline, simulate
+
+
+def main() -> None:
+    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    given.add_argument("--models", nargs="+", default=["gpt2", "llama-8b"])
+    given.add_argument("--devices", type=int, nargs="+", default=[4, 8])
+    given.add_argument("--simulations", type=int, default=1000)
+    given.add_argument("--microbatches", type=int, default=8)
+    words = given.parse_args()
+    print("| model | devices | one device | whole ops | split by the search | Megatron | all-reduces | pipeline |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|")
+    for model in words.models:
+        graph = lm.load(f"zoo:{model}/train")
+        for count in words.devices:
+            print(row(model, graph, count, words.simulations, words.microbatches), flush=True)
+
+
+def row(model: str, graph: Graph, count: int, simulations: int, microbatches: int) -> str:
+    cluster = Cluster.preset(f"{count}xa100-nvlink")
+    problem = lm.price(graph, cluster)
+    alone = simulate(problem, Plan.of(problem, [0] * problem.num_ops))
+    found = solve_split(problem, lambda split: lm.price(split, cluster), "auto", Budget(None, simulations))
+    line, reductions = by_hand(graph, cluster)
+    pipeline = plan_pipeline(problem, microbatches, Budget(None, 60)).result.value / microbatches
+    steps = [alone.step_ns, found.before.value, found.result.value, line.step_ns]
+    cells = " | ".join(f"{step / 1e6:,.0f}" for step in steps)
+    return f"| {model} | {count} | {cells} | {reductions} | {pipeline / 1e6:,.0f} |"
+
+
+def by_hand(graph: Graph, cluster: Cluster) -> tuple[Timeline, int]:
+    """(timeline, all-reduces) of Megatron's split over all devices."""
+    ways = len(cluster.devices)
+    slowest = min(cluster.links.values(), key=lambda link: link.bytes_per_s or float("inf"))
+    ring = Replicas((ways,), (slowest,))
+    made = tensor_parallel(graph, ways, lambda nbytes: ring.reduce_ns(0, nbytes))
+    problem = lm.price(made.graph, cluster)
+    return simulate(problem, Plan.of(problem, [made.device[name] for name in problem.graph.op_name])), made.reductions
+
+
+if __name__ == "__main__":
+    main()
