@@ -36,6 +36,7 @@ from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
 from numba.core.types import unliteral
 
+from loadmaster.compiled.claims import claim, give_up
 from loadmaster.compiled.parts import ForCallers, rebuild_part
 from loadmaster.errors import UnwritableFile
 
@@ -78,6 +79,12 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True, "_nrt": Tru
 def _keep(dispatcher: Any, function: Callable[..., Any], part: bool) -> None:
     dispatcher._cache = _Cache(function, dispatcher.targetoptions, part)
     dispatcher.compile = _timed(dispatcher.compile)
+
+
+def compile_for(function: Any, *arguments: Any, part: bool = False) -> None:
+    """Compiles what calls with such arguments need, or compiled callers, without a call."""
+    dispatcher = function.for_callers if part else function
+    dispatcher.compile(tuple(function.typeof_pyval(argument) for argument in arguments))
 
 
 def _give_to_callers(dispatcher: Any, inner: Any) -> None:
@@ -161,10 +168,38 @@ def telling(listener: Callable[[], None]) -> Iterator[None]:
 
 def _timed(compile_: Callable[..., Any]) -> Callable[..., Any]:
     def compile_on_the_clock(signature: Any) -> Any:
-        with _CLOCK:
+        with _CLOCK, _giving_up():
             return compile_(signature)
 
     return compile_on_the_clock
+
+
+class _Claims(threading.local):
+    """What this thread is compiling: callers, then what they call."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Path, int]] = []
+
+
+_CLAIMS = _Claims()
+
+
+def _claim(path: Path) -> bool:
+    """Whether this process alone compiles the entry from now on."""
+    if (place := claim(path.parent, path.name.removesuffix(".nbc"))) is not None:
+        _CLAIMS.held.append((path.parent, place))
+    return place is not None
+
+
+@contextmanager
+def _giving_up() -> Iterator[None]:
+    """Gives up what is claimed within the block: by then it is written, or was not to be had."""
+    before = len(_CLAIMS.held)
+    try:
+        yield
+    finally:
+        while len(_CLAIMS.held) > before:
+            give_up(*_CLAIMS.held.pop())
 
 
 # The cache
@@ -179,15 +214,19 @@ class _Cache(NullCache):
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         target_context.refresh()
         path = self._path(signature, target_context.codegen())
+        if (found := self._load(path, target_context)) is None:
+            for listener in tuple(_CLOCK.listeners):
+                listener()
+            if path is not None and _claim(path):  # another process may have written it by now
+                found = self._load(path, target_context)
+        return found
+
+    def _load(self, path: Path | None, target_context: Any) -> Any:
         payload = None if path is None else _read(path)
-        if payload is not None:
-            try:
-                return (rebuild_part if self._part else _REBUILD)(target_context, *payload)
-            except Exception:  # written by something else under the same name: as good as absent
-                pass
-        for listener in tuple(_CLOCK.listeners):
-            listener()
-        return None
+        try:
+            return None if payload is None else (rebuild_part if self._part else _REBUILD)(target_context, *payload)
+        except Exception:  # written by something else under the same name: as good as absent
+            return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
         if not self._part:

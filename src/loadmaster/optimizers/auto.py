@@ -11,7 +11,7 @@ import numpy as np
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.errors import MissingExtra
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Reheating, start_of
+from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Reheating, compile_walk, start_of
 from loadmaster.optimizers.exact import closing
 from loadmaster.optimizers.experience.trying import stands_out, suited
 from loadmaster.optimizers.genetic.brkga import Brkga
@@ -87,6 +87,11 @@ class Auto:
             else:
                 race.run()
         return search.best if search.best is not None else first[0].plan
+
+    def compile_late(self, search: Search) -> None:
+        """The walk, before which bounds are made: the starts leave them time."""
+        lower_bound(search.problem, fitting=True)
+        compile_walk(search)
 
     def _in_parts(self, search: Search) -> Plan:
         list(of_another(search, self.also))  # the search keeps it

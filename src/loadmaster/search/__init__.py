@@ -3,7 +3,8 @@
 from loadmaster.search.budget import WORST, Budget, Score, as_budget
 from loadmaster.search.result import Result
 from loadmaster.search.search import Moment, Optimizer, Search, Start
-from loadmaster.search.solving import solve, warm_up
+from loadmaster.search.solving import solve
+from loadmaster.search.warming import warm_up
 
 __all__ = [
     "WORST",

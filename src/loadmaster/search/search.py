@@ -22,7 +22,10 @@ from loadmaster.simulator import Scores, simulate, simulate_fused, simulate_many
 @runtime_checkable
 class Optimizer(Protocol):
     """One method: a frozen dataclass of settings with `optimize`, which scores plans with the Search it is given (as
-    often as its budget allows) and returns one. Whatever it returns is checked and simulated afresh."""
+    often as its budget allows) and returns one. Whatever it returns is checked and simulated afresh.
+
+    One that compiles for long may also have `compile_late(search)`: what it needs last of all that it compiles, which a
+    second process then makes beside the first."""
 
     def optimize(self, search: Search) -> Plan: ...
 

@@ -1,4 +1,4 @@
-"""solve: runs an optimizer and reports only what it simulated itself; warm_up, which compiles before the clock runs."""
+"""solve: runs an optimizer and reports only what it simulated itself."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from loadmaster.catalog.specs import make_optimizer, spec_of
-from loadmaster.cluster import Cluster
-from loadmaster.cost import price
-from loadmaster.errors import InvalidSetting, MissingExtra
-from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.errors import InvalidSetting
 from loadmaster.plans import Plan, check
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem, check_problem
 from loadmaster.problem.bounds import lower_bound
-from loadmaster.problem.objective import Objective
 from loadmaster.search.budget import Budget, Score, as_budget, is_whole
 from loadmaster.search.result import Result
 from loadmaster.search.search import Optimizer, Search, Start
+from loadmaster.search.warming import warm_up
 from loadmaster.simulator import settle, simulate
 
 
@@ -84,43 +81,5 @@ def _run(optimizer: Optimizer, search: Search) -> tuple[Plan, bool]:
     return (plan if score <= search.best_score else search.best), False
 
 
-# Warming up
-
-_WARM: set[tuple[str, bool, str]] = set()
-
-
-def warm_up(optimizer: Optimizer, cluster: Cluster, objective: Objective | str) -> None:
-    """Runs the optimizer on a few ops under both kinds of budget, once in a process: compiled loops are made or loaded,
-    and weights read, before the clock of a search runs. What goes wrong there is left for the real problem to show,
-    except for a package that is missing."""
-    key = (repr(optimizer), len(cluster.devices) > 1, str(objective))
-    if key in _WARM:
-        return
-    small = price(_few_ops(), cluster, objective=objective)
-    for budget in (Budget(None, 200), Budget(1.0, 200)):
-        try:
-            plan = optimizer.optimize(Search(small, budget))
-            line = simulate(small, settle(small, plan, simulate(small, plan)))
-            lower_bound(small, fusing=plan.fuses, fitting=line.over_bytes == 0)
-        except MissingExtra:
-            raise
-        except Exception:
-            return
-    _WARM.add(key)
-
-
 def _is_ours(optimizer: object) -> bool:
     return type(optimizer).__module__.startswith("loadmaster.")
-
-
-def _few_ops() -> Graph:
-    """Layers of three ops, each of which reads two of the layer before and a weight of its own."""
-    build = GraphBuilder("warming up")
-    layer = [build.tensor(4096, "input") for _ in range(3)]
-    for depth in range(5):
-        made = [build.tensor(4096, "output" if depth == 4 else "activation") for _ in range(3)]
-        for i, out in enumerate(made):
-            reads = [layer[i], layer[(i + 1) % 3], build.tensor(1 << 14, "weight")]
-            build.op(f"op{depth}.{i}", "add" if i else "matmul", reads, [out], flops=1 << 20)
-        layer = made
-    return build.build()

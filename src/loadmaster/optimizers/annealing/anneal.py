@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from loadmaster.optimizers.annealing.chains import CHAINS, Decisions, Reheating, walkers
+from loadmaster.optimizers.annealing.chains import CHAINS, Decisions, Reheating, compile_walk, walkers
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
@@ -36,6 +36,9 @@ class Anneal:
         plan = self.start.optimize(search)
         return improve(search, plan, self.temperature, self.cold, self.chains, self.follow)
 
+    def compile_late(self, search: Search) -> None:
+        compile_walk(search)
+
 
 @dataclass(frozen=True)
 class LocalSearch:
@@ -48,6 +51,9 @@ class LocalSearch:
     def optimize(self, search: Search) -> Plan:
         plan = self.start.optimize(search)
         return improve(search, plan, 0.0, 0.0, self.chains, self.follow)
+
+    def compile_late(self, search: Search) -> None:
+        compile_walk(search)
 
 
 def improve(search: Search, plan: Plan, hot: float, cold: float, chains: int = CHAINS, follow: float = 0.5) -> Plan:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.compiled import compiled
+from loadmaster.compiled import compile_for, compiled
 from loadmaster.optimizers.annealing import choice
 from loadmaster.optimizers.annealing.acceptance import slack_of
 from loadmaster.optimizers.annealing.critical import critical_kernels, critical_ops, measure_tails, overtaking
@@ -105,6 +105,19 @@ def walk(layout, terrain, chain, scratch, policy, fusing, habits, simulations, l
         write_down(log, policy, scratch, what, count, column, gain, counts[RAN])
         if not keep:
             _undo(layout, terrain, chain, scratch, fusing, moved, top, pairs, ranked)
+
+
+def compile_walk(layout, terrain, chain, scratch, fusing, habits) -> None:
+    """Makes what a walk needs, without a step. First what needs no simulator: another process may be making that."""
+    given, one = (layout, terrain, chain, scratch), np.int64(1)
+    compile_for(_move, *given, None, fusing, one, chain.random, part=True)
+    compile_for(_undo, *given, fusing, one, one, one, True, part=True)
+    compile_for(measure, layout, chain, scratch, part=True)
+    if fusing is None:
+        compile_for(critical_ops, layout, terrain, chain.place, scratch, part=True)
+    run_given = (scratch.no_sends, scratch.room, FOREVER, FOREVER, scratch.peak, True, scratch.record)
+    compile_for(run, layout, chain.place, chain.rank, *run_given)
+    compile_for(walk, *given, None, fusing, habits, 1, None)
 
 
 @compiled(_nrt=False)
