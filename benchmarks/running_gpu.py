@@ -1,10 +1,9 @@
-"""Applied steps on a GPU: against the eager loop, with CUDA graphs, and with the CPU as a second device under a limit.
+"""Applied steps on a GPU: against the eager loop, with CUDA graphs, with fused kernels, and placed by modules.
 
-    PYTHONPATH=src python3 benchmarks/running_gpu.py FOLDER [--seconds 220] [--only gpt,offload] [--picture]
+    PYTHONPATH=src python3 benchmarks/running_gpu.py FOLDER [--seconds 220] [--only gpt,fused]
 
-Prints as it goes and writes steps.csv, offload.json, trace.json (intervals of kernels and copies) and machine.json
-into FOLDER; --picture draws the trace that is there. Needs torch with CUDA; transformers for the language models; plans
-of its own (traced order, and updates on the CPU), so no search and no compiled simulator.
+Prints as it goes and writes steps.csv, fused.json, placed.json and machine.json into FOLDER. Needs torch with CUDA;
+transformers for the language models.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from loadmaster.cost import price
-from loadmaster.errors import DoesNotFit
+from loadmaster.cost import Calibrated, price
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.step import Target, loss_of
 from loadmaster.plans import Plan
@@ -203,18 +202,48 @@ def host_time(steps: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return found
 
 
+def gpt2(layers: int) -> tuple[nn.Module, Any]:
+    """Hugging Face's, whose activation and dropout are many small ops."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    module = GPT2LMHeadModel(GPT2Config(n_layer=layers, use_cache=False))
+    words = torch.randint(0, 50257, (8, 512))
+    return module, {"input_ids": words, "labels": words}
+
+
+FUSED: dict[str, tuple[Callable[[], tuple[nn.Module, Any]], str]] = {
+    "decoder": (lambda: language(4, 768, 8, 512), "greedy-fusion"),
+    "gpt2": (lambda: gpt2(4), "greedy-fusion:inner=one-device"),
+    "gpt2, joint": (lambda: gpt2(4), "joint"),
+}
+
+
 def fused(folder: Path) -> None:
+    """Every case of them; what is there of an earlier one is kept."""
+    found = {}
+    for name in FUSED:
+        found[name] = fused_case(name)
+        (folder / "fused.json").write_text(json.dumps(found, indent=1))
+        clean()
+
+
+def fused_case(name: str) -> dict[str, Any]:
     """Kernels of several ops compiled as regions, beside the same plan op by op, eager and torch.compile."""
     from loadmaster.search import Budget, solve
 
     torch.manual_seed(0)
-    module, inputs = language(4, 768, 8, 512)
-    captured = capture_step(module, inputs, training=True, optimizer="adam", target=Target(gpu=True))
-    result = solve(price(captured.graph, "1xh200"), "greedy-fusion", Budget(None, 1))
-    say("fused planned", result.plan.num_kernels, "kernels of", result.problem.num_ops, "ops")
-    module, batch = module.cuda(), on_gpu(inputs)
+    make, method = FUSED[name]
+    module, batch = make()
+    captured = capture_step(module, batch, training=True, optimizer="adam", target=Target(gpu=True))
+    problem = price(captured.graph, "1xh200", cost=Calibrated.shipped())
+    result = solve(problem, method, Budget(None, 300), 0)
+    sizes = np.bincount(result.plan.kernel)
+    found: dict[str, Any] = {"method": method, "ops": problem.num_ops, "kernels": result.plan.num_kernels}
+    found |= {"of_several": int((sizes > 1).sum()), "modelled_ms": result.timeline.step_ns / 1e6}
+    found["largest"] = int(sizes.max())
+    say("fused", name, found)
+    module, batch = module.cuda(), on_gpu(batch)
     planning = planning_of(captured, result)
-    found: dict[str, Any] = {}
     steps: dict[str, Callable[[], Any]] = {"eager_fused_ms": eager(module, batch, fused=True)}
     for label, compiled in (("by_op_ms", False), ("regions_ms", True)):
         step = build(module, captured, planning, devices=["cuda:0"], cuda_graphs=False, compile_kernels=compiled)
@@ -223,14 +252,14 @@ def fused(folder: Path) -> None:
         found[label.replace("_ms", "_verification")] = str(check)
         found[label.replace("_ms", "_kernels")] = [kernels.total, kernels.compiled, kernels.by_op, *kernels.reasons[:3]]
         say("fused", label, check, kernels)
-        steps[label] = lambda step=step: step(*batch)  # type: ignore[misc]
+        steps[label] = lambda step=step: called(step, batch)  # type: ignore[misc]
     steps["torch_compile_ms"] = eager(torch.compile(module), batch, fused=True)
     for step in steps.values():
         for _ in range(3):
             step()
     found |= clocked(steps)
-    say("fused", found)
-    (folder / "fused.json").write_text(json.dumps(found, indent=1))
+    say("fused", name, found)
+    return found
 
 
 def placed(folder: Path) -> None:
@@ -262,137 +291,12 @@ def placed(folder: Path) -> None:
     (folder / "placed.json").write_text(json.dumps({"devices": where, "losses": losses}))
 
 
-def offload(folder: Path) -> None:
-    """Updates, and with them weights and their state, on the CPU: a step too large for a set limit of GPU memory."""
-    torch.manual_seed(0)
-    module, inputs = language(24, 1024, 4, 512)
-    captured = capture_step(module, inputs, training=True, optimizer="adam", target=Target(gpu=True))
-    problem = price(captured.graph, stand_in_cluster(2))
-    say("offload captured", problem.num_ops, "ops")
-    device = [int(kind.startswith("optim.")) for kind in problem.graph.kind]
-    planning = planning_of(captured, Plan.of(problem, device))
-    found: dict[str, Any] = {"weights_bytes": sum(p.numel() * p.element_size() for p in module.parameters())}
-    batch = on_gpu(inputs)
-    module.cuda()
-    applied: Any = build(module, captured, planning, devices=["cuda:0", "cpu"], cuda_graphs=False)
-    check = verify_step(applied, batch)
-    found["verified"], found["verification"] = check.ok, str(check)
-    say("offload", check)
-    for _ in range(2):
-        applied(*batch)
-    found["applied_ms"], found["applied_peak_bytes"] = clocked_alone(lambda: applied(*batch))
-    write_trace(lambda: applied(*batch), folder / "trace.json", found)
-    applied.detach()
-    applied = None
-    clean()
-    step: Any = eager(module.cuda(), batch, fused=True)
-    for _ in range(2):
-        step()
-    found["eager_ms"], found["eager_peak_bytes"] = clocked_alone(step)
-    del step
-    module.zero_grad(set_to_none=True)
-    clean()
-    found["limit_bytes"] = (found["eager_peak_bytes"] + found["applied_peak_bytes"]) // 2
-    under_limit(
-        module, batch, lambda: build(module, captured, planning, devices=["cuda:0", "cpu"], cuda_graphs=False), found
-    )
-    say("offload", found)
-    (folder / "offload.json").write_text(json.dumps(found, indent=1))
-
-
-def under_limit(module: nn.Module, batch: Any, make: Callable[[], Any], found: dict[str, Any]) -> None:
-    """Both ways with no more of the GPU's memory than that."""
-    module.cpu()
-    clean()
-    torch.cuda.set_per_process_memory_fraction(found["limit_bytes"] / torch.cuda.mem_get_info()[1])
-    try:
-        applied: Any = make()
-        for _ in range(3):
-            applied(*batch)
-        took, peak = clocked_alone(lambda: applied(*batch))
-        found["applied_under_limit_ms"], found["applied_under_limit_peak_bytes"] = took, peak
-        found["losses"] = [float(applied(*batch)) for _ in range(5)]
-        applied.detach()
-        applied = None
-        clean()
-        step = eager(module.cuda(), batch, fused=True)
-        for _ in range(2):
-            step()
-        found["eager_under_limit"] = "ran"
-    except (torch.OutOfMemoryError, DoesNotFit) as error:
-        who = "eager" if "losses" in found else "applied"
-        found[f"{who}_under_limit"] = f"out of memory: {str(error).splitlines()[0][:120]}"
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-
-
-def write_trace(step: Callable[[], Any], path: Path, found: dict[str, Any]) -> None:
-    """Intervals of kernels and copies of one step, and how much of the copies lies under kernels."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
-        step()
-        torch.cuda.synchronize()
-    raw = path.with_name("profile.json")
-    seen.export_chrome_trace(str(raw))
-    events = json.loads(raw.read_text())["traceEvents"]
-    raw.unlink()
-    kept = [
-        {"name": e["name"][:60], "kind": e["cat"], "stream": e["args"].get("stream"), "us": e["ts"], "for_us": e["dur"]}
-        for e in events
-        if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and e.get("ph") == "X"
-    ]
-    path.write_text(json.dumps(kept))
-    kernels = merged([(e["us"], e["us"] + e["for_us"]) for e in kept if e["kind"] == "kernel"])
-    copies = merged([(e["us"], e["us"] + e["for_us"]) for e in kept if e["kind"] == "gpu_memcpy"])
-    both = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in kernels for b in copies)
-    total = sum(end - start for start, end in copies)
-    found["copies_us"], found["copies_under_kernels_us"] = round(total), round(both)
-    found["kernels_us"] = round(sum(end - start for start, end in kernels))
-
-
-def merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    joined: list[tuple[float, float]] = []
-    for start, end in sorted(spans):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((start, end))
-    return joined
-
-
-def picture(folder: Path) -> None:
-    """Kernels and copies of one step over time, a row a stream; needs matplotlib alone."""
-    from matplotlib import pyplot
-
-    events = json.loads((folder / "trace.json").read_text())
-    begun = min(event["us"] for event in events)
-    kinds = {"kernel": "tab:blue", "gpu_memcpy": "tab:orange", "gpu_memset": "grey"}
-    streams = sorted({event["stream"] for event in events})
-    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.5 * len(streams)))
-    for kind, colour in kinds.items():
-        for row, stream in enumerate(streams):
-            of = [event for event in events if event["stream"] == stream and event["kind"] == kind]
-            spans = [((event["us"] - begun) / 1e3, event["for_us"] / 1e3) for event in of]
-            axes.broken_barh(spans, (row - 0.4, 0.8), color=colour)
-    axes.set(yticks=range(len(streams)), yticklabels=[f"stream {s}" for s in streams], xlabel="ms")
-    axes.plot([], color="tab:blue", linewidth=6, label="kernels")
-    axes.plot([], color="tab:orange", linewidth=6, label="copies")
-    axes.legend(frameon=False, loc="upper right")
-    figure.tight_layout()
-    figure.savefig(folder / "overlap.png", dpi=110)
-
-
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("folder", type=Path)
     options.add_argument("--seconds", type=float, default=220)
     options.add_argument("--only", default="")
-    options.add_argument("--picture", action="store_true")
     given = options.parse_args()
-    if given.picture:
-        picture(given.folder)
-        return
     given.folder.mkdir(parents=True, exist_ok=True)
     about = {"torch": torch.__version__, "device": torch.cuda.get_device_name(0), "steps": STEPS, "rounds": ROUNDS}
     (given.folder / "machine.json").write_text(json.dumps(about))
@@ -401,7 +305,6 @@ def main() -> None:
         (name, lambda name=name, make=make: rows.append(one_gpu(name, make)))  # type: ignore[misc]
         for name, make in MODELS.items()
     ]
-    parts.insert(0, ("offload", lambda: offload(given.folder)))
     parts.append(("fused", lambda: fused(given.folder)))
     parts.append(("placed", lambda: placed(given.folder)))
     for name, part in parts:

@@ -202,10 +202,13 @@ def build(
     of it. `together`: neighbouring updates are one call."""
     problem, plan = planning.problem, planning.plan
     rank = joined_group(problem.num_devices)
-    places = torch_devices(problem, devices)
-    if rank is not None and devices is None:
-        hosts = [device.kind == "cpu" for device in problem.cluster.devices]
-        places = places_of_ranks(hosts, int(os.environ.get("LOCAL_RANK", str(rank))))
+    if rank is None:
+        places = own = torch_devices(problem, devices)
+    else:
+        places = places_of_ranks(problem.cluster, devices, rank)
+        own = places[rank : rank + 1]
+        if own[0].type == "cuda":
+            torch.cuda.set_device(own[0])
     if optimizer is not None:
         if not captured.training:
             raise InvalidSetting("an inference has no use for an optimizer", "optimizer", "leave it out")
@@ -214,12 +217,12 @@ def build(
     post = None if rank is None else Post(rank, places, throttle)
     if post is not None:
         share_state(tensors_by_name(module), {})
-    updates = _updates(captured, binding, problem, plan, places, optimizer)
+    updates = _updates(captured, binding, problem, plan, places, optimizer, rank)
     try:
         events = schedule(problem, plan, planning.timeline)
         if rank is None and len({place.type for place in places}) > 1:
             events = host_last(problem, plan, events, {d for d, place in enumerate(places) if place.type == "cpu"})
-        compiled = any(place.type != "cpu" for place in places) if compile_kernels is None else compile_kernels
+        compiled = any(place.type != "cpu" for place in own) if compile_kernels is None else compile_kernels
         backend = Backend(places, updates, post=post, together=together, compiled=compiled)
         program = write_program(captured, problem, plan, events, backend)
         return AppliedStep(program, binding, updates, problem, places, plan.device.tolist(), cuda_graphs, post)
@@ -236,13 +239,16 @@ def _updates(
     plan: Plan,
     places: Sequence[torch.device],
     optimizer: torch.optim.Optimizer | None,
+    rank: int | None,
 ) -> Updates:
-    """Weights go to their devices before their state is made beside them."""
+    """Weights go to their devices before their state is made beside them; of several processes each moves its own."""
     weights = binding.weights()
     named = {given.name: tensor for tensor, given in binding.given.items()}
     device = dict(zip(problem.graph.op_name, plan.device.tolist(), strict=True))
     for name in weights if captured.optimizer != "none" else ():
-        binding.move(named[name], places[device[f"{captured.optimizer}:{name}"]])
+        home = device[f"{captured.optimizer}:{name}"]
+        if rank in (None, home):
+            binding.move(named[name], places[home])
     updates = Updates(optimizer or default_optimizer(captured.optimizer, list(weights.values())), weights)
     updates.follow_weights()
     return updates

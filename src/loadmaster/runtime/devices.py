@@ -27,10 +27,8 @@ def devices_here(cluster: Cluster, given: Sequence[str | torch.device] | None) -
     """One torch device per device of the cluster: those given; else its GPUs where there are enough, else the CPU."""
     names = cluster.device_names
     if given is not None:
-        if len(given) != len(names):
-            what = f"{len(given)} torch devices were given for a plan on {len(names)}"
-            raise InvalidSetting(what, f"devices={list(map(str, given))}", f"give one for each of {', '.join(names)}")
-        return tuple(map(_existing, given))
+        check_count(given, names)
+        return tuple(map(existing, given))
     on_host = [device.kind == "cpu" for device in cluster.devices]
     wanted, there = on_host.count(False), torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted > there:
@@ -39,7 +37,14 @@ def devices_here(cluster: Cluster, given: Sequence[str | torch.device] | None) -
     return tuple(torch.device("cpu") if host else torch.device("cuda", next(numbers)) for host in on_host)
 
 
-def _existing(name: str | torch.device) -> torch.device:
+def check_count(given: Sequence[str | torch.device], names: Sequence[str]) -> None:
+    if len(given) != len(names):
+        what = f"{len(given)} torch devices were given for a plan on {len(names)}"
+        raise InvalidSetting(what, f"devices={list(map(str, given))}", f"give one for each of {', '.join(names)}")
+
+
+def existing(name: str | torch.device) -> torch.device:
+    """Of this machine; another is refused."""
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -120,6 +125,8 @@ class CudaSend:
         """Before the tensor is overwritten where it came from."""
         if self.src.type == "cuda":
             torch.cuda.current_stream(self.src).wait_event(self.done)
+        else:
+            self.done.synchronize()
 
 
 def _pinned_like(tensor: Tensor) -> Tensor:

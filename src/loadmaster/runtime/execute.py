@@ -116,7 +116,8 @@ class AppliedStep:
 
     @property
     def _on_gpu(self) -> bool:
-        return any(device.type == "cuda" for device in self.devices)
+        own = self.devices if self.post is None else (self.post.device,)
+        return any(device.type == "cuda" for device in own)
 
     @property
     def kernels(self) -> Kernels:
@@ -138,6 +139,8 @@ class AppliedStep:
             if tensor not in seen:
                 self.binding.move(tensor, device)
                 seen[tensor] = device
+                if device.type == "cpu" and self.post is None and self._on_gpu and tensor in self.program.written:
+                    value.data = value.data.pin_memory()  # a GPU reads it in every step; whoever writes it waits
             self._residents[index] = moved(value.detach(), device)
             if seen[tensor] != device:
                 self._replicas.append((index, value, value._version, device))

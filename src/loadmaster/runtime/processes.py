@@ -31,7 +31,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from loadmaster.cluster import Cluster
 from loadmaster.errors import CannotRun, InvalidSetting
+from loadmaster.runtime.devices import check_count, existing
 
 TIMEOUT_S = 120.0  # for one message; a process that died is noticed at once
 _RANDOM_TAG = 1 << 24  # tags of messages that carry random state; those of tensors count from 0
@@ -224,10 +226,11 @@ def share(tensor: Tensor, src: int) -> Tensor:
 
 
 def share_state(tensors: Mapping[str, Tensor], owner: Mapping[str, int]) -> None:
-    """Tensors of a module as their owners have them, in every process."""
+    """Tensors of a module as their owners have them, in every process; by way of the host, since a tensor may be on a
+    GPU in one process and not in another."""
     for name, value in tensors.items():
         with torch.no_grad():
-            value.copy_(share(value.detach(), owner.get(name, 0)))
+            value.copy_(share(value.detach().cpu(), owner.get(name, 0)))
 
 
 def _together(call: Any) -> None:
@@ -263,12 +266,29 @@ def _leave_group() -> None:
             dist.destroy_process_group()
 
 
-def places_of_ranks(hosts: Sequence[bool], local_rank: int) -> tuple[torch.device, ...]:
-    """A torch device for each process as this one sees them. `hosts`: whether each device of the plan is a CPU. Every
-    process has the GPU of its number on its machine, or none has; machines are taken to be alike."""
+def places_of_ranks(
+    cluster: Cluster, given: Sequence[str | torch.device] | None, rank: int
+) -> tuple[torch.device, ...]:
+    """The torch device of each process: as given; else a GPU for each that is no host, in their order on each machine,
+    where all machines have enough, else the CPU for all. Only this process's own is touched."""
+    names = cluster.device_names
+    if given is None:
+        found: list[Any] = [None] * len(names)
+        dist.all_gather_object(found, str(own_place([d.kind == "cpu" for d in cluster.devices], rank)))
+        hosts = [device.kind == "cpu" for device in cluster.devices]
+        short = any(place == "cpu" and not host for place, host in zip(found, hosts, strict=True))
+        return tuple(torch.device("cpu" if short else place) for place in found)
+    check_count(given, names)
+    return tuple(existing(name) if number == rank else torch.device(name) for number, name in enumerate(given))
+
+
+def own_place(hosts: Sequence[bool], rank: int) -> torch.device:
+    """The device of this process. `hosts`: whether each device of the plan is a CPU. Machines have processes of
+    neighbouring numbers, as torchrun starts them."""
+    first = rank - int(os.environ.get("LOCAL_RANK", str(rank)))
+    here = range(first, min(len(hosts), first + int(os.environ.get("LOCAL_WORLD_SIZE", str(len(hosts))))))
+    on_gpus = [number for number in here if not hosts[number]]
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", str(len(hosts))))
-    if here > there:  # a process without a GPU of its own would share one with another
-        return (torch.device("cpu"),) * len(hosts)
-    mine = torch.device("cuda", local_rank)
-    return tuple(torch.device("cpu") if host else mine for host in hosts)
+    if hosts[rank] or len(on_gpus) > there:  # a process without a GPU of its own would share one with another
+        return torch.device("cpu")
+    return torch.device("cuda", on_gpus.index(rank))

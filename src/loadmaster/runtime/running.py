@@ -125,7 +125,7 @@ def timed(step: Callable[..., Any], inputs: Any, steps: int) -> list[int]:
 
 
 def _settled() -> None:
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():  # else this process has nothing there to wait for
         torch.cuda.synchronize()
 
 

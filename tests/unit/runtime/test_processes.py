@@ -120,15 +120,45 @@ def test_as_many_processes_as_devices() -> None:
 def test_each_process_has_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from loadmaster.runtime.processes import Post, places_of_ranks
+    from loadmaster.runtime.processes import Post, own_place
 
-    cpu, gpu = torch.device("cpu"), torch.device("cuda", 1)
-    assert places_of_ranks([False, False, True], 1) == (cpu,) * 3  # no GPU here
+    cpu, gpus = torch.device("cpu"), [torch.device("cuda", number) for number in range(4)]
+    assert [own_place([False, False, True], rank) for rank in range(3)] == [cpu] * 3  # no GPU here
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert places_of_ranks([False, False, True], 1) == (gpu, gpu, cpu)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    found = []
+    for rank in range(6):  # of two machines
+        monkeypatch.setenv("LOCAL_RANK", str(rank % 3))
+        found.append(own_place([False, True, False, True, False, False], rank))
+    assert found == [gpus[0], cpu, gpus[1], cpu, gpus[0], gpus[1]]
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert places_of_ranks([False, False, True], 1) == (cpu,) * 3
-    post = Post(1, (gpu, gpu, cpu))
-    assert post.mixed and post.wire(0) == gpu and post.wire(2) == cpu
-    assert Post(2, (gpu, gpu, cpu)).wire(0) == cpu
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert own_place([False] * 8, 1) == cpu
+    post = Post(1, (gpus[0], gpus[1], cpu))
+    assert post.mixed and post.wire(0) == gpus[1] and post.wire(2) == cpu
+    assert Post(2, (gpus[0], gpus[1], cpu)).wire(0) == cpu
+
+
+def test_one_process_has_no_gpu_and_so_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from loadmaster.cluster import Cluster
+    from loadmaster.errors import InvalidSetting
+    from loadmaster.runtime import processes
+
+    def gathered(into: list[str], own: str) -> None:
+        into[:] = [own, "cpu", *others]
+
+    monkeypatch.setattr(processes.dist, "all_gather_object", gathered)
+    monkeypatch.setattr(processes, "own_place", lambda hosts, rank: torch.device("cuda", 0))
+    others = ["cuda:1"]
+    found = processes.places_of_ranks(Cluster.preset("1xh200+cpu+1xh200"), None, 0)
+    assert list(map(str, found)) == ["cuda:0", "cpu", "cuda:1"]
+    others = ["cpu"]
+    found = processes.places_of_ranks(Cluster.preset("1xh200+cpu+1xh200"), None, 0)
+    assert list(map(str, found)) == ["cpu"] * 3
+    given = processes.places_of_ranks(Cluster.preset("1xh200+cpu"), ["cuda:0", "cpu"], 1)  # whoever has it looks
+    assert list(map(str, given)) == ["cuda:0", "cpu"]
+    with pytest.raises(InvalidSetting, match="1 torch devices were given for a plan on 2"):
+        processes.places_of_ranks(Cluster.preset("1xh200+cpu"), ["cpu"], 1)
