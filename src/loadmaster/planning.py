@@ -53,8 +53,10 @@ def plan(
     `price` and `solve`.
     """
     limit = as_budget(budget)
-    graph = load(model, training=training, inputs=inputs, optimizer=training_optimizer, dims=dims)
-    cluster = default_cluster(model, graph)[0] if on is None else Cluster.of(on)
+    named = None if on is None else Cluster.of(on)
+    gpu = named is None or named.has_gpu
+    graph = load(model, training=training, inputs=inputs, optimizer=training_optimizer, dims=dims, gpu=gpu)
+    cluster = named or default_cluster(model, graph)[0]
     problem = price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost)
     starts = [] if like is None else starts_from(like, problem)
     found = solve(problem, optimizer, limit, seed, listener=listener, starts=starts)

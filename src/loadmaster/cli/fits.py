@@ -79,14 +79,16 @@ def _step(model: str, on: str, how: Mapping[str, Any], budget: Any, seed: int) -
     from loadmaster.importers import load
     from loadmaster.report.remedies import verdict
 
+    cluster = words.cluster_of(on)
+
     def captured(settings: Mapping[str, Any]) -> Graph:
-        return load(model, **settings)
+        return load(model, gpu=cluster.has_gpu, **settings)
 
     settings = dict(how)
     if words.is_callable(model) and how.get("training") is not False:
         settings.setdefault("optimizer", "adam")
     with stages.status("trying what would help"):
-        return verdict(captured, words.cluster_of(on), settings, budget=budget, seed=seed)
+        return verdict(captured, cluster, settings, budget=budget, seed=seed)
 
 
 def _show(model: str, found: Any, rows: Sequence[tuple[str, float, int, str]], unit: str) -> None:

@@ -44,7 +44,7 @@ def measure(
     if model is not None:
         from loadmaster.importers import load
 
-        graph = load(model)
+        graph = load(model, gpu=cluster.has_gpu)
         measured = measure_ops(graph, cluster, seconds=seconds, say=_progress)
         found["ops"] = _op_facts(graph, measured)
         if costs is not None:

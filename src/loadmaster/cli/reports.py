@@ -197,7 +197,7 @@ def read_plan(
     from loadmaster.importers import load
     from loadmaster.plans import check
 
-    saved, head = load_plan(path), _head(path)
+    saved, head = load_plan(path), head_of(path)
     made = head.get("result")
     goal = objective or (made.get("objective") if isinstance(made, dict) else None) or "step-time"
     if not isinstance(goal, str) and objective is None:
@@ -207,7 +207,7 @@ def read_plan(
     others = [cluster for cluster in clusters if cluster is not own]
     with stages.status(f"loading {path.name}"):
         graph = (
-            splits.in_parts(load(model, **_how(head)), saved, head.get("captured"))
+            splits.in_parts(load(model, **how_captured(head)), saved, head.get("captured"))
             if model is not None
             else _graph_of(head, path)
         )
@@ -225,17 +225,20 @@ def _graph_of(head: dict[str, Any], path: Path) -> Graph:
     return load(_model_of(head, path)) if found is None else found
 
 
-def _how(head: dict[str, Any]) -> dict[str, Any]:
+def how_captured(head: dict[str, Any]) -> dict[str, Any]:
     """How the plan's model was captured, as `load` takes it."""
     captured = head.get("captured")
-    if not isinstance(captured, dict) or "model" not in captured:
+    if not isinstance(captured, dict):
         return {}
+    gpu = {"gpu": bool(captured.get("gpu"))}
+    if "model" not in captured:
+        return gpu
     known = {"optimizer": str, "dtype": str, "batch": int}
     found = {key: captured[key] for key, kind in known.items() if isinstance(captured.get(key), kind)}
-    return {"training": captured.get("mode") != "infer", **found}
+    return {"training": captured.get("mode") != "infer", **gpu, **found}
 
 
-def _head(path: Path) -> dict[str, Any]:
+def head_of(path: Path) -> dict[str, Any]:
     from loadmaster.files.text import read_json
 
     data = read_json(path)
@@ -273,7 +276,7 @@ def _cluster_of(head: dict[str, Any], path: Path, others: Sequence[Cluster]) -> 
 
 def _as_result(problem: Problem, plan: Plan, path: Path) -> Result:
     """The plan simulated afresh, with what its file says of how it was found."""
-    made = _head(path).get("result")
+    made = head_of(path).get("result")
     result = stages.replay(problem, plan, path.name)
     if not isinstance(made, dict):
         return result

@@ -316,7 +316,8 @@ def simulate(
     limit = words.size_of(memory_limit)
     reports.check_targets(addresses)
     saved = load_plan_file(plan)
-    problem, choice = stages.problem_for(model, on, "step-time", limit)
+    how = reports.how_captured(reports.head_of(plan)) if words.is_callable(model) else None
+    problem, choice = stages.problem_for(model, on, "step-time", limit, how=how)
     problem = splits.problem_of(problem, saved)
     result = stages.replay(problem, saved.plan, plan.name)
     misfit = None if result.fits else does_not_fit(result, limit)

@@ -136,7 +136,7 @@ def problem_of(
     from loadmaster.planning import default_cluster
 
     named = None if on is None else in_mode(cluster_of(on), mode)
-    graph = load(model, **(how or {}))
+    graph = load(model, **{"gpu": named is None or named.has_gpu, **(how or {})})
     if named is not None:
         cost = costs_of(costs, graph, named)
         return price(graph, named, objective=objective, memory_limit=memory_limit, cost=cost), ""

@@ -78,6 +78,12 @@ class Cluster:
         return tuple(device.name for device in self.devices)
 
     @property
+    def has_gpu(self) -> bool:
+        """Whether a torch model would run on CUDA here: Apple's GPUs and devices of no known kind have other kernels
+        than that."""
+        return any(not device.kind.startswith(("cpu", "device", "m1-", "m2-", "m4-")) for device in self.devices)
+
+    @property
     def memory_bytes(self) -> Ints:
         return ints([device.memory_bytes for device in self.devices])
 

@@ -53,12 +53,14 @@ def load(
     name: str = "",
     dtype: str | None = None,
     batch: int | None = None,
+    gpu: bool = False,
 ) -> Graph:
     """The graph of a model: a file, "zoo:NAME", "package.module:callable", a torch.nn.Module or an onnx.ModelProto.
 
     `training`, `optimizer` and `inputs` are for torch modules, and `training` for the zoo; files hold one graph or
     the other. `dims` gives unknown dimensions of an ONNX model by name. `dtype` and `batch` change what
-    "package.module:callable" builds: the type its tensors are made in, and the rows of its example inputs.
+    "package.module:callable" builds: the type its tensors are made in, and the rows of its example inputs. `gpu`: a
+    torch module is captured as a CUDA device runs it, which has other kernels for attention than a CPU.
     """
     if isinstance(model, Graph):
         return model
@@ -68,7 +70,7 @@ def load(
             text = os.fsdecode(text)
         model, timed, trace = text.partition("#times=")
         if timed and trace and not Path(text).exists():
-            graph = load(model, training=training, inputs=inputs, optimizer=optimizer, dims=dims, name=name)
+            graph = load(model, training=training, inputs=inputs, optimizer=optimizer, dims=dims, name=name, gpu=gpu)
             return _resolve("loadmaster.importers.benchmarks.trace:with_times")(graph, trace)  # type: ignore[no-any-return]
         if text.startswith("zoo:"):
             return _load_zoo(text.removeprefix("zoo:"), training)
@@ -76,13 +78,13 @@ def load(
         if colon and form in catalog.FORMATS:
             return _resolve(catalog.FORMATS[form])(path)  # type: ignore[no-any-return]
         if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
-            return _load_callable(text, training, optimizer, name, dtype, batch)
+            return _load_callable(text, training, optimizer, name, dtype, batch, gpu)
         return _load_file(text, dims, training, optimizer)
-    return _load_object(model, training, inputs, optimizer, dims, name)
+    return _load_object(model, training, inputs, optimizer, dims, name, gpu)
 
 
 def _load_object(
-    model: Any, training: bool, inputs: Any, optimizer: str, dims: Mapping[str, int] | None, name: str
+    model: Any, training: bool, inputs: Any, optimizer: str, dims: Mapping[str, int] | None, name: str, gpu: bool
 ) -> Graph:
     if _is(model, "ModelProto", "onnx"):
         load_onnx = _resolve(catalog.IMPORTERS[".onnx"])
@@ -98,7 +100,8 @@ def _load_object(
         what = f"a {type(model).__name__} needs example inputs"
         raise ImportFailed(what, "load", "give them: load(module, inputs=(x, ...))")
     capture = _resolve("loadmaster.importers.torch.export:capture")
-    return capture(model, inputs, training=training, optimizer=optimizer, name=name)  # type: ignore[no-any-return]
+    target = _resolve("loadmaster.importers.torch.step:Target")(gpu=gpu)
+    return capture(model, inputs, training=training, optimizer=optimizer, name=name, target=target)  # type: ignore[no-any-return]
 
 
 def _is_exported(value: Any) -> bool:
@@ -220,14 +223,16 @@ def build_module(text: str) -> tuple[Any, Any]:
     return made
 
 
-def _load_callable(text: str, training: bool, optimizer: str, name: str, dtype: str | None, batch: int | None) -> Graph:
+def _load_callable(
+    text: str, training: bool, optimizer: str, name: str, dtype: str | None, batch: int | None, gpu: bool
+) -> Graph:
     made = build(text, dtype=dtype, batch=batch, real=False)
     if isinstance(made, Graph) or _is(made, "ModelProto", "onnx"):
         return load(made, name=name)
     name = name or text.partition(":")[2]
     if _is_exported(made):
         return load(made, training=training, optimizer=optimizer, name=name)
-    graph = load(made[0], training=training, inputs=made[1], optimizer=optimizer, name=name)
+    graph = load(made[0], training=training, inputs=made[1], optimizer=optimizer, name=name, gpu=gpu)
     settings = {"model": text, "dtype": dtype, "batch": batch}
     return replace(graph, captured={**graph.captured, **{k: v for k, v in settings.items() if v is not None}})
 

@@ -93,7 +93,8 @@ def capture_text(captured: Mapping[str, Any]) -> str:
     """How a torch model was captured, in words: what nobody said was assumed."""
     step = f"training with {captured['optimizer']}" if captured["mode"] == "train" else "inference"
     inputs = ", ".join(f"{i['name']} {i['dtype']}{i['shape']}" for i in captured["inputs"])
-    return f"{step}, {inputs or 'no inputs'}, torch {captured['torch']}"
+    kernels = ", as a GPU runs it" if captured.get("gpu") else ""
+    return f"{step}, {inputs or 'no inputs'}, torch {captured['torch']}{kernels}"
 
 
 def running_view(ran: Mapping[str, Any]) -> list[Any]:

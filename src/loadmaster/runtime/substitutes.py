@@ -1,8 +1,7 @@
-"""What to call for a traced op: torch's own function for it, and on a GPU the kernel that torch would take there.
+"""What to call for a traced op: torch's own function for it, or the kernel that torch would take on that device.
 
-A step is traced on the CPU, where attention is one op of its own. On a GPU the memory-efficient kernel of torch takes
-its place; the sums it keeps for its backward are padded to 32 rows there, which is taken off and put on again, so that
-forward and backward may even run on different devices. Batch norm is cuDNN's where torch would take that.
+Attention is captured for one kind of device and may run on the other (see `attention`). Batch norm is cuDNN's where
+torch would take that.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from loadmaster.runtime import attention
 
 aten = torch.ops.aten
-_PADDING = 32  # rows of the sums that the GPU kernel keeps
 
 
 def substitute(target: Any, device: torch.device) -> Callable[..., Any]:
@@ -24,6 +23,8 @@ def substitute(target: Any, device: torch.device) -> Callable[..., Any]:
     name = str(target)
     if device.type == "cuda" and name in _ON_GPU:
         return _ON_GPU[name]
+    if device.type == "cpu" and name in attention.ON_CPU:
+        return attention.ON_CPU[name]
     plain: Callable[..., Any] = _bound(name) or getattr(target, "_op", target)
     return partial(_alone, plain) if name in _IN_A_BUFFER else plain
 
@@ -59,55 +60,6 @@ def _bound(name: str) -> Callable[..., Any] | None:
     plain = short.partition(".")[0]
     found: Any = getattr(torch._C._VariableFunctions, plain, None) or getattr(torch._C.TensorBase, plain, None)
     return found  # type: ignore[no-any-return]
-
-
-def _bias_for(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor | None:
-    if mask is None:
-        return None
-    if mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
-    # The kernel wants rows that start at a multiple of 16 bytes.
-    rows = F.pad(mask, (0, -mask.shape[-1] % 16))[..., : mask.shape[-1]]
-    return rows.expand(*query.shape[:2], query.shape[2], key.shape[2])
-
-
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dropout: float = 0.0,
-    causal: bool = False,
-    *,
-    attn_mask: Tensor | None = None,
-    scale: float | None = None,
-) -> tuple[Tensor, Tensor]:
-    made, sums, *_ = aten._scaled_dot_product_efficient_attention(
-        query, key, value, _bias_for(query, key, attn_mask), True, dropout, causal, scale=scale
-    )
-    return made, sums[:, :, : query.shape[2]].clone()
-
-
-def _attention_backward(
-    gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    made: Tensor,
-    sums: Tensor,
-    dropout: float,
-    causal: bool,
-    *,
-    attn_mask: Tensor | None = None,
-    scale: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    padded = F.pad(sums.to(torch.float32), (0, -sums.shape[2] % _PADDING), value=float("inf"))
-    seed = torch.zeros((), dtype=torch.int64, device=query.device)
-    bias = _bias_for(query, key, attn_mask)
-    found = aten._scaled_dot_product_efficient_attention_backward(
-        gradient, query, key, value, bias, made, padded, seed, seed, dropout, [True, True, True, False], causal,
-        scale=scale,
-    )  # fmt: skip
-    return found[0], found[1], found[2]
 
 
 def lands_itself(target: Any, lands: Iterable[int | None], device: torch.device) -> Callable[..., Any] | None:
@@ -163,7 +115,6 @@ def _batch_norm_backward(
 
 
 _ON_GPU: dict[str, Callable[..., Any]] = {
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention_backward,
+    **attention.ON_GPU,
     "aten.native_batch_norm_backward.default": _batch_norm_backward,
 }

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from loadmaster.errors import CannotRun
 from loadmaster.importers.torch.arguments import as_arguments, split
 from loadmaster.importers.torch.export import switched
 from loadmaster.importers.torch.step import loss_of, tensors_of
+from loadmaster.runtime.attention import ON_CPU
 from loadmaster.runtime.execute import tensors_by_name
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ def of_capture(step: AppliedStep, inputs: Any) -> Values:
     ]
     try:
         with _same_numbers(), torch.no_grad():
-            results = list(trace.module(*values))
+            results = list(_OnCpu(trace.module).run(*values))
     except (
         NotImplementedError
     ):  # captured for a GPU, with kernels that the CPU has not: the module alone is the measure
@@ -277,6 +278,13 @@ def of_capture(step: AppliedStep, inputs: Any) -> Values:
     for name, gradient in gradients.items():
         weights[name].grad = gradient.clone()
     return after_update(module, optimizer, results[:count], gradients)
+
+
+class _OnCpu(fx.Interpreter):
+    """A traced step on a CPU, whichever kind of device it was captured for."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return super().call_function(ON_CPU.get(str(target), target), args, kwargs)
 
 
 def _of_plan(step: AppliedStep, inputs: Any) -> Values:

@@ -26,7 +26,7 @@ from loadmaster.importers.torch.arguments import Inputs, seen_inside, split
 from loadmaster.importers.torch.attention import GpuAttention
 from loadmaster.importers.torch.mutation import writes_only_given
 from loadmaster.importers.torch.origin import Origins, origin_of
-from loadmaster.importers.torch.values import ValueMode, ValueReads, fixed_draws, warn_of_values
+from loadmaster.importers.torch.values import ValueMode, ValueReads, answering, fixed_draws, warn_of_values
 
 _convolution_backward = torch.ops.aten.convolution_backward.default
 
@@ -117,7 +117,7 @@ def _trace(
     step.keep = target.keep
     attention = GpuAttention() if target.gpu else nullcontext()
     watching = origins.watching(module)
-    with mode, enable_python_dispatcher(), _without_onednn(), watching, attention, ValueReads(mode):
+    with mode, enable_python_dispatcher(), _without_onednn(), watching, attention, ValueReads(mode), answering(mode):
         halves = {_convolution_backward: _halves}
         traced = make_fx(step, decomposition_table=halves, _allow_non_fake_inputs=True)(*fakes)
     _tidy(traced)

@@ -2,14 +2,18 @@
 
 Most models never look at a number in a tensor while they run. Some do: a layer is dropped if a random number is small,
 a mask is left out if all of it is one, a loop runs once for each expert that got a token. `ValueMode` is torch's mode
-of fake tensors that remembers the calls. When a value is asked for, the calls it may depend on are run for real, in
+of fake tensors that remembers the calls. When a value is asked for, the calls it depends on are run for real, in
 order, as far as what they start from is known: constants, drawn numbers, example inputs, and weights unless they were
 built without memory. Nothing is run until somebody asks, and nothing large ever.
+
+Some models ask first whether there are values at all: transformers keeps a mask that it would leave out if it saw that
+the mask is all ones. `answering` has such models ask.
 """
 
 from __future__ import annotations
 
 import random
+import sys
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +56,8 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         self.asked: list[str] = []  # lines of the model that asked for a value and were told one
         self._calls: list[tuple[OpOverload, Sequence[Any], Mapping[str, Any], Sequence[Tensor | None]]] = []
         self._last: tuple[Any, Any, Any, list[weakref.ref[Tensor]]] | None = None
-        self._done = 0  # calls that were run for real, or could not be
+        self._done: set[int] = set()  # calls that were run for real, or could not be
+        self._facts: set[int] = set()  # calls that stand for what is known of given tensors
         self._real: dict[int, Tensor] = {}  # by id of the fake one, which a call keeps alive
         self._spoilt: set[int] = set()  # storages of real tensors that something unknown was written to
         self._bytes = 0
@@ -66,6 +71,7 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     def know(self, fake: Tensor, real: Tensor) -> None:
         """That `fake` has the value of `real`; the one may be fake as well."""
         self._keep_last()
+        self._facts.add(len(self._calls))
         self._calls.append((torch.ops.aten.clone.default, (real,), {}, [fake]))
 
     @contextmanager
@@ -81,7 +87,8 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
                     self._real.pop(id(tensor), None)
             self._last = None
             del self._calls[mark:]
-            self._done = min(self._done, mark)
+            self._done = {call for call in self._done if call < mark}
+            self._facts = {call for call in self._facts if call < mark}
             self.expected = None
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -113,10 +120,11 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         except (DataDependentOutputException, DynamicOutputShapeException):
             if self.expected is not None:
                 return pytree.tree_map_only(Tensor, self._like, self.expected)
-            real = self._run(func, args, kwargs)
+            real, may_differ = self._run(func, args, kwargs)
             if real is None:
                 raise
-            self.asked.append(line_of_call())
+            if may_differ:
+                self.asked.append(line_of_call())
             return pytree.tree_map_only(Tensor, self._like, real)
 
     def _like(self, tensor: Tensor) -> Tensor:
@@ -135,23 +143,41 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def value_of(self, fake: Tensor) -> Tensor | None:
         """Its value, or None where that is not known."""
-        self._catch_up()
+        self._catch_up([fake])
         return self._known(fake)
 
-    def _run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        """What a call gives for real, or None."""
-        self._catch_up()
+    def _run(self, func: OpOverload, args: Any, kwargs: Any) -> tuple[Any, bool]:
+        """What a call gives for real, or None; and whether other inputs or draws might give something else."""
+        may_differ = self._catch_up(_tensors((args, kwargs)))
         with self._really():
-            return self._result(func, args, kwargs)
+            return self._result(func, args, kwargs), may_differ
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, wanted: Sequence[Tensor]) -> bool:
+        """Runs what those tensors depend on; whether that is anything given or drawn."""
         self._keep_last()
-        if self._done == len(self._calls):
-            return
-        with self._really():
-            for func, args, kwargs, made in self._calls[self._done :]:
-                self._redo(func, args, kwargs, made)
-        self._done = len(self._calls)
+        needed = self._needed(wanted)
+        todo = [call for call in needed if call not in self._done]
+        if todo:
+            with self._really():
+                for call in todo:
+                    self._redo(call)
+            self._done.update(todo)
+        return any(call in self._facts or _draws(self._calls[call][0]) for call in needed)
+
+    def _needed(self, wanted: Sequence[Tensor]) -> list[int]:
+        """The calls that made those tensors, or wrote to them or to what they were made of, in order; with those that
+        read what these overwrite, which could not be run later."""
+        ids, memory, overwritten, needed = set(map(id, wanted)), set(map(_memory, wanted)), set(), []
+        for call in range(len(self._calls) - 1, -1, -1):
+            func, args, kwargs, made = self._calls[call]
+            read, written = _tensors((args, kwargs)), set(map(_memory, _written(func, args)))
+            makes = any(tensor is not None and id(tensor) in ids for tensor in made)
+            if makes or written & memory or any(_memory(tensor) in overwritten for tensor in read):
+                needed.append(call)
+                ids.update(map(id, read))
+                memory.update(map(_memory, read))
+                overwritten |= written
+        return needed[::-1]
 
     @contextmanager
     def _really(self) -> Iterator[None]:
@@ -168,7 +194,8 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
                 self._random = torch.get_rng_state()
                 torch.set_rng_state(before)
 
-    def _redo(self, func: OpOverload, args: Any, kwargs: Any, made: Sequence[Tensor | None]) -> None:
+    def _redo(self, call: int) -> None:
+        func, args, kwargs, made = self._calls[call]
         large = (
             any(tensor is not None and tensor.numel() > MOST_ELEMENTS for tensor in made) or self._bytes > MOST_BYTES
         )
@@ -203,12 +230,8 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def _spoil(self, func: OpOverload, args: Sequence[Any]) -> None:
         """What an unknown value was written to is unknown from then on, and whatever shares its memory."""
-        if not func._schema.is_mutable:
-            return
-        for argument, value in zip(func._schema.arguments, args, strict=False):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                known = [self._known(tensor) for tensor in _tensors(value)]
-                self._spoilt.update(real.untyped_storage()._cdata for real in known if real is not None)
+        known = [self._known(tensor) for tensor in _written(func, args)]
+        self._spoilt.update(real.untyped_storage()._cdata for real in known if real is not None)
 
 
 class ValueReads(TorchFunctionMode):
@@ -254,6 +277,45 @@ def warn_of_values(lines: Sequence[str], label: str) -> None:
             f"numbers of seed {SEED}; on others it may run differently",
             stacklevel=5,
         )
+
+
+@contextmanager
+def answering(mode: ValueMode) -> Iterator[None]:
+    """Transformers takes a tensor of this mode for a real one where its value is known."""
+    found: Any = sys.modules.get("transformers.utils.import_utils")
+    before = getattr(found, "is_fake_tensor", None)
+    if before is None:  # not there, or of an age that does not ask
+        yield
+        return
+
+    def is_fake_tensor(x: Any) -> bool:
+        return isinstance(x, FakeTensor) and mode.value_of(x) is None
+
+    found.is_fake_tensor = is_fake_tensor
+    try:
+        yield
+    finally:
+        found.is_fake_tensor = before
+
+
+def _written(func: OpOverload, args: Sequence[Any]) -> list[Tensor]:
+    """What a call writes to."""
+    if not (isinstance(func, OpOverload) and func._schema.is_mutable):
+        return []
+    pairs = zip(func._schema.arguments, args, strict=False)
+    return _tensors([v for argument, v in pairs if argument.alias_info is not None and argument.alias_info.is_write])
+
+
+def _draws(func: OpOverload) -> bool:
+    return isinstance(func, OpOverload) and torch.Tag.nondeterministic_seeded in func.tags
+
+
+def _memory(tensor: Tensor) -> int:
+    """Equal where two tensors share theirs."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # sparse
+        return id(tensor)
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -156,3 +156,66 @@ def test_a_detector_whose_loss_matches_boxes_is_captured() -> None:
 
 
 SMALL = {"layers": 1, "ffn_dim": 64, "attention_heads": 4}
+
+
+class Asks(nn.Module):
+    """Whether all of a mask is ones, where the mask is made of a constant, of the input, or of a weight."""
+
+    def __init__(self, of: str) -> None:
+        super().__init__()
+        self.of, self.weight = of, nn.Parameter(torch.ones(4, 4))
+        self.other = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.other(x)
+        mask = {"constant": torch.arange(4), "input": x[0] * 0, "weight": self.weight.detach() - 1}[self.of]
+        mask = mask.clone()
+        mask += 1
+        return x.exp() if (mask > 0).all() else x.sin()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("build", [capture, capture_fake])
+def test_what_depends_on_nothing_given_is_known_without_memory_and_without_a_warning(build: object) -> None:
+    inputs = (torch.randn(3, 4),)
+    if build is capture:
+        graph = capture(Asks("constant"), inputs, training=False)
+    else:
+        graph = capture_fake(lambda training: (Asks("constant"), inputs), training=False)
+    assert kinds(graph)["exp"] == 1
+
+
+def test_what_depends_on_what_is_given_is_said() -> None:
+    for of in ("input", "weight"):
+        with pytest.warns(UserWarning, match="asks for the values"):
+            graph = capture(Asks(of), (torch.randn(3, 4),), training=False)
+        assert kinds(graph)["exp"] == 1
+
+
+class Overwrites(nn.Module):
+    """Asks twice: what the second answer rests on was overwritten after it was read and before the first was asked."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        counter = torch.zeros(1)
+        before = counter + 0
+        counter += 1
+        x = x.exp() if counter > 0 else x.sin()
+        return x.exp() if before > 0 else x.sin()
+
+
+def test_a_value_is_that_of_its_time() -> None:
+    found = kinds(capture(Overwrites(), (torch.randn(3),), training=False))
+    assert (found["exp"], found["sin"]) == (1, 1)
+
+
+def test_transformers_leaves_out_the_masks_that_it_leaves_out_in_reality() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
+    config = transformers.Qwen2Config(**sizes, num_attention_heads=2, num_key_value_heads=1, use_cache=False)
+
+    def build(training: bool) -> tuple[nn.Module, dict[str, Tensor]]:
+        return transformers.Qwen2ForCausalLM(config), {"input_ids": torch.ones(2, 8, dtype=torch.int64)}
+
+    real = capture(*build(False), training=False, name="qwen2")
+    assert "bitwise_and" not in kinds(real)
+    assert real.digest == capture_fake(build, training=False, name="qwen2").digest
