@@ -2,13 +2,13 @@
 
     PYTHONPATH=src python3 benchmarks/agreement.py FOLDER [--devices 4] [--plans 20] [--seconds 220] [--only rnnlm,vit]
 
-Every op is timed on one core in the course of a step; each plan is simulated with those times and then run by as many
-processes as it has devices, each on a core of its own (and one more for its messages where there are enough), over
-links throttled to a set speed and latency. What a message costs the processes themselves is measured before and counted
-with the ops at its ends. Writes
-agreement.csv (a row a plan), agreement.json (Spearman's rank correlation and the share of pairs in the right order)
-and, with matplotlib, agreement.png. Needs torch, numpy, scipy and numba; on a machine with more free cores than
-devices.
+Every process times every op on its own core in the course of a step, all at once, and the whole step, to which the ops
+are made to add up; each plan is simulated with the medians and then run by as many processes as it has devices, each on
+a core of its own (and one more for its messages where there are enough), over links throttled to a set speed and
+latency. What a message costs the processes themselves, by its size, is measured before and counted with the ops at its
+ends. Writes agreement.csv (a row a plan), agreement.json (Spearman's rank correlation and the share of pairs in the
+right order) and, with matplotlib, agreement.png. Needs torch, numpy, scipy and numba; on a machine with more free cores
+than devices.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ from loadmaster.runtime.processes import Incoming, Outgoing, Post, Shape, Thrott
 from loadmaster.runtime.schedule import Send, schedule
 
 BYTES_PER_S, LATENCY_S = 250e6, 400e-6
-WARM, STEPS = 1, 3
+WARM, LEAST_STEPS, MOST_STEPS, STEPS_MS = 1, 3, 7, 1500.0  # steps of a plan: as many as the time allows
+MESSAGES = (1 << 10, 1 << 18, 1 << 21)  # floats of the messages that are timed
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "rnnlm": ("rnnlm-2", {"layers": 4, "width": 384, "vocabulary": 2000, "batch": 32, "steps": 5}),
     "gnmt": ("gnmt-2", {"layers": 2, "width": 256, "vocabulary": 2000, "batch": 32, "steps": 5}),
     "vit": ("vit-base", {"batch": 2, "size": 96, "layers": 3}),
     "cells": ("nas-cells/0", {"cells": 3, "channels": 24, "batch": 8}),
-    "unet": ("unet-ddpm", {"batch": 1, "size": 32, "factors": (1, 2)}),
+    "unet": ("unet-ddpm", {"batch": 1, "size": 16, "factors": (1, 2)}),
     "wavenet": ("wavenet-2x18", {"stacks": 2, "layers": 5, "batch": 1, "steps": 512}),
 }
 BEGUN = time.perf_counter()
@@ -85,8 +86,9 @@ def cluster_of(devices: int) -> Cluster:
 # What ops take
 
 
-def measured(captured: CapturedStep, module: torch.nn.Module, inputs: Any, rounds: int = 5) -> np.ndarray:
-    """[ops of the captured graph] ns of each op in the course of a step on this core; views have none."""
+def measured(captured: CapturedStep, module: torch.nn.Module, inputs: Any, rounds: int = 6) -> np.ndarray:
+    """[ops of the captured graph] ns of each op in the course of a step on this core, in sum what the whole step takes;
+    views have none."""
     problem = price(captured.graph, cluster_of(1))
     step = build(
         module,
@@ -95,16 +97,22 @@ def measured(captured: CapturedStep, module: torch.nn.Module, inputs: Any, round
         devices=["cpu"],
         together=False,
     )
-    listing = step.program.listing
+    listing, whole = step.program.listing, []
     times = np.zeros((rounds, len(listing.lines)), np.int64)
+    args, kwargs = split(inputs)
     for number in range(rounds):
+        begun = time.perf_counter_ns()
+        step(*args, **kwargs)
+        whole.append(time.perf_counter_ns() - begun)
         step.bind(inputs)
         with torch.no_grad():
             for at, (_, run) in enumerate(listing.by_line(step.residents())):
                 begun = time.perf_counter_ns()
                 run()
                 times[number, at] = time.perf_counter_ns() - begun
+    step.detach()
     per_line = np.median(times[1:], axis=0)
+    per_line *= statistics.median(whole[1:]) / per_line.sum()
     total = np.full(captured.graph.num_ops, UNGIVEN, np.int64)
     total[problem.source_ops] = 0
     for at, line in enumerate(listing.lines):
@@ -112,55 +120,82 @@ def measured(captured: CapturedStep, module: torch.nn.Module, inputs: Any, round
     return total
 
 
-def with_messages(graph: Graph, problem: Problem, plan: Plan, cost: Mapping[str, int]) -> Graph:
+def times_of(name: str, folder: Path, devices: int) -> np.ndarray:
+    """What the processes measured, once all have."""
+    paths = [folder / f"{name}.times{rank}.npy" for rank in range(devices)]
+    while not all(path.exists() for path in paths):
+        time.sleep(0.05)
+    return np.median([np.load(path) for path in paths], axis=0).astype(np.int64)
+
+
+Costs = Mapping[str, Sequence[float]]  # ns of a message and ns of a byte of it, to send and to receive
+
+
+def with_messages(graph: Graph, problem: Problem, plan: Plan, cost: Costs) -> Graph:
     """The graph with what messages cost the processes themselves: to ask for a send, on the op that made the tensor; to
     take it in, on the first op that reads it."""
     extra, seen = np.zeros(graph.num_ops, np.int64), set()
+
+    def taken(way: str, tensor: int) -> int:
+        return round(cost[way][0] + cost[way][1] * int(problem.graph.nbytes[tensor]))
+
     for event in schedule(problem, plan):
         if isinstance(event, Send):
             maker = int(problem.graph.producer[event.tensor])
             maker = maker if maker >= 0 else int(problem.updater[event.tensor])
-            extra[problem.source_ops[maker]] += cost["send_ns"]
+            extra[problem.source_ops[maker]] += taken("send_ns", event.tensor)
             seen.add((event.tensor, event.dst))
             continue
         for op in event.ops:
             for tensor in problem.graph.reads_of(op).tolist():
                 if (tensor, event.device) in seen:
                     seen.remove((tensor, event.device))
-                    extra[problem.source_ops[op]] += cost["receive_ns"]
+                    extra[problem.source_ops[op]] += taken("receive_ns", tensor)
     times = graph.time_ns[:, 0]
     return replace(graph, time_ns=ints(np.where(extra > 0, times + extra, times)[:, None]))
 
 
 def message_cost(folder: Path, throttle: Throttle) -> None:
-    """Median host time to send and to receive a small message that need not be waited for, between two processes."""
-    rank = torch.distributed.get_rank()
-    shape, times = Shape.of(torch.zeros(1024)), []
-    for number in range(200):
-        post = Post(rank, [torch.device("cpu")] * torch.distributed.get_world_size(), throttle)
-        post.free_at = -1e9
-        torch.distributed.barrier()
-        begun = time.perf_counter_ns()
-        if rank == 0:
-            outgoing = Outgoing(post, 1, number, shape)
-            outgoing(torch.zeros(1024))
-            times.append(time.perf_counter_ns() - begun)
-            outgoing.left()
-        elif rank == 1:
-            incoming = Incoming(post, 0, number, shape)
-            incoming()
-            took = time.perf_counter_ns() - begun
-            time.sleep(2e-3)
-            begun = time.perf_counter_ns()
-            incoming.arrive()
-            times.append(took + time.perf_counter_ns() - begun)
+    """Host time to send and to receive a message that need not be waited for, between two processes, by its size."""
+    rank, rows, tag = torch.distributed.get_rank(), [], 0
+    for size in MESSAGES:
+        times = []
+        for _ in range(60):
+            tag += 1
+            times.append(_message(rank, tag, size, throttle))
+        rows.append((4 * size, statistics.median(times)))
     if rank < 2:
-        found = {("send_ns", "receive_ns")[rank]: int(statistics.median(times))}
+        (small, own_ns), (large, most_ns) = rows[0], rows[-1]
+        found = {("send_ns", "receive_ns")[rank]: (own_ns, max(0.0, (most_ns - own_ns) / (large - small)))}
         (folder / f"message{rank}.part").write_text(json.dumps(found))
         (folder / f"message{rank}.part").rename(folder / f"message{rank}.json")
 
 
-def known_message_cost(folder: Path) -> dict[str, int]:
+def _message(rank: int, tag: int, size: int, throttle: Throttle) -> int:
+    """ns that one took this process."""
+    shape, took = Shape.of(torch.zeros(size)), 0
+    post = Post(rank, [torch.device("cpu")] * torch.distributed.get_world_size(), throttle)
+    post.free_at = -1e9
+    torch.distributed.barrier()
+    if rank == 0:
+        outgoing, given = Outgoing(post, 1, tag, shape), torch.zeros(size)
+        begun = time.perf_counter_ns()
+        outgoing(given)
+        took = time.perf_counter_ns() - begun
+        outgoing.left()
+    elif rank == 1:
+        incoming = Incoming(post, 0, tag, shape)
+        begun = time.perf_counter_ns()
+        incoming()
+        took = time.perf_counter_ns() - begun
+        time.sleep(2e-3 + 4 * size / 500e6)
+        begun = time.perf_counter_ns()
+        incoming.arrive()
+        took += time.perf_counter_ns() - begun
+    return took
+
+
+def known_message_cost(folder: Path) -> Costs:
     paths = [folder / f"message{rank}.json" for rank in range(2)]
     while not all(path.exists() for path in paths):
         time.sleep(0.05)
@@ -196,7 +231,7 @@ def prepare(name: str, folder: Path, devices: int, count: int, methods: Sequence
 
     module, inputs = made(name)
     captured = capture_step(module, inputs, training=True, optimizer="sgd")
-    times = measured(captured, module, inputs)
+    times = times_of(name, folder, devices)
     graph = replace(captured.graph, time_ns=ints(times[:, None]))
     problem = price(graph, cluster_of(devices))
     rows, cost = plans_of(problem, count, methods), known_message_cost(folder)
@@ -229,11 +264,10 @@ def work(folder: Path, devices: int, names: list[str], end: float) -> None:
     _pin(rank, devices)
     torch.set_num_threads(1)
     rows, throttle = [], Throttle(BYTES_PER_S, LATENCY_S, str(folder / "board"))
+    models = {name: _measured_here(name, folder, rank) for name in names}
     joined_group(devices)
     message_cost(folder, throttle)
-    for name in names:
-        module, inputs = made(name)
-        captured = capture_step(module, inputs, training=True, optimizer="sgd")
+    for name, (module, inputs, captured) in models.items():
         problem = price(captured.graph, cluster_of(devices))
         while not (folder / f"{name}.npz").exists():
             time.sleep(0.05)
@@ -243,7 +277,7 @@ def work(folder: Path, devices: int, names: list[str], end: float) -> None:
             plan = replace(plan, send_rank=ints(data["sends"][number]))
             planning = Planning(plan, problem, None)
             step = build(module, captured, planning, devices=["cpu"] * devices, throttle=throttle, together=False)
-            times = [_slowest(step, inputs) for _ in range(WARM + STEPS)][WARM:]
+            times = _steps(step, inputs)
             go = torch.tensor([int(time.time() < end)])
             torch.distributed.broadcast(go, 0)
             row = {"model": name, "plan": label, "modelled_ms": data["modelled"][number] / 1e6}
@@ -259,6 +293,28 @@ def work(folder: Path, devices: int, names: list[str], end: float) -> None:
         if time.time() > end:
             break
     torch.distributed.barrier()
+
+
+def _measured_here(name: str, folder: Path, rank: int) -> tuple[torch.nn.Module, Any, CapturedStep]:
+    """A model whose ops this process has timed, before it joined the others."""
+    module, inputs = made(name)
+    captured = capture_step(module, inputs, training=True, optimizer="sgd")
+    count = os.environ.pop("WORLD_SIZE")
+    path = folder / f"{name}.times{rank}.npy"
+    np.save(path.with_suffix(".part.npy"), measured(captured, module, inputs))
+    path.with_suffix(".part.npy").rename(path)
+    os.environ["WORLD_SIZE"] = count
+    return module, inputs, captured
+
+
+def _steps(step: Any, inputs: Any) -> list[float]:
+    """ms of each; all processes come to the same number of them, since all know the slowest's times."""
+    times: list[float] = []
+    for _ in range(WARM):
+        _slowest(step, inputs)
+    while len(times) < LEAST_STEPS or (len(times) < MOST_STEPS and sum(times) < STEPS_MS):
+        times.append(_slowest(step, inputs))
+    return times
 
 
 def _pin(rank: int, devices: int) -> None:

@@ -5,7 +5,8 @@
 
 Writes as it goes, so that a run that is cut off keeps what it has: `machine.json`, `graphs.jsonl.xz` (captured steps),
 `steps.csv`, `eager.jsonl.gz` (each op of a real eager step with the memory before, during and after it), `ops.csv`
-(each distinct op alone), `compiled.csv`.
+(each distinct op alone), `compiled.csv`; with `--phases eager` also `eager.csv`: eager steps in many short rounds, each
+beside what a bare call took the host at that moment.
 """
 
 from __future__ import annotations
@@ -145,6 +146,45 @@ class Work:
         table = {number: text for text, number in self.logged.items()}
         with gzip.open(self.out / "eager_signatures.json.gz", "wt") as file:
             json.dump(table, file)
+
+    def eager(self, chosen: list[Case]) -> None:
+        """How fast the host is changes from minute to minute where others use it: so each round has a bare call too."""
+        columns = ("case", "held_out", "rounds", "step_ms", "low_ms", "least_ms", "host_ns", "low_host_ns", "note")
+        with _table(self.out / "eager.csv", columns) as write:
+            for case in chosen:
+                if self.left() < 10 and not self.tiny:
+                    say(f"no time for {case.name}")
+                    continue
+                try:
+                    row = self._rounds(case)
+                except Exception as error:
+                    row = {"note": f"{type(error).__name__}: {str(error)[:200]}"}
+                write({"case": case.name, "held_out": int(case.held_out), **row})
+                say(f"{case.name} {row}")
+                self.clear()
+
+    def _rounds(self, case: Case) -> dict[str, Any]:
+        torch.manual_seed(0)
+        module, inputs = case.build(self.device, self.tiny)
+        step = self._step_of(module, inputs, case.training)
+        for _ in range(3):
+            step()
+        one, took, hosts, until = torch.ones(16, device=self.device), [], [], time.monotonic() + 1.5
+        while len(took) < 25 and (len(took) < 5 or time.monotonic() < until):
+            hosts.append(self._bare(one))
+            took.append(self._timed(step, 2))
+        row: dict[str, Any] = {"rounds": len(took), "step_ms": round(statistics.median(took), 4)}
+        row |= {"low_ms": round(statistics.quantiles(took, n=4)[0], 4), "least_ms": round(min(took), 4)}
+        return row | {"host_ns": round(statistics.median(hosts)), "low_host_ns": round(min(hosts))}
+
+    def _bare(self, one: torch.Tensor, calls: int = 200) -> float:
+        """ns of the host to ask for a kernel, without autograd."""
+        self._wait()
+        start = time.perf_counter_ns()
+        with torch.no_grad():
+            for _ in range(calls):
+                one.add_(1.0)
+        return (time.perf_counter_ns() - start) / calls
 
     def clear(self) -> None:
         gc.collect()
