@@ -73,7 +73,7 @@ def _attention_backward(
 
 
 def _padded(sums: Tensor) -> Tensor:
-    return F.pad(sums, (0, -sums.shape[2] % _PADDING), value=float("inf"))
+    return F.pad(sums, (0, -sums.shape[2] % _PADDING), value=float("inf")).contiguous()  # as it is to be aligned
 
 
 # A GPU's attention on a CPU
