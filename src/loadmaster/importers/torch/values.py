@@ -313,7 +313,7 @@ def _draws(func: OpOverload) -> bool:
 def _memory(tensor: Tensor) -> int:
     """Equal where two tensors share theirs."""
     try:
-        return tensor.untyped_storage()._cdata
+        return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # sparse
         return id(tensor)
 
