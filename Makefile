@@ -70,9 +70,9 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[docs]'
 	touch $@
 
-# One small mistake at a time, and whether the tests see it; takes hours, not part of `make test`.
+# One small mistake at a time, and whether the tests see it; takes an hour, not part of `make test`.
 mutants: $(VENV)/.dev
-	$(BIN)/python benchmarks/mutants.py --count 60
+	$(BIN)/python benchmarks/mutants.py --count 60 --workers $(WORKERS)
 
 clean:
 	rm -rf $(VENV) build dist site docs/gallery/*.html plan.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

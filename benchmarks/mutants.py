@@ -1,31 +1,48 @@
-"""Which small mistakes the tests catch: one change to the source at a time, then the tests of that room.
+"""Which small mistakes the tests catch: one change to the source at a time, then the tests that run what was changed.
 
-    python benchmarks/mutants.py [--count 60] [--seed 0] [--seconds 300] [PATH ...]
+    python benchmarks/mutants.py [--count 60] [--seed 0] [--workers 2] [--minutes 60] [PATH ...]
+    python benchmarks/mutants.py --named
 
 A mutant swaps a comparison, an arithmetic operator, min and max, and and or, drops a `not`, or adds one to a whole
-number. The sites are drawn at random from the files under PATH (default: plans, problem, search, simulator,
-passes, optimizers, learn). Tests run are those of the nearest folder of tests/unit that mirrors the file, with the
-properties of the simulator and the promises of optimizers where they apply. One that runs out of time is counted apart:
-an endless loop is a mistake that is seen, a busy machine is not. Survivors are printed with their line; some are
-equivalent to the source and need a look.
+number. The places are drawn at random from the files under PATH (default: plans, problem, search, simulator, passes,
+optimizers, learn). `--named` makes those of mutants_named.py instead, mistakes that once went unseen.
+
+First the tests are watched, each once, without compiled code (NUMBA_DISABLE_JIT), so that it is known which functions
+each runs and how long it takes; `--map FILE` keeps that, or takes it from there. A mutant is then given the quickest
+tests that run its function, without compiled code, which would have to be compiled anew for most mutants. One that
+survives them is given those that were too slow for that, compiled, for --seconds; a test that fails there without the
+mistake as well does not count. A mutant that runs out of time is counted apart: an endless loop is a mistake that is
+seen, a busy machine is not. Survivors are printed with their line; some are equivalent to the source and need a look.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import importlib.util
+import json
 import os
+import queue
 import random
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mutants_named import NAMED
+
 ROOT = Path(__file__).resolve().parents[1]
+HOME = ROOT / "src" / "loadmaster"
+EXTRA = [str(Path(part).resolve()) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
 ROOMS = ("plans", "problem", "search", "simulator", "passes", "optimizers", "learn")
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
@@ -42,15 +59,31 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Or: ast.And,
 }
 KILLED, SURVIVED, OUT_OF_TIME = "killed", "SURVIVED", "out of time"
+MOST_TESTS = 150  # of one mutant, the quickest
+LATE_S = 20.0  # that a mutant begun before the end may take beyond it
+FILE_S = 150.0  # that the tests of one file may take to be watched
+SHARD_BYTES = 12_000  # of a file of tests that one process watches
 NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax", "argmax": "argmin"}
 
 
 @dataclass(frozen=True)
-class Site:
-    """The n-th place of a file where a small mistake can be made."""
+class Mutant:
+    """A file with a mistake in it."""
 
-    file: Path
-    number: int
+    file: str  # within src/loadmaster
+    function: str  # that it is in; "" for none
+    words: str  # where and what it is
+    text: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A test, as it went without compiled code and without a mistake."""
+
+    name: str
+    outcome: str
+    seconds: float
+    functions: frozenset[str]
 
 
 def sites_in(tree: ast.AST) -> Iterator[ast.AST]:
@@ -103,44 +136,207 @@ def mutated(source: str, number: int) -> tuple[str, int]:
     return ast.unparse(ast.fix_missing_locations(tree)), line
 
 
-def tests_of(file: Path) -> list[str]:
-    """The tests that guard a file: of its name where there are any, else of the nearest room that has some."""
-    inside = file.relative_to(ROOT / "src" / "loadmaster")
-    unit = Path("tests/unit") / inside.parent
-    named = ROOT / unit / f"test_{inside.stem}.py"
-    while not any((ROOT / unit).glob("test_*.py")):
-        unit = unit.parent
-    chosen = [str(named.relative_to(ROOT))] if named.exists() else [str(unit)]
-    chosen += ["tests/properties/test_simulator.py"] if inside.parts[0] in ("simulator", "problem.py", "passes") else []
-    chosen += ["tests/promises"] if inside.parts[0] in ("optimizers", "search.py") else []
-    return chosen
+def function_at(tree: ast.Module, line: int) -> str:
+    """The outermost function or method that holds the line, "" for none."""
+    for node in tree.body:
+        inner = [node] if isinstance(node, ast.FunctionDef) else getattr(node, "body", [])
+        for each in inner if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else ():
+            if isinstance(each, ast.FunctionDef) and each.lineno <= line <= (each.end_lineno or 0):
+                return each.name if each is node else f"{node.name}.{each.name}"  # type: ignore[union-attr]
+    return ""
 
 
-def killed(site: Site, copy: Path, seconds: float) -> tuple[str, int]:
-    target = copy / site.file.relative_to(ROOT)
-    source = site.file.read_text()
-    text, line = mutated(source, site.number)
-    target.write_text(text)
-    settings = os.environ | {"PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    settings |= {"LOADMASTER_CACHE": str(Path(tempfile.gettempdir()) / "loadmaster-mutants")}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", *tests_of(site.file)]
-    try:
-        done = subprocess.run(command, cwd=copy, env=settings, capture_output=True, timeout=seconds, check=False)
-        return KILLED if done.returncode else SURVIVED, line
-    except subprocess.TimeoutExpired:
-        return OUT_OF_TIME, line
-    finally:
-        target.write_text(source)
+# Mutants
 
 
-def all_sites(paths: list[Path]) -> list[Site]:
+def drawn(paths: list[Path], count: int, seed: int) -> tuple[list[Mutant], int]:
+    """(mutants, places there were): each place as likely as any other."""
     files = [file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
-    return [
-        Site(file, number)
+    places = [
+        (file, number)
         for file in files
         for number in range(sum(1 for _ in sites_in(ast.parse(file.read_text()))))
         if file.name != "__init__.py"
     ]
+    chosen = random.Random(seed).sample(places, min(count, len(places)))
+    return [_mutant(file, number) for file, number in chosen], len(places)
+
+
+def _mutant(file: Path, number: int) -> Mutant:
+    source, inside = file.read_text(), str(file.relative_to(HOME))
+    text, line = mutated(source, number)
+    words = f"{inside}:{line} #{number} {source.splitlines()[line - 1].strip()[:90]}"
+    return Mutant(inside, function_at(ast.parse(source), line), words, text)
+
+
+def named() -> list[Mutant]:
+    found = []
+    for mistake in NAMED:
+        source = (HOME / mistake.file).read_text()
+        if source.count(mistake.right) != 1:
+            raise SystemExit(f"{mistake.name}: its lines stand {source.count(mistake.right)} times in {mistake.file}")
+        text = source.replace(mistake.right, mistake.wrong)
+        pairs = zip(source.splitlines(), text.splitlines(), strict=False)
+        line = next(at for at, (right, wrong) in enumerate(pairs, 1) if right != wrong)
+        found.append(Mutant(mistake.file, function_at(ast.parse(source), line), mistake.name, text))
+    return found
+
+
+# What the tests run
+
+
+def watched(copies: Copies, folders: list[str], limit_s: float, until: float) -> list[Seen]:
+    """Every test of the folders, watched once; shards of files side by side."""
+    files: set[Path] = set()
+    for folder in folders:
+        files.update((ROOT / folder).rglob("test_*.py") if (ROOT / folder).is_dir() else [ROOT / folder])
+    jobs = []
+    for file in sorted(files, key=lambda file: -file.stat().st_size):
+        shards = 1 + file.stat().st_size // SHARD_BYTES
+        jobs += [(str(file.relative_to(ROOT)), f"{shard}/{shards}") for shard in range(shards)]
+    with ThreadPoolExecutor(copies.count) as pool:
+        pool.submit(_compile_ahead, copies, until)
+        told = list(pool.map(lambda job: _watch(copies, *job, limit_s, until), jobs))
+    late = sum(rows == [] for rows in told)
+    if late:
+        print(f"{late} of {len(jobs)} parts of files told of no test: nothing in them to run here, or no time was left")
+    left_out = sorted({job[0] for job, rows in zip(jobs, told, strict=True) if rows is None})
+    if left_out:
+        print(f"left out, since they could not be collected here: {', '.join(left_out)}")
+    return [row for rows in told for row in rows or ()]
+
+
+def _compile_ahead(copies: Copies, until: float) -> None:
+    """What most tests need compiled is compiled once, not by every worker at the same time."""
+    with copies.one() as copy:
+        what = ["tests/unit/simulator", "tests/unit/optimizers/annealing", "tests/unit/optimizers/lists"]
+        run_tests(copy, what, until - time.monotonic(), {})
+
+
+def _watch(copies: Copies, file: str, shard: str, limit_s: float, until: float) -> list[Seen] | None:
+    left = min(FILE_S, until - time.monotonic())
+    if left <= 0:
+        return []
+    with copies.one() as copy, tempfile.NamedTemporaryFile(suffix=".jsonl") as out:
+        given = {"MUTANTS_MAP": out.name, "MUTANTS_SOURCE": str(copy / "src" / "loadmaster")}
+        given |= {"MUTANTS_SHARD": shard, "MUTANTS_LIMIT": str(limit_s)}
+        code = run_tests(copy, ["-p", "mutants_watch", file], left, given | PLAIN)[0]
+        rows = [json.loads(line) for line in Path(out.name).read_text().splitlines()]
+    if not rows and code in (2, 3, 4):
+        return None
+    return [Seen(row["test"], row["outcome"], row["seconds"], frozenset(row["functions"])) for row in rows]
+
+
+# Judging
+
+
+class Copies:
+    """Copies of the repository, one for each worker."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.count, self._free = count, queue.SimpleQueue[Path]()
+        for number in range(count):
+            copy = folder / str(number)
+            for part in ("src", "tests", "docs", "benchmarks"):
+                shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+            for file in ("pyproject.toml", "README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"):
+                shutil.copy(ROOT / file, copy / file)
+            if importlib.util.find_spec("hypothesis") is None:  # its tests cannot be collected; the others can
+                (copy / "tests" / "conftest.py").write_text('import os\n\nos.environ["LOADMASTER_PLANS"] = "off"\n')
+            self._free.put(copy)
+
+    @contextmanager
+    def one(self) -> Iterator[Path]:
+        copy = self._free.get()
+        try:
+            yield copy
+        finally:
+            self._free.put(copy)
+
+
+PLAIN = {"NUMBA_DISABLE_JIT": "1"}
+
+
+def run_tests(copy: Path, what: list[str], seconds: float, given: dict[str, str]) -> tuple[int | None, str]:
+    """(exit status, the first test that failed): None where the time ran out."""
+    path = os.pathsep.join([str(copy / "src"), str(copy / "benchmarks"), *EXTRA])
+    settings = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    settings |= {"LOADMASTER_THREADS": "1", "LOADMASTER_CACHE": str(Path(tempfile.gettempdir()) / "loadmaster-mutants")}
+    command = [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "-rf", "--tb=no", *what]
+    command += ["-p", "no:xdist"] if importlib.util.find_spec("xdist") else []
+    done = subprocess.Popen(
+        command, cwd=copy, env=settings | given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        said = done.communicate(timeout=max(1.0, seconds))[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(done.pid, signal.SIGKILL)  # with what the tests started
+        done.communicate()
+        return None, ""
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+    return done.returncode, failed[1] if failed else ""
+
+
+@dataclass
+class Judge:
+    """Gives mutants to tests."""
+
+    copies: Copies
+    tests: list[Seen]
+    seconds: float
+    until: float
+
+    def tests_of(self, mutant: Mutant) -> tuple[list[Seen], list[Seen]]:
+        """(those that run the function without compiled code, those that are too slow for it), the quickest first."""
+        if mutant.function:
+            key = f"{mutant.file}:{mutant.function}"
+            found = [test for test in self.tests if key in test.functions]
+        else:
+            inside = re.compile(rf"{re.escape(mutant.file)}:[^<]")
+            found = [test for test in self.tests if any(inside.match(name) for name in test.functions)]
+        own = f"test_{Path(mutant.file).stem}.py::"
+        found.sort(key=lambda test: (own not in test.name, test.seconds))
+        plain = [test for test in found if test.outcome == "passed"]
+        return plain, [test for test in found if test.outcome in ("slow", "failed")]
+
+    def verdict(self, mutant: Mutant) -> str:
+        plain, slow = self.tests_of(mutant)
+        with self.copies.one() as copy:
+            target = copy / "src" / "loadmaster" / mutant.file
+            source = target.read_text()
+            target.write_text(mutant.text)
+            try:
+                first = self._plain(copy, plain)
+                if first != SURVIVED or not slow:
+                    return first if plain or slow else "no test"
+                code, failed = self._compiled(copy, slow)
+            finally:
+                target.write_text(source)
+            if code is None:
+                return SURVIVED + ", out of time"
+            if not failed:
+                return SURVIVED
+            alone = run_tests(copy, ["-x", failed], self.seconds, {})[0]
+            return KILLED if alone == 0 else SURVIVED + f", {failed} fails anyway"
+
+    def _plain(self, copy: Path, tests: list[Seen]) -> str:
+        chosen, total = [], 0.0
+        for test in tests[:MOST_TESTS]:
+            total += test.seconds
+            if chosen and total > self.seconds:
+                break
+            chosen.append(test.name)
+        if not chosen:
+            return SURVIVED
+        code, _ = run_tests(copy, ["-x", *chosen], self._left(30 + 4 * min(total, 2 * self.seconds)), PLAIN)
+        return OUT_OF_TIME if code is None else KILLED if code == 1 or code == 2 else SURVIVED
+
+    def _compiled(self, copy: Path, tests: list[Seen]) -> tuple[int | None, str]:
+        return run_tests(copy, ["-x", *(test.name for test in tests[:MOST_TESTS])], self._left(self.seconds), {})
+
+    def _left(self, seconds: float) -> float:
+        return min(seconds, max(5.0, self.until + LATE_S - time.monotonic()))
 
 
 def main() -> None:
@@ -148,28 +344,79 @@ def main() -> None:
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--seconds", type=float, default=90.0, help="for the tests of one mutant, each way")
+    parser.add_argument("--limit", type=float, default=15.0, help="seconds of a test without compiled code")
+    parser.add_argument("--minutes", type=float, default=600.0, help="after which no further mutant is begun")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--named", action="store_true")
+    parser.add_argument("--tests", action="append", default=[], help="a folder or file to watch, not the rooms' own")
+    parser.add_argument("--map", type=Path, help="where what the tests run is kept")
     given = parser.parse_args()
-    home = ROOT / "src" / "loadmaster"
-    sites = all_sites(
-        [path.resolve() for path in given.paths] or [home / room for room in ROOMS if (home / room).exists()]
-    )
-    drawn = random.Random(given.seed).sample(sites, min(given.count, len(sites)))
+    until = time.monotonic() + 60 * given.minutes
+    for name in ("hypothesis", "torch", "onnx", "ortools"):
+        if importlib.util.find_spec(name) is None:
+            print(f"no {name} here: tests that need it are left out")
+    if given.named:
+        mutants, places = named(), len(NAMED)
+    else:
+        paths = [path.resolve() for path in given.paths] or [HOME / room for room in ROOMS]
+        mutants, places = drawn(paths, given.count, given.seed)
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
-        for part in ("src", "tests", "docs", "benchmarks"):
-            shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
-        for file in ("pyproject.toml", "README.md"):
-            shutil.copy(ROOT / file, copy / file)
-        seen: Counter[str] = Counter()
-        for at, site in enumerate(drawn, 1):
-            verdict, line = killed(site, copy, given.seconds)
-            seen[verdict] += 1
-            where = f"{site.file.relative_to(ROOT)}:{line}"
-            print(f"{at}/{len(drawn)} {verdict:11} {where} #{site.number}", flush=True)
-    share = f"{100 * seen[KILLED] / max(1, len(drawn) - seen[OUT_OF_TIME]):.0f} %"
+        copies = Copies(Path(folder), given.workers + 1)
+        tests = known_tests(copies, given.tests or folders_of(mutants), given.map, given.limit, until)
+        report(Judge(copies, tests, given.seconds, until), mutants, places)
+
+
+def folders_of(mutants: list[Mutant]) -> list[str]:
+    rooms = {mutant.file.partition("/")[0].removesuffix(".py") for mutant in mutants}
+    return sorted({f"tests/unit/{room}" for room in rooms} | {"tests/properties", "tests/promises", "tests/golden"})
+
+
+def known_tests(copies: Copies, folders: list[str], kept: Path | None, limit_s: float, until: float) -> list[Seen]:
+    if kept is not None and kept.exists():
+        rows = [json.loads(line) for line in kept.read_text().splitlines()]
+        return [Seen(row["test"], row["outcome"], row["seconds"], frozenset(row["functions"])) for row in rows]
+    begun = time.monotonic()
+    tests = watched(copies, folders, limit_s, begun + (until - begun) / 2)
+    counts = Counter(test.outcome for test in tests)
+    took = f"{time.monotonic() - begun:.0f} s"
+    print(f"{len(tests):,} tests watched in {took} without compiled code: {dict(counts)}", flush=True)
+    if kept is not None:
+        rows = [vars(test) | {"test": test.name, "functions": sorted(test.functions)} for test in tests]
+        kept.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tests
+
+
+def report(judge: Judge, mutants: list[Mutant], places: int) -> None:
+    """Prints each verdict as it comes, then the share in all and by room."""
+    seen: Counter[str] = Counter()
+    by_room: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    survivors = []
+
+    def judged(mutant: Mutant) -> str | None:
+        return judge.verdict(mutant) if time.monotonic() < judge.until else None
+
+    with ThreadPoolExecutor(judge.copies.count - 1) as pool:
+        futures = {pool.submit(judged, mutant): mutant for mutant in mutants}
+        for future in as_completed(futures):
+            mutant, verdict = futures[future], future.result()
+            if verdict is None:
+                continue
+            kind = KILLED if verdict == KILLED else OUT_OF_TIME if verdict == OUT_OF_TIME else SURVIVED
+            seen[kind] += 1
+            by_room[mutant.file.partition("/")[0]][kind] += 1
+            seen["late"] += verdict == SURVIVED + ", out of time"
+            if kind == SURVIVED:
+                survivors.append(f"{mutant.words} ({verdict})")
+            print(f"{seen.total() - seen['late']}/{len(mutants)} {verdict:11} {mutant.words}", flush=True)
+    for room, counts in sorted(by_room.items()):
+        print(f"{room:12} {counts[KILLED]:4} of {counts.total() - counts[OUT_OF_TIME]:4} killed")
+    late = seen.pop("late", 0)
+    share = f"{100 * seen[KILLED] / max(1, seen.total() - seen[OUT_OF_TIME]):.0f} %"
     ended = f"{seen[KILLED]} killed and {seen[SURVIVED]} not ({share}), {seen[OUT_OF_TIME]} out of time"
-    print(f"{len(drawn)} of {len(sites):,} places: {ended}")
+    print(f"{seen.total()} of {places:,} places: {ended}; of those not killed {late} had no time for compiled tests")
+    for line in sorted(survivors):
+        print(f"  {line}")
 
 
 if __name__ == "__main__":
