@@ -397,7 +397,7 @@ def main() -> None:
     options.add_argument("--plans", type=int, default=20)
     options.add_argument("--seconds", type=float, default=220)
     options.add_argument("--only", default=",".join(MODELS))
-    options.add_argument("--methods", default="one-device,expert,heft,etf,auto")
+    options.add_argument("--methods", default="one-device,expert,heft,etf,placement")
     options.add_argument("--end", type=float, default=0.0)
     given = options.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ LABELS = {
     "placeto:tune=no,aggregator=simple,checkpoint=simple.safetensors": "simple aggregator, trained",
     "placeto:tune=no,checkpoint=none": "Placeto, untrained",
     "placeto:tune=no": "Placeto, trained",
-    "auto": "auto, 1,000 simulations",
+    "placement": "placement, 1,000 simulations",
 }
 
 

@@ -118,7 +118,7 @@ def known_before(workload: str, folder: Path, seconds: float) -> Known:
         before = problem_after(workload, "", folder)
         assert before is not None
         part = path.with_suffix(f".{os.getpid()}")
-        part.write_bytes(Known.of(before, solve(before, "auto", seconds).plan).to_bytes())
+        part.write_bytes(Known.of(before, solve(before, "placement", seconds).plan).to_bytes())
         part.replace(path)
     return Known.from_bytes(path.read_bytes(), str(path))
 
@@ -128,7 +128,7 @@ def begun_from(known: Known, changed: lm.Problem, seconds: float) -> int:
     clock = time.perf_counter()
     starts = [Start(plan, "earlier") for plan in adapt(known, changed)[0]]
     left = max(1e-3, seconds - (time.perf_counter() - clock))
-    return solve(changed, "auto", left, starts=starts).value
+    return solve(changed, "placement", left, starts=starts).value
 
 
 def row(workload: str, change: str, folder: Path, seconds: float) -> dict[str, Any] | None:
@@ -139,12 +139,12 @@ def row(workload: str, change: str, folder: Path, seconds: float) -> dict[str, A
     known = known_before(workload, folder, seconds)
     shuffled = replace(known, device=ints(np.random.default_rng(0).permutation(known.device)))
     found: dict[str, Any] = {"workload": workload, "change": change}
-    solve(changed, "auto", BUDGETS[0])  # what is compiled or looked up once is not counted
+    solve(changed, "placement", BUDGETS[0])  # what is compiled or looked up once is not counted
     for budget in BUDGETS:
-        found[f"auto_{budget}"] = solve(changed, "auto", budget).value
+        found[f"auto_{budget}"] = solve(changed, "placement", budget).value
         found[f"like_{budget}"] = begun_from(known, changed, budget)
     found["control_0.5"] = begun_from(shuffled, changed, BUDGETS[0])
-    found["long"] = solve(changed, "auto", seconds).value
+    found["long"] = solve(changed, "placement", seconds).value
     found["adapted"] = min(lm.simulate(changed, plan).step_ns for plan in adapt(known, changed)[0])
     return found
 

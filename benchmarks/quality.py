@@ -1,10 +1,11 @@
-"""Is auto the best of its parts? All searches on the rows of some suites, over budgets of simulations and of seconds.
+"""Is `placement` the best of its parts, and `auto` of all? All searches on the rows of some suites, over budgets.
 
     python benchmarks/quality.py FOLDER [--suites go placeto synthetic-time] [--budgets 100 1000 2s 6s] [--workers 2]
 
 Each run is one call of `solve` on one thread, in one of the worker processes, which are warm. FOLDER/quality.csv gets a
-line for each run and is gone on from when the command is given again; the table says, for each suite and budget, auto ÷
-the best of the other methods, and joint ÷ the best of all, and on which rows they are behind.
+line for each run and is gone on from when the command is given again; the table says, for each suite and budget,
+placement ÷ the best of the other methods that fuse nothing, and auto ÷ the best of all, and on which rows they are
+behind.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from pathlib import Path
 
 SUITES = ("go", "placeto", "synthetic-time", "synthetic-unlike", "zoo")
 BUDGETS = ("100", "300", "1000", "3000", "2s", "6s", "15s")
-METHODS = ("auto", "local-search", "local-search:start=expert", "anneal", "anneal:start=expert", "brkga")
-FUSING = ("joint", "separate", "greedy-fusion:inner=auto")
+METHODS = ("placement", "local-search", "local-search:start=expert", "anneal", "anneal:start=expert", "brkga")
+FUSING = ("auto", "joint", "separate", "greedy-fusion:inner=placement")
 COLUMNS = ("suite", "row", "ops", "budget", "seed", "method", "over", "value", "simulations", "seconds")
 
 
@@ -153,7 +154,7 @@ def read(path: Path) -> set[Job]:
 
 
 def show(path: Path) -> None:
-    """A line for each row and budget where auto is behind, and a summary for each suite and budget."""
+    """A line for each row and budget where one of them is behind, and a summary for each suite and budget."""
     found: dict[tuple[str, str, str, str], dict[str, tuple[int, int]]] = defaultdict(dict)
     with path.open() as lines:
         for line in csv.DictReader(lines):
@@ -161,7 +162,7 @@ def show(path: Path) -> None:
             found[key][line["method"]] = (int(line["over"]), int(line["value"]))
     ratios: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for (suite, budget, row, seed), values in sorted(found.items()):
-        for focus, group in (("auto", METHODS), ("joint", (*FUSING, *METHODS))):
+        for focus, group in (("placement", METHODS), ("auto", (*FUSING, *METHODS))):
             others = {method: values[method] for method in group if method in values and method != focus}
             if focus not in values or not others:
                 continue

@@ -139,7 +139,7 @@ def _measure(search: Search, label: Ints, place: NDArray[np.integer]) -> list[tu
 
 def autotuning(evaluations: int, seeds: int) -> None:
     """How does this differ from autotuning? Equal evaluations over the same groups; step ms, mean of seeds."""
-    specs = ("rnn", "placeto", "go-one", "anneal", "auto")
+    specs = ("rnn", "placeto", "go-one", "anneal", "placement")
     for name, problem in problems():
         label = group_ops(problem, GROUPS)
         rows = [np.mean([way(problem, label, evaluations, s) for s in range(seeds)]) for way in (tpe, climb)]

@@ -81,7 +81,7 @@ HUGGING_FACE: dict[str, dict[str, Any]] = {
     "smollm3": DECODER,
     "t5": {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2},
 }
-PLANS = ("random", "expert", "auto", "joint")
+PLANS = ("random", "expert", "placement", "auto")
 ORDERS = ("traced", "memory-order", "random order")
 COLUMNS = (
     "job", "model", "mode", "devices", "plan", "where", "ops", "sends", "fused", "ok", "bits", "said",

@@ -204,7 +204,7 @@ def main() -> None:
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env=alike).stdout)
     if given.keep is not None:
         keep(found, given.keep)
-    compare(found, given.specs or ["auto", "heft", "etf", "cpop"], given.seconds)
+    compare(found, given.specs or ["placement", "heft", "etf", "cpop"], given.seconds)
 
 
 if __name__ == "__main__":

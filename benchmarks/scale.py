@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--ops", type=int, nargs="+", default=[10_000, 100_000])
     parser.add_argument("--cluster", default="16xp100-pcie")
     parser.add_argument("--widest", type=int, default=0, help="ops of the widest layer; twice the devices by default")
-    parser.add_argument("--methods", nargs="+", default=["one-device", "expert", "heft", "auto"])
+    parser.add_argument("--methods", nargs="+", default=["one-device", "expert", "heft", "placement"])
     parser.add_argument("--seconds", type=float, nargs="+", default=[10.0], help="of each size, or one for all")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

@@ -27,7 +27,7 @@ from loadmaster.graph.columns import ints
 from loadmaster.importers.benchmarks.msr import msr_cluster
 from loadmaster.optimizers.downsets.replicated import Cost, replicated_stages
 
-METHODS = ("pipeline:goal=max-load", "downsets", "auto")
+METHODS = ("pipeline:goal=max-load", "downsets", "placement")
 
 
 def main() -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
-from typing import Any
+from typing import Any, Literal
 
 from loadmaster.cluster import Cluster
 from loadmaster.cost import CostModel, price
+from loadmaster.errors import InvalidSetting
 from loadmaster.graph import Graph
 from loadmaster.importers import load
 from loadmaster.optimizers.experience import starts_from
-from loadmaster.plans import Plan
 from loadmaster.problem.objective import Objective
 from loadmaster.search import Budget, Optimizer, Result, Search, as_budget, solve
 
@@ -26,6 +26,7 @@ def plan(
     inputs: Any = None,
     budget: Budget | float | None = None,
     optimizer: Optimizer | str = "auto",
+    fusion: Literal["auto", "none"] = "auto",
     objective: Objective | str = "step-time",
     memory_limit: int | str | None = None,
     seed: int = 0,
@@ -48,9 +49,9 @@ def plan(
     "package.module:callable" or a Graph. `on` is a preset, a cluster file or a Cluster; by default that of the model's
     publication where the zoo knows it, else two A100. `budget` is seconds or a Budget. `memory_limit` is bytes, or a
     text such as "16GiB". `training_optimizer` updates the weights in the planned step of a torch module; `dims` gives
-    open dimensions of an ONNX model. `like` is a plan file of a similar model or cluster to begin from. Where the
-    plan found does not fit, `recompute` and `offload` say what may be done to make it (see `fitted`). The rest is as in
-    `price` and `solve`.
+    open dimensions of an ONNX model. `like` is a plan file of a similar model or cluster to begin from. `fusion="none"`
+    keeps the default method from fusing ops into kernels. Where a plan does not fit, `recompute` and `offload` say what
+    may be done to make it (see `fitted`). The rest is as in `price` and `solve`.
     """
     limit = as_budget(budget)
     named = None if on is None else Cluster.of(on)
@@ -59,18 +60,18 @@ def plan(
     cluster = named or default_cluster(model, graph)[0]
     problem = price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost)
     starts = [] if like is None else starts_from(like, problem)
-    found = solve(problem, optimizer, limit, seed, listener=listener, starts=starts)
+    method = _told(optimizer, fusion, recompute, offload)
+    found = solve(problem, method, limit, seed, listener=listener, starts=starts)
     return fitted(found, limit, seed, recompute=recompute, offload=offload, listener=listener)
 
 
-@dataclass(frozen=True)
-class Known:
-    """The method that has its plan already."""
-
-    plan: Plan
-
-    def optimize(self, search: Search) -> Plan:
-        return self.plan
+def _told(optimizer: Optimizer | str, fusion: str, recompute: bool, offload: bool) -> Optimizer | str:
+    """The method; the default one with what was said of fusion and of making a plan fit."""
+    if fusion not in ("auto", "none"):
+        raise InvalidSetting(f"{fusion!r} is no way to fuse", "fusion", "give 'auto' or 'none'")
+    said = {"fusion=none": fusion == "none", "recompute=no": not recompute, "offload=no": not offload}
+    settings = ",".join(word for word, wanted in said.items() if wanted)
+    return f"auto:{settings}" if optimizer == "auto" and settings else optimizer
 
 
 def fitted(
@@ -89,6 +90,7 @@ def fitted(
     if not wanted or not (recompute or offload) or found.plan.added is not None or found.interrupted:
         return found
     from loadmaster.optimizers.memory.recompute import Recompute
+    from loadmaster.optimizers.simple import Known
 
     method = Recompute(Known(found.plan), again=recompute, offload=offload)
     better = solve(found.problem, method, budget, seed, listener=listener)

@@ -101,7 +101,7 @@ def long_specs(simulations: int) -> tuple[str, ...]:
     """Every method that searches, told to use the whole budget."""
     evolved = f"evaluations={simulations}"
     return (
-        "auto",
+        "placement",
         "anneal",
         "local-search",
         f"brkga:{evolved}",

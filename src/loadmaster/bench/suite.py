@@ -80,7 +80,7 @@ class Suite:
     allowance: Allowance = Allowance(simulations=5_000)
     baseline_allowance: Allowance = Allowance(simulations=5_000)
     published: tuple[Callable[[], Table], ...] = ()
-    focus: str = "auto"  # the method that is compared with every other
+    focus: str = "placement"  # the method that is compared with every other
 
 
 _REGAL = (
@@ -94,7 +94,7 @@ _REGAL = (
     "regal:direct=yes",
     "gas",
     "regal",
-    "auto",
+    "placement",
 )
 _GO = (
     "one-device",
@@ -110,11 +110,19 @@ _GO = (
     "go:finetune=50",
     "go-one",
     "go-one:order=fifo",
-    "auto",
+    "placement",
 )
-_PLACETO = ("one-device", "scotch", "rnn", "placeto:rate=0,last_rate=0", "placeto:checkpoint=none", "placeto", "auto")
-_TIGHT = ("expert", "m-etf", "m-heft", "m-sct", "local-search", "anneal", "auto")
-_FAMILIES = ("one-device", "placeto:tune=no,checkpoint=none", "placeto:tune=no", "placeto", "auto")
+_PLACETO = (
+    "one-device",
+    "scotch",
+    "rnn",
+    "placeto:rate=0,last_rate=0",
+    "placeto:checkpoint=none",
+    "placeto",
+    "placement",
+)
+_TIGHT = ("expert", "m-etf", "m-heft", "m-sct", "local-search", "anneal", "placement")
+_FAMILIES = ("one-device", "placeto:tune=no,checkpoint=none", "placeto:tune=no", "placeto", "placement")
 _FUSION = (
     "greedy-fusion:inner=expert",
     "random-fusion:inner=expert",
@@ -128,8 +136,9 @@ _JOINT = (
     "separate",
     "go-one:tasks=[fusion,placement,schedule]",
     "joint",
+    "auto",
 )
-_ORDERS = ("inductor-lpmf", "inductor-bfs", "inductor-dfs", "inductor", "memory-order", "anneal-order", "auto")
+_ORDERS = ("inductor-lpmf", "inductor-bfs", "inductor-dfs", "inductor", "memory-order", "anneal-order", "placement")
 _ONCE = Allowance(simulations=100)  # for one-shot baselines
 _SHORT = Allowance(seconds=10.0)
 
@@ -216,7 +225,7 @@ SUITES: Mapping[str, Suite] = {
             "speed-up",
             partial(model_rows, models=("rnnlm", "nmt", "inception-v3"), clusters=("2xk80+1xcpu", "4xk80+1xcpu")),
             "expert",
-            ("one-device:on=cpu", "one-device", "metis", "scotch", "rnn", "auto"),
+            ("one-device:on=cpu", "one-device", "metis", "scotch", "rnn", "placement"),
             Allowance(simulations=2_000),
             _ONCE,
             focus="rnn",
@@ -242,7 +251,7 @@ SUITES: Mapping[str, Suite] = {
             _JOINT,
             _SHORT,
             _ONCE,
-            focus="joint",
+            focus="auto",
         ),
         Suite(
             "peers-memory",
@@ -271,7 +280,7 @@ SUITES: Mapping[str, Suite] = {
             "peers",
             doppler_rows,
             "one-device",
-            ("saga-heft", "saga-etf", "saga-cpop", "heft", "etf", "cpop", "anneal", "auto"),
+            ("saga-heft", "saga-etf", "saga-cpop", "heft", "etf", "cpop", "anneal", "placement"),
             _SHORT,
             _ONCE,
             (published.saga_recorded,),

@@ -8,7 +8,8 @@ from importlib.metadata import entry_points
 
 # name -> "module:Class", or "module:Class(settings)" for a named setting of one
 OPTIMIZERS: Mapping[str, str] = {
-    "auto": "loadmaster.optimizers.auto:Auto",
+    "auto": "loadmaster.optimizers.complete:Complete",
+    "placement": "loadmaster.optimizers.auto:Auto",
     "one-device": "loadmaster.optimizers.simple:OneDevice",
     "round-robin": "loadmaster.optimizers.simple:RoundRobin",
     "random": "loadmaster.optimizers.simple:Random",

@@ -42,7 +42,10 @@ Simulations = Annotated[
     int | None, typer.Option("--simulations", help="Simulations for each search; alone, answers repeat.")
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="For methods that draw random numbers.")]
-Fusion = Annotated[Literal["none", "greedy"], typer.Option("--fusion", help="Fuse ops into kernels before planning.")]
+Fusion = Annotated[
+    Literal["auto", "none", "greedy"],
+    typer.Option("--fusion", help="Fuse ops into kernels: as the method decides, not at all, or all before planning."),
+]
 SplitOps = Annotated[
     Literal["none", "auto"],
     typer.Option("--split", help="Split ops that hold the step up into parts for several devices, where it pays."),

@@ -71,7 +71,7 @@ def _op_by_op(problem: Problem, asked: Asked) -> Result:
     store = experience.store_for(asked.experience, asked.budget, named=asked.named)
     starts = experience.starts_for(problem, asked.like, store)
     result = stages.run_optimizer(problem, asked.spec, asked.budget, asked.seed, starts)
-    if store is not None:
+    if store is not None and result.plan.added is None:
         store.remember(result)
     return stages.fit(result, asked.budget, asked.seed, asked.recompute, asked.offload)
 

@@ -187,7 +187,7 @@ def plan(
     seconds: Seconds = None,
     simulations: Simulations = None,
     seed: Seed = 0,
-    fusion: Fusion = "none",
+    fusion: Fusion = "auto",
     recompute: Recompute = "auto",
     offload: Offload = "auto",
     split: SplitOps = "none",
@@ -232,7 +232,7 @@ def plan(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Plan a model: which device runs what, and in which order."""
+    """Plan a model: what is one kernel, which device runs what, and in which order."""
     if serve is not None or sweep is not None or serving.is_served(model):
         serving.plan_served(
             model,
@@ -252,9 +252,11 @@ def plan(
         return
     if plot is not None:
         raise InvalidSetting("--plot draws a sweep", "--plot", "give it with --sweep, or use 'loadmaster plot PLAN'")
-    plain = words.fused(optimizer or words.default_optimizer(), fusion)
     kept, in_stages = serving.held_to(target, granularity)
-    spec = words.on_ray(words.whole(plain, kept, in_stages), ray)
+    if fusion == "auto" and (kept != "op" or split != "none"):
+        fusion = "none"  # whole modules, and parts of ops, are placed
+    plain = words.fused(optimizer or words.default_optimizer(), fusion)
+    spec = words.on_ray(words.whole(words.fitting(plain, recompute, offload), kept, in_stages), ray)
     budget = words.budget_of(seconds, simulations)
     limit = words.check_settings([spec], memory_limit, save)
     reports.check_targets(report, trace, schedule)
@@ -368,7 +370,7 @@ def compare(
     seconds: Seconds = None,
     simulations: Simulations = None,
     seed: Seed = 0,
-    fusion: Fusion = "none",
+    fusion: Fusion = "auto",
     costs: Costs = None,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the best plan to this JSON file.")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from loadmaster.search import Budget
 
 DEFAULT_SECONDS = 10.0
+PLACEMENT = "placement"  # the part of the default that fuses nothing
 
 
 def default_optimizer() -> str:
@@ -44,7 +45,23 @@ def split_specs(text: str) -> list[str]:
 
 
 def fused(spec: str, fusion: str) -> str:
-    return spec if fusion == "none" else f"greedy-fusion:inner=[{spec}]"
+    """The method under what --fusion says: auto lets it decide, none is told to those that fuse by default, greedy
+    fuses before it plans."""
+    default = spec.partition(":")[0] == default_optimizer()
+    if fusion == "none" and default:
+        return with_settings(spec, "fusion=none")
+    return f"greedy-fusion:inner=[{PLACEMENT if spec == default_optimizer() else spec}]" if fusion == "greedy" else spec
+
+
+def fitting(spec: str, recompute: str, offload: str) -> str:
+    """The method, told what it may not do to make a plan fit, where it does that by itself."""
+    refused = [f"{name}=no" for name, way in (("recompute", recompute), ("offload", offload)) if way == "none"]
+    default = spec.partition(":")[0] == default_optimizer()
+    return with_settings(spec, ",".join(refused)) if refused and default else spec
+
+
+def with_settings(spec: str, settings: str) -> str:
+    return f"{spec}{',' if ':' in spec else ':'}{settings}"
 
 
 def whole(spec: str, granularity: str, stages: bool = False) -> str:
@@ -213,5 +230,5 @@ def on_ray(spec: str, address: str | None) -> str:
     if not address:
         return spec
     if spec.partition(":")[0] == "islands":
-        return f"{spec}{',' if ':' in spec else ':'}ray={address}"
+        return with_settings(spec, f"ray={address}")
     return f"islands:inner=[{spec}],ray={address}"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from loadmaster.optimizers.annealing.anneal import Anneal
 from loadmaster.optimizers.auto import Auto
+from loadmaster.optimizers.simple import Known
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Optimizer, Score, Search
@@ -64,16 +65,6 @@ class Found(NamedTuple):
     plan: Plan
     score: Score | None
     simulations: int
-
-
-@dataclass(frozen=True, eq=False)
-class Known:
-    """A plan that is there already."""
-
-    plan: Plan
-
-    def optimize(self, search: Search) -> Plan:
-        return self.plan
 
 
 def explore(problem: Problem, job: Job) -> Found:

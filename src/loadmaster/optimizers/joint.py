@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -13,8 +14,9 @@ from loadmaster.optimizers.auto import Auto
 from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.fusion.greedy import Merges, plan_fused
 from loadmaster.optimizers.fusion.search import fusing_chains
-from loadmaster.optimizers.fusion.starts import kernels_of, simple_orders
+from loadmaster.optimizers.fusion.starts import kernels_of, simple_fusions, simple_orders
 from loadmaster.optimizers.lists.schedulers import Heft
+from loadmaster.optimizers.starts import of_another
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Optimizer, Score, Search
@@ -40,22 +42,33 @@ class Joint:
     inner: Optimizer = field(default_factory=Auto)
     temperature: float = 2e-3  # first temperature, as a share of the value
     cold: float = 1e-4  # last temperature
+    also: Optimizer | None = None  # another method whose plan joins the first ones, fused by simple rules
 
     RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def optimize(self, search: Search) -> Plan:
+        for _ in self.turns(search):
+            pass
+        return search.best if search.best is not None else QUICK[0].optimize(search)
+
+    def turns(self, search: Search) -> Iterator[None]:
+        """Does its work piece by piece; after each, the search has the best plan so far."""
         kernels = finalists(search)
+        for start in of_another(search, self.also):
+            if not search.spent:
+                simple_fusions(search, start.plan, 1)
+        yield
         for kernel in kernels[:TRIALS]:
             if not search.spent:
                 with search.keeping(simulations=TRIAL) as part:
                     plan = plan_fused(part, kernel, self.inner)
                 if not search.spent:
                     search.score(plan)
+                yield
         if not search.spent:
-            self._epochs(search)
-        return search.best if search.best is not None else plan_fused(search, kernels[0], QUICK[0])
+            yield from self._epochs(search)
 
-    def _epochs(self, search: Search) -> None:
+    def _epochs(self, search: Search) -> Iterator[None]:
         together: Chains | None = None
         fusing, fuses = 0.5, len(Merges.of(search.problem).producers) > 0
         for turn, length in enumerate(epochs(FIRST)):
@@ -66,6 +79,7 @@ class Joint:
             self._moved(search, int(length * (1 - fusing if fuses else 1)), hot)
             if search.spent or search.simulations == used:
                 return
+            yield
             fused, moved = gain(before, between) / fusing, gain(between, search.best_score) / (1 - fusing)
             fusing = float(np.clip(fused / (fused + moved), *FUSING)) if fused + moved > 0 else 0.5
 

@@ -1,4 +1,4 @@
-"""The simplest plans: one device, round robin, random, and the best of several optimizers."""
+"""The simplest plans: one device, round robin, random, one that is known, and the best of several optimizers."""
 
 from __future__ import annotations
 
@@ -84,6 +84,16 @@ class BestOf:
             search.score(plan if part.best is None else part.best)
         assert search.best is not None
         return search.best
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """The method that has its plan already."""
+
+    plan: Plan
+
+    def optimize(self, search: Search) -> Plan:
+        return self.plan
 
 
 def a_little(search: Search, share: float = 0.2) -> AbstractContextManager[Search]:

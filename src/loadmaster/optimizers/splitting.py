@@ -18,6 +18,7 @@ from loadmaster.graph import Graph
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.annealing.anneal import Anneal, LocalSearch
 from loadmaster.optimizers.auto import Auto
+from loadmaster.optimizers.complete import Complete
 from loadmaster.optimizers.ordering import ordered
 from loadmaster.passes.splitting import Axis, Split, SplitGraph, axes_of, grow, is_part, split_region
 from loadmaster.plans import Plan
@@ -56,12 +57,13 @@ class SplitResult:
 def solve_split(
     problem: Problem,
     reprice: Callable[[Graph], Problem],
-    optimizer: Optimizer | str = "auto",
+    optimizer: Optimizer | str = "placement",
     budget: Budget | float | None = None,
     seed: int = 0,
     listener: Callable[[Search], None] | None = None,
 ) -> SplitResult:
-    """As `solve`, over graphs in which ops are split as well. `reprice` gives the problem of another graph."""
+    """As `solve`, over graphs in which ops are split as well. `reprice` gives the problem of another graph. Parts are
+    not fused: a method that fuses would be judged by plans that do."""
     whole = as_budget(budget)
     before = solve(problem, optimizer, _share(whole, FIRST_SHARE), seed, listener=listener)
     trial = _Trial(before.problem, before.plan, before.score, ())
@@ -90,7 +92,7 @@ def _last_search(
     method = make_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
     start = Given(trial.plan)
     name = optimizer if isinstance(optimizer, str) else None
-    if isinstance(method, Auto):
+    if isinstance(method, (Auto, Complete)):
         result = solve(trial.problem, replace(method, also=start), budget, seed, listener=listener)
     elif isinstance(method, (Anneal, LocalSearch)):
         result = solve(trial.problem, replace(method, start=start), budget, seed, listener=listener)

@@ -35,7 +35,7 @@ class Coarse:
         the plan adds to the coarser graph is left out: a group does not run again."""
         if not same_additions(self.problem.added, plan.added):
             plan = without_additions(self.problem, plan)
-        kernel = self.heads[plan.kernel][self.kernel_of] if self.fused else np.arange(len(self.kernel_of))
+        kernel = self._kernels(plan) if self.fused else np.arange(len(self.kernel_of))
         sends = None
         if plan.send_rank is not None:
             sends = np.full((self.num_tensors, plan.send_rank.shape[1]), -1, np.int64)
@@ -44,6 +44,13 @@ class Coarse:
         return replace(
             plan, kernel=ints(kernel), device=device, rank=rank, send_rank=None if sends is None else ints(sends)
         )
+
+    def _kernels(self, plan: Plan) -> Ints:
+        """[ops] the lowest op of each kernel: groups stand in topological order, not in that of their lowest ops."""
+        group = plan.kernel[self.kernel_of]
+        low = np.full(len(self.heads), np.iinfo(np.int64).max)
+        np.minimum.at(low, group, np.arange(len(group)))
+        return ints(low[group])
 
     def first(self, column: Ints) -> Ints:
         """[coarse ops] that of the lowest member."""

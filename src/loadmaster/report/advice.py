@@ -74,12 +74,13 @@ def _search(result: Result) -> list[Advice]:
 
 
 def _fuse(result: Result) -> list[Advice]:
-    if result.problem.num_ops == 1 or result.plan.fuses or result.optimizer.startswith("joint"):
+    whole = result.optimizer == "auto" or result.optimizer.startswith("joint")
+    if result.problem.num_ops == 1 or result.plan.fuses or whole:
         return []
     launch = int(result.problem.launch_ns.max(initial=0)) * result.problem.num_ops
     if launch * 20 < result.timeline.step_ns:
         return []
-    return [Advice("Let fusion be planned too: launches are a part of this step.", f"{_plan(result)} --with joint")]
+    return [Advice("Let fusion be planned too: launches are a part of this step.", _plan(result))]
 
 
 def _hardware(found: Explanation) -> list[Advice]:

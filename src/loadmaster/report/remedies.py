@@ -28,6 +28,7 @@ MOST_CHANGES = 3
 # Kinds of changes that take each other's place.
 APART = ({"host", "away"}, {"away", "again"}, {"host", "devices"}, {"away", "devices"})
 AGAIN, AWAY = "recompute:offload=no", "recompute:again=no"
+PLAIN = "auto:recompute=no,offload=no"  # what runs again or goes away is a change that is told
 
 Load = Callable[[Mapping[str, Any]], Graph]
 
@@ -60,7 +61,7 @@ class _Setup:
     cluster: Cluster
     capture: Mapping[str, Any]
     small_states: bool = False
-    method: str = "auto"
+    method: str = PLAIN
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ def eight_bit_states(graph: Graph) -> Graph:
 
 
 def hopeless(problem: Problem) -> bool:
-    """Whether it is proved that no plan fits."""
-    return peak_bound(problem) > int(problem.memory_bytes.max())
+    """Whether it is proved that no plan fits that makes nothing again."""
+    return peak_bound(problem, fusing=True) > int(problem.memory_bytes.max())
 
 
 class _Trial:
@@ -130,7 +131,7 @@ class _Trial:
         return min(small, fast, key=lambda result: result.timeline.over_bytes)
 
     def fitting(self, setup: _Setup) -> Result | None:
-        adds = setup.method != "auto"  # what runs again or goes away is not in the bound
+        adds = setup.method != PLAIN  # what runs again or goes away is not in the bound
         if not adds and hopeless(self.problem(setup)):
             return None
         found = self.best(setup)

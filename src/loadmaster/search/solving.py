@@ -44,8 +44,9 @@ def solve(
     line = simulate(problem, settled)
     name = optimizer if isinstance(optimizer, str) else spec_of(chosen)
     adding = settled.added is not None
-    bound = lower_bound(problem, fusing=settled.fuses, fitting=line.over_bytes == 0, adding=adding)
-    if not settled.fuses and not adding and line.over_bytes == 0:
+    fusing = settled.fuses or search.fuses
+    bound = lower_bound(problem, fusing=fusing, fitting=line.over_bytes == 0, adding=adding)
+    if not fusing and not adding and line.over_bytes == 0:
         bound = max(bound, search.bound)
     origins = tuple(dict.fromkeys(start.origin for start in starts))
     return Result(whole(problem, settled), settled, line, name, seed, tuple(search.history), bound, *counts, origins)

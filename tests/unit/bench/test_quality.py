@@ -57,9 +57,9 @@ def test_a_method_that_gets_worse_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
     assert any(row[-1] == "worse" for row in check.table.rows)
 
 
-def test_auto_behind_another_method_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placement_behind_another_method_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def fake(problem: Any, spec: Any, budget: Any) -> Any:
-        return solve(problem, "one-device" if spec == "auto" else "heft", Budget(None, 1))
+        return solve(problem, "one-device" if spec == "placement" else "heft", Budget(None, 1))
 
     monkeypatch.setattr(room, "solve", fake)
     monkeypatch.setattr(room, "RIVALS", ("heft",))

@@ -44,7 +44,7 @@ class Multilevel:
     stretch of time: what a plan does at one moment matters to the ops of about that moment.
     """
 
-    inner: str = "auto"  # plans the coarser problem
+    inner: str = "placement"  # plans the coarser problem
 
     def optimize(self, search: Search) -> Plan:
         clock, first = Clock(search), None

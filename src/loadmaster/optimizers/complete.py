@@ -1,0 +1,107 @@
+"""Complete: the default. Fusion, placement and order decided together, and what runs again or waits on a host where
+memory is short."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from loadmaster.optimizers.auto import SMALL, Auto
+from loadmaster.optimizers.fusion.greedy import Merges
+from loadmaster.optimizers.joint import Joint
+from loadmaster.optimizers.memory.recompute import Recompute
+from loadmaster.optimizers.multilevel.multilevel import too_large
+from loadmaster.optimizers.simple import Known
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.problem.bounds import lower_bound
+from loadmaster.search import Optimizer, Search
+
+# Chosen by hand.
+FITTING = 64  # simulations that fitting a plan into memory has at least: one for each of its ways, and a few
+AT_ONCE = 0.2  # of the time, where the clock counts
+BESIDE, MOSTLY = 0.5, 0.8  # of all that was spent so far, that fitting may have had; while nothing fits
+
+
+@dataclass(frozen=True)
+class Complete:
+    """The whole plan. Where ops can be fused, `joint` decides kernels, devices and order together; where its plans do
+    not fit, `recompute` has turns in between, from the first plan on. Where nothing can be fused, and with
+    `fusion=none`, it is the search for placement and order alone.
+
+    What it does with N simulations is the beginning of what it does with more, so more is never worse.
+    """
+
+    fusion: Literal["auto", "none"] = "auto"
+    recompute: bool = True  # where a fused plan does not fit, tensors may be made again
+    offload: bool = True  # or wait on a host
+    also: Optimizer | None = None  # another method whose plan joins the starts
+    temperature: float = Auto.temperature  # of the search for placement and order
+    cold: float = Auto.cold
+    follow: float = Auto.follow
+
+    RENAMED: ClassVar = Auto.RENAMED
+
+    def optimize(self, search: Search) -> Plan:
+        if self.fusion == "none" or not can_fuse(search.problem):
+            return replace(self._part, also=self.also).optimize(search)
+        search.fuses = True
+        fitting = Fitting(self, search)
+        with search.keeping() as own:  # of plans that add nothing
+            own.best, own.best_score = search.best, search.best_score
+            if search.problem.num_ops <= SMALL:
+                own.prove(lower_bound(search.problem, fusing=True, fitting=True))
+            for _ in Joint(self._part, also=self.also).turns(own):
+                search.keep(own)
+                if own.best is not None and own.best_score.over_bytes > 0:
+                    fitting.go_on(own.best)
+        assert search.best is not None
+        return search.best
+
+    @property
+    def _part(self) -> Auto:
+        """The search for placement and order alone."""
+        return Auto(self.temperature, self.cold, self.follow)
+
+
+class Fitting:
+    """Turns of making tensors again or sending them away, for plans that do not fit without. Its simulations take much
+    longer than others, so that where the clock counts, time is shared."""
+
+    def __init__(self, settings: Complete, search: Search) -> None:
+        self.settings, self.search, self.used = settings, search, 0.0
+        self.allowed = (settings.recompute or settings.offload) and not search.problem.objective.of_memory
+
+    def go_on(self, plan: Plan) -> None:
+        """From the plan, as long as its share of all there was lasts; the first time at once."""
+        search, before = self.search, self._spent()
+        left = (BESIDE if search.best_score.over_bytes == 0 else MOSTLY) * before - self.used
+        if search.spent or not self.allowed or (self.used and left < self._least()):
+            return
+        method = Recompute(Known(plan), again=self.settings.recompute, offload=self.settings.offload)
+        with self._part(max(left, self._least())) as part:
+            method.optimize(part)
+        self.used += self._spent() - before
+
+    def _spent(self) -> float:
+        return self.search.simulations if self.search.counts_simulations else self.search.seconds
+
+    def _least(self) -> float:
+        return FITTING if self.search.counts_simulations else AT_ONCE * (self.search.seconds + self.search.seconds_left)
+
+    def _part(self, much: float) -> AbstractContextManager[Search]:
+        if self.search.counts_simulations:
+            return self.search.keeping(simulations=int(much))
+        return self.search.keeping(min(1.0, much / max(1e-6, self.search.seconds_left)))
+
+
+def can_fuse(problem: Problem) -> bool:
+    """Whether a search of the whole can fuse anything. A graph of given times that knows no arithmetic is one of tasks,
+    not of ops; kernels are not fused again."""
+    source = problem.source
+    tasks = source.time_ns.shape[1] > 0 and not source.flops.any()
+    fused = len(problem.heads) > 0 and bool((problem.heads != np.arange(problem.num_ops)).any())
+    return not (tasks or fused or too_large(problem)) and len(Merges.of(problem).producers) > 0
