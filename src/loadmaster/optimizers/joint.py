@@ -9,14 +9,15 @@ from typing import ClassVar
 import numpy as np
 
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.optimizers.annealing.chains import Chains, Decisions, Start, epochs, spread_ranks, walkers
-from loadmaster.optimizers.auto import Auto
+from loadmaster.optimizers.annealing.chains import Chains, Decisions, Reheating, Start, epochs, spread_ranks
+from loadmaster.optimizers.auto import NEXT, Auto, Epochs, Runner
 from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.fusion.greedy import Merges, plan_fused
 from loadmaster.optimizers.fusion.search import fusing_chains
 from loadmaster.optimizers.fusion.starts import kernels_of, simple_fusions, simple_orders
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.starts import of_another
+from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Optimizer, Score, Search
@@ -70,13 +71,14 @@ class Joint:
 
     def _epochs(self, search: Search) -> Iterator[None]:
         together: Chains | None = None
+        moving = Moving(self.inner if isinstance(self.inner, Auto) else Auto(), search)
         fusing, fuses = 0.5, len(Merges.of(search.problem).producers) > 0
         for turn, length in enumerate(epochs(FIRST)):
             hot, before, used = self.temperature * WARMTH[turn % len(WARMTH)], search.best_score, search.simulations
             if fuses:
                 together = self._fused(search, together, int(length * fusing), hot)
             between = search.best_score
-            self._moved(search, int(length * (1 - fusing if fuses else 1)), hot)
+            moving.go_on(int(length * (1 - fusing if fuses else 1)))
             if search.spent or search.simulations == used:
                 return
             yield
@@ -98,10 +100,40 @@ class Joint:
             chains.cool(simulations, hot, self.cold)
         return chains
 
-    def _moved(self, search: Search, simulations: int, hot: float) -> None:
-        """Placement and order alone, from the best plan, on its kernels."""
-        if not search.spent and search.best is not None:
-            walkers(search, search.best, search.best_score, Decisions()).cool(simulations, hot, self.cold)
+
+class Moving:
+    """Placement and order alone, on the kernels of the best plan, as `placement` goes on from a plan."""
+
+    def __init__(self, settings: Auto, search: Search) -> None:
+        self.settings, self.search = settings, search
+        self.kernel: Ints | None = None
+
+    def go_on(self, simulations: int) -> None:
+        """At least so many simulations, to the end of an epoch."""
+        search, until = self.search, self.search.simulations + simulations
+        if search.spent or search.best is None:
+            return
+        self._stand(search.best)
+        while search.simulations < until and not search.spent:
+            before = search.simulations
+            try:
+                self.epochs.go_on(self.runner)
+            finally:
+                if self.part.best is not None:
+                    search.offer(self.coarse.up(self.part.best), self.part.best_score)
+            if search.simulations == before:
+                return
+
+    def _stand(self, plan: Plan) -> None:
+        search = self.search
+        if self.kernel is None or not np.array_equal(self.kernel, plan.kernel):
+            self.kernel, self.coarse = plan.kernel, coarsen(search.problem, plan.kernel)
+            self.part = search.part(problem=self.coarse.problem)
+            self.epochs = Epochs(self.settings, self.part)
+            pace = Reheating(self.coarse.problem.num_ops, NEXT)
+            self.runner = Runner(search.best_score, self.coarse.down(plan), pace)
+        elif search.best_score < self.runner.score:
+            self.runner.score, self.runner.plan, self.runner.joined = search.best_score, self.coarse.down(plan), None
 
 
 def gain(before: Score, after: Score) -> float:

@@ -1,0 +1,160 @@
+"""The default method: fused where that is possible, exactly the search for placement and order where it is not, and in
+memory where that is short."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import loadmaster as lm
+from loadmaster.cluster import Cluster
+from loadmaster.cost import price
+from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.optimizers.complete import can_fuse
+from loadmaster.optimizers.fusion.greedy import greedy_kernels
+from loadmaster.passes import coarsen
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.problem.bounds import lower_bound
+from loadmaster.search import Budget, Result, Start, solve
+from loadmaster.simulator import simulate
+from loadmaster.zoo.synthetic import KINDS, generate
+from tests.unit.optimizers.fusion.test_search import tangled
+from tests.unit.optimizers.test_recompute import fused_peak, layers, limited, one, with_host
+
+COLUMNS = ("device", "rank", "kernel")
+
+
+def same(one: Result, two: Result) -> bool:
+    return all(np.array_equal(getattr(one.plan, c), getattr(two.plan, c)) for c in COLUMNS)
+
+
+def tasks() -> Graph:
+    """Given times and no arithmetic: what a kind does is not known."""
+    g = GraphBuilder("tasks")
+    made = [g.tensor(1000) for _ in range(12)]
+    for op in range(12):
+        g.op(f"task{op}", "task", made[max(0, op - 2) : op], [made[op]], time_ns=(op % 5 + 1) * 10_000)
+    return g.build()
+
+
+def opaque() -> Graph:
+    g = GraphBuilder("opaque")
+    made = g.tensor(1000, "input")
+    for op in range(8):
+        read, made = made, g.tensor(1000)
+        g.op(f"op{op}", "aten.embedding.default", [read], [made], flops=10**7)
+    return g.build()
+
+
+def kernels_of_tangled() -> Problem:
+    problem = tangled(40, 2)
+    return coarsen(problem, greedy_kernels(problem)).problem
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        price(tasks(), "2xp100-pcie"),
+        price(opaque(), "2xp100-pcie"),
+        price(next(iter(generate(next(iter(KINDS)), 1, 0, (20, 30)))), "2xp100-pcie", objective="peak-memory"),
+        kernels_of_tangled(),
+    ],
+    ids=["given times", "opaque ops", "generated", "already fused"],
+)
+def test_where_nothing_can_be_fused_it_is_the_search_for_placement_and_order(problem: Problem) -> None:
+    assert not can_fuse(problem)
+    whole, part = (solve(problem, spec, Budget(None, 150), seed=4) for spec in ("auto", "placement"))
+    assert same(whole, part) and whole.lower_bound == part.lower_bound and not whole.plan.fuses
+
+
+def test_fusion_is_turned_off_in_all_the_ways_there_are() -> None:
+    problem, few = tangled(40, 1), Budget(None, 120)
+    part = solve(problem, "placement", few, seed=1)
+    for found in (solve(problem, "auto:fusion=none", few, seed=1), planned(problem, few, fusion="none")):
+        assert same(found, part) and found.lower_bound == part.lower_bound
+    assert planned(problem, few).plan.fuses
+    with pytest.raises(lm.InvalidSetting):
+        planned(problem, few, fusion="some")
+
+
+def planned(problem: Problem, budget: Budget, **settings: str) -> Result:
+    return lm.plan(problem.source, on=problem.cluster, budget=budget, seed=1, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("objective", ["step-time", "peak-memory", "energy", "throughput"])
+def test_it_is_better_than_its_part_and_its_value_is_what_its_bound_is_for(objective: str) -> None:
+    cluster = Cluster.preset("2xp100-pcie")
+    watts = tuple(replace(device, watts=250.0, idle_watts=30.0) for device in cluster.devices)
+    problem = price(lm.load("zoo:transformer-xl-2"), replace(cluster, devices=watts), objective=objective)
+    whole, part = (solve(problem, spec, Budget(None, 400), seed=2) for spec in ("auto", "placement"))
+    assert whole.score <= part.score and whole.value >= whole.lower_bound
+    assert whole.lower_bound <= lower_bound(problem, fusing=True, fitting=True)
+
+
+def test_a_plan_that_fuses_nothing_is_held_to_the_bound_of_those_that_do() -> None:
+    """Fusing two ops that each keep a device busy would only make a longer one."""
+    g = GraphBuilder("apart")
+    for lane in range(2):
+        here = g.tensor(1000, "input")
+        for op in range(2):
+            made = g.tensor(1000)
+            kind = "aten.mm.default" if op else "aten.relu.default"
+            g.op(f"op{lane}.{op}", kind, [here], [made], flops=10**9 if op else 10)
+            here = made
+    problem = price(g.build(), "2xp100-pcie")
+    found = solve(problem, "auto", Budget(None, 60))
+    assert found.lower_bound == lower_bound(problem, fusing=True, fitting=True)
+
+
+@pytest.mark.parametrize("share", [0.7, 0.45])
+def test_a_plan_that_does_not_fit_is_made_to_with_the_same_budget(share: float) -> None:
+    problem = price(layers(), one())
+    peak, step = fused_peak(problem)
+    small = limited(problem, int(peak * share))
+    found = solve(small, "auto", Budget(None, 120))
+    assert found.fits and found.simulations <= 120
+    assert found.plan.added is not None and found.plan.added.num_again > 0
+    assert found.timeline.step_ns <= 1.3 * step
+    assert simulate(small, found.plan).step_ns == found.timeline.step_ns
+    assert not solve(small, "auto:recompute=no,offload=no", Budget(None, 120)).fits
+    asked = lm.plan(small.source, on=small.cluster, memory_limit=int(peak * share), budget=Budget(None, 120))
+    assert asked.score == found.score and asked.simulations == found.simulations
+
+
+def test_tensors_go_to_a_host_where_they_may_not_be_made_again() -> None:
+    problem = price(layers(6), with_host(200e9))
+    small = limited(problem, int(fused_peak(price(layers(6), one()))[0] * 0.8))
+    found = solve(small, "auto:recompute=no", Budget(None, 150))
+    assert found.plan.added is None or found.plan.added.num_again == 0
+
+
+def test_more_simulations_are_never_worse_where_memory_is_short() -> None:
+    problem = price(layers(8), one())
+    small = limited(problem, int(fused_peak(problem)[0] * 0.5))
+    scores = [solve(small, "auto", Budget(None, count), seed=1).score for count in (5, 30, 90, 200, 400)]
+    assert all(later <= earlier for earlier, later in pairwise(scores)), scores
+
+
+def test_it_begins_from_what_it_is_given_and_fuses_that() -> None:
+    problem = tangled(60, 5)
+    good = solve(problem, "placement", Budget(None, 2_000), seed=9)
+    start = Start(Plan.of(problem, good.plan.device, good.plan.rank), "elsewhere")
+    found = solve(problem, "auto", Budget(None, 40), starts=[start])
+    assert found.score <= good.score
+    assert found.started_from == ("elsewhere",)
+    also = solve(problem, "auto:also=[random:samples=5]", Budget(None, 60))
+    assert also.score <= solve(problem, "random:samples=5", Budget(None, 5)).score
+
+
+def test_kernels_of_kernels_are_named_after_their_lowest_op() -> None:
+    for seed in range(6):
+        problem = tangled(50, seed)
+        coarse = coarsen(problem, greedy_kernels(problem))
+        inner = greedy_kernels(coarse.problem)
+        plan = coarse.up(Plan.of(coarse.problem, np.zeros(coarse.problem.num_ops, np.int64), None, inner))
+        for op, kernel in enumerate(plan.kernel):
+            assert kernel == min(np.flatnonzero(plan.kernel == plan.kernel[op]))
