@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.optimizers.annealing.chains import Chains, Decisions, Reheating, Start, epochs, spread_ranks
+from loadmaster.optimizers.annealing.chains import Chains, Decisions, Reheating, Start, epochs, spread_ranks, walkers
 from loadmaster.optimizers.auto import NEXT, Auto, Epochs, Runner
 from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.fusion.greedy import Merges, plan_fused
@@ -78,7 +78,11 @@ class Joint:
             if fuses:
                 together = self._fused(search, together, int(length * fusing), hot)
             between = search.best_score
-            moving.go_on(int(length * (1 - fusing if fuses else 1)))
+            some = int(length * (1 - fusing if fuses else 1))
+            if turn % 2 == 0:
+                self._moved(search, some, hot)
+            else:
+                moving.go_on(some)
             if search.spent or search.simulations == used:
                 return
             yield
@@ -99,6 +103,11 @@ class Joint:
         if chains is not None:
             chains.cool(simulations, hot, self.cold)
         return chains
+
+    def _moved(self, search: Search, simulations: int, hot: float) -> None:
+        """Placement and order alone, from the best plan, on its kernels."""
+        if not search.spent and search.best is not None:
+            walkers(search, search.best, search.best_score, Decisions()).cool(simulations, hot, self.cold)
 
 
 class Moving:
