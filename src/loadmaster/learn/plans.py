@@ -119,8 +119,8 @@ def search_one(job: Job) -> bytes:
     if not settings.fewest <= problem.num_ops <= settings.most:
         return b""
     long = Budget(None, settings.simulations) if settings.simulations else Budget(settings.seconds)
-    short = solve(problem, "auto", Budget(None, FEW), settings.seed)
-    found = solve(problem, "auto", long, settings.seed)
+    short = solve(problem, "placement", Budget(None, FEW), settings.seed)
+    found = solve(problem, "placement", long, settings.seed)
     if not found.fits or found.value > short.value * (1 - settings.gain):
         return b""
     return packed(found, settings.scopes)
