@@ -5,14 +5,9 @@ An example is named by (number of the graph, seed) alone, so that every process 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import multiprocessing
 import os
-import signal
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -38,13 +33,12 @@ from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.simple import legal
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
-from loadmaster.search.workers import OnRay
+from loadmaster.search.workers import OnRay, end_with_parent
 from loadmaster.simulator import rules, simulate
 from loadmaster.zoo.synthetic import KINDS, generate
 
 FEWEST_OPS, MOST_OPS = 40, 1_600
 GENERATED_OPS = (60, 500)
-PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 class Key(NamedTuple):
@@ -227,24 +221,6 @@ def all_linked(devices: tuple[Device, ...], link: Link, bus: bool, op_ns: int | 
     for a, b in pairs:
         channel[a, b] = a if bus else a * count + b
     return Cluster("drawn", devices, dict.fromkeys(pairs, link), dense_channels(ints(channel)), op_ns)
-
-
-def end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work for ever: the kernel ends it where it can (Linux), and a
-    thread that looks at the parent does elsewhere."""
-    parent = os.getppid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died in between
-            os._exit(1)
-        return
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def alone() -> None:

@@ -23,7 +23,8 @@ class Islands:
     inner: Optimizer = field(default_factory=Auto)
     islands: int = 4
     rounds: int = 3
-    ray: str = ""  # address of a Ray cluster, or auto; empty: here, one after another
+    ray: str = ""  # address of a Ray cluster, or auto; empty: here
+    processes: int = 1  # of this machine, where there is no cluster: so many islands at once
 
     def optimize(self, search: Search) -> Plan:
         first: Plan | None = None
@@ -31,7 +32,7 @@ class Islands:
             if first is not None and search.spent:
                 break
             jobs = self._jobs(search, left)
-            for found in in_order(explore, jobs, self.ray, (search.problem,)):
+            for found in in_order(explore, jobs, self.ray, (search.problem,), self.processes):
                 first = first or found.plan
                 search.count(min(found.simulations, search.simulations_left))
                 if found.score is not None:
@@ -43,7 +44,7 @@ class Islands:
         """An equal share of what is left for each island of each round."""
         islands = max(1, min(self.islands, search.simulations_left))
         simulations = max(1, search.simulations_left // (islands * left))
-        at_once = islands if self.ray else 1
+        at_once = islands if self.ray else min(islands, max(1, self.processes))
         seconds = None if search.counts_simulations else max(1e-3, search.seconds_left * at_once / (islands * left))
         method = self.inner if search.best is None else Anneal(start=Known(search.best))
         begun = (max(1, self.rounds) - left) * max(1, self.islands)
