@@ -1,4 +1,4 @@
-"""What kind of work an op is, by its name in torch or ONNX: decides what may be fused with what."""
+"""What kind of work an op is, and how a graph compiler fuses it, by its name in torch or ONNX."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 HEAVY, ELEMENTWISE, REDUCTION, OPAQUE = "heavy", "elementwise", "reduction", "opaque"
+ALONE, POINTWISE, REDUCING, GATHERING, SCATTERING = "alone", "pointwise", "reducing", "gathering", "scattering"
 
 _HEAVY = re.compile(
     r"^(mm|bmm|addmm|baddbmm|matmul|linear|gemm|conv|convolution|convtranspose|conv\dd|convolution_backward|dot|einsum"
@@ -23,18 +24,48 @@ _OPAQUE = re.compile(
     r"|roialign|cat|concat|split.*|slice_backward|select_backward|slice_scatter|as_strided.*|unfold.*|im2col|col2im|stack|roll|flip|pad.*"
     r"|constant_pad_nd|constant_pad_nd_backward|_grouped_mm_offsets|histc|bincount|one_hot|masked_select|stay)$"
 )
+# Each element of what they make is looked up in what they read, at a place of its own.
+_GATHERING = re.compile(
+    r"^(embedding|gather.*|index|index_select|_?unsafe_index|.*pool.*|upsample.*|resize|cat|concat|stack|slice_backward|select_backward"
+    r"|slice_scatter|select_scatter|as_strided_scatter|unfold.*|im2col|roll|flip|pad.*|constant_pad_nd|constant_pad_nd_backward|one_hot)$"
+)
+# Each element of what they read goes to a place of its own in what they make.
+_SCATTERING = re.compile(
+    r"^(embedding_dense_backward|scatter.*|index_add|index_copy|_?index_put.*|_?unsafe_index_put.*|col2im)$"
+)
+_DRAWING = re.compile(r"^(bernoulli|rand.*|native_dropout|dropout)$")
+# They need a number for all of a tensor before they can make the first element: two kernels or more for a compiler.
+_TWICE = re.compile(r"^(_?native_(batch|group)_norm.*|batchnormalization|groupnormalization|instancenormalization)$")
+
+
+def bare_name(kind: str) -> str:
+    """Without namespace, overload and the underscore of what writes in place."""
+    name = re.sub(r"^(aten|prims|onnx|ai\.onnx)\.", "", kind.lower())
+    return name.split(".")[0].split("::")[-1].rstrip("_")
+
+
+@lru_cache(maxsize=4096)
+def fusing_of(kind: str) -> str:
+    """ALONE, POINTWISE, REDUCING, GATHERING or SCATTERING: how Inductor lowers it. What it calls from a library (matrix
+    products, convolutions, attention) stays alone."""
+    work, bare = work_of(kind), bare_name(kind)
+    if work == HEAVY or kind.lower().startswith("optim.") or _TWICE.match(bare):
+        return ALONE
+    for pattern, way in ((_SCATTERING, SCATTERING), (_GATHERING, GATHERING), (_DRAWING, POINTWISE)):
+        if pattern.match(bare):
+            return way
+    if re.fullmatch(r"nll_loss(2d)?_backward", bare):
+        return POINTWISE
+    return {ELEMENTWISE: POINTWISE, REDUCTION: REDUCING}.get(work, ALONE)
 
 
 @lru_cache(maxsize=4096)
 def work_of(kind: str) -> str:
     """HEAVY, ELEMENTWISE, REDUCTION or OPAQUE. Unknown ops count as elementwise only if torch or ONNX names are
     plain."""
-    name = kind.lower()
-    if name.startswith("optim."):
+    if kind.lower().startswith("optim."):
         return OPAQUE
-    name = re.sub(r"^(aten|prims|onnx|ai\.onnx)\.", "", name)
-    name = name.split(".")[0].split("::")[-1]
-    bare = name.rstrip("_")
+    bare = bare_name(kind)
     for pattern, work in ((_OPAQUE, OPAQUE), (_HEAVY, HEAVY), (_REDUCTION, REDUCTION)):
         if pattern.match(bare):
             return work

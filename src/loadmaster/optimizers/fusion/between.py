@@ -11,7 +11,7 @@ MOST_BETWEEN = 400  # ops looked at from each end; pairs with more between them 
 
 
 @compiled
-def possible(before_start, before, follow_start, follow, producers, consumers, fusable, heavy, most_members):
+def possible(before_start, before, follow_start, follow, producers, consumers, fusable, most_members):
     """[pairs] whether all that lies on a way from producer to consumer may be one kernel with them."""
     ops = len(fusable)
     ahead, behind, between = np.full(ops, -1, np.int64), np.full(ops, -1, np.int64), np.full(ops, -1, np.int64)
@@ -25,12 +25,12 @@ def possible(before_start, before, follow_start, follow, producers, consumers, f
         for turn in range(MOST_BETWEEN):
             found = _spread(follow_start, follow, stack, turn, found, a, b, ahead, pair)
             if found == turn + 1:
-                able[pair] = _fits(before_start, before, b, ahead, between, pair, stack, fusable, heavy, most_members)
+                able[pair] = _fits(before_start, before, b, ahead, between, pair, stack, fusable, most_members)
                 break
             met = _spread(before_start, before, other_stack, turn, met, a, b, behind, pair)
             if met == turn + 1:
                 known = np.sort(other_stack[:met])
-                able[pair] = _fit_behind(before_start, before, a, known, between, pair, fusable, heavy, most_members)
+                able[pair] = _fit_behind(before_start, before, a, known, between, pair, fusable, most_members)
                 break
     return able
 
@@ -52,9 +52,9 @@ def _spread(start, others, stack, turn, size, low, high, stamps, mark):
 
 
 @compiled
-def _fit_behind(start, before, first, known, between, mark, fusable, heavy, most_members):
+def _fit_behind(start, before, first, known, between, mark, fusable, most_members):
     """The same from the other end: of the known, which all lead to the consumer, those that the first op leads to."""
-    size, heavies = 0, 0
+    size = 0
     between[first] = mark
     for here in known:
         for index in range(start[here], start[here + 1]):
@@ -63,22 +63,20 @@ def _fit_behind(start, before, first, known, between, mark, fusable, heavy, most
                 break
         if between[here] == mark:
             size += 1
-            heavies += heavy[here]
-            if not fusable[here] or heavies > 1 or size > most_members:
+            if not fusable[here] or size > most_members:
                 return False
     return True
 
 
 @compiled
-def _fits(start, others, first, known, between, mark, stack, fusable, heavy, most_members):
+def _fits(start, others, first, known, between, mark, stack, fusable, most_members):
     """Whether what can be reached from the first op among the known may be one kernel."""
-    stack[0], size, done, heavies = first, 1, 0, 0
+    stack[0], size, done = first, 1, 0
     between[first] = mark
     while done < size:
         here = stack[done]
         done += 1
-        heavies += heavy[here]
-        if not fusable[here] or heavies > 1 or size > most_members:
+        if not fusable[here] or size > most_members:
             return False
         for index in range(start[here], start[here + 1]):
             other = others[index]

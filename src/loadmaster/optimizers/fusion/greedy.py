@@ -1,4 +1,4 @@
-"""Fusion: which ops share a kernel. Every rule here gives convex kernels with at most one heavy op."""
+"""Fusion: which ops share a kernel. Every rule here gives convex kernels of one loop each, as `spaces` has it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.graph.columns import Bools, Ints, ints, inverse, rows_of
-from loadmaster.graph.kinds import HEAVY, OPAQUE, work_of
+from loadmaster.graph import Graph
+from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, inverse, rows_of
+from loadmaster.graph.kinds import HEAVY, work_of
 from loadmaster.graph.order import followers
 from loadmaster.optimizers.fusion import between, merging
+from loadmaster.optimizers.fusion.spaces import fusable, joinable, spaces_of
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
@@ -25,10 +27,11 @@ MOST_MEMBERS = 64  # ops in one kernel; generated code gets slow to compile beyo
 
 @dataclass(frozen=True)
 class GreedyFusion:
-    """The default rule of graph compilers: a producer joins its consumer when nobody else reads it; then `inner`
+    """The default rule of graph compilers: what makes a tensor joins what reads it, most bytes first; then `inner`
     plans the kernels.
 
-    In the manner of XLA's instruction fusion (consumers visited last to first), without duplicating producers.
+    In the manner of PyTorch's Inductor, without duplicating producers and without joining ops of which none reads the
+    other.
     """
 
     inner: Optimizer = field(default_factory=Heft)
@@ -62,6 +65,7 @@ class Merges:
     rules: Any  # merging.Rules, as the compiled loops want them
     producers: Ints  # of every tensor between two ops that may share a kernel, by producer, then reader
     consumers: Ints
+    saved: Ints  # bytes between the two
 
     @staticmethod
     def of(problem: Problem) -> Merges:
@@ -70,19 +74,29 @@ class Merges:
 
     @staticmethod
     def _found(problem: Problem) -> Merges:
-        waits, able, heavies = problem.graph.dependencies, problem.able, heavy(problem)
+        graph, able, spaces = problem.graph, problem.able, spaces_of(problem.graph)
+        waits = graph.dependencies
         ways = [narrow(part) for part in (*waits, *followers(*waits))]
-        producers, consumers = candidate_pairs(problem)
+        makers, readers = edges_between(graph)
+        joins = joinable(graph, spaces, makers, readers)
+        bars = from_pairs(
+            np.concatenate([makers[~joins], readers[~joins]]),
+            np.concatenate([readers[~joins], makers[~joins]]),
+            graph.num_ops,
+        )
+        producers, consumers = ints(makers[joins]), ints(readers[joins])
         possible: Any = between.possible  # which is not typed, as the rules are not
-        keep = possible(*ways, producers, consumers, fusable(problem), heavies, MOST_MEMBERS)
+        keep = possible(*ways, producers, consumers, fusable(graph), MOST_MEMBERS)
         producers, consumers = ints(producers[keep]), ints(consumers[keep])
         each = ints(np.arange(len(producers) + 1))
         start, pairs = inverse(each, producers, problem.num_ops)
         given_start, given = inverse(each, consumers, problem.num_ops)
-        rows = [narrow(part) for part in (start, consumers[pairs], producers, given_start, given)]
+        rows = [narrow(part) for part in (start, consumers[pairs], producers, given_start, given, *bars)]
         able = np.ascontiguousarray(able[:, :0] if able.all() else able)
         rules: Any = merging.Rules
-        return Merges(rules(*ways, *rows, heavies, able, MOST_MEMBERS), producers, consumers)
+        loops = (spaces.points, spaces.rows, spaces.apart)
+        saved = bytes_between(graph, producers, consumers)
+        return Merges(rules(*ways, *rows, *loops, able, MOST_MEMBERS), producers, consumers, saved)
 
     def kernels(self, device: NDArray[np.integer], priority: NDArray[Any]) -> NDArray[np.int32]:
         """[candidates, ops] kernels from merging each producer into its readers on the same device, highest priority
@@ -99,12 +113,12 @@ class Merges:
 
     def greedy(self, device: Ints | None = None) -> Ints:
         """[ops] kernels by the default rule, where devices are given among ops of one device."""
-        producers, consumers = self.producers, self.consumers
+        producers, consumers, saved = self.producers, self.consumers, self.saved
         if device is not None:
             together = device[producers] == device[consumers]
-            producers, consumers = producers[together], consumers[together]
-        order = np.argsort(-consumers, kind="stable")
-        return ints(merging.merge(self.rules, ints(producers[order]), ints(consumers[order]), True))
+            producers, consumers, saved = producers[together], consumers[together], saved[together]
+        order = np.lexsort((producers, -consumers, -saved))
+        return ints(merging.merge(self.rules, ints(producers[order]), ints(consumers[order])))
 
 
 def narrow(column: NDArray[Any]) -> NDArray[np.int32]:
@@ -124,22 +138,22 @@ def kernels_by_priority(problem: Problem, priority: NDArray[Any]) -> Ints:
     return ints(Merges.of(problem).kernels(np.zeros(problem.num_ops, np.int32), priority)[0])
 
 
-def candidate_pairs(problem: Problem) -> tuple[Ints, Ints]:
-    """(producers, consumers) of every tensor between two ops that may share a kernel at all."""
-    graph = problem.graph
-    free = fusable(problem)
-    consumer, producer = rows_of(graph.read_start), graph.producer[graph.reads]
-    keep = (producer >= 0) & free[producer] & free[consumer]
-    pairs = np.unique(np.stack([producer[keep], consumer[keep]], axis=1), axis=0).reshape(-1, 2)
+def edges_between(graph: Graph) -> tuple[Ints, Ints]:
+    """(makers, readers) of every tensor between two ops that do not run alone, by maker, then reader."""
+    free = fusable(graph)
+    reader, maker = rows_of(graph.read_start), graph.producer[graph.reads]
+    keep = (maker >= 0) & free[maker] & free[reader]
+    pairs = np.unique(np.stack([maker[keep], reader[keep]], axis=1), axis=0).reshape(-1, 2)
     return ints(pairs[:, 0]), ints(pairs[:, 1])
 
 
-def fusable(problem: Problem) -> Bools:
-    """[ops] not opaque, and not writing in place."""
-    graph = problem.graph
-    free = np.array([work_of(kind) != OPAQUE for kind in graph.kind])
-    free[graph.producer[(graph.alias_of >= 0) & (graph.producer >= 0)]] = False
-    return free
+def bytes_between(graph: Graph, producers: Ints, consumers: Ints) -> Ints:
+    """[pairs] of all tensors that the second reads of the first; pairs are by producer, then reader."""
+    reader, maker = rows_of(graph.read_start), graph.producer[graph.reads]
+    keys, key = producers * graph.num_ops + consumers, maker * graph.num_ops + reader
+    total, known = np.zeros(len(keys), np.int64), (maker >= 0) & np.isin(key, keys)
+    np.add.at(total, np.searchsorted(keys, key[known]), graph.nbytes[graph.reads[known]])
+    return ints(total)
 
 
 def heavy(problem: Problem) -> Bools:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.optimizers.fusion.spaces import fits
 
 BLOCKED, AHEAD, BEHIND = 0, 1, 2
 MOST_VISITS = 400  # kernels looked at from each end; a merge that needs more is not made; chosen by hand
@@ -32,7 +33,11 @@ class Rules(NamedTuple):
     producer: np.ndarray  # [pairs]
     given_start: np.ndarray  # [ops + 1] rows of `given`: the pairs of which each op is the consumer
     given: np.ndarray
-    heavy: np.ndarray  # [ops]
+    barred_start: np.ndarray  # [ops + 1] rows of `barred`: ops that it reads, or that read it, in no kernel with it
+    barred: np.ndarray
+    points: np.ndarray  # [ops] the loop of each op, as in `spaces`
+    rows: np.ndarray
+    apart: np.ndarray
     able: np.ndarray  # [ops, devices] where it can run; no columns where everything can run everywhere
     most_members: int
 
@@ -43,8 +48,10 @@ class Kernels(NamedTuple):
     parent: np.ndarray
     ring: np.ndarray  # the members of a kernel in a circle
     members: np.ndarray
-    heavies: np.ndarray
     can: np.ndarray
+    points: np.ndarray
+    rows: np.ndarray
+    apart: np.ndarray
     position: np.ndarray  # of each kernel in the order
     at: np.ndarray  # kernel at each position, -1 where one has gone
     ahead: np.ndarray  # stamps of the search from the producer
@@ -55,7 +62,7 @@ class Kernels(NamedTuple):
 
 @compiled
 def make_kernels(rules):
-    ops = len(rules.heavy)
+    ops = len(rules.points)
 
     def column():
         return np.empty(ops, np.int32)
@@ -64,8 +71,10 @@ def make_kernels(rules):
         column(),
         column(),
         column(),
-        column(),
         np.empty(rules.able.shape, np.bool_),
+        np.empty(ops, np.int64),
+        np.empty(ops, np.int64),
+        np.empty(ops, np.bool_),
         column(),
         column(),
         column(),
@@ -77,22 +86,21 @@ def make_kernels(rules):
 
 @compiled
 def _reset(rules, kernels):
-    parent, ring, members, heavies = kernels.parent, kernels.ring, kernels.members, kernels.heavies
-    position, at, ahead, behind, heavy = kernels.position, kernels.at, kernels.ahead, kernels.behind, rules.heavy
+    parent, ring, members = kernels.parent, kernels.ring, kernels.members
+    position, at, ahead, behind = kernels.position, kernels.at, kernels.ahead, kernels.behind
     for op in range(len(parent)):
         parent[op] = ring[op] = position[op] = at[op] = op
         members[op] = 1
-        heavies[op] = heavy[op]
         ahead[op] = behind[op] = -1
     kernels.can[:] = rules.able
+    kernels.points[:], kernels.rows[:], kernels.apart[:] = rules.points, rules.rows, rules.apart
 
 
 @compiled
-def merge(rules, producers, consumers, sole_reader):
-    """[ops] the lowest member of each op's kernel, after trying the pairs in order; `sole_reader`: only where nothing
-    else reads the producer's kernel."""
-    kernels, kernel = make_kernels(rules), np.empty(len(rules.heavy), np.int32)
-    _merge(rules, kernels, producers, consumers, len(producers), sole_reader, kernel)
+def merge(rules, producers, consumers):
+    """[ops] the lowest member of each op's kernel, after trying the pairs in order."""
+    kernels, kernel = make_kernels(rules), np.empty(len(rules.points), np.int32)
+    _merge(rules, kernels, producers, consumers, len(producers), kernel)
     return kernel
 
 
@@ -110,7 +118,7 @@ def merge_many(rules, places, priorities, low, high, out):
 @compiled
 def merge_into(rules, kernels, place, priority, producers, consumers, out):
     count = wanted_pairs(rules, place, priority, producers, consumers)
-    _merge(rules, kernels, producers, consumers, count, False, out)
+    _merge(rules, kernels, producers, consumers, count, out)
 
 
 @compiled
@@ -143,15 +151,11 @@ def wanted_pairs(rules, place, priority, producers, consumers):
 @compiled
 def reopen(rules, kernel, at, opened, kernels):
     """The given kernels, in the order in which `at` lists them, but those opened (by their number) are single ops."""
-    parent, ring, members, heavies, can = (
-        kernels.parent,
-        kernels.ring,
-        kernels.members,
-        kernels.heavies,
-        kernels.can,
-    )
+    parent, ring, members, can = kernels.parent, kernels.ring, kernels.members, kernels.can
+    points, rows, apart_of = kernels.points, kernels.rows, kernels.apart
     position, place_of, ahead, behind = kernels.position, kernels.at, kernels.ahead, kernels.behind
-    mate, last, heavy, able = kernels.stack, kernels.other_stack, rules.heavy, rules.able
+    mate, last, able = kernels.stack, kernels.other_stack, rules.able
+    points[:], rows[:], apart_of[:] = rules.points, rules.rows, rules.apart
     ops, filled = len(kernel), 0
     for op in range(ops):
         head = kernel[op]
@@ -160,7 +164,6 @@ def reopen(rules, kernel, at, opened, kernels):
         parent[op] = op if apart else head
         ring[op] = op
         members[op] = 1
-        heavies[op] = heavy[op]
         for device in range(able.shape[1]):
             can[op, device] = able[op, device]
         if head != op:
@@ -168,7 +171,8 @@ def reopen(rules, kernel, at, opened, kernels):
             if not apart:
                 ring[op], ring[head] = ring[head], op
                 members[head] += 1
-                heavies[head] += heavies[op]
+                points[head], rows[head] = max(points[head], points[op]), max(rows[head], rows[op])
+                apart_of[head] = apart_of[head] or apart_of[op]
                 for device in range(able.shape[1]):
                     can[head, device] = can[head, device] and can[op, device]
         last[head] = op
@@ -228,9 +232,9 @@ def _find(parent, op):
 
 
 @compiled
-def _merge(rules, kernels, producers, consumers, count, sole_reader, out):
+def _merge(rules, kernels, producers, consumers, count, out):
     _reset(rules, kernels)
-    merge_on(rules, kernels, producers, consumers, count, sole_reader)
+    merge_on(rules, kernels, producers, consumers, count)
     read_off(kernels, out)
 
 
@@ -242,28 +246,25 @@ def read_off(kernels, out):
 
 
 @compiled
-def merge_on(rules, kernels, producers, consumers, count, sole_reader):
+def merge_on(rules, kernels, producers, consumers, count):
     """Tries the pairs in order, from the kernels there are. Arrays are taken out of their tuples once: reading one
     inside the loop would count its references."""
-    follow_start, follow, most_members = rules.follow_start, rules.follow, rules.most_members
-    parent, ring, members, heavies, can = (
-        kernels.parent,
-        kernels.ring,
-        kernels.members,
-        kernels.heavies,
-        kernels.can,
-    )
+    most_members = rules.most_members
+    parent, ring, members, can = kernels.parent, kernels.ring, kernels.members, kernels.can
+    points, rows, apart = kernels.points, kernels.rows, kernels.apart
     position, at, ahead, behind, stack = kernels.position, kernels.at, kernels.ahead, kernels.behind, kernels.stack
-    forward = (follow_start, follow, parent, ring, position, ahead, behind, stack)
+    forward = (rules.follow_start, rules.follow, parent, ring, position, ahead, behind, stack)
     backward = (rules.before_start, rules.before, parent, ring, position, behind, ahead, kernels.other_stack)
     for pair in range(count):
         a, b = _find(parent, producers[pair]), _find(parent, consumers[pair])
-        if a == b or members[a] + members[b] > most_members or heavies[a] + heavies[b] > 1:
+        if a == b or members[a] + members[b] > most_members:
+            continue
+        if not fits(points[a], rows[a], apart[a], points[b], rows[b]):
             continue
         common = can.shape[1] == 0
         for device in range(can.shape[1]):
             common = common or (can[a, device] and can[b, device])
-        if not common or (sole_reader and not _only_reader(follow_start, follow, parent, ring, a, b)):
+        if not common or _barred(rules.barred_start, rules.barred, parent, ring, a, b):
             continue
         ended = _search(forward, backward, a, b, pair)
         if ended == BLOCKED:
@@ -276,22 +277,23 @@ def merge_on(rules, kernels, producers, consumers, count, sole_reader):
         parent[high] = low
         ring[low], ring[high] = ring[high], ring[low]
         members[low] += members[high]
-        heavies[low] += heavies[high]
+        points[low], rows[low] = max(points[low], points[high]), max(rows[low], rows[high])
+        apart[low] = apart[low] or apart[high]
         for device in range(can.shape[1]):
             can[low, device] = can[low, device] and can[high, device]
 
 
 @compiled
-def _only_reader(follow_start, follow, parent, ring, a, b):
+def _barred(start, barred, parent, ring, a, b):
+    """Whether an op of the one kernel may share none with an op of the other."""
     op = a
     while True:
-        for index in range(follow_start[op], follow_start[op + 1]):
-            other = _find(parent, follow[index])
-            if other != a and other != b:
-                return False
+        for index in range(start[op], start[op + 1]):
+            if _find(parent, barred[index]) == b:
+                return True
         op = ring[op]
         if op == a:
-            return True
+            return False
 
 
 @compiled

@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.graph.columns import Ints, ints, inverse, positions, ragged, rows_of
+from loadmaster.graph.kinds import REDUCING
 from loadmaster.optimizers.annealing.moves.fusion import Fusing
 from loadmaster.optimizers.annealing.state import LEVELS
-from loadmaster.optimizers.fusion.greedy import Merges, heavy
+from loadmaster.optimizers.fusion.greedy import Merges
 from loadmaster.optimizers.fusion.merging import make_kernels
+from loadmaster.optimizers.fusion.spaces import ways_of
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -112,17 +114,17 @@ def _fusing(problem: Problem, merges: Merges, drawn: Ints, sets: tuple[Ints, Int
 
 
 def simple_orders(problem: Problem) -> list[Floats]:
-    """Priorities by rules that any graph has: by bytes saved, first or last op first; heavy ops before or after the
-    others; all producers, or only those with one reader."""
+    """Priorities by rules that any graph has: by bytes saved, first or last op first; reductions before or after
+    the others; all producers, or only those with one reader."""
     count, graph = problem.num_ops, problem.graph
     made = graph.producer >= 0
     saved, readers = np.zeros(count, np.int64), np.zeros(count, np.int64)
     np.maximum.at(saved, graph.producer[made], graph.nbytes[made])
     np.maximum.at(readers, graph.producer[made], np.diff(graph.readers[0])[made])
-    program, heavies = np.arange(count), heavy(problem)
+    program, reduces = np.arange(count), ways_of(graph) == REDUCING
     rules = []
     for by in (saved, program, -program):
-        for first in (heavies, ~heavies, np.zeros(count, bool)):
+        for first in (reduces, ~reduces, np.zeros(count, bool)):
             order = np.lexsort((-program, by, first))
             place = positions(order) / count
             rules += [place, np.where(readers == 1, place, -1.0)]

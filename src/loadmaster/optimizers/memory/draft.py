@@ -14,7 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.graph.columns import Bools, Ints, ints, positions, rows_of
-from loadmaster.optimizers.fusion.greedy import MOST_MEMBERS, fusable, heavy
+from loadmaster.graph.kinds import SCATTERING
+from loadmaster.optimizers.fusion.greedy import MOST_MEMBERS, heavy
+from loadmaster.optimizers.fusion.spaces import fits, fusable, spaces_of, ways_of
 from loadmaster.passes import inner_tensors
 from loadmaster.plans import Plan
 from loadmaster.plans.additions import Additions, may_stay, repeatable
@@ -107,10 +109,14 @@ class Draft:
         self.able = repeatable(graph)
         self.lasting = problem.stays
         self.may_leave = may_stay(graph)
-        self.free, self.heavy = fusable(problem), heavy(problem)
+        self.free, self.heavy = fusable(graph), heavy(problem)
         self.members = np.bincount(at[plan.kernel], minlength=len(order))
         self.open = np.ones(len(order), bool)  # light kernels, which ops that run again may join
-        np.logical_and.at(self.open, at[plan.kernel], self.free & ~self.heavy)
+        np.logical_and.at(self.open, at[plan.kernel], self.free)
+        self.scatters, self.loops = ways_of(graph) == SCATTERING, spaces_of(graph)
+        self.points, self.rows = np.zeros(len(order), np.int64), np.zeros(len(order), np.int64)
+        np.maximum.at(self.points, at[plan.kernel], self.loops.points)
+        np.maximum.at(self.rows, at[plan.kernel], self.loops.rows)
         self.inner = inner_tensors(problem, plan.kernel)
         aliases = np.flatnonzero(graph.alias_of >= 0)
         self.overwritten = {*aliases.tolist(), *graph.alias_of[aliases].tolist()}
@@ -274,7 +280,7 @@ class Draft:
             # What only lives inside a kernel cannot be kept; to keep a tensor on is else a way to have it.
             kept = -1 if first else self.latest(wanted, at)
             run = again and (first or kept < 0 or bool(allowed[maker]))
-            if run and join and (self.heavy[maker] or not self.free[maker]):
+            if run and join and not self._may_join(maker, at):
                 return False
             if run:
                 waiting.append(maker)
@@ -301,6 +307,11 @@ class Draft:
         found = Closure(tuple(sorted(ops)), tuple(keeps), join, 0)
         cost = self._joined_ns(ops, at, tensors[0]) if join else self._apart_ns(found, {*tensors})
         return found._replace(cost_ns=cost)
+
+    def _may_join(self, op: int, at: int) -> bool:
+        """Whether the kernel at the position may make what the op makes, for what it reads itself."""
+        loop = (self.loops.points[op], self.loops.rows[op], self.loops.apart[op])
+        return bool(self.free[op] and not self.scatters[op] and fits(*loop, self.points[at], self.rows[at]))
 
     def _apart_ns(self, closure: Closure, wanted: set[int]) -> int:
         """Of kernels of their own: members of one kernel run in one again."""

@@ -1,4 +1,4 @@
-"""Fusion rules: every kernel is convex, has at most one heavy op and no opaque one, checked by networkx."""
+"""Fusion rules: every kernel is convex, of one loop, and has no op that runs alone, checked by networkx."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 from loadmaster.cluster import Cluster
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
-from loadmaster.graph.kinds import ELEMENTWISE, HEAVY, OPAQUE, REDUCTION, work_of
+from loadmaster.graph.kinds import (
+    ALONE,
+    ELEMENTWISE,
+    GATHERING,
+    HEAVY,
+    OPAQUE,
+    POINTWISE,
+    REDUCING,
+    REDUCTION,
+    SCATTERING,
+    fusing_of,
+    work_of,
+)
 from loadmaster.optimizers.fusion.greedy import Merges, greedy_kernels, kernels_by_priority, refuse
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -51,14 +63,67 @@ def test_kinds(kind: str, work: str) -> None:
     assert work_of(kind) == work
 
 
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        ("aten.addmm.default", ALONE),
+        ("aten.convolution_backward.default", ALONE),
+        ("aten._scaled_dot_product_efficient_attention_backward.default", ALONE),
+        ("aten._native_batch_norm_legit_functional.default", ALONE),
+        ("aten.native_group_norm_backward.default", ALONE),
+        ("aten.topk.default", ALONE),
+        ("optim.adam", ALONE),
+        ("aten.gelu_backward.default", POINTWISE),
+        ("aten.native_dropout.default", POINTWISE),
+        ("aten.nll_loss_backward.default", POINTWISE),
+        ("aten.nll_loss_forward.default", REDUCING),
+        ("aten.native_layer_norm_backward.default", REDUCING),
+        ("aten._log_softmax.default", REDUCING),
+        ("aten.embedding.default", GATHERING),
+        ("aten.select_backward.default", GATHERING),
+        ("aten.max_pool2d_with_indices_backward.default", GATHERING),
+        ("Concat", GATHERING),
+        ("aten.embedding_dense_backward.default", SCATTERING),
+        ("aten.index_put.default", SCATTERING),
+        ("aten.scatter_add.default", SCATTERING),
+    ],
+)
+def test_ways_of_fusing(kind: str, way: str) -> None:
+    assert fusing_of(kind) == way
+
+
+# What ops make of a tensor of rows and columns, and their loop: (kind, shape read, shape made, points, rows).
+LOOPS = (
+    ("aten.relu.default", (4, 6), (4, 6), 24, 0),
+    ("aten.add.Tensor", (4, 6), (4, 6), 24, 0),
+    ("aten.relu.default", (4,), (4,), 4, 0),
+    ("aten.mul.Tensor", (4,), (4, 6), 24, 0),
+    ("aten.relu.default", (6,), (6,), 6, 0),
+    ("aten.relu.default", (10,), (10,), 10, 0),
+    ("aten.sum.dim_IntList", (4, 6), (4,), 24, 4),
+    ("aten.sum.dim_IntList", (4, 6), (6,), 24, 6),
+    ("aten._softmax.default", (4, 6), (4, 6), 24, 4),
+    ("aten.mm.default", (4, 6), (4, 6), 0, 0),
+    ("aten.embedding.default", (4, 6), (4, 6), 24, 0),
+    ("aten.embedding_dense_backward.default", (4, 6), (4, 6), 24, 0),
+)
+
+
 @st.composite
 def fusing_problems(draw: st.DrawFn) -> Problem:
-    count = draw(st.integers(2, 20))
-    builder, made = GraphBuilder("fuse"), []
-    for op in range(count):
-        reads = draw(st.lists(st.sampled_from(made), unique=True, max_size=3)) if made else []
-        made.append(builder.tensor(draw(st.integers(0, 4000)), draw(st.sampled_from(["activation"] * 5 + ["output"]))))
-        builder.op(f"op{op}", draw(st.sampled_from(KINDS)), reads, [made[-1]], flops=draw(st.integers(0, 10**5)))
+    """Ops whose loops are known by how they were drawn: their names begin with the row of LOOPS."""
+    builder, made = GraphBuilder("fuse"), dict[tuple[int, ...], list[int]]()
+    for op in range(draw(st.integers(2, 20))):
+        row = draw(st.integers(0, len(LOOPS) - 1))
+        kind, read, shape, _, _ = LOOPS[row]
+        known = made.get(read, [])
+        reads = draw(st.lists(st.sampled_from(known), unique=True, max_size=3)) if known else []
+        if not reads:
+            reads = [builder.tensor(int(np.prod(read)) * 4, "input", shape=read)]
+        role = draw(st.sampled_from(["activation"] * 5 + ["output"]))
+        here = builder.tensor(int(np.prod(shape)) * 4, role, shape=shape)
+        made.setdefault(shape, []).append(here)
+        builder.op(f"{row}:{op}", kind, reads, [here], flops=draw(st.integers(0, 10**5)))
     return price(builder.build(), Cluster.preset("2xp100-pcie"))
 
 
@@ -73,9 +138,29 @@ def assert_legal(problem: Problem, kernel: np.ndarray) -> None:
     assert nx.is_directed_acyclic_graph(graph)
     for head in set(kernel.tolist()):
         members = np.flatnonzero(kernel == head)
-        works = [work_of(problem.graph.kind[op]) for op in members]
         assert head == members.min()
-        assert len(members) == 1 or (works.count(HEAVY) <= 1 and OPAQUE not in works)
+        assert len(members) == 1 or ALONE not in [fusing_of(problem.graph.kind[op]) for op in members]
+        if ":" in problem.graph.op_name[0] and len(members) > 1:
+            assert_one_loop(problem, members.tolist())
+
+
+def assert_one_loop(problem: Problem, members: list[int]) -> None:
+    graph = problem.graph
+    loop = {op: LOOPS[int(graph.op_name[op].split(":")[0])] for op in members}
+    points = max(row[3] for row in loop.values())
+    reduced = {row[3:] for row in loop.values() if row[4]}
+    assert len(reduced) <= 1
+    assert reduced <= {(points, rows) for _, rows in reduced}
+    assert all(points % row[3] == 0 for row in loop.values())
+    for op in members:
+        for maker in set(graph.producer[graph.reads_of(op)].tolist()) & set(members):
+            assert loop[maker][0] != "aten.embedding_dense_backward.default"
+            if loop[maker][4] == 6:  # summed down columns: complete only at the end
+                assert loop[op][3] == 6
+            if loop[op][0] == "aten.embedding.default" or loop[op][4] == 6:
+                tensors = graph.makes_of(maker)
+                assert graph.role[tensors].max() == 0
+                assert [int(reader) for t in tensors for reader in graph.readers_of(t)] == [op]
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
@@ -155,17 +240,19 @@ def test_merging_misses_nothing_that_is_legal() -> None:
 
 
 def joined_in_turn(problem: Problem, producer: int) -> set[int]:
-    """The producer and those of its readers that can join it one after the other, lowest first."""
-    kinds = [work_of(kind) for kind in problem.graph.kind]
+    """The producer and those of its readers that can join it one after the other, lowest first; nothing is known of
+    their sizes."""
+    graph = problem.graph
+    ways = [fusing_of(kind) for kind in graph.kind]
+    readers = [op for op in range(problem.num_ops) if producer in graph.producer[graph.reads_of(op)].tolist()]
     members = {producer}
-    if kinds[producer] == OPAQUE:
+    if ways[producer] == ALONE:
         return members
-    for reader in range(producer + 1, problem.num_ops):
-        reads = problem.graph.producer[problem.graph.reads_of(reader)].tolist()
-        trial = members | {reader}
-        light = sum(kinds[op] == HEAVY for op in trial) <= 1 and kinds[reader] != OPAQUE
-        if producer in reads and light and convex(problem, trial):
-            members = trial
+    for reader in readers:
+        inlined = len(readers) == 1 and ways[producer] in (POINTWISE, GATHERING)
+        light = ways[reader] != ALONE and (ways[reader] != GATHERING or inlined)
+        if light and convex(problem, members | {reader}):
+            members |= {reader}
     return members
 
 

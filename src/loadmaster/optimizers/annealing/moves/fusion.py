@@ -158,7 +158,7 @@ def merge_anew(fusing, chain, scratch, moved, pairs):
     reopen(rules, kernel, chain.sequence, opened, fusing.merging)
     given = (chain.place, chain.priority, kernel, opened, fusing.pair_from, fusing.pair_to)
     count = pairs_within(rules, *given)
-    merge_on(rules, fusing.merging, fusing.pair_from, fusing.pair_to, count, False)
+    merge_on(rules, fusing.merging, fusing.pair_from, fusing.pair_to, count)
     read_off(fusing.merging, fusing.trial)
     trial, same = fusing.trial, 0
     while same < len(kernel) and trial[same] == kernel[same]:

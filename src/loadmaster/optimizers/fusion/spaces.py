@@ -1,0 +1,130 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
+"""The loops of ops, which decide what may share a kernel: what PyTorch's Inductor fuses for a GPU.
+
+A kernel is one loop over points, or over rows and the points of each. Pointwise ops join where they have as many
+points, or fewer that are read many times; reductions where rows and points are equal; what works on the results of a
+reduction where it has a point for each row. Sums down columns, and rows so long that they are cut into parts, end with
+the kernel: nothing in it reads them at every point. Sizes that are not known fit all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.compiled import compiled
+from loadmaster.graph import ACTIVATION, Graph
+from loadmaster.graph.columns import Bools, Ints, ints, rows_of
+from loadmaster.graph.kinds import ALONE, GATHERING, POINTWISE, REDUCING, SCATTERING, bare_name, fusing_of
+
+# Inductor cuts a row into parts where rows are fewer than twice a GPU's multiprocessors and longer than this.
+FEW_ROWS, LONG_ROW = 256, 8192
+
+
+class Spaces(NamedTuple):
+    """The loop of each op."""
+
+    points: Ints  # [ops] 0: not known
+    rows: Ints  # [ops] of a reduction; 0: it reduces nothing, or its points are not known
+    apart: Bools  # [ops] what it reduces to is there only when the kernel has ended
+    down: Bools  # [ops] it reads down columns, not along rows
+
+
+@compiled(inline="always")
+def fits(points, rows, apart, other_points, other_rows):
+    """Whether a kernel may hold the first loop and another that reads what it makes."""
+    if points == 0 or other_points == 0:
+        return True
+    if rows == 0:
+        return other_points % points == 0
+    if other_rows != 0:
+        return points == other_points and rows == other_rows and not apart
+    return other_points == rows or (other_points == points and not apart)
+
+
+def spaces_of(graph: Graph) -> Spaces:
+    elements = _elements(graph)
+    read, made = _largest(graph.read_start, graph.reads, elements), _largest(graph.make_start, graph.makes, elements)
+    ways = ways_of(graph)
+    points = np.where(ways == SCATTERING, read, np.where(ways == REDUCING, np.maximum(read, made), made))
+    rows, apart, down = np.zeros(graph.num_ops, np.int64), np.zeros(graph.num_ops, bool), np.zeros(graph.num_ops, bool)
+    for op in np.flatnonzero((ways == REDUCING) & (points > 0)).tolist():
+        points[op], rows[op], apart[op], down[op] = _reduction(graph, op, elements, int(made[op]), int(points[op]))
+    return Spaces(ints(points), ints(rows), apart, down)
+
+
+def ways_of(graph: Graph) -> NDArray[np.str_]:
+    return np.array([fusing_of(kind) for kind in graph.kind], np.str_)
+
+
+def fusable(graph: Graph) -> Bools:
+    """[ops] that may share a kernel at all: not alone by their kind, and not writing in place."""
+    free: Bools = ways_of(graph) != ALONE
+    free[graph.producer[(graph.alias_of >= 0) & (graph.producer >= 0)]] = False
+    return free
+
+
+def joinable(graph: Graph, spaces: Spaces, producers: Ints, consumers: Ints) -> Bools:
+    """[pairs] whether the second may read inside a kernel what the first makes there.
+
+    What is read out of order, by a lookup or down columns, must be there first, but for what nobody else reads: a
+    compiler computes that where it is looked up.
+    """
+    ways, readers = ways_of(graph), np.zeros(graph.num_ops, np.int64)
+    made = graph.producer >= 0
+    np.add.at(readers, graph.producer[made], np.diff(graph.readers[0])[made] + (graph.role[made] != ACTIVATION))
+    out_of_order = (ways[consumers] == GATHERING) | spaces.down[consumers]
+    looked_up = (readers[producers] == 1) & np.isin(ways[producers], (POINTWISE, GATHERING))
+    able: Bools = (ways[producers] != SCATTERING) & (~out_of_order | looked_up)
+    return able & fit_each(spaces.points, spaces.rows, spaces.apart, producers, consumers)
+
+
+@compiled
+def fit_each(points, rows, apart, producers, consumers):
+    able = np.empty(len(producers), np.bool_)
+    for pair in range(len(producers)):
+        a, b = producers[pair], consumers[pair]
+        able[pair] = fits(points[a], rows[a], apart[a], points[b], rows[b])
+    return able
+
+
+def _reduction(graph: Graph, op: int, elements: Ints, made: int, points: int) -> tuple[int, int, bool, bool]:
+    """(points, rows, apart, down) of a reduction."""
+    bare = bare_name(graph.kind[op])
+    if bare.startswith("nll_loss"):  # a number of each row, looked up
+        return int(elements[graph.reads_of(op)].min()), 1, True, False
+    if made == points:  # it makes a tensor like the one it reads
+        if bare in ("native_layer_norm", "_fused_rms_norm"):
+            return points, int(elements[graph.makes_of(op)].min()) or points, False, False
+        return points, points // _row_length(graph, op, elements), False, False
+    rows, reads = max(1, made), graph.reads_of(op)
+    down = _reads_down(graph.shape[reads[elements[reads].argmax()]] or (), rows)
+    return points, rows, down or (rows < FEW_ROWS and points > rows * LONG_ROW), down
+
+
+def _row_length(graph: Graph, op: int, elements: Ints) -> int:
+    makes = graph.makes_of(op)
+    shape = graph.shape[makes[elements[makes].argmax()]] or (1,)
+    return max(1, shape[-1])
+
+
+def _reads_down(shape: tuple[int, ...], rows: int) -> bool:
+    """Whether it is the last dimensions that stay; where rows may be either, that is taken."""
+    first = {int(np.prod(shape[:count])) for count in range(len(shape))}
+    last = {int(np.prod(shape[len(shape) - count :])) for count in range(1, len(shape))}
+    return rows not in first or rows in last
+
+
+def _elements(graph: Graph) -> Ints:
+    """[tensors] 0: not known."""
+    return ints([0 if shape is None else int(np.prod(shape, dtype=np.int64)) for shape in graph.shape])
+
+
+def _largest(start: Ints, tensors: Ints, elements: Ints) -> Ints:
+    """[ops] the most elements of a tensor that it reads, or makes; 0 where one is not known."""
+    most, unknown, owner = np.zeros(len(start) - 1, np.int64), np.zeros(len(start) - 1, bool), rows_of(start)
+    np.maximum.at(most, owner, elements[tensors])
+    np.logical_or.at(unknown, owner, elements[tensors] == 0)
+    return ints(np.where(unknown, 0, most))
