@@ -77,8 +77,9 @@ def joinable(graph: Graph, spaces: Spaces, producers: Ints, consumers: Ints) -> 
     np.add.at(readers, graph.producer[made], np.diff(graph.readers[0])[made] + (graph.role[made] != ACTIVATION))
     out_of_order = (ways[consumers] == GATHERING) | spaces.down[consumers]
     looked_up = (readers[producers] == 1) & np.isin(ways[producers], (POINTWISE, GATHERING))
-    able: Bools = (ways[producers] != SCATTERING) & (~out_of_order | looked_up)
-    return able & fit_each(spaces.points, spaces.rows, spaces.apart, producers, consumers)
+    fit = fit_each(spaces.points, spaces.rows, spaces.apart, producers, consumers)
+    able: Bools = fit & (ways[producers] != SCATTERING) & (~out_of_order | looked_up)
+    return able
 
 
 @compiled

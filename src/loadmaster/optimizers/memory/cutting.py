@@ -83,7 +83,7 @@ def _joined(draft: Draft, left: dict[int, Drop], tensor: int, allowed: Bools) ->
     """Makes it inside all the kernels that read it, where those are light."""
     number, later = left[tensor]
     places = sorted({at for at, _ in later})
-    closures = [draft.closure((tensor,), at, allowed, True) if draft.open[at] else None for at in places]
+    closures = [draft.closure((tensor,), at, allowed, True, left) if draft.open[at] else None for at in places]
     if any(closure is None for closure in closures):
         return False
     del left[tensor]
@@ -96,12 +96,13 @@ def _joined(draft: Draft, left: dict[int, Drop], tensor: int, allowed: Bools) ->
 def _apart(draft: Draft, left: dict[int, Drop], tensor: int, allowed: Bools, share: bool) -> None:
     """Makes it once, for all that read it; `share`: and what is made on the way, for all that read that."""
     first = min(at for at, _ in left[tensor][1])
-    closure = draft.closure((tensor,), first, allowed, False)
+    closure = draft.closure((tensor,), first, allowed, False, left)
+    closure = closure or draft.closure((tensor,), first, allowed, False)
     if closure is None:
         del left[tensor]
         return
     made = [t for op in closure.ops for t in draft.makes[op] if t in left and share]
     targets = [tensor, *(t for t in made if t != tensor and min(at for at, _ in left[t][1]) >= first)]
-    whole = draft.closure(tuple(targets), first, allowed, False)
+    whole = draft.closure(tuple(targets), first, allowed, False, left)
     targets, closure = (targets, whole) if whole is not None else ([tensor], closure)
     draft.make_again([left.pop(t) for t in targets], closure, first)

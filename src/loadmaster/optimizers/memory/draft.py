@@ -6,7 +6,7 @@ reads it. That is what the simulator finds on one device, and close to it on sev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -257,9 +257,12 @@ class Draft:
         found = [n for n in self.of[tensor] if self.versions[n].made < at and not self.versions[n].inner]
         return max(found, key=lambda n: self.versions[n].made, default=-1)
 
-    def closure(self, tensors: tuple[int, ...], at: int, allowed: Bools, join: bool) -> Closure | None:
+    def closure(
+        self, tensors: tuple[int, ...], at: int, allowed: Bools, join: bool, gone: Container[int] = ()
+    ) -> Closure | None:
         """How to have tensors again at a position, or None; `join`: inside the kernel that is there. What they are made
-        from is made again too by ops that are allowed to ([ops]); else it is kept, where it can be."""
+        from is made again too by ops that are allowed to ([ops]); else it is kept, where it can be. `gone`: tensors
+        that count as not there, as they are to be dropped."""
         ops: list[int] = []
         keeps: list[int] = []
         seen: set[int] = set()
@@ -274,7 +277,7 @@ class Draft:
                 return self.updated_at.get(wanted, 1 << 60) >= at
             if wanted in self.overwritten:
                 return False
-            if not first and self.there(wanted, at) >= 0:
+            if not first and wanted not in gone and self.there(wanted, at) >= 0:
                 return True
             again = bool(self.able[maker]) and len(ops) < MOST_AGAIN and len(waiting) < MOST_DEPTH
             # What only lives inside a kernel cannot be kept; to keep a tensor on is else a way to have it.
