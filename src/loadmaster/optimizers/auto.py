@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +18,18 @@ from loadmaster.optimizers.exact import closing
 from loadmaster.optimizers.experience.trying import stands_out, suited
 from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.optimizers.multilevel.multilevel import Multilevel, too_large
-from loadmaster.optimizers.starts import Scored, Start, far, made, of_another, of_each_family, ordered, starts
+from loadmaster.optimizers.starts import (
+    VERY_FAR,
+    Scored,
+    Start,
+    far,
+    made,
+    of_another,
+    of_each_family,
+    ordered,
+    starts,
+    unlike,
+)
 from loadmaster.passes import Coarse, coarsen
 from loadmaster.passes.chaining import chain_small_ops
 from loadmaster.plans import Plan
@@ -26,7 +39,7 @@ from loadmaster.search import WORST, Optimizer, Score, Search
 
 # Where no reason is given, chosen by hand.
 EVOLVING = Brkga(by="edges", blocks=24, sends=False, evaluations=10**9)  # few large groups
-EVOLVED = 400  # simulations for it, and how many there must have been before
+EVOLVED, EVOLVED_AFTER = 400, 2_000  # simulations for it, and how many there must have been before
 LEARNED = {"peak-memory": ("regal:plans_only=yes",)}  # policies whose plans join the starts
 LEARNED_AFTER = 2_000  # simulations after which loading a policy's network pays
 
@@ -40,15 +53,20 @@ SMALL = 2_000  # ops up to which it is had at once
 # The epochs of search: how long they are depends on no budget, so that more is never worse.
 RACING = 3  # starts that run against each other at first; better than 4 where there are few simulations, 300 to 1,000
 FIRST = 32  # simulations from each start, cold: which one is best shows soon
-NEXT = 192  # of the second epoch
+NEXT, NEXT_OF_FEW = 64, 192  # of the second epoch; where that could look at every op a few times
 WARMTH = (0.0, 1.0, 2.0, 3.0)  # of the temperature, for the epochs in turn
 HOTTER, HOTTEST = 5.0, 20.0  # simulations per op in an epoch, for which it is the temperature itself; most times it
-GIVEN = 3  # epochs from plans that came with the problem, before the others
+# Of the first 100 simulations 40 to 46 went into moves of order, and 2 % of what was gained came from them: at first
+# they have this part of their usual share; the whole of it after so many simulations for each op.
+LEAST_ORDER, ORDERED = 0.05, 4.0
+GIVEN, GIVEN_FIRST = 3, 192  # epochs from plans that came with the problem, before the others; simulations of the first
 EXPECT = 0.25  # of the gain of an epoch, that may be looked for in the next
 OTHERS = 0.2  # of all simulations, for starts other than the one that leads
 APART = 1.02  # times the plan op by op: one of the smaller problem that is worse is given up
 BEHIND = 0.02  # as a share: another one that is behind by more is given up
 AGAIN = 8  # simulations for each op that another one then has at least
+STUCK = 2  # epochs without a gain, after which others are tried
+MORE, TRIED = 6, 100  # starts besides the first ones, for then; simulations that each of them has at least
 SETTLED = 0.6  # of all simulations for others, once the leader has had many for each op
 
 
@@ -140,6 +158,11 @@ class Runner:
     gain: int = 0  # of the last epoch
 
     @property
+    def stuck(self) -> bool:
+        """Its last epochs brought nothing."""
+        return len(self.marks) > STUCK and self.marks[-1][1] == self.marks[-1 - STUCK][1]
+
+    @property
     def promise(self) -> Score:
         """What it may be after its next epoch, if that gains a part of what the last one did."""
         return Score(self.score.over_bytes, self.score.value - int(EXPECT * self.gain))
@@ -155,7 +178,8 @@ class Race:
     def __init__(self, epochs: Epochs, waiting: Waiting, first: list[Scored]) -> None:
         self.epochs, self.search, self.waiting = epochs, epochs.search, waiting
         self.first = of_each_family(first, RACING)
-        self.best_start, self.again = first[0].score, 0
+        self.best_start = first[0].score
+        self.again = self._more(first)
         self.leader = self._runner(first[0])
         self.others = list[Runner]()
         self.evolved = self.learned = False
@@ -192,7 +216,7 @@ class Race:
         """What a genetic search over few large groups finds: far from all rules, and often the best start; and, later,
         what a trained policy says."""
         search, found = self.search, list[Scored]()
-        if not self.evolved and search.simulations >= EVOLVED:
+        if not self.evolved and search.simulations >= EVOLVED_AFTER:
             self.evolved = True
             with search.keeping(simulations=EVOLVED) as part:
                 plan = EVOLVING.optimize(part)
@@ -210,21 +234,25 @@ class Race:
         hopeful = min(self.others, key=lambda other: other.promise, default=self.leader)
         if hopeful.promise < self.leader.promise:
             return hopeful
-        settled = self.leader.pace.settled
-        share = SETTLED if settled else OTHERS
+        stopped = self.leader.pace.settled or self.leader.stuck
+        share = SETTLED if stopped else OTHERS
         if self.search.simulations - self.leader.used > share * self.search.simulations:
             return None
-        if not self.others and settled:
-            self.others.append(self._anew())
+        if not self.others and stopped:
+            self.others.append(self._runner(next(self.again)))
         return min(self.others, key=lambda other: other.used, default=None)
 
-    def _anew(self) -> Runner:
-        """The next of the first starts again: by other random numbers it ends elsewhere."""
-        self.again += 1
-        return self._runner(self.first[self.again % len(self.first)])
+    def _more(self, first: list[Scored]) -> Iterator[Scored]:
+        """Starts that have not been tried, then those that have: by other random numbers they end elsewhere."""
+        near = [start for start in first if not far(start.score, first[0].score, VERY_FAR)]
+        chosen = unlike([*self.first, *near], len(self.first) + MORE)
+        yield from chosen[len(self.first) :]
+        yield from cycle(chosen)
 
     def _runner(self, start: Scored) -> Runner:
-        return Runner(start.score, start.plan, Reheating(self.search.problem.num_ops, NEXT))
+        ops = self.search.problem.num_ops
+        few = Reheating(ops, NEXT_OF_FEW)
+        return Runner(start.score, start.plan, few if few.settled else Reheating(ops, NEXT))
 
     def _compare(self, other: Runner) -> None:
         if other.score < self.leader.score:
@@ -240,7 +268,8 @@ class Race:
         may well overtake the leader with its next epoch."""
         if other.promise < self.leader.promise:
             return False
-        if self.leader.pace.settled and other.used < AGAIN * self.search.problem.num_ops:
+        leader, ops = self.leader, self.search.problem.num_ops
+        if other.used < (AGAIN * ops if leader.pace.settled else TRIED if leader.stuck else 0):
             return False
         then = self.leader.after(other.used)
         behind = other.score.over_bytes > then.over_bytes or other.score.value > then.value * (1 + BEHIND)
@@ -268,10 +297,11 @@ class Epochs:
         small = self.small is not None and turn % 3 > 0
         times = pace.times if pace.times > 1.0 else WARMTH[(turn - 1) % len(WARMTH)]
         hot = warm * times if turn > 0 else 0.0
+        share = float(np.clip(runner.used / (ORDERED * self.problem.num_ops), LEAST_ORDER, 1.0))
         if small:
-            found = self._joined_epoch(runner, length, hot)
+            found = self._joined_epoch(runner, length, hot, share)
         else:
-            found = self._epoch(Scored(runner.score, runner.plan), length, hot)
+            found = self._epoch(Scored(runner.score, runner.plan), length, hot, share)
         gained = found.score < runner.score
         same = found.score.over_bytes == runner.score.over_bytes
         runner.gain = runner.score.value - found.score.value if gained and same else 0
@@ -285,7 +315,7 @@ class Epochs:
     def improve_given(self) -> list[Scored]:
         """A few cold epochs from plans that came with the problem, before anything else is tried: where the problem is
         like an earlier one, that is most of the way in a fraction of a second."""
-        search, length = self.search, NEXT
+        search, length = self.search, GIVEN_FIRST
         for _ in range(GIVEN):
             if not search.spent and search.best is not None:
                 self._epoch(Scored(search.best_score, search.best), length, 0.0)
@@ -296,17 +326,25 @@ class Epochs:
         """With many simulations for each op it pays to start hotter: there is time to come back from far away."""
         return float(np.clip(length / self.problem.num_ops / HOTTER, 1.0, HOTTEST))
 
-    def _epoch(self, given: Scored, simulations: int, hot: float) -> Scored:
+    def _epoch(self, given: Scored, simulations: int, hot: float, share: float = 1.0) -> Scored:
         start = start_of(self.problem, self.whole, given.plan, given.score)
         if self.walking is None:
             decisions = Decisions(follow=self.settings.follow)
             self.walking = Chains(self.search, self.whole, decisions, [start] * CHAINS)
         else:
             self.walking.restart(start)
+        self._set(self.walking, simulations, share)
         self.walking.cool(simulations, hot, self.settings.cold)
         return Scored(*self.walking.found)
 
-    def _joined_epoch(self, runner: Runner, simulations: int, hot: float) -> Scored:
+    def _set(self, walking: Chains, simulations: int, order: float) -> None:
+        """Two walk in the time of one where there are cores. Where simulations are counted, one alone gets twice as
+        far, until there are so many for each op that it pays to be in two places."""
+        many = Reheating(self.problem.num_ops, simulations).settled
+        walking.active = CHAINS if many or not self.search.counts_simulations else 1
+        walking.weigh_order(order)
+
+    def _joined_epoch(self, runner: Runner, simulations: int, hot: float, share: float) -> Scored:
         """On the smaller problem, whose plans cost about what they cost on the whole; then its best plan is scored."""
         small, search = self.small, self.search
         assert small is not None
@@ -320,6 +358,7 @@ class Epochs:
         else:
             walking.search = walking.pace.search = part
             walking.restart(start)
+        self._set(walking, simulations, share)
         try:
             walking.cool(simulations, hot, self.settings.cold)
         finally:  # an interrupt keeps what the part has found

@@ -12,6 +12,7 @@ from loadmaster.catalog.specs import make_optimizer
 from loadmaster.errors import MissingExtra
 from loadmaster.graph.columns import Ints, ints, positions
 from loadmaster.optimizers.cuts import cuts
+from loadmaster.optimizers.dealing import dealt
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.memory.orders import memory_order
 from loadmaster.optimizers.simple import a_little
@@ -20,7 +21,9 @@ from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import first_come
 
-Family = Literal["given", "contiguous", "list", "partition"]  # how a plan was made; searches end elsewhere from each
+Family = Literal[
+    "given", "contiguous", "list", "partition", "dealt"
+]  # how a plan was made; searches end elsewhere from each
 
 
 class Scored(NamedTuple):
@@ -37,6 +40,7 @@ LISTS = {"heft": 6, "sct": 10, "etf": 6, "cpop": 6, "heft:contention=no": 6}
 ONE = {"one-device": 3}
 WHEN_TIGHT = {"m-etf": 6, "m-heft": 6, "m-sct": 10}
 CUT = 6  # of each of the cuts
+DEALT, DEALT_PRICE = {16: 6, 64: 8, 128: 4}, 2  # groups, and how often they are dealt out; of each
 PARTITIONS = {
     f"{name}:order=critical": price
     for name, price in (("metis", 20), ("kahip", 20), ("scotch", 25), ("mtkahypar", 500))
@@ -67,6 +71,8 @@ def starts(search: Search) -> list[Start]:
     known += _named(search, ONE, "contiguous")
     if problem.num_devices == 1:
         return known
+    if problem.objective.of_memory:
+        known += [Start(DEALT_PRICE, "dealt", partial(Plan.of, problem, device)) for device in dealt(problem, DEALT)]
     partitions = PARTITIONS if problem.num_ops <= MOST_PARTITIONED else dict([*PARTITIONS.items()][:1])
     slow = [*_named(search, partitions, "partition")]
     slow += _named(search, SPLITS if problem.objective.of_order else LOAD_SPLITS, "contiguous")
@@ -96,14 +102,21 @@ def made(search: Search, some: list[Start]) -> Iterator[Scored]:
 
 
 def ordered(search: Search, scored: list[Scored], most: int = ORDERED) -> list[Scored]:
-    """All of them, and the best few placements under the other orders, best first."""
+    """All of them, and the best few placements under the orders that they are not in yet, best first."""
     found = sorted(scored, key=lambda start: start.score)
     for _, plan, family in unlike(found, most):
+        seen = {_order(plan.rank)} if plan.send_rank is None else set()
         for rank in orders(search.problem, plan):
-            if not search.spent:
+            if not search.spent and _order(rank) not in seen:
+                seen.add(_order(rank))
                 other = plan.with_rank(rank)
                 found.append(Scored(search.score(other), other, family))
     return sorted(found, key=lambda start: start.score)
+
+
+def _order(rank: Ints) -> bytes:
+    """Equal for ranks that say the same."""
+    return np.argsort(rank, kind="stable").tobytes()
 
 
 def of_each_family(found: list[Scored], most: int) -> list[Scored]:

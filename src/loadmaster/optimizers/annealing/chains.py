@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.annealing import engine
 from loadmaster.optimizers.annealing.moves.order import TOP_RANK
-from loadmaster.optimizers.annealing.state import LOOK_AT, RAN, Chain, chain_of, make_scratch, no_groups, terrain_of
+from loadmaster.optimizers.annealing.state import (
+    FUSE_WINDOW,
+    LOOK_AT,
+    RAN,
+    SHIFT,
+    Chain,
+    chain_of,
+    make_scratch,
+    no_groups,
+    terrain_of,
+)
 from loadmaster.optimizers.annealing.xorshift import seeded
 from loadmaster.passes import Coarse, coarsen
 from loadmaster.passes.groups import Grouping
@@ -101,6 +111,7 @@ class Chains:
         aims = decisions.aim > 0 and self.terrain.by_time
         self.scratch = [make_scratch(self.layout, bool(fusing), aims) for _ in starts]
         self.chains: list[Chain] = [self._chain(start) for start in starts]
+        self.active = len(self.chains)  # how many of them walk; the others stand where they were started
         self.pace = Pace(search)
 
     def _chain(self, start: Start) -> Chain:
@@ -118,6 +129,11 @@ class Chains:
                 best[:] = column
             chain.counts[LOOK_AT] = chain.counts[RAN]
 
+    def weigh_order(self, share: float) -> None:
+        """From now on moves of order are tried so much less often than they are by default."""
+        self.weights = self.decisions.weights(self.problem, len(self.fusing[0].pairs) if self.fusing[0] else 0)
+        self.weights[SHIFT:FUSE_WINDOW] *= share
+
     def return_to_best(self) -> None:
         """All chains go on from the best that any of them has seen."""
         best = self.best
@@ -130,7 +146,7 @@ class Chains:
         budget ends. Temperatures are shares of a plan's value."""
         if not self.weights.any():
             return
-        each, done = max(1, simulations // len(self.chains)), 0
+        each, done = max(1, simulations // self.active), 0
         begun = [int(chain.counts[RAN]) for chain in self.chains]
         rest = (self.weights, float(self.decisions.follow), float(self.decisions.aim), float(hot), float(cold))
         habits = [engine.Habits(*rest, ran, each) for ran in begun]
@@ -143,7 +159,7 @@ class Chains:
 
     def _advance(self, most: int, habits: list[Any], policy: Any, logs: Sequence[Any] | None) -> int:
         """Some simulations of each chain, as many as the pace and the budget allow; how many."""
-        walking = range(max(1, min(len(self.chains), self.search.simulations_left)))
+        walking = range(max(1, min(self.active, self.search.simulations_left)))
         steps = max(1, min(most, self.pace.next(), self.search.simulations_left // len(walking)))
         walk: Any = engine.walk
 
