@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.simple import legal
 from loadmaster.passes.groups import group_ops
 from loadmaster.problem import Problem

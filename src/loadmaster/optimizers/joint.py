@@ -10,7 +10,7 @@ import numpy as np
 
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.annealing.chains import Chains, Decisions, Reheating, Start, epochs, spread_ranks, walkers
-from loadmaster.optimizers.auto import NEXT, Auto, Epochs, Runner
+from loadmaster.optimizers.auto import NEXT_OF_FEW, Auto, Epochs, Runner
 from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.fusion.greedy import Merges, plan_fused
 from loadmaster.optimizers.fusion.search import fusing_chains
@@ -139,7 +139,7 @@ class Moving:
             self.kernel, self.coarse = plan.kernel, coarsen(search.problem, plan.kernel)
             self.part = search.part(problem=self.coarse.problem)
             self.epochs = Epochs(self.settings, self.part)
-            pace = Reheating(self.coarse.problem.num_ops, NEXT)
+            pace = Reheating(self.coarse.problem.num_ops, NEXT_OF_FEW)
             self.runner = Runner(search.best_score, self.coarse.down(plan), pace)
         elif search.best_score < self.runner.score:
             self.runner.score, self.runner.plan, self.runner.joined = search.best_score, self.coarse.down(plan), None
