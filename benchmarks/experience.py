@@ -153,9 +153,10 @@ def rows_of(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.open())) if path.exists() else []
 
 
-def todo(path: Path, limit: int | None) -> Iterator[tuple[str, str]]:
+def todo(path: Path, limit: int | None, changes: str) -> Iterator[tuple[str, str]]:
     done = {(row["workload"], row["change"]) for row in rows_of(path)}
-    pairs = [(workload, change) for workload in WORKLOADS for change in CHANGES]
+    some = [change for change in CHANGES if not changes or change in changes.split(",")]
+    pairs = [(workload, change) for workload in WORKLOADS for change in some]
     yield from (pair for pair in pairs[:limit] if pair not in done)
 
 
@@ -176,13 +177,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of the long runs")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--limit", type=int, default=None, help="rows")
+    parser.add_argument("--changes", default="", help="some of them, with commas")
     parser.add_argument("--stop", type=float, default=float("inf"), help="seconds after which no row is begun")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     path = given.folder / "rows.csv"
     if not path.exists():
         path.write_text(",".join(COLUMNS) + "\n")
-    begun, waiting = time.monotonic(), list(todo(path, given.limit))
+    begun, waiting = time.monotonic(), list(todo(path, given.limit, given.changes))
     with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(row, *pair, given.folder, given.seconds) for pair in waiting[: given.workers]}
         waiting = waiting[given.workers :]

@@ -4,10 +4,9 @@
         [--seconds 10] [--workers 2] [--stop 280]
 
 For each graph and cluster: auto in 0.5 and 2 s, the same begun from the library's plans (finding and suiting them is
-part of the time), a control (the same library with the devices of each plan shuffled op by op), and a long
-run of auto (`--seconds`).
-FOLDER keeps a line per row (rows.csv); a run that is repeated goes on where it stopped, and none is begun after
-`--stop` seconds.
+part of the time), a control (the same library with the devices of each plan shuffled op by op), and a long run of auto
+(`--seconds`). FOLDER keeps a line per row (rows.csv); a run that is repeated goes on where it stopped, and none begins
+after `--stop` seconds.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ def shuffled(library: Library, path: Path) -> Library:
     return Library.write(path, plans, {"control": "devices shuffled"})
 
 
-def begun_from(library: Library, problem: lm.Problem, seconds: float) -> tuple[int, int]:
-    """(what auto finds in that time from the library's plans, how many of these there are)."""
+def begun_from(library: Library, problem: lm.Problem, seconds: float, method: str) -> tuple[int, int]:
+    """(what the method finds in that time from the library's plans, how many of these there are)."""
     clock = time.perf_counter()
     starts = starts_like(problem, [library])
     left = max(1e-3, seconds - (time.perf_counter() - clock))
-    return solve(problem, "auto", left, starts=starts).value, len(starts)
+    return solve(problem, method, left, starts=starts).value, len(starts)
 
 
 def row(graph: Any, on: str, given: argparse.Namespace) -> dict[str, Any]:
@@ -63,12 +62,14 @@ def row(graph: Any, on: str, given: argparse.Namespace) -> dict[str, Any]:
     cluster = lm.Cluster.of(on)
     problem = problem_of(graph, cluster, PlanSettings(corpus="", out="", batch=given.batch))
     found: dict[str, Any] = {"graph": graph.name, "cluster": on, "ops": problem.num_ops}
-    begun_from(Library(given.library), problem, BUDGETS[0])  # what is compiled or read once is not counted
+    begun_from(
+        Library(given.library), problem, BUDGETS[0], given.method
+    )  # what is compiled or read once is not counted
     for budget in BUDGETS:
-        found[f"auto_{budget}"] = solve(problem, "auto", budget).value
-        found[f"with_{budget}"], found["starts"] = begun_from(Library(given.library), problem, budget)
-    found["control_0.5"] = begun_from(Library(given.folder / "control.zip"), problem, BUDGETS[0])[0]
-    found["long"] = solve(problem, "auto", given.seconds).value
+        found[f"auto_{budget}"] = solve(problem, given.method, budget).value
+        found[f"with_{budget}"], found["starts"] = begun_from(Library(given.library), problem, budget, given.method)
+    found["control_0.5"] = begun_from(Library(given.folder / "control.zip"), problem, BUDGETS[0], given.method)[0]
+    found["long"] = solve(problem, given.method, given.seconds).value
     return found
 
 
@@ -102,6 +103,7 @@ def main() -> None:
     for name in ("library", "corpus", "folder"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--on", default="2xa100-nvlink,4xp100-pcie")
+    parser.add_argument("--method", default="auto", help="or placement, which fuses nothing")
     parser.add_argument("--batch", type=float, default=8.0)
     parser.add_argument("--graphs", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=10.0, help="of the long run")

@@ -59,7 +59,7 @@ HOTTER, HOTTEST = 5.0, 20.0  # simulations per op in an epoch, for which it is t
 # Of the first 100 simulations 40 to 46 went into moves of order, and 2 % of what was gained came from them: at first
 # they have this part of their usual share; the whole of it after so many simulations for each op.
 LEAST_ORDER, ORDERED = 0.05, 4.0
-GIVEN, GIVEN_FIRST = 3, 192  # epochs from plans that came with the problem, before the others; simulations of the first
+GIVEN, GIVEN_FIRST = 1, 192  # epochs from plans that came with the problem, before the others; simulations of the first
 EXPECT = 0.25  # of the gain of an epoch, that may be looked for in the next
 OTHERS = 0.2  # of all simulations, for starts other than the one that leads
 APART = 1.02  # times the plan op by op: one of the smaller problem that is worse is given up
@@ -177,7 +177,7 @@ class Race:
 
     def __init__(self, epochs: Epochs, waiting: Waiting, first: list[Scored]) -> None:
         self.epochs, self.search, self.waiting = epochs, epochs.search, waiting
-        self.first = of_each_family(first, RACING)
+        self.first = of_each_family(first, RACING + bool(self.search.starts))  # given plans take nobody's place
         self.best_start = first[0].score
         self.again = self._more(first)
         self.leader = self._runner(first[0])
