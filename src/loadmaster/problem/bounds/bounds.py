@@ -65,7 +65,15 @@ class _Parts:
         cannot = np.zeros(times.shape, bool)
         np.logical_or.at(cannot, self.problem.leader, times == CANNOT)
         alone = np.where(cannot, np.iinfo(np.int64).max, together).min(axis=1)
-        return max(-(-int(work.sum()) // share), int(alone.max()))
+        return max(-(-int(work.sum()) // share), int(alone.max()), self._held_up_ns(times))
+
+    def _held_up_ns(self, times: Ints) -> int:
+        """Where devices are busy while they send and receive."""
+        if self.adding or not self.problem.goal.held_up.any():
+            return 0
+        from loadmaster.problem.bounds.held_up import least_load
+
+        return least_load(self.problem, times)
 
     def work(self, price: Ints) -> int:
         times = _least_times(self.problem, self.fusing)

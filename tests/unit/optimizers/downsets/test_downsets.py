@@ -23,9 +23,9 @@ from tests.graphs.tiny import diamond, pair
 ENOUGH = 10**7
 
 
-def cluster_of(count: int, memory_bytes: int = 10**9) -> Cluster:
+def cluster_of(count: int, memory_bytes: int = 10**9, overlap: bool = False) -> Cluster:
     """Like devices that send or compute, on wires of their own."""
-    devices = tuple(Device(f"d{at}", "toy", memory_bytes, 1e9, 1e9, overlap=False) for at in range(count))
+    devices = tuple(Device(f"d{at}", "toy", memory_bytes, 1e9, 1e9, overlap=overlap) for at in range(count))
     pairs = [(src, dst) for src in range(count) for dst in range(count) if src != dst]
     channel = np.full((count, count), -1, np.int64)
     for number, ends in enumerate(pairs):
