@@ -74,8 +74,8 @@ def row(model: str, devices: str, found: PipelineResult, seconds: float) -> str:
     cells = [cell(own, [o for o in by_hand if (o.cut.name == "equal") == equal]) for equal in (False, True)]
     fits = "" if found.result.fits else " (does not fit)"
     return (
-        f"| {model} | {devices} | {found.microbatches} | {found.result.lower_bound / 1e6:,.0f} | {own / 1e6:,.0f}{fits} "
-        f"| {' | '.join(cells)} | {seconds:.0f} |"
+        f"| {model} | {devices} | {found.microbatches} | {found.result.lower_bound / 1e6:,.0f} "
+        f"| {own / 1e6:,.0f}{fits} | {' | '.join(cells)} | {seconds:.0f} |"
     )
 
 
