@@ -106,6 +106,26 @@ def test_live_storages() -> None:
     assert seen.peak_bytes == 12_000 and w.shape == (10, 100)
 
 
+@pytest.mark.parametrize(("share", "leaves"), [(0.04, False), (0.5, True)])
+def test_a_plan_that_sends_must_promise_more_than_one_device(share: float, leaves: bool) -> None:
+    """One op makes what two read, one of which takes that share of the other's time."""
+    from loadmaster.graph import GraphBuilder
+    from loadmaster.runtime.race import worth_leaving
+    from loadmaster.search import Budget, solve
+
+    build, most = GraphBuilder("fork"), 10**11
+    first = build.tensor(4)
+    build.op("first", "aten.mm.default", [], [first], flops=most // 100)
+    for name, flops in (("long", most), ("short", int(share * most))):
+        build.op(name, "aten.mm.default", [first], [build.tensor(4, "output")], flops=flops)
+    problem = price(build.build(), "2xp100-pcie")
+    alone, found = (solve(problem, name, Budget(None, 5), 0) for name in ("one-device", "heft"))
+    said: list[str] = []
+    assert found.timeline.num_sends == 1
+    assert worth_leaving(alone, found, said.append) is (found if leaves else alone) and bool(said) != leaves
+    assert worth_leaving(alone, alone) is alone
+
+
 @pytest.mark.usefixtures("small")
 def test_a_race_recalibrates_and_says_who_won() -> None:
     from loadmaster.runtime.race import ALONE, OURS, run_race
