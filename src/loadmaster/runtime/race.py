@@ -126,8 +126,8 @@ def run_race(
     if optimizer == "auto" and not gpu:
         optimizer = "auto:fusion=none"  # kernels are compiled on GPUs alone, and op by op nothing is saved
     say(f"planning with {optimizer}")
-    alone = solve(problem, "one-device", Budget(None, 1), seed)
-    planned = {OURS: worth_leaving(alone, solve(problem, optimizer, budget, seed), say)}
+    on_one = solve(problem, "one-device", Budget(None, 1), seed)
+    planned = {OURS: worth_leaving(on_one, solve(problem, optimizer, budget, seed), say)}
     if problem.num_devices > 1:
         planned[EXPERT] = solve(problem, "expert", Budget(None, 1), seed)
     steps, held, failed = _steps(captured, made, compiled, planned, say)
