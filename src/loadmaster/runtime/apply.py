@@ -203,12 +203,11 @@ def build(
     problem, plan = planning.problem, planning.plan
     rank = joined_group(problem.num_devices)
     if rank is None:
-        places = own = torch_devices(problem, devices)
+        places = torch_devices(problem, devices)
     else:
         places = places_of_ranks(problem.cluster, devices, rank)
-        own = places[rank : rank + 1]
-        if own[0].type == "cuda":
-            torch.cuda.set_device(own[0])
+        if places[rank].type == "cuda":
+            torch.cuda.set_device(places[rank])
     if optimizer is not None:
         if not captured.training:
             raise InvalidSetting("an inference has no use for an optimizer", "optimizer", "leave it out")
@@ -222,7 +221,8 @@ def build(
         events = schedule(problem, plan, planning.timeline)
         if rank is None and len({place.type for place in places}) > 1:
             events = host_last(problem, plan, events, {d for d, place in enumerate(places) if place.type == "cpu"})
-        compiled = any(place.type != "cpu" for place in own) if compile_kernels is None else compile_kernels
+        wanted = [place.type != "cpu" if compile_kernels is None else compile_kernels for place in places]
+        compiled = frozenset(device for device, wish in enumerate(wanted) if wish)
         backend = Backend(places, updates, post=post, together=together, compiled=compiled)
         program = write_program(captured, problem, plan, events, backend)
         return AppliedStep(program, binding, updates, problem, places, plan.device.tolist(), cuda_graphs, post)

@@ -60,7 +60,7 @@ class Backend:
     post: Post | None = None  # of a run of several processes: only what is on its device is done here
     streams: CopyStreams = field(default_factory=CopyStreams)
     together: bool = True  # neighbouring updates are one call
-    compiled: bool = False  # kernels of several ops are compiled
+    compiled: frozenset[int] = frozenset()  # devices on which kernels of several ops are compiled
 
 
 def write_program(
@@ -275,7 +275,7 @@ class _Writer:
         """Whatever its ops wait for comes first, so that their lines stand together."""
         self.kernels.total += 1
         plain = all(isinstance(call, Call) and not draws_random(call.node) for call in calls)
-        if not (self.backend.compiled and plain):
+        if not (plain and launch.device in self.backend.compiled):
             return
         graph = self.problem.graph
         inside = {tensor for op in launch.ops for tensor in graph.makes_of(op).tolist()}
