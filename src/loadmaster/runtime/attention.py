@@ -126,7 +126,7 @@ def _flash(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    made, sums, state = _forward(query, key, value, None, dropout, causal, scale)
+    made, sums, state = _forward(query, _ungrouped(key, query), _ungrouped(value, query), None, dropout, causal, scale)
     none = torch.zeros((), dtype=torch.uint64)
     made = _laid_out_as(query, made)
     return made, sums.contiguous(), None, None, query.shape[2], key.shape[2], state, none, made.new_empty(0)
@@ -150,8 +150,20 @@ def _flash_backward(
     *,
     scale: float | None = None,
 ) -> tuple[Tensor | None, ...]:
-    found = _backward(gradient, query, key, value, None, made, sums, state, dropout, causal, scale, False)
-    return tuple(map(_laid_out_as, (query, key, value), found[:3]))
+    every = _ungrouped(key, query), _ungrouped(value, query)
+    found = _backward(gradient, query, *every, None, made, sums, state, dropout, causal, scale, False)
+    return tuple(map(_laid_out_as, (query, key, value), map(_grouped, (query, key, value), found[:3])))
+
+
+def _ungrouped(tensor: Tensor, query: Tensor) -> Tensor:
+    """Keys or values for each head of their own, where groups of heads share them."""
+    times = query.shape[1] // tensor.shape[1]
+    return tensor if times == 1 else tensor.repeat_interleave(times, dim=1)
+
+
+def _grouped(like: Tensor, gradient: Tensor) -> Tensor:
+    """Gradients of what groups of heads share: the sum over each group."""
+    return gradient if gradient.shape == like.shape else gradient.unflatten(1, (like.shape[1], -1)).sum(2)
 
 
 def _laid_out_as(other: Tensor, tensor: Tensor) -> Tensor:

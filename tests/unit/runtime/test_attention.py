@@ -65,6 +65,22 @@ def test_a_step_planned_for_gpus_runs_on_cpus(kind: str, dtype: torch.dtype, tmp
     assert losses[0] == losses[1]
 
 
+def test_heads_in_groups_share_their_keys() -> None:
+    """Flash attention takes fewer keys than queries, and gives as many gradients; against keys that were repeated."""
+    torch.manual_seed(0)
+    shapes = {"query": (2, 6, 5, 8), "key": (2, 2, 5, 8), "value": (2, 2, 5, 8)}
+    given = {name: torch.randn(*shape, requires_grad=True) for name, shape in shapes.items()}
+    query, key, value = given.values()
+    wanted = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    plain = [tensor.detach() for tensor in given.values()]
+    made, sums, *_, state, none, _ = ON_CPU["aten._scaled_dot_product_flash_attention.default"](*plain, 0.0, True)
+    assert torch.allclose(made, wanted, atol=1e-6)
+    gradient, backward = torch.randn_like(made), ON_CPU["aten._scaled_dot_product_flash_attention_backward.default"]
+    found = backward(gradient, *plain, made, sums, None, None, 5, 5, 0.0, True, state, none)
+    for one, other in zip(found, torch.autograd.grad(wanted, list(given.values()), gradient), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
 def test_a_plan_for_cpus_has_the_attention_of_cpus() -> None:
     module, inputs = Attention(), (torch.randn(2, 20, 32),)
     result = lm.plan(module, inputs=inputs, on="2xcpu", optimizer="one-device", budget=lm.Budget(None, 1))

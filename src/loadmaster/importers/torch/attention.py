@@ -45,9 +45,7 @@ def _on_gpu(
     fits = query.dim() == 4 and query.shape[-1] == value.shape[-1] and query.dtype in (torch.float32, *_HALVES)
     grouped = enable_gqa and query.shape[1] != key.shape[1]
     flash = attn_mask is None and query.dtype in _HALVES and query.shape[-1] <= 256
-    if fits and flash and query.shape[-1] % 8 == 0:
-        if grouped:
-            key, value = _repeated(key, query), _repeated(value, query)
+    if fits and flash and query.shape[-1] % 8 == 0:  # heads in groups share their keys inside the kernel
         flashed = torch.ops.aten._scaled_dot_product_flash_attention
         return flashed(query, key, value, dropout_p, is_causal, False, scale=scale)[0]  # type: ignore[no-any-return]
     aligned = query.shape[-1] % (4 if query.dtype == torch.float32 else 8) == 0
@@ -60,10 +58,6 @@ def _on_gpu(
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention
     bias = None if attn_mask is None else _bias(attn_mask, query, key)
     return efficient(query, key, value, bias, keeps, dropout_p, is_causal, scale=scale)[0]  # type: ignore[no-any-return]
-
-
-def _repeated(tensor: Tensor, query: Tensor) -> Tensor:
-    return tensor.repeat_interleave(query.shape[1] // tensor.shape[1], dim=1)
 
 
 def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
