@@ -163,7 +163,8 @@ def _ungrouped(tensor: Tensor, query: Tensor) -> Tensor:
 
 def _grouped(like: Tensor, gradient: Tensor) -> Tensor:
     """Gradients of what groups of heads share: the sum over each group."""
-    return gradient if gradient.shape == like.shape else gradient.unflatten(1, (like.shape[1], -1)).sum(2)
+    batch, heads, rows, width = like.shape
+    return gradient if gradient.shape == like.shape else gradient.reshape(batch, heads, -1, rows, width).sum(2)
 
 
 def _laid_out_as(other: Tensor, tensor: Tensor) -> Tensor:
