@@ -1,6 +1,6 @@
 """What learning adds to GO's search on one problem: every learned row beside controls that differ in one thing.
 
-    python benchmarks/go_controls.py FOLDER [--simulations 6000] [--seeds 3] [--workers 2] [--seconds 500]
+    python benchmarks/go_controls.py FOLDER [--evaluations 6000] [--seeds 3] [--limit N] [--workers 2] [--seconds 500]
 
 All variants begin from the same candidates and walk the same chains, at equal simulations:
 
@@ -97,7 +97,7 @@ def _long_plan(job: Job, problem: Any, folder: Path) -> Any:
     if not path.exists():
         from loadmaster.search import Budget, solve
 
-        plan = solve(problem, "auto", Budget(None, LONG), seed=100).plan
+        plan = solve(problem, "placement", Budget(None, LONG), seed=100).plan
         part = path.with_suffix(f".{os.getpid()}.npy")
         np.save(part, plan.device)
         part.replace(path)
@@ -201,7 +201,7 @@ def jobs(folder: Path, given: argparse.Namespace) -> Iterator[Job]:
             for variant in VARIANTS:
                 wanted = not given.only or workload in given.only.split(",")
                 if wanted and (workload, variant, seed) not in done:
-                    yield Job(workload, devices, variant, seed, given.simulations)
+                    yield Job(workload, devices, variant, seed, given.evaluations)
 
 
 def write(path: Path, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
@@ -234,14 +234,15 @@ def summary(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--simulations", type=int, default=6_000)
+    parser.add_argument("--evaluations", type=int, default=6_000, help="simulations of each run")
+    parser.add_argument("--limit", type=int, default=None, help="runs")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no run is begun later")
     parser.add_argument("--only", default="", help="workloads, with commas")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    begun, waiting = time.monotonic(), list(jobs(given.folder, given))
+    begun, waiting = time.monotonic(), list(jobs(given.folder, given))[: given.limit]
     with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(run, job, given.folder) for job in waiting[: given.workers]}
         waiting = waiting[given.workers :]

@@ -1,12 +1,12 @@
 """What a library of plans is worth on graphs that are not in it.
 
     python benchmarks/library.py LIBRARY CORPUS FOLDER [--on 2xa100-nvlink,4xp100-pcie] [--batch 8] [--graphs 60]
-        [--seconds 10] [--workers 2] [--stop 280]
+        [--limit N] [--seconds 10] [--workers 2] [--stop 280]
 
 For each graph and cluster: auto in 0.5 and 2 s, the same begun from the library's plans (finding and suiting them is
-part of the time), a control (the same library with the devices of each plan shuffled op by op), and a long run of auto
-(`--seconds`). FOLDER keeps a line per row (rows.csv); a run that is repeated goes on where it stopped, and none begins
-after `--stop` seconds.
+part of the time), a control (the same library with the devices of each plan shuffled op by op), and a long run of
+auto (`--seconds`). LIBRARY is a file or the word shipped. FOLDER keeps a line per row (rows.csv); a run that is
+repeated goes on where it stopped, and none begins after `--stop` seconds.
 """
 
 from __future__ import annotations
@@ -106,16 +106,19 @@ def main() -> None:
     parser.add_argument("--method", default="auto", help="or placement, which fuses nothing")
     parser.add_argument("--batch", type=float, default=8.0)
     parser.add_argument("--graphs", type=int, default=60)
+    parser.add_argument("--limit", type=int, default=None, help="rows")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the long run")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--stop", type=float, default=float("inf"), help="seconds after which no row is begun")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
+    if str(given.library) == "shipped" and (shipped := Library.shipped()):
+        given.library = shipped.path
     path, begun = given.folder / "rows.csv", time.monotonic()
     if not path.exists():
         path.write_text(",".join(COLUMNS) + "\n")
     shuffled(Library(given.library), given.folder / "control.zip")
-    waiting = list(todo(given))
+    waiting = list(todo(given))[: given.limit]
     with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(row, *pair, given) for pair in waiting[: given.workers]}
         waiting = waiting[given.workers :]

@@ -24,7 +24,8 @@ class Go:
     Zero-shot by default: `samples` plans are simulated and the best kept; no search. They are those of the placements
     by simple rules (candidates) that the network finds most promising. `finetune=N` goes on from there with N steps of
     PPO; `scratch=yes` (go-one) learns on the problem alone, from random weights and all candidates and the plan of
-    `inner`, until the budget is spent. Between two passes of a network that learns, two chains of changes walk from
+    `inner`, until the budget is spent: a search, to which the learning adds nothing that was measured (docs, "What
+    learning adds to GO"). Between two passes of a network that learns, two chains of changes walk from
     where they stand: a set of ops is drawn by a rule, its device, level or fusion by the network's scores, and what the
     simulator finds worse is undone, or seldom kept. PPO learns from a sample of those draws.
 
