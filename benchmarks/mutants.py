@@ -62,7 +62,7 @@ KILLED, SURVIVED, OUT_OF_TIME = "killed", "SURVIVED", "out of time"
 MOST_TESTS = 150  # of one mutant, the quickest
 LATE_S = 20.0  # that a mutant begun before the end may take beyond it
 FILE_S = 150.0  # that the tests of one file may take to be watched
-SHARD_BYTES = 12_000  # of a file of tests that one process watches
+SHARD_BYTES = 8_000  # of a file of tests that one process watches
 NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax", "argmax": "argmin"}
 
 
@@ -221,6 +221,8 @@ def _watch(copies: Copies, file: str, shard: str, limit_s: float, until: float) 
         given = {"MUTANTS_MAP": out.name, "MUTANTS_SOURCE": str(copy / "src" / "loadmaster")}
         given |= {"MUTANTS_SHARD": shard, "MUTANTS_LIMIT": str(limit_s)}
         code = run_tests(copy, ["-p", "mutants_watch", file], left, given | PLAIN)[0]
+        if code is None:
+            print(f"{file}, part {shard}: not watched to its end", flush=True)
         rows = [json.loads(line) for line in Path(out.name).read_text().splitlines()]
     if not rows and code in (2, 3, 4):
         return None

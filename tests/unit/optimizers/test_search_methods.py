@@ -11,13 +11,14 @@ import pytest
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.cluster import Cluster
 from loadmaster.cost import price
+from loadmaster.errors import MissingExtra
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import Ints
 from loadmaster.optimizers.auto import BESIDE, Auto, Waiting
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, evolve, genes_of, prior_of
 from loadmaster.optimizers.simple import legal
-from loadmaster.optimizers.starts import made, of_another, ordered
+from loadmaster.optimizers.starts import ORDERED, Start, made, of_another, ordered, orders, unlike
 from loadmaster.passes.groups import mirrored_position
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -128,11 +129,29 @@ def test_auto_is_never_worse_than_a_one_shot_method(objective: str) -> None:
 def test_auto_scores_every_start_and_the_best_under_every_order() -> None:
     search = Search(problem_of(), Budget(None, 1000))
     waiting = Waiting(search)
+    every = [plan for start in waiting.left if (plan := made_here(start)) is not None]
     scored = list(made(search, waiting.due()))
-    assert search.simulations >= len(scored) >= 2 * 8 and not waiting.left
+    assert search.simulations >= len(scored) == len(every) and not waiting.left
+    assert sorted(map(decisions, every)) == sorted(decisions(start.plan) for start in scored)
     found = ordered(search, scored)
-    assert len(found) >= len(scored) + 3 * 2
-    assert search.best_score == found[0][0] == min(start.score for start in found)
+    tried = {decisions(start.plan) for start in found}
+    for start in unlike(sorted(scored, key=lambda start: start.score), ORDERED):
+        ranks = orders(search.problem, start.plan)
+        assert {decisions(start.plan.with_rank(rank)) for rank in ranks} <= tried
+    assert len(found) > len(scored) and search.best_score == found[0].score == min(start.score for start in found)
+
+
+def made_here(start: Start) -> Plan | None:
+    """Its plan, where the package that it needs is there."""
+    try:
+        return start.make()
+    except MissingExtra:
+        return None
+
+
+def decisions(plan: Plan) -> tuple[bytes, bytes]:
+    """Equal for plans that place and order alike."""
+    return plan.device.tobytes(), np.argsort(plan.rank, kind="stable").tobytes()
 
 
 def test_where_the_clock_counts_slow_starts_wait_until_the_search_has_done_much_more() -> None:
