@@ -1,7 +1,7 @@
-"""The figures of docs/questions.md: python benchmarks/questions.py QUESTION [--evaluations N] [--seeds N].
+"""The figures of docs/questions.md: python benchmarks/questions.py QUESTION [--evaluations N] [--seeds N] [--limit N].
 
 Every question is one function that prints the rows of its table. Simulations are counted alike for all methods; `race`
-is one of seconds: [--seconds S] [--limit N].
+is one of seconds: [--seconds S]. With a limit, the first N problems alone.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ MODELS = (
 GROUPS = 64
 
 
-def problems() -> Iterator[tuple[str, Problem]]:
-    for name, cluster in MODELS:
+def problems(limit: int | None) -> Iterator[tuple[str, Problem]]:
+    for name, cluster in MODELS[:limit]:
         yield f"{name} on {cluster}", price(load(f"zoo:{name}/train"), cluster)
 
 
-def balance(evaluations: int, seeds: int) -> None:
+def balance(evaluations: int, seeds: int, limit: int | None) -> None:
     """Is load balance the right measure? Rank correlation of balance, and of bytes sent, with the step time."""
-    for name, problem in problems():
+    for name, problem in problems(limit):
         device = _mixed_plans(problem, evaluations)
         scores = simulate_many(problem, device, critical_ranks(problem, device))
         load_ns, sent = _loads(problem, device), _sent(problem, device)
@@ -105,9 +105,9 @@ def _rank(one: NDArray[np.generic], two: NDArray[np.generic]) -> float:
     return float(spearmanr(one, two).statistic)
 
 
-def grouping(evaluations: int, seeds: int) -> None:
+def grouping(evaluations: int, seeds: int, limit: int | None) -> None:
     """Which grouping is best? The same climb over groups made in five ways, 64 at most; step ms, mean of seeds."""
-    for name, problem in problems():
+    for name, problem in problems(limit):
         values = []
         for by in GROUPERS:
             label = group_ops(problem, GROUPS, by)
@@ -137,10 +137,10 @@ def _measure(search: Search, label: Ints, place: NDArray[np.integer]) -> list[tu
     return list(zip(over.tolist(), value.tolist(), strict=True))
 
 
-def autotuning(evaluations: int, seeds: int) -> None:
+def autotuning(evaluations: int, seeds: int, limit: int | None) -> None:
     """How does this differ from autotuning? Equal evaluations over the same groups; step ms, mean of seeds."""
     specs = ("rnn", "placeto", "go-one", "anneal", "placement")
-    for name, problem in problems():
+    for name, problem in problems(limit):
         label = group_ops(problem, GROUPS)
         rows = [np.mean([way(problem, label, evaluations, s) for s in range(seeds)]) for way in (tpe, climb)]
         rows += [
@@ -167,25 +167,27 @@ def tpe(problem: Problem, label: Ints, evaluations: int, seed: int) -> int:
     return search.best_score.value
 
 
-def visiting(evaluations: int, seeds: int) -> None:
+def visiting(evaluations: int, seeds: int, limit: int | None) -> None:
     """Does the order of visiting matter? Placeto with each order of visits; step ms, mean of seeds."""
-    _specs([f"placeto:traversal={order}" for order in ("topological", "reverse", "random")], evaluations, seeds)
+    _specs([f"placeto:traversal={order}" for order in ("topological", "reverse", "random")], evaluations, seeds, limit)
 
 
-def failing(evaluations: int, seeds: int) -> None:
+def failing(evaluations: int, seeds: int, limit: int | None) -> None:
     """What happens when a placement fails? Measurements that fail at random; step ms, mean of seeds."""
     chances = (0, 0.1, 0.3)
-    _specs([f"{name}:failures={chance}" for name in ("rnn", "placeto") for chance in chances], evaluations, seeds)
+    specs = [f"{name}:failures={chance}" for name in ("rnn", "placeto") for chance in chances]
+    _specs(specs, evaluations, seeds, limit)
 
 
-def noise(evaluations: int, seeds: int) -> None:
+def noise(evaluations: int, seeds: int, limit: int | None) -> None:
     """Noise on what the policy measures, as deviation of the logarithm; the plan is judged without; step ms."""
-    _specs([f"{name}:noise={amount}" for name in ("rnn", "placeto") for amount in (0, 0.1, 0.3)], evaluations, seeds)
+    specs = [f"{name}:noise={amount}" for name in ("rnn", "placeto") for amount in (0, 0.1, 0.3)]
+    _specs(specs, evaluations, seeds, limit)
 
 
-def _specs(specs: list[str], evaluations: int, seeds: int) -> None:
+def _specs(specs: list[str], evaluations: int, seeds: int, limit: int | None) -> None:
     print("| problem | " + " | ".join(specs) + " |")
-    for name, problem in problems():
+    for name, problem in problems(limit):
         values = [
             np.mean([solve(problem, spec, Budget(None, evaluations), seed).value for seed in range(seeds)]) / 1e6
             for spec in specs
@@ -193,7 +195,7 @@ def _specs(specs: list[str], evaluations: int, seeds: int) -> None:
         print(f"| {name} | " + " | ".join(f"{value:.1f}" for value in values) + " |", flush=True)
 
 
-def transfer(evaluations: int, seeds: int) -> None:
+def transfer(evaluations: int, seeds: int, limit: int | None) -> None:
     """Why do some policies fail to transfer? What REGAL leaves of the headroom against the distance to what it was
     trained on. Reads the corpora beside the checkout, and the records that `bench regal --out results` has left."""
     shared = Path(os.environ.get("LOADMASTER_SHARED", "../shared")) / "corpus"
@@ -324,13 +326,13 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=1_000)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=120.0, help="of each method on each workload of the race")
-    parser.add_argument("--limit", type=int, help="so many workloads of the race")
+    parser.add_argument("--limit", type=int, help="so many problems, the first ones")
     given = parser.parse_args()
     begun = time.monotonic()
     if given.question == "race":
         race(given.seconds, given.limit)
     else:
-        QUESTIONS[given.question](given.evaluations, given.seeds)
+        QUESTIONS[given.question](given.evaluations, given.seeds, given.limit)
     print(f"{time.monotonic() - begun:.0f} s")
 
 

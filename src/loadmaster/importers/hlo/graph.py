@@ -20,7 +20,9 @@ KEEP, OPEN = "keep", "open"
 Value = Any  # index of a tensor, or a list of values for a tuple
 _SAME = ("optimization-barrier", "opt-barrier", "domain", "copy-done", "add-dependency")
 _VIEWS = ("bitcast", "reshape", "bitcast-convert")
+_NAMES = ("parameter", "constant", "tuple", "get-tuple-element")
 _MOST_OPS = 2_000_000
+_DEEPEST = 100  # computations within each other
 
 
 def graph_of(module: Module, name: str = "", *, fusions: str = KEEP, trips: int | None = None) -> Graph:
@@ -28,6 +30,12 @@ def graph_of(module: Module, name: str = "", *, fusions: str = KEEP, trips: int 
     if fusions not in (KEEP, OPEN):
         raise InvalidSetting(f"fusions is '{fusions}'", name or module.name, "write fusions=keep or fusions=open")
     return _Writer(module, name or module.name, fusions == OPEN, trips).write()
+
+
+def _is_free(instruction: Instruction) -> bool:
+    """Whether it is no op of its own: it names values, or hands one on."""
+    hands_on = instruction.opcode in _SAME or instruction.opcode.endswith("-done")
+    return instruction.opcode in _NAMES or (hands_on and len(instruction.operands) > 0)
 
 
 class _Writer:
@@ -44,6 +52,8 @@ class _Writer:
 
     def write(self) -> Graph:
         entry = self.module.called(self.module.entry, "the module")
+        if self._count(entry, {}, 0) > _MOST_OPS:
+            raise ImportFailed(f"the program has more than {_MOST_OPS:,} ops once opened", self.name, "fusions=keep")
         self._find_outputs(entry)
         self._computation(entry, [self._given(parameter) for parameter in entry.parameters()], "")
         if not self.ops:
@@ -52,6 +62,22 @@ class _Writer:
             loops = ", ".join(dict.fromkeys(self.costs.unknown_loops))
             warnings.warn(f"{self.name}: {loops} does not say how often it runs; counted once", stacklevel=4)
         return self.builder.build()
+
+    def _count(self, computation: Computation, known: dict[str, int], depth: int) -> int:
+        """How many ops it has once opened, each computation looked at once; what is wrong with it is said later."""
+        if computation.name not in known and depth <= _DEEPEST:
+            known[computation.name] = total = 0  # one that calls itself is refused later
+            for instruction in computation.instructions:
+                inside = self.module.computations.get(instruction.called[0]) if instruction.called else None
+                if not self._is_opened(instruction):
+                    total += not _is_free(instruction)
+                elif inside is not None:
+                    total += self._count(inside, known, depth + 1)
+            known[computation.name] = total
+        return known.get(computation.name, 0)
+
+    def _is_opened(self, instruction: Instruction) -> bool:
+        return instruction.opcode == "call" or (instruction.opcode == "fusion" and self.opens)
 
     def _find_outputs(self, entry: Computation) -> None:
         """Which results of which instructions the program returns, and which of them overwrite a parameter."""
@@ -80,7 +106,7 @@ class _Writer:
 
     def _computation(self, computation: Computation, given: Sequence[Value], prefix: str) -> Value:
         self.depth += 1
-        if self.depth > 100:
+        if self.depth > _DEEPEST:
             raise ImportFailed("computations are nested too deeply", computation.name, "is it an XLA program?")
         around, values = computation.by_name(), dict[str, Value]()
         for instruction in computation.instructions:
@@ -113,9 +139,9 @@ class _Writer:
             return operands
         if opcode == "get-tuple-element":
             return self._element(operands, instruction)
-        if operands and (opcode in _SAME or opcode.endswith("-done")):
+        if _is_free(instruction):
             return _fitting(operands[0], instruction.shape, opcode)
-        if opcode == "call" or (opcode == "fusion" and self.opens):
+        if self._is_opened(instruction):
             inside = self.module.called(instruction.called[0] if instruction.called else "", instruction.name)
             self._hand_down(f"{prefix}{instruction.name}", inside)
             return self._computation(inside, operands, f"{prefix}{instruction.name}/")
@@ -142,8 +168,6 @@ class _Writer:
         self, instruction: Instruction, around: Mapping[str, Instruction], operands: Sequence[Value], prefix: str
     ) -> Value:
         self.ops += 1
-        if self.ops > _MOST_OPS:
-            raise ImportFailed(f"the program has more than {_MOST_OPS:,} ops once opened", self.name, "fusions=keep")
         name = f"{prefix}{instruction.name}"
         reads = [tensor for value in operands for tensor in _flat(value)]
         view = instruction.opcode in _VIEWS and len(reads) == 1 and not instruction.shape.is_tuple
