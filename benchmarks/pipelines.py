@@ -5,7 +5,9 @@
 
 A row for each model, number of A100 and of microbatches, and whether the last device has half the speed of the rest:
 ours beside the lower bound and beside the best hand-made schedule on balanced stages and on stages of equal length, of
-those that fit. With --equal-memory devices have as much memory as the best hand-made schedule on balanced stages needs.
+those that fit. "Line": what a pipeline could reach whose stages, two on each device, could be cut anywhere, if only the
+first microbatch's way to a stage and back kept it waiting. With --equal-memory devices have as much memory as the best
+hand-made schedule on balanced stages needs.
 """
 
 from __future__ import annotations
@@ -14,9 +16,13 @@ import argparse
 import time
 from dataclasses import replace
 
+import numpy as np
+
 import loadmaster as lm
 from loadmaster.cluster import Cluster, Device
 from loadmaster.optimizers.pipeline.microbatched import Pipeline, PipelineResult, plan_pipeline
+from loadmaster.passes.stages import UPDATE, phases_of
+from loadmaster.report.pipeline import stage_rows
 from loadmaster.search import Budget
 
 MODELS = ("gpt2", "bert-base", "t5-base", "llama-8b", "mixtral-8x7b")
@@ -32,8 +38,9 @@ def main() -> None:
     given.add_argument("--slow", action="store_true", help="only clusters with one slow device")
     given.add_argument("--like", action="store_true", help="only clusters of like devices")
     words = given.parse_args()
-    print("| model | devices | microbatches | bound, ms | ours, ms | best by hand | ÷ ours | best equal | ÷ ours | s |")
-    print("|---|---|--:|--:|--:|---|--:|---|--:|--:|")
+    columns = ("bound, ms", "line, ms", "ours, ms", "best by hand", "÷ ours", "best equal", "÷ ours", "s")
+    print("| model | devices | microbatches |", " | ".join(columns), "|")
+    print("|---|---|--:|--:|--:|--:|---|--:|---|--:|--:|")
     for model in words.models:
         graph = lm.load(f"zoo:{model}/train")
         for count in words.devices:
@@ -75,8 +82,31 @@ def row(model: str, devices: str, found: PipelineResult, seconds: float) -> str:
     fits = "" if found.result.fits else " (does not fit)"
     return (
         f"| {model} | {devices} | {found.microbatches} | {found.result.lower_bound / 1e6:,.0f} "
-        f"| {own / 1e6:,.0f}{fits} | {' | '.join(cells)} | {seconds:.0f} |"
+        f"| {line_ns(found) / 1e6:,.0f} | {own / 1e6:,.0f}{fits} | {' | '.join(cells)} | {seconds:.0f} |"
     )
+
+
+def line_ns(found: PipelineResult, chunks: int = 2) -> float:
+    """A device works for all microbatches but for the time in which the first one goes to its first stage and back,
+    through the first stages of those before it: forward passes and gradients of activations. Updates are left out."""
+    base, count = found.base, found.microbatches
+    rows = stage_rows(found)
+    passes = sum(row["forward_ns"] + row["backward_ns"] for row in rows)
+    apart = sum(row["weight_gradients_ns"] for row in rows)
+    share = passes / (passes + apart) if apart else 2 / 3
+    work = np.where(phases_of(base)[:, None] == UPDATE, 0, base.op_ns).sum(axis=0).astype(float)
+    turned = [np.roll(np.sort(work), by).tolist() for by in range(len(work))]  # one device is unlike the rest at most
+    return min(_line(order, count, share / chunks) for order in turned)
+
+
+def _line(work: list[float], count: int, share: float) -> float:
+    """`work`: ns of one microbatch, all of it, on each device in order. Linear in the step, so for a step of 1."""
+    done, waited = 0.0, 0.0
+    for whole in work:
+        own = (1 - waited) / count
+        waited += share * own
+        done += own / whole
+    return 1 / done
 
 
 def cell(own: int, others: list[Pipeline]) -> str:

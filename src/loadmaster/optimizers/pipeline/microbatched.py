@@ -50,7 +50,7 @@ class Cut:
     slot: Ints  # [ops]
     edges: tuple[int, ...]  # [stages - 1] first slot of each stage but the first
     device: tuple[tuple[int, ...], ...]  # [stages] of its replicas
-    name: str  # "equal", "balanced", "replicated" or "searched"
+    name: str  # "equal", "balanced", "bidirectional", "replicated" or "searched"
 
     @property
     def stages(self) -> int:
@@ -118,7 +118,8 @@ def plan_pipeline(
     if places < problem.num_devices:
         what = f"'{problem.graph.name}' has {places} places to cut it, for {problem.num_devices} devices"
         raise InvalidSetting(what, "microbatches", "give fewer devices")
-    made = sorted(planner.by_hand(), key=lambda pipeline: pipeline.score)
+    both_ways = list(planner.bidirectional()) if replicate else []
+    made = sorted([*planner.by_hand(), *both_ways], key=lambda pipeline: pipeline.score)
     several = list(planner.replicated()) if replicate else []
     own = sorted([*planner.eager(made), *several, *made], key=lambda pipeline: pipeline.score)
     best = planner.remembering(planner.improve(own[:KEPT]))
@@ -170,10 +171,11 @@ class _Planner:
         """The hand-made schedules on stages of equal length and on balanced ones."""
         devices = self.problem.num_devices
         first = [self.judge("1f1b", cut) for cut in self.cuts(devices)]
-        least = min(pipeline.score for pipeline in first)
-        self.layouts = list({id(p.cut.slot): p.cut.slot for p in first if _near(p.score, least)}.values())
-        for pipeline in first:
-            if pipeline.cut.name == "equal" or _near(pipeline.score, least):
+        near = _near([pipeline.score for pipeline in first])
+        kept = [pipeline for pipeline, close in zip(first, near, strict=True) if close]
+        self.layouts = list({id(pipeline.cut.slot): pipeline.cut.slot for pipeline in kept}.values())
+        for pipeline, close in zip(first, near, strict=True):
+            if pipeline.cut.name == "equal" or close:
                 yield pipeline
                 yield self.judge("gpipe", pipeline.cut)
                 if self.trains:
@@ -213,6 +215,19 @@ class _Planner:
                 held = tuple(max(1, min(self.count, round(times * (cut.stages - s)))) for s in range(cut.stages))
                 if not self.search.spent:
                     yield self.judge("eager", cut, held)
+
+    def bidirectional(self) -> Iterator[Pipeline]:
+        """Every stage twice, on devices at equal distances from the two ends: half of the microbatches go the other way
+        (Chimera, Li and Hoefler, 2021; DualPipe, DeepSeek-AI, 2024). A device holds one microbatch more than the first
+        of 1F1B, and twice the weights."""
+        slot, devices = self.layouts[0], self.problem.num_devices
+        alike = self.trains and not self.problem.device_kind.any()
+        if not alike or devices % 2 or self.count < 2 or int(slot.max()) + 1 < devices:
+            return
+        edges = balanced_edges(self._work(slot), tuple(range(devices)), self._crossing(slot))
+        places = tuple((stage, devices - 1 - stage) for stage in range(devices))
+        cut = Cut(slot, edges, places, "bidirectional")
+        yield self.judge("eager", cut, tuple(min(self.count, devices - stage) for stage in range(devices)))
 
     def _gradients(self, slot: Ints) -> Ints:
         """[slots] bytes of weights that are updated there."""
@@ -361,8 +376,12 @@ class _Planner:
         return None
 
 
-def _near(score: Score, least: Score) -> bool:
-    return score.over_bytes <= least.over_bytes and score.value <= FAR * least.value
+def _near(scores: Sequence[Score]) -> list[bool]:
+    """Which are near the quickest, or near the best that fits: a cut that does not fit under one schedule may under
+    another."""
+    quickest, best = min(score.value for score in scores), min(scores)
+    fits = [score.over_bytes <= best.over_bytes and score.value <= FAR * best.value for score in scores]
+    return [close or score.value <= FAR * quickest for close, score in zip(fits, scores, strict=True)]
 
 
 def _by_device(orders: Orders, cut: Cut, devices: int) -> Orders:

@@ -10,6 +10,7 @@ import pytest
 from loadmaster.cluster import Link
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
+from loadmaster.graph import WEIGHT
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.pipeline.microbatched import Cut, _Planner, plan_pipeline
 from loadmaster.optimizers.pipeline.replicas import replicated_splits
@@ -102,3 +103,20 @@ def test_unlike_devices_are_not_replicated() -> None:
     times = [[100, 200] if graph.time_ns[op, 0] else [0, 0] for op in range(graph.num_ops)]
     base = price(replace(graph, time_ns=ints(times)), devices(2))
     assert not plan_pipeline(base, 4, Budget(None, 20), replicate=True).best.cut.replicated
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_both_ways_at_once_has_smaller_bubbles_and_twice_the_weights(count: int) -> None:
+    planner = _Planner(problem(4, 4, weights=90, saved=10), count, Budget(None, 10), 0)
+    (found,) = planner.bidirectional()
+    names = found.problem.graph.op_name
+    where = dict(zip(names, found.plan.device.tolist(), strict=True))
+    for m in range(count):
+        assert [where[f"F{stage}.{m}"] for stage in range(4)] == ([3, 2, 1, 0] if m % 2 else [0, 1, 2, 3])
+    cut = next(cut for cut in planner.cuts(4) if cut.name == "balanced")
+    one_way = planner.judge("1f1b", cut)
+    assert found.bubble < one_way.bubble and found.score.value < one_way.score.value
+    held = sum(int(found.problem.graph.nbytes[t]) for t in np.flatnonzero(found.problem.graph.role == WEIGHT))
+    once = sum(int(one_way.problem.graph.nbytes[t]) for t in np.flatnonzero(one_way.problem.graph.role == WEIGHT))
+    assert held == 2 * once
+    assert not list(_Planner(problem(3, 3), count, Budget(None, 10), 0).bidirectional())
