@@ -20,6 +20,7 @@ from loadmaster.optimizers.fusion.greedy import GreedyFusion, Merges
 from loadmaster.optimizers.fusion.starts import simple_orders
 from loadmaster.optimizers.memory.cutting import make_light_again, saved_by_cut, turning_point
 from loadmaster.optimizers.memory.draft import Closure, Draft, Trip, back_starts, draft_of, out_ends
+from loadmaster.optimizers.memory.exact_again import least_time
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
 from loadmaster.search import WORST, Optimizer, Score, Search
@@ -30,6 +31,8 @@ TRIES = 5  # times the limit is lowered by what the simulator still finds over i
 HALVINGS = 7  # of the limit, where the least memory is wanted
 KEPT = 0.25  # share of the dropped tensors that a new choice keeps at most
 NOISE = 0.3  # of the logarithm of what a drop is worth, in a new choice
+EXACT_SHARE = 0.3  # of the time left, for the exact model of a small graph
+PER_SIMULATION, MOST_EFFORT = 0.02, 10.0  # of CP-SAT's own deterministic seconds, where the budget counts simulations
 SLACK_NS = 20_000  # that a tensor is back before it is read
 
 
@@ -70,12 +73,24 @@ class Recompute:
             for plan in starts:
                 self._least(search, plan)
         elif search.best_score.over_bytes > 0:
+            self._exactly(search)
             ways = [(plan, cut) for plan in starts for cut in ((False, True) if self.again else (False,))]
             fitted = [self._fitted(search, plan, set(), 0.0, cut) for plan, cut in ways]
             best = min(range(len(ways)), key=lambda i: fitted[i][0])
             self._vary(search, *ways[best], fitted[best][2])
         assert search.best is not None
         return search.best
+
+    def _exactly(self, search: Search) -> None:
+        """Of a small graph on one device, the best plan without kernels, by CP-SAT where that is installed."""
+        if not self.again or search.simulations_left < 2:
+            return
+        counted = search.counts_simulations
+        effort = min(MOST_EFFORT, PER_SIMULATION * search.simulations_left) if counted else MOST_EFFORT
+        seconds = None if counted else EXACT_SHARE * search.seconds_left
+        found = least_time(search.problem, seconds, effort, search.seed)
+        if found is not None and not search.spent:
+            search.score(found)
 
     def _starts(self, search: Search) -> list[Plan]:
         """The plan of `inner` under the limits; where that does not fit, also its plan without limits, and its
