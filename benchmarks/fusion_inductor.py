@@ -5,9 +5,10 @@
 
 Each captured step (forward, loss, backward, no optimizer) is lowered by Inductor up to its schedule with the rules of
 its GPU backend; nothing is compiled. Beside it the kernels of greedy fusion of the same step, in the order of
-Inductor's own rule for the peak. On both sides a kernel is one that runs: views, and the parts of a call with several
-results, are none. Left out on Inductor's side are copies that only change the layout of what a convolution reads, which
-are part of a convolution here. Bytes of a lookup are those of the rows it reads. Peaks include inputs and weights.
+Inductor's own rule for the peak, with light ops inlined. On both sides a kernel is one that runs: views, and the parts
+of a call with several results, are none. Left out on Inductor's side are copies that only change the layout of what a
+convolution reads, which are part of a convolution here. Bytes of a lookup are those of the rows it reads. Peaks include
+inputs and weights.
 
 With `--gpu`, on a machine with one: the schedule as made there, and the step by torch.compile, run, with its peak.
 Written for torch 2.13, whose Inductor is private and may change.
@@ -21,6 +22,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +40,10 @@ from loadmaster.importers.torch.building import without_memory
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.step import Target, fake_mode
 from loadmaster.optimizers.fusion.greedy import greedy_kernels
+from loadmaster.optimizers.memory.inlining import inlined
 from loadmaster.passes import fuse
 from loadmaster.plans import Plan
+from loadmaster.plans.expansion import whole
 from loadmaster.simulator import simulate
 from loadmaster.zoo.diffusion import unet
 
@@ -158,6 +162,10 @@ def scheduled(module: torch.fx.GraphModule) -> dict[str, int]:
     mode = next(value.fake_mode for value in given if hasattr(value, "fake_mode"))
     with mode:
         plain = make_fx(module, decomposition_table=select_decomp_table(), tracing_mode="real")(*given)
+        for node in plain.graph.find_nodes(op="call_function", target=torch.ops.aten._local_scalar_dense.default):
+            if not node.users:  # asked for while tracing, and known since
+                plain.graph.erase_node(node)
+        plain.graph.eliminate_dead_code()
         with V.set_fake_mode(mode):
             joint_graph_passes(plain)
             replace_random_passes(plain)
@@ -203,7 +211,7 @@ def bytes_of(graph: Any, node: Any) -> int:
         reads = [dep for dep in node.read_writes.reads if dep.name == name]
         if reads and all(hasattr(dep, "is_indirect") and dep.is_indirect() for dep in reads):
             each = graph.get_dtype(name).itemsize
-            count = min(count, sum(int(dep.get_numel()) * each for dep in reads))
+            count = min(count, sum(prod(int(size) for size in dep.size) * each for dep in reads))
         total += int(count)
     return total
 
@@ -244,18 +252,19 @@ def ours(graph: Graph) -> dict[str, int]:
     import torch._inductor.virtualized as virtual
 
     problem = price(graph, "1xa100-nvlink")
-    fused = fuse(problem, greedy_kernels(problem))
-    order = _inductor.order(fused, "best", memory, virtual)
-    rank = np.empty(fused.num_ops, np.int64)
-    rank[order] = np.arange(fused.num_ops)
-    line = simulate(fused, Plan.of(fused, np.zeros(fused.num_ops, np.int64), rank))
+    kernel = greedy_kernels(problem)
+    fused = fuse(problem, kernel)
+    rank = np.empty(problem.num_ops, np.int64)
+    rank[fused.heads[_inductor.order(fused, "best", memory, virtual)]] = np.arange(fused.num_ops)
+    plan = inlined(problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64), rank[kernel], kernel))
+    expanded = whole(problem, plan)
     more = sum(KERNELS.get(bare_name(kind), 1) - 1 for kind in problem.graph.kind)
     return {
         "ops": problem.num_ops,
-        "kernels": fused.num_ops,
-        "counted": fused.num_ops + more,
-        "bytes": int(fused.traffic_bytes.sum()),
-        "peak": int(line.peak_bytes[0]),
+        "kernels": plan.num_kernels,
+        "counted": plan.num_kernels + more,
+        "bytes": int(fuse(expanded, plan.kernel).traffic_bytes.sum()),
+        "peak": int(simulate(expanded, plan).peak_bytes[0]),
     }
 
 

@@ -38,6 +38,11 @@ _DRAWING = re.compile(r"^(bernoulli|rand.*|native_dropout|dropout)$")
 _TWICE = re.compile(r"^(_?native_(batch|group)_norm.*|batchnormalization|groupnormalization|instancenormalization)$")
 
 
+def draws(kind: str) -> bool:
+    """Whether it draws random numbers, by its name."""
+    return bool(_DRAWING.match(bare_name(kind)))
+
+
 def bare_name(kind: str) -> str:
     """Without namespace, overload and the underscore of what writes in place."""
     name = re.sub(r"^(aten|prims|onnx|ai\.onnx)\.", "", kind.lower())

@@ -1,0 +1,85 @@
+"""Inlining: what is light is made where it is read, and never costs time or memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loadmaster.cost import price
+from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.optimizers.fusion.greedy import greedy_kernels
+from loadmaster.optimizers.memory.inlining import inlined
+from loadmaster.plans import Plan, check
+from loadmaster.plans.expansion import whole
+from loadmaster.problem import Problem
+from loadmaster.search import Budget, solve
+from loadmaster.simulator import simulate
+
+SIZE, SHAPE = 4 << 20, (1024, 1024)
+
+
+def layers(count: int) -> Graph:
+    """Products, each with a residual sum of its relu, and back: the derivative reads the relu's result."""
+    builder = GraphBuilder("layers")
+
+    def tensor(role: str = "activation") -> int:
+        return builder.tensor(SIZE, role, shape=SHAPE)
+
+    def op(name: str, kind: str, reads: list[int], makes: list[int]) -> None:
+        builder.op(name, kind, reads, makes, flops=10**6)
+
+    x, kept = tensor("input"), []
+    for i in range(count):
+        weight, made, positive, out = tensor("weight"), tensor(), tensor(), tensor()
+        op(f"mm{i}", "aten.mm.default", [x, weight], [made])
+        op(f"relu{i}", "aten.relu.default", [made], [positive])
+        op(f"add{i}", "aten.add.Tensor", [x, positive], [out])
+        kept.append((weight, positive))
+        x = out
+    for i in reversed(range(count)):
+        weight, positive = kept[i]
+        back, down = tensor(), tensor("output" if i == 0 else "activation")
+        op(f"relu{i}.back", "aten.threshold_backward.default", [x, positive], [back])
+        op(f"mm{i}.back", "aten.mm.default", [back, weight], [down])
+        x = down
+    return builder.build()
+
+
+def fused(problem: Problem) -> Plan:
+    return Plan.of(problem, np.zeros(problem.num_ops, np.int64), None, greedy_kernels(problem))
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return price(layers(5), "1xa100-nvlink")
+
+
+def test_what_a_relu_makes_is_never_written(problem: Problem) -> None:
+    """It is written once and read once less: what it reads is there, and is held in its place. The last one shares a
+    kernel with its derivative anyway."""
+    plan = fused(problem)
+    made = inlined(problem, plan)
+    check(made, problem)
+    assert made.added is not None
+    assert {problem.graph.op_name[op] for op in made.added.op} == {f"relu{i}" for i in range(4)}
+    assert made.num_kernels == plan.num_kernels
+    before, after = simulate(problem, plan), simulate(whole(problem, made), made)
+    assert after.peak_bytes[0] <= before.peak_bytes[0]
+    saved = before.step_ns - after.step_ns
+    once = SIZE * 1e9 / int(problem.bytes_per_s[0])
+    assert abs(saved - 4 * 2 * once) <= 10
+
+
+def test_products_and_outputs_are_left(problem: Problem) -> None:
+    made = inlined(problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64)))
+    kinds = [] if made.added is None else [problem.graph.kind[op] for op in made.added.op]
+    assert "aten.mm.default" not in kinds
+
+
+@pytest.mark.parametrize("cluster", ["1xa100-nvlink", "2xp100-pcie"])
+def test_the_method_is_never_worse_than_what_it_starts_from(cluster: str) -> None:
+    problem = price(layers(4), cluster)
+    plain = solve(problem, "greedy-fusion", Budget(None, 20))
+    found = solve(problem, "inline:inner=greedy-fusion", Budget(None, 20))
+    assert found.value <= plain.value
+    assert found.value >= found.lower_bound
