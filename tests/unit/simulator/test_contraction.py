@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from loadmaster.cluster import Cluster
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import GraphBuilder
@@ -185,3 +188,21 @@ def test_of_many_candidates_the_one_with_bad_kernels_is_blamed() -> None:
     places, ranks = ints([[0] * 7] * 4), ints([list(range(7))] * 4)
     with pytest.raises(InvalidPlan, match="op 'mid' is in kernel 4"):
         simulate_fused(problem, places, ranks, rows)
+
+
+@pytest.mark.parametrize("rate", [10**9 + 7, 900 * 10**9 + 1, 3_350_000_000_003])
+def test_rule_12_times_of_moving_are_exact_where_floats_are_not(rate: int) -> None:
+    """Kernels that move so many bytes that their time is a whole number, or the least bit more or less than one."""
+    step = pow(10**9, -1, rate)
+    near = [(step * left) % rate + times * rate for left in (0, 1, rate - 1) for times in (1, 2**10, 2**48 // rate)]
+    sizes = [size for size in near if size < 2**49 and size * 10**9 // rate < 2**49]
+    assert any(size * 10**9 > 2**60 for size in sizes)
+    device = replace(pair().devices[0], bytes_per_s=float(rate), memory_bytes=2**50)
+    for size in sizes:
+        g = GraphBuilder()
+        inner = g.tensor(8)
+        g.op("a", "any", [], [inner], bytes_moved=size + 8)
+        g.op("b", "any", [inner], [g.tensor(0, "output")], bytes_moved=8)
+        problem = price(g.build(), Cluster("one", (device,), {}, ints([[-1]])))
+        (found,) = simulate_fused(problem, *(ints([[0, 0]]) for _ in range(3))).step_ns
+        assert found == -(-size * 10**9 // rate)
