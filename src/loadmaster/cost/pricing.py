@@ -15,9 +15,11 @@ from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidSetting
 from loadmaster.graph import MOST_NS, MOST_TOTAL, NOWHERE, UNGIVEN, Graph
 from loadmaster.graph.columns import Bools, Ints, ints
 from loadmaster.graph.folding import fold
+from loadmaster.graph.kinds import HEAVY, work_of
 from loadmaster.problem import CANNOT, Problem, time_of
 from loadmaster.problem.objective import Objective, objective_named
 
+LEAST_MOVED = 2**20  # bytes; of less, an op's time is mostly that of asking for it
 MOST_VALUE = 2.0**60  # of an objective; searches add to it, and must not pass what 64 bits hold
 
 
@@ -54,6 +56,7 @@ def price(
     compute = ints(np.where(free, model.compute_ns(folded, cluster), 0))
     traffic = ints(np.where(free.any(axis=1), folded.bytes_moved, 0))
     known = model.known_ns(folded, cluster)
+    bandwidth = _reached(folded, np.where(free, known[0], UNGIVEN), compute, traffic, bandwidth, launch)
     folded = replace(folded, workspace_bytes=model.workspace_bytes(folded, cluster))
     plain = time_of(compute, traffic, np.zeros_like(compute), bandwidth, launch)
     residual = np.where(known[0] == UNGIVEN, 0, known[0] - plain)
@@ -89,6 +92,20 @@ def price(
     )
     _check_values(priced)
     return priced
+
+
+def _reached(folded: Graph, known: Ints, compute: Ints, traffic: Ints, bandwidth: Ints, launch: Ints) -> Ints:
+    """[devices] bytes a second that ops which do little but move bytes reach there in sum, where that is known and less
+    than the device could: what a fused kernel need not move is then saved at the rate at which it would be moved."""
+    moves = np.array([work_of(kind) != HEAVY and not kind.startswith("optim.") for kind in folded.kind])
+    reached = bandwidth.copy()
+    for device, rate in enumerate(bandwidth.tolist()):
+        some = moves & (traffic >= LEAST_MOVED) & (known[:, device] != UNGIVEN)
+        some &= traffic * 1e9 / rate > compute[:, device]
+        taken = int((known[some, device] - launch[device]).sum())
+        if some.any() and taken > 0:
+            reached[device] = min(rate, max(1, int(traffic[some].sum()) * 10**9 // taken))
+    return ints(reached)
 
 
 def _not_a_graph(given: object) -> InvalidSetting:

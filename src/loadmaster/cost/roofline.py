@@ -13,7 +13,8 @@ from loadmaster.graph.columns import Ints, ints
 
 
 class CostModel(Protocol):
-    """What ops take. Times that are known replace the roofline, and what they differ by stays when ops are fused."""
+    """What ops take. Times that are known replace the roofline. Where ops are fused, what they need not move is saved
+    at the rate that known ops reach, and what else they differ by stays."""
 
     @property
     def basis(self) -> str:

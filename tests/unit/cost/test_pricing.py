@@ -17,6 +17,7 @@ from loadmaster.cost import Roofline, price, send_time_ns
 from loadmaster.errors import InvalidGraph, InvalidSetting
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
+from loadmaster.passes import coarsen
 from loadmaster.problem import CANNOT
 from tests.graphs import pair
 from tests.graphs.tiny import chain, views
@@ -171,3 +172,27 @@ class TestSends:
             for tensor, nbytes in enumerate(problem.graph.nbytes.tolist()):
                 exact = 0 if link.bytes_per_s is None else nbytes * 10**9 / Fraction(link.bytes_per_s)
                 assert problem.send_ns[tensor, problem.send_class[src, dst]] == link.latency_ns + ceil(exact)
+
+
+class Known(Roofline):
+    """Every op at half the bandwidth of its device, and 5 ns for nothing."""
+
+    def known_ns(self, graph: Graph, cluster: Cluster) -> Any:
+        taken = [
+            [device.launch_ns + 5 + 2 * moved for device in cluster.devices] for moved in graph.bytes_moved.tolist()
+        ]
+        return ints(np.array([taken] * 3))
+
+
+def test_what_a_fused_kernel_need_not_move_is_saved_at_the_rate_that_ops_reach() -> None:
+    """Two ops in a row: alone they take what is known, together what is left to move at that rate, and their 5 ns."""
+    g, size = GraphBuilder(), 2**20
+    tensors = [g.tensor(size, "input"), g.tensor(size), g.tensor(size, "output")]
+    for number in range(2):
+        g.op(f"op {number}", "aten.neg.default", [tensors[number]], [tensors[number + 1]])
+    problem = price(g.build(), cluster_of(replace(SLOW, memory_bytes=2**30)), cost=Known())
+    assert problem.op_ns[:, 0].tolist() == [3 + 5 + 4 * size] * 2
+    fused = coarsen(problem, ints([0, 0])).problem
+    assert abs(int(fused.op_ns[0, 0]) - (3 + 10 + 4 * size)) <= 10  # rates are whole bytes a second
+    plain = price(g.build(), cluster_of(replace(SLOW, memory_bytes=2**30)))
+    assert plain.bytes_per_s.tolist() == [10**9] and problem.bytes_per_s[0] == pytest.approx(5e8, rel=1e-4)
