@@ -188,7 +188,7 @@ def _message(rank: int, tag: int, size: int, throttle: Throttle) -> int:
         begun = time.perf_counter_ns()
         incoming()
         took = time.perf_counter_ns() - begun
-        time.sleep(2e-3 + 4 * size / 500e6)
+        time.sleep(2e-3 + 4.0 * size / BYTES_PER_S + LATENCY_S)  # until the throttled wire has passed it on
         begun = time.perf_counter_ns()
         incoming.arrive()
         took += time.perf_counter_ns() - begun
