@@ -2,11 +2,11 @@
 
 Commands stand in code blocks marked `sh` or are indented, Python stands in blocks marked `python`; all of one document
 run in order in one fresh folder with a few files a reader is taken to have. To keep this short, `--seconds` becomes
-half a second and `plan` and `compare` without it get that too; a benchmark is run on its first graph for 0.2 seconds or
-40 simulations, with its first method and those that no benchmark before it has run; the settings of the others are
-read. What trains is given counts of a few, on one core. Of `make TARGET` it is checked that make knows the target, and
-the loadmaster commands in it are run; lines in OUTSIDE are not: they change the machine, or read records of a benchmark
-of hours.
+half a second, `plan` and `compare` without it get that too, and `tradeoff` and `fits` 20 simulations a search; a
+benchmark is run on its first graph for 0.2 seconds or 40 simulations, with its first method and those that no benchmark
+before it has run; the settings of the others are read. What trains is given counts of a few, on one core. Of `make
+TARGET` it is checked that make knows the target, and the loadmaster commands in it are run; lines in OUTSIDE are not:
+they change the machine, or read records of a benchmark of hours.
 """
 
 from __future__ import annotations
@@ -159,6 +159,8 @@ def _train(words: list[str]) -> None:
 def _short(words: list[str]) -> list[str]:
     if words[0] == "bench":
         return _short_bench(words)
+    if words[0] in ("tradeoff", "fits") and "--simulations" in words:  # of each of many searches
+        words[words.index("--simulations") + 1] = "20"
     if words[0] not in ("plan", "compare") or "--simulations" in words:
         return words
     if "--seconds" in words:
