@@ -15,6 +15,7 @@ from loadmaster.graph.columns import Ints, rows_of
 GRAPH_SCHEMA = "loadmaster.graph/1"
 
 _TENSOR_KEYS = frozenset(["id", "bytes", "role", "shape", "dtype", "alias_of"])
+_ID_TYPES = frozenset([int, str])
 _NEEDED = frozenset(["name", "kind", "flops", "inputs", "outputs"])
 
 
@@ -132,10 +133,12 @@ _WANTED = {list: "a list", str: "a text", int: "a whole number", float: "a whole
 
 
 def _is_well_typed(op: dict[str, Any]) -> bool:
+    for key, value in op.items():
+        if type(value) not in _OP_TYPES.get(key, ()):
+            return False
     times, after = op.get("time_ns"), op.get("after")
     return (
-        all(key in _OP_TYPES and type(value) in _OP_TYPES[key] for key, value in op.items())
-        and op.keys() >= _NEEDED
+        op.keys() >= _NEEDED
         and (type(times) is not list or (bool(times) and all(type(time) in _MAYBE_NUMBER for time in times)))
         and (after is None or all(type(name) is str for name in after))
     )
@@ -156,7 +159,7 @@ def _blame_op(op: Any, number: int) -> NoReturn:
 
 def _indices(op: Mapping[str, Any], key: str, index: Mapping[int | str, int]) -> list[int]:
     try:
-        if all(type(tensor) in (int, str) for tensor in op[key]):
+        if _ID_TYPES.issuperset(map(type, op[key])):
             return [index[tensor] for tensor in op[key]]
     except KeyError:
         pass

@@ -5,12 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from loadmaster.errors import InvalidGraph
-from loadmaster.graph.columns import Ints, ints, positions, ragged
+from loadmaster.graph.columns import Ints, ints, positions, ragged, rows_of
 from loadmaster.graph.graph import (
     ACTIVATION,
     INPUT,
@@ -27,7 +28,7 @@ from loadmaster.graph.graph import (
 )
 
 
-@dataclass
+@dataclass(slots=True)
 class _Op:
     name: str
     kind: str
@@ -43,6 +44,9 @@ class _Op:
     after: Sequence[str]
     time_ns: int | Sequence[int | None] | None
     signature: str
+
+
+_ROLE = {role: number for number, role in enumerate(ROLES)}
 
 
 class GraphBuilder:
@@ -80,15 +84,15 @@ class GraphBuilder:
         """Adds a tensor and returns its index."""
         index = len(self._nbytes)
         label = str(index) if name is None else name
-        if role not in ROLES:
+        if role not in _ROLE:
             raise InvalidGraph(
                 f"tensor '{label}' has unknown role '{role}'", self.name, f"use one of {', '.join(ROLES)}"
             )
         if alias_of is not None and alias_of < 0:
             raise InvalidGraph(f"tensor '{label}' is an alias of {alias_of}", self.name, "give the index of a tensor")
         self._names.append(label)
-        self._nbytes.append(whole(nbytes, MOST_BYTES, f"bytes of tensor '{label}'", self.name))
-        self._role.append(ROLES.index(role))
+        self._nbytes.append(whole(nbytes, MOST_BYTES, "bytes of tensor", label, self.name))
+        self._role.append(_ROLE[role])
         self._alias.append(-1 if alias_of is None else alias_of)
         self._shape.append(None if shape is None else tuple(int(n) for n in shape))
         self._dtype.append(dtype)
@@ -114,13 +118,14 @@ class GraphBuilder:
     ) -> int:
         """Adds an op and returns its index; `after` names ops that must end before it starts; a time of None in a
         list of times per device: it cannot run there."""
-        whole(flops, MOST_FLOPS, f"flops of op '{name}'", self.name)
-        whole(workspace_bytes, MOST_BYTES, f"workspace_bytes of op '{name}'", self.name)
+        whole(flops, MOST_FLOPS, "flops of op", name, self.name)
+        whole(workspace_bytes, MOST_BYTES, "workspace_bytes of op", name, self.name)
         if bytes_moved is not None:
-            whole(bytes_moved, MOST_BYTES, f"bytes_moved of op '{name}'", self.name)
-        for time in time_ns if isinstance(time_ns, Sequence) else () if time_ns is None else (time_ns,):
-            if time is not None:
-                whole(time, MOST_NS, f"time_ns of op '{name}'", self.name)
+            whole(bytes_moved, MOST_BYTES, "bytes_moved of op", name, self.name)
+        if time_ns is not None:
+            for time in (time_ns,) if type(time_ns) is int or not isinstance(time_ns, Sequence) else time_ns:
+                if time is not None:
+                    whole(time, MOST_NS, "time_ns of op", name, self.name)
         # Plain copies: a caller may go on changing its lists.
         reads, makes = tuple(dict.fromkeys(inputs)), tuple(outputs)
         self._ops.append(
@@ -246,7 +251,7 @@ class GraphBuilder:
     def _check_totals(self) -> None:
         """Sums over the graph must stay whole numbers that fit."""
         for what in ("flops", "workspace_bytes", "bytes_moved"):
-            total = sum(int(getattr(op, what) or 0) for op in self._ops)
+            total = sum(map(int, filter(None, map(attrgetter(what), self._ops))))
             if total > MOST_TOTAL:
                 raise InvalidGraph(f"the {what} of all ops add up to {total}", self.name, "check their units")
 
@@ -268,8 +273,8 @@ class GraphBuilder:
             seen[link] = 1
 
     def _resolve_after(self, op: _Op, number: Mapping[str, int]) -> list[int]:
-        resolved = []
-        for name in dict.fromkeys(op.after):
+        resolved: list[int] = []
+        for name in dict.fromkeys(op.after) if op.after else ():
             if name not in number:
                 raise InvalidGraph(
                     f"op '{op.name}' comes after '{name}', which does not exist", self.name, "name an op of this graph"
@@ -278,6 +283,8 @@ class GraphBuilder:
         return resolved
 
     def _sort(self, producer: list[int], after: list[list[int]]) -> list[int]:
+        if not any(after) and self._in_order(producer):
+            return list(range(len(self._ops)))
         self._real: dict[int, int] = {}
         waits = [
             {self._real_producer(t, producer) for t in op.inputs}
@@ -309,6 +316,14 @@ class GraphBuilder:
             )
         return order
 
+    def _in_order(self, producer: list[int]) -> bool:
+        """Whether every op stands after the makers of what it reads, in a graph in which nothing is an alias. So do
+        most that were written by a program, and looking at all of them at once is quick."""
+        if max(self._alias, default=-1) >= 0:
+            return False
+        start, reads = ragged(op.inputs for op in self._ops)
+        return bool((np.array(producer, np.int64)[reads] < rows_of(start)).all())
+
     def _real_producer(self, tensor: int, producer: list[int]) -> int:
         """The op to wait for before the tensor may be read or overwritten: an alias that no op makes is its base."""
         chain = []
@@ -329,12 +344,19 @@ class GraphBuilder:
         names = [self._ops[op].name for op in (*circle, here)]
         return " <- ".join(f"'{name}'" for name in (names if len(names) < 8 else [*names[:6], "…", names[-1]]))
 
-    def _default_bytes(self, op: _Op, owner: Ints) -> int:
-        touched = (*op.inputs, *op.outputs)
-        return sum(min(self._nbytes[t], self._nbytes[owner[t]]) for t in touched)
+    def _bytes_moved(self, ops: list[_Op], reading: tuple[Ints, Ints], making: tuple[Ints, Ints], owner: Ints) -> Ints:
+        """[ops] as given, else of all that an op reads and makes."""
+        nbytes = np.array(self._nbytes, np.int64)
+        size = np.minimum(nbytes, nbytes[owner])
+        moved = [_row_sums(start, size[tensors]) for start, tensors in (reading, making)]
+        given = [op.bytes_moved for op in ops]
+        return ints(
+            [each if own is None else own for own, each in zip(given, (moved[0] + moved[1]).tolist(), strict=True)]
+        )
 
     def _given_times(self, ops: list[_Op]) -> Ints:
-        widths = {len(op.time_ns) for op in ops if isinstance(op.time_ns, Sequence)}
+        lists = (op.time_ns for op in ops if op.time_ns is not None and type(op.time_ns) is not int)
+        widths = {len(times) for times in lists if isinstance(times, Sequence)}
         if max(widths, default=0) > MOST_DEVICES:
             what = f"a time_ns list has {max(widths):,} entries"
             raise InvalidGraph(what, self.name, f"give one time per device, {MOST_DEVICES} at most")
@@ -346,37 +368,41 @@ class GraphBuilder:
             )
         if not any(op.time_ns is not None for op in ops):
             return ints(np.zeros((len(ops), 0)))
+        if not widths:
+            flat = ints([UNGIVEN if op.time_ns is None else op.time_ns for op in ops])
+            return self._checked_times(flat.reshape(-1, 1))
         table = np.full((len(ops), max(widths, default=1)), UNGIVEN, np.int64)
         for row, op in enumerate(ops):
             if op.time_ns is not None:
                 times = op.time_ns if isinstance(op.time_ns, Sequence) else [op.time_ns]
                 table[row] = [NOWHERE if time is None else time for time in times]
+        return self._checked_times(table)
+
+    def _checked_times(self, table: Ints) -> Ints:
         if float(table.sum(dtype=np.float64)) > MOST_TOTAL:
             raise InvalidGraph("the given times add up to more than a century", self.name, "check their units: time_ns")
         return ints(table)
 
     def _assemble(self, order: list[int], producer: list[int], after: list[list[int]]) -> Graph:
         place = positions(order)
-        ops = [self._ops[index] for index in order]
+        ops = list(map(self._ops.__getitem__, order))
         made_by = np.array(producer, np.int64)
         alias = np.array(self._alias, np.int64)
         owner = owners(alias)
         groups: dict[str, int] = {}
-        after_start, after_ops = ragged(sorted(int(place[a]) for a in after[index]) for index in order)
+        after_start, after_ops = ragged(sorted(place[after[index]].tolist()) if after[index] else () for index in order)
         make_start, makes = ragged(op.outputs for op in ops)
         read_start, reads = ragged(op.inputs for op in ops)
         return Graph(
             name=self.name,
-            op_name=tuple(op.name for op in ops),
-            kind=tuple(op.kind for op in ops),
-            dtype=tuple(op.dtype for op in ops),
-            scope=tuple(op.scope for op in ops),
-            source=tuple(op.source for op in ops),
-            flops=ints([op.flops for op in ops]),
-            bytes_moved=ints(
-                [self._default_bytes(op, owner) if op.bytes_moved is None else op.bytes_moved for op in ops]
-            ),
-            workspace_bytes=ints([op.workspace_bytes for op in ops]),
+            op_name=tuple(map(attrgetter("name"), ops)),
+            kind=tuple(map(attrgetter("kind"), ops)),
+            dtype=tuple(map(attrgetter("dtype"), ops)),
+            scope=tuple(map(attrgetter("scope"), ops)),
+            source=tuple(map(attrgetter("source"), ops)),
+            flops=ints(list(map(attrgetter("flops"), ops))),
+            bytes_moved=self._bytes_moved(ops, (read_start, reads), (make_start, makes), owner),
+            workspace_bytes=ints(list(map(attrgetter("workspace_bytes"), ops))),
             colocate=ints([-1 if op.colocate is None else groups.setdefault(op.colocate, len(groups)) for op in ops]),
             time_ns=self._given_times(ops),
             after_start=after_start,
@@ -406,10 +432,13 @@ def _times_of(graph: Graph, op: int) -> list[int | None] | int | None:
     return row[0] if len(row) == 1 and times[0] is not None else times
 
 
-def whole(value: object, most: int, what: str, where: str) -> int:
+def whole(value: object, most: int, what: str, whose: str, where: str) -> int:
     """The value as an int, or the error that says it is not a sensible whole number."""
+    if type(value) is int and 0 <= value <= most:
+        return value
     if isinstance(value, float) and value.is_integer():
         value = int(value)
+    what = f"{what} '{whose}'"
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise InvalidGraph(f"{what} is {value!r}, not a whole number", where, "give a whole number")
     if value < 0:
@@ -417,3 +446,11 @@ def whole(value: object, most: int, what: str, where: str) -> int:
     if value > most:
         raise InvalidGraph(f"{what} is absurdly large: {value}", where, f"the most is {most}")
     return int(value)
+
+
+def _row_sums(start: Ints, values: Ints) -> Ints:
+    """Of each row of a ragged column. Sums of all rows together may pass the largest number and begin anew, which their
+    differences do not show: no row passes it."""
+    sums = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=sums[1:])
+    return sums[start[1:]] - sums[start[:-1]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,8 +27,8 @@ def ragged(rows: Iterable[Sequence[int]]) -> tuple[Ints, Ints]:
     """Rows of unequal length as (start, values): row i is values[start[i]:start[i + 1]]."""
     rows = list(rows)
     start = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum([len(row) for row in rows], out=start[1:])
-    return ints(start), ints([value for row in rows for value in row])
+    np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=start[1:])
+    return ints(start), ints(np.fromiter(chain.from_iterable(rows), np.int64, int(start[-1])))
 
 
 def rows_of(start: Ints) -> Ints:
@@ -60,8 +61,9 @@ def inverse(start: Ints, values: Ints, size: int) -> tuple[Ints, Ints]:
 def from_pairs(rows: Ints, values: Ints, size: int) -> tuple[Ints, Ints]:
     """Unique (row, value) pairs as a ragged column of `size` rows, values ascending within a row."""
     if len(rows):
-        pairs = np.unique(np.stack([rows, values], axis=1), axis=0)
-        rows, values = pairs[:, 0], pairs[:, 1]
+        most = int(values.max()) + 1
+        pairs = np.sort(np.asarray(rows, np.int64) * most + values)
+        rows, values = np.divmod(pairs[np.append(True, pairs[1:] != pairs[:-1])], most)
     start = np.zeros(size + 1, np.int64)
     np.cumsum(np.bincount(rows, minlength=size), out=start[1:])
     return ints(start), ints(values)
