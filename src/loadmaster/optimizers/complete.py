@@ -61,6 +61,9 @@ class Complete:
         assert search.best is not None
         return search.best
 
+    def compile_late(self, search: Search) -> None:
+        (self._part if self.fusion == "none" else Joint(self._part)).compile_late(search)
+
     @property
     def _part(self) -> Auto:
         """The search for placement and order alone."""

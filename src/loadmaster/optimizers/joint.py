@@ -9,12 +9,21 @@ from typing import ClassVar
 import numpy as np
 
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.optimizers.annealing.chains import Chains, Decisions, Reheating, Start, epochs, spread_ranks, walkers
+from loadmaster.optimizers.annealing.chains import (
+    Chains,
+    Decisions,
+    Reheating,
+    Start,
+    compile_walk,
+    epochs,
+    spread_ranks,
+    walkers,
+)
 from loadmaster.optimizers.auto import NEXT_OF_FEW, Auto, Epochs, Runner
 from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.fusion.greedy import Merges, plan_fused
 from loadmaster.optimizers.fusion.search import fusing_chains
-from loadmaster.optimizers.fusion.starts import kernels_of, simple_fusions, simple_orders
+from loadmaster.optimizers.fusion.starts import fusing_for, kernels_of, simple_fusions, simple_orders
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.starts import of_another
 from loadmaster.passes import coarsen
@@ -51,6 +60,11 @@ class Joint:
         for _ in self.turns(search):
             pass
         return search.best if search.best is not None else QUICK[0].optimize(search)
+
+    def compile_late(self, search: Search) -> None:
+        """Both walks, of which the one that changes no kernels is needed first."""
+        compile_walk(search)
+        compile_walk(search, fusing_for(search.problem, 1))
 
     def turns(self, search: Search) -> Iterator[None]:
         """Does its work piece by piece; after each, the search has the best plan so far."""
