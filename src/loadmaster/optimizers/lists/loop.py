@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Ints
 from loadmaster.graph.order import followers
 from loadmaster.optimizers.lists.steps import FAR, arrival, commit, gap, occupy, settle, thrifty
-from loadmaster.simulator.loop import MADE, UPDATED
+from loadmaster.simulator.loop import MADE, UPDATED, Layout
 
 
 @compiled
@@ -104,21 +107,61 @@ def _account(layout, op, device, fixed_start, fixed, has, used, left, home):
                         has[tensor * devices + other] = 0
 
 
-@compiled
+class State(NamedTuple):
+    """What is decided so far, and what is where. It is made in Python: loops that make no arrays need not count who
+    still uses them, and are compiled in half the time."""
+
+    made_ns: np.ndarray  # [tensors]
+    home: np.ndarray  # [tensors] device, -1: nowhere yet
+    there: np.ndarray  # [tensors * devices] when it is on the device, -1: it is not
+    channel_free: np.ndarray
+    added: np.ndarray  # [channels] tentative use
+    where: np.ndarray  # [ops]
+    begin: np.ndarray  # [ops]
+    end: np.ndarray  # [ops]
+    groups: np.ndarray  # [colocation groups] device
+    home_of: np.ndarray  # [ops] device that an op is bound to
+    has: np.ndarray  # [tensors * devices] whether it takes memory there
+    left: np.ndarray  # [tensors] readers to come
+    used: np.ndarray  # [devices] bytes
+
+
+def _state(layout: Layout, colocate: Ints, home_of: np.ndarray) -> State:
+    ops, tensors, devices = len(layout.waits), len(layout.nbytes), layout.devices
+    return State(
+        np.zeros(tensors, np.int64),
+        np.full(tensors, -1, np.int64),
+        np.full(tensors * devices, -1, np.int64),
+        np.zeros(layout.channels + 1, np.int64),
+        np.zeros(layout.channels + 1, np.int64),
+        np.full(ops, -1, np.int64),
+        np.zeros(ops, np.int64),
+        np.zeros(ops, np.int64),
+        np.full(max(1, int(colocate.max()) + 1), -1, np.int64),
+        home_of,
+        np.zeros(tensors * devices, np.int8),
+        np.zeros(tensors, np.int64),
+        np.zeros(devices, np.int64),
+    )
+
+
 def in_order(layout, start, before, fixed_reads, colocate, able, order, fixed_device, limits, contention, thrift):
     """Ops in the given topological order, each where it ends first, in the earliest gap that holds it. `thrift`: a
     device also counts as later by that share of the sends that it needs, and of the wait at its way out."""
-    fixed_start, fixed = fixed_reads
-    devices, ops, tensors = layout.devices, len(layout.waits), len(layout.nbytes)
-    made_ns, home = np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64)
-    there = np.full(tensors * devices, -1, np.int64)
-    channel_free, added = np.zeros(layout.channels + 1, np.int64), np.zeros(layout.channels + 1, np.int64)
-    where, begin, end = np.full(ops, -1, np.int64), np.zeros(ops, np.int64), np.zeros(ops, np.int64)
-    groups = np.full(max(1, int(colocate.max()) + 1), -1, np.int64)
-    home_of = fixed_device.copy()
-    has, left, used = np.zeros(tensors * devices, np.int8), np.zeros(tensors, np.int64), np.zeros(devices, np.int64)
-    busy_from, busy_to = np.zeros((devices, ops), np.int64), np.zeros((devices, ops), np.int64)
-    count = np.zeros(devices, np.int64)
+    state, size = _state(layout, colocate, fixed_device.copy()), (layout.devices, len(layout.waits))
+    busy = (np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(layout.devices, np.int64))
+    _in_order(layout, start, before, *fixed_reads, colocate, able, order, limits, contention, thrift, state, *busy)
+    return state.where, state.begin
+
+
+@compiled(_nrt=False)
+def _in_order(
+    layout, start, before, fixed_start, fixed, colocate, able, order, limits, contention, thrift, state,
+    busy_from, busy_to, count,
+):  # fmt: skip
+    devices, made_ns, home, there = layout.devices, state.made_ns, state.home, state.there
+    channel_free, added, where, begin, end = state.channel_free, state.added, state.where, state.begin, state.end
+    groups, home_of, has, left, used = state.groups, state.home_of, state.has, state.left, state.used
     for op in order:
         base = np.int64(0)
         for at in range(start[op], start[op + 1]):
@@ -153,10 +196,9 @@ def in_order(layout, start, before, fixed_reads, colocate, able, order, fixed_de
             count[chosen] = occupy(busy_from[chosen], busy_to[chosen], count[chosen], begin[op], end[op])
         settle(layout, op, chosen, end[op], made_ns, home, there, colocate, groups, where)
         _account(layout, op, chosen, fixed_start, fixed, has, used, left, home)
-    return where, begin
 
 
-@compiled
+@compiled(_nrt=False)
 def _push(heap_ns, heap_level, heap_op, size, ns, level, op):
     here = size
     while here > 0:
@@ -168,7 +210,7 @@ def _push(heap_ns, heap_level, heap_op, size, ns, level, op):
     heap_ns[here], heap_level[here], heap_op[here] = ns, level, op
 
 
-@compiled
+@compiled(_nrt=False)
 def _pop(heap_ns, heap_level, heap_op, size):
     """Removes the first entry, `size` remaining."""
     ns, level, op = heap_ns[size], heap_level[size], heap_op[size]
@@ -190,44 +232,56 @@ def _pop(heap_ns, heap_level, heap_op, size):
     heap_ns[here], heap_level[here], heap_op[here] = ns, level, op
 
 
-@compiled
+class Heaps(NamedTuple):
+    """Of each device: what waits there, by time or by level."""
+
+    ns: np.ndarray  # [devices, ops]
+    level: np.ndarray
+    op: np.ndarray
+    size: np.ndarray  # [devices]
+
+
+def _heaps(devices: int, ops: int) -> Heaps:
+    ns, level, op = (np.empty((devices, ops), np.int64) for _ in range(3))
+    return Heaps(ns, level, op, np.zeros(devices, np.int64))
+
+
 def earliest_first(layout, start, before, fixed_reads, colocate, able, level, favourite, limits, contention):
     """Of all ready ops and devices, the pair that can start soonest; ties by level.
 
     Two heaps per device: ops whose data will come (by time), ops that could start as soon as it is free (by level).
     Entries go stale as channels fill and groups settle; they are looked at again when they surface.
     """
-    fixed_start, fixed = fixed_reads
-    devices, ops, tensors = layout.devices, len(layout.waits), len(layout.nbytes)
-    made_ns, home = np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64)
-    there = np.full(tensors * devices, -1, np.int64)
-    channel_free, added = np.zeros(layout.channels + 1, np.int64), np.zeros(layout.channels + 1, np.int64)
-    where, begin, end = np.full(ops, -1, np.int64), np.zeros(ops, np.int64), np.zeros(ops, np.int64)
-    groups = np.full(max(1, int(colocate.max()) + 1), -1, np.int64)
-    home_of = np.full(ops, -1, np.int64)
-    has, left, used = np.zeros(tensors * devices, np.int8), np.zeros(tensors, np.int64), np.zeros(devices, np.int64)
-    free = np.zeros(devices, np.int64)
-    soon_ns, soon_level, soon_op = (
-        np.empty((devices, ops), np.int64),
-        np.empty((devices, ops), np.int64),
-        np.empty((devices, ops), np.int64),
+    devices, ops = layout.devices, len(layout.waits)
+    state = _state(layout, colocate, np.full(ops, -1, np.int64))
+    scratch = (
+        np.zeros(devices, np.int64),  # when it is free
+        np.full(devices, -1, np.int64),  # what ran there last
+        np.diff(start),
+        np.zeros(ops, np.int64),  # when all that an op waits for has ended
+        np.empty(ops, np.int64),
     )
-    now_ns, now_level, now_op = (
-        np.empty((devices, ops), np.int64),
-        np.empty((devices, ops), np.int64),
-        np.empty((devices, ops), np.int64),
-    )
-    soon, now = np.zeros(devices, np.int64), np.zeros(devices, np.int64)
-    waiting = np.diff(start)
-    base = np.zeros(ops, np.int64)
-    follow_start, follow = followers(start, before)
-    fresh = np.empty(ops, np.int64)
+    follow = followers(start, before)
+    given = (*fixed_reads, colocate, able, level, favourite, limits, contention)
+    _earliest_first(layout, *follow, *given, state, _heaps(devices, ops), _heaps(devices, ops), *scratch)
+    return state.where, state.begin
+
+
+@compiled(_nrt=False)
+def _earliest_first(
+    layout, follow_start, follow, fixed_start, fixed, colocate, able, level, favourite, limits, contention, state,
+    soon_heaps, now_heaps, free, last_op, waiting, base, fresh,
+):  # fmt: skip
+    devices, ops, made_ns, home, there = layout.devices, len(layout.waits), state.made_ns, state.home, state.there
+    channel_free, added, where, begin, end = state.channel_free, state.added, state.where, state.begin, state.end
+    groups, home_of, has, left, used = state.groups, state.home_of, state.has, state.left, state.used
+    soon_ns, soon_level, soon_op, soon = soon_heaps.ns, soon_heaps.level, soon_heaps.op, soon_heaps.size
+    now_ns, now_level, now_op, now = now_heaps.ns, now_heaps.level, now_heaps.op, now_heaps.size
     news = 0
     for op in range(ops):
         if waiting[op] == 0:
             fresh[news] = op
             news += 1
-    last_op = np.full(devices, -1, np.int64)
     placed = 0
     while placed < ops:
         for index in range(news):
@@ -315,4 +369,3 @@ def earliest_first(layout, start, before, fixed_reads, colocate, able, level, fa
             if waiting[later] == 0:
                 fresh[news] = later
                 news += 1
-    return where, begin

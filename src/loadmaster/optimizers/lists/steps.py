@@ -11,7 +11,7 @@ from loadmaster.compiled import compiled
 FAR = np.iinfo(np.int64).max // 4
 
 
-@compiled
+@compiled(_nrt=False)
 def arrival(layout, op, device, made_ns, home, there, channel_free, added, contention):
     """When all that the op reads could be on the device; `added` collects tentative use of channels."""
     devices = layout.devices
@@ -98,7 +98,7 @@ def settle(layout, op, device, end, made_ns, home, there, colocate, groups, wher
         there[tensor * layout.devices + device] = end
 
 
-@compiled
+@compiled(_nrt=False)
 def gap(busy_from, busy_to, count, ready, time):
     """The earliest start at or after `ready` in a gap of that length between busy spans."""
     low, high = 0, count
