@@ -61,7 +61,7 @@ def join_neighbours(time: NDArray[np.float64], most: int) -> Ints:
     return np.cumsum(~gone) - 1
 
 
-@compiled
+@compiled(_nrt=False)
 def _root(parent: Ints, op: int) -> int:
     while parent[op] != op:
         parent[op] = parent[parent[op]]
@@ -69,7 +69,7 @@ def _root(parent: Ints, op: int) -> int:
     return op
 
 
-@compiled
+@compiled(_nrt=False)
 def _join(parent: Ints, load: NDArray[np.float64], one: int, two: int, bound: float) -> int:
     """1 where two groups became one."""
     first, second = _root(parent, one), _root(parent, two)

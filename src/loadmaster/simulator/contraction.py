@@ -144,12 +144,17 @@ def _like(column: np.ndarray, other: np.ndarray) -> np.ndarray:
     return view
 
 
-@compiled
-def run_many(
-    layout, facts, shown, space, places, ranks, kernels, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns
-):  # fmt: skip
+def run_many(layout, facts, shown, *given) -> None:
     """Scores plans low … high-1; `shown` is the layout that make_space made of `layout`."""
-    room, record, no_sends = make_run_scratch(shown, False), make_record(0, 0, 0), np.empty(0, np.int64)
+    scratch = (make_run_scratch(shown, False), make_record(0, 0, 0), np.empty(0, np.int64))
+    _run_many(layout, facts, shown, *given, *scratch)
+
+
+@compiled(_nrt=False)
+def _run_many(
+    layout, facts, shown, space, places, ranks, kernels, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns,
+    room, record, no_sends,
+):  # fmt: skip
     rank, left = space.rank, room.left
     for k in range(low, high):
         kernel = kernels[k if len(kernels) > 1 else 0]
@@ -157,7 +162,8 @@ def run_many(
             step_ns[k] = NO_KERNELS
             continue
         time = run(shown, places[k], rank, no_sends, room, most_ns, most_bytes, peaks[k], False, record)
-        busy_ns[k] = room.worked
+        for at in range(len(room.worked)):
+            busy_ns[k, at] = room.worked[at]
         if time >= 0:
             for op in range(len(kernel)):
                 if kernel[op] == op and left[op] != 0:
@@ -165,7 +171,7 @@ def run_many(
         step_ns[k] = time
 
 
-@compiled
+@compiled(_nrt=False)
 def contract(layout, facts, space, place, rank, kernel):
     """Writes the layout of the kernels into the space; False where the entries are no kernels."""
     ops = len(kernel)
@@ -185,7 +191,7 @@ def contract(layout, facts, space, place, rank, kernel):
     return True
 
 
-@compiled
+@compiled(_nrt=False)
 def _tensors(layout, facts, space, kernel):
     """Readers of each tensor, each kernel once; which tensors vanish; how much each kernel reads and makes."""
     producer, may_vanish, reader_bytes = facts.producer, facts.may_vanish, facts.reader_bytes
@@ -224,7 +230,7 @@ def _tensors(layout, facts, space, kernel):
     new_start[len(producer)] = filled
 
 
-@compiled
+@compiled(_nrt=False)
 def _reads(layout, space):
     """The readers of tensors that come and go, the other way round."""
     origin, reader_start, readers = layout.origin, space.reader_start, space.readers
@@ -238,7 +244,7 @@ def _reads(layout, space):
                 fill[reader] += 1
 
 
-@compiled
+@compiled(_nrt=False)
 def _start_rows(start, fill):
     """Counts to starts, in place, and where each row is filled from."""
     for row in range(len(fill)):
@@ -246,7 +252,7 @@ def _start_rows(start, fill):
         fill[row] = start[row]
 
 
-@compiled
+@compiled(_nrt=False)
 def _makes(facts, space, kernel):
     producer, bases_first, inner = facts.producer, facts.bases_first, space.inner
     make_start, makes, fill = space.make_start, space.makes, space.fill
@@ -258,7 +264,7 @@ def _makes(facts, space, kernel):
             fill[home] += 1
 
 
-@compiled
+@compiled(_nrt=False)
 def _afters(facts, space, kernel):
     """What comes after each kernel, each pair once."""
     after_start, after = facts.after_start, facts.after
@@ -293,7 +299,7 @@ def _afters(facts, space, kernel):
         fill[earlier] += 1
 
 
-@compiled
+@compiled(_nrt=False)
 def _prices(layout, facts, space, place, rank, kernel):
     """Sums and lowest of the members' columns, and the time of each kernel on its device (rule 12)."""
     devices, old_ns, old_tie, old_workspace = layout.devices, layout.op_ns, layout.tie, layout.workspace
@@ -331,7 +337,7 @@ def _prices(layout, facts, space, place, rank, kernel):
                 op_ns[slot] = max(np.int64(0), launch[place[op]] + max(total[0, op], moving_ns) + total[1, op])
 
 
-@compiled
+@compiled(_nrt=False)
 def _moving_ns(moved, rate):
     """Bytes ÷ bandwidth, rounded up, without ever needing more than 64 bits; see `problem.time_of`."""
     ns = np.int64(np.ceil(moved * 1e9 / rate))
@@ -341,7 +347,7 @@ def _moving_ns(moved, rate):
     return ns - 1 if left <= -rate else ns
 
 
-@compiled
+@compiled(_nrt=False)
 def _sources(space):
     """Kernels that wait for nothing; the rest of the list is filled with an op that waits for ever."""
     waits, sources = space.waits, space.sources

@@ -189,8 +189,7 @@ def _heaps(problem: Problem, channels: int) -> tuple[np.ndarray, int]:
     return start, int(room.sum())
 
 
-@compiled
-def make_run_scratch(layout, bounded):
+def make_run_scratch(layout: Layout, bounded: bool) -> RunScratch:
     """`bounded`: the caller fills `tail` and `ahead`, so that a run which must pass most_ns is stopped early."""
     resources = layout.devices + layout.channels + 1  # the last is the host
     running = resources + 1 + (0 if layout.contention else layout.most_sends)
@@ -223,7 +222,7 @@ def make_run_scratch(layout, bounded):
     )
 
 
-@compiled
+@compiled(_nrt=False)
 def pack_heaps(layout, place, room):
     """Lays heaps side by side with room for what this placement can make wait: the ops of each device, the sends of
     each channel."""
@@ -247,8 +246,7 @@ def pack_heaps(layout, place, room):
         total, start[at] = total + start[at], total
 
 
-@compiled
-def make_record(ops, sends, points):
+def make_record(ops: int, sends: int, points: int) -> Record:
     return Record(
         np.empty(ops, np.int64),
         np.empty(ops, np.int64),
@@ -614,11 +612,14 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     return last
 
 
-@compiled
+@compiled(_nrt=False)
 def value_of(goal, step_ns, peak, worked):
     """What a step that ran to its end is worth; the same as Goal.values."""
     if goal.kind == PEAK:
-        return peak.max()
+        largest = peak[0]
+        for device in range(1, len(peak)):
+            largest = max(largest, peak[device])
+        return largest
     if goal.kind == BUSIEST:
         held_up, most = goal.held_up, np.int64(0)
         devices, resources = len(held_up), len(worked) - len(held_up)
@@ -632,7 +633,7 @@ def value_of(goal, step_ns, peak, worked):
     return value
 
 
-@compiled
+@compiled(_nrt=False)
 def stops_at(goal, most):
     """(most_ns, most_bytes): a run that passes either is worth more than `most`."""
     if goal.kind == PEAK:
@@ -640,13 +641,19 @@ def stops_at(goal, most):
     return (most // goal.step_price if goal.step_price > 0 else FOREVER), FOREVER
 
 
-@compiled
-def run_many(layout, places, ranks, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns):
+def run_many(layout, places, ranks, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns) -> None:
     """Scores candidates low … high-1; a single row of ranks serves all."""
-    room = make_run_scratch(layout, False)
-    record = make_record(0, 0, 0)
-    no_sends = np.empty(0, np.int64)
+    scratch = (make_run_scratch(layout, False), make_record(0, 0, 0), np.empty(0, np.int64))
+    _run_many(layout, places, ranks, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns, *scratch)
+
+
+@compiled(_nrt=False)
+def _run_many(
+    layout, places, ranks, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns, room, record, no_sends
+):  # fmt: skip
+    worked = room.worked
     for k in range(low, high):
         rank = ranks[k if len(ranks) > 1 else 0]
         step_ns[k] = run(layout, places[k], rank, no_sends, room, most_ns, most_bytes, peaks[k], False, record)
-        busy_ns[k] = room.worked
+        for at in range(len(worked)):
+            busy_ns[k, at] = worked[at]

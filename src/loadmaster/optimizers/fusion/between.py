@@ -35,7 +35,7 @@ def possible(before_start, before, follow_start, follow, producers, consumers, f
     return able
 
 
-@compiled
+@compiled(_nrt=False)
 def _spread(start, others, stack, turn, size, low, high, stamps, mark):
     """Puts the neighbours of the op whose turn it is on the stack; ops are in program order. With more than there are
     turns for, it cannot come to a stop, and the rest of them need no look: an op may have very many readers."""
@@ -51,7 +51,7 @@ def _spread(start, others, stack, turn, size, low, high, stamps, mark):
     return size
 
 
-@compiled
+@compiled(_nrt=False)
 def _fit_behind(start, before, first, known, between, mark, fusable, most_members):
     """The same from the other end: of the known, which all lead to the consumer, those that the first op leads to."""
     size = 0
@@ -68,7 +68,7 @@ def _fit_behind(start, before, first, known, between, mark, fusable, most_member
     return True
 
 
-@compiled
+@compiled(_nrt=False)
 def _fits(start, others, first, known, between, mark, stack, fusable, most_members):
     """Whether what can be reached from the first op among the known may be one kernel."""
     stack[0], size, done = first, 1, 0

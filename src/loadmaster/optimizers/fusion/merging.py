@@ -84,16 +84,18 @@ def make_kernels(rules):
     )
 
 
-@compiled
+@compiled(_nrt=False)
 def _reset(rules, kernels):
-    parent, ring, members = kernels.parent, kernels.ring, kernels.members
+    parent, ring, members, can, able = kernels.parent, kernels.ring, kernels.members, kernels.can, rules.able
     position, at, ahead, behind = kernels.position, kernels.at, kernels.ahead, kernels.behind
+    points, rows, apart = kernels.points, kernels.rows, kernels.apart
     for op in range(len(parent)):
         parent[op] = ring[op] = position[op] = at[op] = op
         members[op] = 1
         ahead[op] = behind[op] = -1
-    kernels.can[:] = rules.able
-    kernels.points[:], kernels.rows[:], kernels.apart[:] = rules.points, rules.rows, rules.apart
+        points[op], rows[op], apart[op] = rules.points[op], rules.rows[op], rules.apart[op]
+        for device in range(able.shape[1]):
+            can[op, device] = able[op, device]
 
 
 @compiled
@@ -148,17 +150,18 @@ def wanted_pairs(rules, place, priority, producers, consumers):
     return filled
 
 
-@compiled
+@compiled(_nrt=False)
 def reopen(rules, kernel, at, opened, kernels):
     """The given kernels, in the order in which `at` lists them, but those opened (by their number) are single ops."""
     parent, ring, members, can = kernels.parent, kernels.ring, kernels.members, kernels.can
     points, rows, apart_of = kernels.points, kernels.rows, kernels.apart
     position, place_of, ahead, behind = kernels.position, kernels.at, kernels.ahead, kernels.behind
     mate, last, able = kernels.stack, kernels.other_stack, rules.able
-    points[:], rows[:], apart_of[:] = rules.points, rules.rows, rules.apart
+    own_points, own_rows, own_apart = rules.points, rules.rows, rules.apart
     ops, filled = len(kernel), 0
     for op in range(ops):
         head = kernel[op]
+        points[op], rows[op], apart_of[op] = own_points[op], own_rows[op], own_apart[op]
         mate[op] = ahead[op] = behind[op] = -1
         apart = head == op or opened[head]
         parent[op] = op if apart else head
@@ -231,21 +234,21 @@ def _find(parent, op):
     return op
 
 
-@compiled
+@compiled(_nrt=False)
 def _merge(rules, kernels, producers, consumers, count, out):
     _reset(rules, kernels)
     merge_on(rules, kernels, producers, consumers, count)
     read_off(kernels, out)
 
 
-@compiled
+@compiled(_nrt=False)
 def read_off(kernels, out):
     parent = kernels.parent
     for op in range(len(out)):
         out[op] = _find(parent, op)
 
 
-@compiled
+@compiled(_nrt=False)
 def merge_on(rules, kernels, producers, consumers, count):
     """Tries the pairs in order, from the kernels there are. Arrays are taken out of their tuples once: reading one
     inside the loop would count its references."""
@@ -283,7 +286,7 @@ def merge_on(rules, kernels, producers, consumers, count):
             can[low, device] = can[low, device] and can[high, device]
 
 
-@compiled
+@compiled(_nrt=False)
 def _barred(start, barred, parent, ring, a, b):
     """Whether an op of the one kernel may share none with an op of the other."""
     op = a
@@ -296,7 +299,7 @@ def _barred(start, barred, parent, ring, a, b):
             return False
 
 
-@compiled
+@compiled(_nrt=False)
 def _search(forward, backward, a, b, mark):
     """Which search came to a stop: AHEAD, and all that a leads to before b is stamped, or BEHIND, and all that leads to
     b after a is; BLOCKED where they meet, or there is too much to look at."""
@@ -320,7 +323,7 @@ def _search(forward, backward, a, b, mark):
     return BLOCKED
 
 
-@compiled
+@compiled(_nrt=False)
 def _look(way, here, spared, low, high, size, mark):
     """Puts the neighbours of a kernel between the two positions on the stack; -1 where the other search has been."""
     start, others, parent, ring, position, mine, theirs, stack = way
@@ -340,7 +343,7 @@ def _look(way, here, spared, low, high, size, mark):
             return size
 
 
-@compiled
+@compiled(_nrt=False)
 def _close_up(at, position, first, last, step, stamps, mark, moved, merged):
     """Puts the merged kernel between those that are stamped, which go towards `last`, and those that are not."""
     free, count = first, 0

@@ -94,10 +94,13 @@ def decode(layout, decoder, genes, place, rank, send_rank):
             send_rank[slot] = genes[base + slot]
 
 
-@compiled
-def breed(layout, decoder, prior, old, new, order, elites, mutants, seed, low, high, fitness, most):
+def breed(layout, *given) -> None:
     """Fills rows low … high-1 of the new population and scores them. `order`: old rows, elites first."""
-    room, record = make_run_scratch(layout, False), make_record(0, 0, 0)
+    _breed(layout, *given, make_run_scratch(layout, False), make_record(0, 0, 0))
+
+
+@compiled
+def _breed(layout, decoder, prior, old, new, order, elites, mutants, seed, low, high, fitness, most, room, record):
     place, rank = np.empty(len(layout.waits), np.int32), np.empty(len(layout.waits), np.int32)
     send_rank = np.empty(len(layout.nbytes) * layout.devices if decoder.sends else 0, np.int64)
     peak, state = np.empty(layout.devices, np.int64), np.empty(2, np.uint64)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.graph.columns import Ints
+from loadmaster.graph.columns import Bools, Ints
 from loadmaster.graph.order import followers
 from loadmaster.optimizers.lists.steps import FAR, arrival, commit, gap, occupy, settle, thrifty
 from loadmaster.simulator.loop import MADE, UPDATED, Layout
@@ -145,7 +145,10 @@ def _state(layout: Layout, colocate: Ints, home_of: np.ndarray) -> State:
     )
 
 
-def in_order(layout, start, before, fixed_reads, colocate, able, order, fixed_device, limits, contention, thrift):
+def in_order(
+    layout: Layout, start: Ints, before: Ints, fixed_reads: tuple[Ints, Ints], colocate: Ints, able: Bools, order: Ints,
+    fixed_device: Ints, limits: Ints, contention: bool, thrift: float,
+) -> tuple[Ints, Ints]:  # fmt: skip
     """Ops in the given topological order, each where it ends first, in the earliest gap that holds it. `thrift`: a
     device also counts as later by that share of the sends that it needs, and of the wait at its way out."""
     state, size = _state(layout, colocate, fixed_device.copy()), (layout.devices, len(layout.waits))
@@ -246,7 +249,10 @@ def _heaps(devices: int, ops: int) -> Heaps:
     return Heaps(ns, level, op, np.zeros(devices, np.int64))
 
 
-def earliest_first(layout, start, before, fixed_reads, colocate, able, level, favourite, limits, contention):
+def earliest_first(
+    layout: Layout, start: Ints, before: Ints, fixed_reads: tuple[Ints, Ints], colocate: Ints, able: Bools, level: Ints,
+    favourite: Ints, limits: Ints, contention: bool,
+) -> tuple[Ints, Ints]:  # fmt: skip
     """Of all ready ops and devices, the pair that can start soonest; ties by level.
 
     Two heaps per device: ops whose data will come (by time), ops that could start as soon as it is free (by level).

@@ -105,7 +105,7 @@ def _from_afar(finish, sends, column, several, tensor, op, kind, kinds):
     return best
 
 
-@compiled
+@compiled(_nrt=False)
 def _near_or_far(far, begin, time, count):
     """The soonest that an op can have what some others make: each runs on the op's own device, one at a time, from
     `begin` on for `time`, or elsewhere, and then its result is there at `far`.
@@ -332,7 +332,7 @@ def apart(start, near, wide, far, work, devices, cells, forward):
     return soonest
 
 
-@compiled
+@compiled(_nrt=False)
 def _with_sends(total, low, least, any_there, devices, cells):
     """The largest of `apart` over widths and starts; empties what it was given."""
     latest, lost = np.int64(0), FAR
