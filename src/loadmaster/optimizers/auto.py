@@ -329,7 +329,7 @@ class Epochs:
     def _epoch(self, given: Scored, simulations: int, hot: float, share: float = 1.0) -> Scored:
         start = start_of(self.problem, self.whole, given.plan, given.score)
         if self.walking is None:
-            decisions = Decisions(follow=self.settings.follow)
+            decisions = Decisions(follow=self.settings.follow, evict=True)
             self.walking = Chains(self.search, self.whole, decisions, [start] * CHAINS)
         else:
             self.walking.restart(start)
@@ -353,7 +353,7 @@ class Epochs:
         start = start_of(small.problem, _same(small.problem), given, part.score(given))
         walking = self.small_walking
         if walking is None:
-            decisions = Decisions(follow=self.settings.follow)
+            decisions = Decisions(follow=self.settings.follow, evict=True)
             walking = self.small_walking = Chains(part, _same(small.problem), decisions, [start] * CHAINS)
         else:
             walking.search = walking.pace.search = part

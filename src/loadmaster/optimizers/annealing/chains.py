@@ -58,6 +58,7 @@ class Decisions:
     fusing: bool = False
     follow: float = 0.5  # chance that ranks follow the critical path after a change of placement
     aim: float = AIM
+    evict: bool = False  # where memory is short, half of the moves are about devices that are too full
 
     def weights(self, problem: Problem, pairs: int) -> NDArray[np.float64]:
         """[KINDS] how often each kind of move is tried; none of a kind of which there is nothing to change."""
@@ -149,7 +150,7 @@ class Chains:
         each, done = max(1, simulations // self.active), 0
         begun = [int(chain.counts[RAN]) for chain in self.chains]
         rest = (self.weights, float(self.decisions.follow), float(self.decisions.aim), float(hot), float(cold))
-        habits = [engine.Habits(*rest, ran, each) for ran in begun]
+        habits = [engine.Habits(*rest, ran, each, self.decisions.evict) for ran in begun]
         while done < each and not self.search.spent:
             goal = min(each, done + ROUND)
             while done < goal and not self.search.spent:

@@ -47,6 +47,7 @@ from loadmaster.simulator.loop import run, stops_at, value_of
 FOREVER = np.iinfo(np.int64).max
 # Where no reason is given, chosen by hand.
 REFRESH = 64  # simulations after which what the step waits for is looked up again, and what paid
+LOOKS = 16  # draws of an op on a device that is too full
 MOST_IDLE = 64  # draws in a row that changed nothing and then count as a simulation: a walk always ends
 
 
@@ -60,6 +61,7 @@ class Habits(NamedTuple):
     cold: float  # last temperature
     begun: int  # simulations of the chain when cooling began
     length: int  # simulations of the chain that cooling takes
+    evict: bool = False  # where memory is short, half of the moves are about devices that are too full
 
 
 @compiled(_nrt=False)
@@ -82,8 +84,9 @@ def walk(layout, terrain, chain, scratch, policy, fusing, habits, simulations, l
             _look(layout, terrain, chain, scratch, fusing, habits)
             continue
         arm = pick(scratch.arms, scratch.total[0], state)
+        evicting = habits.evict and chain.score[0] > 0
         what, count, column, moved, top, pairs, ranked = _move(
-            layout, terrain, chain, scratch, policy, fusing, arm, state
+            layout, terrain, chain, scratch, policy, fusing, arm, evicting, state
         )
         changed = moved > 0 or pairs > 0 or ranked
         if changed and not fusion.merge_anew(fusing, chain, scratch, moved, pairs):
@@ -110,7 +113,7 @@ def walk(layout, terrain, chain, scratch, policy, fusing, habits, simulations, l
 def compile_walk(layout, terrain, chain, scratch, fusing, habits) -> None:
     """Makes what a walk needs, without a step. First what needs no simulator: another process may be making that."""
     given, one = (layout, terrain, chain, scratch), np.int64(1)
-    compile_for(_move, *given, None, fusing, one, chain.random, part=True)
+    compile_for(_move, *given, None, fusing, one, True, chain.random, part=True)
     compile_for(_undo, *given, fusing, one, one, one, True, part=True)
     compile_for(measure, layout, chain, scratch, part=True)
     if fusing is None:
@@ -182,16 +185,20 @@ def _turns_of_members(kernel, scratch):
 
 
 @compiled(_nrt=False)
-def _move(layout, terrain, chain, scratch, policy, fusing, arm, state):
+def _move(layout, terrain, chain, scratch, policy, fusing, arm, evicting, state):
     """Draws a move and applies it. (What was decided, about how many members, what was taken, ops moved, the last of
     them, pairs with new priorities, whether ranks changed.)"""
     kind, anew, ops, waited = arm // WAYS, arm % WAYS >= 2, len(chain.place), chain.counts[WAITED]
     aimed = arm % 2 == 1 and waited > 0
     seed = scratch.critical[below(state, waited)] if aimed else below(state, ops)
     nothing = np.int64(-1)
+    if evicting and below(state, 2):
+        seed = _crowded(terrain, chain, scratch, seed, state)
     if kind < SHIFT:
         count, toward = draw_set(layout, terrain, chain.place, scratch, kind, seed, aimed, state)
         column = device_of(layout, terrain, chain.place, scratch, policy, count, toward, seed, aimed, state)
+        if evicting and toward == ANYWHERE and below(state, 2):
+            column = _roomiest(terrain, scratch)
         swapped = below(state, layout.devices) if kind == SWAP else np.int64(ANYWHERE)
         moved, top = place.apply(layout, terrain, chain, scratch, count, column, swapped)
         ranked = anew and moved > 0 and len(chain.rank) > 0
@@ -215,6 +222,27 @@ def _move(layout, terrain, chain, scratch, policy, fusing, arm, state):
         return LEVEL, 0, nothing, 0, nothing, 0, False
     order.apply(chain, scratch, count, by)
     return LEVEL, count, column, 0, nothing, 0, True
+
+
+@compiled(_nrt=False)
+def _crowded(terrain, chain, scratch, seed, state):
+    """An op on a device that is too full, if a few draws find one."""
+    full, limits, op = scratch.full, terrain.limits, seed
+    for _ in range(LOOKS):
+        if full[chain.place[op]] > limits[chain.place[op]]:
+            return op
+        op = below(state, len(chain.place))
+    return seed
+
+
+@compiled(_nrt=False)
+def _roomiest(terrain, scratch):
+    """The device with the most memory left."""
+    full, limits, best = scratch.full, terrain.limits, np.int64(0)
+    for device in range(len(limits)):
+        if limits[device] - full[device] > limits[best] - full[best]:
+            best = np.int64(device)
+    return best
 
 
 @compiled(_nrt=False)
@@ -284,6 +312,7 @@ def _judge(layout, terrain, chain, scratch, fusing, slack):
         if fusing is not None:
             fusion.take(fusing, chain)
         score[0], score[1] = new_over, new_value
+        copy(peak, 0, len(peak), scratch.full)
         if new_over < score[2] or (new_over == score[2] and new_value < score[3]):
             _remember(chain)
     return keep, gain

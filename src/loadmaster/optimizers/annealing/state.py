@@ -92,6 +92,7 @@ class Scratch(NamedTuple):
     tail: np.ndarray  # [ops] least time from the start of an op to the end of the step
     load: np.ndarray  # [devices] time of the ops placed there
     peak: np.ndarray  # [devices]
+    full: np.ndarray  # [devices] peaks of the last plan that was kept
     members: np.ndarray  # ops that a move is about
     touched: np.ndarray  # ops that it moved
     old_place: np.ndarray  # where those were
@@ -173,6 +174,7 @@ def make_scratch(layout, fused: bool, aims: bool) -> Scratch:
         np.zeros(ops, np.int64) if fused else room.tail,
         load=np.zeros(devices, np.int64),
         peak=np.zeros(devices, np.int64),
+        full=np.zeros(devices, np.int64),
         members=np.empty(ops, np.int64),
         touched=np.empty(ops, np.int64),
         old_place=np.empty(ops, np.int32),
