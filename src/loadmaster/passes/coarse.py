@@ -67,7 +67,7 @@ class Coarse:
         return ints(column[self.kernel_of])
 
 
-_REMEMBERED: LastFew[Coarse] = LastFew(8)  # searches come back to the last few kernels
+_REMEMBERED: LastFew[Coarse] = LastFew("coarser", 8)  # searches come back to the last few kernels
 
 
 def coarsen(problem: Problem, kernel: Ints) -> Coarse:

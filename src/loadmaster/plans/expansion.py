@@ -39,7 +39,7 @@ class Expansion:
         return ints(np.maximum(self.node - self.base.num_ops, -1))
 
 
-_REMEMBERED: LastFew[Problem] = LastFew(4)
+_REMEMBERED: LastFew[Problem] = LastFew("expanded", 4)
 
 
 def whole(problem: Problem, plan: Plan) -> Problem:
