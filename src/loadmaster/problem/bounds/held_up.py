@@ -1,10 +1,10 @@
 """Bounds on the throughput of devices that do nothing else while they send and receive.
 
-Two facts, each of every placement. Ops on k devices that belong together by what they read need at least k - 1
-transfers, less one for each group of ops that nothing joins: a device that receives is busy, and so is one that sends.
-(Devices that overlap, a host among accelerators, count as one: what goes between them costs nothing.)
-And the device of an op either receives what the op reads or runs the ops that make it, and either sends what the op
-makes or runs the ops that read it.
+Work on k devices that belongs together by what it reads needs at least k - 1 transfers, less one for each set of ops
+that nothing joins. (Devices that overlap, a host among accelerators, count as one: between them nothing costs.)
+
+And a load T is out of reach if ops that cannot be apart under it are too much for one device: two groups of ops are
+joined where on every choice of two devices the one that receives, or the one that sends, would have more than T to do.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from loadmaster.graph.columns import Ints, ints, rows_of
+from loadmaster.graph.columns import Bools, Ints, ints, rows_of
 from loadmaster.problem import CANNOT, Problem
+
+MOST_OPS = 20_000  # chosen by hand: groups of more ops take seconds to join
+_FAR = 2**50  # more than any time
 
 
 def least_load(problem: Problem, times: Ints) -> int:
@@ -23,11 +26,12 @@ def least_load(problem: Problem, times: Ints) -> int:
     if problem.num_devices < 2 or not problem.num_ops or not held_up.any():
         return 0
     ways = _Ways(problem)
-    return max(_shared(problem, times, ways, int((held_up == 0).sum())), _around(times, ways, held_up))
+    least = _shared(problem, times, ways, int((held_up == 0).sum()))
+    return max(least, _joined(times, ways, held_up > 0)) if problem.num_ops <= MOST_OPS else least
 
 
 class _Ways:
-    """Who makes what for whom: (maker, tensor, reader) of every read that another op's device must send for."""
+    """Who makes what for whom: (maker, tensor, reader) of every read for which another op's device must send."""
 
     def __init__(self, problem: Problem) -> None:
         graph = problem.graph
@@ -35,16 +39,18 @@ class _Ways:
         maker = np.where(problem.resident[tensor], problem.updater[tensor], graph.producer[tensor])
         joins = (maker >= 0) & (maker != reader)
         self.maker, self.tensor, self.reader = maker[joins], tensor[joins], reader[joins]
-        self.fresh = ~problem.resident[self.tensor]  # [ways] made in this step, not updated at its end
         apart = ~np.eye(problem.num_devices, dtype=bool)
         self.send_ns: Ints = ints(problem.send_ns[:, np.unique(problem.send_class[apart])].min(axis=1))
-        self.groups = self._groups(problem)
+        self.leader = problem.leader
+        self.groups = int(_components(self.maker, self.reader, problem.leader).max(initial=-1)) + 1
 
-    def _groups(self, problem: Problem) -> int:
-        """How many sets of ops there are with nothing to send between them."""
-        ends = np.concatenate([self.maker, problem.leader]), np.concatenate([self.reader, np.arange(problem.num_ops)])
-        joined = coo_array((np.ones(len(ends[0])), ends), shape=(problem.num_ops, problem.num_ops))
-        return int(connected_components(joined, directed=False)[0])
+
+def _components(one: Ints, other: Ints, leader: Ints) -> Ints:
+    """[ops] number of the set of ops that pairs, and colocation groups, join."""
+    count = len(leader)
+    ends = np.concatenate([one, leader]), np.concatenate([other, np.arange(count)])
+    joined = coo_array((np.ones(len(ends[0])), ends), shape=(count, count))
+    return ints(connected_components(joined, directed=False)[1])
 
 
 def _shared(problem: Problem, times: Ints, ways: _Ways, free: int) -> int:
@@ -63,33 +69,61 @@ def _shared(problem: Problem, times: Ints, ways: _Ways, free: int) -> int:
     return least
 
 
-def _around(times: Ints, ways: _Ways, held_up: Ints) -> int:
-    """The heaviest op with what it reads and makes: transfers, or the ops on their other ends. An op that updates what
-    this one reads may also read what this one makes, so updated tensors are left out: none counts twice."""
-    able = times != CANNOT
-    load = np.where(able, times, 0)
-    most = np.iinfo(np.int64).max // 4
-    work = np.where(able, times, most)
-    fresh = ways.fresh
-    pair, where = np.unique(ways.reader[fresh] * len(times) + ways.maker[fresh], return_inverse=True)
-    sends = ways.send_ns[ways.tensor[fresh]]
-    received = np.bincount(where, weights=sends, minlength=len(pair)).astype(np.int64)
-    reader, maker = pair // len(times), pair % len(times)
-    total: Ints = load.copy()
-    np.add.at(total, reader, np.minimum(work[maker], received[:, None]) * held_up)
-    total += _passed_on(work, ways) * held_up
-    return int(np.where(able, total, most).min(axis=1).max())
+def _joined(times: Ints, ways: _Ways, held_up: Bools) -> int:
+    """The least load that is not out of reach, by halving: what joins groups under a load joins them under less."""
+    work = np.where(times == CANNOT, _FAR, times)
+    low, high = 0, int(np.minimum(work.sum(axis=0), _FAR).min())
+    while low < high:
+        middle = (low + high) // 2
+        if _out_of_reach(work, ways, held_up, middle):
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
-def _passed_on(work: Ints, ways: _Ways) -> Ints:
-    """[ops, devices] of all that an op makes, the tensor that costs most to send, or to have all readers of."""
-    fresh = ways.fresh
-    tensors, where = np.unique(ways.tensor[fresh], return_inverse=True)
-    readers = np.zeros((len(tensors), work.shape[1]), np.int64)
-    np.add.at(readers, where, np.minimum(work[ways.reader[fresh]], 2**50))
-    sent = np.minimum(readers, ways.send_ns[tensors][:, None])
-    made = np.zeros(len(tensors), np.int64)
-    made[where] = ways.maker[fresh]
-    found = np.zeros_like(work)
-    np.maximum.at(found, made, sent)
-    return ints(found)
+def _out_of_reach(work: Ints, ways: _Ways, held_up: Bools, load: int) -> bool:
+    group = _components(ints([]), ints([]), ways.leader)
+    while True:
+        total = np.zeros((int(group.max()) + 1, work.shape[1]), np.int64)
+        np.add.at(total, group, work)
+        if (total > load).all(axis=1).any():
+            return True
+        one, other, sent = _between(group, ways)
+        apart = _can_be_apart(total, one, other, sent, held_up, load)
+        if apart.all():
+            return False
+        group = _merged(group, one[~apart], other[~apart])
+
+
+def _between(group: Ints, ways: _Ways) -> tuple[Ints, Ints, Ints]:
+    """(group that makes, group that reads, ns of sending all tensors from one to the other) of each such pair."""
+    one, other = group[ways.maker], group[ways.reader]
+    crossing = one != other
+    count = int(group.max()) + 1
+    pair = one[crossing] * count + other[crossing]
+    once = np.unique(np.column_stack([pair, ways.tensor[crossing]]), axis=0) if len(pair) else np.zeros((0, 2), int)
+    pairs, where = np.unique(once[:, 0], return_inverse=True)
+    sent = np.zeros(len(pairs), np.int64)
+    np.add.at(sent, where, ways.send_ns[once[:, 1]])
+    return ints(pairs // count), ints(pairs % count), ints(sent)
+
+
+def _can_be_apart(total: Ints, one: Ints, other: Ints, sent: Ints, held_up: Bools, load: int) -> Bools:
+    """[pairs] on some two devices neither has too much; a device that overlaps has no more than its work."""
+
+    def fits(groups: Ints) -> tuple[Bools, Bools]:
+        busy: Bools = np.any(total[groups][:, held_up] + sent[:, None] <= load, axis=1)
+        free: Bools = np.any(total[groups][:, ~held_up] <= load, axis=1)
+        return busy, free
+
+    (sender, free_sender), (reader, free_reader) = fits(one), fits(other)
+    several = int((~held_up).sum()) > 1
+    apart: Bools = (sender & (reader | free_reader)) | (free_sender & reader) | (free_sender & free_reader & several)
+    return apart
+
+
+def _merged(group: Ints, one: Ints, other: Ints) -> Ints:
+    count = int(group.max()) + 1
+    joined = coo_array((np.ones(len(one)), (one, other)), shape=(count, count))
+    return ints(connected_components(joined, directed=False)[1][group])
