@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from loadmaster.errors import ImportFailed, InvalidSetting, MissingExtra, UnreadableFile
 from loadmaster.graph import Graph
 from loadmaster.importers.torch.export import capture
-from loadmaster.importers.torch.step import fake_mode
+from loadmaster.importers.torch.step import Target, fake_mode
 from loadmaster.serving.requests import Requests
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -150,7 +150,7 @@ def _captured(module: nn.Module, inputs: Any, name: str) -> Graph:
     """The graph, with paths as they are in the model itself."""
     from dataclasses import replace
 
-    graph = capture(module.eval(), inputs, training=False, name=name)
+    graph = capture(module.eval(), inputs, training=False, name=name, target=Target(masks=True))
     return replace(
         graph,
         scope=tuple(scope.removeprefix("model").removeprefix(".") for scope in graph.scope),

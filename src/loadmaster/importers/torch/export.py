@@ -72,12 +72,14 @@ def capture_step(
     return replace(captured, graph=replace(captured.graph, captured={**captured.graph.captured, "gpu": True}))
 
 
-def capture_fake(build: Build, *, training: bool, optimizer: str = "adam", name: str = "") -> Graph:
+def capture_fake(
+    build: Build, *, training: bool, optimizer: str = "adam", name: str = "", target: Target | None = None
+) -> Graph:
     """`capture` of what `build(training)` returns, a module and its inputs, built without memory."""
     label = name or getattr(build, "__name__", "model")
     with _explained(label, None, Origins()), without_memory(fake_mode()):
         module, inputs = build(training)
-    return capture(module, inputs, training=training, optimizer=optimizer, name=name)
+    return capture(module, inputs, training=training, optimizer=optimizer, name=name, target=target)
 
 
 @contextmanager

@@ -85,10 +85,12 @@ class Trace:
 class Target:
     """Who runs a traced step. `gpu`: a CUDA device, which has other kernels for attention than a CPU. `keep`: the
     caller holds on to all that the module returns, as `out = module(x); out.loss.backward()` does, and not to the loss
-    alone."""
+    alone. `masks`: transformers builds the masks that it builds whenever it is traced, also those that it leaves out
+    where it sees that they are all ones."""
 
     gpu: bool = False
     keep: bool = False
+    masks: bool = False
 
 
 def fake_mode() -> ValueMode:
@@ -117,7 +119,8 @@ def _trace(
     step.keep = target.keep
     attention = GpuAttention() if target.gpu else nullcontext()
     watching = origins.watching(module)
-    with mode, enable_python_dispatcher(), _without_onednn(), watching, attention, ValueReads(mode), answering(mode):
+    answers = nullcontext() if target.masks else answering(mode)
+    with mode, enable_python_dispatcher(), _without_onednn(), watching, attention, ValueReads(mode), answers:
         halves = {_convolution_backward: _halves}
         traced = make_fx(step, decomposition_table=halves, _allow_non_fake_inputs=True)(*fakes)
     _tidy(traced)
