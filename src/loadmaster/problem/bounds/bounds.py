@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from loadmaster.graph import ACTIVATION
 from loadmaster.graph.columns import Bools, Ints, digest, ints, inverse, numbered, rows_of
 from loadmaster.problem import CANNOT, Problem, check_problem
+from loadmaster.problem.bounds.kernels import Saving, Sharing
 
 if TYPE_CHECKING:
     from loadmaster.problem.bounds.cuts import Net
@@ -23,10 +23,12 @@ CROWD_CELLS, CROWD_TURNS = 256, 2  # starts of ancestors that are told apart; ti
 SENT_CELLS, SENT_TURNS, SENT_EFFORT = 64, 40, 100_000_000  # likewise; ops x dependencies that are looked at
 MOST_CROWDED = 12_000  # ops whose ancestors are looked at one by one: a second for so many
 
-_known: WeakKeyDictionary[Problem, dict[tuple[bool, bool, bool], int]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Problem, dict[tuple[bool, bool, bool, bool], int]] = WeakKeyDictionary()
+
+Fusing = bool | Sharing  # whether plans may fuse, by any kernels or by those that are allowed
 
 
-def lower_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False, adding: bool = False) -> int:
+def lower_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = False, adding: bool = False) -> int:
     """Of the problem's objective. `fusing`: over plans that may fuse ops, too; `fitting`: only over plans that fit;
     `adding`: over plans in which ops run again and tensors stay elsewhere, too. Of an expanded problem, that of the one
     it was made from."""
@@ -34,7 +36,9 @@ def lower_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False
     if problem.expansion is not None:
         base = problem.expansion.base
         problem, adding = replace(base, objective=problem.objective, memory_bytes=problem.memory_bytes), True
-    known, key = _known.setdefault(problem, {}), (fusing, fitting, adding)
+    if adding and fusing:
+        fusing = True  # a tensor that is made again may be inner to a kernel where it was not before
+    known, key = _known.setdefault(problem, {}), (bool(fusing), isinstance(fusing, Sharing), fitting, adding)
     if key not in known:
         # A stay may take a way that is faster than the link between two devices, and copies need no sends.
         judged = replace(problem, send_ns=ints(np.zeros_like(problem.send_ns))) if adding else problem
@@ -47,7 +51,7 @@ class _Parts:
     """What objectives put their bounds together from (`objective.Least`)."""
 
     problem: Problem
-    fusing: bool
+    fusing: Fusing
     fitting: bool
     adding: bool = False
 
@@ -81,7 +85,7 @@ class _Parts:
         return int(cost.min(axis=1).sum())
 
 
-def step_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False) -> int:
+def step_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = False) -> int:
     """Of the step time: critical path, work shared out among the devices, and both together.
 
     The path goes by the best kind of device for each op and pays the sends between kinds; ops that one op needs either
@@ -106,7 +110,7 @@ def step_bound(problem: Problem, *, fusing: bool = False, fitting: bool = False)
     span = int(levels.least_span(head, tail, kinds.times, work, share, CELLS))
     if fitting:
         span = max(span, _work_in_memory(problem, kinds))
-    return span + (_least_launch(problem) if fusing else 0)
+    return span + (_saving(problem, fusing).least_launch_ns if fusing else 0)
 
 
 def _crowded(
@@ -184,7 +188,7 @@ class _Kinds:
     column: Ints  # [kinds, kinds] the column with the least time from one kind to another, or within it
 
 
-def _kinds(problem: Problem, fusing: bool, fitting: bool) -> _Kinds:
+def _kinds(problem: Problem, fusing: Fusing, fitting: bool) -> _Kinds:
     times = _least_times(problem, fusing)
     limits = problem.memory_bytes if fitting else np.zeros_like(problem.memory_bytes)
     if fitting:
@@ -213,23 +217,13 @@ def _sends(problem: Problem, kind_of: Ints) -> tuple[Ints, Ints]:
     return sends, ints(column)
 
 
-def _least_times(problem: Problem, fusing: bool) -> Ints:
-    """[ops, devices] the least an op adds to a device's work; fusing may save its launch and all its traffic."""
-    if not fusing:
-        return problem.op_ns
-    alone = problem.compute_ns + problem.fixed_ns - _time_off(problem)[None, :]
-    return ints(np.where(problem.op_ns == CANNOT, CANNOT, np.maximum(alone, 0)))
+def _least_times(problem: Problem, fusing: Fusing) -> Ints:
+    """[ops, devices] the least an op adds to a device's work."""
+    return _saving(problem, fusing).least_ns if fusing else problem.op_ns
 
 
-def _least_launch(problem: Problem) -> int:
-    """However much is fused, at least one kernel is launched."""
-    return max(0, int((problem.launch_ns - _time_off(problem)).min()))
-
-
-def _time_off(problem: Problem) -> Ints:
-    """[devices] the most that given times under one launch can take off a kernel (rule 12), all fused into it."""
-    short = np.where(problem.op_ns == CANNOT, 0, np.minimum(problem.compute_ns + problem.fixed_ns, 0))
-    return ints(-short.sum(axis=0))
+def _saving(problem: Problem, fusing: Fusing) -> Saving:
+    return Saving(problem, fusing if isinstance(fusing, Sharing) else None)
 
 
 def _work(kinds: _Kinds) -> tuple[Ints, int]:
@@ -307,7 +301,7 @@ def _bundles(kinds: _Kinds, held: Ints) -> tuple[np.ndarray, int]:
     return (bundle.reshape(-1), size) if size <= 400 else (bundle.reshape(-1) * 400 // size, 400)
 
 
-def peak_bound(problem: Problem, *, fusing: bool = False, adding: bool = False, effort: int = EFFORT) -> int:
+def peak_bound(problem: Problem, *, fusing: Fusing = False, adding: bool = False, effort: int = EFFORT) -> int:
     """Of the largest device peak: what one device must hold at once, and what all hold together, shared out evenly.
 
     Together they hold the residents and, whenever an op starts, what the ops before it have made and others still need:
@@ -316,11 +310,11 @@ def peak_bound(problem: Problem, *, fusing: bool = False, adding: bool = False, 
     """
     devices = problem.num_devices
     alone = int(_device_bytes(problem, fusing).max())
-    memory = Storages(problem)
+    memory = Storages(problem, fusing)
     residents, kept = memory.resident_bytes, memory.kept_bytes
     alone = max(alone, -(-(residents + kept) // devices))
-    if fusing or adding:
-        return max(alone, -(-(residents + int(memory.appears(fusing).max())) // devices))
+    if adding or (fusing and not isinstance(fusing, Sharing)):
+        return max(alone, -(-(residents + int(memory.appears.max())) // devices))
     from loadmaster.problem.bounds.cuts import largest_cut
 
     # A cut that does not lift the bound over `alone` need not be looked for.
@@ -338,9 +332,11 @@ def cut_order(problem: Problem, *, effort: int = EFFORT) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Storages:
-    """Storages: tensors that own memory, each with all that is written over it in place."""
+    """Storages: tensors that own memory, each with all that is written over it in place. `fusing`: those that a kernel
+    may hide have no bytes."""
 
     problem: Problem
+    fusing: Fusing = False
 
     @cached_property
     def _stays(self) -> Bools:
@@ -362,11 +358,18 @@ class Storages:
         """Made by the step and alive at its end."""
         return int(self.problem.graph.nbytes[self._stays & ~self.problem.resident].sum())
 
-    def appears(self, fusing: bool) -> Ints:
-        """[ops] bytes that are there when the op starts and were not before; a fused kernel may hide what is read in
-        it."""
+    @cached_property
+    def _seen(self) -> Bools:
+        """[tensors] no kernel hides it."""
+        if not self.fusing:
+            return np.ones(self.problem.graph.num_tensors, bool)
+        return _saving(self.problem, self.fusing).never_inner
+
+    @cached_property
+    def appears(self) -> Ints:
+        """[ops] bytes that are there when the op starts and were not before."""
         graph, total = self.problem.graph, self.problem.graph.workspace_bytes.copy()
-        new = (graph.alias_of < 0) & (_never_inner(self.problem) if fusing else True)
+        new = (graph.alias_of < 0) & self._seen
         np.add.at(total, rows_of(graph.make_start), np.where(new[graph.makes], graph.nbytes[graph.makes], 0))
         return ints(total)
 
@@ -396,26 +399,15 @@ class Storages:
             follows,
             ints(storages),
             graph.producer[storages],
-            graph.nbytes[storages],
+            ints(np.where(self._seen[storages], graph.nbytes[storages], 0)),
             self._stays[storages],
             user_start,
             users,
-            self.appears(False),
+            self.appears,
         )
 
 
-def _never_inner(problem: Problem) -> Bools:
-    """[tensors] no fusion hides it: kept to the end, read by nobody, or written over in place (rule 12)."""
-    graph = problem.graph
-    never: Bools = graph.role != ACTIVATION
-    unread = np.ones(graph.num_tensors, bool)
-    unread[graph.reads] = False
-    never |= unread
-    never[graph.alias_of[graph.alias_of >= 0]] = True
-    return never
-
-
-def _device_bytes(problem: Problem, fusing: bool) -> Ints:
+def _device_bytes(problem: Problem, fusing: Fusing) -> Ints:
     """[ops] bytes on the device of each op at once, whatever the plan: when it starts, and at the end of the step.
 
     There are the residents that its colocation group updates or, where nobody updates them, reads; and what it reads,
@@ -433,7 +425,8 @@ def _device_bytes(problem: Problem, fusing: bool) -> Ints:
         graph.nbytes,
         ops,
     )
-    seen = np.ones(graph.num_tensors, bool) if not fusing else _never_inner(problem) | problem.resident
+    hidden = ~_saving(problem, fusing).never_inner if fusing else np.zeros(graph.num_tensors, bool)
+    seen = ~hidden | problem.resident
     moving = seen & ~fixed
     rows = np.concatenate([reader[moving[root_read]], maker[moving[root_made]]])
     roots = np.concatenate([root_read[moving[root_read]], root_made[moving[root_made]]])

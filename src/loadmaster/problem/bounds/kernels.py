@@ -1,0 +1,113 @@
+"""What fusing can take off a problem at most: time of each op, and tensors that are never stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from loadmaster.graph import ACTIVATION
+from loadmaster.graph.columns import Bools, Ints, ints, rows_of
+from loadmaster.problem import CANNOT, Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Sharing:
+    """Which ops may share a kernel: those between which pairs lead from one to the other, and of every tensor that is
+    made and read in a kernel, maker and reader are a pair."""
+
+    producers: Ints  # [pairs]
+    consumers: Ints
+    most: int  # ops of a kernel
+
+    def allows(self, kernel: Ints) -> bool:
+        """Whether kernels (of a plan) keep to that."""
+        size = np.bincount(kernel, minlength=len(kernel))
+        lead = self._groups(len(kernel), kernel[self.producers] == kernel[self.consumers])
+        return bool(size.max(initial=0) <= self.most and (lead == lead[kernel]).all())
+
+    def groups(self, ops: int) -> Ints:
+        """[ops] numbered: kernels lie within them."""
+        return self._groups(ops, np.ones(len(self.producers), bool))
+
+    def _groups(self, ops: int, some: Bools) -> Ints:
+        ends = (self.producers[some], self.consumers[some])
+        joined = coo_array((np.ones(len(ends[0]), np.int8), ends), shape=(ops, ops))
+        return ints(connected_components(joined, directed=False)[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Saving:
+    """What kernels may save in a problem: any that there can be (`sharing` is None), or those that are allowed."""
+
+    problem: Problem
+    sharing: Sharing | None
+
+    @cached_property
+    def never_inner(self) -> Bools:
+        """[tensors] no fusion hides it: kept to the end, read by nobody, written over in place (rule 12), or read by an
+        op that shares no kernel with its maker."""
+        graph = self.problem.graph
+        never: Bools = graph.role != ACTIVATION
+        unread = np.ones(graph.num_tensors, bool)
+        unread[graph.reads] = False
+        never |= unread
+        never[graph.alias_of[graph.alias_of >= 0]] = True
+        if self.sharing is not None:
+            maker, reader = graph.producer[graph.reads], rows_of(graph.read_start)
+            known = self.sharing.producers * graph.num_ops + self.sharing.consumers
+            never[graph.reads[~np.isin(maker * graph.num_ops + reader, known)]] = True
+        return never
+
+    @cached_property
+    def least_ns(self) -> Ints:
+        """[ops, devices] what each op adds to the time of its kernel at least; CANNOT where it cannot run."""
+        problem = self.problem
+        if self.sharing is None:
+            least = problem.compute_ns + problem.fixed_ns - self._time_off(np.zeros(problem.num_ops, np.int64))
+            return ints(np.where(problem.op_ns == CANNOT, CANNOT, np.maximum(least, 0)))
+        group = self.sharing.groups(problem.num_ops)
+        size = np.bincount(group)[group]
+        # A kernel takes its arithmetic or its traffic, whichever is more: in each group all ops count by one of them.
+        either = np.where(self._larger(group), problem.compute_ns, self._traffic_ns) + problem.fixed_ns
+        launch = problem.launch_ns[None, :] // np.minimum(size, self.sharing.most)[:, None]
+        least = np.maximum(either + launch - self._time_off(group), 0)
+        alone = np.where((size == 1)[:, None], problem.op_ns, least)
+        return ints(np.where(problem.op_ns == CANNOT, CANNOT, alone))
+
+    @property
+    def least_launch_ns(self) -> int:
+        """That is in no op's time: however much is fused, at least one kernel is launched."""
+        if self.sharing is not None:
+            return 0
+        off = self._time_off(np.zeros(self.problem.num_ops, np.int64))[0]
+        return max(0, int((self.problem.launch_ns - off).min()))
+
+    def _time_off(self, group: Ints) -> Ints:
+        """[ops, devices] the most that given times under one launch can take off a kernel (rule 12) of the group."""
+        problem = self.problem
+        short = np.where(problem.op_ns == CANNOT, 0, np.minimum(problem.compute_ns + problem.fixed_ns, 0))
+        total = np.zeros((int(group.max(initial=0)) + 1, problem.num_devices), np.int64)
+        np.add.at(total, group, short)
+        return ints(-total[group])
+
+    @cached_property
+    def _traffic_ns(self) -> Ints:
+        """[ops, devices] of the bytes that no kernel saves, rounded down."""
+        problem, graph, kept = self.problem, self.problem.graph, self.never_inner
+        saved = np.zeros(problem.num_ops, np.int64)
+        np.add.at(saved, rows_of(graph.read_start), np.where(kept[graph.reads], 0, problem.read_bytes))
+        np.add.at(saved, rows_of(graph.make_start), np.where(kept[graph.makes], 0, graph.nbytes[graph.makes]))
+        left = np.maximum(problem.traffic_bytes - saved, 0).astype(np.float64)
+        return ints(np.floor(left[:, None] * (1e9 * (1 - 1e-12)) / problem.bytes_per_s[None, :]))
+
+    def _larger(self, group: Ints) -> Bools:
+        """[ops, devices] whether the arithmetic of an op's group takes longer than its traffic."""
+        total = np.zeros((2, int(group.max(initial=0)) + 1, self.problem.num_devices), np.int64)
+        for part, column in zip(total, (self.problem.compute_ns, self._traffic_ns), strict=True):
+            np.add.at(part, group, np.where(self.problem.op_ns == CANNOT, 0, column))
+        larger: Bools = (total[0] >= total[1])[group]
+        return larger
