@@ -72,6 +72,7 @@ def run_all(problem: Problem, specs: Sequence[str], budget: Budget, seed: int) -
 
 
 def replay(problem: Problem, plan: Plan, name: str) -> Result:
+    from loadmaster.optimizers.fusion.sharing import fusing_of
     from loadmaster.plans import check
     from loadmaster.plans.expansion import whole
     from loadmaster.problem.bounds import lower_bound
@@ -79,7 +80,7 @@ def replay(problem: Problem, plan: Plan, name: str) -> Result:
     from loadmaster.simulator import simulate
 
     check(plan, problem)
-    bound = lower_bound(problem, fusing=plan.fuses, adding=plan.added is not None)
+    bound = lower_bound(problem, fusing=fusing_of(problem, plan), adding=plan.added is not None)
     problem = whole(problem, plan)
     return Result(problem, plan, simulate(problem, plan), name, 0, (), bound, simulations=1, seconds=0.0)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from loadmaster.optimizers.auto import SMALL, Auto
 from loadmaster.optimizers.fusion.greedy import Merges
+from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.joint import Joint
 from loadmaster.optimizers.memory.recompute import Recompute
 from loadmaster.optimizers.multilevel.multilevel import too_large
@@ -48,12 +49,12 @@ class Complete:
     def optimize(self, search: Search) -> Plan:
         if self.fusion == "none" or not can_fuse(search.problem):
             return replace(self._part, also=self.also).optimize(search)
-        search.fuses = True
+        search.fusing = sharing_of(search.problem)
         fitting = Fitting(self, search)
         with search.keeping() as own:  # of plans that add nothing
             own.best, own.best_score = search.best, search.best_score
             if search.problem.num_ops <= SMALL:
-                own.prove(lower_bound(search.problem, fusing=True, fitting=True))
+                own.prove(lower_bound(search.problem, fusing=search.fusing, fitting=True))
             for _ in Joint(self._part, also=self.also).turns(own):
                 search.keep(own)
                 if own.best is not None and own.best_score.over_bytes > 0:

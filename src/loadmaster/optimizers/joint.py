@@ -23,6 +23,7 @@ from loadmaster.optimizers.auto import NEXT_OF_FEW, Auto, Epochs, Runner
 from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.fusion.greedy import Merges, plan_fused
 from loadmaster.optimizers.fusion.search import fusing_chains
+from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.fusion.starts import fusing_for, kernels_of, simple_fusions, simple_orders
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.starts import of_another
@@ -68,6 +69,7 @@ class Joint:
 
     def turns(self, search: Search) -> Iterator[None]:
         """Does its work piece by piece; after each, the search has the best plan so far."""
+        search.fusing = sharing_of(search.problem)
         kernels = finalists(search)
         for start in of_another(search, self.also):
             if not search.spent:

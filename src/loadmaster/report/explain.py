@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from loadmaster.cluster import Cluster
+from loadmaster.optimizers.fusion.sharing import fusing_of
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound
@@ -137,5 +138,5 @@ def replayed(problem: Problem, plan: Plan, name: str = "plan") -> Result:
     """A plan checked and simulated afresh."""
     check(plan, problem)
     line = simulate(problem, plan)
-    bound = lower_bound(problem, fusing=plan.fuses)
+    bound = lower_bound(problem, fusing=fusing_of(problem, plan))
     return Result(problem, plan, line, name, 0, (), bound, 1, 0.0)

@@ -51,7 +51,7 @@ def _advice(result: Result, device: str, over: int, memory_limit: int | None) ->
         need = int(result.timeline.peak_bytes.max())
         give = f"raise --memory-limit from {size_text(memory_limit)} to {size_text(need)} ({need} bytes)"
     wider = _wider(problem)
-    if (hopeless := _hopeless(problem, result.plan.fuses)) is not None:
+    if (hopeless := _hopeless(problem)) is not None:
         return f"no plan can fit on these devices ({hopeless}): {give}{wider}"
     other = "more --seconds" if problem.objective.of_memory else "--objective peak-memory"
     return f"{give}{wider}, or try {other}"
@@ -71,9 +71,9 @@ def _wider(problem: Problem) -> str:
     return ""
 
 
-def _hopeless(problem: Problem, fusing: bool) -> str | None:
-    """Why no plan at all fits, when that can be proved."""
-    bound = peak_bound(problem, fusing=fusing)
+def _hopeless(problem: Problem) -> str | None:
+    """Why no plan at all fits, whatever it fuses or makes again, when that can be proved."""
+    bound = peak_bound(problem, fusing=True, adding=True)
     if bound <= int(problem.memory_bytes.max()):
         return None
     return f"one of them must hold at least {size_text(bound)}"

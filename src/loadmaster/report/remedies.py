@@ -18,6 +18,7 @@ from loadmaster.cluster.growing import has_host, with_host, with_more
 from loadmaster.cost import price
 from loadmaster.graph import INPUT, STATE, Graph
 from loadmaster.graph.columns import ints
+from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import peak_bound
 from loadmaster.search import Budget, Result, solve
@@ -102,7 +103,7 @@ def eight_bit_states(graph: Graph) -> Graph:
 
 def hopeless(problem: Problem) -> bool:
     """Whether it is proved that no plan fits that makes nothing again."""
-    return peak_bound(problem, fusing=True) > int(problem.memory_bytes.max())
+    return peak_bound(problem, fusing=sharing_of(problem)) > int(problem.memory_bytes.max())
 
 
 class _Trial:

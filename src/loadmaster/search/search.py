@@ -15,6 +15,7 @@ from loadmaster.compiled import seconds_compiling
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import Sharing
 from loadmaster.search.budget import WORST, Budget, Score
 from loadmaster.simulator import Scores, simulate, simulate_fused, simulate_many
 
@@ -81,7 +82,7 @@ class Search:
         self.starts: tuple[Plan, ...] = ()  # plans to begin from, given with the problem and scored already
         self.note = ""  # what the optimizer is doing, for progress
         self.bound = 0  # no plan that fits and fuses nothing is under it, as far as anyone has shown
-        self.fuses = False  # plans that fuse are looked for too: whatever comes out, its bound must hold for them
+        self.fusing: bool | Sharing = False  # what its plans may fuse: whatever comes out, its bound holds for that
         self._ledger = ledger or _Ledger(listener=listener)
         self._last_simulation = _limit(self._ledger.simulations, budget.simulations)
         self._last_second = _limit(self._ledger.seconds, budget.seconds)

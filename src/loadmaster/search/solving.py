@@ -10,7 +10,7 @@ from loadmaster.errors import InvalidSetting
 from loadmaster.plans import Plan, check
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem, check_problem
-from loadmaster.problem.bounds import lower_bound
+from loadmaster.problem.bounds import Sharing, lower_bound
 from loadmaster.search.budget import Budget, Score, as_budget, is_whole
 from loadmaster.search.result import Result
 from loadmaster.search.search import Optimizer, Search, Start
@@ -44,7 +44,8 @@ def solve(
     line = simulate(problem, settled)
     name = optimizer if isinstance(optimizer, str) else spec_of(chosen)
     adding = settled.added is not None
-    fusing = settled.fuses or search.fuses
+    told = search.fusing
+    fusing = told if isinstance(told, Sharing) and told.allows(settled.kernel) else settled.fuses or bool(told)
     bound = lower_bound(problem, fusing=fusing, fitting=line.over_bytes == 0, adding=adding)
     if not fusing and not adding and line.over_bytes == 0:
         bound = max(bound, search.bound)

@@ -1,0 +1,22 @@
+"""What bounds are told about fusion: which ops may share a kernel, where a plan keeps to that."""
+
+from __future__ import annotations
+
+from loadmaster.optimizers.fusion.greedy import MOST_MEMBERS, Merges
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.problem.bounds import Sharing
+
+
+def sharing_of(problem: Problem) -> Sharing:
+    """Which ops of the problem searches may fuse."""
+    merges = Merges.of(problem)
+    return Sharing(merges.producers, merges.consumers, MOST_MEMBERS)
+
+
+def fusing_of(problem: Problem, plan: Plan) -> bool | Sharing:
+    """What its bound must hold for: nothing fused, what searches may fuse, or, where it was fused by others, all."""
+    if not plan.fuses or plan.added is not None:
+        return plan.fuses
+    sharing = sharing_of(problem)
+    return sharing if sharing.allows(plan.kernel) else True
