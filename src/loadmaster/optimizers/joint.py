@@ -79,9 +79,8 @@ class Joint:
         if search.spent:
             return
         with search.keeping(simulations=PLANNED) as part:
-            plan = plan_fused(part, kernels[0], self.inner)
+            plan_fused(part, kernels[0], self.inner)
         if not search.spent:
-            search.score(plan)
             yield
             yield from self._epochs(search)
 

@@ -42,15 +42,15 @@ class GreedyFusion:
 
 
 def plan_fused(search: Search, kernel: Ints, inner: Optimizer) -> Plan:
-    """The inner optimizer's plan of the coarser problem, lifted back."""
+    """The inner optimizer's plan of the coarser problem, lifted back. What it scored best is kept, also where that
+    ended the budget: kernels take the same time as ops of the coarser problem."""
     coarse = coarsen(search.problem, kernel)
     part = search.part(problem=coarse.problem)
     try:
         plan = inner.optimize(part)
-    except KeyboardInterrupt:
+    finally:
         if part.best is not None:
             search.offer(coarse.up(part.best), part.best_score)
-        raise
     return coarse.up(part.best if part.best is not None and _better(part, plan) else plan)
 
 
