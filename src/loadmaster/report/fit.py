@@ -9,6 +9,7 @@ import numpy as np
 from loadmaster.cluster.growing import with_more
 from loadmaster.cost import price
 from loadmaster.errors import DoesNotFit
+from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import peak_bound
 from loadmaster.report.units import size_text
@@ -51,7 +52,7 @@ def _advice(result: Result, device: str, over: int, memory_limit: int | None) ->
         need = int(result.timeline.peak_bytes.max())
         give = f"raise --memory-limit from {size_text(memory_limit)} to {size_text(need)} ({need} bytes)"
     wider = _wider(problem)
-    if (hopeless := _hopeless(problem)) is not None:
+    if (hopeless := _hopeless(problem, result.plan.added is not None)) is not None:
         return f"no plan can fit on these devices ({hopeless}): {give}{wider}"
     other = "more --seconds" if problem.objective.of_memory else "--objective peak-memory"
     return f"{give}{wider}, or try {other}"
@@ -71,9 +72,9 @@ def _wider(problem: Problem) -> str:
     return ""
 
 
-def _hopeless(problem: Problem) -> str | None:
-    """Why no plan at all fits, whatever it fuses or makes again, when that can be proved."""
-    bound = peak_bound(problem, fusing=True, adding=True)
+def _hopeless(problem: Problem, adding: bool) -> str | None:
+    """Why no plan at all fits, whatever it fuses, when that can be proved; `adding`: nor one that adds ops."""
+    bound = peak_bound(problem, fusing=True if adding else sharing_of(problem), adding=adding)
     if bound <= int(problem.memory_bytes.max()):
         return None
     return f"one of them must hold at least {size_text(bound)}"

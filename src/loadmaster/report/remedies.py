@@ -41,7 +41,7 @@ class Change:
     what: str
     command: str  # options that bring it about
     step_ns: int
-    peak_bytes: int  # on the fullest device
+    peak_bytes: int  # on the fullest device that is no host
     cost: tuple[int, ...]  # how much each part gives up, least first
 
 
@@ -163,8 +163,10 @@ def _told(some: tuple[_Remedy, ...], found: Result) -> Change:
     what = " and ".join(remedy.what for remedy in some)
     objective = "" if found.problem.objective.name == "step-time" else f" --objective {found.problem.objective.name}"
     command = " ".join(remedy.command for remedy in some) + objective
-    peaks = found.timeline.peak_bytes
-    peak = int(peaks[int((peaks / found.problem.memory_bytes).argmax())])
+    kinds = [device.kind for device in found.problem.cluster.devices]
+    hosts = np.array([kind.startswith("cpu") for kind in kinds])  # a host has room: what counts is beside it
+    share = np.where(hosts & ~hosts.all(), -1.0, found.timeline.peak_bytes / found.problem.memory_bytes)
+    peak = int(found.timeline.peak_bytes[int(share.argmax())])
     return Change(what, command, found.timeline.step_ns, peak, tuple(sorted(remedy.cost for remedy in some)))
 
 
