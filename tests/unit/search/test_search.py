@@ -9,7 +9,7 @@ import pytest
 
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Budget, Search, solve
+from loadmaster.search import WORST, Budget, Score, Search, solve
 from tests.unit.optimizers.test_search_methods import problem_of
 
 
@@ -63,3 +63,66 @@ def test_a_part_draws_on_from_where_the_whole_is_and_counts_with_it() -> None:
     assert (search.simulations, search.simulations_left, part.simulations_left) == (20, 80, 30)
     assert search.part(0.5, simulations=10).simulations_left == 10
     assert search.part(0.5, simulations=90).simulations_left == 40
+
+
+def test_every_plan_that_is_scored_counts_once_and_the_best_is_kept() -> None:
+    problem = problem_of(8)
+    worse, better = plans_of(problem)
+    search = Search(problem, Budget(None, 10))
+    scores = [search.score(plan) for plan in (worse, better, worse)]
+    assert search.simulations == 3 and scores[0] == scores[2] > scores[1] == search.best_score
+    assert search.best is better
+    assert [(moment.simulations, moment.score) for moment in search.history] == [(1, scores[0]), (2, scores[1])]
+    assert not search.offer(better, scores[1])  # as good is not better
+    assert search.simulations == 3 and len(search.history) == 2
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_of_many_plans_those_past_the_budget_are_not_simulated(fused: bool) -> None:
+    problem = problem_of(8)
+    plans = [*plans_of(problem), plans_of(problem)[0]]
+    alone = [Search(problem, Budget(None, 1)).score(plan) for plan in plans]
+    device, rank, kernel = (np.stack([getattr(plan, name) for plan in plans]) for name in ("device", "rank", "kernel"))
+    for left in (3, 2, 1, 0):
+        search = Search(problem, Budget(None, 5))
+        search.count(5 - left)
+        found = search.score_fused(device, rank, kernel) if fused else search.score_many(device, rank)
+        scores = [Score(int(over), int(value)) for over, value in zip(*found, strict=True)]
+        assert scores == [*alone[:left], *[WORST] * (3 - left)]
+        assert search.simulations == 5 and search.best_score == min(scores)
+        if left:
+            assert search.best is not None
+            np.testing.assert_array_equal(search.best.device, device[scores.index(min(scores))])
+
+
+def test_a_search_keeps_the_best_of_its_part_and_what_it_proved_of_the_same_problem() -> None:
+    problem = problem_of(8)
+    worse, better = plans_of(problem)
+    search = Search(problem, Budget(None, 10))
+    search.score(worse)
+    with search.keeping(0.5) as part:
+        assert part.best is None and part.bound == search.bound == 0
+        part.score(better)
+        part.prove(7)
+        part.prove(3)  # less than is known
+    assert search.best is better and search.bound == 7 and search.simulations == 2
+    other = search.part(problem=problem_of(4))
+    assert other.bound == 0
+    other.prove(10**15)
+    assert not search.keep(other) and search.bound == 7
+    assert search.part().bound == 7
+
+
+def test_a_search_ends_where_it_is_halted_or_meets_its_bound() -> None:
+    problem = problem_of(8)
+    search = Search(problem, Budget(None, 10))
+    part = search.part()
+    search.halt()
+    assert search.spent and part.spent
+    part.resume()
+    assert not search.spent and not part.spent
+    score = search.score(plans_of(problem)[1])
+    search.prove(score.value - 1)
+    assert not search.closed and not search.spent
+    search.prove(score.value)
+    assert search.closed and search.spent
