@@ -30,7 +30,7 @@ from loadmaster.optimizers.fusion.greedy import Merges
 from loadmaster.optimizers.fusion.starts import simple_orders
 from loadmaster.optimizers.memory.checkpoints import ActivationBudget, LayerCheckpointing, MinCut, SqrtCheckpointing
 from loadmaster.optimizers.memory.recompute import Recompute
-from loadmaster.planning import Known
+from loadmaster.optimizers.simple import Known
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Result, solve
