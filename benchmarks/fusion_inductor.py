@@ -199,7 +199,9 @@ def facts_of(graph: Any, scheduler: Any) -> dict[str, int]:
 
 
 def is_layout_copy(node: Any) -> bool:
-    """A convolution is called; what is generated in its name only brings what it reads into another layout."""
+    """A convolution is called; what is generated in its name, from one tensor, only brings that into another layout."""
+    if len({dep.name for dep in node.read_writes.reads}) != 1:
+        return False  # what makes the tensor was computed with it
     return all(any("convolution" in str(one.target) for one in part.node.get_origins()) for part in node.get_nodes())
 
 

@@ -48,7 +48,8 @@ def spaces_of(graph: Graph) -> Spaces:
     elements = _elements(graph)
     read, made = _largest(graph.read_start, graph.reads, elements), _largest(graph.make_start, graph.makes, elements)
     ways = ways_of(graph)
-    points = np.where(ways == SCATTERING, read, np.where(ways == REDUCING, np.maximum(read, made), made))
+    both = np.where((read > 0) & (made > 0), np.maximum(read, made), 0)
+    points = np.where(ways == SCATTERING, read, np.where(ways == REDUCING, both, made))
     rows, apart, down = np.zeros(graph.num_ops, np.int64), np.zeros(graph.num_ops, bool), np.zeros(graph.num_ops, bool)
     for op in np.flatnonzero((ways == REDUCING) & (points > 0)).tolist():
         points[op], rows[op], apart[op], down[op] = _reduction(graph, op, elements, int(made[op]), int(points[op]))
