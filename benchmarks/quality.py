@@ -24,7 +24,10 @@ from pathlib import Path
 
 SUITES = ("go", "placeto", "synthetic-time", "synthetic-unlike", "zoo")
 BUDGETS = ("100", "300", "1000", "3000", "2s", "6s", "15s")
-METHODS = ("placement", "local-search", "local-search:start=expert", "anneal", "anneal:start=expert", "brkga")
+METHODS = (
+    *("placement", "local-search", "local-search:start=expert", "anneal", "anneal:start=expert"),
+    *("brkga", "brkga:by=edges,blocks=64"),
+)
 FUSING = ("auto", "joint", "separate", "greedy-fusion:inner=placement")
 COLUMNS = ("suite", "row", "ops", "budget", "seed", "method", "over", "value", "simulations", "seconds")
 
@@ -36,6 +39,7 @@ def main() -> None:
     given.add_argument("--budgets", nargs="+", default=list(BUDGETS))
     given.add_argument("--methods", nargs="+", default=[*METHODS, *FUSING])
     given.add_argument("--limit", type=int, default=12, help="rows of each suite")
+    given.add_argument("--numbers", nargs="+", type=int, help="of the rows, from 0; in place of --limit")
     given.add_argument("--seeds", type=int, default=1)
     given.add_argument("--workers", type=int, default=2)
     given.add_argument("--stop", type=float, default=1e9, help="no run begins so many seconds after loops are compiled")
@@ -59,7 +63,7 @@ def wanted(words: argparse.Namespace) -> list[Job]:
         (suite, number, budget, seed, method)
         for budget in sorted(words.budgets, key=lambda text: -seconds[text])
         for suite in words.suites
-        for number in range(words.limit)
+        for number in words.numbers or range(words.limit)
         for seed in range(words.seeds)
         for method in words.methods
         if method not in FUSING or suite in ("go", "synthetic-time")
@@ -162,8 +166,8 @@ def show(path: Path) -> None:
             found[key][line["method"]] = (int(line["over"]), int(line["value"]))
     ratios: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for (suite, budget, row, seed), values in sorted(found.items()):
-        for focus, group in (("placement", METHODS), ("auto", (*FUSING, *METHODS))):
-            others = {method: values[method] for method in group if method in values and method != focus}
+        for focus, left_out in (("placement", FUSING), ("auto", ())):
+            others = {method: value for method, value in values.items() if method not in (focus, *left_out)}
             if focus not in values or not others:
                 continue
             best = min(others, key=lambda method: others[method])
