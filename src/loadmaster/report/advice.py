@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import UNGIVEN
+from loadmaster.passes.pipelined import pipelined_of
+from loadmaster.passes.splitting import splits_of
 from loadmaster.problem import Problem
 from loadmaster.report.explain import Explanation
 from loadmaster.report.fit import does_not_fit
@@ -93,7 +95,9 @@ def _hardware(found: Explanation) -> list[Advice]:
 
 
 def _plan(result: Result) -> str:
-    return f"loadmaster plan {model_word(result.problem)} --on {result.problem.cluster.name}"
+    made, splits = pipelined_of(result.problem.source.captured), splits_of(result.problem.source.captured)
+    also = f" --microbatches {made.microbatches}" if made is not None else " --split auto" if splits else ""
+    return f"loadmaster plan {model_word(result.problem)} --on {result.problem.cluster.name}{also}"
 
 
 def _of(result: Result) -> str:

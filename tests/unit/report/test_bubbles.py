@@ -9,11 +9,14 @@ import pytest
 
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
+from loadmaster.optimizers.pipeline.microbatched import plan_pipeline
 from loadmaster.plans import Plan
 from loadmaster.report.bubbles import boxes, bubble_shares, plot_pipeline, section
 from loadmaster.report.explain import explain, replayed
 from loadmaster.report.html import report_page
 from loadmaster.report.schedule import Schedule
+from loadmaster.search import Budget
+from tests.unit.optimizers.pipeline.lines import problem as pipeline_problem
 from tests.unit.optimizers.pipeline.test_microbatched import judged
 from tests.unit.report.subjects import training_like
 
@@ -44,6 +47,8 @@ def test_a_page_has_the_picture_only_of_a_pipeline(tmp_path: Path) -> None:
     assert "<h2 id=pipeline-title>" in report_page(result, explain(result, seconds=0.1))
     plot_pipeline(tmp_path / "pipeline.svg", Schedule.of(result.problem, result.plan, result.timeline))
     assert (tmp_path / "pipeline.svg").stat().st_size > 1000
+    result = plan_pipeline(pipeline_problem(4, 4), 4, Budget(None, 8)).result
+    assert "--microbatches 4" in report_page(result, explain(result, seconds=0.1))
     problem = price(training_like(40), "2xp100-pcie")
     other = replayed(problem, Plan.of(problem, [0] * problem.num_ops))
     schedule = Schedule.of(other.problem, other.plan, other.timeline)
