@@ -135,7 +135,14 @@ def _short_script(words: list[str]) -> list[str]:
 
 
 FEW = {"warm": 4, "generated": 2, "elite_simulations": 40, "fit_steps": 2, "steps": 1, "graphs": 2, "samples": 2}
-FEW |= {"evaluations": 40, "valid_graphs": 1, "valid_simulations": 40, "valid_evaluations": 40, "hidden": 16}
+FEW |= {
+    "evaluations": 40,
+    "simulations": 40,
+    "valid_graphs": 1,
+    "valid_simulations": 40,
+    "valid_evaluations": 40,
+    "hidden": 16,
+}
 
 
 def _train(words: list[str]) -> None:
@@ -153,7 +160,8 @@ def _train(words: list[str]) -> None:
     done = command(*words)
     assert done.returncode == 0, f"{shlex.join(words)}: {done.stderr}"
     out = Path(words[words.index("--out") + 1])
-    assert (out / f"{words[1]}.safetensors").stat().st_size > 0 and (out / "card.json").stat().st_size > 0
+    made = "plans.zip" if words[1] == "plans" else f"{words[1]}.safetensors"
+    assert (out / made).stat().st_size > 0 and (out / "card.json").stat().st_size > 0
 
 
 def _short(words: list[str]) -> list[str]:

@@ -12,9 +12,8 @@ if TYPE_CHECKING:
 
 LIKE_HELP = "Begin from this plan of a similar model or cluster, or from a library of plans (loadmaster train plans)."
 EXPERIENCE_HELP = (
-    "Begin from your own earlier plans of similar problems and from those that are shipped, and keep this one for "
-    "later. By default so with a budget of seconds and no method named: with --simulations alone answers depend on "
-    "nothing but the seed."
+    "Begin from your own earlier plans of similar problems, and keep this one for later. By default so with a budget "
+    "of seconds and no method named: with --simulations alone answers depend on nothing but the seed."
 )
 
 
@@ -28,14 +27,13 @@ def store_for(wanted: bool | None, budget: Budget, named: bool) -> Store | None:
 
 def starts_for(problem: Problem, like: Path | None, store: Store | None) -> list[Start]:
     from loadmaster.cli.stages import status
-    from loadmaster.optimizers.experience import Library, starts_from, starts_like
+    from loadmaster.optimizers.experience import starts_from
 
     given = [] if like is None else starts_from(like, problem)
     if store is None:
         return given
-    shipped = Library.shipped()
     with status("looking for plans of similar problems"):
-        return [*given, *starts_like(problem, [store] if shipped is None else [store, shipped])]
+        return [*given, *store.starts(problem)]
 
 
 def tell_starts(result: Result) -> None:

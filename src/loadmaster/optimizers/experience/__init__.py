@@ -1,6 +1,6 @@
 """Experience: plans found before as starts for new problems. `likeness` finds the ops of one graph in another,
 `adapting` makes a plan of one problem a plan of another, `known` is what is kept of a plan, `entries` says of what, and
-`store` (the user's own) and `library` (one file, shipped or trained) keep many; `choosing` picks the most alike,
+`store` (the user's own) and `library` (one file, trained) keep many; `choosing` picks the most alike,
 `given` reads what the user names, and `trying` is what a search does with them first."""
 
 from loadmaster.optimizers.experience.adapting import adapt

@@ -8,7 +8,6 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from loadmaster.files.writing import writing
 from loadmaster.optimizers.experience.entries import MAGIC, MOST_HEADER, Entry, head_of
 
 CARD = "card.json"
-SHIPPED = "shipped.zip"
 MOST_ENTRY = 2**26  # bytes, packed
 
 
@@ -27,12 +25,6 @@ class Library:
     """A zip archive with an entry for each plan, and a card that says how they came about."""
 
     path: Path
-
-    @staticmethod
-    def shipped() -> Library | None:
-        """The one that comes with loadmaster."""
-        path = Path(str(resources.files("loadmaster.optimizers.experience").joinpath(SHIPPED)))
-        return Library(path) if path.is_file() else None
 
     @staticmethod
     def write(path: str | PathLike[str], plans: Iterable[tuple[str, bytes]], card: Mapping[str, Any]) -> Library:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -214,6 +215,7 @@ def _scotch_parts(parts: Parts, seed: int) -> Ints:
     with contextlib.redirect_stderr(io.StringIO()):  # it says on first use which files it loaded
         scotch = _library("pyscotch")
         kinds = scotch.Architecture, scotch.Graph
+    os.environ.setdefault("SCOTCH_PTHREAD_NUMBER", "1")  # with several threads the answer is another every time
     scotch.random_seed(seed % 2**31)
     scotch.random_reset()
     start, others, weight = parts.edges

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadmaster import Budget, Cluster, Graph, GraphBuilder, MissingExtra, price, solve
+from loadmaster import Budget, Cluster, Graph, GraphBuilder, MissingExtra, load, price, solve
 from loadmaster.cluster import Device, Link, dense_channels
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.ordering import ordered
@@ -174,6 +174,13 @@ def test_same_seed_same_plan_and_it_is_silent(kind: Any, capfd: pytest.CaptureFi
     assert one.device.tolist() == two.device.tolist()
     assert one.rank.tolist() == two.rank.tolist()
     assert capfd.readouterr() == ("", "")
+
+
+def test_scotch_answers_alike_on_graphs_that_it_would_cut_by_threads() -> None:
+    pytest.importorskip("pyscotch")
+    problem = price(load("zoo:rnnlm-2/train"), "4xp100-pcie")
+    found = [Scotch().optimize(Search(problem, Budget(None, 1))).device for _ in range(3)]
+    assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
 
 
 def test_scotch_is_silent_from_its_first_use() -> None:
