@@ -10,20 +10,21 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from loadmaster.optimizers.auto import SMALL, Auto
-from loadmaster.optimizers.fusion.greedy import Merges
+from loadmaster.optimizers.fusion.greedy import GreedyFusion, Merges
 from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.joint import Joint
 from loadmaster.optimizers.memory.recompute import Recompute
 from loadmaster.optimizers.multilevel.multilevel import too_large
-from loadmaster.optimizers.simple import Known
+from loadmaster.optimizers.simple import Known, OneDevice
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Optimizer, Score, Search
 
 # Chosen by hand.
 FITTING = 64  # simulations that fitting a plan into memory has at least: one for each of its ways, and a few
 AT_ONCE = 0.2  # of the time, where the clock counts
+SIMPLE: tuple[Optimizer, ...] = (GreedyFusion(OneDevice()), OneDevice(), GreedyFusion())
 BESIDE, MOSTLY = 0.5, 0.8  # of all that was spent so far, that fitting may have had; while nothing fits
 
 
@@ -57,8 +58,7 @@ class Complete:
                 own.prove(lower_bound(search.problem, fusing=search.fusing, fitting=True))
             for _ in Joint(self._part, also=self.also).turns(own):
                 search.keep(own)
-                if own.best is not None and own.best_score.over_bytes > 0:
-                    fitting.go_on(own.best)
+                fitting.go_on(own)
         assert search.best is not None
         return search.best
 
@@ -72,23 +72,51 @@ class Complete:
 
 
 class Fitting:
-    """Turns of making tensors again or sending them away, for plans that do not fit without. Its simulations take much
-    longer than others, so that where the clock counts, time is shared."""
+    """Turns of making tensors again or sending them away, for plans that do not fit without, also where others do. Its
+    simulations take much longer than others, so that where the clock counts, time is shared."""
 
     def __init__(self, settings: Complete, search: Search) -> None:
         self.settings, self.search, self.used = settings, search, 0.0
+        self.fast: Plan | None = None
         self.allowed = (settings.recompute or settings.offload) and not search.problem.objective.of_memory
 
-    def go_on(self, plan: Plan) -> None:
-        """From the plan, as long as its share of all there was lasts; the first time at once."""
+    def go_on(self, own: Search) -> None:
+        """As long as its share of all there was lasts; the first time at once."""
         search, before = self.search, self._spent()
+        plan = self._too_large(own) if self.allowed and not search.spent else None
+        if plan is None:
+            return
         left = (BESIDE if search.best_score.over_bytes == 0 else MOSTLY) * before - self.used
-        if search.spent or not self.allowed or (self.used and left < self._least()):
+        if search.spent or (self.used and left < self._least()):
             return
         method = Recompute(Known(plan), again=self.settings.recompute, offload=self.settings.offload)
         with self._part(max(left, self._least())) as part:
             method.optimize(part)
         self.used += self._spent() - before
+
+    def _too_large(self, own: Search) -> Plan | None:
+        """The plan to make fit: the best one where it does not; else the fastest of some simple ones that do not, where
+        that would be worth it: the first time, and as long as what was made of it leads."""
+        problem = self.search.problem
+        if own.best is not None and own.best_score.over_bytes > 0:
+            return own.best
+        if problem.graph.nbytes.sum() + problem.graph.workspace_bytes.max() <= problem.memory_bytes.min():
+            return None
+        if not self.used:
+            self.fast = self._fastest(own)
+        leads = self.search.best is not None and self.search.best.added is not None
+        return self.fast if not self.used or leads else None
+
+    def _fastest(self, own: Search) -> Plan | None:
+        """Of plans by rules that do not fit, where it is faster than the best that does."""
+        found = list[tuple[Score, Plan]]()
+        for method in SIMPLE:
+            if not own.spent:
+                plan = method.optimize(own)
+                found.append((own.score(plan), plan))
+        short = [(score.value, at) for at, (score, _) in enumerate(found) if score.over_bytes > 0]
+        value, at = min(short, default=(own.best_score.value, -1))
+        return found[at][1] if value < own.best_score.value else None
 
     def _spent(self) -> float:
         return self.search.simulations if self.search.counts_simulations else self.search.seconds

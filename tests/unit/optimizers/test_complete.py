@@ -135,6 +135,16 @@ def test_tensors_go_to_a_host_where_they_may_not_be_made_again() -> None:
     assert found.plan.added is None or found.plan.added.num_again == 0
 
 
+def test_a_fast_plan_is_made_to_fit_where_a_slow_one_fits_as_it_is() -> None:
+    """On a GPU and a slow host everything fits on the host."""
+    problem = price(layers(8), with_host(2e9))
+    small = limited(problem, int(fused_peak(price(layers(8), one()))[0] * 0.5))
+    placed = solve(small, "auto:recompute=no,offload=no", Budget(None, 150))
+    found = solve(small, "auto", Budget(None, 150))
+    assert placed.fits and found.fits
+    assert found.plan.added is not None and found.value < 0.5 * placed.value
+
+
 def test_more_simulations_are_never_worse_where_memory_is_short() -> None:
     problem = price(layers(8), one())
     small = limited(problem, int(fused_peak(problem)[0] * 0.5))
