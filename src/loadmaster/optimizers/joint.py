@@ -64,8 +64,7 @@ class Joint:
         return search.best if search.best is not None else QUICK[0].optimize(search)
 
     def compile_late(self, search: Search) -> None:
-        """Both walks, of which the one that changes no kernels is needed first."""
-        compile_walk(search)
+        """The walk that changes kernels, which is half of all; what it shares with the other one is made first."""
         compile_walk(search, fusing_for(search.problem, 1))
 
     def turns(self, search: Search) -> Iterator[None]:
