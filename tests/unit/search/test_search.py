@@ -126,3 +126,31 @@ def test_a_search_ends_where_it_is_halted_or_meets_its_bound() -> None:
     assert not search.closed and not search.spent
     search.prove(score.value)
     assert search.closed and search.spent
+
+
+def test_ranks_are_one_row_for_all_or_a_row_each_or_the_program() -> None:
+    problem = problem_of(8)
+    device = np.stack([plan.device for plan in plans_of(problem)])
+    orders = np.stack([np.arange(problem.num_ops)[::-1], np.arange(problem.num_ops)])
+    for rank in (None, orders[0], orders[:1], orders):
+        rows = [None, None] if rank is None else np.broadcast_to(rank, device.shape)
+        plans = [Plan.of(problem, place, row) for place, row in zip(device, rows, strict=True)]
+        alone = [Search(problem, Budget(None, 1)).score(plan) for plan in plans]
+        search = Search(problem, Budget(None, 9))
+        over, value = search.score_many(device, rank)
+        assert [*zip(over.tolist(), value.tolist(), strict=True)] == alone
+        best = plans[alone.index(min(alone))]
+        assert search.best is not None
+        np.testing.assert_array_equal(search.best.device, best.device)
+        np.testing.assert_array_equal(search.best.rank, best.rank)
+
+
+def test_a_part_has_its_share_of_the_seconds() -> None:
+    search = Search(problem_of(4), Budget(1_000.0, None))
+    assert 900 < search.seconds_left <= 1_000 and not search.counts_simulations
+    part = search.part(0.25)
+    assert 200 < part.seconds_left <= 250 and not part.spent
+    search.count(10**6)
+    assert search.progress < 0.1 and search.simulations_left > 10**9
+    spent = Search(problem_of(4), Budget(1e-9, None)).part()
+    assert spent.seconds_left < 1 and not spent.counts_simulations
