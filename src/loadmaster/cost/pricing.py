@@ -97,6 +97,8 @@ def price(
 def _reached(folded: Graph, known: Ints, compute: Ints, traffic: Ints, bandwidth: Ints, launch: Ints) -> Ints:
     """[devices] bytes a second that ops which do little but move bytes reach there in sum, where that is known and less
     than the device could: what a fused kernel need not move is then saved at the rate at which it would be moved."""
+    if (known == UNGIVEN).all():
+        return bandwidth
     moves = np.array([work_of(kind) != HEAVY and not kind.startswith("optim.") for kind in folded.kind])
     reached = bandwidth.copy()
     for device, rate in enumerate(bandwidth.tolist()):
