@@ -27,6 +27,8 @@ from loadmaster.files import graph_to_json, load_plan
 from loadmaster.zoo.synthetic import generate
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+# A shell that starts something in the background has it ignore SIGINT, and all that it starts.
+LISTENS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 VICTIM = """
 import os, sys, time
 from pathlib import Path
@@ -88,7 +90,8 @@ def run(count: int, seed: int, folder: Path, verbs: bool = True) -> list[str]:
 
 def _start(folder: Path, aim: str) -> subprocess.Popen[str]:
     (folder / "now").unlink(missing_ok=True)
-    command = [sys.executable, "-c", VERBS if aim in ("plan", "train") else VICTIM, str(folder), aim]
+    code = LISTENS + (VERBS if aim in ("plan", "train") else VICTIM)
+    command = [sys.executable, "-c", code, str(folder), aim]
     environment = {**os.environ, MARK: str(folder)}
     victim = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
     assert victim.stdout is not None and victim.stdout.readline() == "ready\n", "the victim did not start"

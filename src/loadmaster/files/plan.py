@@ -16,9 +16,8 @@ from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.files.cluster import cluster_from_json, cluster_to_json
 from loadmaster.files.graph import graph_from_json, graph_to_json
 from loadmaster.files.text import Row, parse_json
-from loadmaster.graph import WEIGHT, Graph
+from loadmaster.graph import PIPELINE, WEIGHT, Graph
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.passes.pipelined import KEY as PIPELINE
 from loadmaster.plans import Plan, check
 from loadmaster.plans.additions import Additions
 from loadmaster.plans.expansion import whole

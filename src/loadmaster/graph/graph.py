@@ -16,6 +16,7 @@ ROLES = ("activation", "weight", "input", "output", "state")
 ACTIVATION, WEIGHT, INPUT, OUTPUT, STATE = range(5)
 
 UNGIVEN, NOWHERE = -1, -2  # in time_ns
+PIPELINE = "pipeline"  # in `captured`, and in the files of plans: how the step of a microbatch became a pipeline
 
 # Far above any real model, and low enough that sums over a graph stay inside int64.
 MOST_BYTES = 2**50

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from loadmaster.errors import InvalidPlan
+from loadmaster.graph import PIPELINE
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.passes.stages import WEIGHT, phases_of, weight_ops
 from loadmaster.problem import Problem
-
-KEY = "pipeline"  # in `Graph.captured`, and in the files of plans
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Pipelined:
         """([ops] stage, [ops] phase) of the step of one microbatch."""
         if len(self.stage) != problem.num_ops:
             what = f"its stages are of {len(self.stage)} ops, the step has {problem.num_ops}"
-            raise InvalidPlan(what, f"plan: captured: {KEY}", "is the file as it was written?")
+            raise InvalidPlan(what, f"plan: captured: {PIPELINE}", "is the file as it was written?")
         stage, phase = ints(self.stage), phases_of(problem)
         apart = weight_ops(problem, stage, phase) if self.weights_apart else np.zeros(problem.num_ops, bool)
         return stage, ints(np.where(apart, WEIGHT, phase))
@@ -44,13 +43,13 @@ _KINDS = {"microbatches": int, "graph": str, "stage": list, "weights_apart": boo
 
 def pipelined_of(captured: Mapping[str, Any], where: str = "plan: captured") -> Pipelined | None:
     """What a graph, or the file of a plan, remembers; None: it is no pipeline."""
-    data = captured.get(KEY)
+    data = captured.get(PIPELINE)
     if data is None:
         return None
     known = isinstance(data, dict) and data.keys() == _KINDS.keys()
     if not known or not all(type(data[key]) is kind for key, kind in _KINDS.items()) or not _stages(data["stage"]):
         what = "what it says of its pipeline is not whole"
-        raise InvalidPlan(what, f"{where}: {KEY}", "is the file as it was written?")
+        raise InvalidPlan(what, f"{where}: {PIPELINE}", "is the file as it was written?")
     return Pipelined(**{**data, "stage": tuple(data["stage"])})
 
 

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from loadmaster.cost import price
 from loadmaster.errors import CannotRun, InvalidPlan, InvalidSetting
+from loadmaster.graph import PIPELINE
 from loadmaster.graph.columns import ints
 from loadmaster.importers.torch.arguments import as_arguments, seen_inside
 from loadmaster.importers.torch.graph import Call, CapturedStep, captured_of, draws_random
@@ -27,7 +28,7 @@ from loadmaster.importers.torch.mutation import GIVEN, landings, storage_of
 from loadmaster.importers.torch.step import Given
 from loadmaster.importers.torch.values import ValueMode
 from loadmaster.passes.microbatches import Action, parse_action
-from loadmaster.passes.pipelined import KEY, Pipelined
+from loadmaster.passes.pipelined import Pipelined
 from loadmaster.passes.stages import UPDATE
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -170,7 +171,7 @@ class _Writer:
         trace = replace(self.trace, module=module, given=given, outputs=results, gradients=found)
         made = captured_of(trace, self.captured.optimizer, self.captured.graph.name, self.captured.training)
         described = self.captured.graph.captured["inputs"]
-        remembered = {**made.graph.captured, KEY: self.made.to_json(), MICROBATCH: described}
+        remembered = {**made.graph.captured, PIPELINE: self.made.to_json(), MICROBATCH: described}
         return replace(made, graph=replace(made.graph, captured=remembered))
 
     def _given(self) -> list[Given]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from loadmaster.cluster import Link
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
+from loadmaster.graph import PIPELINE
 from loadmaster.graph import WEIGHT as WEIGHT_ROLE
 from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.optimizers.pipeline import schedules
@@ -26,7 +27,6 @@ from loadmaster.optimizers.pipeline.schedules import Orders
 from loadmaster.optimizers.pipeline.split import merged_slots, scope_slots
 from loadmaster.passes.groups import mirrored_position
 from loadmaster.passes.microbatches import Action, Replicas, parse_action, repeated
-from loadmaster.passes.pipelined import KEY as PIPELINE
 from loadmaster.passes.pipelined import Pipelined
 from loadmaster.passes.stages import UPDATE, Staged, in_stages, phases_of, settle_stages
 from loadmaster.plans import Plan
