@@ -63,6 +63,7 @@ print("ready", flush=True)
 app([str(word) for word in (plan if kind == "plan" else train)])
 """
 MARK = "LOADMASTER_KILLED_IN"  # in the environment of a victim and of all that it starts
+MOST_PARTS = 8  # that may lie about: a kill leaves one of a file, which the next writer of that file removes
 EVERY = 4  # kills, of which one is of a verb
 LONGEST = {"writes": 0.05, "any": 0.05, "plan": 6.0, "train": 12.0}  # seconds until the kill
 
@@ -120,7 +121,7 @@ def _check(folder: Path, before: int) -> list[str]:
     if len(seeds) < before:
         wrong.append(f"{before - len(seeds)} rows are lost")
     parts = [name for name in os.listdir(folder) if ".part" in name]
-    if len(parts) > 1000:
+    if len(parts) > MOST_PARTS:
         wrong.append(f"{len(parts)} parts of files are left")
     return wrong
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster import catalog
 from loadmaster.errors import InvalidSetting, MissingExtra, UnwritableFile
-from loadmaster.files.writing import unwritable
 
 if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
@@ -106,6 +105,8 @@ def check_writable(path: Path) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
+        from loadmaster.files.writing import unwritable  # with numpy behind it, for which help does not wait
+
         raise unwritable(path, error) from None
     if path.is_dir():
         raise UnwritableFile(f"'{path}' is a folder", "", "give the name of a file")
