@@ -501,8 +501,11 @@ def _nodes(graph: Graph, added: Additions) -> list[Node]:
         seen[stem] = seen.get(stem, 0) + 1
         name = stem if seen[stem] == 1 else f"{stem}{seen[stem]}"
         suffix = name.split(".")[-1]
+        left = _statistics(graph, op) if op >= 0 else set()
         made = {n: t for n, t in nodes[op].makes.items()} if op >= 0 else {graph.tensor_name[tensor]: tensor}
+        made = {n: t for n, t in made.items() if t not in left}
         reads = dict(nodes[op].reads) if op >= 0 else {graph.tensor_name[tensor]: -1}
+        reads = {n: at for n, at in reads.items() if at < 0 or graph.owner[graph.reads[at]] not in left}
         nodes.append(Node(name, op, reads, {f"{n}.{suffix}": t for n, t in made.items()}, set()))
     for number, (op, trigger) in enumerate(zip(added.op.tolist(), added.after.tolist(), strict=True), graph.num_ops):
         if op >= 0:
@@ -516,6 +519,12 @@ def _nodes(graph: Graph, added: Additions) -> list[Node]:
         reads = nodes[reader].reads
         nodes[reader].reads = {copy if n == graph.tensor_name[tensor] else n: at for n, at in reads.items()}
     return nodes
+
+
+def _statistics(graph: Graph, op: int) -> set[int]:
+    """What a batch norm overwrites of what was there before the step, before and after."""
+    over = [int(t) for t in graph.makes_of(op) if graph.alias_of[t] >= 0 and graph.producer[graph.owner[t]] < 0]
+    return {tensor for t in over for tensor in (t, int(graph.owner[t]))} if "batch_norm" in graph.kind[op] else set()
 
 
 def _assembled(problem: Problem, nodes: list[Node], place: list[int]) -> Problem:

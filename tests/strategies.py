@@ -14,7 +14,7 @@ from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
-from loadmaster.plans.additions import Additions, may_stay, repeatable
+from loadmaster.plans.additions import Additions, may_stay, reads_again, repeatable, statistics
 from loadmaster.problem import CANNOT, Problem
 
 SIZES = st.sampled_from([0, 1, 8, 10, 50, 100, 333, 1000])
@@ -291,24 +291,26 @@ def additions(draw: Any, problem: Problem, most: int = 5) -> Additions | None:
     """Legal ones: each is read by some that read the original, and may follow an op before all of them; None where
     there is nothing to add."""
     graph, count = problem.graph, problem.num_ops
-    again, stay = repeatable(graph), may_stay(graph)
+    again, stay, left = repeatable(graph), may_stay(graph), statistics(graph)
     reads = {op: {int(t): -1 for t in graph.reads_of(op)} for op in range(count)}  # node -> tensor -> addition
     rows: list[tuple[int, int, int]] = []
     for _ in range(draw(st.integers(1, most))):
         wanted = sorted((t, node) for node, of in reads.items() for t, source in of.items() if source < 0)
-        able = [t for t, _ in wanted if graph.producer[t] >= 0 and (again[graph.producer[t]] or stay[t])]
+        made = [t for t, _ in wanted if graph.producer[t] >= 0 and not left[t]]
+        able = [t for t in made if again[graph.producer[t]] or stay[t]]
         if not able:
             break
         tensor = draw(st.sampled_from(able))
         op = int(graph.producer[tensor])
         stays = bool(stay[tensor]) and (not again[op] or draw(st.booleans()))
-        mates = {tensor} if stays else {int(t) for t in graph.makes_of(op)}
+        mates = {tensor} if stays else {int(t) for t in graph.makes_of(op) if not left[t]}
         readers = [(t, node) for t, node in wanted if t in mates and node != count + len(rows)]
         chosen = draw(st.lists(st.sampled_from(readers), min_size=1, max_size=3, unique=True))
         number = len(rows)
         for t, node in chosen:
             reads[node][t] = number
-        own = {tensor: -1} if stays else dict.fromkeys((int(t) for t in graph.reads_of(op)), -1)
+        read = graph.reads[reads_again(graph, ints([op]))[1]].tolist()
+        own = {tensor: -1} if stays else dict.fromkeys(read, -1)
         reads[count + number] = own
         trigger = draw(st.integers(-1, op)) if draw(SOMETIMES) else -1
         rows.append((-1 if stays else op, tensor if stays else -1, trigger))

@@ -84,7 +84,8 @@ def test_settled_saved_and_bounded(data: st.DataObject) -> None:
 
 
 def trained(seed: int) -> Graph:
-    """A few layers forward, the same backward reading what they made, and weights that are overwritten at the end."""
+    """A few layers forward, the same backward reading what they made, and weights that are overwritten at the end. Some
+    have a batch norm, which overwrites its running statistics."""
     rng = np.random.default_rng(seed)
     g = GraphBuilder("trained")
     layers = int(rng.integers(2, 6))
@@ -93,6 +94,11 @@ def trained(seed: int) -> Graph:
         weights.append(g.tensor(32, "weight", name=f"w{i}"))
         pre, out = g.tensor(100 + i, name=f"pre{i}"), g.tensor(90 + i, name=f"out{i}")
         g.op(f"mm{i}", "aten.mm.default", [x, weights[i]], [pre], flops=1000)
+        if rng.integers(2):
+            mean, made, kept = g.tensor(4, "state", name=f"mean{i}"), g.tensor(100 + i), g.tensor(4)
+            updated = g.tensor(4, "state", name=f"mean{i}.new", alias_of=mean)
+            g.op(f"norm{i}", "aten.native_batch_norm.default", [mean, pre], [updated, made, kept], flops=20)
+            pre = made
         g.op(f"act{i}", "aten.gelu.default", [pre], [out], flops=10)
         acts.append((x, pre, out))
         x = out
@@ -112,16 +118,20 @@ def trained(seed: int) -> Graph:
 
 
 def computed(problem: Problem, order: list[int], names: dict[str, str]) -> dict[int, object]:
-    """What lies in every resident and in every output after the ops ran in that order, as nested words."""
+    """What lies in every resident and in every output after the ops ran in that order, as nested words. What a batch
+    norm makes depends on its running statistics no more than they do on each other."""
     graph = problem.graph
     held: dict[int, object] = {int(t): ("given", int(t)) for t in np.flatnonzero(graph.producer < 0)}
     for op in order:
-        read = tuple(held[int(graph.owner[t])] for t in graph.reads_of(op))
-        for number, t in enumerate(graph.makes_of(op)):
+        read = {int(graph.owner[t]): held[int(graph.owner[t])] for t in graph.reads_of(op)}
+        over = {int(graph.owner[t]) for t in graph.makes_of(op) if graph.alias_of[t] >= 0}
+        for t in graph.makes_of(op):
+            root = int(graph.owner[t])
             if graph.kind[op] == "stay":
-                held[int(graph.owner[t])] = read[0]
+                held[root] = next(iter(read.values()))
             else:
-                held[int(graph.owner[t])] = (names[graph.op_name[op]], number, read)
+                needed = [v for r, v in read.items() if "norm" not in graph.kind[op] or r not in over or r == root]
+                held[root] = (names[graph.op_name[op]], graph.tensor_name[t].split(".again")[0], tuple(needed))
     return {t: held[t] for t in held if problem.resident[t] or problem.stays[t]}
 
 

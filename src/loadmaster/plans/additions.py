@@ -14,14 +14,16 @@ from loadmaster.graph.columns import Bools, Ints, digest, ints, rows_of
 
 # What they do is not known, or has no value that could be made again.
 _UNREPEATABLE = re.compile(r"^(while|call|conditional|loop|if|scan|rng.*|empty.*)$")
+# In training they update running statistics, on which nothing else that they make depends.
+_BATCH_NORM = re.compile(r"^(_?native_batch_norm.*|cudnn_batch_norm|miopen_batch_norm|_batch_norm_with_update.*)$")
 
 
 @dataclass(frozen=True, eq=False)
 class Additions:
     """Recomputation and offload, as data. Addition i is op `num_ops + i`; it reads and makes copies of tensors.
 
-    One that runs op o again reads what o reads and makes what o makes once more, at the same price on every device. A
-    stay reads a tensor on its own device (which has it sent there), keeps it without a second copy of its bytes, and
+    One that runs op o again reads what o reads and makes what o makes once more, at the same price on every device; of
+    a batch norm all but its running statistics. A stay reads a tensor on its own device (which has it sent there), keeps it without a second copy of its bytes, and
     sends it back to those that read it from the stay. Who reads which copy is listed; all else reads the original.
     """
 
@@ -59,14 +61,37 @@ def same_additions(one: Additions | None, other: Additions | None) -> bool:
 
 
 def repeatable(graph: Graph) -> Bools:
-    """[ops] may run again: it overwrites nothing, and nobody overwrites what it makes. One that draws random numbers
-    draws the same ones again."""
+    """[ops] may run again: it overwrites nothing, and nobody overwrites what it makes; but for running statistics, which
+    a batch norm leaves alone then. One that draws random numbers draws the same ones again."""
     makes_fixed = np.zeros(graph.num_ops, bool)
-    np.logical_or.at(makes_fixed, rows_of(graph.make_start), _in_place(graph)[graph.makes])
+    fixed = _in_place(graph) & ~statistics(graph)
+    np.logical_or.at(makes_fixed, rows_of(graph.make_start), fixed[graph.makes])
     unknown = np.array([bool(_UNREPEATABLE.match(_plain(kind))) for kind in graph.kind], bool)
     makes = np.diff(graph.make_start) > 0
     able: Bools = makes & ~makes_fixed & ~unknown
     return able
+
+
+def statistics(graph: Graph) -> Bools:
+    """[tensors] running statistics as a batch norm leaves them, over those that were there before the step."""
+    found = np.zeros(graph.num_tensors, bool)
+    over = np.flatnonzero((graph.alias_of >= 0) & (graph.producer >= 0) & (graph.producer[graph.owner] < 0))
+    found[over] = [bool(_BATCH_NORM.match(_plain(graph.kind[op]))) for op in graph.producer[over].tolist()]
+    return found
+
+
+def reads_again(graph: Graph, ops: Ints) -> tuple[Ints, Ints]:
+    """(which of the ops, place in `graph.reads`) of all that the ops read when they run again: what they read the first
+    time but for their running statistics."""
+    starts, count = graph.read_start[ops], np.diff(graph.read_start)[ops]
+    row = np.repeat(np.arange(len(ops)), count)
+    at = np.arange(len(row)) + np.repeat(starts - np.cumsum(count) + count, count)
+    left = statistics(graph)
+    if left.any():
+        own = graph.producer[left] * graph.num_tensors + graph.owner[left]
+        keep = ~np.isin(ops[row] * graph.num_tensors + graph.owner[graph.reads[at]], own)
+        row, at = row[keep], at[keep]
+    return ints(row), ints(at)
 
 
 def overwriters(graph: Graph) -> Bools:
@@ -146,7 +171,8 @@ def _check_redirections(graph: Graph, added: Additions) -> None:
     keys = reader * graph.num_tensors + read
     if len(np.unique(keys)) < len(keys):
         raise InvalidPlan("a reader reads a tensor from two copies", "added", "name one copy for each read")
-    made = np.where(added.op[source] >= 0, graph.producer[read] == added.op[source], added.tensor[source] == read)
+    again = (graph.producer[read] == added.op[source]) & ~statistics(graph)[read]
+    made = np.where(added.op[source] >= 0, again, added.tensor[source] == read)
     if not made.all():
         at = int((~made).argmax())
         what = f"addition {source[at]} makes no copy of tensor '{graph.tensor_name[read[at]]}'"
@@ -160,16 +186,16 @@ def _check_redirections(graph: Graph, added: Additions) -> None:
 
 def _read_keys(graph: Graph, added: Additions) -> Ints:
     """Every (reader, tensor) there is, additions included, as one number."""
-    rows, reads = reads_with(graph, added)
+    rows, reads, _ = reads_with(graph, added)
     return ints(rows * graph.num_tensors + reads)
 
 
-def reads_with(graph: Graph, added: Additions) -> tuple[Ints, Ints]:
-    """(reader, tensor of the graph) of all reads of ops and additions, before any is redirected."""
+def reads_with(graph: Graph, added: Additions) -> tuple[Ints, Ints, Ints]:
+    """(reader, tensor of the graph, place in `graph.reads`, -1 for a stay) of all reads of ops and additions, before any
+    is redirected."""
     again, stays = np.flatnonzero(added.op >= 0), np.flatnonzero(added.tensor >= 0)
-    starts, stops = graph.read_start[added.op[again]], graph.read_start[added.op[again] + 1]
-    spans = [np.arange(start, stop) for start, stop in zip(starts, stops, strict=True)]
-    at = np.concatenate([np.arange(len(graph.reads)), *spans]).astype(np.int64)
-    rows = np.concatenate([rows_of(graph.read_start), graph.num_ops + np.repeat(again, stops - starts)])
-    rows = np.concatenate([rows, graph.num_ops + stays])
-    return ints(rows), ints(np.concatenate([graph.reads[at], added.tensor[stays]]))
+    which, place = reads_again(graph, added.op[again])
+    at = np.concatenate([np.arange(len(graph.reads)), place, np.full(len(stays), -1)])
+    rows = np.concatenate([rows_of(graph.read_start), graph.num_ops + again[which], graph.num_ops + stays])
+    known = len(at) - len(stays)
+    return ints(rows), ints(np.concatenate([graph.reads[at[:known]], added.tensor[stays]])), ints(at)

@@ -13,7 +13,14 @@ import numpy as np
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import ACTIVATION, Graph
 from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, positions, rows_of
-from loadmaster.plans.additions import Additions, check_additions, overwriters, reads_with, same_additions
+from loadmaster.plans.additions import (
+    Additions,
+    check_additions,
+    overwriters,
+    reads_with,
+    same_additions,
+    statistics,
+)
 from loadmaster.problem import Problem
 from loadmaster.problem.remembering import LastFew
 
@@ -84,8 +91,9 @@ class _Copies:
     @staticmethod
     def of(graph: Graph, added: Additions) -> _Copies:
         rows: list[tuple[int, int]] = []
+        left = set(np.flatnonzero(statistics(graph)).tolist())
         for i, (op, tensor) in enumerate(zip(added.op.tolist(), added.tensor.tolist(), strict=True)):
-            rows += [(i, t) for t in graph.makes_of(op).tolist()] if op >= 0 else [(i, tensor)]
+            rows += [(i, t) for t in graph.makes_of(op).tolist() if t not in left] if op >= 0 else [(i, tensor)]
         maker, tensor = np.array(rows, np.int64).reshape(-1, 2).T
         number = {row: graph.num_tensors + at for at, row in enumerate(rows)}
         return _Copies(ints(maker), ints(tensor), number)
@@ -103,11 +111,8 @@ class _Shape:
 def _reads(problem: Problem, added: Additions, copies: _Copies) -> tuple[Ints, Ints, Ints]:
     """(node, tensor, bytes) of every read, copies where they are named."""
     graph = problem.graph
-    rows, read = reads_with(graph, added)
-    again = added.op[added.op >= 0]
-    spans = [np.arange(graph.read_start[op], graph.read_start[op + 1]) for op in again.tolist()]
-    at = np.concatenate([np.arange(len(graph.reads)), *spans]).astype(np.int64)
-    sizes = np.concatenate([problem.read_bytes[at], np.zeros(added.num_stays, np.int64)])
+    rows, read, at = reads_with(graph, added)
+    sizes = np.where(at >= 0, problem.read_bytes[at], 0)
     keys = rows * graph.num_tensors + read
     order = np.argsort(keys)
     wanted = added.reader * graph.num_tensors + added.read
@@ -250,7 +255,7 @@ def _priced(problem: Problem, added: Additions, shape: _Shape, graph: Graph, siz
     origin = np.where(added.op >= 0, added.op, problem.graph.producer[added.tensor])
     of = np.concatenate([np.arange(problem.num_ops), origin])[shape.node]
     stays = np.concatenate([np.zeros(problem.num_ops, bool), added.tensor >= 0])[shape.node]
-    rows, _ = reads_with(problem.graph, added)
+    rows, _, _ = reads_with(problem.graph, added)
     tensor = np.concatenate([np.arange(problem.graph.num_tensors), shape.copies.tensor])
     free = stays[:, None]
     spread, asked = problem.spread_ns, problem.dispatch_ns

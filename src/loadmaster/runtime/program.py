@@ -7,7 +7,7 @@ again, or what comes back from a stay, is another version of its tensor: each op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -22,6 +22,7 @@ from loadmaster.graph.columns import Ints, ints
 from loadmaster.graph.folding import bases
 from loadmaster.importers.torch.graph import Call, CapturedStep, Update, draws_random
 from loadmaster.plans import Plan
+from loadmaster.plans.additions import statistics
 from loadmaster.plans.expansion import STAY
 from loadmaster.problem import Problem
 from loadmaster.runtime.devices import CopyStreams, CudaSend, Replay, copied
@@ -29,7 +30,7 @@ from loadmaster.runtime.listing import Line, Listing, compiled_text
 from loadmaster.runtime.processes import Incoming, Outgoing, Post, RandomPass, Shape
 from loadmaster.runtime.regions import Kernels, with_regions
 from loadmaster.runtime.schedule import Event, Launch, Send
-from loadmaster.runtime.substitutes import lands_itself, substitute
+from loadmaster.runtime.substitutes import lands_itself, leaving_statistics, substitute
 from loadmaster.runtime.updates import Updates
 
 Place = tuple[int, int]  # tensor of the captured graph, device of the plan
@@ -88,6 +89,7 @@ class _Writer:
         graph = captured.graph
         self.base: Ints = bases(graph)
         self.kept = np.flatnonzero(self.base == np.arange(graph.num_tensors))  # tensors of the problem
+        self.statistics = statistics(graph)
         self.addition = np.full(problem.num_ops, -1)  # number of what the plan added
         if problem.expansion is not None:
             self.kept, self.addition = self.kept[problem.expansion.tensor], problem.expansion.addition
@@ -335,32 +337,45 @@ class _Writer:
 
     def _call(self, call: Call, device: int, makes: Ints | None = None) -> None:
         """`makes`: tensors of the problem, unless it is a view."""
-        graph = self.captured.graph
-        args, uses = self._arguments(call, device)
+        graph, again = self.captured.graph, self.op >= 0 and self.addition[self.op] >= 0
         results = [tensor for tensor, _ in _paired(call.makes, call.node.meta.get("val"))]
         written = [t for t in results if t is not None and graph.producer[graph.owner[t]] < 0 and not self._is_view(t)]
-        for tensor in written:
+        left = self._left_alone() if again else set[int]()
+        args, uses = self._arguments(call, device, left)
+        for tensor in () if again else written:
             self._before_write(int(graph.owner[tensor]))
-        replay, again = self._replays(call, device), self.op >= 0 and self.addition[self.op] >= 0
+        replay = self._replays(call, device)
         if draws_random(call.node) and not again:
             self._draw(device)
         if replay is not None:
             self._line(f"{self._constant(replay.begin if again else replay.keep)}()", (), alone=True)
         direct = lands_itself(call.node.target, call.lands, self.backend.devices[device])
-        function = self._constant(direct or substitute(call.node.target, self.backend.devices[device]), "f")
+        function = self._function(call, device, bool(left))
         made: list[str] = []
         if makes is not None:
             self._turn_to(makes)
         target = self._targets(call.makes, call.node.meta.get("val"), device, frozenset(written), made)
-        landing = [] if direct else self._landing_names(call, device, made)
+        landing = [] if direct or again else self._landing_names(call, device, made)
         add = self._view if makes is None else self._line
         add(f"{target} = {function}({args})" if made else f"{function}({args})", uses, made)
         if replay is not None and again:
             self._line(f"{self._constant(replay.end)}()", (), alone=True)
         for name, place in landing:
             self._line(f"{place}.copy_({name})", [place, name])
-        for tensor in written:
+        for tensor in () if again else written:
             self._overwrote(tensor, device)
+
+    def _function(self, call: Call, device: int, leaves: bool) -> str:
+        """What to call; `leaves`: it runs again, and leaves alone what it overwrote the first time."""
+        where = self.backend.devices[device]
+        found = lands_itself(call.node.target, call.lands, where) or substitute(call.node.target, where)
+        return self._constant(leaving_statistics(found) if leaves else found, "f")
+
+    def _left_alone(self) -> set[int]:
+        """The running statistics of the op that runs again."""
+        graph = self.captured.graph
+        made = graph.makes_of(int(self.problem.source_ops[self.op]))
+        return {int(graph.owner[t]) for t in made[self.statistics[made]]}
 
     def _is_view(self, tensor: int) -> bool:
         maker = int(self.captured.graph.producer[tensor])
@@ -409,12 +424,13 @@ class _Writer:
 
     # Arguments
 
-    def _arguments(self, call: Call, device: int) -> tuple[str, list[str]]:
+    def _arguments(self, call: Call, device: int, left: Container[int] = ()) -> tuple[str, list[str]]:
+        """As text, with the names in it; `left`: residents whose values it does not need, as it runs again."""
         uses: list[str] = []
 
         def text(value: Any) -> str:
             if isinstance(value, fx.Node):
-                if value not in call.reads:
+                if value not in call.reads or int(self.captured.graph.owner[call.reads[value]]) in left:
                     return self._stand_in(value, device)
                 uses.append(self.value(call.reads[value], device))
                 return uses[-1]

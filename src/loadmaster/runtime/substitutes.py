@@ -69,6 +69,15 @@ def lands_itself(target: Any, lands: Iterable[int | None], device: torch.device)
     return None
 
 
+def leaving_statistics(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A batch norm that updates none of its running statistics: in training, its result does not depend on them."""
+
+    def run(x: Tensor, weight: Any, bias: Any, mean: Tensor, variance: Tensor, *rest: Any) -> Any:
+        return call(x, weight, bias, mean.clone(), variance.clone(), *rest)
+
+    return run
+
+
 def _batch_norm(*args: Any) -> tuple[Any, ...]:
     return (*aten._native_batch_norm_legit.default(*args), None, None)
 

@@ -35,11 +35,12 @@ The rules, which every method is judged by:
     starts kernels in the order in which it was asked, as a stream does: it may idle though a later one is ready.
     Sends do not wait for the host.
 15. A plan may add ops, which all rules above then hold for. One that runs an op again takes its time, reads what that
-    op reads and makes what it makes once more, for the readers that the plan names; it follows what that op follows,
-    and what overwrites in place after that op follows it too, so that it never reads what was overwritten. A stay is an
-    op of no time and no kernel's part: it reads a tensor on its device, has no bytes of its own beside that received
-    copy, and sends it to the readers that the plan names. Either may be told to follow an op. Ties go by the order of
-    the expanded graph: an added op stands just before the first that needs it.
+    op reads and makes what it makes once more, for the readers that the plan names; of a batch norm all but its running
+    statistics, which it neither reads nor updates. It follows what that op follows, and what overwrites in place after
+    that op follows it too, so that it never reads what was overwritten. A stay is an op of no time and no kernel's
+    part: it reads a tensor on its device, has no bytes of its own beside that received copy, and sends it to the
+    readers that the plan names. Either may be told to follow an op. Ties go by the order of the expanded graph: an
+    added op stands just before the first that needs it.
 """
 
 from __future__ import annotations

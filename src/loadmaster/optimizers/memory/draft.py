@@ -19,7 +19,7 @@ from loadmaster.optimizers.fusion.greedy import MOST_MEMBERS, heavy
 from loadmaster.optimizers.fusion.spaces import fits, fusable, spaces_of, ways_of
 from loadmaster.passes import inner_tensors
 from loadmaster.plans import Plan
-from loadmaster.plans.additions import Additions, may_stay, repeatable
+from loadmaster.plans.additions import Additions, may_stay, reads_again, repeatable, statistics
 from loadmaster.plans.expansion import expand
 from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline, simulate
@@ -123,8 +123,12 @@ class Draft:
         self.owner: list[int] = graph.owner.tolist()
         self.producer: list[int] = graph.producer.tolist()
         self.nbytes: list[int] = graph.nbytes.tolist()
-        self.reads: list[list[int]] = _rows(graph.read_start, graph.reads)
-        self.makes: list[list[int]] = _rows(graph.make_start, graph.makes)
+        which, place = reads_again(graph, ints(np.arange(graph.num_ops)))
+        read_start = np.searchsorted(which, np.arange(graph.num_ops + 1))
+        self.reads: list[list[int]] = _rows(read_start, graph.reads[place])  # [ops] when they run again
+        self.read_bytes: list[list[int]] = _rows(read_start, problem.read_bytes[place])
+        left = statistics(graph)
+        self.makes = [[t for t in made if not left[t]] for made in _rows(graph.make_start, graph.makes)]  # likewise
         self.updated_at = self._updates()
         self.versions: list[Version] = []
         self.of: dict[int, list[int]] = {}  # tensor -> versions
@@ -150,7 +154,6 @@ class Draft:
         self.compute: list[int] = problem.compute_ns[rows, self.plan.device].tolist()
         self.fixed: list[int] = problem.fixed_ns[rows, self.plan.device].tolist()
         self.traffic: list[int] = problem.traffic_bytes.tolist()
-        self.read_bytes: list[list[int]] = _rows(problem.graph.read_start, problem.read_bytes)
         self.kernel_compute = np.bincount(place, self.compute, len(self.heads))
         self.kernel_fixed = np.bincount(place, self.fixed, len(self.heads))
         saved = np.zeros(problem.num_ops)
@@ -163,10 +166,9 @@ class Draft:
         graph = self.problem.graph
         for tensor in np.flatnonzero(graph.producer >= 0).tolist():
             self._add(Version(tensor, self.at[self.producer[tensor]], inner=bool(self.inner[tensor])))
-        for op, reads in enumerate(self.reads):
-            for tensor in reads:
-                if self.producer[tensor] >= 0:
-                    self._use(self.of[tensor][0], self.at[op], op)
+        for op, tensor in zip(rows_of(graph.read_start).tolist(), graph.reads.tolist(), strict=True):
+            if self.producer[tensor] >= 0:
+                self._use(self.of[tensor][0], self.at[op], op)
 
     def _curve(self) -> Ints:
         """[devices, positions] bytes, residents and workspace included."""

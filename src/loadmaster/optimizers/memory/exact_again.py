@@ -14,7 +14,7 @@ import numpy as np
 
 from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.plans import Plan
-from loadmaster.plans.additions import Additions, overwriters, repeatable
+from loadmaster.plans.additions import Additions, overwriters, reads_again, repeatable
 from loadmaster.plans.expansion import expand
 from loadmaster.problem import CANNOT, Problem
 
@@ -93,8 +93,11 @@ class _Model:
         """Every run reads each made tensor from one run that is there and came before; a copy is read by somebody."""
         graph, model = self.graph, self.model
         readers: dict[int, list[Any]] = {}
-        for run, op in enumerate(self.op):
-            for tensor in graph.reads_of(op).tolist():
+        which, place = reads_again(graph, ints(self.again))
+        read = [graph.reads_of(op).tolist() for op in range(graph.num_ops)]
+        read += [graph.reads[place[which == number]].tolist() for number in range(len(self.again))]
+        for run in range(self.length):
+            for tensor in read[run]:
                 maker = int(graph.producer[tensor])
                 if maker < 0:
                     continue
