@@ -1,10 +1,12 @@
 """Training steps in less memory: recomputation and offload against checkpoints and cuts, one device, simulated.
 
     PYTHONPATH=src python benchmarks/memory.py FOLDER [--corpus valid.jsonl.xz] [--only steps,offload,size]
+        [--workers 12] [--seconds 400]
 
-Writes steps.csv, offload.csv and size.csv into FOLDER as it goes, and prints them. The step that all are compared with
-is that of the fastest kernels that simple rules of fusion give, in program order. Every search has a budget of
-simulations, so that answers repeat.
+Every figure is found by a process of its own, so many at once, and kept in FOLDER/cells; those that are there are not
+found again. Writes steps.csv, offload.csv and size.csv into FOLDER, and prints a summary. The step that all are
+compared with is that of the fastest kernels that simple rules of fusion give, in program order. Every search has a
+budget of simulations, so that answers repeat.
 """
 
 from __future__ import annotations
@@ -13,9 +15,13 @@ import argparse
 import csv
 import json
 import lzma
+import re
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +39,8 @@ from loadmaster.optimizers.memory.recompute import Recompute
 from loadmaster.optimizers.simple import Known
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Budget, Result, solve
+from loadmaster.problem.bounds.bounds import peak_bound
+from loadmaster.search import Budget, Optimizer, Result, solve
 from loadmaster.simulator import simulate, simulate_fused
 
 ZOO = (
@@ -47,7 +54,8 @@ ZOO = (
     "inception-v3-b32",
     "rnnlm",
 )
-OURS, ONE = Budget(None, 8), Budget(None, 40)
+OURS, ONE = Budget(None, 16), Budget(None, 40)
+Cell = dict[str, Any]
 
 
 def limited(problem: Problem, nbytes: int) -> Problem:
@@ -99,44 +107,69 @@ def _training(corpus: Path) -> Iterator[dict[str, Any]]:
                 yield data
 
 
-def row_of(name: str, graph: Graph) -> dict[str, Any]:
-    problem = lm.price(graph, "1xa100-nvlink")
-    plan = fused(problem)
-    line = simulate(problem, plan)
-    peak, step = int(line.peak_bytes[0]), line.step_ns
-    known = Known(plan)
-    row: dict[str, Any] = {
-        "model": name,
-        "ops": problem.num_ops,
-        "fused_ms": round(step / 1e6, 3),
-        "peak_mib": peak >> 20,
-    }
+class Case:
+    """A problem with its fused plan, which all others are compared with."""
 
-    def at(limit: float) -> str:
-        found = solve(limited(problem, int(limit)), Recompute(known, offload=False, fuse=False), OURS)
-        return told(found)
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.plan = fused(self.problem)
+        self.known = Known(self.plan)
+        line = simulate(self.problem, self.plan)
+        self.peak, self.step = int(line.peak_bytes[0]), line.step_ns
 
-    def told(found: Result, with_peak: bool = False) -> str:
-        more = f"{found.timeline.step_ns / step - 1:+.2%}"
-        share = f" at {found.timeline.peak_bytes[0] / peak:.0%}" if with_peak else ""
-        return f"{more}{share}" if found.fits else f"does not fit ({found.timeline.peak_bytes[0] / peak:.0%})"
+    def told(self, found: Result) -> Cell:
+        """Step and peak as shares, and whether it fits."""
+        added = found.plan.added
+        return {
+            "step": found.timeline.step_ns / self.step,
+            "peak": int(found.timeline.peak_bytes[0]) / self.peak,
+            "fits": found.fits,
+            "again": 0 if added is None else added.num_again,
+            "away": 0 if added is None else added.num_stays,
+        }
 
-    for key, method in (
-        ("min-cut", MinCut(known)),
-        ("sqrt", SqrtCheckpointing(known)),
-        ("layers", LayerCheckpointing(known)),
-    ):
-        found = solve(problem, method, ONE)
-        row[key] = told(found, True)
-        row[f"ours at the peak of {key}"] = (
-            at(found.timeline.peak_bytes[0]) if found.timeline.peak_bytes[0] < peak else "-"
-        )
-    for share in (0.6, 0.4):
-        row[f"ours at {share:.0%}"] = at(peak * share)
-        row[f"activation budget at {share:.0%}"] = told(
-            solve(limited(problem, int(peak * share)), ActivationBudget(known), ONE)
-        )
-    return row
+    def at(self, limit: float, method: Optimizer, budget: Budget) -> Cell:
+        return self.told(solve(limited(self.problem, int(limit)), method, budget))
+
+    def ours(self, limit: float, budget: Budget = OURS) -> Cell:
+        return self.at(limit, Recompute(self.known, offload=False, fuse=False), budget)
+
+
+def facts(case: Case) -> Cell:
+    """Beside step and peak, what no plan can do without: residents, and what is kept to the end."""
+    least = peak_bound(case.problem, fusing=True, adding=True) / case.peak
+    return {"ops": case.problem.num_ops, "ms": case.step / 1e6, "mib": case.peak >> 20, "least": least}
+
+
+def beside(method: Optimizer) -> Callable[[Case], Cell]:
+    """Another method, and ours at its peak where that is below that of the fused plan."""
+
+    def found(case: Case) -> Cell:
+        theirs = case.told(solve(case.problem, replace(method, inner=case.known), ONE))  # type: ignore[type-var]
+        ours = case.ours(theirs["peak"] * case.peak) if theirs["peak"] < 1 else {}
+        return {**theirs, **{f"our {key}": value for key, value in ours.items()}}
+
+    return found
+
+
+def at_share(share: float, of_torch: bool) -> Callable[[Case], Cell]:
+    def found(case: Case) -> Cell:
+        limit = share * case.peak
+        return case.at(limit, ActivationBudget(case.known), ONE) if of_torch else case.ours(limit)
+
+    return found
+
+
+STEPS: dict[str, Callable[[Case], Cell]] = {
+    "facts": facts,
+    "min-cut": beside(MinCut()),
+    "sqrt": beside(SqrtCheckpointing()),
+    "layers": beside(LayerCheckpointing()),
+    "60": at_share(0.6, False),
+    "40": at_share(0.4, False),
+    "budget 60": at_share(0.6, True),
+    "budget 40": at_share(0.4, True),
+}
 
 
 def with_host() -> Cluster:
@@ -147,23 +180,21 @@ def with_host() -> Cluster:
     return Cluster("A100 and host", (gpu, host), pairs, ints([[-1, 0], [1, -1]]))
 
 
-def offload_row(name: str) -> dict[str, Any]:
-    problem = lm.price(lm.load(f"zoo:{name}/train"), with_host())
-    plan = fused(problem)
-    line = simulate(problem, plan)
-    small = limited(problem, int(line.peak_bytes[0] * 0.4))
-    row: dict[str, Any] = {
-        "model": name,
-        "fused_ms": round(line.step_ns / 1e6, 3),
-        "peak_mib": int(line.peak_bytes[0]) >> 20,
-    }
-    for key, again, away in (("recomputation", True, False), ("offload", False, True), ("both", True, True)):
-        found = solve(small, Recompute(Known(plan), again=again, offload=away, fuse=False), OURS)
-        added = found.plan.added
-        share = f"{found.timeline.step_ns / line.step_ns - 1:+.2%}"
-        row[key] = share if found.fits else f"does not fit ({found.timeline.peak_bytes[0] / line.peak_bytes[0]:.0%})"
-        row[f"{key}: again, away"] = "" if added is None else f"{added.num_again}, {added.num_stays}"
-    return row
+def away(again: bool, offload: bool) -> Callable[[Case], Cell]:
+    """At 40 % of the peak, with a host."""
+
+    def found(case: Case) -> Cell:
+        method = Recompute(case.known, again=again, offload=offload, fuse=False)
+        return case.at(0.4 * case.peak, method, OURS)
+
+    return found
+
+
+OFFLOAD: dict[str, Callable[[Case], Cell]] = {
+    "recomputation": away(True, False),
+    "offload": away(False, True),
+    "both": away(True, True),
+}
 
 
 def layers(count: int, big: int = 1 << 24) -> Graph:
@@ -189,58 +220,107 @@ def layers(count: int, big: int = 1 << 24) -> Graph:
     return g.build()
 
 
-def size_row(count: int) -> dict[str, Any]:
-    """Seconds for one plan at 60 %, all of it after the graph is there."""
-    graph = layers(count // 6)
-    problem = lm.price(graph, "1xa100-nvlink")
-    plan = Plan.of(problem, np.zeros(problem.num_ops, np.int64))
-    line = simulate(problem, plan)
-    begun = time.process_time(), time.perf_counter()
-    small = limited(problem, int(line.peak_bytes[0] * 0.6))
-    found = solve(small, Recompute(Known(plan), fuse=False, offload=False), Budget(None, 6))
-    spent = time.process_time() - begun[0], time.perf_counter() - begun[1]
+def size(count: int, method: str) -> Cell:
+    """Seconds for one plan at 60 %, all of it after the graph is there and what is compiled has been compiled."""
+    for ops in (600, count):
+        problem = lm.price(layers(ops // 6), "1xa100-nvlink")
+        line = simulate(problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64)))
+        begun = time.process_time(), time.perf_counter()
+        small = limited(problem, int(line.peak_bytes[0] * 0.6))
+        found = solve(small, method, Budget(SECONDS[count], None) if method == "auto" else Budget(None, 6))
+        spent = time.process_time() - begun[0], time.perf_counter() - begun[1]
     return {
         "ops": problem.num_ops,
         "cpu_s": round(spent[0], 1),
         "wall_s": round(spent[1], 1),
         "fits": found.fits,
-        "more": f"{found.timeline.step_ns / line.step_ns - 1:+.2%}",
+        "step": found.timeline.step_ns / line.step_ns,
     }
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+SECONDS = {5_000: 10.0, 50_000: 60.0}
+SIZE: dict[str, Callable[[], Cell]] = {
+    f"{count} {method}": partial(size, count, method) for count in SECONDS for method in ("recompute", "auto")
+}
+
+
+def names(corpus: Path | None, count: int) -> list[str]:
+    """Of the graphs of the tables, found once."""
+    return [name for name, _ in graphs(corpus, 0, count)]
+
+
+def cell_of(table: str, model: str, key: str, corpus: Path | None) -> Cell:
+    if table == "size":
+        return SIZE[key]()
+    if table == "offload":
+        return OFFLOAD[key](Case(lm.price(lm.load(f"zoo:{model}/train"), with_host())))
+    graph = next(graph for name, graph in graphs(corpus, 0 if model in ZOO else len(ZOO), 99) if name == model)
+    return STEPS[key](Case(lm.price(graph, "1xa100-nvlink")))
+
+
+def run_all(jobs: list[tuple[str, str, str]], given: argparse.Namespace) -> None:
+    """Each in a process of its own that writes its cell; those that are there are left."""
+    begun, running = time.perf_counter(), list[subprocess.Popen[bytes]]()
+    waiting = [job for job in jobs if not path_of(given.folder, *job).exists()]
+    while waiting or running:
+        running = [process for process in running if process.poll() is None]
+        late = time.perf_counter() - begun > given.seconds
+        if late:
+            for process in running:
+                process.kill()
+            return
+        while waiting and len(running) < given.workers:
+            corpus = ["--corpus", str(given.corpus)] if given.corpus else []
+            command = [sys.executable, __file__, str(given.folder), *corpus, "--cell", "|".join(waiting.pop(0))]
+            running.append(subprocess.Popen(command))
+        time.sleep(0.2)
+
+
+def path_of(folder: Path, *job: str) -> Path:
+    return folder / "cells" / (re.sub(r"[^\w.@-]", "_", "--".join(job)) + ".json")
+
+
+def write(folder: Path, table: str, jobs: list[tuple[str, str, str]]) -> None:
+    rows: dict[str, dict[str, Any]] = {}
+    for job in jobs:
+        path = path_of(folder, *job)
+        if job[0] == table and path.exists():
+            row = rows.setdefault(job[1], {"model": job[1]})
+            row.update({f"{job[2]}: {key}": value for key, value in json.loads(path.read_text()).items()})
+    keys = list(dict.fromkeys(key for row in rows.values() for key in row))
+    with open(folder / f"{table}.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, keys)
         writer.writeheader()
-        writer.writerows(rows)
-    print(rows[-1], flush=True)
+        writer.writerows(rows.values())
 
 
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("folder", type=Path)
     options.add_argument("--corpus", type=Path, default=None)
-    options.add_argument("--start", type=int, default=0)
     options.add_argument("--count", type=int, default=20)
     options.add_argument("--only", default="steps,offload,size")
+    options.add_argument("--workers", type=int, default=1)
+    options.add_argument("--seconds", type=float, default=1e9)
+    options.add_argument("--cell", default="", help="table|model|figure: this one, in this process")
     given = options.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
+    (given.folder / "cells").mkdir(parents=True, exist_ok=True)
+    if given.cell:
+        table, model, key = given.cell.split("|")
+        begun = time.process_time()
+        cell = {**cell_of(table, model, key, given.corpus), "cell_s": round(time.process_time() - begun, 1)}
+        path_of(given.folder, table, model, key).write_text(json.dumps(cell))
+        print(given.cell, cell, flush=True)
+        return
     wanted = given.only.split(",")
-    if "size" in wanted:
-        rows = []
-        for count in (5_000, 50_000):
-            rows.append(size_row(count))
-            write(given.folder / "size.csv", rows)
-    if "offload" in wanted:
-        rows = []
-        for name in ZOO[:5]:
-            rows.append(offload_row(name))
-            write(given.folder / "offload.csv", rows)
-    if "steps" in wanted:
-        rows = []
-        for name, graph in graphs(given.corpus, given.start, given.count):
-            rows.append(row_of(name, graph))
-            write(given.folder / "steps.csv", rows)
+    jobs = [("size", key.split()[0], key) for key in SIZE if "size" in wanted]
+    jobs += [("offload", name, key) for name in ZOO[:5] for key in OFFLOAD if "offload" in wanted]
+    every = names(given.corpus, given.count) if "steps" in wanted else []
+    long_first = sorted(STEPS, key=lambda key: -("budget" in key) - (key in ("layers", "sqrt")))
+    jobs += [("steps", name, key) for key in long_first for name in every]
+    run_all(jobs, given)
+    for table in wanted:
+        write(given.folder, table, jobs)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,22 @@ def test_a_copy_reads_before_its_weight_is_overwritten(problem: Problem) -> None
     assert whole(problem, plan) is whole_problem and whole(whole_problem, plan) is whole_problem
 
 
+def test_a_batch_norm_runs_again_without_its_running_statistics() -> None:
+    g = GraphBuilder("normed")
+    x, mean = g.tensor(100, "input", name="X"), g.tensor(4, "state", name="mean")
+    new, out, kept = g.tensor(4, "state", name="new", alias_of=mean), g.tensor(100, name="Y"), g.tensor(4, name="kept")
+    g.op("norm", "aten.native_batch_norm.default", [x, mean], [new, out, kept], flops=10)
+    g.op("late", "add", [out, kept], [g.tensor(8, "output")], flops=10)
+    problem = price(g.build(), pair())
+    assert repeatable(problem.graph).tolist() == [True, True]
+    graph = expand(problem, added(0, reader=1, read=out)).graph
+    again = graph.op_name.index("norm.again")
+    assert [graph.tensor_name[t] for t in graph.reads_of(again)] == ["X"]
+    assert [graph.tensor_name[t] for t in graph.makes_of(again)] == ["Y.again", "kept.again"]
+    with pytest.raises(InvalidPlan, match="makes no copy of tensor 'new'"):
+        expand(problem, added(0, reader=1, read=new))
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

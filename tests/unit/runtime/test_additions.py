@@ -84,6 +84,17 @@ def test_the_same_results_and_the_modelled_peak(name: str, again: bool, stays: b
     assert all(peaks) == stays
 
 
+@pytest.mark.parametrize("inplace", [False, True])
+def test_a_batch_norm_that_runs_again_leaves_its_running_statistics(inplace: bool) -> None:
+    module = ConvNet(inplace).train()
+    base = lm.price(capture_step(module, (IMAGES,), training=True).graph, "2xp100-pcie")
+    result = planned(base, added_to(base, again=True, stays=False))
+    assert any("batch_norm" in name and ".again" in name for name in result.problem.graph.op_name)
+    step = apply(copy.deepcopy(module), (IMAGES,), result, devices=["cpu", "cpu"])
+    found = verify_step(step, (IMAGES,))  # weights, and what the module keeps beside them
+    assert found.equals_capture and found.equals_module, str(found)
+
+
 def test_a_random_op_draws_the_same_numbers_again() -> None:
     module, inputs = Transformer(dropout=0.5).train(), (WORDS,)
     base = lm.price(capture_step(module, inputs, training=True).graph, "2xp100-pcie")
