@@ -23,8 +23,9 @@ class Additions:
     """Recomputation and offload, as data. Addition i is op `num_ops + i`; it reads and makes copies of tensors.
 
     One that runs op o again reads what o reads and makes what o makes once more, at the same price on every device; of
-    a batch norm all but its running statistics. A stay reads a tensor on its own device (which has it sent there), keeps it without a second copy of its bytes, and
-    sends it back to those that read it from the stay. Who reads which copy is listed; all else reads the original.
+    a batch norm all but its running statistics. A stay reads a tensor on its own device (which has it sent there),
+    keeps it without a second copy of its bytes, and sends it back to those that read it from the stay. Who reads which
+    copy is listed; all else reads the original.
     """
 
     op: Ints  # [added] the op that runs again, -1 for a stay
@@ -61,8 +62,8 @@ def same_additions(one: Additions | None, other: Additions | None) -> bool:
 
 
 def repeatable(graph: Graph) -> Bools:
-    """[ops] may run again: it overwrites nothing, and nobody overwrites what it makes; but for running statistics, which
-    a batch norm leaves alone then. One that draws random numbers draws the same ones again."""
+    """[ops] may run again: it overwrites nothing, and nobody overwrites what it makes; but for running statistics,
+    which a batch norm leaves alone then. One that draws random numbers draws the same ones again."""
     makes_fixed = np.zeros(graph.num_ops, bool)
     fixed = _in_place(graph) & ~statistics(graph)
     np.logical_or.at(makes_fixed, rows_of(graph.make_start), fixed[graph.makes])
@@ -191,8 +192,8 @@ def _read_keys(graph: Graph, added: Additions) -> Ints:
 
 
 def reads_with(graph: Graph, added: Additions) -> tuple[Ints, Ints, Ints]:
-    """(reader, tensor of the graph, place in `graph.reads`, -1 for a stay) of all reads of ops and additions, before any
-    is redirected."""
+    """(reader, tensor of the graph, place in `graph.reads`, -1 for a stay) of all reads of ops and additions, before
+    any is redirected."""
     again, stays = np.flatnonzero(added.op >= 0), np.flatnonzero(added.tensor >= 0)
     which, place = reads_again(graph, added.op[again])
     at = np.concatenate([np.arange(len(graph.reads)), place, np.full(len(stays), -1)])
