@@ -14,7 +14,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import replace
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 
@@ -26,6 +30,24 @@ from loadmaster.report.pipeline import stage_rows
 from loadmaster.search import Budget
 
 MODELS = ("gpt2", "bert-base", "t5-base", "llama-8b", "mixtral-8x7b")
+COLUMNS = ("bound, ms", "line, ms", "ours, ms", "GiB", "balanced", "GiB", "÷ ours", "equal", "GiB", "÷ ours", "s")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row."""
+
+    model: str
+    devices: int
+    unlike: bool
+    microbatches: int
+    simulations: int
+    equal_memory: bool
+
+    @property
+    def cluster(self) -> Cluster:
+        cluster = Cluster.preset(f"{self.devices}xa100-nvlink")
+        return with_a_slow_one(cluster) if self.unlike else cluster
 
 
 def main() -> None:
@@ -37,25 +59,42 @@ def main() -> None:
     given.add_argument("--equal-memory", action="store_true")
     given.add_argument("--slow", action="store_true", help="only clusters with one slow device")
     given.add_argument("--like", action="store_true", help="only clusters of like devices")
+    given.add_argument("--jobs", type=int, default=1, help="rows at a time, each in a process")
+    given.add_argument("--out", type=Path, help="a file that rows are written to as well")
     words = given.parse_args()
-    columns = ("bound, ms", "line, ms", "ours, ms", "best by hand", "÷ ours", "best equal", "÷ ours", "s")
-    print("| model | devices | microbatches |", " | ".join(columns), "|")
-    print("|---|---|--:|--:|--:|--:|---|--:|---|--:|--:|")
-    for model in words.models:
-        graph = lm.load(f"zoo:{model}/train")
-        for count in words.devices:
-            for unlike in [unlike for unlike in (False, True) if not (words.slow if not unlike else words.like)]:
-                cluster = Cluster.preset(f"{count}xa100-nvlink")
-                problem = lm.price(graph, with_a_slow_one(cluster) if unlike else cluster)
-                for microbatches in words.microbatches:
-                    begun = time.perf_counter()
-                    found = plan_pipeline(problem, microbatches, Budget(None, words.simulations))
-                    if words.equal_memory:
-                        limit = balanced_peak(found)
-                        limited = lm.price(graph, problem.cluster, memory_limit=limit)
-                        found = plan_pipeline(limited, microbatches, Budget(None, words.simulations))
-                    name = f"{count}, one slow" if unlike else str(count)
-                    print(row(model, name, found, time.perf_counter() - begun), flush=True)
+    speeds = [unlike for unlike in (False, True) if not (words.slow if not unlike else words.like)]
+    cases = [
+        Case(model, devices, unlike, microbatches, words.simulations, words.equal_memory)
+        for model, devices, unlike, microbatches in product(words.models, words.devices, speeds, words.microbatches)
+    ]
+    tell(f"| model | devices | microbatches | {' | '.join(COLUMNS)} |", words.out)
+    tell("|---|---|--:|--:|--:|--:|--:|---|--:|--:|---|--:|--:|--:|", words.out)
+    if words.jobs == 1:
+        for case in cases:
+            tell(row_of(case), words.out)
+        return
+    with ProcessPoolExecutor(words.jobs, get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(row_of, case) for case in cases]):
+            tell(done.result(), words.out)
+
+
+def tell(line: str, out: Path | None) -> None:
+    print(line, flush=True)
+    if out is not None:
+        with out.open("a") as file:
+            file.write(line + "\n")
+
+
+def row_of(case: Case) -> str:
+    graph = lm.load(f"zoo:{case.model}/train")
+    problem = lm.price(graph, case.cluster)
+    begun = time.perf_counter()
+    found = plan_pipeline(problem, case.microbatches, Budget(None, case.simulations))
+    if case.equal_memory and found.result.fits:
+        limited = lm.price(graph, problem.cluster, memory_limit=balanced_peak(found))
+        found = plan_pipeline(limited, case.microbatches, Budget(None, case.simulations))
+    name = f"{case.devices}, one slow" if case.unlike else str(case.devices)
+    return row(case.model, name, found, time.perf_counter() - begun)
 
 
 def balanced_peak(found: PipelineResult) -> int:
@@ -82,7 +121,8 @@ def row(model: str, devices: str, found: PipelineResult, seconds: float) -> str:
     fits = "" if found.result.fits else " (does not fit)"
     return (
         f"| {model} | {devices} | {found.microbatches} | {found.result.lower_bound / 1e6:,.0f} "
-        f"| {line_ns(found) / 1e6:,.0f} | {own / 1e6:,.0f}{fits} | {' | '.join(cells)} | {seconds:.0f} |"
+        f"| {line_ns(found) / 1e6:,.0f} | {own / 1e6:,.0f}{fits} | {gib(found.best)} | {' | '.join(cells)} "
+        f"| {seconds:.0f} |"
     )
 
 
@@ -111,9 +151,14 @@ def _line(work: list[float], count: int, share: float) -> float:
 
 def cell(own: int, others: list[Pipeline]) -> str:
     if not others:
-        return "none fits | "
+        return "none fits | | "
     best = min(others, key=lambda other: other.score)
-    return f"{best.schedule} | {best.score.value / own:.2f}"
+    return f"{best.schedule} | {gib(best)} | {best.score.value / own:.3f}"
+
+
+def gib(pipeline: Pipeline) -> str:
+    """Of its fullest device."""
+    return f"{pipeline.peak_bytes.max() / 2**30:.1f}"
 
 
 if __name__ == "__main__":

@@ -212,10 +212,10 @@ def build(
         if not captured.training:
             raise InvalidSetting("an inference has no use for an optimizer", "optimizer", "leave it out")
         check_kind(optimizer, captured.optimizer)
-    binding = Binding(captured, module)
     post = None if rank is None else Post(rank, places, throttle)
     if post is not None:
         share_state(tensors_by_name(module), {})
+    binding = Binding(captured, module)
     updates = _updates(captured, binding, problem, plan, places, optimizer, rank)
     try:
         events = schedule(problem, plan, planning.timeline)
@@ -249,6 +249,7 @@ def _updates(
         home = device[f"{captured.optimizer}:{name}"]
         if rank in (None, home):
             binding.move(named[name], places[home])
-    updates = Updates(optimizer or default_optimizer(captured.optimizer, list(weights.values())), weights)
+    own = [weights[name] for name in captured.learned]
+    updates = Updates(optimizer or default_optimizer(captured.optimizer, own), weights, captured.copies)
     updates.follow_weights()
     return updates

@@ -16,6 +16,7 @@ from loadmaster.errors import CannotRun, DoesNotFit, InvalidSetting, LoadmasterE
 from loadmaster.importers.torch.arguments import joined, split
 from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.importers.torch.step import Given
+from loadmaster.runtime.copies import Copies
 from loadmaster.runtime.devices import moved
 from loadmaster.runtime.listing import compiled_text
 from loadmaster.runtime.processes import Post, share, share_random, share_state
@@ -36,6 +37,7 @@ class Binding:
     def __init__(self, captured: CapturedStep, module: nn.Module) -> None:
         self.captured, self.module = captured, module
         named = tensors_by_name(module)
+        self.copies = Copies(captured.trace.given, named)
         placeholders = captured.trace.module.graph.find_nodes(op="placeholder")
         self.given: dict[int, Given] = {}  # tensor of the graph -> what it is
         self.number: dict[int, int] = {}  # tensor -> its number among the given ones
@@ -47,7 +49,9 @@ class Binding:
                 continue
             self.number[tensor], self.given[tensor] = numbers[node], captured.trace.given[numbers[node]]
             if self.given[tensor].role != "input":
-                self.tensors[tensor] = _real(named[self.given[tensor].name], self.given[tensor].name)
+                name = self.given[tensor].name
+                copy = self.copies.weights.get(name)
+                self.tensors[tensor] = _real(named[name], name) if copy is None else copy
         self.before = {tensor: value.device for tensor, value in self.tensors.items()}
 
     def is_input(self, tensor: int) -> bool:
@@ -55,7 +59,7 @@ class Binding:
 
     def weights(self) -> dict[str, nn.Parameter]:
         """Those with a gradient."""
-        parameters = dict(self.module.named_parameters())
+        parameters = {**dict(self.module.named_parameters()), **self.copies.weights}
         return {name: parameters[name] for name in self.captured.gradients}
 
     def move(self, tensor: int, device: torch.device) -> None:
@@ -147,10 +151,12 @@ class AppliedStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._bind(args, kwargs)
+        self.binding.copies.follow()
         first = self.steps == 0
         with self._guarded(first), torch.no_grad():
             made = self._run() if self.post is None else self._run_together(self.post)
         self.steps += 1
+        self.binding.copies.note()
         self._let_go()
         return self._result(made)
 

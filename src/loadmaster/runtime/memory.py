@@ -95,5 +95,5 @@ def _resident_bytes(step: AppliedStep) -> list[int]:
 def _state_bytes(step: AppliedStep, weight: str) -> int:
     """Of tensors as large as the weight; a counter is none of what is planned."""
     assert step.optimizer is not None
-    state: Sequence[Any] = list(step.optimizer.state[step.binding.weights()[weight]].values())
+    state: Sequence[Any] = step.updates.state_of(weight)
     return sum(value.untyped_storage().nbytes() for value in state if isinstance(value, Tensor) and value.dim())

@@ -2,14 +2,16 @@
 
 Every action of the plan becomes the calls of its ops on its microbatch; gradients are added up in the order of
 microbatches and divided by their number before the one update, as is the loss: for a loss that is a mean over samples,
-as many in each microbatch, that is the loss of the whole batch. The step that comes out is like any captured one, with
+as many in each microbatch, that is the loss of the whole batch. Replicas of a stage have weights of their own and add
+up what they have summed. The step that comes out is like any captured one, with
 all rows of the batch as its inputs: it is sent between processes, run and verified by the same code.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,12 +26,12 @@ from loadmaster.graph import PIPELINE
 from loadmaster.graph.columns import ints
 from loadmaster.importers.torch.arguments import as_arguments, seen_inside
 from loadmaster.importers.torch.graph import Call, CapturedStep, captured_of, draws_random
-from loadmaster.importers.torch.mutation import GIVEN, landings, storage_of
+from loadmaster.importers.torch.mutation import GIVEN, landings, storage_of, written_by
 from loadmaster.importers.torch.step import Given
 from loadmaster.importers.torch.values import ValueMode
 from loadmaster.passes.microbatches import Action, parse_action
 from loadmaster.passes.pipelined import Pipelined
-from loadmaster.passes.stages import UPDATE
+from loadmaster.passes.stages import REDUCE, UPDATE
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline
@@ -53,9 +55,6 @@ def unrolled(
 ) -> Unrolled:
     """`captured` is the step of one microbatch, `actions` the problem that the plan is for. `batch`: which inputs are
     cut into microbatches, by their number among the given tensors; the others are whole in each."""
-    if made.replicated:
-        what = "stages of the plan are there several times over"
-        raise CannotRun(what, "run", "plan without --replicate: one process a device runs a stage once")
     if captured.graph.digest != made.graph:
         raise InvalidPlan(f"the plan is of another step: digest {made.graph}", captured.graph.digest, "plan again")
     if captured.training and captured.optimizer == "none":
@@ -63,11 +62,10 @@ def unrolled(
     order = sorted(range(actions.num_ops), key=lambda op: (int(timeline.start_ns[op]), int(timeline.turn[op])))
     turns = [(parse_action(actions.graph.op_name[op]), int(plan.device[op])) for op in order]
     base = price(captured.graph, actions.cluster)
-    writer = _Writer(captured, made, base, frozenset(batch))
+    writer = _Writer(captured, made, base, frozenset(batch), dict(turns))
     step = writer.step([action for action, _ in turns])
     problem = price(step.graph, actions.cluster)
-    place = {action: (turn, device) for turn, (action, device) in enumerate(turns)}
-    where = [place[writer.action[name]] for name in problem.graph.op_name]
+    where = [writer.place[name] for name in problem.graph.op_name]
     rank = np.empty(problem.num_ops, np.int64)
     rank[sorted(range(problem.num_ops), key=lambda op: (where[op][0], op))] = np.arange(problem.num_ops)
     return Unrolled(step, problem, Plan.of(problem, [device for _, device in where], ints(rank)))
@@ -121,20 +119,34 @@ def draws(captured: CapturedStep) -> bool:
 class _Writer:
     """Writes the traced step once for each microbatch, action by action."""
 
-    def __init__(self, captured: CapturedStep, made: Pipelined, base: Problem, batch: frozenset[int]) -> None:
+    def __init__(
+        self,
+        captured: CapturedStep,
+        made: Pipelined,
+        base: Problem,
+        batch: frozenset[int],
+        device: Mapping[Action, int],
+    ) -> None:
         self.captured, self.made, self.count = captured, made, made.microbatches
         self.trace, self.fx = captured.trace, fx.Graph()
+        places = self.trace.module.graph.find_nodes(op="placeholder")
+        self.number = {node: number for number, node in enumerate(places)}  # of a given node
         self.mode: ValueMode = captured.trace.given[0].fake.fake_mode  # type: ignore[attr-defined]
         self.inputs: dict[fx.Node, int] = {}  # inputs that are cut -> rows of a microbatch
         self.shared: dict[fx.Node, fx.Node] = {}  # given node -> new one
         self.made_of: dict[tuple[fx.Node, int], fx.Node] = {}  # (node, microbatch) -> new one
         self.bases: dict[tuple[int, int], Tensor] = {}  # (storage, microbatch) -> memory of its own
-        self.sums: dict[fx.Node, fx.Node] = {}  # result that is added up -> the sum so far
-        self.action: dict[str, Action] = {}  # of each op of the new graph
+        self.sums: dict[tuple[fx.Node, int], fx.Node] = {}  # (result that is added up, replica) -> the sum so far
+        self.means: dict[fx.Node, fx.Node] = {}  # result that is added up -> its mean over all microbatches
+        self.place: dict[str, tuple[int, int]] = {}  # of each op of the new graph: its turn and its device
         self.lasting: set[int] = set()  # storages of weights, buffers and constants
-        self.now = Action(0, 0, 0)
-        self.batch = batch
+        self.turn, self.now = 0, Action(0, 0, 0)
+        self.batch, self.device = batch, device
+        self.replicas = Counter(action.stage for action in device if action.phase == UPDATE)
+        self.copies: dict[fx.Node, list[fx.Node]] = {}  # weight of a stage with replicas -> that of each, new
+        self.copied: dict[int, fx.Node] = {}  # storage -> such a weight
         self.ops = self._ops_of(base)
+        self.home = {weight: key[1] for key, calls in self.ops.items() if key[0] == UPDATE for weight in calls}
         self.landing = self._landings()
         self.real = {node for nodes in self.ops.values() for node in nodes if isinstance(node, fx.Node)}
 
@@ -155,6 +167,7 @@ class _Writer:
         return found
 
     def step(self, order: Sequence[Action]) -> CapturedStep:
+        self._refuse_written()
         with self.mode.forgetting(), torch.no_grad():
             given = self._given()
             outputs = list(dict.fromkeys(self.trace.outputs))
@@ -163,9 +176,11 @@ class _Writer:
             after: dict[fx.Node, list[fx.Node]] = {}
             for node in dict.fromkeys(summed):
                 after.setdefault(self._maker(node), []).append(node)
-            means = self._act(order, after)
-            results = [means[node] if self.captured.training else self._joined(node) for node in self.trace.outputs]
-        found = {name: means[node] for name, node in gradients.items()}
+            self._act(order, after)
+            whole = self._mean if self.captured.training else self._joined
+            results = [whole(node) for node in self.trace.outputs]
+        found = {name: self.means[node] for name, node in gradients.items()}
+        found |= {copy.name: found[copy.copy_of] for copy in given if copy.copy_of}
         self.fx.output([*results, *found.values()])
         module = fx.GraphModule(self.trace.module, self.fx)
         trace = replace(self.trace, module=module, given=given, outputs=results, gradients=found)
@@ -174,8 +189,16 @@ class _Writer:
         remembered = {**made.graph.captured, PIPELINE: self.made.to_json(), MICROBATCH: described}
         return replace(made, graph=replace(made.graph, captured=remembered))
 
+    def _refuse_written(self) -> None:
+        """Replicas would each move statistics of their own, and the module has but one."""
+        for (_, stage), calls in self.ops.items():
+            for node in calls if self.replicas[stage] > 1 else ():
+                if isinstance(node, fx.Node) and (node in self.landing or written_by(node)):
+                    what = f"'{node.name}' writes to a buffer, and its stage is there {self.replicas[stage]} times"
+                    raise CannotRun(what, "run", "plan without --replicate: each replica would have its own")
+
     def _given(self) -> list[Given]:
-        """Inputs with all rows of the batch; the rest as it is."""
+        """Inputs with all rows of the batch; weights of replicas besides the module's own; the rest as it is."""
         made = []
         places = self.trace.module.graph.find_nodes(op="placeholder")
         for number, (node, given) in enumerate(zip(places, self.trace.given, strict=True)):
@@ -187,31 +210,65 @@ class _Writer:
                 self.shared[node].meta = {**node.meta, "val": given.fake}
                 self.inputs[node] = rows
             made.append(given)
+        for node, given in zip(places, self.trace.given, strict=True):
+            made += self._copies(node, given)
         for node in self.trace.module.graph.find_nodes(op="get_attr"):
             self.shared[node] = self.fx.node_copy(node)
         self.lasting = {storage_of(node.meta["val"]) for node in self.shared if node not in self.inputs}
         return made
 
-    def _act(self, order: Sequence[Action], after: dict[fx.Node, list[fx.Node]]) -> dict[fx.Node, fx.Node]:
-        """Writes all actions; returns the means of what is added up. A sum ends with the last microbatch."""
-        means: dict[fx.Node, fx.Node] = {}
-        for action in order:
+    def _copies(self, node: fx.Node, given: Given) -> list[Given]:
+        """The weights of the other replicas of a stage."""
+        replicas = self.replicas[self.home[given.name]] if given.name in self.home else 1
+        if replicas == 1:
+            return []
+        self.copies[node], self.copied[storage_of(node.meta["val"])] = [self.shared[node]], node
+        made = []
+        for number in range(1, replicas):
+            copy = self.fx.placeholder(f"{node.name}_of_replica_{number}")
+            with self.mode:
+                copy.meta = {**node.meta, "val": torch.empty_like(given.fake, requires_grad=False)}
+            self.copies[node].append(copy)
+            made.append(Given(f"{given.name} of replica {number}", given.role, copy.meta["val"], given.name))
+        return made
+
+    def _replica(self, node: fx.Node, microbatch: int) -> int:
+        """Whose weight an op reads: its own replica's, or the first one's of another stage."""
+        stage = self.home[self.trace.given[self.number[node]].name]
+        return microbatch % self.replicas[stage] if stage == self.now.stage else 0
+
+    def _act(self, order: Sequence[Action], after: dict[fx.Node, list[fx.Node]]) -> None:
+        for self.turn, action in enumerate(order):
             self.now = action
             calls = self.ops.get((action.phase, action.stage), [])
-            if action.phase == UPDATE:
-                for weight in calls:
-                    gradient = self.trace.gradients[str(weight)]
-                    means.setdefault(gradient, self._mean(gradient))
-                    self.action[f"{self.captured.optimizer}:{weight}"] = action
-                continue
-            for node in calls:
-                assert isinstance(node, fx.Node)
-                self._run(node, action.microbatch)
-                for result in after.get(node, ()):
-                    self._add(result, action.microbatch)
-                    if result in self.trace.outputs and action.microbatch == self.count - 1:
-                        means[result] = self._mean(result)
-        return means
+            if action.phase == REDUCE:
+                self._reduce(action.stage)
+            elif action.phase == UPDATE:
+                self._update(calls)
+            else:
+                for node in calls:
+                    assert isinstance(node, fx.Node)
+                    self._run(node, action.microbatch)
+                    for result in after.get(node, ()):
+                        self._add(result, action.microbatch)
+
+    def _update(self, weights: Sequence[fx.Node | str]) -> None:
+        """`microbatch` of an update is the number of its replica."""
+        for weight in weights:
+            self._mean(self.trace.gradients[str(weight)])
+            mark = f" of replica {self.now.microbatch}" if self.now.microbatch else ""
+            self.place[f"{self.captured.optimizer}:{weight}{mark}"] = (self.turn, self.device[self.now])
+
+    def _reduce(self, stage: int) -> None:
+        """Adds gradients up over replicas, as soon as the first of them may: each gradient on one of them, so that all
+        have as many bytes to add, from where it goes to the others. Over the links goes what a ring passes round."""
+        names = [name for name, home in self.home.items() if home == stage]
+        gradients = dict.fromkeys(self.trace.gradients[str(name)] for name in names)
+        held = [0] * self.replicas[stage]
+        for gradient in sorted(gradients, key=lambda node: -node.meta["val"].numel()):
+            replica = held.index(min(held))
+            held[replica] += gradient.meta["val"].numel()
+            self._mean(gradient, self.device[Action(REDUCE, stage, replica)])
 
     def _run(self, node: fx.Node, microbatch: int) -> None:
         """An op, and the copies of its results that it would have written itself."""
@@ -221,12 +278,23 @@ class _Writer:
 
     def _add(self, result: fx.Node, microbatch: int) -> None:
         value = self._value(result, microbatch)
-        if result in self.sums:
-            value = self._emit(aten.add.Tensor, (self.sums[result], value))
-        self.sums[result] = value
+        replicas = max(1, self.replicas[self.now.stage])
+        key = (result, microbatch % replicas)
+        if key in self.sums:
+            value = self._emit(aten.add.Tensor, (self.sums[key], value))
+        self.sums[key] = value
+        if result in self.trace.outputs and replicas == 1 and microbatch == self.count - 1:
+            self._mean(result)
 
-    def _mean(self, result: fx.Node) -> fx.Node:
-        return self._emit(aten.div.Tensor, (self.sums[result], self.count))
+    def _mean(self, result: fx.Node, device: int | None = None) -> fx.Node:
+        """Over all microbatches: the sums of the replicas in their order, and a division."""
+        if result not in self.means:
+            every = sorted(replica for node, replica in self.sums if node is result)
+            total, *others = (self.sums[result, replica] for replica in every)
+            for other in others:
+                total = self._emit(aten.add.Tensor, (total, other), device)
+            self.means[result] = self._emit(aten.div.Tensor, (total, self.count), device)
+        return self.means[result]
 
     def _joined(self, node: fx.Node) -> fx.Node:
         """What an inference returns: the rows of all microbatches."""
@@ -250,6 +318,8 @@ class _Writer:
     def _value(self, node: fx.Node, microbatch: int) -> fx.Node:
         if node in self.inputs:
             return self._rows(node, microbatch)
+        if node in self.copies:
+            return self.copies[node][self._replica(node, microbatch)]
         if node in self.shared:
             return self.shared[node]
         if (node, microbatch) not in self.made_of:
@@ -278,18 +348,20 @@ class _Writer:
         if node.target is operator.getitem:
             made.meta["val"] = args[0].meta["val"][args[1]]
         self.made_of[node, microbatch] = made
-        self.action[made.name] = self.now
+        self.place[made.name] = (self.turn, self.device[self.now])
 
-    def _emit(self, target: Any, args: Any) -> fx.Node:
+    def _emit(self, target: Any, args: Any, device: int | None = None) -> fx.Node:
         made = self.fx.call_function(target, args)
         with self.mode:
             made.meta["val"] = target(*fx.map_arg(args, lambda node: node.meta["val"]))
-        self.action[made.name] = self.now
+        self.place[made.name] = (self.turn, self.device[self.now] if device is None else device)
         return made
 
     def _form(self, value: Tensor, microbatch: int) -> Tensor:
         """The same form in memory of this microbatch, shared as it is shared in the traced step."""
         storage = storage_of(value)
+        if storage in self.copied:
+            return self._copied_form(value, self.copied[storage], microbatch)
         if storage in self.lasting:
             return value
         start = 0
@@ -302,3 +374,13 @@ class _Writer:
             if base.dtype != value.dtype:
                 base = base.view(value.dtype)
             return base.as_strided(value.shape, value.stride(), start + int(value.storage_offset()))
+
+    def _copied_form(self, value: Tensor, weight: fx.Node, microbatch: int) -> Tensor:
+        """The same view of the replica's weight."""
+        replica = self._replica(weight, microbatch)
+        if not replica:
+            return value
+        copy: Tensor = self.copies[weight][replica].meta["val"]
+        start = int(value.storage_offset()) - int(weight.meta["val"].storage_offset())
+        with self.mode:
+            return copy.as_strided(value.shape, value.stride(), start)

@@ -76,11 +76,11 @@ def in_turn(made: Pipelined, step: AppliedStep, inputs: Any) -> Values:
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
     weights = dict(module.named_parameters())
-    for name in step.captured.gradients:
+    for name in step.captured.learned:
         gradient = weights[name].grad
         assert gradient is not None
         weights[name].grad = gradient.div(count)
-    gradients = {name: weights[name].grad for name in step.captured.gradients}
+    gradients = {name: weights[name].grad for name in step.captured.learned}
     return after_update(module, optimizer, [_sum(losses) / count], gradients)
 
 

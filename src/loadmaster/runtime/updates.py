@@ -6,7 +6,9 @@ is done by an optimizer of the same class over those weights, which shares setti
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -46,25 +48,51 @@ def check_kind(optimizer: Optimizer, kind: str) -> None:
 class Updates:
     """Update calls over the settings and the state of one torch optimizer."""
 
-    def __init__(self, optimizer: Optimizer | None, weights: Mapping[str, nn.Parameter]) -> None:
-        self.optimizer, self.weights = optimizer, weights
+    def __init__(
+        self,
+        optimizer: Optimizer | None,
+        weights: Mapping[str, nn.Parameter],
+        copies: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`copies`: weights that have the settings of another, and begin with its state."""
+        self.optimizer, self.weights, self.copies = optimizer, weights, copies
+        self.copying = None if optimizer is None or not copies else self._copying(optimizer)
         self.gradients: dict[str, Tensor] | None = None  # where to keep them, for whoever wants to look
         self.group_of = {
             id(weight): group for group in (optimizer.param_groups if optimizer else ()) for weight in group["params"]
         }
 
+    def _copying(self, optimizer: Optimizer) -> Optimizer:
+        """One of the same class for the copies: the user's knows nothing of them."""
+        one = type(optimizer)([self.weights[name] for name in self.copies], lr=1e-3)  # type: ignore[call-arg]
+        for name, of in self.copies.items():
+            if self.weights[of] in optimizer.state:
+                one.state[self.weights[name]] = copy.deepcopy(optimizer.state[self.weights[of]])
+        return one
+
     def call(self, names: Sequence[str]) -> UpdateCall:
         """What updates those weights, which must be of one `family`, in one go."""
         weights = [self.weights[name] for name in names]
-        assert self.optimizer is not None
-        return _Watched(self, names, _update_of(self.optimizer, self._group(names[0]), weights))
+        optimizer = self.copying if names[0] in self.copies else self.optimizer
+        assert optimizer is not None
+        return _Watched(self, names, _update_of(optimizer, self._group(names[0]), weights))
 
     def family(self, name: str) -> Any:
         """Weights of one family may be updated together."""
-        return id(self._group(name)), self.weights[name].device, self.weights[name].dtype
+        return id(self._group(name)), self.weights[name].device, self.weights[name].dtype, name in self.copies
+
+    @property
+    def optimizers(self) -> tuple[Optimizer, ...]:
+        """The user's, and that of copies."""
+        return tuple(one for one in (self.optimizer, self.copying) if one is not None)
+
+    def state_of(self, name: str) -> list[Any]:
+        """Of one weight."""
+        found = [one.state[self.weights[name]] for one in self.optimizers if self.weights[name] in one.state]
+        return [value for entry in found for value in entry.values()]
 
     def _group(self, name: str) -> dict[str, Any]:
-        group = self.group_of.get(id(self.weights[name]))
+        group = self.group_of.get(id(self.weights[self.copies.get(name, name)]))
         if group is None:
             what = f"the optimizer does not have the weight '{name}'"
             raise InvalidSetting(what, "optimizer", "make it over all weights that need a gradient")
@@ -77,15 +105,12 @@ class Updates:
 
     def state(self) -> list[Tensor]:
         """Every tensor of it."""
-        if self.optimizer is None:
-            return []
-        return [v for entry in self.optimizer.state.values() for v in entry.values() if isinstance(v, Tensor)]
+        entries = [entry for one in self.optimizers for entry in one.state.values()]
+        return [value for entry in entries for value in entry.values() if isinstance(value, Tensor)]
 
     def follow_weights(self) -> None:
         """Moves state to where its weight is."""
-        if self.optimizer is None:
-            return
-        for weight, entry in self.optimizer.state.items():
+        for weight, entry in [pair for one in self.optimizers for pair in one.state.items()]:
             for key, value in entry.items():
                 if isinstance(value, Tensor) and value.dim():
                     entry[key] = value.to(weight.device)

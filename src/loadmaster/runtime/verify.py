@@ -99,6 +99,7 @@ def verify_step(
         exact = {} if on_host or reference is not None else _of_module_exactly(step, arguments, home)
         capture = of_capture(step, arguments)
         planned = _of_plan(step, arguments)
+    module, exact, capture = (_with_copies(step, values) for values in (module, exact, capture))
     rate = _rate(step)
     noise = _NOISE * max(
         (_largest(value) for name, value in module.items() if name.startswith("gradient")), default=0.0
@@ -161,7 +162,7 @@ def unchanged(step: AppliedStep) -> Iterator[None]:
     values = [*given, *step.updates.state()]
     kept = [value.detach().clone() for value in values]
     gradients = [(weight, weight.grad) for weight in step.binding.weights().values()]
-    known = set(step.optimizer.state) if step.optimizer is not None else set()
+    known = [set(one.state) for one in step.updates.optimizers]
     with torch.random.fork_rng():
         try:
             yield
@@ -171,9 +172,10 @@ def unchanged(step: AppliedStep) -> Iterator[None]:
                     value.copy_(old)
             for weight, gradient in gradients:
                 weight.grad = gradient
-            if step.optimizer is not None:
-                for new in set(step.optimizer.state) - known:
-                    del step.optimizer.state[new]
+            for one, before in zip(step.updates.optimizers, known, strict=True):
+                for new in set(one.state) - before:
+                    del one.state[new]
+            step.binding.copies.note()
 
 
 @contextmanager
@@ -231,7 +233,7 @@ def _of_module(step: AppliedStep, inputs: Any, home: torch.device | None = None)
             loss = loss_of(module(*args, **kwargs), type(module).__name__)
             loss.backward()  # type: ignore[no-untyped-call]
     weights = dict(module.named_parameters())
-    gradients = {name: weights[name].grad for name in step.captured.gradients}
+    gradients = {name: weights[name].grad for name in step.captured.learned}
     return after_update(module, optimizer, [loss.detach()], gradients)
 
 
@@ -260,7 +262,7 @@ def of_capture(step: AppliedStep, inputs: Any) -> Values:
     if any(device.type != "cpu" for device in (*step.devices, *step.binding.before.values())):
         return {}  # it was traced for the CPU, and its constants go where the plan needs them
     values = [
-        batch[number].cpu() if given.role == "input" else named[given.name].detach()
+        batch[number].cpu() if given.role == "input" else named[given.copy_of or given.name].detach()
         for number, given in enumerate(trace.given)
     ]
     try:
@@ -274,7 +276,8 @@ def of_capture(step: AppliedStep, inputs: Any) -> Values:
     if not step.captured.training:
         return {**_numbered(results), **_state(module)}
     weights = dict(module.named_parameters())
-    gradients = dict(zip(step.captured.gradients, results[count:], strict=True))
+    every = dict(zip(step.captured.gradients, results[count:], strict=True))
+    gradients = {name: every[name] for name in step.captured.learned}
     for name, gradient in gradients.items():
         weights[name].grad = gradient.clone()
     return after_update(module, optimizer, results[:count], gradients)
@@ -307,8 +310,19 @@ def _of_plan(step: AppliedStep, inputs: Any) -> Values:
 def _kept_here(step: AppliedStep) -> Values:
     """What is this process's to keep of the module: all of it in a run of one."""
     local = step.local
-    everything = _state(step.binding.module)
+    copies = {f"weight {name}": value.detach().cpu().clone() for name, value in step.binding.copies.weights.items()}
+    everything = {**_state(step.binding.module), **copies}
     return {name: v for name, v in everything.items() if local is None or name.partition(" ")[2] in local}
+
+
+def _with_copies(step: AppliedStep, values: Values) -> Values:
+    """Copies of weights must be what the module's own are."""
+    found = dict(values)
+    for name, of in step.captured.copies.items() if values else ():
+        found[f"weight {name}"] = values[f"weight {of}"]
+        if f"gradient of {of}" in values:
+            found[f"gradient of {name}"] = values[f"gradient of {of}"]
+    return found
 
 
 def after_update(

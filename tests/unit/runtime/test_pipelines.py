@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,9 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.errors import CannotRun, InvalidPlan, InvalidSetting  # noqa: E402
+from loadmaster.errors import InvalidPlan, InvalidSetting  # noqa: E402
 from loadmaster.importers.torch.export import capture_step  # noqa: E402
 from loadmaster.optimizers.pipeline.microbatched import CHUNKS, _Planner, plan_pipeline  # noqa: E402
-from loadmaster.passes.pipelined import pipelined_of  # noqa: E402
 from loadmaster.runtime.apply import apply  # noqa: E402
 from loadmaster.runtime.microbatches import whole_batch  # noqa: E402
 from loadmaster.runtime.running import run_plan, verify_of  # noqa: E402
@@ -162,14 +160,6 @@ def test_what_cannot_be_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         apply(module, inputs, tmp_path / "wrong.json")
     with pytest.raises(InvalidPlan, match="another step"):
         apply(Tower3(), whole_batch(inputs, COUNT), path)
-    result = judged("gpipe", module, inputs, 2)
-    made = pipelined_of(result.problem.source.captured)
-    assert made is not None
-    twice = {**result.problem.source.captured, "pipeline": replace(made, replicated=True).to_json()}
-    graph = replace(result.problem.source, captured=twice)
-    with pytest.raises(CannotRun, match="several times over"):
-        problem = replace(result.problem, source=graph)
-        apply(module, whole_batch(inputs, COUNT), replace(result, problem=problem))
 
 
 class Tower3(Tower):

@@ -61,6 +61,17 @@ class CapturedStep:
     gradients: Mapping[str, int]  # weight -> tensor
 
     @property
+    def copies(self) -> dict[str, str]:
+        """Weights that the plan has besides the module's own -> whose copies they are."""
+        return {given.name: given.copy_of for given in self.trace.given if given.copy_of}
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """The module's own weights that have a gradient."""
+        copies = self.copies
+        return tuple(name for name in self.gradients if name not in copies)
+
+    @property
     def forms(self) -> dict[int, Tensor]:
         """Outputs and gradients as traced, by tensor."""
         nodes = [*zip(self.outputs, self.trace.outputs, strict=True)]

@@ -38,6 +38,7 @@ class Given:
     name: str
     role: str  # "weight", "buffer" or "input"
     fake: Tensor
+    copy_of: str = ""  # a weight that a plan has several times over: the name of the module's own
 
 
 @dataclass(frozen=True)
