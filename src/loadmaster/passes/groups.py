@@ -14,8 +14,10 @@ from loadmaster.errors import UnknownName
 from loadmaster.graph.columns import Ints, ints, positions, ragged, rows_of
 from loadmaster.passes import joining
 from loadmaster.problem import Problem
+from loadmaster.problem.remembering import LastFew
 
 HEAVY_GROUPS = (24, 96, 384)  # how many groups that share heavy tensors to move as one, for peak memory; chosen by hand
+_MIRRORED: LastFew[Ints] = LastFew("mirrored", 1)  # many rules ask for them
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +47,10 @@ def mirrored_position(problem: Problem) -> Ints:
 
     The turning point is where the most bytes are alive in program order: a training step saves until its loss.
     """
+    return _MIRRORED.of(problem, None, lambda: _mirrored(problem))
+
+
+def _mirrored(problem: Problem) -> Ints:
     graph = problem.graph
     turn = turning_point(problem)
     position = np.arange(problem.num_ops)
