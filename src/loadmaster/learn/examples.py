@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -24,13 +25,11 @@ from loadmaster.cost import price
 from loadmaster.files import graph_from_json, graph_to_json
 from loadmaster.files.text import parse_json, read_lines
 from loadmaster.files.writing import writing
-from loadmaster.graph import ACTIVATION, Graph
+from loadmaster.graph import Graph
 from loadmaster.graph.columns import Ints, digest, ints
 from loadmaster.learn.features import Features, device_class, features_of
-from loadmaster.optimizers.annealing import anneal
-from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, evolve, prior_of
-from loadmaster.optimizers.lists.schedulers import Heft
-from loadmaster.optimizers.simple import legal
+from loadmaster.learn.variation import vary
+from loadmaster.optimizers.auto import Auto
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 from loadmaster.search.workers import OnRay, end_with_parent
@@ -38,6 +37,7 @@ from loadmaster.simulator import rules, simulate
 from loadmaster.zoo.synthetic import KINDS, generate
 
 FEWEST_OPS, MOST_OPS = 40, 1_600
+KIND = re.compile(rb'"kind": ?("[^"]*")')  # of an op, in a line of a corpus
 GENERATED_OPS = (60, 500)
 
 
@@ -93,6 +93,12 @@ def add_lines(lines: Sequence[bytes]) -> int:
 def line_of(line: int) -> bytes:
     """A line that was read, as it stands."""
     return _lines[line]
+
+
+def fold_of(line: int, folds: int) -> int:
+    """Which fold a graph belongs to: graphs with the same kinds of ops are in the same one, as models of one family
+    are."""
+    return int(digest(*sorted(set(KIND.findall(line_of(line))))), 16) % folds
 
 
 def add_generated(count: int) -> list[int]:
@@ -169,21 +175,6 @@ def suits(key: Key) -> bool:
     return FEWEST_OPS <= make_problem(key).num_ops <= MOST_OPS
 
 
-def vary(graph: Graph, rng: np.random.Generator) -> Graph:
-    """Sizes and flops times log-normal noise, and now and then larger activations, as of a larger batch."""
-    noise = float(rng.choice([0.0, 0.1, 0.3]))
-    batch = float(rng.choice([1, 1, 1, 4, 16]))
-    sizes = np.exp(noise * rng.standard_normal(graph.num_tensors)) * np.where(graph.role == ACTIVATION, batch, 1.0)
-    work = np.exp(noise * rng.standard_normal(graph.num_ops)) * batch
-    sizes, work = np.minimum(sizes, 64.0), np.minimum(work, 64.0)
-    return replace(
-        graph,
-        nbytes=ints(np.ceil(graph.nbytes * sizes)),
-        flops=ints(np.ceil(graph.flops * work)),
-        bytes_moved=ints(np.ceil(graph.bytes_moved * work)),
-    )
-
-
 def draw_setting(rng: np.random.Generator) -> tuple[Cluster, str]:
     """Most often two equal devices and peak memory; else more devices, unlike ones, or step time over real links."""
     kind = rng.random()
@@ -231,45 +222,14 @@ def alone() -> None:
 
 
 def find_elite(key: Key, simulations: int) -> Elite | None:
-    """A long run: cuts of the mirrored order under several orders, annealing, BRKGA afresh, annealing from the best."""
+    """The plan of a long run of the portfolio, which knows no policy."""
     if not suits(key):
         return None
-    problem, features = make_problem(key), make_features(key)
+    problem = make_problem(key)
     search = Search(problem, Budget(None, simulations), key.seed)
-    _try_cuts(search, features)
-    assert search.best is not None
-    first = search.part(0.35)
-    anneal.improve(first, search.best, 0.01, 1e-4, chains=1)
-    search.keep(first)
-    genes = (
-        Brkga(sends=False, by="edges", blocks=64)
-        if problem.objective.of_memory
-        else Brkga(sends=True, order="uniform" if key.seed % 2 else "given")
-    )
-    second = search.part(0.6)
-    evolve(
-        second,
-        replace(genes, evaluations=second.simulations_left),
-        decoder_of(problem, genes),
-        prior_of(problem, genes),
-    )
-    search.keep(second)
-    last = search.part(1.0)
-    anneal.improve(last, search.best, 0.003, 1e-5, chains=1)
-    search.keep(last)
-    line = simulate(problem, search.best)
-    return Elite(canonical(problem, features, search.best.device), line.turn, search.best_score.value)
-
-
-def _try_cuts(search: Search, features: Features) -> None:
-    problem = search.problem
-    columns = features.pairs.reshape(problem.num_ops, problem.num_devices, -1)[:, :, 3::2]
-    ranks = [np.argsort(np.argsort(order, kind="stable"), kind="stable") for order in features.orders.T]
-    devices = [legal(problem, ints(columns[:, :, share].argmax(axis=1))) for share in range(columns.shape[2])]
-    pairs = [(device, rank) for device in devices for rank in ranks]
-    search.score_many(np.stack([device for device, _ in pairs]), np.stack([rank for _, rank in pairs]))
-    if not problem.objective.of_memory:
-        search.score(Heft().optimize(search))
+    plan = Auto().optimize(search)
+    line = simulate(problem, plan)
+    return Elite(canonical(problem, make_features(key), plan.device), line.turn, search.best_score.value)
 
 
 def canonical(problem: Problem, features: Features, device: Ints) -> Ints:

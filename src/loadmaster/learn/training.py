@@ -70,6 +70,7 @@ class TrainingRun:
         self.out, self.device = Path(settings.out), settings.torch_device
         self.network: Any = network.to(self.device)
         self.adam = torch.optim.Adam(self.network.parameters(), lr=rate)
+        self.average: nn.Module | None = None  # of the weights of late, where a run keeps one
         self.rows: list[dict[str, Any]] = []
         self.saved = time.monotonic()
         self.out.mkdir(parents=True, exist_ok=True)
@@ -113,6 +114,8 @@ class TrainingRun:
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         for index, held in self.adam.state_dict()["state"].items():
             tensors |= {f"adam.{index}.{name}": torch.as_tensor(value) for name, value in held.items()}
+        if self.average is not None:
+            tensors |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
         write_tensors(self.checkpoint, tensors, {"run": {"state": asdict(self.state), "rows": self.rows}})
         with writing(self.out / "curves.csv") as part, part.open("w", newline="") as file:
             writer = csv.DictWriter(file, self.columns)
@@ -135,9 +138,9 @@ class TrainingRun:
         self.say(f"goes on from step {getattr(self.state, 'step', 0)}")
 
     def _go_on(self, known: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        self.network.load_state_dict(
-            {n.removeprefix("network."): t for n, t in tensors.items() if n.startswith("network.")}
-        )
+        self.network.load_state_dict(_under("network.", tensors))
+        if self.average is not None:
+            self.average.load_state_dict(_under("average.", tensors))
         held: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             if name.startswith("adam."):
@@ -152,7 +155,8 @@ class TrainingRun:
 
     def export(self, known: Mapping[str, Any]) -> None:
         """The weights to ship, with what is needed to build their network again."""
-        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        shipped = self.network if self.average is None else self.average
+        tensors = {f"network.{name}": tensor for name, tensor in shipped.state_dict().items()}
         write_tensors(self.weights, tensors, {"policy": known})
 
     def card(self, **facts: Any) -> None:
@@ -170,6 +174,10 @@ class TrainingRun:
             **facts,
         }
         write_text(self.out / "card.json", json.dumps(card, indent=1) + "\n")
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], known: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Networks that read a problem once: over its wiring (graph) or over its ops in program order (sequence).
+"""Networks that read a problem once: over its wiring (graph), over its ops in program order (sequence), or both.
 
 Both end in the same heads: a score for each op and device from the two's embeddings, so that one set of weights serves
 any number of unlike devices; numbers per op; and logits of the few choices made once per graph.
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from loadmaster.learn.features import DEVICES_WIDTH, GRAPH_WIDTH, OPS_WIDTH, ORDERS, PAIRS_WIDTH, Features
 
-Kind = Literal["graph", "sequence"]
+Kind = Literal["graph", "sequence", "both"]
 PER_OP = 3  # shift of the priority's width, of the affinities' variance and of the elite bias, in levels
 
 
@@ -138,15 +138,34 @@ class SequenceBody(nn.Module):
         return normed
 
 
+class BothBody(nn.Module):
+    """Messages along the edges, then the recurrent network over what they made of the ops: a few rounds reach a few
+    ops away, and where the bytes of a whole step balance is seen along the program."""
+
+    def __init__(self, hidden: int, rounds: int) -> None:
+        super().__init__()
+        self.graph, self.sequence = GraphBody(hidden, rounds), SequenceBody(hidden, rounds)
+
+    def forward(self, state: Tensor, batch: Batch) -> Tensor:
+        read: Tensor = self.sequence(self.graph(state, batch), batch)
+        return read
+
+
+BODIES: dict[Kind, type[nn.Module]] = {"graph": GraphBody, "sequence": SequenceBody, "both": BothBody}
+
+
 class PolicyNetwork(nn.Module):
     """Embeds ops and devices, lets the ops see each other, and answers for ops, pairs and the whole graph."""
 
-    def __init__(self, choices: Sequence[int], kind: Kind = "graph", hidden: int = 64, rounds: int = 4) -> None:
+    def __init__(
+        self, choices: Sequence[int], kind: Kind = "graph", hidden: int = 64, rounds: int = 4, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.choices = tuple(choices)
+        self.dropout = nn.Dropout(dropout)  # has no weights, and does nothing but while learning
         self.enter = _mlp(OPS_WIDTH + GRAPH_WIDTH, hidden, hidden)
         self.enter_device = _mlp(DEVICES_WIDTH + GRAPH_WIDTH, hidden, hidden)
-        self.body: nn.Module = (GraphBody if kind == "graph" else SequenceBody)(hidden, rounds)
+        self.body: nn.Module = BODIES[kind](hidden, rounds)
         self.pair = _mlp(3 * hidden + PAIRS_WIDTH, hidden, 1)
         self.order = _mlp(hidden, hidden, len(ORDERS) + 1)
         self.shift = _mlp(hidden, hidden, PER_OP)
@@ -154,9 +173,18 @@ class PolicyNetwork(nn.Module):
         for head in (self.shift, self.choose):
             _start_at_zero(head)
 
+    def lean(self, choices: Sequence[int], by: float = 1.0) -> None:
+        """Lets the untrained policy prefer these choices."""
+        last = self.choose[-1]
+        assert isinstance(last, nn.Linear)
+        with torch.no_grad():
+            for first, choice in zip(np.cumsum([0, *self.choices[:-1]]).tolist(), choices, strict=True):
+                last.bias[first + choice] += by
+
     def forward(self, batch: Batch) -> Outputs:
         whole = batch.graphs[batch.graph_of_op]
-        state = self.body(self.enter(torch.cat([batch.ops, whole], dim=1)), batch)
+        entered = self.dropout(self.enter(torch.cat([batch.ops, whole], dim=1)))
+        state = self.dropout(self.body(entered, batch))
         pooled = mean_by(state, batch.graph_of_op, batch.num_graphs)
         far = state.new_full((batch.num_graphs, state.shape[1]), -torch.inf)
         far = far.scatter_reduce(0, batch.graph_of_op[:, None].expand_as(state), state, "amax")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
+from itertools import chain, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -53,7 +54,11 @@ CHOICES = tuple(map(len, (STRENGTH, SPREAD, ORDER, WIDTH, BIAS, BLOCKS, SENDS)))
 STANDARD = (0, 3, 0, 4, 1, 0, 1)  # the choices that make standard BRKGA
 FIRST = (2, 2, 3, 2, 1, 1, 0)  # the choices that training starts around
 
+WAYS = (("edges", 64), ("edges", 24), ("op", 1))  # to share affinities, tried beside the one that the policy chose
+HEDGED, LEAST_HEDGE = 16, 20  # a try takes at most one of so many evaluations; with fewer for each none is tried
+
 NEAR_MEAN, NEAR_VARIANCE, NEAR_WIDTH = 14, 2, 0.05  # levels and width for genes around a plan
+NETWORKS = ("graph", "sequence", "both")
 SHIFTS = (0.0, 0.7, -0.7, 1.5, -1.5, 3.0, -3.0, 5.0)  # of the chances' logits, towards the last or the first devices
 
 
@@ -80,12 +85,14 @@ class Regal:
     Differs from the paper: devices are scored one by one, so any number of unlike devices will do; priorities are drawn
     around an order that the policy chooses or makes; ops may share affinities by blocks of the mirrored order or by
     heavy tensors; a few plans read off the policy's chances are tried first and the best joins the first population;
-    one generation each of standard BRKGA and of affinities shared by heavy tensors hedges against graphs that the
-    policy reads wrongly; when the best has not changed for a while, genes are drawn around it, op by op; the network is
-    fitted to plans of long classical runs before it is reinforced. Sizes of the network and the population are ours.
+    one generation each of standard BRKGA and of affinities shared in other ways hedges against graphs that the policy
+    reads wrongly, and the way whose best plan is best goes on; when the best has not changed for a while, genes are
+    drawn around it, op by op, and then under the other ways in turn; the network also reads the ops in program order,
+    as GAS does; it is fitted to plans of long classical runs, which reinforcement has not improved on. Sizes of the
+    network and the population are ours.
     """
 
-    checkpoint: str = ""  # a .safetensors file, or the name of shipped weights; empty: those of the network
+    checkpoint: str = ""  # a .safetensors file, or the name of shipped weights; empty: those of the network; none
     evaluations: int = 5_000
     population: int = 100
     elites: float = 0.2
@@ -95,8 +102,8 @@ class Regal:
     by: Literal["policy", "op", "mirror", "edges"] = "policy"  # what shares affinities; policy: as it chooses
     blocks: int = 32  # how many, by mirror or edges
     proposals: int = 32  # plans read off the chances and tried first
-    hedge: int = 100  # evaluations of a first generation under each of the other ways to draw; 0: none are tried
-    patience: int = 800  # evaluations without a gain before genes are drawn around the best plan
+    hedge: int = 100  # evaluations, at most, of a first generation under each of five ways to draw; 0: one way alone
+    patience: int = 400  # evaluations without a gain before genes are drawn around the best plan, or another way
     plans_only: bool = False  # end with the plans read off the chances
     direct: bool = False  # draw plans from the policy only, without BRKGA
     finish: Optimizer | None = None  # takes the second half of the evaluations, from the best plan
@@ -122,7 +129,10 @@ class Regal:
         """The action this policy takes, at its most likely."""
         if self.policy == "random":
             return random_action(features, search.rng)
-        network, known = load_policy(self.checkpoint or {"graph": "regal", "sequence": "gas"}[self.network])
+        if self.checkpoint == "none":
+            network, known = untrained_policy(self.network, search.seed)
+        else:
+            network, known = load_policy(self.checkpoint or {"graph": "regal", "sequence": "gas"}[self.network])
         if self.policy == "constant":
             return constant_action(features, tuple(known.get("constant", FIRST)))
         action = best_action(features, network)
@@ -163,15 +173,27 @@ def run_action(search: Search, features: Features, action: Action, settings: Reg
 
 
 def _guide(search: Search, features: Features, action: Action, settings: Regal, first: Plan | None) -> None:
-    """BRKGA under the best of the ways to draw; when it tires, around the best plan, until the budget is spent."""
-    if settings.hedge and search.simulations_left > 8 * settings.hedge:
-        action = _best_way(search, features, action, settings)
+    """BRKGA under the best of the ways to draw; when it tires, around the best plan and under the others in turn."""
+    ways, each = [action], min(settings.hedge, search.simulations_left // HEDGED)
+    if each >= LEAST_HEDGE:
+        ways = _ranked_ways(search, features, action, settings, each)
         first = search.best
-    decoder, prior, plain = prior_of_action(search.problem, features, action)
-    evolve(search, settings.shaped(plain, search.simulations_left), decoder, prior, first)
-    while not search.spent:
-        decoder, prior, plain = prior_around(search.problem, _best(search))
-        evolve(search, settings.shaped(plain, search.simulations_left), decoder, prior, _best(search))
+    later: list[Action | None] = [turn for way in [*ways[1:], ways[0]] for turn in (None, way)]
+    for turn in chain(ways[:1], cycle(later)):
+        decoder, prior, plain = _prior_of_turn(search, features, turn)
+        evolve(search, settings.shaped(plain, search.simulations_left), decoder, prior, first)
+        first = search.best
+        if search.spent:
+            break
+
+
+def _prior_of_turn(
+    search: Search, features: Features, turn: Action | None
+) -> tuple[breeding.Decoder, breeding.Prior, Brkga]:
+    """Of a way to draw; of none: around the best plan."""
+    if turn is None:
+        return prior_around(search.problem, _best(search))
+    return prior_of_action(search.problem, features, turn)
 
 
 def _best(search: Search) -> Plan:
@@ -186,17 +208,18 @@ def _draw_only(search: Search, features: Features, action: Action, settings: Reg
         evolve(search, replace(settings.shaped(plain, count), population=count), decoder, prior)
 
 
-def _best_way(search: Search, features: Features, action: Action, settings: Regal) -> Action:
-    """One generation under each way to draw; the action whose best plan is best."""
-    ways = (action, replace_blocks(action, "edges", 64), constant_action(features, STANDARD))
+def _ranked_ways(search: Search, features: Features, action: Action, settings: Regal, each: int) -> list[Action]:
+    """One generation under each way to draw; the way whose best plan is best comes first."""
+    shared = [replace_blocks(action, by, blocks) for by, blocks in WAYS]
+    ways = [action, *shared, constant_action(features, STANDARD)]
     scores = []
     for way in ways:
-        part = search.part(simulations=settings.hedge)
+        part = search.part(simulations=each)
         decoder, prior, plain = prior_of_action(search.problem, features, way)
-        evolve(part, replace(settings.shaped(plain, settings.hedge), population=settings.hedge), decoder, prior)
+        evolve(part, replace(settings.shaped(plain, each), population=each), decoder, prior)
         search.offer(_best(part), part.best_score)
         scores.append(part.best_score)
-    return ways[scores.index(min(scores))]
+    return [ways[at] for at in sorted(range(len(ways)), key=lambda at: scores[at])]
 
 
 def prior_around(problem: Problem, plan: Plan) -> tuple[breeding.Decoder, breeding.Prior, Brkga]:
@@ -394,10 +417,29 @@ def load_policy(checkpoint: str) -> tuple[PolicyNetwork, dict[str, Any]]:
     fix = "train it again with this version: loadmaster train regal"
     known, tensors = read_tensors(path, "policy", fix)
     weights = {n.removeprefix("network."): tensor for n, tensor in tensors.items() if n.startswith("network.")}
-    if known.get("choices") != list(CHOICES) or not weights or known.get("network") not in ("graph", "sequence"):
+    if (
+        known.get("choices") != list(CHOICES)
+        or not weights
+        or known.get("network") not in ("graph", "sequence", "both")
+    ):
         raise UnreadableFile(f"'{path}' holds no policy that this version can run", "", fix)
     network = network_of(lambda: PolicyNetwork(CHOICES, known["network"]), weights, path, fix)
     return network.eval(), known
+
+
+def untrained_policy(network: str, seed: int) -> tuple[PolicyNetwork, dict[str, Any]]:
+    """The network as it is before it learns, with weights that the seed draws: what training has to beat."""
+    try:
+        import torch
+
+        from loadmaster.learn.regal2020.networks import PolicyNetwork
+    except ImportError as error:
+        raise MissingExtra.of(str(error.name or "torch"), "torch", "a learned policy") from error
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = PolicyNetwork(CHOICES, "sequence" if network == "sequence" else "both")
+    made.lean(FIRST)
+    return made.eval(), {"constant": list(FIRST)}
 
 
 def weights_path(checkpoint: str) -> Path:

@@ -1,14 +1,19 @@
-"""How REGAL's policies learn: imitation of long classical runs, then reinforcement by what BRKGA reaches."""
+"""How REGAL's policies learn: imitation of long classical runs, then reinforcement by what BRKGA reaches.
+
+With `folds`, the graphs of one fold are kept apart: `held` in the curves is the loss on their plans, and validation is
+on them. What is chosen by folds (steps, dropout, decay) is chosen without a look at any other graphs.
+"""
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -24,7 +29,7 @@ from loadmaster.learn.regal2020.losses import (
     level_log_chance,
     likeliest_action,
 )
-from loadmaster.learn.regal2020.networks import Batch, Kind, Outputs, PolicyNetwork, batch_of
+from loadmaster.learn.regal2020.networks import BODIES, Batch, Kind, Outputs, PolicyNetwork, batch_of
 from loadmaster.learn.regal2020.optimizer import CHOICES, FIRST, Action
 from loadmaster.learn.regal2020.rollouts import (
     action_job,
@@ -36,9 +41,10 @@ from loadmaster.learn.regal2020.rollouts import (
     whole_job,
 )
 
-NETWORKS: dict[str, Kind] = {"regal": "graph", "gas": "sequence"}
-COLUMNS = ("phase", "step", "seconds", "loss", "reward", "accuracy", "entropy", *examples.SETTINGS)
+NETWORKS: dict[str, Kind] = {"regal": "both", "gas": "sequence"}
+COLUMNS = ("phase", "step", "seconds", "loss", "reward", "accuracy", "held", "guessed", "entropy", *examples.SETTINGS)
 IN_A_FILE = 64  # elites
+AT_ONCE = 16  # held-out examples in one pass
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,19 @@ class RegalSettings(training.TrainingSettings):
     """How to train. Steps and examples are counts."""
 
     policy: str = "regal"
+    network: str = ""  # graph, sequence or both; empty: what the policy is
+    folds: int = 0  # keep one of so many parts of the corpus apart, alike graphs together
+    fold: int = 0  # which
     generated: int = 100  # generated graphs beside those of the corpus
     warm: int = 4_000  # examples with elites
     elite_simulations: int = 8_000
+    gather_share: float = 0.42  # of the minutes, if any are given: when gathering ends
+    fit_share: float = 0.58  # when imitation ends
     fit_steps: int = 3_000
+    fit_look: int = 250  # steps between two looks at the fold that is kept apart
+    dropout: float = 0.1
+    decay: float = 0.01  # of the weights, as in AdamW
+    average: float = 0.995  # of the weights that are kept: how much of them stays in a step; 0: the last ones
     steps: int = 1_000
     graphs: int = 16  # per step
     samples: int = 8  # actions per graph and step
@@ -68,10 +83,21 @@ class RegalSettings(training.TrainingSettings):
         super().__post_init__()
         if self.policy not in NETWORKS:
             raise InvalidSetting(f"policy '{self.policy}' is unknown", "", f"use one of {', '.join(NETWORKS)}")
+        if self.network not in ("", *BODIES):
+            raise InvalidSetting(f"network '{self.network}' is unknown", "", f"use one of {', '.join(BODIES)}")
+        if self.folds < 0 or self.folds == 1 or not 0 <= self.fold < max(1, self.folds):
+            raise InvalidSetting(
+                f"fold {self.fold} of {self.folds}", "", "give 2 folds or more, and one of them from 0"
+            )
         if self.samples < 2:
             raise InvalidSetting(
                 "fewer than 2 samples per graph", "", "rewards are compared within a graph: give 2 or more"
             )
+
+    @property
+    def kind(self) -> Kind:
+        """Of the network."""
+        return cast(Kind, self.network) if self.network else NETWORKS[self.policy]
 
 
 @dataclass
@@ -96,11 +122,23 @@ class RegalRun(training.TrainingRun):
 
     def __init__(self, settings: RegalSettings, pool: Executor, keys: list[Key], begun: float) -> None:
         torch.manual_seed(settings.seed)
-        network = PolicyNetwork(CHOICES, NETWORKS[settings.policy])
-        _lean(network, FIRST)
+        network = PolicyNetwork(CHOICES, settings.kind, dropout=settings.dropout)
+        network.lean(FIRST)
         super().__init__(settings, network, RegalState(), settings.fit_rate, begun)
+        self._begin_adam(settings.fit_rate)
+        if settings.average:
+            self.average = copy.deepcopy(self.network).eval()
         self.pool, self.keys = pool, keys
         self.valid: list[Key] = []
+        self.apart: frozenset[int] = frozenset()  # lines of the corpus that are not learned from
+
+    def _begin_adam(self, rate: float) -> None:
+        self.adam = torch.optim.AdamW(self.network.parameters(), lr=rate, weight_decay=self.settings.decay)
+
+    @property
+    def policy(self) -> PolicyNetwork:
+        """The network as it would be used: averaged, nothing dropped."""
+        return cast(PolicyNetwork, self.network if self.average is None else self.average).eval()
 
     # ---------------------------------------------------------------- phases
 
@@ -125,7 +163,7 @@ class RegalRun(training.TrainingRun):
                 found.append(Example(key, features, elite))
             if len(fresh) >= IN_A_FILE:
                 self._keep(folder, fresh, count)
-            if not started and self.late(0.42):
+            if not started and self.late(self.settings.gather_share):
                 break
         self._keep(folder, fresh, count)
         self.state.elites = count
@@ -141,38 +179,67 @@ class RegalRun(training.TrainingRun):
     def fit(self, found: list[Example]) -> None:
         """Imitation: devices and order of the elites, by maximum likelihood."""
         settings = self.settings
-        while self.state.phase == "fit" and self.state.step < settings.fit_steps and not self.late(0.58):
+        known = [example for example in found if example.key.line not in self.apart]
+        held = [example for example in found if example.key.line in self.apart]
+        while self.state.phase == "fit" and self.state.step < settings.fit_steps and not self.late(settings.fit_share):
             rng = self.rng(1, self.state.step)
             self.set_rate(settings.fit_rate * (0.05 + 0.95 * (1 - self._fit_share()) ** 1.5))
-            chosen = [found[i] for i in rng.choice(len(found), min(settings.graphs, len(found)), replace=False)]
-            loss, accuracy = imitation_loss(self.network(self._batch(chosen)), chosen)
+            chosen = [known[i] for i in rng.choice(len(known), min(settings.graphs, len(known)), replace=False)]
+            torch.manual_seed(int(rng.integers(2**62)))  # what is dropped
+            loss, accuracy = imitation_loss(self.network.train()(self._batch(chosen)), chosen)
             self.descend(loss)
+            self._follow()
             self.state.step += 1
             if self.state.step % 50 == 0:
                 self.note(loss=float(loss.detach()), accuracy=accuracy)
+            if held and self.state.step % settings.fit_look == 0:
+                self._look(held)
             self.save_now_and_then()
         if self.state.phase == "fit":
             self.state.phase, self.state.step = "reinforce", 0
-            self.adam = torch.optim.Adam(self.network.parameters(), lr=settings.rate)
+            self.network.load_state_dict(self.policy.state_dict())
+            self._begin_adam(settings.rate)
             self.validate()
             self.save()
+
+    def _follow(self) -> None:
+        """The average of the weights takes a step towards them; a short one at first counts for all before it."""
+        if self.average is not None:
+            stays = min(self.settings.average, (self.state.step + 1) / (self.state.step + 10))
+            with torch.no_grad():
+                for mean, now in zip(self.average.parameters(), self.network.parameters(), strict=True):
+                    mean.lerp_(now, 1 - stays)
+
+    def _look(self, held: list[Example]) -> None:
+        """How well the plans of the graphs that are kept apart are guessed."""
+        losses, guesses = [], []
+        with torch.no_grad():
+            for first in range(0, len(held), AT_ONCE):
+                some = held[first : first + AT_ONCE]
+                loss, guessed = imitation_loss(self.policy(self._batch(some)), some)
+                losses.append(float(loss) * len(some))
+                guesses.append(guessed * len(some))
+        self.note(held=sum(losses) / len(held), guessed=sum(guesses) / len(held))
+        self.say(f"step {self.state.step}: held {sum(losses) / len(held):.4f}, guessed {sum(guesses) / len(held):.4f}")
 
     def _fit_share(self) -> float:
         by_step = self.state.step / self.settings.fit_steps
         if self.settings.minutes is None:
             return by_step
         spent = (time.monotonic() - self.begun) / 60 / self.settings.minutes
-        return max(by_step, min(1.0, max(0.0, (spent - 0.42) / 0.16)))
+        first, last = self.settings.gather_share, self.settings.fit_share
+        return max(by_step, min(1.0, max(0.0, (spent - first) / max(1e-9, last - first))))
 
     def reinforce(self, found: list[Example]) -> None:
         """Actions drawn for a few graphs, judged by BRKGA under them; likelier where better than their group."""
         settings = self.settings
+        known = [example for example in found if example.key.line not in self.apart]
         while self.state.step < settings.steps and not self.late(0.97):
             rng = self.rng(2, self.state.step)
-            chosen = [found[i] for i in rng.choice(len(found), min(settings.graphs, len(found)), replace=False)]
+            chosen = [known[i] for i in rng.choice(len(known), min(settings.graphs, len(known)), replace=False)]
             batch = self._batch(chosen)
             with torch.no_grad():
-                outputs = self.network(batch)
+                outputs = self.network.eval()(batch)
             actions = draw_actions(outputs, chosen, settings.samples, rng)
             rewards = self._rewards(chosen, actions)
             loss, entropy = self._learn(batch, chosen, actions, outputs, rewards)
@@ -223,6 +290,7 @@ class RegalRun(training.TrainingRun):
             imitation = imitation_loss(outputs, chosen)[0]
             loss = -gain - self.settings.entropy * entropy + self.settings.imitate * imitation
             self.descend(loss)
+            self._follow()
         return float(loss.detach()), float(entropy.detach())
 
     def validate(self) -> None:
@@ -234,7 +302,7 @@ class RegalRun(training.TrainingRun):
         actions = []
         with torch.no_grad():
             for each in features:
-                outputs = self.network(batch_of([each], self.device))
+                outputs = self.policy(batch_of([each], self.device))
                 actions.append(likeliest_action(outputs, each))
         jobs = [(key, [action], 0, evaluations) for key, action in zip(self.valid, actions, strict=True)]
         reached = np.array(
@@ -268,22 +336,22 @@ class RegalRun(training.TrainingRun):
 
     def known(self) -> dict[str, object]:
         """What the file of the weights says of itself."""
-        return {"network": NETWORKS[self.settings.policy], "choices": CHOICES, "constant": self.state.constant}
+        return {"network": self.settings.kind, "choices": CHOICES, "constant": self.state.constant}
 
 
 def train(settings: RegalSettings) -> Path:
     """Trains a policy, or goes on with what `out` holds; returns the file of the weights."""
     begun = time.monotonic()
     examples.forget_corpora()
-    lines, corpus_digest = examples.read_corpus(settings.corpus, seed=settings.seed)
-    valid_lines, valid_digest = (
-        examples.read_corpus(settings.valid, 1.0) if settings.valid else (lines[::16], corpus_digest)
-    )
-    lines = lines if settings.valid else sorted(set(lines) - set(valid_lines))
-    if not lines:
+    lines, corpus_digest = examples.read_corpus(settings.corpus, 1.0, seed=settings.seed)
+    valid_lines, valid_digest = _kept_apart(settings, lines, corpus_digest)
+    apart = frozenset(valid_lines)
+    if not set(lines) - apart:
         raise InvalidSetting(
             f"'{settings.corpus}' has too few graphs to learn from", "", "give a corpus of many graphs"
         )
+    if not settings.folds:  # plans of a fold are found all the same: other folds learn from them
+        lines = sorted(set(lines) - apart)
     lines = [*lines, *examples.add_generated(settings.generated)]
     out = Path(settings.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -291,7 +359,7 @@ def train(settings: RegalSettings) -> Path:
     compile_all(lines[0])
     with examples.crew(settings.workers or os.cpu_count(), settings.ray) as pool:
         run = RegalRun(settings, pool, keys, begun)
-        run.valid = valid_keys(pool, valid_lines, settings)
+        run.valid, run.apart = valid_keys(pool, valid_lines, settings), apart
         run.resume()
         found = run.gather()
         run.fit(found)
@@ -306,8 +374,15 @@ def train(settings: RegalSettings) -> Path:
             improvement_over_brkga_percent=run.state.results,
             constant=run.state.constant,
         )
-        _join_elites(out)
+        join_elites(out)
     return run.weights
+
+
+def _kept_apart(settings: RegalSettings, lines: list[int], digest: str) -> tuple[list[int], str]:
+    """Graphs to validate on, and the digest of the corpus they are from."""
+    if settings.folds:
+        return [line for line in lines if examples.fold_of(line, settings.folds) == settings.fold], digest
+    return examples.read_corpus(settings.valid, 1.0) if settings.valid else (lines[::16], digest)
 
 
 def example_keys(lines: Sequence[int], settings: RegalSettings) -> list[Key]:
@@ -330,7 +405,7 @@ def valid_keys(pool: Executor, lines: Sequence[int], settings: RegalSettings) ->
     return [Key(line, 0, names[i % len(names)]) for i, line in enumerate(good)]
 
 
-def _join_elites(out: Path) -> None:
+def join_elites(out: Path) -> None:
     """One file in place of many: simpler to carry."""
     files = sorted(out.glob("elites*.npz")) + sorted((out / "elites").glob("[0-9]*[0-9].npz"))
     known: dict[Key, Elite | None] = {}
@@ -340,15 +415,6 @@ def _join_elites(out: Path) -> None:
     for path in files:
         if path.parent != out:
             path.unlink()
-
-
-def _lean(network: PolicyNetwork, choices: Sequence[int], by: float = 1.0) -> None:
-    """Lets the untrained policy prefer these choices."""
-    last = network.choose[-1]
-    assert isinstance(last, torch.nn.Linear)
-    with torch.no_grad():
-        for first, choice in zip(np.cumsum([0, *CHOICES[:-1]]).tolist(), choices, strict=True):
-            last.bias[first + choice] += by
 
 
 SETTINGS = RegalSettings
