@@ -58,7 +58,8 @@ class Agent:
     def __init__(self, settings: Go, search: Search) -> None:
         self.settings, self.search, self.problem = settings, search, search.problem
         torch.manual_seed(search.seed)
-        self.network = GoNetwork(settings.shape) if settings.scratch else load_go(settings.checkpoint or "go")
+        untrained = settings.scratch or settings.checkpoint == "none"
+        self.network = GoNetwork(settings.shape) if untrained else load_go(settings.checkpoint or "go")
         placing, ordering, fusing = (task in settings.wanted for task in ("placement", "schedule", "fusion"))
         # Trained levels look at what candidates say of devices.
         offered = placing or (ordering and not settings.scratch)

@@ -36,7 +36,7 @@ class Go:
     what candidates and single changes are worth.
     """
 
-    checkpoint: str = ""  # a .safetensors file, or the name of shipped weights; empty: "go"
+    checkpoint: str = ""  # a .safetensors file, or the name of shipped weights; empty: "go"; none: random weights
     samples: int = 8
     groups: int = 1024  # at most so many are scored; 0: every op by itself. Draws while learning are finer
     tasks: str = "placement,schedule"  # or with fusion; without placement: on the devices of `inner`

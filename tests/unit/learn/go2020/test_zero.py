@@ -26,6 +26,7 @@ from loadmaster.learn.go2020.zero import Outcome, candidate_decided, zero_shot  
 from loadmaster.optimizers.cuts import cut_stacks  # noqa: E402
 from loadmaster.plans import Plan, check  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
+from loadmaster.search import Budget, solve  # noqa: E402
 from loadmaster.simulator import simulate  # noqa: E402
 from loadmaster.zoo.shelf import load_zoo  # noqa: E402
 
@@ -145,6 +146,12 @@ def test_the_samples_are_the_most_promising_candidates(problem: Problem, one: Go
     best = np.argsort(-scores, kind="stable")[:5]
     for candidate, outcome in zip(best, outcomes, strict=True):
         np.testing.assert_array_equal(outcome.decided.base, one.candidates.device[candidate])
+
+
+def test_random_weights_stand_beside_the_trained_ones(problem: Problem) -> None:
+    trained, random = (solve(problem, spec, Budget(None, 8)) for spec in ("go", "go:checkpoint=none"))
+    again = solve(problem, "go:checkpoint=none", Budget(None, 8))
+    assert random.value == again.value and max(trained.simulations, random.simulations) <= 8
 
 
 def test_the_choice_learns_which_candidate_is_best(one: GoInput) -> None:

@@ -89,7 +89,7 @@ def test_the_standard_action_is_standard_brkga(cluster: str) -> None:
     assert ours.best_score == theirs.best_score
 
 
-@pytest.mark.parametrize("kind", ["graph", "sequence"])
+@pytest.mark.parametrize("kind", ["graph", "sequence", "both"])
 def test_one_set_of_weights_serves_any_number_of_unlike_devices(kind: str) -> None:
     policy = network(kind)
     for cluster in ("1xp100-pcie", "regal", "2xp100-pcie+1xcpu", "4xp100-pcie+2xk80+1xcpu"):
@@ -137,6 +137,37 @@ def test_same_seed_same_plan_within_the_budget(checkpoint: str, settings: dict[s
     np.testing.assert_array_equal(one.plan.device, two.plan.device)
     np.testing.assert_array_equal(one.plan.rank, two.plan.rank)
     assert one.simulations == two.simulations <= 300
+
+
+@pytest.mark.parametrize("method", ["regal:checkpoint=none", "gas:checkpoint=none"])
+def test_random_weights_come_from_the_seed(method: str) -> None:
+    problem = problem_on("regal")
+    first, second = (optimizer.untrained_policy("graph", seed)[0] for seed in (1, 2))
+    features = features_of(problem)
+    assert (optimizer.best_action(features, first).chance != optimizer.best_action(features, second).chance).any()
+    one, two = (solve(problem, method, BUDGET, seed=9) for _ in range(2))
+    np.testing.assert_array_equal(one.plan.device, two.plan.device)
+
+
+def test_the_way_whose_first_generation_is_best_goes_on(checkpoint: str) -> None:
+    problem = problem_on("regal")
+    features = features_of(problem)
+    action = Regal(checkpoint=checkpoint).act(features, Search(problem, BUDGET, 0))
+    search = Search(problem, Budget(None, 1_000), 3)
+    ways = optimizer._ranked_ways(search, features, action, Regal(), 40)
+    assert len(ways) == 2 + len(optimizer.WAYS) and search.simulations == 40 * len(ways)
+    again = Search(problem, Budget(None, 1_000), 3)
+    tried = [action, *(optimizer.replace_blocks(action, *way) for way in optimizer.WAYS)]
+    tried.append(optimizer.constant_action(features, STANDARD))
+    scores = {}
+    for way in tried:
+        part = again.part(simulations=40)
+        decoder, prior, plain = optimizer.prior_of_action(problem, features, way)
+        plain = optimizer.replace(Regal().shaped(plain, 40), population=40)
+        optimizer.evolve(part, plain, decoder, prior)
+        scores[tuple(way.choices)] = part.best_score
+    assert [scores[tuple(way.choices)] for way in ways] == sorted(scores[tuple(way.choices)] for way in tried)
+    assert search.best_score == min(scores.values())
 
 
 def test_missing_weights_say_what_to_do() -> None:

@@ -67,6 +67,32 @@ def test_a_run_leaves_weights_curves_and_a_card(corpus: str, tmp_path: Path) -> 
     assert any(row["reward"] for row in rows) and any(row["regal"] for row in rows)
 
 
+def test_alike_graphs_are_in_one_fold_and_those_kept_apart_are_not_learned_from(tmp_path: Path) -> None:
+    rows = []
+    for family in range(8):
+        for graph in generate("layered", 2, family, (45, 60)):
+            row = {**graph_to_json(graph), "mode": "training"}
+            row["ops"] = [{**op, "kind": f"family{family}.{op['kind']}"} for op in row["ops"]]
+            rows.append(row)
+    path = tmp_path / "graphs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    examples.forget_corpora()
+    lines, _ = examples.read_corpus(path)
+    folds = [examples.fold_of(line, 3) for line in lines]
+    assert folds[::2] == folds[1::2] and len(set(folds)) > 1
+    tiny = {**TINY, "steps": 0, "generated": 0, "warm": 16, "fit_steps": 4, "fit_look": 2, "folds": 3, "fold": folds[0]}
+    train(RegalSettings(str(path), str(tmp_path / "out"), **tiny))  # type: ignore[arg-type]
+    with (tmp_path / "out" / "curves.csv").open() as file:
+        assert sum(bool(row["held"]) for row in csv.DictReader(file)) == 2
+
+
+def test_the_exported_weights_are_the_average_of_late(corpus: str, tmp_path: Path) -> None:
+    settings = RegalSettings(corpus, str(tmp_path), **{**TINY, "steps": 0})  # type: ignore[arg-type]
+    held, shipped = weights(train(settings).parent / "checkpoint.safetensors"), weights(tmp_path / "regal.safetensors")
+    for name, value in shipped.items():
+        np.testing.assert_array_equal(value, held[name.replace("network.", "average.")])
+
+
 def test_elites_survive_their_file(tmp_path: Path) -> None:
     elite = Elite(np.array([0, 1, 1]), np.array([2, 0, 1]), 77)
     examples.save_elites(tmp_path / "e.npz", [Key(3, 1), Key(4, 1)], [elite, None])
