@@ -90,9 +90,9 @@ def fitted(
     if not wanted or not (recompute or offload) or found.plan.added is not None or found.interrupted:
         return found
     from loadmaster.optimizers.memory.recompute import Recompute
-    from loadmaster.optimizers.simple import Known
+    from loadmaster.optimizers.simple import Ready
 
-    method = Recompute(Known(found.plan), again=recompute, offload=offload)
+    method = Recompute(Ready(found.plan), again=recompute, offload=offload)
     better = solve(found.problem, method, budget, seed, listener=listener)
     if not better.score < found.score:
         return found

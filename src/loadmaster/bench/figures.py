@@ -125,8 +125,8 @@ class Interval:
     high: float
 
 
-def interval(values: Sequence[float], level: float = 0.95) -> Interval:
-    """Student's interval of the mean; of no width for fewer than two values, as nothing is known of their spread."""
+def interval(values: Sequence[float]) -> Interval:
+    """Student's interval of the mean, of 95 %; of no width for fewer than two values."""
     if not values:
         return Interval(math.nan, math.nan, math.nan)
     mean, count = float(np.mean(values)), len(values)
@@ -134,7 +134,7 @@ def interval(values: Sequence[float], level: float = 0.95) -> Interval:
         return Interval(mean, math.nan, math.nan)
     from scipy.special import stdtrit
 
-    half = float(stdtrit(count - 1, 0.5 + level / 2)) * float(np.std(values, ddof=1)) / math.sqrt(count)
+    half = float(stdtrit(count - 1, 0.975)) * float(np.std(values, ddof=1)) / math.sqrt(count)
     return Interval(mean, mean - half, mean + half)
 
 

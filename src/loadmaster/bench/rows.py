@@ -138,10 +138,13 @@ def roomy(cluster: Cluster) -> Cluster:
     return replace(cluster, devices=tuple(replace(device, memory_bytes=TIB) for device in cluster.devices))
 
 
-def synthetic_rows(source: Source, cluster: str, objective: str, each: int = 10) -> Iterator[Row]:
+OF_EACH_KIND = 10  # generated graphs where no limit is given; chosen by hand
+
+
+def synthetic_rows(source: Source, cluster: str, objective: str) -> Iterator[Row]:
     """Generated graphs, the kinds in turn; the limit may ask for more than there are otherwise."""
     place = Cluster.preset(cluster)
-    count = each if source.limit is None else -(-source.limit // len(KINDS))
+    count = OF_EACH_KIND if source.limit is None else -(-source.limit // len(KINDS))
     by_kind = [list(generate(kind, max(1, count))) for kind in KINDS]
     graphs = (graph for turn in zip(*by_kind, strict=True) for graph in turn)
     rows = (Row(graph.name, graph.digest, partial(_same, graph), place, objective) for graph in graphs)

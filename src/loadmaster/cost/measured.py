@@ -81,14 +81,6 @@ class Measured:
                     most[op] = max(most[op], known.workspace_bytes)
         return ints(most)
 
-    def unmeasured(self, graph: Graph, kind: str) -> list[int]:
-        """Ops of the graph whose signature has no time on that kind of device."""
-        table = self.times.get(kind, {})
-        return [op for op, name in enumerate(graph.op_name) if graph.signature.get(name, "") not in table]
-
-    def unstable(self, kind: str) -> int:
-        return sum(not time.stable for time in self.times.get(kind, {}).values())
-
 
 def _with_spread(time: OpTime) -> tuple[int, int, int]:
     middle = time.time_ns

@@ -29,9 +29,9 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, durable: bool = Tr
         part.write_bytes(data)
 
 
-def write_text(path: str | os.PathLike[str], text: str, *, durable: bool = True) -> None:
+def write_text(path: str | os.PathLike[str], text: str) -> None:
     """The same for text: UTF-8, lines as they are; a lone surrogate, which no encoding has, becomes '?'."""
-    write_bytes(path, text.encode("utf-8", "replace"), durable=durable)
+    write_bytes(path, text.encode("utf-8", "replace"))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.joint import Joint
 from loadmaster.optimizers.memory.recompute import Recompute
 from loadmaster.optimizers.multilevel.multilevel import too_large
-from loadmaster.optimizers.simple import Known, OneDevice
+from loadmaster.optimizers.simple import OneDevice, Ready
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound
@@ -89,7 +89,7 @@ class Fitting:
         left = (BESIDE if search.best_score.over_bytes == 0 else MOSTLY) * before - self.used
         if search.spent or (self.used and left < self._least()):
             return
-        method = Recompute(Known(plan), again=self.settings.recompute, offload=self.settings.offload)
+        method = Recompute(Ready(plan), again=self.settings.recompute, offload=self.settings.offload)
         with self._part(max(left, self._least())) as part:
             method.optimize(part)
         self.used += self._spent() - before

@@ -170,7 +170,7 @@ class _Beside(Thread):
         return _Beside(search, plan) if search.seconds_left > LEAST_SECONDS else None
 
     def run(self) -> None:
-        problem, library = self.search.problem, _cp_model()
+        problem, library = self.search.problem, cp_model()
         model, self.solver = _Model(library, problem, self.plan, self.search.bound), library.CpSolver()
         settings = self.solver.parameters
         settings.random_seed, settings.num_workers = self.search.seed % 2**31, cores()
@@ -204,7 +204,7 @@ def _solved(
     problem: Problem, plan: Plan, least: int, threads: int, budget: Budget, seed: int
 ) -> list[tuple[Plan, int]]:
     """Plans read off CP-SAT's schedule, each with the bound it gave."""
-    library = _cp_model()
+    library = cp_model()
     if library is None:
         raise MissingExtra.of("ortools", "exact", "cp-sat")
     model = _Model(library, problem, plan, least)
@@ -224,7 +224,7 @@ def _solved(
     return [(trial, proved) for trial in model.plans(solver)]
 
 
-def _cp_model() -> Any:
+def cp_model() -> Any:
     try:
         return importlib.import_module("ortools.sat.python.cp_model")
     except ImportError:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from loadmaster.optimizers.annealing.anneal import Anneal
 from loadmaster.optimizers.auto import Auto
-from loadmaster.optimizers.simple import Known
+from loadmaster.optimizers.simple import Ready
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Optimizer, Score, Search
@@ -46,7 +46,7 @@ class Islands:
         simulations = max(1, search.simulations_left // (islands * left))
         at_once = islands if self.ray else min(islands, max(1, self.processes))
         seconds = None if search.counts_simulations else max(1e-3, search.seconds_left * at_once / (islands * left))
-        method = self.inner if search.best is None else Anneal(start=Known(search.best))
+        method = self.inner if search.best is None else Anneal(start=Ready(search.best))
         begun = (max(1, self.rounds) - left) * max(1, self.islands)
         budget = Budget(seconds, simulations)
         return [Job(method, budget, search.seed * 1000 + begun + number) for number in range(islands)]

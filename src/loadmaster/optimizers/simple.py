@@ -14,6 +14,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Optimizer, Search
 
+A_FIFTH = 0.2  # of the time at most, for the same; chosen by hand
 A_FEW = 400  # simulations for a plan that another method goes on from; chosen by hand
 DEFAULTS = ("one-device", "expert", "heft", "etf")
 
@@ -87,8 +88,8 @@ class BestOf:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
-    """The method that has its plan already."""
+class Ready:
+    """The method that has its plan already: where one is asked for as a start."""
 
     plan: Plan
 
@@ -96,10 +97,10 @@ class Known:
         return self.plan
 
 
-def a_little(search: Search, share: float = 0.2) -> AbstractContextManager[Search]:
+def a_little(search: Search) -> AbstractContextManager[Search]:
     """A part for another method whose plan a search goes on from: as many simulations whatever the budget is, so that
-    more of them never give a worse plan, and at most that share of the time."""
-    return search.keeping(1.0 if search.counts_simulations else share, simulations=A_FEW)
+    more of them never give a worse plan, and at most a fifth of the time."""
+    return search.keeping(1.0 if search.counts_simulations else A_FIFTH, simulations=A_FEW)
 
 
 def legal(problem: Problem, device: Ints) -> Ints:

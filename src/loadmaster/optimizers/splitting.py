@@ -20,6 +20,7 @@ from loadmaster.optimizers.annealing.anneal import Anneal, LocalSearch
 from loadmaster.optimizers.auto import Auto
 from loadmaster.optimizers.complete import Complete
 from loadmaster.optimizers.ordering import ordered
+from loadmaster.optimizers.simple import Ready
 from loadmaster.passes.splitting import Axis, Split, SplitGraph, axes_of, grow, is_part, split_region
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -33,16 +34,6 @@ SEEDS = 3  # ops looked at in each
 LONG = 0.01  # of the step: shorter ops are left whole
 SIZES = (400, 1)  # ops that are split together, at most
 POLISH = 0.2  # of what is left for trials, for the search after a split that looks good
-
-
-@dataclass(frozen=True)
-class Given:
-    """A plan that is already there, as a start."""
-
-    plan: Plan
-
-    def optimize(self, search: Search) -> Plan:
-        return self.plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +81,7 @@ def _last_search(
 ) -> Result:
     """The method asked for, on the graph that was chosen, from the plan so far where the method takes a start."""
     method = make_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
-    start = Given(trial.plan)
+    start = Ready(trial.plan)
     name = optimizer if isinstance(optimizer, str) else None
     if isinstance(method, (Auto, Complete)):
         result = solve(trial.problem, replace(method, also=start), budget, seed, listener=listener)
@@ -148,7 +139,7 @@ class _Trials:
         scores = [search.score(plan) for plan in plans]
         start = plans[scores.index(min(scores))]
         if min(scores).over_bytes <= trial.score.over_bytes and min(scores).value < trial.score.value * 1.1:
-            LocalSearch(start=Given(start)).optimize(search)
+            LocalSearch(start=Ready(start)).optimize(search)
         assert search.best is not None
         return _Trial(problem, search.best, search.best_score, (*trial.splits, split))
 

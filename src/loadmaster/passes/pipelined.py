@@ -41,7 +41,7 @@ class Pipelined:
 _KINDS = {"microbatches": int, "graph": str, "stage": list, "weights_apart": bool, "replicated": bool}
 
 
-def pipelined_of(captured: Mapping[str, Any], where: str = "plan: captured") -> Pipelined | None:
+def pipelined_of(captured: Mapping[str, Any]) -> Pipelined | None:
     """What a graph, or the file of a plan, remembers; None: it is no pipeline."""
     data = captured.get(PIPELINE)
     if data is None:
@@ -49,7 +49,7 @@ def pipelined_of(captured: Mapping[str, Any], where: str = "plan: captured") -> 
     known = isinstance(data, dict) and data.keys() == _KINDS.keys()
     if not known or not all(type(data[key]) is kind for key, kind in _KINDS.items()) or not _stages(data["stage"]):
         what = "what it says of its pipeline is not whole"
-        raise InvalidPlan(what, f"{where}: {PIPELINE}", "is the file as it was written?")
+        raise InvalidPlan(what, f"plan: captured: {PIPELINE}", "is the file as it was written?")
     return Pipelined(**{**data, "stage": tuple(data["stage"])})
 
 

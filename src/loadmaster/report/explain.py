@@ -129,11 +129,6 @@ def better_result(result: Result, found: Explanation) -> Result | None:
     return again if again.score < result.score else None
 
 
-def explain_plan(problem: Problem, plan: Plan, name: str = "plan", **settings: Any) -> Explanation:
-    """Explains a plan that was made elsewhere; takes the settings of `explain`."""
-    return explain(replayed(problem, plan, name), **settings)
-
-
 def replayed(problem: Problem, plan: Plan, name: str = "plan") -> Result:
     """A plan checked and simulated afresh."""
     check(plan, problem)

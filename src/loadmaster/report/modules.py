@@ -35,12 +35,12 @@ def module_labels(schedule: Schedule, most: int) -> list[str]:
     return folded(paths_of(schedule.problem.graph), (schedule.end_ns - schedule.start_ns).tolist(), most)
 
 
-def coloured(labels: Sequence[str], time_ns: Ints, most: int = len(COLOURS)) -> tuple[Ints, list[str]]:
+def coloured(labels: Sequence[str], time_ns: Ints) -> tuple[Ints, list[str]]:
     """([kernels] number of its colour, names): the heaviest modules get one each, all others share the last number."""
     total: dict[str, int] = {}
     for label, time in zip(labels, time_ns.tolist(), strict=True):
         total[label] = total.get(label, 0) + time
-    heavy = set(sorted(total, key=lambda name: -total[name])[:most])
+    heavy = set(sorted(total, key=lambda name: -total[name])[: len(COLOURS)])
     names = [name for name in total if name in heavy]
     number = {name: at for at, name in enumerate(names)}
     return ints([number.get(label, len(names)) for label in labels]), names

@@ -73,12 +73,15 @@ def pareto(points: Sequence[Point]) -> list[Point]:
     return front
 
 
+ROUNDS = 6  # halvings: the limit is then known to a sixty-fourth of the way between; chosen by hand
+
+
 def smallest_within(
-    problem: Problem, spec: str, budget: Budget, slack: float, *, seed: int = 0, rounds: int = 6, means: Means = Means()
+    problem: Problem, spec: str, budget: Budget, slack: float, *, seed: int = 0, means: Means = Means()
 ) -> Point:
     """The plan of least memory whose step is at most `slack` (a share) over the fastest found.
 
-    The limit on memory is halved in between, as ratios, `rounds` times; each search has the whole budget.
+    The limit on memory is halved in between, as ratios, six times; each search has the whole budget.
     """
     if not slack >= 0:
         raise InvalidSetting(f"a step limit of {slack:.0%}", "--step-limit", "give a share of at least 0")
@@ -86,7 +89,7 @@ def smallest_within(
     best = fastest = _point(timed, spec, budget, seed, means)
     smallest = _point(replace(problem, objective=objective_named("peak-memory")), spec, budget, seed, means)
     low, high = smallest.peak_bytes, fastest.peak_bytes
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         if low >= high:
             break
         limit = int(np.ceil(np.sqrt(float(low) * float(high))))

@@ -38,11 +38,11 @@ def count_text(count: float, unit: str) -> str:
     return _scaled(count, tuple((prefix + unit, scale) for prefix, scale in _COUNTS))
 
 
-def sizes_text(sizes: Sequence[int], most: int = 8) -> str:
-    """Several sizes in the unit of the largest: 3.10 4.00 0 GiB; more than `most` of them as a range."""
+def sizes_text(sizes: Sequence[int]) -> str:
+    """Several sizes in the unit of the largest: 3.10 4.00 0 GiB; more than eight of them as a range."""
     unit, scale = next((unit, scale) for unit, scale in _SIZES if max(sizes) >= scale or scale == 1)
     shown = [_digits(size / scale, whole=size == 0 or scale == 1) for size in sizes]
-    if len(sizes) > most:
+    if len(sizes) > 8:
         shown = [shown[sizes.index(min(sizes))], "to", shown[sizes.index(max(sizes))]]
     return f"{' '.join(shown)} {unit}"
 

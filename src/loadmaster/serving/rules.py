@@ -67,23 +67,23 @@ def _quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-def from_map(service: Service, device_map: Mapping[str, Any], *, compute_on_host: bool = False) -> tuple[Ints, Ints]:
+def from_map(service: Service, device_map: Mapping[str, Any]) -> tuple[Ints, Ints]:
     """(compute, home) of a device map. Modules on "cpu" are streamed to the main device, the first GPU, as
-    `dispatch_model` does it; with its `main_device="cpu"` they are computed where they are."""
+    `dispatch_model` does it."""
     gpus = gpus_of(service)
     main = gpus[0]
     compute, home = (np.empty(len(service.names), np.int64) for _ in range(2))
     for unit, name in enumerate(service.names):
-        place = _entry(device_map, name, main)
+        place = _entry(device_map, name)
         if isinstance(place, int):
             compute[unit] = home[unit] = gpus[place]
         else:  # "cpu" or "disk"
             home[unit] = main if service.host is None else service.host
-            compute[unit] = home[unit] if compute_on_host else main
+            compute[unit] = main
     return ints(compute), ints(home)
 
 
-def _entry(device_map: Mapping[str, Any], name: str, default: int) -> Any:
+def _entry(device_map: Mapping[str, Any], name: str) -> Any:
     """The entry of the longest prefix of the path; modules without weights may have none."""
     parts = name.split(".")
     for length in range(len(parts), -1, -1):

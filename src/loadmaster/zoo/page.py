@@ -59,14 +59,6 @@ class Race:
     peak_bytes: tuple[int, ...]  # the largest of any device
     fits: tuple[bool, ...]
 
-    @property
-    def shares_ns(self) -> int:
-        return min(self.step_ns[1:3])
-
-    @property
-    def expert_ns(self) -> int:
-        return min(self.step_ns[3:5])
-
     def row(self) -> str:
         cells = [f"{step / 1e6:.1f}{'' if fits else ' *'}" for step, fits in zip(self.step_ns, self.fits, strict=True)]
         peaks = f"{self.peak_bytes[0] / 2**30:.1f} | {self.peak_bytes[3] / 2**30:.1f}"

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 
-from loadmaster.graph.columns import ints
-from loadmaster.optimizers.fusion.greedy import kernels_by_priority
+from loadmaster.graph.columns import Ints, ints
+from loadmaster.optimizers.fusion.greedy import Merges
 from loadmaster.optimizers.simple import legal
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan, check
@@ -18,10 +18,15 @@ from tests.strategies import problems
 from tests.unit.optimizers.test_search_methods import problem_of
 
 
+def any_kernels(problem: Problem, rng: np.random.Generator) -> Ints:
+    """[ops] kernels of what may be fused, in any order."""
+    return ints(Merges.of(problem).kernels(np.zeros(problem.num_ops, np.int32), rng.random(problem.num_ops))[0])
+
+
 def plan_of(problem: Problem, seed: int) -> Plan:
     """Some kernels, each on the device of its lowest op where all its members can run, with orders of sends."""
     rng = np.random.default_rng(seed)
-    kernel = kernels_by_priority(problem, rng.random(problem.num_ops))
+    kernel = any_kernels(problem, rng)
     device = legal(problem, rng.integers(0, problem.num_devices, problem.num_ops))[kernel]
     shape = (problem.graph.num_tensors, problem.num_devices)
     plan = Plan.of(problem, device, rng.permutation(problem.num_ops)[kernel], kernel)
@@ -46,7 +51,7 @@ def test_what_goes_down_comes_back_up(problem: Problem) -> None:
 @settings(max_examples=25, deadline=None)
 def test_a_plan_of_the_coarser_problem_costs_there_what_it_costs_here(problem: Problem) -> None:
     rng = np.random.default_rng(problem.num_ops)
-    coarse = coarsen(problem, kernels_by_priority(problem, rng.random(problem.num_ops)))
+    coarse = coarsen(problem, any_kernels(problem, rng))
     device = legal(coarse.problem, rng.integers(0, problem.num_devices, coarse.problem.num_ops))
     small = Plan.of(coarse.problem, device, rng.permutation(coarse.problem.num_ops))
     if not (problem.able[np.arange(problem.num_ops), coarse.each(device)]).all():
@@ -56,7 +61,7 @@ def test_a_plan_of_the_coarser_problem_costs_there_what_it_costs_here(problem: P
     there, here = simulate(coarse.problem, small), simulate(problem, whole)
     assert (there.step_ns, there.peak_bytes.tolist()) == (here.step_ns, here.peak_bytes.tolist())
     # A kernel fused further is one kernel of the whole, too.
-    further = coarsen(coarse.problem, kernels_by_priority(coarse.problem, rng.random(coarse.problem.num_ops)))
+    further = coarsen(coarse.problem, any_kernels(coarse.problem, rng))
     twice = coarse.up(further.up(Plan.of(further.problem, further.first(device))))
     assert len(np.unique(twice.kernel)) == further.problem.num_ops
 

@@ -17,7 +17,7 @@ from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.report.expense import expense
-from loadmaster.report.explain import explain, explain_plan, replayed
+from loadmaster.report.explain import explain, replayed
 from loadmaster.report.hardware import with_links, with_memory, with_twin
 from loadmaster.report.kernels import fusion
 from loadmaster.report.occupancy import device_times
@@ -40,7 +40,7 @@ def test_golden_text() -> None:
 def test_totals_of_every_tiny_graph(name: str) -> None:
     problem = price(GRAPHS[name](), pair(memory_bytes=150))
     plan = Plan.of(problem, (np.arange(problem.num_ops) + 1) // 2 % 2)
-    found, judged = explain_plan(problem, plan), judge(problem, plan)
+    found, judged = explain(replayed(problem, plan)), judge(problem, plan)
     assert found.path.length_ns == sum(piece.length_ns for piece in found.path.pieces) == judged.step_ns
     for row in found.devices:
         assert row.compute_ns + row.transfer_wait_ns + row.idle_ns + row.finished_ns == judged.step_ns
@@ -79,7 +79,7 @@ def wide(width: int = 8) -> Problem:
 
 def test_one_more_device_helps_where_work_binds() -> None:
     problem = wide(9)
-    found = explain_plan(problem, Plan.of(problem, [0, 1] * 4 + [0]))
+    found = explain(replayed(problem, Plan.of(problem, [0, 1] * 4 + [0])))
     assert found.why_not_faster.binds == "work"
     more = next(row for row in found.why_not_faster.helps if row.change.startswith("one more device"))
     assert (found.step_ns, more.step_ns) == (500, 300)
@@ -93,7 +93,7 @@ def test_links_help_where_links_bind() -> None:
     g.op("a", "any", [], [start], time_ns=[10, None])
     g.op("b", "any", [start], [end], time_ns=[None, 10])
     problem = price(g.build(), pair())
-    found = explain_plan(problem, Plan.of(problem, [0, 1]))
+    found = explain(replayed(problem, Plan.of(problem, [0, 1])))
     # 10,000 bytes at 10 a ns after 5 ns: 1,005; at 20 a ns: 505
     assert found.step_ns == 1025
     assert found.why_not_faster.binds == "link"
@@ -108,11 +108,11 @@ def test_memory_binds_where_more_of_it_makes_plans_faster() -> None:
         g.op(name, "any", [g.tensor(500, "weight")], [g.tensor(1, "output")], time_ns=[10, time_ns])
     problem = replace(price(g.build(), pair()), memory_bytes=ints([1000, 1000]))
     # both weights on d0 take 1,002 bytes of 1,000: one of them must go to d1, where slow takes ten times as long
-    found = explain_plan(problem, Plan.of(problem, [0, 1]))
+    found = explain(replayed(problem, Plan.of(problem, [0, 1])))
     assert found.step_ns == 100
     assert found.why_not_faster.control.step_ns == 10
     tight = replace(problem, op_ns=ints([[10, 100], [10, 100]]))
-    found = explain_plan(tight, Plan.of(tight, [0, 1]))
+    found = explain(replayed(tight, Plan.of(tight, [0, 1])))
     more = found.why_not_faster.helps[2]
     assert (found.step_ns, found.why_not_faster.control.step_ns, more.step_ns) == (100, 100, 20)
     assert found.why_not_faster.binds == "memory"
@@ -120,7 +120,7 @@ def test_memory_binds_where_more_of_it_makes_plans_faster() -> None:
 
 def test_peak_memory_as_the_goal() -> None:
     problem = price(GRAPHS["ladder"](), pair(), objective="peak-memory")
-    found = explain_plan(problem, Plan.of(problem, [0] * 6))
+    found = explain(replayed(problem, Plan.of(problem, [0] * 6)))
     assert found.value == max(judge(problem, Plan.of(problem, [0] * 6)).peak)
     assert found.why_not_faster.binds == "memory"
     assert "The goal is memory" in found.text()
@@ -174,7 +174,7 @@ def test_fusion_counts_bytes_and_launches() -> None:
     assert (saved.traffic_saved_bytes, saved.memory_saved_bytes) == (1600, 800)
     assert saved.time_saved_ns == 1600 + 14
     assert saved.largest[0].kinds == ("mul", "add", "sum")
-    text = explain_plan(problem, Plan.of(problem, [0, 0, 0], kernel=[0, 0, 0])).text()
+    text = explain(replayed(problem, Plan.of(problem, [0, 0, 0], kernel=[0, 0, 0]))).text()
     assert "3 ops are fused into 1 kernel. That saves 2 launches, 1.56 KiB of memory traffic" in text
 
 
@@ -221,7 +221,7 @@ def test_one_device_and_one_op() -> None:
     g = GraphBuilder("one")
     g.op("only", "any", [], [g.tensor(8, "output")], time_ns=10)
     problem = price(g.build(), "1xp100-pcie")
-    found = explain_plan(problem, Plan.of(problem, [0]))
+    found = explain(replayed(problem, Plan.of(problem, [0])))
     assert found.step_ns == 10
     assert "There is one device" in found.text()
     assert found.decisions.rows[0].verdict == "nowhere else"

@@ -19,7 +19,7 @@ from loadmaster.learn.features import ORDERS, Features, features_of
 from loadmaster.optimizers.cuts import device_order
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.genetic.brkga import Brkga, By, decoder_of, evolve, prior_of
-from loadmaster.optimizers.simple import legal
+from loadmaster.optimizers.simple import Ready, legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Search
@@ -117,7 +117,7 @@ class Regal:
             return plan
         finish: Any = self.finish
         with search.keeping(simulations=min(last, search.simulations_left)) as part:
-            finished: Plan = (replace(finish, start=Given(plan)) if hasattr(finish, "start") else finish).optimize(part)
+            finished: Plan = (replace(finish, start=Ready(plan)) if hasattr(finish, "start") else finish).optimize(part)
         return search.best or finished
 
     def shaped(self, plain: Brkga, evaluations: int) -> Brkga:
@@ -137,16 +137,6 @@ class Regal:
             return constant_action(features, tuple(known.get("constant", FIRST)))
         action = best_action(features, network)
         return replace_blocks(action, self.by, self.blocks)
-
-
-@dataclass(frozen=True)
-class Given:
-    """A plan that is there already, where an optimizer is asked for."""
-
-    plan: Plan
-
-    def optimize(self, search: Search) -> Plan:
-        return self.plan
 
 
 def replace_blocks(action: Action, by: str, blocks: int) -> Action:

@@ -133,11 +133,6 @@ def greedy_kernels(problem: Problem) -> Ints:
     return Merges.of(problem).greedy()
 
 
-def kernels_by_priority(problem: Problem, priority: NDArray[Any]) -> Ints:
-    """[ops] kernels from merging producer into consumer, highest priority of the producer first, wherever legal."""
-    return ints(Merges.of(problem).kernels(np.zeros(problem.num_ops, np.int32), priority)[0])
-
-
 def edges_between(graph: Graph) -> tuple[Ints, Ints]:
     """(makers, readers) of every tensor between two ops that do not run alone, by maker, then reader."""
     free = fusable(graph)

@@ -6,13 +6,13 @@ to its last reader. Each op may run once more. What nothing fuses can do is deci
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from loadmaster.graph.columns import Ints, ints, rows_of
+from loadmaster.optimizers.exact import cp_model
 from loadmaster.plans import Plan
 from loadmaster.plans.additions import Additions, overwriters, reads_again, repeatable
 from loadmaster.plans.expansion import expand
@@ -24,7 +24,7 @@ MOST_OPS = 40  # beyond that few problems are closed in seconds; chosen by hand
 def least_time(problem: Problem, seconds: float | None, effort: float, seed: int = 0) -> Plan | None:
     """The fastest plan that fits in which every op runs at most twice and nothing is fused; None where there is none,
     none was found in time, the problem is not small, has several devices, or CP-SAT is not installed."""
-    library = _cp_model()
+    library = cp_model()
     if library is None or not suits(problem):
         return None
     model = _Model(library, problem)
@@ -41,13 +41,6 @@ def least_time(problem: Problem, seconds: float | None, effort: float, seed: int
 def suits(problem: Problem) -> bool:
     one = problem.num_devices == 1 and not len(problem.dispatch_ns)
     return bool(one and problem.num_ops <= MOST_OPS and (problem.op_ns != CANNOT).all())
-
-
-def _cp_model() -> Any:
-    try:
-        return importlib.import_module("ortools.sat.python.cp_model")
-    except ImportError:
-        return None
 
 
 class _Model:

@@ -25,6 +25,7 @@ from loadmaster.optimizers.pipeline import schedules
 from loadmaster.optimizers.pipeline.replicas import replicated_splits
 from loadmaster.optimizers.pipeline.schedules import Orders
 from loadmaster.optimizers.pipeline.split import merged_slots, scope_slots
+from loadmaster.optimizers.simple import Ready
 from loadmaster.passes.groups import mirrored_position
 from loadmaster.passes.microbatches import Action, Replicas, parse_action, repeated
 from loadmaster.passes.pipelined import Pipelined
@@ -123,7 +124,7 @@ def plan_pipeline(
     several = list(planner.replicated()) if replicate else []
     own = sorted([*planner.eager(made), *several, *made], key=lambda pipeline: pipeline.score)
     best = planner.remembering(planner.improve(own[:KEPT]))
-    result = solve(best.problem, _Given(best.plan), Budget(None, 1), seed)
+    result = solve(best.problem, Ready(best.plan), Budget(None, 1), seed)
     spent = planner.search
     result = replace(
         result,
@@ -147,14 +148,6 @@ def coupled_ops(problem: Problem) -> tuple[str, ...]:
     names = ("batch_norm", "batchnorm", "BatchNormalization")
     graph = problem.graph
     return tuple(graph.op_name[op] for op in range(problem.num_ops) if any(n in graph.kind[op] for n in names))
-
-
-@dataclass(frozen=True)
-class _Given:
-    plan: Plan
-
-    def optimize(self, search: Search) -> Plan:
-        return self.plan
 
 
 class _Planner:

@@ -34,13 +34,13 @@ class Region:
     split: Split | None = None  # the decision that it came from
 
 
-def splits_of(captured: Mapping[str, Any], where: str = "plan: captured") -> tuple[Split, ...]:
+def splits_of(captured: Mapping[str, Any]) -> tuple[Split, ...]:
     """The splits that a graph was made by, as it and the files of its plans remember them."""
     rows = captured.get("splits", ())
     kinds = {"op": str, "axis": int, "parts": int, "ops": int}
     if not isinstance(rows, (list, tuple)) or not all(_is_split(row, kinds) for row in rows):
         what = "its splits are no list of an op, an axis, a number of parts and a number of ops each"
-        raise InvalidPlan(what, f"{where}: splits", "is the file as it was written?")
+        raise InvalidPlan(what, "plan: captured: splits", "is the file as it was written?")
     return tuple(Split(**row) for row in rows)
 
 

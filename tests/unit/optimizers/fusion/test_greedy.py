@@ -24,7 +24,7 @@ from loadmaster.graph.kinds import (
     fusing_of,
     work_of,
 )
-from loadmaster.optimizers.fusion.greedy import Merges, greedy_kernels, kernels_by_priority, refuse
+from loadmaster.optimizers.fusion.greedy import Merges, greedy_kernels, refuse
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, solve
@@ -167,7 +167,8 @@ def assert_one_loop(problem: Problem, members: list[int]) -> None:
 @given(fusing_problems(), st.integers(0, 2**32))
 def test_kernels_are_legal(problem: Problem, seed: int) -> None:
     assert_legal(problem, greedy_kernels(problem))
-    assert_legal(problem, kernels_by_priority(problem, np.random.default_rng(seed).random(problem.num_ops)))
+    priority = np.random.default_rng(seed).random(problem.num_ops)
+    assert_legal(problem, Merges.of(problem).kernels(np.zeros(problem.num_ops, np.int32), priority)[0])
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
