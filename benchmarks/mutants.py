@@ -2,28 +2,29 @@
 
     python benchmarks/mutants.py [--count 60] [--seed 0] [--workers 2] [--minutes 60] [PATH ...]
     python benchmarks/mutants.py --named
+    python benchmarks/mutants.py --only survivors.txt
 
 A mutant swaps a comparison, an arithmetic operator, min and max, and and or, drops a `not`, or adds one to a whole
 number. The places are drawn at random from the files under PATH (default: plans, problem, search, simulator, passes,
-optimizers, learn). `--named` makes those of mutants_named.py instead, mistakes that once went unseen.
+optimizers, learn). `--named` makes those of mutants_named.py instead, mistakes that once went unseen; `--only` those
+that a file has lines of, as an earlier run printed them. Those of mutants_equivalent.py, which behave as the source
+does, are not made.
 
 First the tests are watched, each once, without compiled code (NUMBA_DISABLE_JIT), so that it is known which functions
-each runs and how long it takes; `--map FILE` keeps that, or takes it from there. A mutant is then given the quickest
-tests that run its function, without compiled code, which would have to be compiled anew for most mutants. One that
-survives them is given those that were too slow for that, compiled, for --seconds; a test that fails there without the
-mistake as well does not count. A mutant that runs out of time is counted apart: an endless loop is a mistake that is
-seen, a busy machine is not. Survivors are printed with their line; some are equivalent to the source and need a look.
+each runs and how long it takes; `--map FILE` keeps that, or takes it from there and watches those of `--tests` alone.
+A mutant is then given the quickest tests that run its function, without compiled code, which would have to be compiled
+anew for most mutants. One that survives them is given those that were too slow for that, compiled, for --seconds; a
+test that fails there without the mistake as well does not count. A mutant that runs out of time is counted apart: an
+endless loop is a mistake that is seen, a busy machine is not. Survivors are printed with their line.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib.util
 import json
 import os
 import queue
-import random
 import re
 import shutil
 import signal
@@ -35,45 +36,21 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from mutants_named import NAMED
+from mutants_made import HOME, Mutant, drawn, named, picked
 
 ROOT = Path(__file__).resolve().parents[1]
-HOME = ROOT / "src" / "loadmaster"
 EXTRA = [str(Path(part).resolve()) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
 ROOMS = ("plans", "problem", "search", "simulator", "passes", "optimizers", "learn")
-SWAPS: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.FloorDiv,
-    ast.FloorDiv: ast.Mult,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-}
+AGAIN = 9  # exit status of a process that mutants_watch ended after a slow test
 KILLED, SURVIVED, OUT_OF_TIME = "killed", "SURVIVED", "out of time"
 MOST_TESTS = 150  # of one mutant, the quickest
 LATE_S = 20.0  # that a mutant begun before the end may take beyond it
 FILE_S = 150.0  # that the tests of one file may take to be watched
 SHARD_BYTES = 8_000  # of a file of tests that one process watches
-NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax", "argmax": "argmin"}
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A file with a mistake in it."""
-
-    file: str  # within src/loadmaster
-    function: str  # that it is in; "" for none
-    words: str  # where and what it is
-    text: str
+MANY = 8  # times as many shards of a file whose tests are run for every optimizer
 
 
 @dataclass(frozen=True)
@@ -86,102 +63,6 @@ class Seen:
     functions: frozenset[str]
 
 
-def sites_in(tree: ast.AST) -> Iterator[ast.AST]:
-    """Nodes of which something can be changed, in a fixed order; annotations are left alone."""
-    for node in _code(tree):
-        if _can_change(node):
-            yield node
-
-
-def _can_change(node: ast.AST) -> bool:
-    if isinstance(node, ast.Compare):
-        return len(node.ops) == 1 and type(node.ops[0]) in SWAPS
-    if isinstance(node, (ast.BinOp, ast.BoolOp)):
-        return type(node.op) in SWAPS
-    if isinstance(node, ast.UnaryOp):
-        return isinstance(node.op, ast.Not)
-    if isinstance(node, ast.Constant):
-        return type(node.value) is int
-    return getattr(node, "id", None) in NAMES or getattr(node, "attr", None) in NAMES
-
-
-def _code(tree: ast.AST) -> Iterator[ast.AST]:
-    for field, value in ast.iter_fields(tree):
-        if field in ("annotation", "returns"):
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
-                yield child
-                yield from _code(child)
-
-
-def mutated(source: str, number: int) -> tuple[str, int]:
-    """(the source with its n-th mistake, the line of it)."""
-    tree = ast.parse(source)
-    node = list(sites_in(tree))[number]
-    line = node.lineno  # type: ignore[attr-defined]
-    if isinstance(node, ast.Compare):
-        node.ops = [SWAPS[type(node.ops[0])]()]  # type: ignore[list-item]
-    elif isinstance(node, (ast.BinOp, ast.BoolOp)):
-        node.op = SWAPS[type(node.op)]()  # type: ignore[assignment]
-    elif isinstance(node, ast.UnaryOp):
-        node.op = ast.UAdd()
-        node.operand = ast.Call(ast.Name("bool", ast.Load()), [node.operand], [])
-    elif isinstance(node, ast.Constant):
-        node.value = int(node.value) + 1  # type: ignore[arg-type]
-    elif isinstance(node, ast.Name):
-        node.id = NAMES[node.id]
-    elif isinstance(node, ast.Attribute):
-        node.attr = NAMES[node.attr]
-    return ast.unparse(ast.fix_missing_locations(tree)), line
-
-
-def function_at(tree: ast.Module, line: int) -> str:
-    """The outermost function or method that holds the line, "" for none."""
-    for node in tree.body:
-        inner = [node] if isinstance(node, ast.FunctionDef) else getattr(node, "body", [])
-        for each in inner if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else ():
-            if isinstance(each, ast.FunctionDef) and each.lineno <= line <= (each.end_lineno or 0):
-                return each.name if each is node else f"{node.name}.{each.name}"  # type: ignore[union-attr]
-    return ""
-
-
-# Mutants
-
-
-def drawn(paths: list[Path], count: int, seed: int) -> tuple[list[Mutant], int]:
-    """(mutants, places there were): each place as likely as any other."""
-    files = [file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
-    places = [
-        (file, number)
-        for file in files
-        for number in range(sum(1 for _ in sites_in(ast.parse(file.read_text()))))
-        if file.name != "__init__.py"
-    ]
-    chosen = random.Random(seed).sample(places, min(count, len(places)))
-    return [_mutant(file, number) for file, number in chosen], len(places)
-
-
-def _mutant(file: Path, number: int) -> Mutant:
-    source, inside = file.read_text(), str(file.relative_to(HOME))
-    text, line = mutated(source, number)
-    words = f"{inside}:{line} #{number} {source.splitlines()[line - 1].strip()[:90]}"
-    return Mutant(inside, function_at(ast.parse(source), line), words, text)
-
-
-def named() -> list[Mutant]:
-    found = []
-    for mistake in NAMED:
-        source = (HOME / mistake.file).read_text()
-        if source.count(mistake.right) != 1:
-            raise SystemExit(f"{mistake.name}: its lines stand {source.count(mistake.right)} times in {mistake.file}")
-        text = source.replace(mistake.right, mistake.wrong)
-        pairs = zip(source.splitlines(), text.splitlines(), strict=False)
-        line = next(at for at, (right, wrong) in enumerate(pairs, 1) if right != wrong)
-        found.append(Mutant(mistake.file, function_at(ast.parse(source), line), mistake.name, text))
-    return found
-
-
 # What the tests run
 
 
@@ -192,7 +73,7 @@ def watched(copies: Copies, folders: list[str], limit_s: float, until: float) ->
         files.update((ROOT / folder).rglob("test_*.py") if (ROOT / folder).is_dir() else [ROOT / folder])
     jobs = []
     for file in sorted(files, key=lambda file: -file.stat().st_size):
-        shards = 1 + file.stat().st_size // SHARD_BYTES
+        shards = (1 + file.stat().st_size // SHARD_BYTES) * (MANY if "promises" in file.parts else 1)
         jobs += [(str(file.relative_to(ROOT)), f"{shard}/{shards}") for shard in range(shards)]
     with ThreadPoolExecutor(copies.count) as pool:
         pool.submit(_compile_ahead, copies, until)
@@ -220,7 +101,10 @@ def _watch(copies: Copies, file: str, shard: str, limit_s: float, until: float) 
     with copies.one() as copy, tempfile.NamedTemporaryFile(suffix=".jsonl") as out:
         given = {"MUTANTS_MAP": out.name, "MUTANTS_SOURCE": str(copy / "src" / "loadmaster")}
         given |= {"MUTANTS_SHARD": shard, "MUTANTS_LIMIT": str(limit_s)}
-        code = run_tests(copy, ["-p", "mutants_watch", file], left, given | PLAIN)[0]
+        code: int | None = AGAIN
+        while code == AGAIN and left > 0:
+            code = run_tests(copy, ["-p", "mutants_watch", file], left, given | PLAIN)[0]
+            left = min(FILE_S, until - time.monotonic())
         if code is None:
             print(f"{file}, part {shard}: not watched to its end", flush=True)
         rows = [json.loads(line) for line in Path(out.name).read_text().splitlines()]
@@ -288,6 +172,7 @@ class Judge:
     tests: list[Seen]
     seconds: float
     until: float
+    broken: set[str] = field(default_factory=set)  # tests that fail without a mistake, compiled
 
     def tests_of(self, mutant: Mutant) -> tuple[list[Seen], list[Seen]]:
         """(those that run the function without compiled code, those that are too slow for it), the quickest first."""
@@ -299,7 +184,7 @@ class Judge:
             found = [test for test in self.tests if any(inside.match(name) for name in test.functions)]
         own = f"test_{Path(mutant.file).stem}.py::"
         found.sort(key=lambda test: (own not in test.name, test.seconds))
-        plain = [test for test in found if test.outcome == "passed"]
+        plain = [test for test in found if test.outcome == "passed"]  # not those for which a package is missing
         return plain, [test for test in found if test.outcome in ("slow", "failed")]
 
     def verdict(self, mutant: Mutant) -> str:
@@ -312,15 +197,9 @@ class Judge:
                 first = self._plain(copy, plain)
                 if first != SURVIVED or not slow:
                     return first if plain or slow else "no test"
-                code, failed = self._compiled(copy, slow)
+                return self._compiled(copy, slow, target, source, mutant.text)
             finally:
                 target.write_text(source)
-            if code is None:
-                return SURVIVED + ", out of time"
-            if not failed:
-                return SURVIVED
-            alone = run_tests(copy, ["-x", failed], self.seconds, {})[0]
-            return KILLED if alone == 0 else SURVIVED + f", {failed} fails anyway"
 
     def _plain(self, copy: Path, tests: list[Seen]) -> str:
         chosen, total = [], 0.0
@@ -334,8 +213,22 @@ class Judge:
         code, _ = run_tests(copy, ["-x", *chosen], self._left(30 + 4 * min(total, 2 * self.seconds)), PLAIN)
         return OUT_OF_TIME if code is None else KILLED if code == 1 or code == 2 else SURVIVED
 
-    def _compiled(self, copy: Path, tests: list[Seen]) -> tuple[int | None, str]:
-        return run_tests(copy, ["-x", *(test.name for test in tests[:MOST_TESTS])], self._left(self.seconds), {})
+    def _compiled(self, copy: Path, slow: list[Seen], target: Path, source: str, text: str) -> str:
+        """The verdict of tests that fail with the mistake and do not without it."""
+        end = time.monotonic() + self._left(self.seconds)
+        while True:
+            chosen = [test.name for test in slow if test.name not in self.broken][:MOST_TESTS]
+            if not chosen:
+                return SURVIVED
+            target.write_text(text)
+            code, failed = run_tests(copy, ["-x", *chosen], end - time.monotonic(), {})
+            if code is None or not failed:
+                return SURVIVED + (", out of time" if code is None else "")
+            target.write_text(source)
+            alone = run_tests(copy, ["-x", failed], self.seconds, {})[0]
+            if alone == 0:
+                return KILLED
+            self.broken.add(failed)
 
     def _left(self, seconds: float) -> float:
         return min(seconds, max(5.0, self.until + LATE_S - time.monotonic()))
@@ -351,6 +244,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=600.0, help="after which no further mutant is begun")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--named", action="store_true")
+    parser.add_argument("--only", type=Path, help="a file with lines of an earlier run: those mutants alone")
     parser.add_argument("--tests", action="append", default=[], help="a folder or file to watch, not the rooms' own")
     parser.add_argument("--map", type=Path, help="where what the tests run is kept")
     given = parser.parse_args()
@@ -359,13 +253,20 @@ def main() -> None:
         if importlib.util.find_spec(name) is None:
             print(f"no {name} here: tests that need it are left out")
     if given.named:
-        mutants, places = named(), len(NAMED)
+        mutants = named()
+        places = len(mutants)
+    elif given.only is not None:
+        mutants = picked(given.only.read_text())
+        places = len(mutants)
     else:
         paths = [path.resolve() for path in given.paths] or [HOME / room for room in ROOMS]
         mutants, places = drawn(paths, given.count, given.seed)
+    same = sum(mutant.same != "" for mutant in mutants)
+    print(f"{len(mutants)} mutants, of which {same} behave as the source does and are left out")
+    mutants = [mutant for mutant in mutants if not mutant.same]
     with tempfile.TemporaryDirectory() as folder:
         copies = Copies(Path(folder), given.workers + 1)
-        tests = known_tests(copies, given.tests or folders_of(mutants), given.map, given.limit, until)
+        tests = known_tests(copies, given.tests, folders_of(mutants), given.map, given.limit, until)
         report(Judge(copies, tests, given.seconds, until), mutants, places)
 
 
@@ -374,18 +275,26 @@ def folders_of(mutants: list[Mutant]) -> list[str]:
     return sorted({f"tests/unit/{room}" for room in rooms} | {"tests/properties", "tests/promises", "tests/golden"})
 
 
-def known_tests(copies: Copies, folders: list[str], kept: Path | None, limit_s: float, until: float) -> list[Seen]:
+def known_tests(
+    copies: Copies, asked: list[str], folders: list[str], kept: Path | None, limit_s: float, until: float
+) -> list[Seen]:
+    """Those of the map, if there is one, and those watched now: `asked`, without a map all of the folders."""
+    known = []
     if kept is not None and kept.exists():
         rows = [json.loads(line) for line in kept.read_text().splitlines()]
-        return [Seen(row["test"], row["outcome"], row["seconds"], frozenset(row["functions"])) for row in rows]
+        known = [Seen(row["test"], row["outcome"], row["seconds"], frozenset(row["functions"])) for row in rows]
+        known = [test for test in known if not any(test.name.startswith(name) for name in asked)]
+        if not asked:
+            return known
     begun = time.monotonic()
-    tests = watched(copies, folders, limit_s, begun + (until - begun) / 2)
+    tests = watched(copies, asked or folders, limit_s, begun + (until - begun) / 2)
     counts = Counter(test.outcome for test in tests)
     took = f"{time.monotonic() - begun:.0f} s"
     print(f"{len(tests):,} tests watched in {took} without compiled code: {dict(counts)}", flush=True)
+    tests += known
     if kept is not None:
-        rows = [vars(test) | {"test": test.name, "functions": sorted(test.functions)} for test in tests]
-        kept.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        told = [vars(test) | {"test": test.name, "functions": sorted(test.functions)} for test in tests]
+        kept.write_text("".join(json.dumps(row) + "\n" for row in told))
     return tests
 
 

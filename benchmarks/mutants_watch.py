@@ -3,7 +3,9 @@
     MUTANTS_MAP=map.jsonl MUTANTS_SOURCE=src/loadmaster python -m pytest -p mutants_watch tests/unit/search
 
 A line of JSON a test, written when it ends, so that a killed run has told of all before. A test that takes longer than
-MUTANTS_LIMIT seconds is ended. What a file's fixtures and imports run counts for each of its tests.
+MUTANTS_LIMIT seconds is ended, and the process with it, since what was cut off may be left in pieces; run again, it
+goes on after the tests that the map has. A test that fails for want of a package is "missing". What a file's fixtures
+and imports run counts for each of its tests.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import pytest
 
 SOURCE = str(Path(os.environ["MUTANTS_SOURCE"]).resolve()) + os.sep
 LIMIT_S = float(os.environ.get("MUTANTS_LIMIT", "20"))
+AGAIN = 9  # exit status: a test was cut off, there are more
 SHARD, SHARDS = (int(part) for part in os.environ.get("MUTANTS_SHARD", "0/1").split("/"))
 
 
@@ -86,7 +89,10 @@ def _limited() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items[:] = items[SHARD::SHARDS]
+    with open(os.environ["MUTANTS_MAP"], "a+", encoding="utf-8") as kept:
+        kept.seek(0)
+        told = {json.loads(line)["test"] for line in kept}
+    items[:] = [item for item in items[SHARD::SHARDS] if item.nodeid not in told]
     everywhere = WATCH.take()
     for item in items:
         OF_FILE.setdefault(item.nodeid.partition("::")[0], set()).update(everywhere)
@@ -109,7 +115,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed and "TookTooLong" in str(report.longrepr):
         OUTCOMES[report.nodeid] = "slow"
     elif report.failed:
-        OUTCOMES[report.nodeid] = "failed"
+        needs = any(word in str(report.longrepr) for word in ("MissingExtra", "ModuleNotFoundError", "MissingPackage"))
+        OUTCOMES[report.nodeid] = "missing" if needs else "failed"
     else:
         OUTCOMES.setdefault(report.nodeid, report.outcome)
     if report.when == "teardown":
@@ -122,3 +129,5 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         }
         with open(os.environ["MUTANTS_MAP"], "a", encoding="utf-8") as out:
             out.write(json.dumps(row) + "\n")
+        if OUTCOMES[report.nodeid] == "slow":
+            os._exit(AGAIN)
