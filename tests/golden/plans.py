@@ -1,0 +1,143 @@
+"""Writes the golden plans afresh: python -m tests.golden.plans [METHOD ...]
+
+What every method that counts in whole numbers finds with a seed and so many simulations, on four small problems that
+together have what plans must heed: unlike devices, an op that one cannot run, groups that stay together, tensors written
+in place, shared channels, a limit on memory, ops that may share a kernel, modules, tasks of given times. A plan that
+changes is no mistake in itself; a plan that changes unawares is one. Read the difference before you keep it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadmaster import Budget, GraphBuilder, catalog, price, solve
+from loadmaster.cluster import Cluster, Device, Link, dense_channels
+from loadmaster.graph import Graph
+from loadmaster.problem import Problem
+
+FILE = Path(__file__).parent / "plans.json"
+SIMULATIONS = 120
+# Networks add up fractions, whose last digits are the machine's; others call packages that may be of another version.
+LEFT_OUT = {"cp-sat", "kahip", "metis", "mtkahypar", "scotch"}
+LEFT_OUT |= {"gas", "go", "go-fusion", "go-one", "hdp", "placeto", "regal", "rnn"}
+MORE = ("anneal:start=random", "recompute:inner=heft", "recompute:inner=one-device,fuse=no", "greedy-fusion:inner=etf")
+METHODS = (*sorted(set(catalog.optimizers()) - LEFT_OUT), *MORE)
+
+
+def layers(width: int, depth: int, seed: int, *, given: int = 0, training: bool = False) -> Graph:
+    """Layers of `width` lanes, each lane a product and what is done to every number of it; lanes read others of the
+    layer before. `given`: times on so many devices, else work. `training`: then a gradient of each, and updates."""
+    rng, build = np.random.default_rng(seed), GraphBuilder("layers")
+
+    def costs() -> dict[str, Any]:
+        if given:
+            return {"time_ns": [int(time) for time in rng.integers(20_000, 90_000, given)]}
+        return {"flops": int(rng.integers(1, 9)) * 10**8}
+
+    def tensor(rows: int, role: str = "activation") -> int:
+        return build.tensor(4 * 512 * rows, role, shape=(rows, 512), dtype="float32")
+
+    lanes, made = [tensor(512, "input") for _ in range(width)], []
+    for layer in range(depth):
+        outs = []
+        for lane in range(width):
+            read = [lanes[lane], lanes[int(rng.integers(0, width))]]
+            weight, rows = tensor(512, "weight"), 256 * int(rng.integers(1, 4))
+            hot, out = tensor(rows), tensor(rows)
+            group = {"colocate": layer // 2} if lane == 0 else {}
+            scope = f"layers.{layer}.{lane}"
+            build.op(f"mm {layer} {lane}", "aten.mm.default", [*read, weight], [hot], scope=scope, **costs(), **group)
+            build.op(f"act {layer} {lane}", "aten.relu.default", [hot], [out], scope=scope, **costs())
+            made.append((layer, lane, weight, hot, rows))
+            outs.append(out)
+        lanes = outs
+    loss = tensor(1, "output")
+    build.op("loss", "aten.sum.default", lanes, [loss], scope="head", **costs())
+    back = loss
+    for layer, lane, weight, hot, rows in reversed(made if training else ()):
+        grad, after = tensor(rows), tensor(512)
+        scope = f"layers.{layer}.{lane}"
+        build.op(f"mm back {layer} {lane}", "aten.mm.default", [back, hot, weight], [grad], scope=scope, **costs())
+        build.op(f"grad {layer} {lane}", "aten.mm.default", [grad, hot], [after], scope=scope, **costs())
+        new = build.tensor(4 * 512 * 512, "weight", alias_of=weight)
+        build.op(f"update {layer} {lane}", "aten.add_.Tensor", [weight, after], [new], scope=scope, **costs())
+        back = grad
+    return build.build()
+
+
+def wired(speeds: tuple[float, ...], near: Callable[[int, int], bool], wire: Callable[[int, int], int]) -> Cluster:
+    """Devices of so many FLOP/s; links by whether two are near, channels by a number for each pair."""
+    count = len(speeds)
+    devices = tuple(Device(f"d{at}", f"k{speed:.0e}", 2**30, speed, 5e11, 3_000) for at, speed in enumerate(speeds))
+    pairs = [(one, two) for one in range(count) for two in range(count) if one != two]
+    links = {pair: Link(2e10, 5_000) if near(*pair) else Link(4e9, 20_000) for pair in pairs}
+    channel = np.full((count, count), -1, np.int64)
+    for pair in pairs:
+        channel[pair] = wire(*pair)
+    return Cluster("wired", devices, links, dense_channels(channel))
+
+
+def unlike() -> Problem:
+    """Three unlike devices, the third far away; what a device sends goes one way out."""
+    cluster = wired((1e13, 6e12, 2e12), lambda one, two: 2 not in (one, two), lambda one, two: one)
+    return price(layers(3, 4, 1), cluster)
+
+
+def tight() -> Problem:
+    """A training step that needs more than the memory of one device."""
+    return price(layers(2, 3, 2, training=True), "2xp100-pcie", memory_limit=9 << 20)
+
+
+def small() -> Problem:
+    return price(layers(2, 3, 3, training=True), "2xp100-pcie", objective="peak-memory")
+
+
+def tasks() -> Problem:
+    """Given times on four devices, two and two on a machine; one wire between the machines."""
+    cluster = wired(
+        (1e12,) * 4,
+        lambda one, two: one // 2 == two // 2,
+        lambda one, two: one * 4 + two if one // 2 == two // 2 else 99,
+    )
+    return price(layers(3, 4, 4, given=4), cluster)
+
+
+PROBLEMS: dict[str, Callable[[], Problem]] = {"unlike": unlike, "tight": tight, "small": small, "tasks": tasks}
+
+
+def found(method: str, name: str) -> dict[str, Any]:
+    """What the method makes of the problem: its plan as a digest."""
+    result = solve(PROBLEMS[name](), method, Budget(None, SIMULATIONS), seed=3)
+    plan, columns = result.plan, []
+    for column in (plan.device, plan.rank, plan.kernel, plan.send_rank):
+        columns.append(b"" if column is None else np.ascontiguousarray(column, np.int64).tobytes())
+    digest = hashlib.sha256(b"|".join([*columns, repr(plan.added).encode()])).hexdigest()[:12]
+    return {
+        "value": result.value,
+        "over_bytes": result.timeline.over_bytes,
+        "simulations": result.simulations,
+        "plan": digest,
+    }
+
+
+def main() -> None:
+    kept = json.loads(FILE.read_text()) if FILE.exists() else {}
+    for method in sys.argv[1:] or METHODS:
+        kept[method] = {name: found(method, name) for name in PROBLEMS}
+    rows = [
+        f'"{method}": {{\n' + ",\n".join(f'  "{name}": {json.dumps(row)}' for name, row in kept[method].items()) + "\n}"
+        for method in METHODS
+        if method in kept
+    ]
+    FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()
