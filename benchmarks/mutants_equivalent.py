@@ -1,9 +1,69 @@
 """Mutants that behave as the source does, judged one by one: no test can tell them, and `mutants.py` leaves them out.
 
-By file, function, what stands there and what the mutant makes of it; behind it the reason. What is merely hard to test
-does not belong here.
+By file, line (its first 90 characters), what stands there and what the mutant makes of it; behind it the reason. What
+is merely hard to test does not belong here.
 """
 
 from __future__ import annotations
 
-EQUIVALENT: dict[tuple[str, str, str, str], str] = {}
+STREAM = "which stream of random numbers it is does not matter, only that no other has its number"
+EMPTY = "nothing is recorded, so that the size of what would hold it does not matter"
+EQUIVALENT: dict[tuple[str, str, str, str], str] = {
+    ("learn/examples.py", "@lru_cache(maxsize=64)", "64", "65"): "how much is remembered changes no answer",
+    ("learn/go2020/examples.py", "rng = np.random.default_rng([seed, 3, turn])", "3", "4"): STREAM,
+    (
+        "learn/recurrent/controllers.py",
+        "environment.rng = np.random.default_rng([place.seed, 3, task.number])",
+        "3",
+        "4",
+    ): STREAM,
+    (
+        "learn/placeto2019/board.py",
+        "for _ in range(max(1, int(np.ceil(np.log2(max(2, count)))))):",
+        "1",
+        "2",
+    ): "a round more than is needed finds nothing new and ends",
+    (
+        "learn/placeto2019/episodes.py",
+        'size = steps if once == "episode" else max(1, AT_ONCE // max(1, many * len(episodes.start)',
+        "many * len(episodes.start)",
+        "many // len(episodes.start)",
+    ): "how many steps are looked at together changes the memory that takes, and no chance",
+    ("optimizers/annealing/state.py", "make_record(0, 0, 0),", "0", "1"): EMPTY,
+    (
+        "optimizers/genetic/breeding.py",
+        "_breed(layout, *given, make_run_scratch(layout, False), make_record(0, 0, 0))",
+        "0",
+        "1",
+    ): EMPTY,
+    (
+        "optimizers/lists/steps.py",
+        "if busy_to[middle] <= ready:",
+        "busy_to[middle] <= ready",
+        "busy_to[middle] < ready",
+    ): "a span that ends when the op is ready is passed in the loop that follows: it is no gap",
+    (
+        "optimizers/memory/exact_orders.py",
+        "if change < best or (change == best and op < ready[chosen]):",
+        "op < ready[chosen]",
+        "op <= ready[chosen]",
+    ): "no op is ready twice",
+    (
+        "problem/bounds/bounds.py",
+        "return (bundle.reshape(-1), size) if size <= 400 else (bundle.reshape(-1) * 400 // size, 4",
+        "size <= 400",
+        "size < 400",
+    ): "of 400 bundles, 400 are made by either way, each of itself",
+    (
+        "simulator/arenas/capacity.py",
+        "twin = np.full(len(order), -1, np.int64)",
+        "1",
+        "2",
+    ): "any number below 0 says that there is none",
+    (
+        "simulator/arenas/fitting.py",
+        "while here > 0 and base[order[here - 1]] > base[block]:",
+        "base[order[here - 1]] > base[block]",
+        "base[order[here - 1]] >= base[block]",
+    ): "blocks that may begin at the same address are stacked to the same height in any order",
+}

@@ -139,8 +139,9 @@ def _mutant(file: Path, number: int) -> Mutant:
     source, inside = file.read_text(), str(file.relative_to(HOME))
     text, line, right, wrong = mutated(source, number)
     function = function_at(ast.parse(source), line)
-    words = f"{inside}:{line} #{number} {source.splitlines()[line - 1].strip()[:SHOWN]}  [{right} -> {wrong}]"
-    return Mutant(inside, function, words, text, EQUIVALENT.get((inside, function, right, wrong), ""))
+    shown = source.splitlines()[line - 1].strip()[:SHOWN]
+    words = f"{inside}:{line} #{number} {shown}  [{right} -> {wrong}]"
+    return Mutant(inside, function, words, text, EQUIVALENT.get((inside, shown, right, wrong), ""))
 
 
 def named() -> list[Mutant]:

@@ -1,9 +1,9 @@
 """Writes the golden plans afresh: python -m tests.golden.plans [METHOD ...]
 
 What every method that counts in whole numbers finds with a seed and so many simulations, on four small problems that
-together have what plans must heed: unlike devices, an op that one cannot run, groups that stay together, tensors written
-in place, shared channels, a limit on memory, ops that may share a kernel, modules, tasks of given times. A plan that
-changes is no mistake in itself; a plan that changes unawares is one. Read the difference before you keep it.
+together have what plans must heed: unlike devices, groups that stay together, tensors written in place, shared
+channels, a limit on memory, ops that may share a kernel, modules, tasks of given times. A plan that changes is no
+mistake in itself; a plan that changes unawares is one. Read the difference before you keep it.
 """
 
 from __future__ import annotations

@@ -171,3 +171,19 @@ def test_kernels_of_kernels_are_named_after_their_lowest_op() -> None:
         plan = coarse.up(Plan.of(coarse.problem, np.zeros(coarse.problem.num_ops, np.int64), None, inner))
         for op, kernel in enumerate(plan.kernel):
             assert kernel == min(np.flatnonzero(plan.kernel == plan.kernel[op]))
+
+
+def test_ops_without_arithmetic_are_no_tasks() -> None:
+    """What only moves bytes may be fused; what has given times and no arithmetic may not."""
+
+    def copies(**costs: int) -> Problem:
+        graph = GraphBuilder("copies")
+        read = graph.tensor(4 * 512, "input", shape=(512,), dtype="float32")
+        for op in range(3):
+            made = graph.tensor(4 * 512, "output" if op == 2 else "activation", shape=(512,), dtype="float32")
+            graph.op(f"op{op}", "aten.neg.default", [read], [made], **costs)
+            read = made
+        return price(graph.build(), "2xp100-pcie")
+
+    assert can_fuse(copies(flops=0))
+    assert not can_fuse(copies(time_ns=5))

@@ -188,6 +188,10 @@ def test_of_many_candidates_the_one_with_bad_kernels_is_blamed() -> None:
     places, ranks = ints([[0] * 7] * 4), ints([list(range(7))] * 4)
     with pytest.raises(InvalidPlan, match="op 'mid' is in kernel 4"):
         simulate_fused(problem, places, ranks, rows)
+    with pytest.raises(InvalidPlan, match="op 'mid' is in kernel 4"):
+        simulate_fused(problem, places[:2], ranks[:2], ints([good, wrong]))
+    with pytest.raises(InvalidPlan, match="op 'mid' is in kernel 4"):
+        simulate_fused(problem, places, ranks, ints([wrong]))
 
 
 @pytest.mark.parametrize("rate", [10**9 + 7, 900 * 10**9 + 1, 3_350_000_000_003])

@@ -160,3 +160,10 @@ def test_a_start_of_another_problem_is_refused() -> None:
     other = lm.price(stack(7), "2xp100-pcie")
     with pytest.raises(InvalidPlan):
         lm.solve(other, "auto", FEW, starts=[Start(Plan.of(good.problem, good.plan.device), "elsewhere")])
+
+
+@pytest.mark.parametrize("text", ['{"schema": "loadmaster.graph/1"}', "{}", "[]"])
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "other.json").write_text(text)
+    with pytest.raises(InvalidPlan, match="this is no plan of ops"):
+        starts_from(tmp_path / "other.json", planned().problem)

@@ -10,7 +10,7 @@ import pytest
 
 from loadmaster import Budget, Cluster, Graph, GraphBuilder, price, solve
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.pipeline.split import PipelineSplit, least_loads, least_totals
+from loadmaster.optimizers.pipeline.split import PipelineSplit, least_loads, least_totals, scope_slots
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.simulator import simulate
 from tests.graphs.tiny import pair
@@ -219,3 +219,16 @@ def test_more_kinds_than_can_be_ordered_are_taken_as_they_come() -> None:
     assert load <= 42  # two ops on each, at most 21 each
     assert (np.diff(device) >= 0).all()
     assert simulate(problem, solve(problem, PipelineSplit(), BUDGET).plan).step_ns >= 240
+
+
+def test_an_op_of_no_module_goes_with_what_it_reads_or_the_next_and_the_last_of_all_with_the_first_slot() -> None:
+    graph = GraphBuilder("scopes")
+    one, two = graph.tensor(1, "input"), graph.tensor(1, "input")
+    a, b, c = (graph.tensor(1) for _ in range(3))
+    graph.op("before", "any", [two], [graph.tensor(1)], time_ns=1)
+    graph.op("first", "any", [one], [a], time_ns=1, scope="m0")
+    graph.op("second", "any", [a], [b], time_ns=1, scope="m1")
+    graph.op("reads", "any", [a, b], [c], time_ns=1)
+    graph.op("alone", "any", [two], [graph.tensor(1)], time_ns=1)
+    problem = price(graph.build(), pair())
+    assert scope_slots(problem).tolist() == [0, 0, 1, 1, 0]

@@ -146,3 +146,11 @@ def product_problem(size: int) -> Problem:
     g.op("sum", "aten.sum.dim_IntList", [y], [total], flops=size * size)
     g.op("last", "aten.relu.default", [total], [z], flops=size)
     return price(g.build(), "2xa100-nvlink")
+
+
+def test_a_slice_reads_and_writes_its_piece_and_a_join_remembers_along_what() -> None:
+    split = split_graph(product(), [Split("mm", 0, 4)])
+    slices = [op for op, name in enumerate(split.op_name) if name.startswith("slice:x")]
+    assert len(slices) == 4
+    assert split.bytes_moved[slices].tolist() == [2 * 4 * 8 * 4 // 4] * 4
+    assert split.flops[slices].tolist() == [0] * 4

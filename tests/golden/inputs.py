@@ -1,0 +1,123 @@
+"""Writes afresh what policies are shown of problems: python -m tests.golden.inputs
+
+Networks were trained on these numbers, so that one that changes unawares spoils weights that are shipped. Of each array
+its shape and four sums are kept: of the numbers, and of the numbers by weights that differ from place to place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadmaster.graph.columns import ints
+from loadmaster.learn.decoding import critical_ranks
+from loadmaster.learn.features import features_of, group_features
+from loadmaster.learn.placeto2019.board import board_of
+from loadmaster.passes.groups import group_ops
+from loadmaster.problem import Problem
+from loadmaster.simulator import first_come, simulate
+from tests.golden.plans import PROBLEMS
+
+FILE = Path(__file__).parent / "inputs.json"
+
+
+def features(problem: Problem) -> Any:
+    return features_of(problem)
+
+
+def grouped(problem: Problem) -> Any:
+    return group_features(features_of(problem), groups(problem))
+
+
+def board(problem: Problem) -> Any:
+    return board_of(problem, groups(problem))
+
+
+def published(problem: Problem) -> Any:
+    from loadmaster.learn.recurrent.inputs import loads_of, published_vectors
+
+    return published_vectors(problem, groups(problem), 16), loads_of(problem, groups(problem))
+
+
+def full(problem: Problem) -> Any:
+    from loadmaster.learn.recurrent.inputs import full_of
+
+    return full_of(problem, groups(problem), features_of(problem))
+
+
+def go(problem: Problem) -> Any:
+    from loadmaster.learn.go2020.input import go_input
+
+    return go_input(problem, 8)
+
+
+def seen(problem: Problem) -> Any:
+    """Of a plan whose ops are dealt out in turn."""
+    from loadmaster.learn.go2020.timeline import seen_of
+
+    device = ints(problem.able.argmax(axis=1))
+    device = ints(np.where(problem.able[:, 1], np.arange(problem.num_ops) // 3 % 2, device)[problem.leader])
+    line = simulate(problem, first_come(problem, device))
+    return seen_of(problem, groups(problem), device, line), critical_ranks(problem, device[None])
+
+
+def units(problem: Problem) -> Any:
+    from loadmaster.learn.hdp2018.policy import units_of
+
+    return units_of(problem, groups(problem))
+
+
+def measured(problem: Problem) -> Any:
+    from loadmaster.learn.regal2020.summary import measures_of
+
+    return measures_of(problem, features_of(problem))
+
+
+VIEWS: dict[str, Callable[[Problem], Any]] = {
+    view.__name__: view for view in (features, grouped, board, published, full, go, seen, units, measured)
+}
+
+
+def groups(problem: Problem) -> Any:
+    return group_ops(problem, 8, "scope")
+
+
+def arrays(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """All arrays and tensors in it, by a path."""
+    if is_dataclass(value) or isinstance(value, tuple):
+        names = [field.name for field in fields(value)] if is_dataclass(value) else list(getattr(value, "_fields", ()))
+        parts = [getattr(value, each) for each in names] if names else list(value)
+        for each, part in zip(names or map(str, range(len(parts))), parts, strict=True):
+            yield from arrays(f"{name}.{each}", part)
+    elif hasattr(value, "detach"):
+        yield name, value.detach().numpy()
+    elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        yield name, value
+
+
+def told(view: str, problem: str) -> dict[str, list[float]]:
+    found = {}
+    for name, array in arrays(view, VIEWS[view](PROBLEMS[problem]())):
+        flat = np.nan_to_num(array.astype(np.float64).reshape(-1), posinf=1e6, neginf=-1e6)
+        place = np.arange(1, len(flat) + 1)
+        sums = [flat.sum(), (flat * np.cos(place)).sum(), (flat * np.sin(3 * place)).sum(), (flat**2).sum()]
+        found[name] = [*map(float, array.shape), *(float(f"{each:.6g}") for each in sums)]
+    return found
+
+
+def main() -> None:
+    rows = []
+    for view in VIEWS:
+        for problem in PROBLEMS:
+            inner = ",\n".join(f'  "{name}": {json.dumps(sums)}' for name, sums in told(view, problem).items())
+            rows.append(f'"{view} {problem}": {{\n{inner}\n}}')
+    FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""What a draw of levels is worth by the density it came from, worked out op by op."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from loadmaster.learn.features import features_of  # noqa: E402
+from loadmaster.learn.regal2020 import losses, optimizer  # noqa: E402
+from loadmaster.learn.regal2020.networks import Outputs, batch_of  # noqa: E402
+from loadmaster.learn.regal2020.optimizer import Action  # noqa: E402
+from tests.golden.plans import tasks, unlike  # noqa: E402
+
+
+class Chosen:
+    """An example, as far as it is looked at."""
+
+    def __init__(self, features: object) -> None:
+        self.features = features
+
+
+def test_the_density_of_levels_is_that_of_normal_draws_around_their_targets() -> None:
+    rng = np.random.default_rng(0)
+    many = [features_of(problem()) for problem in (unlike, tasks)]
+    batch = batch_of(many)
+    ops, pairs = len(batch.graph_of_op), len(batch.op_of_pair)
+    shift = rng.normal(size=(ops, 3))
+    chance = rng.uniform(-3, 0, pairs)
+    given = (chance, np.zeros(ops), shift, np.zeros((2, sum(optimizer.CHOICES))))
+    outputs = Outputs(*(torch.tensor(each, dtype=torch.float32) for each in given))
+    actions = [[_action(features, rng) for _ in range(2)] for features in many]
+    found = losses.level_log_chance(outputs, batch, [Chosen(f) for f in many], actions)  # type: ignore[arg-type]
+    first_op = first_pair = 0
+    for graph, features in enumerate(many):
+        for sample, action in enumerate(actions[graph]):
+            wanted = _density(features, action, chance[first_pair:], shift[first_op:])
+            assert float(found[graph, sample]) == pytest.approx(wanted, rel=1e-4)
+        first_op, first_pair = first_op + features.num_ops, first_pair + features.num_ops * features.num_devices
+
+
+def _action(features: object, rng: np.random.Generator) -> Action:
+    ops, devices = features.num_ops, features.num_devices  # type: ignore[attr-defined]
+    choices = np.array([rng.integers(size) for size in optimizer.CHOICES])
+
+    def levels(count: int) -> np.ndarray:
+        return rng.integers(0, optimizer.LEVELS, count).astype(np.uint8)
+
+    wide, empty = ops * devices, np.zeros(0, np.float32)
+    return Action(choices, levels(wide), levels(wide), levels(ops), levels(ops), empty, empty)
+
+
+def _density(features: object, action: Action, chance: np.ndarray, shift: np.ndarray) -> float:
+    ops, devices = features.num_ops, features.num_devices  # type: ignore[attr-defined]
+    strength, spread = optimizer.STRENGTH[action.choices[0]], optimizer.SPREAD[action.choices[1]]
+    width, bias = optimizer.WIDTH[action.choices[3]], optimizer.BIAS[action.choices[4]]
+    by_pair, by_op = [], []
+    for op in range(ops):
+        by_op.append(
+            (int(action.width[op]) - width - shift[op, 0]) ** 2 + (int(action.bias[op]) - bias - shift[op, 2]) ** 2
+        )
+        for device in range(devices):
+            at, even = op * devices + device, 1 / devices
+            likely = np.exp(chance[at])
+            middle = 0.5 + 0.5 * (likely - even) / (1 - even) if likely >= even else 0.5 * likely / even
+            mean = (0.5 + (middle - 0.5) * strength) * optimizer.LEVELS
+            by_pair.append((int(action.mean[at]) - mean) ** 2 + (int(action.variance[at]) - spread - shift[op, 1]) ** 2)
+    return -(np.mean(by_pair) + np.mean(by_op)) / (2 * losses.NOISE**2)
+
+
+def test_the_chance_of_choices_is_the_product_of_each() -> None:
+    rng = np.random.default_rng(1)
+    logits = torch.tensor(rng.normal(size=(2, sum(optimizer.CHOICES))))
+    picks = torch.tensor(np.stack([[rng.integers(size) for size in optimizer.CHOICES] for _ in range(6)]))
+    picks = picks.reshape(2, 3, len(optimizer.CHOICES))
+    total, entropy = losses.choice_log_chance(logits, picks)
+    wanted, surprise, low = np.zeros((2, 3)), 0.0, 0
+    for index, size in enumerate(optimizer.CHOICES):
+        part = np.exp(logits.numpy()[:, low : low + size])
+        part /= part.sum(axis=1, keepdims=True)
+        wanted += np.log(np.take_along_axis(part, picks.numpy()[:, :, index], axis=1))
+        surprise += -(part * np.log(part)).sum(axis=1).mean() / len(optimizer.CHOICES)
+        low += size
+    np.testing.assert_allclose(total.numpy(), wanted, rtol=1e-5)
+    assert float(entropy) == pytest.approx(surprise, rel=1e-4)
