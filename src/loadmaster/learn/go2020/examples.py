@@ -148,10 +148,10 @@ def draw_graph(rng: np.random.Generator) -> Graph:
     return branching_step(rng)
 
 
-def branching_step(rng: np.random.Generator) -> Graph:
+def branching_step(rng: np.random.Generator, most: int = 500) -> Graph:
     """Forward ops in several lanes that split and join, the backward ops that mirror them, and the weights' updates."""
     builder, lanes = GraphBuilder("branching step"), int(rng.integers(2, 9))
-    count, noise = int(rng.integers(60, 500)), float(rng.uniform(0.2, 1.0))
+    count, noise = int(rng.integers(60 * most // 500, most)), float(rng.uniform(0.2, 1.0))
     size, flops = 2.0 ** rng.uniform(17, 24), 2.0 ** rng.uniform(26, 33)
     ends = [builder.tensor(int(size), "input")] * lanes
     forward: list[tuple[list[int], int, int, int, int]] = []

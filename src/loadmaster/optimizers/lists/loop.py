@@ -63,7 +63,7 @@ def upward_placed(read_start, reads, producer, after_start, after, times, send_n
 
 
 @compiled(inline="always")
-def _new_bytes(layout, op, device, fixed_start, fixed, there, has):
+def new_bytes(layout, op, device, fixed_start, fixed, there, has):
     """Bytes that running the op here adds for good or for a while: outputs, workspace, residents not there yet."""
     total = layout.workspace[op]
     for at in range(layout.make_start[op], layout.make_start[op + 1]):
@@ -80,7 +80,7 @@ def _new_bytes(layout, op, device, fixed_start, fixed, there, has):
 
 
 @compiled(inline="always")
-def _account(layout, op, device, fixed_start, fixed, has, used, left, home):
+def account(layout, op, device, fixed_start, fixed, has, used, left, home):
     """Memory after the op is placed: residents for good, made tensors until their last reader is placed."""
     devices = layout.devices
     for at in range(fixed_start[op], fixed_start[op + 1]):
@@ -126,7 +126,7 @@ class State(NamedTuple):
     used: np.ndarray  # [devices] bytes
 
 
-def _state(layout: Layout, colocate: Ints, home_of: np.ndarray) -> State:
+def fresh_state(layout: Layout, colocate: Ints, home_of: np.ndarray) -> State:
     ops, tensors, devices = len(layout.waits), len(layout.nbytes), layout.devices
     return State(
         np.zeros(tensors, np.int64),
@@ -151,7 +151,7 @@ def in_order(
 ) -> tuple[Ints, Ints]:  # fmt: skip
     """Ops in the given topological order, each where it ends first, in the earliest gap that holds it. `thrift`: a
     device also counts as later by that share of the sends that it needs, and of the wait at its way out."""
-    state, size = _state(layout, colocate, fixed_device.copy()), (layout.devices, len(layout.waits))
+    state, size = fresh_state(layout, colocate, fixed_device.copy()), (layout.devices, len(layout.waits))
     busy = (np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(layout.devices, np.int64))
     _in_order(layout, start, before, *fixed_reads, colocate, able, order, limits, contention, thrift, state, *busy)
     return state.where, state.begin
@@ -181,9 +181,7 @@ def _in_order(
             finish = gap(busy_from[device], busy_to[device], count[device], ready, time) + time
             if thrift > 0:
                 finish = thrifty(layout, op, device, finish, home, there, channel_free, thrift)
-            over = max(
-                0, used[device] + _new_bytes(layout, op, device, fixed_start, fixed, there, has) - limits[device]
-            )
+            over = max(0, used[device] + new_bytes(layout, op, device, fixed_start, fixed, there, has) - limits[device])
             if over < least_over or (over == least_over and finish < best):
                 best, chosen, least_over = finish, device, over
         ready = max(
@@ -198,7 +196,7 @@ def _in_order(
         if time > 0:  # what has no length takes no room
             count[chosen] = occupy(busy_from[chosen], busy_to[chosen], count[chosen], begin[op], end[op])
         settle(layout, op, chosen, end[op], made_ns, home, there, colocate, groups, where)
-        _account(layout, op, chosen, fixed_start, fixed, has, used, left, home)
+        account(layout, op, chosen, fixed_start, fixed, has, used, left, home)
 
 
 @compiled(_nrt=False)
@@ -259,7 +257,7 @@ def earliest_first(
     Entries go stale as channels fill and groups settle; they are looked at again when they surface.
     """
     devices, ops = layout.devices, len(layout.waits)
-    state = _state(layout, colocate, np.full(ops, -1, np.int64))
+    state = fresh_state(layout, colocate, np.full(ops, -1, np.int64))
     scratch = (
         np.zeros(devices, np.int64),  # when it is free
         np.full(devices, -1, np.int64),  # what ran there last
@@ -331,7 +329,7 @@ def _earliest_first(
                 if not stale and ready <= ns:
                     over = max(
                         0,
-                        used[device] + _new_bytes(layout, op, device, fixed_start, fixed, there, has) - limits[device],
+                        used[device] + new_bytes(layout, op, device, fixed_start, fixed, there, has) - limits[device],
                     )
                     if over == 0:
                         # Of unlike devices on which it could start at once, the one where it ends first.
@@ -366,7 +364,7 @@ def _earliest_first(
         free[chosen] = end[op]
         last_op[chosen] = op
         settle(layout, op, chosen, end[op], made_ns, home, there, colocate, groups, where)
-        _account(layout, op, chosen, fixed_start, fixed, has, used, left, home)
+        account(layout, op, chosen, fixed_start, fixed, has, used, left, home)
         placed += 1
         for at in range(follow_start[op], follow_start[op + 1]):
             later = follow[at]

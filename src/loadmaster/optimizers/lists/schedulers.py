@@ -77,7 +77,7 @@ class Etf:
         device, start = loop.earliest_first(
             plain,
             *problem.graph.dependencies,
-            _fixed_reads(problem),
+            fixed_reads(problem),
             problem.graph.colocate,
             np.ascontiguousarray(problem.able),
             level,
@@ -105,7 +105,7 @@ def _in_order(problem: Problem, order: Ints, fixed: Ints, contention: bool, memo
     device, start = loop.in_order(
         layout(problem),
         *problem.graph.dependencies,
-        _fixed_reads(problem),
+        fixed_reads(problem),
         problem.graph.colocate,
         np.ascontiguousarray(problem.able),
         order,
@@ -122,7 +122,7 @@ def _plan(problem: Problem, device: Ints, start: Ints, level: Ints) -> Plan:
     return Plan.of(problem, device, positions(np.lexsort((-level, start))))
 
 
-def _fixed_reads(problem: Problem) -> tuple[Ints, Ints]:
+def fixed_reads(problem: Problem) -> tuple[Ints, Ints]:
     """(start, tensors) the fixed residents each op reads: they cost memory where it runs, never time."""
     graph = problem.graph
     fixed = problem.resident & (problem.updater < 0)

@@ -1,0 +1,397 @@
+"""What a learned list scheduler is worth: how far a search of 1 or 5 s is from a long one, training, and the search with
+the policy beside the search without it and beside controls.
+
+    python benchmarks/policy.py headroom OUT [--sets large,tight,small] [--workers 4] [--seconds 400]
+    python benchmarks/policy.py train OUT [--corpus FILE] [--workers 10] [--plans 160] [--search 90] [--proposing 100]
+    python benchmarks/policy.py measure OUT --weights FILE [--sets …] [--workers 12] [--seconds 400]
+    python benchmarks/policy.py proposals OUT [--weights FILE] [--corpus FILE] [--workers 12] [--seconds 200]
+    python benchmarks/policy.py summary OUT
+
+OUT keeps a line per run; a command that is repeated goes on where it stopped, and no run is begun after `--seconds`.
+One thread each. `large`: 10,000 to 60,000 ops. `tight`: 1.1 to 1.5 times the least memory, equal and unlike devices.
+`small`: under 6,000 ops. None of these graphs, nor their families, are trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+LARGE = (
+    ("zoo:gnmt-8/train", "8xp100-pcie"),
+    ("zoo:rnnlm-8/train", "8xp100-pcie"),
+    ("zoo:gnmt-4/train", "4xp100-pcie"),
+    ("zoo:gnmt-8/infer", "8xp100-pcie"),
+    ("zoo:gnmt-8/train", "4xp100-pcie+4xk80"),
+    ("zoo:gnmt-4/train", "8xa100-nvlink"),
+    ("zoo:rnnlm-8/train", "4xp100-pcie+4xk80"),
+    ("layered:12000:16", "8xp100-pcie"),
+    ("layered:24000:32", "16xp100-pcie"),
+    ("layered:50000:32", "16xp100-pcie"),
+    ("branching:6000:1", "8xp100-pcie"),
+    ("branching:12000:2", "4xp100-pcie+4xk80"),
+    ("branching:20000:3", "8xa100-nvlink"),
+    ("built:amoebanet:60", "8xp100-pcie"),
+    ("built:rnnlm:6x80", "8xp100-pcie"),
+    ("built:gnmt:3x60", "6xp100-pcie"),
+)
+TIMES = (1.1, 1.25, 1.5)
+SMALL = (
+    ("zoo:transformer-xl-4/train", "4xp100-pcie"),
+    ("zoo:vit-base/train", "4xp100-pcie"),
+    ("zoo:resnet50/train", "4xp100-pcie"),
+    ("zoo:inception-v3-b32/train", "2xp100-pcie"),
+    ("zoo:wavenet-2x18/train", "2xp100-pcie"),
+    ("zoo:bert-base/train", "2xa100-nvlink+2xp100-pcie"),
+    ("zoo:t5-base/train", "4xp100-pcie"),
+    ("zoo:rnnlm-2/train", "2xp100-pcie"),
+    ("zoo:amoebanet-4/train", "4xp100-pcie"),
+    ("zoo:gpt2/train", "4xp100-pcie"),
+    ("zoo:unet-ddpm/train", "8xp100-pcie"),
+    ("zoo:nasnet/train", "4xp100-pcie+4xk80"),
+)
+BUDGETS = (1.0, 5.0)
+LONG = (1.0, 5.0, 15.0, 60.0)
+ROWS = ("set", "problem", "cluster", "ops", "devices", "variant", "budget", "seed", "value", "over", "simulations")
+
+
+class Job(NamedTuple):
+    """All runs on one problem with one seed."""
+
+    kind: str
+    problem: str
+    cluster: str
+    seed: int
+
+
+def problem_of(job: Job) -> Any:
+    """Priced; graphs of models are captured or read here."""
+    from loadmaster.bench.rows import LEAST_BYTES
+    from loadmaster.cluster import Cluster
+    from loadmaster.cost import price
+    from loadmaster.importers import load
+
+    kind, _, rest = job.problem.partition(":")
+    cluster = Cluster.of(job.cluster)
+    if job.kind == "tight":
+        name, times = rest.split("@")
+        small = tuple(
+            replace(device, memory_bytes=int(np.ceil(float(times) * LEAST_BYTES[name][1])))
+            for device in cluster.devices
+        )
+        return price(load(f"zoo:{name}/train"), replace(cluster, devices=small))
+    if kind == "zoo":
+        return price(load(job.problem), cluster)
+    return price(_made(kind, rest), cluster)
+
+
+def _made(kind: str, rest: str) -> Any:
+    if kind == "layered":
+        import tempfile
+
+        from scale import layered
+
+        from loadmaster import load
+
+        ops, widest = map(int, rest.split(":"))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "layered.json"
+            path.write_text("".join(layered(ops, widest, seed=7)))
+            return load(path)
+    if kind == "branching":
+        from loadmaster.learn.go2020.examples import branching_step
+
+        most, seed = map(int, rest.split(":"))
+        return branching_step(np.random.default_rng([seed, 99]), most)
+    from loadmaster.zoo.capture import capture_entry
+    from loadmaster.zoo.entry import Entry
+
+    name, size = rest.split(":")
+    if name == "amoebanet":
+        return capture_entry(
+            Entry(name, "cells:amoebanet", {"cells": int(size), "channels": 256, "batch": 16}, "", ""), True
+        )
+    layers, steps = map(int, size.split("x"))
+    sizes = {"layers": layers, "width": 1024, "vocabulary": 16_000, "batch": 64, "steps": steps}
+    return capture_entry(Entry(name, f"rnn:{name}", sizes, "", ""), True)
+
+
+def jobs_of(sets: list[str], seeds: int) -> Iterator[Job]:
+    from loadmaster.bench.rows import LEAST_BYTES
+
+    tight = [(f"zoo:{name}@{times}", _unlike(devices)) for times in TIMES for name, (devices, _) in LEAST_BYTES.items()]
+    tight += [(f"zoo:{name}@1.25", f"{devices}xp100-pcie") for name, (devices, _) in LEAST_BYTES.items() if devices > 2]
+    named = {"large": LARGE, "tight": tuple(tight), "small": SMALL}
+    for seed in range(seeds):
+        for kind in sets:
+            for problem, cluster in named[kind]:
+                yield Job(kind, problem, cluster, seed)
+
+
+def _unlike(devices: int) -> str:
+    """As many devices, but at least four; half of them slow."""
+    devices = max(4, devices)
+    return f"{devices // 2}xp100-pcie+{devices - devices // 2}xk80"
+
+
+def control_weights(folder: Path) -> dict[str, Path]:
+    """Files of weights that were not learned: nothing beside HEFT's rule, and random ones as large as learned ones."""
+    from loadmaster.optimizers.policy.decoding import PAIR
+    from loadmaster.optimizers.policy.policy import HIDDEN, first_weights, size_of
+    from loadmaster.optimizers.policy.weights import write_weights
+
+    rng, random = np.random.default_rng(5), first_weights(5)
+    random[:PAIR], random[-HIDDEN:] = rng.standard_normal(PAIR) * 0.3, rng.standard_normal(HIDDEN) * 0.3
+    found = {"by hand": np.zeros(size_of()), "random": random}
+    for name, weights in found.items():
+        write_weights(folder / f"{name.replace(' ', '-')}.safetensors", weights, {})
+    return {name: folder / f"{name.replace(' ', '-')}.safetensors" for name in found}
+
+
+def classical(search: Any, plan: Any, net: Any, rounds: int = 2, share: float = 1.0) -> list[Any]:
+    """In place of what the policy makes: as many further starts by rules, within the same share of the time."""
+    from loadmaster.optimizers.lists.rolling import Rolling
+    from loadmaster.optimizers.lists.schedulers import Heft, critical_rank
+    from loadmaster.optimizers.rejoining import DEAR, rejoined
+    from loadmaster.optimizers.starts import Scored
+
+    problem, until, found = search.problem, search.seconds + share * search.seconds_left, []
+    makers: list[Callable[[], Any]] = [
+        lambda: rejoined(problem, plan, DEAR[0]),
+        lambda: Heft(thrift=0.5).optimize(search),
+        lambda: rejoined(problem, plan, DEAR[1]),
+        lambda: Heft(thrift=0.5, memory=True).optimize(search),
+        lambda: Heft(thrift=1.0).optimize(search),
+        lambda: Rolling(2).optimize(search.part(share)),
+    ]
+    for make in makers:
+        one = make()
+        for each in (one, one.with_rank(critical_rank(problem, one.device))):
+            if search.spent or (not search.counts_simulations and search.seconds > until):
+                return found
+            found.append(Scored(search.score(each), each, "learned"))
+    return found
+
+
+def run(
+    job: Job, variants: dict[str, str], budgets: tuple[float, ...], done: set[tuple[str, float]]
+) -> Iterator[dict[str, Any]]:
+    """A row for each variant and budget."""
+    os.environ["LOADMASTER_THREADS"] = "1"
+    from loadmaster.optimizers import auto
+    from loadmaster.search import Budget, solve
+
+    problem, real = problem_of(job), auto.improved
+    for budget in budgets:
+        for variant, method in variants.items():
+            if (variant, budget) in done:
+                continue
+            auto.improved = classical if variant == "more starts" else real  # type: ignore[assignment]
+            found = solve(problem, method, Budget(budget), seed=job.seed)
+            auto.improved = real
+            over = int(np.maximum(0, found.timeline.peak_bytes - problem.memory_bytes).sum())
+            yield dict(
+                zip(
+                    ROWS,
+                    (
+                        *job[:3],
+                        problem.num_ops,
+                        problem.num_devices,
+                        variant,
+                        budget,
+                        job.seed,
+                        found.value,
+                        over,
+                        found.simulations,
+                    ),
+                    strict=True,
+                )
+            )
+
+
+def run_all(
+    job: Job, variants: dict[str, str], budgets: tuple[float, ...], done: set[tuple[str, float]], until: float
+) -> list[dict[str, Any]]:
+    rows = []
+    try:
+        for row in run(job, variants, budgets, done):
+            rows.append(row)
+            if time.time() > until:
+                break
+    except Exception as error:  # a row that fails must not lose the others
+        print(f"failed: {job}: {type(error).__name__}: {error}", flush=True)
+    return rows
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.open())) if path.exists() else []
+
+
+def write(path: Path, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+    new = not path.exists()
+    with path.open("a") as file:
+        writer = csv.DictWriter(file, columns)
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def measure(
+    out: Path, given: argparse.Namespace, variants: dict[str, str], budgets: tuple[float, ...], name: str
+) -> None:
+    path, until = out / name, time.time() + given.seconds
+    done: dict[Job, set[tuple[str, float]]] = {}
+    for row in rows_of(path):
+        key = Job(row["set"], row["problem"], row["cluster"], int(row["seed"]))
+        done.setdefault(key, set()).add((row["variant"], float(row["budget"])))
+    waiting = [job for job in jobs_of(given.sets.split(","), given.seeds)][: given.limit]
+    spent = sum(budgets) * len(variants)
+    with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
+        running: set[Any] = set()
+        while waiting or running:
+            while waiting and len(running) < given.workers and time.time() < until - 0.5 * spent:
+                job = waiting.pop(0)
+                running.add(pool.submit(run_all, job, variants, budgets, done.get(job, set()), until))
+            if not running:
+                break
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            for one in ended:
+                rows = one.result()
+                write(path, ROWS, rows)
+                for row in rows:
+                    print(*row.values(), flush=True)
+
+
+def train(out: Path, given: argparse.Namespace) -> None:
+    """Three phases: plans; what a short search makes of them; moves of a short search. Weights of each are kept."""
+    from loadmaster.files.text import read_lines
+    from loadmaster.learn.examples import add_lines
+    from loadmaster.learn.go2020.examples import is_held_out
+    from loadmaster.learn.scheduling import training
+    from loadmaster.learn.scheduling.examples import Key
+    from loadmaster.learn.scheduling.training import Crew, Settings
+    from loadmaster.optimizers.policy.policy import first_weights
+    from loadmaster.optimizers.policy.weights import read_weights, write_weights
+
+    keys, held = [Key(-1, seed) for seed in range(given.examples)], [Key(-1, 10**6 + seed) for seed in range(96)]
+    if given.corpus:
+        lines = [line for line in read_lines(given.corpus) if not is_held_out(line)]
+        first = add_lines(lines)
+        numbers = [first + at for at in range(len(lines))]
+        keys += [Key(line, seed) for seed in range(2) for line in numbers[: -len(numbers) // 6]]
+        held += [Key(line, 0) for line in numbers[-len(numbers) // 6 :]]
+    begun = time.monotonic()
+    crew = Crew(keys, held, given.workers)
+    print("examples of each worker, and held out", crew.counts, f"{time.monotonic() - begun:.0f} s", flush=True)
+    weights = read_weights(given.weights) if given.weights else first_weights(0)
+    phases = (
+        ("plans", given.plans, Settings()),
+        ("search", given.search, Settings(each=8, simulations=64, rate=0.01)),
+        ("proposing", given.proposing, Settings(each=8, simulations=192, proposes=True)),
+    )
+    for phase, seconds, settings in phases:
+        if seconds <= 0:
+            continue
+
+        def tell(row: dict[str, float], now: np.ndarray, phase: str = phase) -> None:
+            row = {"phase": phase, **{key: round(value, 5) for key, value in row.items()}}  # type: ignore[dict-item]
+            print(row, flush=True)
+            write(out / "curves.csv", ("phase", "turn", "seconds", "gain", "rough", "spread"), [row])
+            np.save(out / f"last-{phase}.npy", now)
+
+        found = training.train(crew, weights, settings, seconds, tell, every=10)
+        write_weights(out / f"{phase}.safetensors", found, {"phase": phase, "seconds": seconds})
+        weights = found if phase == "plans" else weights
+    crew.close()
+
+
+def sample(row: dict[str, str]) -> tuple[str, str, str, str, str]:
+    return row["set"], row["problem"], row["cluster"], row["seed"], row["budget"]
+
+
+def interval(values: np.ndarray) -> str:
+    rough = 1.96 * values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    return f"{values.mean():+.2f} ± {rough:.2f} % ({len(values)})"
+
+
+def summary(out: Path) -> None:
+    """Gains of one variant over another in pairs, by set and budget, where both fit; and who fits."""
+    rows = rows_of(out / "measured.csv")
+    known = {(*sample(row), row["variant"]): (int(row["over"]), float(row["value"])) for row in rows}
+    others = [name for name in dict.fromkeys(row["variant"] for row in rows) if name != "learned"]
+    for kind in dict.fromkeys(row["set"] for row in rows):
+        for budget in dict.fromkeys(row["budget"] for row in rows):
+            for other in others:
+                keys = {sample(row) for row in rows if (row["set"], row["budget"]) == (kind, budget)}
+                keys = {key for key in keys if (*key, "learned") in known and (*key, other) in known}
+                both = [(known[*key, "learned"], known[*key, other]) for key in keys]
+                gains = np.array([100 * (b[1] / a[1] - 1) for a, b in both if a[0] == b[0] == 0])
+                fits = [sum(one[at][0] == 0 for one in both) for at in (0, 1)]
+                if len(gains):
+                    print(
+                        f"{kind}, {budget} s: learned over {other}: {interval(gains)}; fits {fits[0]} : {fits[1]} of {len(both)}"
+                    )
+    rows = rows_of(out / "headroom.csv")
+    for kind in dict.fromkeys(row["set"] for row in rows):
+        values: dict[tuple[str, ...], dict[float, tuple[int, float]]] = {}
+        for row in rows:
+            if row["set"] == kind:
+                key = (row["problem"], row["cluster"], row["seed"])
+                values.setdefault(key, {})[float(row["budget"])] = (int(row["over"]), float(row["value"]))
+        for budget in LONG[:-1]:
+            some = [one for one in values.values() if budget in one and LONG[-1] in one]
+            gaps = np.array([100 * (one[budget][1] / one[LONG[-1]][1] - 1) for one in some if one[budget][0] == 0])
+            short = sum(one[budget][0] > 0 for one in some)
+            if len(gaps):
+                print(
+                    f"headroom, {kind}, {budget:g} s: {interval(gaps)} above {LONG[-1]:g} s; {short} of {len(some)} do not fit yet"
+                )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("headroom", "train", "measure", "summary"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--sets", default="large,tight,small")
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--corpus", type=Path)
+    parser.add_argument("--method", default="placement")
+    parser.add_argument("--variants", default="without,learned,by hand,random,more starts")
+    parser.add_argument("--budgets", default="1,5")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=400.0, help="no run is begun later")
+    parser.add_argument("--examples", type=int, default=700)
+    parser.add_argument("--plans", type=float, default=160.0, help="seconds of the first phase of training")
+    parser.add_argument("--search", type=float, default=90.0, help="of the second")
+    parser.add_argument("--proposing", type=float, default=100.0, help="of the third")
+    given = parser.parse_args()
+    sys.path.insert(0, str(Path(__file__).parent))
+    given.out.mkdir(parents=True, exist_ok=True)
+    if given.command == "train":
+        train(given.out, given)
+    elif given.command == "headroom":
+        measure(given.out, given, {"without": given.method}, LONG, "headroom.csv")
+    elif given.command == "measure":
+        files = control_weights(given.out) | {"learned": given.weights}
+        all_of = {name: f"{given.method}:policy={path}" for name, path in files.items()}
+        all_of |= {"without": given.method, "more starts": f"{given.method}:policy={files['by hand']}"}
+        wanted = {name: all_of[name] for name in given.variants.split(",")}
+        measure(given.out, given, wanted, tuple(map(float, given.budgets.split(","))), "measured.csv")
+    summary(given.out)
+
+
+if __name__ == "__main__":
+    main()

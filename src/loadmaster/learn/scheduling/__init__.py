@@ -1,0 +1,1 @@
+"""Training of the learned list scheduler (`loadmaster.optimizers.policy`) by evolution strategies."""

@@ -1,0 +1,1 @@
+"""A learned list scheduler: ops one by one, each to the device that a small network favours."""
