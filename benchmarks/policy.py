@@ -1,10 +1,9 @@
-"""What a learned list scheduler is worth: how far a search of 1 or 5 s is from a long one, training, and the search with
-the policy beside the search without it and beside controls.
+"""What a learned list scheduler is worth: how far a search of 1 or 5 s is from a long one, training, and the search
+with the policy beside the search without it and beside controls.
 
     python benchmarks/policy.py headroom OUT [--sets large,tight,small] [--workers 4] [--seconds 400]
     python benchmarks/policy.py train OUT [--corpus FILE] [--workers 10] [--plans 160] [--search 90] [--proposing 100]
     python benchmarks/policy.py measure OUT --weights FILE [--sets …] [--workers 12] [--seconds 400]
-    python benchmarks/policy.py proposals OUT [--weights FILE] [--corpus FILE] [--workers 12] [--seconds 200]
     python benchmarks/policy.py summary OUT
 
 OUT keeps a line per run; a command that is repeated goes on where it stopped, and no run is begun after `--seconds`.
@@ -22,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import replace
+from itertools import zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -134,9 +134,9 @@ def jobs_of(sets: list[str], seeds: int) -> Iterator[Job]:
     tight += [(f"zoo:{name}@1.25", f"{devices}xp100-pcie") for name, (devices, _) in LEAST_BYTES.items() if devices > 2]
     named = {"large": LARGE, "tight": tuple(tight), "small": SMALL}
     for seed in range(seeds):
-        for kind in sets:
-            for problem, cluster in named[kind]:
-                yield Job(kind, problem, cluster, seed)
+        rows = [[Job(kind, problem, cluster, seed) for problem, cluster in named[kind]] for kind in sets]
+        for some in zip_longest(*rows):  # so that every set has some of its rows where time is short
+            yield from (job for job in some if job is not None)
 
 
 def _unlike(devices: int) -> str:
@@ -339,9 +339,8 @@ def summary(out: Path) -> None:
                 gains = np.array([100 * (b[1] / a[1] - 1) for a, b in both if a[0] == b[0] == 0])
                 fits = [sum(one[at][0] == 0 for one in both) for at in (0, 1)]
                 if len(gains):
-                    print(
-                        f"{kind}, {budget} s: learned over {other}: {interval(gains)}; fits {fits[0]} : {fits[1]} of {len(both)}"
-                    )
+                    said = f"{interval(gains)}; fits {fits[0]} : {fits[1]} of {len(both)}"
+                    print(f"{kind}, {budget} s: learned over {other}: {said}")
     rows = rows_of(out / "headroom.csv")
     for kind in dict.fromkeys(row["set"] for row in rows):
         values: dict[tuple[str, ...], dict[float, tuple[int, float]]] = {}
@@ -354,9 +353,8 @@ def summary(out: Path) -> None:
             gaps = np.array([100 * (one[budget][1] / one[LONG[-1]][1] - 1) for one in some if one[budget][0] == 0])
             short = sum(one[budget][0] > 0 for one in some)
             if len(gaps):
-                print(
-                    f"headroom, {kind}, {budget:g} s: {interval(gaps)} above {LONG[-1]:g} s; {short} of {len(some)} do not fit yet"
-                )
+                said = f"{interval(gaps)} above {LONG[-1]:g} s; {short} of {len(some)} do not fit yet"
+                print(f"headroom, {kind}, {budget:g} s: {said}")
 
 
 def main() -> None:

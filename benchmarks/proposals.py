@@ -1,5 +1,5 @@
-"""What a better distribution of moves could be worth to annealing: from one start, with equal simulations, moves that go
-where a rule says, anywhere, where a plan of a long run has the ops (an oracle), and where a trained policy says.
+"""What a better distribution of moves could be worth to annealing: from one start, with equal simulations, moves that
+go where a rule says, anywhere, where a plan of a long run has the ops (an oracle), and where a trained policy says.
 
     python benchmarks/proposals.py OUT [--weights FILE] [--corpus FILE] [--workers 2] [--seconds 300]
 
@@ -143,9 +143,8 @@ def summary(path: Path) -> None:
                 gains = np.array([100 * (float(b["value"]) / float(a["value"]) - 1) for a, b in pairs])
                 left = np.array([100 * (float(a["value"]) / float(a["long"]) - 1) for a, _ in pairs])
                 times = np.mean([float(a["seconds"]) / max(1e-9, float(b["seconds"])) for a, b in pairs])
-                print(
-                    f"{kind}, {budget}: {variant} over by hand {interval(gains)}; above the long run {left.mean():.2f} %; {times:.2f} times the CPU time"
-                )
+                said = f"{interval(gains)}; above the long run {left.mean():.2f} %; {times:.2f} times the CPU time"
+                print(f"{kind}, {budget}: {variant} over by hand {said}")
 
 
 def main() -> None:

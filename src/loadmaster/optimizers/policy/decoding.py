@@ -94,8 +94,8 @@ def decode(
     problem: Problem, view: View, net: Net, order: Ints, hint: Hint, *, forced: bool = False,
     noise: float = 0.0, seed: int = 1,
 ) -> Decoded:  # fmt: skip
-    """`forced`: ops go where the hint has them whatever the scores say, so that these are about that plan. With noise, one
-    of many."""
+    """`forced`: ops go where the hint has them whatever the scores say, so that these are about that plan. With noise,
+    one of many."""
     plain = layout(problem)
     state = fresh_state(plain, problem.graph.colocate, no_device(problem).copy())
     devices, ops = problem.num_devices, problem.num_ops
@@ -114,8 +114,8 @@ def decode(
     given = (*problem.graph.dependencies, *fixed_reads(problem), problem.graph.colocate)
     able, limits = np.ascontiguousarray(problem.able), problem.memory_bytes.astype(np.float64) + 1.0
     _decode(
-        plain, *given, able, order, limits, problem.cluster.contention, state, scratch, view, net, hint, forced, float(noise),
-        seeded(seed),
+        plain, *given, able, order, limits, problem.cluster.contention, state, scratch, view, net, hint, forced,
+        float(noise), seeded(seed),
     )  # fmt: skip
     return Decoded(ints(state.where), ints(state.begin), scratch.scores)
 
@@ -123,7 +123,8 @@ def decode(
 def _speeds(problem: Problem) -> np.ndarray:
     took = np.where(problem.able, problem.op_ns, problem.best_ns[:, None] * 10).sum(axis=0)
     rate = 1.0 / (took + 1.0)
-    return rate / rate.sum()
+    share: np.ndarray = rate / rate.sum()
+    return share
 
 
 @compiled(_nrt=False)
