@@ -4,9 +4,11 @@
     python benchmarks/fidelity_gpu.py OUT --device cpu --tiny          # a rehearsal without a GPU
 
 Writes as it goes, so that a run that is cut off keeps what it has: `machine.json`, `graphs.jsonl.xz` (captured steps),
-`steps.csv`, `eager.jsonl.gz` (each op of a real eager step with the memory before, during and after it), `ops.csv`
-(each distinct op alone), `compiled.csv`; with `--phases eager` also `eager.csv`: eager steps in many short rounds, each
-beside what a bare call took the host at that moment.
+`frames.csv` (what Python's variables hold during each op of an inference), `steps.csv`, `eager.jsonl.gz` (each op of a
+real eager step with the memory before, during and after it), `ops.csv` (each distinct op alone), `compiled.csv`. By
+`--phases eager` also `eager.csv`: eager steps in many short rounds, each beside what a bare call took the host at that
+moment; by `--phases host` `host.csv`: what forward, backward and update took the host alone, of more inferences too; by
+`--phases precompile,hostcompiled` `hostcompiled.csv`: the same of compiled steps, compiled by several processes first.
 """
 
 from __future__ import annotations
@@ -25,17 +27,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from fidelity_models import Case, cases, tiny_cases
+from fidelity_models import Case, cases, more_inferences, tiny_cases
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from loadmaster.files.graph import graph_to_json
 from loadmaster.importers.torch.export import capture
 from loadmaster.importers.torch.signature import UPDATED_TOGETHER, call_of, signature_of
 from loadmaster.importers.torch.step import Target, fake_mode
+from loadmaster.runtime.frames import held_by_frames
 from loadmaster.runtime.timing import Clock
 
 OP_COLUMNS = ("signature", "hot_ns", "low_ns", "high_ns", "cold_ns", "host_ns", "workspace_bytes", "stable", "note")
@@ -57,7 +61,7 @@ def main() -> None:
     settings = _settings()
     out = Path(settings.out)
     out.mkdir(parents=True, exist_ok=True)
-    chosen = tiny_cases() if settings.tiny else cases()
+    chosen = tiny_cases() if settings.tiny else cases() + (more_inferences() if settings.more else [])
     if settings.only:
         chosen = [case for case in chosen if any(part in case.name for part in settings.only.split(","))]
     work = Work(out, settings)
@@ -75,6 +79,8 @@ def _settings() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=480.0)
     parser.add_argument("--phases", default=",".join(PHASES))
     parser.add_argument("--only", default="")
+    parser.add_argument("--more", action="store_true", help="inferences of the fitted models too")
+    parser.add_argument("--workers", type=int, default=4, help="processes that compile at once")
     parser.add_argument("--reserve", type=float, default=100.0, help="seconds that timing ops leaves for compiling")
     parser.add_argument("--child", default="", help="for the process that times ops")
     return parser.parse_args()
@@ -89,7 +95,7 @@ class Work:
 
     def __init__(self, out: Path, settings: argparse.Namespace) -> None:
         self.out, self.device, self.tiny, self.seconds = out, settings.device, settings.tiny, settings.seconds
-        self.task, self.reserve = settings.child, settings.reserve
+        self.task, self.reserve, self.workers = settings.child, settings.reserve, settings.workers
         device = self.device
         self.is_cuda = device.startswith("cuda")
         self.signatures: dict[str, None] = {}  # of captured graphs, in order
@@ -102,13 +108,16 @@ class Work:
         """On all cores, before CUDA is started: a process that has started it cannot fork."""
         workers = min(len(chosen), max(1, (os.cpu_count() or 2) - 2))
         context = multiprocessing.get_context("fork")
-        with context.Pool(workers) as pool, open(self.out / "graphs.jsonl.xz", "wb") as file:
-            for name, text, signatures in pool.imap_unordered(_captured, [(case, self.tiny) for case in chosen]):
+        frames = _table(self.out / "frames.csv", ("case", "resident_bytes", "live_bytes", "signature"))
+        with context.Pool(workers) as pool, open(self.out / "graphs.jsonl.xz", "wb") as file, frames as write:
+            for name, text, signatures, held in pool.imap_unordered(_captured, [(case, self.tiny) for case in chosen]):
                 say(f"captured {name}" if signatures else f"FAILED to capture {name}: {text!r}")
                 if signatures:
                     file.write(text)
                     file.flush()
                     self.signatures.update(dict.fromkeys(signatures))
+                for row in held:
+                    write({"case": name, **row})
         say(f"{len(self.signatures)} distinct ops")
 
     def machine(self, chosen: list[Case]) -> None:
@@ -186,6 +195,131 @@ class Work:
                 one.add_(1.0)
         return (time.perf_counter_ns() - start) / calls
 
+    def host(self, chosen: list[Case]) -> None:
+        """What each part of an eager step takes the host, which asks and does not wait."""
+        self._hosts("host.csv", chosen, lambda module: module)
+
+    def hostcompiled(self, chosen: list[Case]) -> None:
+        """The same of compiled steps, in the order of COMPILED, then the others."""
+        order = {name: number for number, name in enumerate(COMPILED)}
+        wanted = sorted((case for case in chosen if case.name in order), key=lambda case: order[case.name])
+        self._hosts("hostcompiled.csv", wanted or chosen[-1:], torch.compile)
+
+    def _hosts(self, name: str, chosen: list[Case], made: Callable[[torch.nn.Module], Any]) -> None:
+        columns = (
+            "case", "held_out", "rounds", "bare_ns", "forward_ms", "backward_ms", "update_ms", "step_ms",
+            "low_forward_ms", "low_backward_ms", "low_update_ms", "low_step_ms", "weights", "modules", "busy_ms",
+            "kernels", "compile_s", "note",
+        )  # fmt: skip
+        with _table(self.out / name, columns) as write:
+            for case in chosen:
+                if self.left() < 15 and not self.tiny:
+                    say(f"no time for {case.name}")
+                    continue
+                try:
+                    row = self._parts(case, made)
+                except Exception as error:
+                    row = {"note": f"{type(error).__name__}: {str(error)[:200]}"}
+                write({"case": case.name, "held_out": int(case.held_out), **row})
+                say(f"{case.name} {row}")
+                torch._dynamo.reset()
+                self.clear()
+
+    def _parts(self, case: Case, made: Callable[[torch.nn.Module], Any]) -> dict[str, Any]:
+        torch.manual_seed(0)
+        module, inputs = case.build(self.device, self.tiny)
+        row: dict[str, Any] = {"weights": sum(weight.requires_grad for weight in module.parameters())}
+        row["modules"] = _calls(module, inputs, case.training)
+        start = time.monotonic()
+        called = made(module)
+        parts = self._parted(module, called, inputs, case.training)
+        for _ in range(3):
+            parts()
+        self._wait()
+        row["compile_s"] = round(time.monotonic() - start, 1) if called is not module else ""
+        one, rounds, bare, until = torch.ones(16, device=self.device), [], [], time.monotonic() + 1.2
+        while len(rounds) < 25 and (len(rounds) < 6 or time.monotonic() < until):
+            bare.append(self._bare(one))
+            self._wait()
+            begun = time.perf_counter()
+            marks = parts()
+            self._wait()
+            marks.append(time.perf_counter())
+            rounds.append(
+                [(after - before) * 1e3 for before, after in pairwise([begun, *marks])] + [1e3 * (marks[-1] - begun)]
+            )
+        row |= {"rounds": len(rounds), "bare_ns": round(statistics.median(bare))}
+        names = ("forward_ms", "backward_ms", "update_ms", "", "step_ms")
+        for key, times in zip(names, zip(*rounds, strict=True), strict=True):
+            if key:
+                low, middle, _ = statistics.quantiles(times, n=4)
+                row |= {key: round(middle, 4), f"low_{key}": round(low, 4)}
+        return row | (_busy(parts) if self.is_cuda else {})
+
+    def _parted(
+        self, module: torch.nn.Module, called: Any, inputs: dict[str, Any], training: bool
+    ) -> Callable[[], Any]:
+        """A step that says when each of its parts was asked for: forward, backward, update."""
+        if not training:
+
+            def infer() -> list[float]:
+                with torch.no_grad():
+                    called(**inputs)
+                return [time.perf_counter()] * 3
+
+            return infer
+        adam = self._adam(module)
+
+        def train() -> list[float]:
+            loss = _loss(called(**inputs))
+            marks = [time.perf_counter()]
+            loss.backward()
+            marks.append(time.perf_counter())
+            adam.step()
+            adam.zero_grad(set_to_none=True)
+            return [*marks, time.perf_counter()]
+
+        return train
+
+    def precompile(self, chosen: list[Case]) -> None:
+        """Fills the caches on disk by several processes at once, since compiling takes longest."""
+        order = [case.name for case in chosen if case.name in COMPILED]
+        order.sort(key=COMPILED.index)
+        half = str(self.left() * 0.6)
+        command = [
+            sys.executable,
+            __file__,
+            str(self.out),
+            "--device",
+            self.device,
+            "--phases",
+            "warm",
+            "--seconds",
+            half,
+        ]
+        running = [
+            subprocess.Popen([*command, "--child", ",".join(order[number :: self.workers])])
+            for number in range(self.workers)
+        ]
+        for child in running:
+            child.wait()
+
+    def warm(self, chosen: list[Case]) -> None:
+        """Compiles the named cases, for `precompile`."""
+        named = {case.name: case for case in chosen}
+        for name in filter(None, self.task.split(",")):
+            if self.left() < 20:
+                break
+            try:
+                module, inputs = named[name].build(self.device, self.tiny)
+                self._step_of(torch.compile(module), inputs, named[name].training)()
+                self._wait()
+                say(f"compiled {name}")
+            except Exception as error:
+                say(f"could not compile {name}: {type(error).__name__}: {str(error)[:200]}")
+            torch._dynamo.reset()
+            self.clear()
+
     def clear(self) -> None:
         gc.collect()
         if self.is_cuda:
@@ -224,20 +358,20 @@ class Work:
                     return module(**inputs)
 
             return infer
-        extra = {"fused": True, "capturable": True} if self.is_cuda else {"fused": True}
-        weights = [weight for weight in module.parameters() if weight.requires_grad]
-        adam = torch.optim.Adam(weights, lr=torch.tensor(1e-5, device=self.device) if self.is_cuda else 1e-5, **extra)
+        adam = self._adam(module)
 
         def train() -> None:
             result = module(**inputs)
-            loss = result if isinstance(result, torch.Tensor) else getattr(result, "loss", None)
-            if loss is None:
-                loss = result[0].float().mean()
-            loss.backward()
+            _loss(result).backward()
             adam.step()
             adam.zero_grad(set_to_none=True)
 
         return train
+
+    def _adam(self, module: torch.nn.Module) -> torch.optim.Adam:
+        extra = {"fused": True, "capturable": True} if self.is_cuda else {"fused": True}
+        weights = [weight for weight in module.parameters() if weight.requires_grad]
+        return torch.optim.Adam(weights, lr=torch.tensor(1e-5, device=self.device) if self.is_cuda else 1e-5, **extra)
 
     def _wait(self) -> None:
         if self.is_cuda:
@@ -368,16 +502,45 @@ class Work:
         return row
 
 
-def _captured(task: tuple[Case, bool]) -> tuple[str, bytes, list[str]]:
+def _loss(result: Any) -> torch.Tensor:
+    loss = result if isinstance(result, torch.Tensor) else getattr(result, "loss", None)
+    return result[0].float().mean() if loss is None else loss
+
+
+def _calls(module: torch.nn.Module, inputs: dict[str, Any], training: bool) -> int:
+    """How many modules a forward pass calls."""
+    seen: list[None] = []
+    handles = [part.register_forward_hook(lambda *_: seen.append(None)) for part in module.modules()]
+    with torch.no_grad():
+        module(**inputs)
+    for handle in handles:
+        handle.remove()
+    return len(seen)
+
+
+def _captured(task: tuple[Case, bool]) -> tuple[str, bytes, list[str], list[dict[str, Any]]]:
     case, tiny = task
     torch.set_num_threads(1)
     try:
         module, inputs = _built_without_memory(case, tiny)
         graph = capture(module, inputs, training=case.training, name=case.name, target=Target(gpu=True, keep=True))
     except Exception as error:
-        return case.name, f"{type(error).__name__}: {error}"[:300].encode(), []
+        return case.name, f"{type(error).__name__}: {error}"[:300].encode(), [], []
     text = json.dumps(graph_to_json(graph), separators=(",", ":")) + "\n"
-    return case.name, lzma.compress(text.encode(), preset=3), list(dict.fromkeys(graph.signature.values()))
+    held = [] if case.training else _held(case, tiny)
+    return case.name, lzma.compress(text.encode(), preset=3), list(dict.fromkeys(graph.signature.values())), held
+
+
+def _held(case: Case, tiny: bool) -> list[dict[str, Any]]:
+    try:
+        module, inputs = case.build("cpu", tiny)
+        rows = held_by_frames(module, inputs, Target(gpu=True))
+    except Exception as error:
+        say(f"FAILED to follow {case.name}: {type(error).__name__}: {error}"[:300])
+        return []
+    given = [value.untyped_storage() for value in (*module.parameters(), *module.buffers(), *inputs.values())]
+    resident = sum({storage._cdata: storage.nbytes() for storage in given}.values())
+    return [{"resident_bytes": resident, "live_bytes": row.live_bytes, "signature": row.signature} for row in rows]
 
 
 def _built_without_memory(case: Case, tiny: bool) -> Any:

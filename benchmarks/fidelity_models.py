@@ -63,6 +63,15 @@ def cases() -> list[Case]:
     return [Case(model, dtype, training, b, n) for training, model, b, n in every for dtype in DTYPES]
 
 
+def more_inferences() -> list[Case]:
+    """Of models that may be fitted to, for what Python takes the host in inference."""
+    sizes = [
+        ("distilbert", 8, 128), ("neox", 1, 512), ("swin", 8, 224), ("regnet", 8, 224), ("mobilenet", 16, 224),
+        ("electra", 8, 128), ("mlp", 64, 2048),
+    ]  # fmt: skip
+    return [Case(model, dtype, False, b, n) for model, b, n in sizes for dtype in DTYPES]
+
+
 def tiny_cases() -> list[Case]:
     some = [("bert", True, 2, 16), ("gpt2", True, 2, 16), ("resnet", True, 2, 32), ("mlp", False, 8, 64)]
     return [Case(model, "float32", training, b, n) for model, training, b, n in some]

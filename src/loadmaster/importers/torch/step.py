@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from loadmaster.errors import ImportFailed
 from loadmaster.importers.torch.arguments import Inputs, seen_inside, split
 from loadmaster.importers.torch.attention import GpuAttention
+from loadmaster.importers.torch.dropout import IdleDropout
 from loadmaster.importers.torch.mutation import writes_only_given
 from loadmaster.importers.torch.origin import Origins, origin_of
 from loadmaster.importers.torch.values import ValueMode, ValueReads, answering, fixed_draws, warn_of_values
@@ -118,10 +119,8 @@ def _trace(
     # The Python dispatcher has the decompositions by which torch.compile traces: dropout is one op as on a GPU,
     # recurrent layers are unrolled unless oneDNN takes them, and batch norm says that it writes to its statistics.
     step.keep = target.keep
-    attention = GpuAttention() if target.gpu else nullcontext()
     watching = origins.watching(module)
-    answers = nullcontext() if target.masks else answering(mode)
-    with mode, enable_python_dispatcher(), _without_onednn(), watching, attention, ValueReads(mode), answers:
+    with mode, enable_python_dispatcher(), _without_onednn(), watching, as_run(mode, target):
         halves = {_convolution_backward: _halves}
         traced = make_fx(step, decomposition_table=halves, _allow_non_fake_inputs=True)(*fakes)
     _tidy(traced)
@@ -138,6 +137,15 @@ def _halves(*args: Any) -> Any:
         return NotImplemented
     gradient, _, _ = _convolution_backward(*operands, [True, False, False])
     return gradient, *_convolution_backward(*operands, [False, True, of_bias])[1:]
+
+
+@contextmanager
+def as_run(mode: ValueMode, target: Target) -> Iterator[None]:
+    """While it is entered, a module called on fake tensors issues the ops that it would issue on real ones there."""
+    attention = GpuAttention() if target.gpu else nullcontext()
+    answers = nullcontext() if target.masks else answering(mode)
+    with attention, IdleDropout(), ValueReads(mode), answers:
+        yield
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from loadmaster.errors import ImportFailed, UnknownName  # noqa: E402
 from loadmaster.graph import INPUT, OUTPUT, STATE, WEIGHT  # noqa: E402
@@ -322,3 +323,33 @@ def test_a_failing_builder_is_named() -> None:
 def test_the_package_does_not_import_torch() -> None:
     program = "import loadmaster, loadmaster.zoo, loadmaster.graph, sys; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(("share", "training"), [(0.5, False), (0.0, True), (0.5, True)])
+def test_dropout_is_an_op_only_where_it_drops(share: float, training: bool) -> None:
+    """Against the ops that a real forward pass issues."""
+
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.drop = nn.Linear(8, 8), nn.Dropout(share)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.dropout(self.drop(self.inner(x)).relu(), 0.0).exp()
+
+    names: list[str] = []
+
+    class Issued(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            names.append(func.name().removeprefix("aten::").partition(".")[0])
+            return func(*args, **(kwargs or {}))
+
+    module, x = Dropping(), torch.randn(4, 8)
+    with Issued(), torch.set_grad_enabled(training):
+        module.train(training)(x)
+    drops = training and share > 0
+    expected = ["t", "addmm", *(["bernoulli_"] if drops else []), "relu", "exp"]
+    assert [name for name in names if name in {*expected, "clone"}] == expected
+    captured = kinds(capture(module, (x,), training=training))
+    assert captured[: 3 + drops] == ["addmm", *(["native_dropout"] if drops else []), "relu", "exp"]
+    assert "clone" not in captured
