@@ -25,8 +25,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from fidelity_models import Case, cases, more_inferences, tiny_cases
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from loadmaster.files.graph import graph_to_json
+from loadmaster.graph import Graph
 from loadmaster.importers.torch.export import capture
 from loadmaster.importers.torch.signature import UPDATED_TOGETHER, call_of, signature_of
 from loadmaster.importers.torch.step import Target, fake_mode
@@ -79,6 +81,7 @@ def _settings() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=480.0)
     parser.add_argument("--phases", default=",".join(PHASES))
     parser.add_argument("--only", default="")
+    parser.add_argument("--known", default="", help="ops.csv.xz of what was timed before")
     parser.add_argument("--more", action="store_true", help="inferences of the fitted models too")
     parser.add_argument("--workers", type=int, default=4, help="processes that compile at once")
     parser.add_argument("--reserve", type=float, default=100.0, help="seconds that timing ops leaves for compiling")
@@ -98,6 +101,7 @@ class Work:
         self.task, self.reserve, self.workers = settings.child, settings.reserve, settings.workers
         device = self.device
         self.is_cuda = device.startswith("cuda")
+        self.known = _known(settings.known) if settings.known else set()
         self.signatures: dict[str, None] = {}  # of captured graphs, in order
         self.logged: dict[str, int] = {}  # of eager steps, numbered
 
@@ -109,15 +113,20 @@ class Work:
         workers = min(len(chosen), max(1, (os.cpu_count() or 2) - 2))
         context = multiprocessing.get_context("fork")
         frames = _table(self.out / "frames.csv", ("case", "resident_bytes", "live_bytes", "signature"))
-        with context.Pool(workers) as pool, open(self.out / "graphs.jsonl.xz", "wb") as file, frames as write:
-            for name, text, signatures, held in pool.imap_unordered(_captured, [(case, self.tiny) for case in chosen]):
-                say(f"captured {name}" if signatures else f"FAILED to capture {name}: {text!r}")
-                if signatures:
+        with (
+            context.Pool(workers) as pool,
+            open(self.out / "graphs.jsonl.xz", "wb") as plain,
+            open(self.out / "traced.jsonl.xz", "wb") as traced,
+            frames as write,
+        ):
+            for found in pool.imap_unordered(_captured, [(case, self.tiny) for case in chosen]):
+                say(f"captured {found.case}" if found.graph else f"FAILED to capture {found.case}: {found.failed}")
+                for file, text in ((plain, found.graph), (traced, found.traced)):
                     file.write(text)
                     file.flush()
-                    self.signatures.update(dict.fromkeys(signatures))
-                for row in held:
-                    write({"case": name, **row})
+                self.signatures.update(dict.fromkeys(found.signatures))
+                for row in found.held:
+                    write({"case": found.case, **row})
         say(f"{len(self.signatures)} distinct ops")
 
     def machine(self, chosen: list[Case]) -> None:
@@ -281,6 +290,25 @@ class Work:
 
         return train
 
+    def kernels(self, chosen: list[Case]) -> None:
+        """Which kernels a step runs eagerly, in a CUDA graph and compiled."""
+        import transformers
+
+        say(f"transformers {transformers.__version__}")
+        with _table(self.out / "kernels.csv", ("case", "mode", "kernel", "count", "us")) as write:
+            for case in chosen:
+                module, inputs = case.build(self.device, self.tiny)
+                modes = {"eager": self._step_of(module, inputs, case.training)}
+                modes["graphs"] = _recorded(modes["eager"]).replay
+                modes["compiled"] = self._step_of(torch.compile(module), inputs, case.training)
+                for mode, step in modes.items():
+                    for name, times in _kernels(step).items():
+                        times = {"count": len(times), "us": round(sum(times) / 1e3, 1)}
+                        write({"case": case.name, "mode": mode, "kernel": name[:120], **times})
+                say(f"kernels of {case.name}")
+                torch._dynamo.reset()
+                self.clear()
+
     def precompile(self, chosen: list[Case]) -> None:
         """Fills the caches on disk by several processes at once, since compiling takes longest."""
         order = [case.name for case in chosen if case.name in COMPILED]
@@ -407,7 +435,7 @@ class Work:
 
     def ops(self, chosen: list[Case]) -> None:
         """In a child process, which is started again after an op that kills it."""
-        wanted = list(dict.fromkeys([*self.signatures, *self.logged]))
+        wanted = [text for text in dict.fromkeys([*self.signatures, *self.logged]) if text not in self.known]
         listed = self.out / "wanted.json"
         listed.write_text(json.dumps(wanted))
         done, until = 0, time.time() + self.left() - (5 if self.tiny else self.reserve)
@@ -502,6 +530,11 @@ class Work:
         return row
 
 
+def _known(path: str) -> set[str]:
+    with lzma.open(path, "rt", newline="") as file:
+        return {row["signature"] for row in csv.DictReader(file)}
+
+
 def _loss(result: Any) -> torch.Tensor:
     loss = result if isinstance(result, torch.Tensor) else getattr(result, "loss", None)
     return result[0].float().mean() if loss is None else loss
@@ -518,17 +551,39 @@ def _calls(module: torch.nn.Module, inputs: dict[str, Any], training: bool) -> i
     return len(seen)
 
 
-def _captured(task: tuple[Case, bool]) -> tuple[str, bytes, list[str], list[dict[str, Any]]]:
+@dataclass(frozen=True)
+class _Captured:
+    """One case as text; `traced`: as torch.compile or a CUDA graph sees it, where that is something else."""
+
+    case: str
+    graph: bytes = b""
+    traced: bytes = b""
+    signatures: tuple[str, ...] = ()
+    held: Sequence[dict[str, Any]] = ()
+    failed: str = ""
+
+
+def _captured(task: tuple[Case, bool]) -> _Captured:
     case, tiny = task
     torch.set_num_threads(1)
     try:
-        module, inputs = _built_without_memory(case, tiny)
-        graph = capture(module, inputs, training=case.training, name=case.name, target=Target(gpu=True, keep=True))
+        graphs = []
+        for traced in (False, True):
+            target = Target(gpu=True, keep=True, traced=traced)
+            module, inputs = _built_without_memory(case, tiny)
+            graphs.append(capture(module, inputs, training=case.training, name=case.name, target=target))
     except Exception as error:
-        return case.name, f"{type(error).__name__}: {error}"[:300].encode(), [], []
-    text = json.dumps(graph_to_json(graph), separators=(",", ":")) + "\n"
+        return _Captured(case.name, failed=f"{type(error).__name__}: {error}"[:300])
+    plain, other = graphs
+    signatures = dict.fromkeys([*plain.signature.values(), *other.signature.values()])
     held = [] if case.training else _held(case, tiny)
-    return case.name, lzma.compress(text.encode(), preset=3), list(dict.fromkeys(graph.signature.values())), held
+    same = plain.kind == other.kind
+    return _Captured(case.name, _packed(plain), b"" if same else _packed(other), tuple(signatures), held)
+
+
+def _packed(graph: Graph) -> bytes:
+    text = json.dumps(graph_to_json(graph), separators=(",", ":")) + "\n"
+    return lzma.compress(text.encode(), preset=3)
 
 
 def _held(case: Case, tiny: bool) -> list[dict[str, Any]]:
@@ -592,17 +647,28 @@ def _table(path: Path, columns: tuple[str, ...]) -> Iterator[Callable[[dict[str,
 
 def _busy(step: Callable[[], Any]) -> dict[str, Any]:
     """Sum of the kernels' own times in one step."""
+    times = [time for some in _kernels(step).values() for time in some]
+    return {"busy_ms": round(sum(times) / 1e6, 4), "kernels": len(times)}
+
+
+def _kernels(step: Callable[[], Any]) -> dict[str, list[int]]:
+    """ns of each, by name, in one step after two."""
     from torch.profiler import ProfilerActivity, profile
 
+    step()
+    step()
+    torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         step()
         torch.cuda.synchronize()
-    events = [e for e in seen.profiler.kineto_results.events() if e.device_type() == torch.autograd.DeviceType.CUDA]
-    return {"busy_ms": round(sum(e.duration_ns() for e in events) / 1e6, 4), "kernels": len(events)}
+    found: dict[str, list[int]] = {}
+    for event in seen.profiler.kineto_results.events():
+        if event.device_type() == torch.autograd.DeviceType.CUDA:
+            found.setdefault(event.name(), []).append(event.duration_ns())
+    return found
 
 
-def _as_graph(step: Callable[[], Any]) -> float:
-    """The step replayed as one CUDA graph."""
+def _recorded(step: Callable[[], Any]) -> torch.cuda.CUDAGraph:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -611,6 +677,12 @@ def _as_graph(step: Callable[[], Any]) -> float:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
+    return graph
+
+
+def _as_graph(step: Callable[[], Any]) -> float:
+    """The step replayed as one CUDA graph."""
+    graph = _recorded(step)
     graph.replay()
     torch.cuda.synchronize()
     times = []

@@ -27,7 +27,7 @@ from loadmaster.importers.torch.attention import GpuAttention
 from loadmaster.importers.torch.dropout import IdleDropout
 from loadmaster.importers.torch.mutation import writes_only_given
 from loadmaster.importers.torch.origin import Origins, origin_of
-from loadmaster.importers.torch.values import ValueMode, ValueReads, answering, fixed_draws, warn_of_values
+from loadmaster.importers.torch.values import ValueMode, ValueReads, answering, fixed_draws, traced, warn_of_values
 
 _convolution_backward = torch.ops.aten.convolution_backward.default
 
@@ -88,11 +88,13 @@ class Target:
     """Who runs a traced step. `gpu`: a CUDA device, which has other kernels for attention than a CPU. `keep`: the
     caller holds on to all that the module returns, as `out = module(x); out.loss.backward()` does, and not to the loss
     alone. `masks`: transformers builds the masks that it builds whenever it is traced, also those that it leaves out
-    where it sees that they are all ones."""
+    where it sees that they are all ones. `traced`: the step is one that torch.compile traced or a CUDA graph recorded:
+    transformers then builds masks even where none is given."""
 
     gpu: bool = False
     keep: bool = False
     masks: bool = False
+    traced: bool = False
 
 
 def fake_mode() -> ValueMode:
@@ -143,7 +145,7 @@ def _halves(*args: Any) -> Any:
 def as_run(mode: ValueMode, target: Target) -> Iterator[None]:
     """While it is entered, a module called on fake tensors issues the ops that it would issue on real ones there."""
     attention = GpuAttention() if target.gpu else nullcontext()
-    answers = nullcontext() if target.masks else answering(mode)
+    answers = traced() if target.traced else nullcontext() if target.masks else answering(mode)
     with attention, IdleDropout(), ValueReads(mode), answers:
         yield
 

@@ -16,7 +16,7 @@ import random
 import sys
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -282,20 +282,30 @@ def warn_of_values(lines: Sequence[str], label: str) -> None:
 @contextmanager
 def answering(mode: ValueMode) -> Iterator[None]:
     """Transformers takes a tensor of this mode for a real one where its value is known."""
+    with _told("is_fake_tensor", lambda x: isinstance(x, FakeTensor) and mode.value_of(x) is None):
+        yield
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """Transformers takes the step for one that a CUDA graph records."""
+    with _told("is_cuda_stream_capturing", lambda: True):
+        yield
+
+
+@contextmanager
+def _told(question: str, answer: Callable[..., bool]) -> Iterator[None]:
+    """Transformers, where it is there and of an age that asks, gets that answer."""
     found: Any = sys.modules.get("transformers.utils.import_utils")
-    before = getattr(found, "is_fake_tensor", None)
-    if before is None:  # not there, or of an age that does not ask
+    before = getattr(found, question, None)
+    if before is None:
         yield
         return
-
-    def is_fake_tensor(x: Any) -> bool:
-        return isinstance(x, FakeTensor) and mode.value_of(x) is None
-
-    found.is_fake_tensor = is_fake_tensor
+    setattr(found, question, answer)
     try:
         yield
     finally:
-        found.is_fake_tensor = before
+        setattr(found, question, before)
 
 
 def _written(func: OpOverload, args: Sequence[Any]) -> list[Tensor]:
