@@ -140,7 +140,8 @@ def _advice(captured: Mapping[str, Any]) -> str:
         return "plan again with this module and these inputs"
     inputs = ", ".join(f"{i['name']} {i['dtype']}{i['shape']}" for i in captured.get("inputs", ()))
     made = f"the plan is of a step captured with {inputs} by torch {captured.get('torch', '?')}"
-    return f"{made}, here is {torch.__version__}; plan again with this module and these inputs"
+    older = "a file of an earlier version may have masks and copies that no real step has"
+    return f"{made}, here is {torch.__version__}; {older}; plan again with this module and these inputs"
 
 
 def is_result(plan: object) -> TypeGuard[Result]:

@@ -69,7 +69,7 @@ class _Twins:
         return self.made[id(real)]
 
 
-class _Forgetful(ValueMode):
+class _Forgetful(ValueMode):  # type: ignore[no-untyped-call]
     """Knows the values of small tensors alone, and lets go of the others."""
 
     def _keep_last(self) -> None:
@@ -81,7 +81,7 @@ class _Forgetful(ValueMode):
         super()._keep_last()
 
 
-class _Watch(LiveStorages):
+class _Watch(LiveStorages):  # type: ignore[no-untyped-call]
     """Writes down what is alive during each op that does something."""
 
     def __init__(self, there: Sequence[Tensor]) -> None:

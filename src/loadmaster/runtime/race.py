@@ -25,12 +25,14 @@ from loadmaster.importers.torch.arguments import as_arguments, split
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.importers.torch.step import Target, loss_of
-from loadmaster.problem import Problem
+from loadmaster.plans import Plan
 from loadmaster.runtime.apply import build, planning_of
+from loadmaster.runtime.frames import held_by_frames, peak_of
 from loadmaster.runtime.machine import torch_names
 from loadmaster.runtime.measure import keep_costs, measure_ops
 from loadmaster.runtime.storages import LiveStorages
 from loadmaster.search import Budget, Result, solve
+from loadmaster.simulator import simulate
 
 WARM, MOST_ROUNDS, RACE_SECONDS = 2, 9, 40.0
 OURS, ALONE, COMPILED, EXPERT = "our plan", "one device, eager", "torch.compile", "expert"
@@ -133,9 +135,13 @@ def run_race(
     steps, held, failed = _steps(captured, made, compiled, planned, say)
     say("racing: " + ", ".join(steps))
     times, peaks = _run(steps, held)
-    rows = [_row(name, times[name], peaks[name], planned.get(name), problem, seed) for name in steps]
+    modelled = {name: (found.timeline.step_ns, int(found.timeline.peak_bytes.max())) for name, found in planned.items()}
+    modelled[ALONE] = _eager(captured, made, cluster, costs, gpu)
+    if gpu:
+        modelled[COMPILED] = _as_torch_runs(captured, cluster, costs, "compiled")
+    rows = [_row(name, times[name], peaks[name], modelled.get(name), problem.basis) for name in steps]
     alone = next((row for row in rows if row.name == ALONE), None)
-    again = None if alone is None else _recalibrate(captured, made, costs, problem, alone, say)
+    again = None if alone is None else _recalibrate(captured, made, costs, cluster, alone, say)
     return Race(tuple(rows), planned[OURS], failed, again)
 
 
@@ -150,11 +156,40 @@ def worth_leaving(alone: Result, found: Result, say: Callable[[str], None] = lam
     return alone
 
 
+Modelled = tuple[int, int]  # ns of a step, bytes at its peak
+
+
+def _eager(
+    captured: CapturedStep, made: tuple[nn.Module, Any], cluster: Cluster, costs: Measured, gpu: bool
+) -> Modelled:
+    """One device, asked op by op; of an inference, the peak with what Python's variables hold."""
+    step_ns, peak = _as_torch_runs(captured, cluster, costs, "eager")
+    if captured.training:
+        return step_ns, peak
+    with suppress(Exception):  # a module that looks at large values cannot be followed on fake tensors
+        table = costs.times.get(cluster.devices[0].kind, {})
+        workspaces = {signature: time.workspace_bytes for signature, time in table.items()}
+        peak = peak_of(held_by_frames(made[0], made[1], Target(gpu=gpu)), workspaces)
+    return step_ns, peak
+
+
+def _as_torch_runs(captured: CapturedStep, cluster: Cluster, costs: Measured, mode: str) -> Modelled:
+    """A step on the first device in that mode, where the cluster knows it: fused greedily when it is compiled."""
+    own = cluster.with_mode(mode) if mode in cluster.dispatch_ns else cluster
+    problem = price(captured.graph, own, cost=costs)
+    if mode == "compiled":
+        plan = solve(problem, "greedy-fusion:inner=one-device", Budget(None, 1)).plan
+    else:
+        plan = Plan.of(problem, [0] * problem.num_ops, range(problem.num_ops))
+    found = simulate(problem, plan)
+    return found.step_ns, int(found.peak_bytes.max())
+
+
 def _recalibrate(
     captured: CapturedStep,
     made: tuple[nn.Module, Any],
     costs: Measured,
-    problem: Problem,
+    cluster: Cluster,
     alone: Row,
     say: Callable[[str], None],
 ) -> Recalibration | None:
@@ -162,7 +197,7 @@ def _recalibrate(
     from loadmaster.runtime.recalibrate import recalibrated, times_in_course
 
     say("recalibrating")
-    device, kind = torch_names()[0], problem.cluster.devices[0].kind
+    device, kind = torch_names()[0], cluster.devices[0].kind
     try:
         own = copy.deepcopy(made[0]).to(device).train(captured.training)
         inputs = _moved(as_arguments(made[1], "race"), device)
@@ -172,18 +207,15 @@ def _recalibrate(
         return None
     kept = recalibrated(costs, kind, found)
     keep_costs(kept)
-    after = solve(price(captured.graph, problem.cluster, cost=kept), "one-device", Budget(None, 1))
+    after_ns, _ = _as_torch_runs(captured, cluster, kept, "eager")
     assert alone.modelled_ns is not None
-    return Recalibration(alone.modelled_ns, after.timeline.step_ns, alone.measured_ns)
+    return Recalibration(alone.modelled_ns, after_ns, alone.measured_ns)
 
 
-def _row(name: str, times: list[int], peak: int | None, planned: Result | None, problem: Problem, seed: int) -> Row:
-    if planned is None and name == ALONE:
-        planned = solve(problem, "one-device", Budget(None, 1), seed)
+def _row(name: str, times: list[int], peak: int | None, modelled: Modelled | None, basis: str) -> Row:
     low, middle, high = (round(value) for value in statistics.quantiles(times, n=4))
-    modelled = (None, None) if planned is None else (planned.timeline.step_ns, int(planned.timeline.peak_bytes.max()))
-    basis = "" if planned is None else problem.basis
-    return Row(name, modelled[0], middle, low, high, modelled[1], peak, basis)
+    step_ns, peak_bytes = modelled or (None, None)
+    return Row(name, step_ns, middle, low, high, peak_bytes, peak, "" if modelled is None else basis)
 
 
 def _steps(

@@ -89,12 +89,14 @@ class Target:
     caller holds on to all that the module returns, as `out = module(x); out.loss.backward()` does, and not to the loss
     alone. `masks`: transformers builds the masks that it builds whenever it is traced, also those that it leaves out
     where it sees that they are all ones. `traced`: the step is one that torch.compile traced or a CUDA graph recorded:
-    transformers then builds masks even where none is given."""
+    transformers then builds masks even where none is given. `copies`: dropout that drops nothing makes a copy, which no
+    real step does."""
 
     gpu: bool = False
     keep: bool = False
     masks: bool = False
     traced: bool = False
+    copies: bool = False
 
 
 def fake_mode() -> ValueMode:
@@ -146,7 +148,8 @@ def as_run(mode: ValueMode, target: Target) -> Iterator[None]:
     """While it is entered, a module called on fake tensors issues the ops that it would issue on real ones there."""
     attention = GpuAttention() if target.gpu else nullcontext()
     answers = traced() if target.traced else nullcontext() if target.masks else answering(mode)
-    with attention, IdleDropout(), ValueReads(mode), answers:
+    dropout = nullcontext() if target.copies else IdleDropout()
+    with attention, dropout, ValueReads(mode), answers:
         yield
 
 
