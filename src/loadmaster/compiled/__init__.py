@@ -37,7 +37,7 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.types import unliteral
 
 from loadmaster.compiled.claims import claim, give_up
-from loadmaster.compiled.parts import ForCallers, rebuild_part
+from loadmaster.compiled.parts import ForCallers, Plain, rebuild_part, remember_operators
 from loadmaster.errors import UnwritableFile
 
 KEPT_DAYS = 60  # entries that nobody used for so long are removed
@@ -45,7 +45,8 @@ _NJIT: Any = numba.njit
 _REBUILD: Any = CompileResult._rebuild
 _DUMPS: Any = serialize.dumps
 _UNLITERAL: Any = unliteral
-MAGIC = b"loadmaster compiled 1\n"
+MAGIC = b"loadmaster compiled 2\n"
+remember_operators()
 
 
 @overload
@@ -55,7 +56,10 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]: ...
 
 
 def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Compiles a function at its first call, or takes it from the cache; it runs without Python's lock."""
+    """Compiles a function at its first call, or takes it from the cache; it runs without Python's lock.
+
+    With `_nrt=False` it may allocate nothing, references are not counted, and its indices must not be negative:
+    `a[-1]` is what lies before the array."""
     if function is None:
         return partial(_compiled, options)
     return _compiled(options, function)
@@ -63,7 +67,7 @@ def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 def _compiled(options: dict[str, Any], function: Callable[..., Any]) -> Any:
     options = _OPTIONS | options
-    dispatcher: Any = _NJIT(**options)(function)
+    dispatcher: Any = _NJIT(pipeline_class=Plain, **options)(function)
     if hasattr(dispatcher, "py_func"):  # else a plain function, under NUMBA_DISABLE_JIT
         _keep(dispatcher, function, part=False)
         inner: Any = _NJIT(pipeline_class=ForCallers, no_cpython_wrapper=True, **options)(function)
@@ -73,7 +77,13 @@ def _compiled(options: dict[str, Any], function: Callable[..., Any]) -> Any:
 
 
 # Options that a caller would hand down are said here: what is in the cache must not depend on who asked first.
-_OPTIONS: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True, "_nrt": True, "error_model": "python"}
+_OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "no_cfunc_wrapper": True,
+    "_nrt": True,
+    "error_model": "python",
+    "forceinline": False,
+}
 
 
 def _keep(dispatcher: Any, function: Callable[..., Any], part: bool) -> None:
@@ -254,6 +264,7 @@ class _Cache(NullCache):
             _options_text(self._options),
             codegen.magic_tuple(),
             _VERSIONS,
+            MAGIC,
             _switches(),
         )
         made_from.update(repr(circumstances).encode())

@@ -34,7 +34,9 @@ def topological_order(start: Ints, before: Ints, key: Ints) -> Ints:
     """
     count = len(start) - 1
     follow_start, follow = followers(start, before)
-    left = np.diff(start)
+    left = np.empty(count, np.int64)
+    for row in range(count):  # np.diff takes two seconds to compile
+        left[row] = start[row + 1] - start[row]
     heap = np.empty(count, np.int64)
     size = 0
     for row in range(count):
@@ -97,3 +99,24 @@ def longest_path_to(start: Ints, before: Ints, weight: Ints) -> Ints:
             longest = max(longest, reach[before[at]])
         reach[row] = longest + weight[row]
     return reach
+
+
+@compiled(_nrt=False)
+def sort_by(key: Ints, items: Ints, count: int, spare: Ints) -> None:
+    """Sorts so many items by their keys, lowest first; equal ones keep their order. A merge sort from short runs up, which
+    compiles in a tenth of the time that np.argsort takes."""
+    width = 1
+    while width < count:
+        for low in range(0, count, 2 * width):
+            middle, high = min(low + width, count), min(low + 2 * width, count)
+            left, right = low, middle
+            for at in range(low, high):
+                if left < middle and (right >= high or key[items[left]] <= key[items[right]]):
+                    spare[at] = items[left]
+                    left += 1
+                else:
+                    spare[at] = items[right]
+                    right += 1
+        for at in range(count):
+            items[at] = spare[at]
+        width *= 2

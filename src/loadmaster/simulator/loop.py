@@ -261,6 +261,173 @@ def make_record(ops: int, sends: int, points: int) -> Record:
     )
 
 
+# The parts of a run: each becomes machine code within it. They are given the few arrays that they need, not whole tuples
+# of them, which take long to compile.
+_part = compiled(error_model="numpy", _nrt=False, forceinline=True)
+
+
+@_part
+def _push(heap, start, size, key):
+    """Puts a key on the heap of so many that lies at `start`."""
+    here = np.int64(size)
+    while here > 0:
+        parent = (here - 1) >> 1
+        if heap[start + parent] <= key:
+            break
+        heap[start + here] = heap[start + parent]
+        here = parent
+    heap[start + here] = key
+
+
+@_part
+def _pop(heap, start, left_over):
+    """Takes the lowest key off the heap at `start`, where so many are left then."""
+    lowest, moved, here = heap[start], heap[start + left_over], 0
+    while True:
+        child = 2 * here + 1
+        if child >= left_over:
+            break
+        if child + 1 < left_over and heap[start + child + 1] < heap[start + child]:
+            child += 1
+        if heap[start + child] >= moved:
+            break
+        heap[start + here] = heap[start + child]
+        here = child
+    heap[start + here] = moved
+    return lowest
+
+
+@_part
+def _push_event(event_ns, event_at, events, end, at):
+    here = events
+    while here > 0:
+        parent = (here - 1) >> 1
+        if event_ns[parent] <= end:
+            break
+        event_ns[here] = event_ns[parent]
+        event_at[here] = event_at[parent]
+        here = parent
+    event_ns[here] = end
+    event_at[here] = at
+
+
+@_part
+def _pop_event(event_ns, event_at, left_over):
+    """What ends first; so many are left then."""
+    first = np.int64(event_at[0])
+    end, moved_at, here = event_ns[left_over], event_at[left_over], 0
+    while True:
+        child = 2 * here + 1
+        if child >= left_over:
+            break
+        if child + 1 < left_over and event_ns[child + 1] < event_ns[child]:
+            child += 1
+        if event_ns[child] >= end:
+            break
+        event_ns[here] = event_ns[child]
+        event_at[here] = event_at[child]
+        here = child
+    event_ns[here] = end
+    event_at[here] = moved_at
+    return first
+
+
+@_part
+def _wake(waking, op):
+    """One thing less to wait for; an op that waits for nothing more will be queued."""
+    left, place, rank, tie, queue, hosted, come_at, come_key, tally = waking
+    left[op] -= 1
+    if left[op] == 0:
+        order = np.int64(rank[op]) if len(rank) > 0 else tally[1]
+        if hosted:
+            order = queue[op]
+        tally[1] += 1
+        come_at[tally[2]] = place[op]
+        come_key[tally[2]] = (order << 32) | np.int64(tie[op])
+        tally[2] += 1
+
+
+@_part
+def _ask(asking, op):
+    """Queues it for the host, which asks for what has the lowest rank."""
+    _, rank, tie, host, come_at, come_key, tally = asking
+    order = np.int64(rank[op]) if len(rank) > 0 else np.int64(0)
+    come_at[tally[2]] = host
+    come_key[tally[2]] = (order << 32) | np.int64(tie[op])
+    tally[2] += 1
+
+
+@_part
+def _ask_later(asking, op):
+    """One thing less that must be asked for before it."""
+    unasked = asking[0]
+    unasked[op] -= 1
+    if unasked[op] == 0:
+        _ask(asking, op)
+
+
+@_part
+def _let_go(holding, tensor, device):
+    """One use of the tensor on the device less; when none is left it is freed, and what it kept alive there."""
+    hold, base, place, maker, origin, nbytes, memory, devices = holding
+    while True:
+        slot = tensor * devices + device
+        hold[slot] -= 1
+        if hold[slot] > 0:
+            break
+        if base[tensor] < 0 or place[maker[tensor]] != device:
+            memory[device] -= nbytes[tensor]
+            break
+        tensor = np.int64(base[tensor])
+        if origin[tensor] != MADE:
+            break
+
+
+@_part
+def _announce(reading, holding, waking, linked, tensor, device, made):
+    """Counts who needs the tensor where, queues its sends, and wakes its readers on the device."""
+    reader_start, readers, stays, count, far, low = reading
+    left, place, rank, _, _, _, come_at, come_key, tally = waking
+    send_ns, send_classes, send_class, channel, send_rank, worked, resources = linked
+    hold, devices = holding[0], holding[7]
+    local, fars = 0, 0
+    for at in range(reader_start[tensor], reader_start[tensor + 1]):
+        op = readers[at]
+        where = place[op]
+        if where == device:
+            local += 1
+            if made:
+                _wake(waking, op)
+        else:
+            order = np.int64(rank[op]) if len(rank) > 0 else tally[1]
+            if count[where] == 0:
+                far[fars] = where
+                fars += 1
+                low[where] = order
+            elif order < low[where]:
+                low[where] = order
+            count[where] += 1
+            if not made:
+                left[op] += 1
+    longest = np.int64(0)
+    for index in range(fars):
+        where = far[index]
+        slot = tensor * devices + where
+        ns = send_ns[tensor * send_classes + send_class[device * devices + where]]
+        worked[resources + where] += ns
+        longest = max(longest, ns)
+        hold[slot] = count[where]
+        count[where] = 0
+        order = low[where]
+        if len(send_rank) > 0 and send_rank[slot] >= 0:
+            order = send_rank[slot]
+        come_at[tally[2]] = channel[device * devices + where]
+        come_key[tally[2]] = (order << 32) | np.int64(slot)
+        tally[2] += 1
+    worked[resources + device] += longest
+    hold[tensor * devices + device] = local + fars + stays[tensor]
+
+
 @compiled(error_model="numpy", _nrt=False)  # it allocates nothing: counting references takes long to compile
 def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recording, record):
     """Runs one step; returns its time, or -1 once it must pass most_ns or a device passes most_bytes.
@@ -288,88 +455,15 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     tally = room.tally  # [0] resources to look at this round, [1] ops that became ready, [2] things to be queued
     tail, ahead, worked = room.tail, room.ahead, room.worked
     resources = devices + layout.channels
-    ranked, ranked_sends, bounded = len(rank) > 0, len(send_rank) > 0, len(room.tail) > 0
+    bounded = len(room.tail) > 0
     dispatch, unasked, queue, asked = layout.dispatch, room.unasked, room.queue, room.asked
     host, hosted = devices + layout.channels, len(layout.dispatch) > 0
 
-    def wake(op):
-        """One thing less to wait for; an op that waits for nothing more will be queued."""
-        left[op] -= 1
-        if left[op] == 0:
-            order = np.int64(rank[op]) if ranked else tally[1]
-            if hosted:
-                order = queue[op]
-            tally[1] += 1
-            come_at[tally[2]] = place[op]
-            come_key[tally[2]] = (order << 32) | np.int64(tie[op])
-            tally[2] += 1
-
-    def to_ask(op):
-        """Queues it for the host, which asks for what has the lowest rank."""
-        order = np.int64(rank[op]) if ranked else np.int64(0)
-        come_at[tally[2]] = host
-        come_key[tally[2]] = (order << 32) | np.int64(tie[op])
-        tally[2] += 1
-
-    def ask_later(op):
-        """One thing less that must be asked for before it."""
-        unasked[op] -= 1
-        if unasked[op] == 0:
-            to_ask(op)
-
-    def let_go(tensor, device):
-        """One use of the tensor on the device less; when none is left it is freed, and what it kept alive there."""
-        while True:
-            slot = tensor * devices + device
-            hold[slot] -= 1
-            if hold[slot] > 0:
-                break
-            if base[tensor] < 0 or place[maker[tensor]] != device:
-                memory[device] -= nbytes[tensor]
-                break
-            tensor = base[tensor]
-            if origin[tensor] != MADE:
-                break
-
-    def announce(tensor, device, made):
-        """Counts who needs the tensor where, queues its sends, and wakes its readers on the device."""
-        local, fars = 0, 0
-        for at in range(reader_start[tensor], reader_start[tensor + 1]):
-            op = readers[at]
-            where = place[op]
-            if where == device:
-                local += 1
-                if made:
-                    wake(op)
-            else:
-                order = np.int64(rank[op]) if ranked else tally[1]
-                if count[where] == 0:
-                    far[fars] = where
-                    fars += 1
-                    low[where] = order
-                elif order < low[where]:
-                    low[where] = order
-                count[where] += 1
-                if not made:
-                    left[op] += 1
-        longest = np.int64(0)
-        for index in range(fars):
-            where = far[index]
-            slot = tensor * devices + where
-            ns = send_ns[tensor * send_classes + send_class[device * devices + where]]
-            worked[resources + where] += ns
-            longest = max(longest, ns)
-            hold[slot] = count[where]
-            count[where] = 0
-            order = low[where]
-            if ranked_sends and send_rank[slot] >= 0:
-                order = send_rank[slot]
-            come_at[tally[2]] = channel[device * devices + where]
-            come_key[tally[2]] = (order << 32) | np.int64(slot)
-            tally[2] += 1
-        worked[resources + device] += longest
-        hold[tensor * devices + device] = local + fars + stays[tensor]
-
+    waking = (left, place, rank, tie, queue, hosted, come_at, come_key, tally)
+    asking = (unasked, rank, tie, host, come_at, come_key, tally)
+    holding = (hold, base, place, maker, origin, nbytes, memory, devices)
+    linked = (send_ns, send_classes, send_class, channel, send_rank, worked, resources)
+    reading = (reader_start, readers, stays, count, far, low)
     if layout.packed:
         pack_heaps(layout, place, room)
     # Time 0: residents in place, updated weights queued for other readers, first ops ready.
@@ -398,14 +492,14 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     for tensor in layout.updated:
         home = place[maker[tensor]]
         memory[home] += nbytes[tensor]
-        announce(tensor, home, False)
+        _announce(reading, holding, waking, linked, tensor, home, False)
     for op in layout.sources:
         if hosted:
             if unasked[op] == 0:
-                to_ask(op)
+                _ask(asking, op)
         elif left[op] == 0:
             left[op] = 1
-            wake(op)
+            _wake(waking, op)
     for device in range(devices):
         peak[device] = memory[device]
     for device in range(devices):
@@ -426,15 +520,8 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     while True:
         for index in range(tally[2]):
             at, key = come_at[index], come_key[index]
-            start, here = heap_start[at], size[at]
+            _push(heap, heap_start[at], size[at], key)
             size[at] += 1
-            while here > 0:
-                parent = (here - 1) >> 1
-                if heap[start + parent] <= key:
-                    break
-                heap[start + here] = heap[start + parent]
-                here = parent
-            heap[start + here] = key
             if busy[at] < 0 and is_dirty[at] == 0:
                 is_dirty[at] = 1
                 dirty[tally[0]] = at
@@ -456,19 +543,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                 asked[devices + at] += 1
             running = np.int64(at)
             size[at] -= 1
-            start, left_over, here = heap_start[at], size[at], 0
-            key, moved = heap[start] & 0xFFFFFFFF, heap[start + left_over]
-            while True:
-                child = 2 * here + 1
-                if child >= left_over:
-                    break
-                if child + 1 < left_over and heap[start + child + 1] < heap[start + child]:
-                    child += 1
-                if heap[start + child] >= moved:
-                    break
-                heap[start + here] = heap[start + child]
-                here = child
-            heap[start + here] = moved
+            key = _pop(heap, heap_start[at], size[at]) & 0xFFFFFFFF
             if at < devices or at == host or contention:
                 index += 1
             if at < devices:
@@ -518,17 +593,8 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                 peak[where] = memory[where]
                 if memory[where] > most_bytes:
                     return np.int64(-1)
-            here = events
+            _push_event(event_ns, event_at, events, end, running)
             events += 1
-            while here > 0:
-                parent = (here - 1) >> 1
-                if event_ns[parent] <= end:
-                    break
-                event_ns[here] = event_ns[parent]
-                event_at[here] = event_at[parent]
-                here = parent
-            event_ns[here] = end
-            event_at[here] = running
         tally[0] = 0
         if recording:
             for device in range(devices):
@@ -544,22 +610,8 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
         if now > most_ns:
             return np.int64(-1)
         while events > 0 and event_ns[0] == now:
-            at = np.int64(event_at[0])
             events -= 1
-            end, moved_at, here = event_ns[events], event_at[events], 0
-            while True:
-                child = 2 * here + 1
-                if child >= events:
-                    break
-                if child + 1 < events and event_ns[child + 1] < event_ns[child]:
-                    child += 1
-                if event_ns[child] >= end:
-                    break
-                event_ns[here] = event_ns[child]
-                event_at[here] = event_at[child]
-                here = child
-            event_ns[here] = end
-            event_at[here] = moved_at
+            at = _pop_event(event_ns, event_at, events)
             if at < unqueued:
                 done = busy[at]
                 busy[at] = -1
@@ -573,7 +625,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                 last = max(last, now + rest[done]) if len(rest) > 0 else now
                 memory[at] -= workspace[done]
                 for make in range(make_start[done], make_start[done + 1]):
-                    announce(np.int64(makes[make]), at, True)
+                    _announce(reading, holding, waking, linked, np.int64(makes[make]), at, True)
                 # What is written in place comes before what it overwrites, which it may keep alive.
                 for make in range(make_start[done + 1] - 1, make_start[done] - 1, -1):
                     tensor = np.int64(makes[make])
@@ -586,27 +638,27 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                 for read in range(read_start[done], read_start[done + 1]):
                     tensor = np.int64(reads[read])
                     if origin[tensor] == MADE or place[maker[tensor]] != at:
-                        let_go(tensor, at)
+                        _let_go(holding, tensor, at)
                 for index in range(next_start[done], next_start[done + 1]):
-                    wake(nexts[index])
+                    _wake(waking, nexts[index])
             elif at == host:
                 device = place[done]
                 queue[done] = asked[device]
                 asked[device] += 1
-                wake(done)
+                _wake(waking, done)
                 for make in range(make_start[done], make_start[done + 1]):
                     tensor = np.int64(makes[make])
                     for reader in range(reader_start[tensor], reader_start[tensor + 1]):
-                        ask_later(readers[reader])
+                        _ask_later(asking, readers[reader])
                 for index in range(next_start[done], next_start[done + 1]):
-                    ask_later(nexts[index])
+                    _ask_later(asking, nexts[index])
             else:
                 tensor, where = done // devices, done % devices
                 if origin[tensor] == MADE:
-                    let_go(tensor, np.int64(place[maker[tensor]]))
+                    _let_go(holding, tensor, np.int64(place[maker[tensor]]))
                 for reader in range(reader_start[tensor], reader_start[tensor + 1]):
                     if place[readers[reader]] == where:
-                        wake(readers[reader])
+                        _wake(waking, readers[reader])
     record.counts[0] = sends
     record.counts[1] = points
     return last

@@ -157,7 +157,8 @@ def _critical(layout, terrain, chain, scratch, fusing):
         copy(record.turn, 0, len(place), scratch.turn_of)
         return critical_ops(layout, terrain, place, scratch)
     record.end_ns[:] = -1
-    run(fusing.shown, place, fusion.contracted(layout, chain, fusing, chain.kernel), *given)
+    fusion.contract_ranked(layout, chain, fusing, chain.kernel)
+    run(fusing.shown, place, fusing.space.rank if len(chain.rank) > 0 else chain.rank, *given)
     critical_kernels(fusing.shown, place, chain.kernel, scratch)
     _turns_of_members(chain.kernel, scratch)
     count = 0
@@ -294,7 +295,8 @@ def _judge(layout, terrain, chain, scratch, fusing, slack):
     if fusing is None:
         time = run(layout, chain.place, chain.rank, *given)
     else:
-        time = run(fusing.shown, chain.place, fusion.contracted(layout, chain, fusing, fusing.trial), *given)
+        fusion.contract_ranked(layout, chain, fusing, fusing.trial)
+        time = run(fusing.shown, chain.place, fusing.space.rank if len(chain.rank) > 0 else chain.rank, *given)
     if time < 0:
         return False, 0.0
     new_over, new_value = np.int64(0), value_of(goal, time, peak, scratch.room.worked)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.order import sort_by
 
 MOST_BETWEEN = 400  # ops looked at from each end; pairs with more between them count as impossible; chosen by hand
 
@@ -16,6 +17,7 @@ def possible(before_start, before, follow_start, follow, producers, consumers, f
     ops = len(fusable)
     ahead, behind, between = np.full(ops, -1, np.int64), np.full(ops, -1, np.int64), np.full(ops, -1, np.int64)
     stack, other_stack = np.empty(ops, np.int64), np.empty(ops, np.int64)
+    program, spare = np.arange(ops), np.empty(ops, np.int64)
     able = np.zeros(len(producers), np.bool_)
     for pair in range(len(producers)):
         a, b = producers[pair], consumers[pair]
@@ -29,7 +31,8 @@ def possible(before_start, before, follow_start, follow, producers, consumers, f
                 break
             met = _spread(before_start, before, other_stack, turn, met, a, b, behind, pair)
             if met == turn + 1:
-                known = np.sort(other_stack[:met])
+                sort_by(program, other_stack, met, spare)
+                known = other_stack[:met]
                 able[pair] = _fit_behind(before_start, before, a, known, between, pair, fusable, most_members)
                 break
     return able

@@ -118,7 +118,7 @@ class Merges:
             together = device[producers] == device[consumers]
             producers, consumers, saved = producers[together], consumers[together], saved[together]
         order = np.lexsort((producers, -consumers, -saved))
-        return ints(merging.merge(self.rules, ints(producers[order]), ints(consumers[order])))
+        return ints(merging.merge(self.rules, producers[order], consumers[order]))
 
 
 def narrow(column: NDArray[Any]) -> NDArray[np.int32]:

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Ints
+from loadmaster.graph.order import sort_by
 from loadmaster.optimizers.fusion.spaces import fits
 
 BLOCKED, AHEAD, BEHIND = 0, 1, 2
@@ -58,30 +60,20 @@ class Kernels(NamedTuple):
     behind: np.ndarray  # stamps of the search from the consumer
     stack: np.ndarray
     other_stack: np.ndarray
+    chosen: np.ndarray  # [pairs] that are to be tried
+    spare: np.ndarray  # [pairs]
+    wish: np.ndarray  # [pairs] less than 0 by how much each is wished for
 
 
-@compiled
-def make_kernels(rules):
-    ops = len(rules.points)
+def make_kernels(rules: Rules) -> Kernels:
+    ops, pairs = len(rules.points), len(rules.consumer)
 
-    def column():
-        return np.empty(ops, np.int32)
+    def columns(count: int) -> list[np.ndarray]:
+        return [np.empty(ops, np.int32) for _ in range(count)]
 
-    return Kernels(
-        column(),
-        column(),
-        column(),
-        np.empty(rules.able.shape, np.bool_),
-        np.empty(ops, np.int64),
-        np.empty(ops, np.int64),
-        np.empty(ops, np.bool_),
-        column(),
-        column(),
-        column(),
-        column(),
-        column(),
-        column(),
-    )
+    loops = (np.empty(ops, np.int64), np.empty(ops, np.int64), np.empty(ops, np.bool_))
+    sorting = (np.empty(pairs, np.int32), np.empty(pairs, np.int32), np.empty(pairs))
+    return Kernels(*columns(3), np.empty(rules.able.shape, np.bool_), *loops, *columns(6), *sorting)
 
 
 @compiled(_nrt=False)
@@ -98,56 +90,55 @@ def _reset(rules, kernels):
             can[op, device] = able[op, device]
 
 
-@compiled
-def merge(rules, producers, consumers):
+def merge(rules: Rules, producers: Ints, consumers: Ints) -> np.ndarray:
     """[ops] the lowest member of each op's kernel, after trying the pairs in order."""
-    kernels, kernel = make_kernels(rules), np.empty(len(rules.points), np.int32)
-    _merge(rules, kernels, producers, consumers, len(producers), kernel)
+    kernel = np.empty(len(rules.points), np.int32)
+    pairs = (producers.astype(np.int32), consumers.astype(np.int32))
+    _merge(rules, make_kernels(rules), *pairs, len(producers), kernel)
     return kernel
 
 
-@compiled
-def merge_many(rules, places, priorities, low, high, out):
+def merge_many(rules: Rules, places: np.ndarray, priorities: np.ndarray, low: int, high: int, out: np.ndarray) -> None:
     """[candidates, ops] kernels: producers in order of priority, highest first and none below 0, join their readers on
     the same device; among equal ones, pairs go by reader, then by producer."""
-    kernels = make_kernels(rules)
-    producers, consumers = np.empty(len(rules.consumer), np.int32), np.empty(len(rules.consumer), np.int32)
+    pairs = [np.empty(len(rules.consumer), np.int32) for _ in range(2)]
+    _merge_many(rules, make_kernels(rules), places, priorities, low, high, *pairs, out)
+
+
+@compiled(_nrt=False)
+def _merge_many(rules, kernels, places, priorities, low, high, producers, consumers, out):
     for k in range(low, high):
         place = places[k if len(places) > 1 else 0]
         merge_into(rules, kernels, place, priorities[k], producers, consumers, out[k])
 
 
-@compiled
+@compiled(_nrt=False)
 def merge_into(rules, kernels, place, priority, producers, consumers, out):
-    count = wanted_pairs(rules, place, priority, producers, consumers)
+    count = wanted_pairs(rules, kernels, place, priority, producers, consumers)
     _merge(rules, kernels, producers, consumers, count, out)
 
 
-@compiled
-def wanted_pairs(rules, place, priority, producers, consumers):
+@compiled(_nrt=False)
+def wanted_pairs(rules, kernels, place, priority, producers, consumers):
     """Writes the pairs in the order in which they are tried; returns how many."""
-    pair_start, consumer = rules.pair_start, rules.consumer
-    ops, count = len(place), 0
-    wanted = np.empty(ops, np.int64)
-    for op in range(ops):
-        if priority[op] >= 0 and pair_start[op] < pair_start[op + 1]:
-            wanted[count] = op
+    producer, consumer, given = rules.producer, rules.consumer, rules.given  # given: by reader, then by producer
+    chosen, wish, count = kernels.chosen, kernels.wish, 0
+    for index in range(len(given)):
+        pair = given[index]
+        maker = producer[pair]
+        if priority[maker] >= 0 and place[consumer[pair]] == place[maker]:
+            chosen[count], wish[pair] = pair, -priority[maker]
             count += 1
-    order = wanted[:count][np.argsort(-priority[wanted[:count]], kind="mergesort")]
-    filled, first = 0, 0
-    while first < count:
-        end, begin = first, filled
-        while end < count and priority[order[end]] == priority[order[first]]:
-            producer = order[end]
-            for pair in range(pair_start[producer], pair_start[producer + 1]):
-                if place[consumer[pair]] == place[producer]:
-                    producers[filled], consumers[filled] = producer, consumer[pair]
-                    filled += 1
-            end += 1
-        if end > first + 1:
-            _by_reader(producers[begin:filled], consumers[begin:filled], ops)
-        first = end
-    return filled
+    sort_by(wish, chosen, count, kernels.spare)
+    _write_pairs(rules, chosen, count, producers, consumers)
+    return count
+
+
+@compiled(_nrt=False)
+def _write_pairs(rules, chosen, count, producers, consumers):
+    producer, consumer = rules.producer, rules.consumer
+    for index in range(count):
+        producers[index], consumers[index] = producer[chosen[index]], consumer[chosen[index]]
 
 
 @compiled(_nrt=False)
@@ -191,42 +182,32 @@ def reopen(rules, kernel, at, opened, kernels):
     place_of[filled:] = -1
 
 
-@compiled
-def pairs_within(rules, place, priority, kernel, opened, producers, consumers):
+@compiled(_nrt=False)
+def pairs_within(rules, kernels, place, priority, kernel, opened, producers, consumers):
     """Writes the pairs that are wished for (0 and more, highest first) and of which one op at least is in an opened
     kernel, in the order in which they are tried; returns how many."""
     pair_start, consumer, producer = rules.pair_start, rules.consumer, rules.producer
     given_start, given = rules.given_start, rules.given
-    count, chosen = 0, np.empty(len(consumer), np.int64)
+    chosen, wish, count = kernels.chosen, kernels.wish, 0
     for op in range(len(place)):
         if not opened[kernel[op]]:
             continue
         for pair in range(pair_start[op], pair_start[op + 1]):
             if priority[pair] >= 0 and place[consumer[pair]] == place[op]:
-                chosen[count] = pair
+                chosen[count], wish[pair] = pair, -priority[pair]
                 count += 1
         for index in range(given_start[op], given_start[op + 1]):
             pair = given[index]
             other = producer[pair]
             if priority[pair] >= 0 and place[other] == place[op] and not opened[kernel[other]]:
-                chosen[count] = pair
+                chosen[count], wish[pair] = pair, -priority[pair]
                 count += 1
-    order = np.argsort(-priority[chosen[:count]], kind="mergesort")
-    for index in range(count):
-        pair = chosen[order[index]]
-        producers[index], consumers[index] = producer[pair], consumer[pair]
+    sort_by(wish, chosen, count, kernels.spare)
+    _write_pairs(rules, chosen, count, producers, consumers)
     return count
 
 
-@compiled
-def _by_reader(producers, consumers, ops):
-    keys = consumers.astype(np.int64) * ops + producers
-    keys.sort()
-    for pair in range(len(keys)):
-        producers[pair], consumers[pair] = keys[pair] % ops, keys[pair] // ops
-
-
-@compiled(inline="always")
+@compiled(_nrt=False, forceinline=True)
 def _find(parent, op):
     while parent[op] != op:
         parent[op] = parent[parent[op]]

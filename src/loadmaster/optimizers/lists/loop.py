@@ -62,7 +62,7 @@ def upward_placed(read_start, reads, producer, after_start, after, times, send_n
     return level
 
 
-@compiled(inline="always")
+@compiled(_nrt=False)
 def new_bytes(layout, op, device, fixed_start, fixed, there, has):
     """Bytes that running the op here adds for good or for a while: outputs, workspace, residents not there yet."""
     total = layout.workspace[op]
@@ -79,7 +79,7 @@ def new_bytes(layout, op, device, fixed_start, fixed, there, has):
     return total
 
 
-@compiled(inline="always")
+@compiled(_nrt=False)
 def account(layout, op, device, fixed_start, fixed, has, used, left, home):
     """Memory after the op is placed: residents for good, made tensors until their last reader is placed."""
     devices = layout.devices

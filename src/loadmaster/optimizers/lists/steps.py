@@ -39,7 +39,7 @@ def arrival(layout, op, device, made_ns, home, there, channel_free, added, conte
     return latest
 
 
-@compiled(inline="always")
+@compiled(_nrt=False)
 def thrifty(layout, op, device, finish, home, there, channel_free, thrift):
     """When the op ends, later by a share of the sends that it needs here, and of how long what it makes would then wait
     for a way out that all destinations share."""
@@ -56,7 +56,7 @@ def thrifty(layout, op, device, finish, home, there, channel_free, thrift):
     return finish
 
 
-@compiled(inline="always")
+@compiled(_nrt=False)
 def commit(layout, op, device, made_ns, home, there, channel_free, contention, home_of, colocate, groups, where):
     """Brings what the op reads to the device for good and returns when it is all there."""
     devices = layout.devices
@@ -86,7 +86,7 @@ def commit(layout, op, device, made_ns, home, there, channel_free, contention, h
     return latest
 
 
-@compiled(inline="always")
+@compiled(_nrt=False)
 def settle(layout, op, device, end, made_ns, home, there, colocate, groups, where):
     where[op] = device
     if colocate[op] >= 0:
@@ -117,7 +117,7 @@ def gap(busy_from, busy_to, count, ready, time):
     return begin
 
 
-@compiled(inline="always")
+@compiled(_nrt=False)
 def occupy(busy_from, busy_to, count, begin, end):
     """Adds a busy span; how many there are. Spans without a gap between them are one, so that full stretches, in which
     nothing fits, are passed at once."""

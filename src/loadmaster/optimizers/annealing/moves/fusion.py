@@ -157,7 +157,7 @@ def merge_anew(fusing, chain, scratch, moved, pairs):
         opened[kernel[rules.consumer[drawn[index]]]] = True
     reopen(rules, kernel, chain.sequence, opened, fusing.merging)
     given = (chain.place, chain.priority, kernel, opened, fusing.pair_from, fusing.pair_to)
-    count = pairs_within(rules, *given)
+    count = pairs_within(rules, fusing.merging, *given)
     merge_on(rules, fusing.merging, fusing.pair_from, fusing.pair_to, count)
     read_off(fusing.merging, fusing.trial)
     trial, same = fusing.trial, 0
@@ -173,9 +173,8 @@ def take(fusing, chain):
     copy(fusing.merging.at, 0, len(chain.sequence), chain.sequence)
 
 
-@compiled  # what it returns is no array that it was given: references are counted
-def contracted(layout, chain, fusing, kernel):
-    """Ranks of the kernels; their layout is in the space."""
-    ranked = len(chain.rank) > 0
-    contract(layout, fusing.facts, fusing.space, chain.place, chain.rank if ranked else kernel, kernel)
-    return fusing.space.rank if ranked else chain.rank
+@compiled(_nrt=False)
+def contract_ranked(layout, chain, fusing, kernel):
+    """Writes the layout of the kernels into the space, with their ranks where there are any."""
+    rank = chain.rank if len(chain.rank) > 0 else kernel
+    contract(layout, fusing.facts, fusing.space, chain.place, rank, kernel)
