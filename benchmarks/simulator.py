@@ -81,8 +81,8 @@ def seconds_of(problem: Problem, places: NDArray[np.int32], workers: int | None,
 
 NUMBERS = ("ops", "tensors", "devices", "channels", "classes", "most_sends", "packed", "heap_room")
 LONG = ("op_ns", "workspace", "nbytes", "send_ns", "heap_start")
-NARROW = ("tie", "op_of_tie", "waits", "make_start", "makes", "read_start", "reads", "next_start", "nexts")
-NARROW += ("reader_start", "readers", "maker", "base", "send_class", "channel")
+NARROW = ["tie", "op_of_tie", "waits", "make_start", "makes", "read_start", "reads", "next_start", "nexts"]
+NARROW += ["reader_start", "readers", "maker", "base", "send_class", "channel"]
 BYTES = ("origin", "stays")
 
 
@@ -131,10 +131,10 @@ def measure(problem: Problem, how: str, seconds: float, in_c: InC | None) -> Lin
     places = placements(problem, how, count)
     seconds_of(problem, places[:2], 1, repeats=1)
     scale = 1e9 / (count * size)
-    alone = [seconds_of(problem, places, 1, repeats=1) for _ in range(2)]
-    others = []
-    for _ in range(3 if in_c else 0):  # in turns, so that what else the machine does slows both
-        others.append(in_c.seconds_of(problem, places) * scale)
+    alone, others = list[float](), list[float]()
+    for _ in range(3):  # in turns, so that what else the machine does slows both
+        if in_c is not None:
+            others.append(in_c.seconds_of(problem, places) * scale)
         alone.append(seconds_of(problem, places, 1, repeats=1))
     one, together = min(alone), seconds_of(problem, places, None)
     figures = (one * scale, together * scale, one / together, min(others, default=None))

@@ -22,14 +22,6 @@ _RESULT: Any = CompileResult
 _PIPELINE: Any = DefaultPassBuilder.define_nopython_pipeline
 
 
-class Code(JITCodeLibrary):
-    """Code that is optimised as a whole, when all that it calls is linked into it. numba would first go through each
-    function alone, which finds little in one that is handed many arrays, and takes long."""
-
-    def _optimize_functions(self, module: Any) -> None:
-        module.data_layout = self._codegen._data_layout
-
-
 # Indices
 
 
@@ -58,8 +50,6 @@ class _Lower(NativeLowering):
     _name = "lower"
 
     def run_pass(self, state: Any) -> bool:
-        state.library = Code(state.targetctx.codegen(), state.func_id.func_qualname)
-        state.library.enable_object_caching()
         with _indices(state):
             return bool(super().run_pass(state))
 
@@ -76,7 +66,8 @@ def _is_plain(kind: Any) -> bool:
 def remember_operators() -> None:
     """numba looks through all meanings of an operator at every `a + b` and `a[i]`, a sixth of the time it takes to
     compile; those of numbers and arrays are looked up once for each set of types."""
-    look_up, known = BaseFunction.get_call_type, dict[Any, Any]()
+    function: Any = BaseFunction
+    look_up, known = function.get_call_type, dict[Any, Any]()
 
     def get_call_type(self: Any, context: Any, arguments: Any, keywords: Any) -> Any:
         is_operator = getattr(self.typing_key, "__module__", None) == "_operator"
@@ -87,14 +78,14 @@ def remember_operators() -> None:
             known[key] = look_up(self, context, arguments, keywords)
         return known[key]
 
-    BaseFunction.get_call_type = get_call_type
+    function.get_call_type = get_call_type
 
 
 # Parts
 
 
-class Part(Code):
-    """What is linked into its callers and optimised there. numba would optimise every function once for itself and
+class Part(JITCodeLibrary):
+    """Code that is linked into its callers and optimised there. numba would optimise every function once for itself and
     once more in every caller up to the outermost, make machine code at each step, and an entry from Python, which takes
     three times as long as a small loop: most of a cold start."""
 

@@ -261,8 +261,8 @@ def make_record(ops: int, sends: int, points: int) -> Record:
     )
 
 
-# The parts of a run: each becomes machine code within it. They are given the few arrays that they need, not whole tuples
-# of them, which take long to compile.
+# The parts of a run: each becomes machine code within it. They are given the few arrays that they need: whole tuples of
+# arrays take long to compile.
 _part = compiled(error_model="numpy", _nrt=False, forceinline=True)
 
 

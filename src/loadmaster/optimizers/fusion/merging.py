@@ -73,7 +73,7 @@ def make_kernels(rules: Rules) -> Kernels:
 
     loops = (np.empty(ops, np.int64), np.empty(ops, np.int64), np.empty(ops, np.bool_))
     sorting = (np.empty(pairs, np.int32), np.empty(pairs, np.int32), np.empty(pairs))
-    return Kernels(*columns(3), np.empty(rules.able.shape, np.bool_), *loops, *columns(6), *sorting)
+    return Kernels._make([*columns(3), np.empty(rules.able.shape, np.bool_), *loops, *columns(6), *sorting])
 
 
 @compiled(_nrt=False)
