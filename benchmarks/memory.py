@@ -54,7 +54,7 @@ ZOO = (
     "inception-v3-b32",
     "rnnlm",
 )
-OURS, ONE = Budget(None, 16), Budget(None, 40)
+OURS, ONE = Budget(None, 40), Budget(None, 40)
 Cell = dict[str, Any]
 
 
@@ -132,7 +132,7 @@ class Case:
         return self.told(solve(limited(self.problem, int(limit)), method, budget))
 
     def ours(self, limit: float, budget: Budget = OURS) -> Cell:
-        return self.at(limit, Recompute(self.known, offload=False, fuse=False), budget)
+        return self.at(limit, Recompute(self.known, offload=False), budget)
 
 
 def facts(case: Case) -> Cell:
@@ -184,7 +184,7 @@ def away(again: bool, offload: bool) -> Callable[[Case], Cell]:
     """At 40 % of the peak, with a host."""
 
     def found(case: Case) -> Cell:
-        method = Recompute(case.known, again=again, offload=offload, fuse=False)
+        method = Recompute(case.known, again=again, offload=offload)
         return case.at(0.4 * case.peak, method, OURS)
 
     return found

@@ -17,6 +17,7 @@ from loadmaster.graph.columns import Bools, Ints, ints, positions, rows_of
 from loadmaster.graph.kinds import SCATTERING
 from loadmaster.optimizers.fusion.greedy import MOST_MEMBERS, heavy
 from loadmaster.optimizers.fusion.spaces import fits, fusable, spaces_of, ways_of
+from loadmaster.optimizers.memory.passing import in_turn, passing
 from loadmaster.passes import inner_tensors
 from loadmaster.plans import Plan
 from loadmaster.plans.additions import Additions, may_stay, reads_again, repeatable, statistics
@@ -38,6 +39,7 @@ class Version:
     job: int = -1  # that makes it, -1: the op of the graph
     uses: list[tuple[int, int]] = field(default_factory=list)  # (position, reader: an op, or num_ops + job)
     inner: bool = False  # it stays in the registers of a kernel
+    cost_ns: int = 0  # of all that runs again for it
 
     def last(self) -> int:
         return max((at for at, _ in self.uses), default=self.made)
@@ -52,6 +54,7 @@ class Job:
     joined: bool = False
     stay: int = -1  # version that goes away
     trigger: int = -1  # position after which it comes back
+    makes: tuple[int, ...] = ()  # versions
 
 
 class Trip(NamedTuple):
@@ -123,6 +126,7 @@ class Draft:
         self.owner: list[int] = graph.owner.tolist()
         self.producer: list[int] = graph.producer.tolist()
         self.nbytes: list[int] = graph.nbytes.tolist()
+        self.workspace: list[int] = graph.workspace_bytes.tolist()
         which, place = reads_again(graph, ints(np.arange(graph.num_ops)))
         read_start = np.searchsorted(which, np.arange(graph.num_ops + 1))
         self.reads: list[list[int]] = _rows(read_start, graph.reads[place])  # [ops] when they run again
@@ -137,9 +141,29 @@ class Draft:
         self.hosts: dict[int, int] = {}  # job of a stay -> its device
         self.extra_ns = 0
         self.trips: dict[int, Trip] = {}  # job of a stay -> its two transfers
+        self.chains: dict[
+            int, list[range]
+        ] = {}  # position -> jobs that run there one after the other, before its kernel
+        self._passed: dict[
+            int, tuple[int, int]
+        ] = {}  # position -> device, bytes of chains there that are not there at once
+        self._changed: set[int] = set()  # positions of chains whose copies are read by others than before
         self._kernel_costs(at)
         self._originals()
-        self.memory = self._curve()
+        self._held = self._curve()
+
+    @property
+    def memory(self) -> Ints:
+        """[devices, positions] bytes at most from when the position before has ended until it has ended itself."""
+        for at in self._changed:
+            device, before = self._passed.pop(at, (0, 0))
+            self._held[device, at] += before
+            if self.chains.get(at):
+                device, now = passing(self, at)
+                self._passed[at] = device, now
+                self._held[device, at] -= now
+        self._changed.clear()
+        return self._held
 
     # The plan as it was
 
@@ -173,6 +197,7 @@ class Draft:
     def _curve(self) -> Ints:
         """[devices, positions] bytes, residents and workspace included."""
         problem, graph = self.problem, self.problem.graph
+        self.begins = np.bincount(self.at, graph.workspace_bytes, len(self.heads)).astype(np.int64)  # with the kernel
         memory = np.zeros((problem.num_devices, len(self.heads) + 1), np.int64)
         last: dict[int, int] = {}  # a tensor that is overwritten lives as long as what is written over it
         for version in self.versions:
@@ -184,6 +209,7 @@ class Draft:
             if self.owner[tensor] == tensor and not version.inner:
                 made = self.device[self.producer[tensor]]
                 self._span(memory[made], version.made, last[tensor], self.nbytes[tensor])
+                self.begins[version.made] += self.nbytes[tensor]
                 for device in {self.device[reader] for _, reader in version.uses} - {made}:
                     there = max(at for at, reader in version.uses if self.device[reader] == device)
                     self._span(memory[device], version.made, there, self.nbytes[tensor])
@@ -210,6 +236,11 @@ class Draft:
         version = self.versions[number]
         version.uses.append((at, reader))
         self.source[reader, version.tensor] = number
+        self._note(version)
+
+    def _note(self, *versions: Version) -> None:
+        """Others than before read them."""
+        self._changed.update(version.made for version in versions if version.job >= 0)
 
     def home(self, version: Version) -> int:
         return self.device[self.producer[version.tensor]]
@@ -217,7 +248,7 @@ class Draft:
     def hold(self, version: Version, first: int, last: int, sign: int) -> None:
         """Adds to (or takes from) the memory its bytes from one position to another."""
         if not version.inner and first <= last:
-            self.memory[self.home(version), first : last + 1] += sign * self.nbytes[version.tensor]
+            self._held[self.home(version), first : last + 1] += sign * self.nbytes[version.tensor]
 
     def droppable(self, number: int, at: int) -> bool:
         """It is there at a position at which nobody needs it, or a kernel that can make it itself."""
@@ -358,6 +389,7 @@ class Draft:
         made = self._run_again(closure, {*tensors}, at, undo)
         for tensor, (number, later) in zip(tensors, drops, strict=True):
             undo.append(self._redirect(number, made[tensor], later))
+            self.versions[made[tensor]].cost_ns = closure.cost_ns
         self._charge(closure, tensors[0], at, undo)
         return lambda: _all(undo)
 
@@ -368,13 +400,18 @@ class Draft:
     def _run_again(self, closure: Closure, wanted: set[int], at: int, undo: list[Callable[[], None]]) -> dict[int, int]:
         """Tensor -> its new version, of all that the closure makes."""
         fresh: dict[int, int] = {}
-        vanish = self._vanishing(closure, wanted)
+        vanish, jobs = self._vanishing(closure, wanted), range(len(self.jobs), len(self.jobs) + len(closure.ops))
+        if not closure.joined:
+            self.chains.setdefault(at, []).append(jobs)
+            undo.append(partial(self._unchain, at))
         for op in closure.ops:
             job = len(self.jobs)
             self.jobs.append(Job(op, at, closure.joined))
             made = [self._add(Version(t, at, job, inner=t in vanish)) for t in self.makes[op]]
+            self.jobs[job].makes = tuple(made)
             for copy in made:
                 self.hold(self.versions[copy], at, at, 1)
+                self._note(self.versions[copy])
             undo.append(partial(self._forget, made))
             for tensor in self.reads[op]:
                 if self.producer[tensor] >= 0:
@@ -382,6 +419,10 @@ class Draft:
                     undo.append(self._read(source, at, len(self.at) + job))
             fresh.update(zip(self.makes[op], made, strict=True))
         return fresh
+
+    def _unchain(self, at: int) -> None:
+        self.chains[at].pop()
+        self._changed.add(at)
 
     def _vanishing(self, closure: Closure, wanted: set[int]) -> set[int]:
         """What stays inside the kernels that run again: all that joins another kernel; else what one alone reads."""
@@ -415,6 +456,7 @@ class Draft:
 
         def back() -> None:
             version.uses.remove((at, reader))
+            self._note(version)
             del self.source[reader, version.tensor]
             self.hold(version, version.last() + 1, at if held else -1, -1)
 
@@ -429,6 +471,7 @@ class Draft:
             self.source[use[1], old.tensor] = other
         self.hold(old, old.last() + 1, old_last, -1)
         self.hold(new, new_last + 1, new.last(), 1)
+        self._note(old, new)
 
         def back() -> None:
             moved, stayed = new.last(), old.last()
@@ -438,6 +481,7 @@ class Draft:
                 self.source[use[1], old.tensor] = number
             self.hold(new, new.last() + 1, moved, -1)
             self.hold(old, stayed + 1, old.last(), 1)
+            self._note(old, new)
 
         return back
 
@@ -566,13 +610,15 @@ class Draft:
         place = problem.expansion.place
         count = problem.num_ops
         device, rank, kernel = (np.zeros(count, np.int64) for _ in range(3))
-        width = len(used) + 2
+        width = len(self.jobs) + 2
         nodes = place[:ops]
         device[nodes] = self.plan.device
         rank[nodes] = np.array(self.at) * width + width - 1
         label = np.array(self.at)  # [nodes] kernels as labels
         labels = list(label)
         groups: dict[tuple[int, int], int] = {}
+        turns = [job for at in sorted(self.chains) for jobs in in_turn(self, at) for job in jobs]
+        turn = {job: number for number, job in enumerate(turns, 1)}
         for i, number in enumerate(used):
             job, node = self.jobs[number], int(place[ops + i])
             if job.stay >= 0:
@@ -584,7 +630,7 @@ class Draft:
                 key = (job.at, self.at[job.op])
                 label_of = job.at if job.joined else groups.setdefault(key, len(self.heads) + len(groups))
             labels.append(label_of)
-            rank[node] = job.at * width + (width - 1 if job.joined else i)
+            rank[node] = job.at * width + (width - 1 if job.joined else turn.get(number, 0))
         by_place = np.empty(count, np.int64)
         by_place[place] = labels
         first = np.full(int(by_place.max()) + 1, count)

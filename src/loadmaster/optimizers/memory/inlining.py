@@ -38,13 +38,18 @@ class Inline:
 def inlined(problem: Problem, plan: Plan) -> Plan:
     """The plan with what is light made again where it is read, as long as that takes no more time or memory."""
     draft = draft_of(problem, plan)
-    light = (ways_of(problem.graph) == POINTWISE) & ~np.array([draws(kind) for kind in problem.graph.kind], bool)
+    inline_light(draft)
+    return draft.plan_of()
+
+
+def inline_light(draft: Draft) -> None:
+    graph = draft.problem.graph
+    light = (ways_of(graph) == POINTWISE) & ~np.array([draws(kind) for kind in graph.kind], bool)
     for number in range(len(draft.versions)):
         version = draft.versions[number]
         maker = draft.producer[version.tensor]
         if maker >= 0 and light[maker] and draft.able[maker] and not version.inner:
             _inline(draft, number)
-    return draft.plan_of()
 
 
 def _inline(draft: Draft, number: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -21,19 +21,26 @@ from loadmaster.optimizers.fusion.starts import simple_orders
 from loadmaster.optimizers.memory.cutting import make_light_again, saved_by_cut, turning_point
 from loadmaster.optimizers.memory.draft import Closure, Draft, Trip, back_starts, draft_of, out_ends
 from loadmaster.optimizers.memory.exact_again import least_time
+from loadmaster.optimizers.memory.inlining import inline_light
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
+from loadmaster.problem import Problem
 from loadmaster.search import WORST, Optimizer, Score, Search
 
 # Where no reason is given, chosen by hand.
 FLOOR_NS = 50  # what is free is not better than what nearly is
 TRIES = 5  # times the limit is lowered by what the simulator still finds over it
+PARTED = 12  # kernels that may be taken apart
 HALVINGS = 7  # of the limit, where the least memory is wanted
 KEPT = 0.25  # share of the dropped tensors that a new choice keeps at most
 NOISE = 0.3  # of the logarithm of what a drop is worth, in a new choice
 EXACT_SHARE = 0.3  # of the time left, for the exact model of a small graph
 PER_SIMULATION, MOST_EFFORT = 0.02, 10.0  # of CP-SAT's own deterministic seconds, where the budget counts simulations
 SLACK_NS = 20_000  # that a tensor is back before it is read
+
+
+# Before anything is dropped: what a minimum cut need not keep is, or light ops go into the kernels that read them.
+First = Literal["nothing", "inline", "cut"]
 
 
 class Act(NamedTuple):
@@ -46,6 +53,15 @@ class Act(NamedTuple):
     host: int = -1
     gone: int = -1  # position from which on a tensor that was sent away is no longer here
     trip: Trip | None = None
+
+
+class Fitted(NamedTuple):
+    """A plan for the limits, the tensors that it drops, and the plan it was made from."""
+
+    score: Score
+    plan: Plan
+    dropped: set[int]
+    base: Plan
 
 
 class Choice(NamedTuple):
@@ -74,12 +90,17 @@ class Recompute:
                 self._least(search, plan)
         elif search.best_score.over_bytes > 0:
             self._exactly(search)
-            ways = [(plan, cut) for plan in starts for cut in ((False, True) if self.again else (False,))]
-            fitted = [self._fitted(search, plan, set(), 0.0, cut) for plan, cut in ways]
-            best = min(range(len(ways)), key=lambda i: fitted[i][0])
-            self._vary(search, *ways[best], fitted[best][2])
+            ways = [(plan, first) for plan in starts for first in self._firsts(plan)]
+            fitted = [self._fitted(search, plan, set(), 0.0, first) for plan, first in ways]
+            best = min(range(len(ways)), key=lambda i: fitted[i].score)
+            self._vary(search, fitted[best], ways[best][1])
         assert search.best is not None
         return search.best
+
+    def _firsts(self, plan: Plan) -> tuple[First, ...]:
+        if not self.again:
+            return ("nothing",)
+        return ("nothing", "inline", "cut") if plan.fuses else ("nothing", "cut")
 
     def _exactly(self, search: Search) -> None:
         """Of a small graph on one device, the best plan without kernels, by CP-SAT where that is installed."""
@@ -130,41 +151,51 @@ class Recompute:
             part.score(found)
         return part.best or found
 
-    def _fitted(
-        self, search: Search, plan: Plan, kept: set[int], noise: float, cut: bool = False
-    ) -> tuple[Score, Plan, set[int]]:
-        """The best plan found for the limits of the problem, with its score and the tensors that it drops; `cut`: what
-        a minimum cut need not keep is dropped first."""
-        limits = search.problem.memory_bytes.astype(np.int64)
-        lowered = limits.copy()
-        best: tuple[Score, Plan, set[int]] | None = None
-        for _ in range(TRIES):
-            draft = draft_of(search.problem, plan)
-            if cut:
-                make_light_again(draft, saved_by_cut(draft, turning_point(draft)) | kept)
+    def _fitted(self, search: Search, plan: Plan, kept: set[int], noise: float, first: First = "nothing") -> Fitted:
+        """The best plan found for the limits of the problem. A kernel that needs more than the limit by itself is taken
+        apart."""
+        lowered = search.problem.memory_bytes.astype(np.int64)
+        best: Fitted | None = None
+        tries, parted = 0, 0
+        while tries < TRIES:
+            draft = self._drafted(search.problem, plan, first, kept)
             pass_ = Dropping(self, draft, lowered, kept, search.rng if noise else None, noise)
             dropped = pass_.run()
+            if pass_.stuck_at >= 0 and draft.members[pass_.stuck_at] > 1 and parted < PARTED:
+                plan, parted = apart(search.problem, plan, int(draft.heads[pass_.stuck_at])), parted + 1
+                continue
+            tries += 1
             made = draft.plan_of()
             if search.spent:
-                return best or (WORST, made, dropped)
+                return best or Fitted(WORST, made, dropped, plan)
             score = search.score(made)
-            if best is None or score < best[0]:
-                best = (score, made, dropped)
+            if best is None or score < best.score:
+                best = Fitted(score, made, dropped, plan)
             if score.over_bytes == 0 or pass_.stuck or not draft.jobs:
                 break
             lowered = lowered - max(1, score.over_bytes)
         assert best is not None
         return best
 
-    def _vary(self, search: Search, plan: Plan, cut: bool, dropped: set[int]) -> None:
+    @staticmethod
+    def _drafted(problem: Problem, plan: Plan, first: First, kept: set[int]) -> Draft:
+        draft = draft_of(problem, plan)
+        if first == "cut":
+            make_light_again(draft, saved_by_cut(draft, turning_point(draft)) | kept)
+        elif first == "inline":
+            inline_light(draft)
+        return draft
+
+    def _vary(self, search: Search, start: Fitted, first: First) -> None:
         """Keeps some of the tensors that the best plan drops, and chooses the others anew."""
+        dropped = start.dropped
         while not search.spent and dropped:
             share = search.rng.uniform(0, KEPT)
             kept = {t for t in sorted(dropped) if search.rng.random() < share}
             before, used = search.best_score, search.simulations
-            _, _, found = self._fitted(search, plan, kept, NOISE * search.rng.random(), cut)
+            found = self._fitted(search, start.base, kept, NOISE * search.rng.random(), first)
             if search.best_score < before:
-                dropped = found
+                dropped = found.dropped
             if search.simulations == used:
                 return
 
@@ -179,12 +210,19 @@ class Recompute:
             middle = (low + high) // 2
             limits = ints(np.minimum(search.problem.memory_bytes, middle))
             part = search.part(problem=replace(search.problem, memory_bytes=limits))
-            _, found, _ = self._fitted(part, plan, set(), 0.0)
-            search.score(found)
+            search.score(self._fitted(part, plan, set(), 0.0).plan)
             if part.best_score.over_bytes == 0:
                 high = middle
             else:
                 low = middle + 1
+
+
+def apart(problem: Problem, plan: Plan, head: int) -> Plan:
+    """The plan with the members of a kernel, which its lowest op names, as kernels of their own."""
+    inside = plan.kernel == head
+    order = np.argsort(np.lexsort((np.arange(problem.num_ops), plan.rank[plan.kernel])))
+    kernel = np.where(inside, np.arange(problem.num_ops), plan.kernel)
+    return Plan.of(problem, plan.device, order, kernel)
 
 
 class Dropping:
@@ -201,8 +239,9 @@ class Dropping:
     ) -> None:
         self.settings, self.draft, self.limits, self.kept = settings, draft, limits, kept
         self.rng, self.noise = rng, noise
-        self.stuck = False
+        self.stuck, self.stuck_at = False, -1  # position
         self.dropped: set[int] = set()
+        self.sent: set[int] = set()  # those of them that go to a host
         self.hosts = self._hosts() if settings.offload else {}
         self.over_until = np.zeros(0)
         every = np.ones(draft.problem.num_ops, bool)
@@ -228,7 +267,29 @@ class Dropping:
             if over[device, at] <= 0:
                 break
             self._relieve(int(device), int(at))
+        if not self.stuck:
+            self._take_back()
         return self.dropped
+
+    def _take_back(self) -> None:
+        """Keeps tensors after all where later drops have left room for them, those that cost most first."""
+        draft, copies = self.draft, list[tuple[int, int]]()
+        for number, version in enumerate(draft.versions):
+            if version.uses and version.job >= 0 and draft.jobs[version.job].op >= 0:
+                copies.append((-max(version.cost_ns, draft.op_ns(version.tensor)), number))
+        for _, copy in sorted(copies):
+            version = draft.versions[copy]
+            before = draft.latest(version.tensor, version.made)
+            if before >= 0 and version.tensor not in self.sent:
+                self._read_again(copy, before)
+
+    def _read_again(self, copy: int, number: int) -> None:
+        """Lets the readers of a copy read the version that it stands for, unless that does not fit."""
+        draft = self.draft
+        device, uses = draft.home(draft.versions[number]), list(draft.versions[copy].uses)
+        back = draft.reuse(copy, number, uses)
+        if self._over(device) > 0:
+            back()
 
     def _relieve(self, device: int, at: int) -> None:
         """Drops what is there at a position of a device, until that is no longer over the limit."""
@@ -243,7 +304,7 @@ class Dropping:
         heapq.heapify(heap)
         while draft.memory[device, at] > self.limits[device]:
             if not heap:
-                self.stuck = True
+                self.stuck, self.stuck_at = True, at
                 return
             _, number = heapq.heappop(heap)
             if not self._may(number, at):
@@ -277,6 +338,8 @@ class Dropping:
                 back()
             return
         self.dropped.add(draft.versions[number].tensor)
+        if any(act.trip is not None for act in choice.acts):
+            self.sent.add(draft.versions[number].tensor)
 
     def _over(self, device: int) -> int:
         return int(np.maximum(self.draft.memory[device] - self.limits[device], 0).sum())
