@@ -287,8 +287,9 @@ class Dropping:
         """Lets the readers of a copy read the version that it stands for, unless that does not fit."""
         draft = self.draft
         device, uses = draft.home(draft.versions[number]), list(draft.versions[copy].uses)
+        first, last = draft.versions[number].made, max(where for where, _ in uses)
         back = draft.reuse(copy, number, uses)
-        if self._over(device) > 0:
+        if (draft.memory[device, first : last + 1] > self.limits[device]).any():
             back()
 
     def _relieve(self, device: int, at: int) -> None:
