@@ -3,10 +3,10 @@
     PYTHONPATH=src python benchmarks/memory.py FOLDER [--corpus valid.jsonl.xz] [--only steps,offload,size]
         [--workers 12] [--seconds 400]
 
-Every figure is found by a process of its own, so many at once, and kept in FOLDER/cells; those that are there are not
-found again. Writes steps.csv, offload.csv and size.csv into FOLDER, and prints a summary. The step that all are
-compared with is that of the fastest kernels that simple rules of fusion give, in program order. Every search has a
-budget of simulations, so that answers repeat.
+Each model has two processes of its own, so many run at once; every figure is kept in FOLDER/cells as soon as it is
+found, and those that are there are not found again. Writes steps.csv, offload.csv and size.csv into FOLDER. The step
+that all are compared with is that of the fastest kernels that simple rules of fusion give, in program order. Every
+search has a budget of simulations, so that answers repeat.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from loadmaster.optimizers.fusion.greedy import Merges
 from loadmaster.optimizers.fusion.starts import simple_orders
 from loadmaster.optimizers.memory.checkpoints import ActivationBudget, LayerCheckpointing, MinCut, SqrtCheckpointing
 from loadmaster.optimizers.memory.recompute import Recompute
-from loadmaster.optimizers.simple import Known
+from loadmaster.optimizers.simple import Ready
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds.bounds import peak_bound
@@ -54,8 +54,10 @@ ZOO = (
     "inception-v3-b32",
     "rnnlm",
 )
-OURS, ONE = Budget(None, 40), Budget(None, 40)
+OURS, ONE = Budget(None, 24), Budget(None, 40)
+LONG = ("gpt2", "bert-base", "inception-v3-b32", "unet-ddpm", "rnnlm")  # the last takes longest
 Cell = dict[str, Any]
+Job = tuple[str, str, list[str]]  # table, model, figures
 
 
 def limited(problem: Problem, nbytes: int) -> Problem:
@@ -113,7 +115,7 @@ class Case:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.plan = fused(self.problem)
-        self.known = Known(self.plan)
+        self.known = Ready(self.plan)
         line = simulate(self.problem, self.plan)
         self.peak, self.step = int(line.peak_bytes[0]), line.step_ns
 
@@ -170,6 +172,9 @@ STEPS: dict[str, Callable[[Case], Cell]] = {
     "budget 60": at_share(0.6, True),
     "budget 40": at_share(0.4, True),
 }
+
+
+HALVES = (["facts", "60", "40", "min-cut", "budget 60", "budget 40"], ["sqrt", "layers"])
 
 
 def with_host() -> Cluster:
@@ -244,35 +249,35 @@ SIZE: dict[str, Callable[[], Cell]] = {
 }
 
 
-def names(corpus: Path | None, count: int) -> list[str]:
-    """Of the graphs of the tables, found once."""
-    return [name for name, _ in graphs(corpus, 0, count)]
-
-
-def cell_of(table: str, model: str, key: str, corpus: Path | None) -> Cell:
+def cells_of(table: str, model: str, keys: list[str], corpus: Path | None) -> Iterator[tuple[str, Cell]]:
     if table == "size":
-        return SIZE[key]()
-    if table == "offload":
-        return OFFLOAD[key](Case(lm.price(lm.load(f"zoo:{model}/train"), with_host())))
-    graph = next(graph for name, graph in graphs(corpus, 0 if model in ZOO else len(ZOO), 99) if name == model)
-    return STEPS[key](Case(lm.price(graph, "1xa100-nvlink")))
+        yield from ((key, SIZE[key]()) for key in keys)
+    elif table == "offload":
+        case = Case(lm.price(lm.load(f"zoo:{model}/train"), with_host()))
+        yield from ((key, OFFLOAD[key](case)) for key in keys)
+    else:
+        graph = next(graph for name, graph in graphs(corpus, 0 if model in ZOO else len(ZOO), 99) if name == model)
+        case = Case(lm.price(graph, "1xa100-nvlink"))
+        yield from ((key, STEPS[key](case)) for key in keys)
 
 
-def run_all(jobs: list[tuple[str, str, str]], given: argparse.Namespace) -> None:
-    """Each in a process of its own that writes its cell; those that are there are left."""
+def run_all(jobs: list[Job], given: argparse.Namespace) -> None:
+    """Each in a process of its own that writes its cells."""
     begun, running = time.perf_counter(), list[subprocess.Popen[bytes]]()
-    waiting = [job for job in jobs if not path_of(given.folder, *job).exists()]
+    waiting = [(table, model, [key for key in keys if not path_of(given.folder, table, model, key).exists()])
+               for table, model, keys in jobs]  # fmt: skip
+    waiting = [job for job in waiting if job[2]]
     while waiting or running:
         running = [process for process in running if process.poll() is None]
-        late = time.perf_counter() - begun > given.seconds
-        if late:
+        if time.perf_counter() - begun > given.seconds:
             for process in running:
                 process.kill()
             return
         while waiting and len(running) < given.workers:
+            table, model, keys = waiting.pop(0)
             corpus = ["--corpus", str(given.corpus)] if given.corpus else []
-            command = [sys.executable, __file__, str(given.folder), *corpus, "--cell", "|".join(waiting.pop(0))]
-            running.append(subprocess.Popen(command))
+            cells = "|".join((table, model, ",".join(keys)))
+            running.append(subprocess.Popen([sys.executable, __file__, str(given.folder), *corpus, "--cells", cells]))
         time.sleep(0.2)
 
 
@@ -280,18 +285,27 @@ def path_of(folder: Path, *job: str) -> Path:
     return folder / "cells" / (re.sub(r"[^\w.@-]", "_", "--".join(job)) + ".json")
 
 
-def write(folder: Path, table: str, jobs: list[tuple[str, str, str]]) -> None:
+def write(folder: Path, table: str, jobs: list[Job]) -> None:
     rows: dict[str, dict[str, Any]] = {}
-    for job in jobs:
-        path = path_of(folder, *job)
-        if job[0] == table and path.exists():
-            row = rows.setdefault(job[1], {"model": job[1]})
-            row.update({f"{job[2]}: {key}": value for key, value in json.loads(path.read_text()).items()})
-    keys = list(dict.fromkeys(key for row in rows.values() for key in row))
+    for of, model, keys in jobs:
+        for key in keys if of == table else ():
+            path = path_of(folder, of, model, key)
+            if path.exists():
+                row = rows.setdefault(model, {"model": model})
+                row.update({f"{key}: {name}": value for name, value in json.loads(path.read_text()).items()})
     with open(folder / f"{table}.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, keys)
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows.values() for key in row)))
         writer.writeheader()
         writer.writerows(rows.values())
+
+
+def jobs_of(wanted: list[str], corpus: Path | None, count: int) -> list[Job]:
+    """The longest first."""
+    jobs: list[Job] = [("size", key.split()[0], [key]) for key in SIZE if "size" in wanted]
+    jobs += [("offload", name, list(OFFLOAD)) for name in ZOO[:5] if "offload" in wanted]
+    models = [name for name, _ in graphs(corpus, 0, count)] if "steps" in wanted else []
+    models = sorted(models, key=lambda name: -LONG.index(name) if name in LONG else 1)
+    return jobs + [("steps", name, keys) for name in models for keys in HALVES]
 
 
 def main() -> None:
@@ -302,22 +316,18 @@ def main() -> None:
     options.add_argument("--only", default="steps,offload,size")
     options.add_argument("--workers", type=int, default=1)
     options.add_argument("--seconds", type=float, default=1e9)
-    options.add_argument("--cell", default="", help="table|model|figure: this one, in this process")
+    options.add_argument("--cells", default="", help="table|model|figure,figure: these, in this process")
     given = options.parse_args()
     (given.folder / "cells").mkdir(parents=True, exist_ok=True)
-    if given.cell:
-        table, model, key = given.cell.split("|")
+    if given.cells:
+        table, model, keys = given.cells.split("|")
         begun = time.process_time()
-        cell = {**cell_of(table, model, key, given.corpus), "cell_s": round(time.process_time() - begun, 1)}
-        path_of(given.folder, table, model, key).write_text(json.dumps(cell))
-        print(given.cell, cell, flush=True)
+        for key, cell in cells_of(table, model, keys.split(","), given.corpus):
+            path_of(given.folder, table, model, key).write_text(json.dumps(cell))
+            print(f"[{time.process_time() - begun:.0f}]", table, model, key, cell, flush=True)
         return
     wanted = given.only.split(",")
-    jobs = [("size", key.split()[0], key) for key in SIZE if "size" in wanted]
-    jobs += [("offload", name, key) for name in ZOO[:5] for key in OFFLOAD if "offload" in wanted]
-    every = names(given.corpus, given.count) if "steps" in wanted else []
-    long_first = sorted(STEPS, key=lambda key: -("budget" in key) - (key in ("layers", "sqrt")))
-    jobs += [("steps", name, key) for key in long_first for name in every]
+    jobs = jobs_of(wanted, given.corpus, given.count)
     run_all(jobs, given)
     for table in wanted:
         write(given.folder, table, jobs)

@@ -25,6 +25,7 @@ from loadmaster.search import Optimizer, Score, Search
 FITTING = 64  # simulations that fitting a plan into memory has at least: one for each of its ways, and a few
 AT_ONCE = 0.2  # of the time, where the clock counts
 SIMPLE: tuple[Optimizer, ...] = (GreedyFusion(OneDevice()), OneDevice(), GreedyFusion())
+LARGE_FIRST = 0.9  # of the time, for fitting a simple plan of a problem that is too large to search as a whole
 BESIDE, MOSTLY = 0.5, 0.8  # of all that was spent so far, that fitting may have had; while nothing fits
 
 
@@ -49,6 +50,8 @@ class Complete:
 
     def optimize(self, search: Search) -> Plan:
         if self.fusion == "none" or not can_fuse(search.problem):
+            if self.fusion != "none" and too_large(search.problem):
+                self._fit_at_once(search)
             return replace(self._part, also=self.also).optimize(search)
         search.fusing = sharing_of(search.problem)
         fitting = Fitting(self, search)
@@ -61,6 +64,15 @@ class Complete:
                 fitting.go_on(own)
         assert search.best is not None
         return search.best
+
+    def _fit_at_once(self, search: Search) -> None:
+        """Where a large problem of one device may be short of memory, a simple plan that fits; the search keeps it."""
+        problem = search.problem
+        one = sum(device.kind != "cpu" for device in problem.cluster.devices) == 1
+        wanted = (self.recompute or self.offload) and not problem.objective.of_memory
+        if one and wanted and may_be_short(problem):
+            with search.keeping(LARGE_FIRST, simulations=FITTING) as part:
+                Recompute(again=self.recompute, offload=self.offload).optimize(part)
 
     def compile_late(self, search: Search) -> None:
         (self._part if self.fusion == "none" else Joint(self._part)).compile_late(search)
@@ -100,7 +112,7 @@ class Fitting:
         problem = self.search.problem
         if own.best is not None and own.best_score.over_bytes > 0:
             return own.best
-        if problem.graph.nbytes.sum() + problem.graph.workspace_bytes.max() <= problem.memory_bytes.min():
+        if not may_be_short(problem):
             return None
         if not self.used:
             self.fast = self._fastest(own)
@@ -128,6 +140,11 @@ class Fitting:
         if self.search.counts_simulations:
             return self.search.keeping(simulations=int(much))
         return self.search.keeping(min(1.0, much / max(1e-6, self.search.seconds_left)))
+
+
+def may_be_short(problem: Problem) -> bool:
+    """Whether there may be a plan that does not fit."""
+    return bool(problem.graph.nbytes.sum() + problem.graph.workspace_bytes.max() > problem.memory_bytes.min())
 
 
 def can_fuse(problem: Problem) -> bool:

@@ -91,8 +91,11 @@ class Recompute:
         elif search.best_score.over_bytes > 0:
             self._exactly(search)
             ways = [(plan, first) for plan in starts for first in self._firsts(plan)]
-            fitted = [self._fitted(search, plan, set(), 0.0, first) for plan, first in ways]
-            best = min(range(len(ways)), key=lambda i: fitted[i].score)
+            fitted = list[Fitted]()
+            for plan, first in ways:
+                if not (fitted and search.spent):
+                    fitted.append(self._fitted(search, plan, set(), 0.0, first))
+            best = min(range(len(fitted)), key=lambda i: fitted[i].score)
             self._vary(search, fitted[best], ways[best][1])
         assert search.best is not None
         return search.best
