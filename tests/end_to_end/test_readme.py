@@ -15,7 +15,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -26,7 +25,8 @@ from loadmaster.catalog.specs import make_optimizer
 from loadmaster.cli.words import split_specs
 from loadmaster.files import save_graphs
 from loadmaster.zoo.synthetic import generate
-from tests.end_to_end.conftest import ROOT, command, write_cluster, write_config, write_model, write_onnx
+from tests.end_to_end import warm
+from tests.end_to_end.conftest import ROOT, write_cluster, write_config, write_model, write_onnx
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 OUTSIDE = (
@@ -112,14 +112,14 @@ def _run(line: str) -> None:
                 _run(inner)
         return
     if words[0] == "python":
-        done = subprocess.run([sys.executable, *_short_script(words[1:])], capture_output=True, text=True, check=False)
+        done = warm.run_script(*_short_script(words[1:]))
         assert done.returncode == 0, f"{line}: {done.stderr}"
         return
     assert words[0].rpartition("/")[2] == "loadmaster", f"no way to test '{line}'"
     if words[1] == "train":
         _train(words[1:])
         return
-    done = command(*_short(words[1:]))
+    done = warm.run(*_short(words[1:]))
     assert done.returncode == 0, f"{line}: {done.stderr}"
 
 
@@ -157,7 +157,7 @@ def _train(words: list[str]) -> None:
         words[words.index("--workers") + 1] = "1"
     else:
         words += ["--workers", "1"]
-    done = command(*words)
+    done = warm.run(*words)
     assert done.returncode == 0, f"{shlex.join(words)}: {done.stderr}"
     out = Path(words[words.index("--out") + 1])
     made = "plans.zip" if words[1] == "plans" else f"{words[1]}.safetensors"
@@ -210,7 +210,7 @@ def test_python_runs(path: Path, desk: Path) -> None:
     if any("torch" in text for text in found):
         pytest.importorskip("torch")
     code = "\n".join(found)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    done = warm.run_python(code)
     assert done.returncode == 0, done.stderr
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 pytest.importorskip("torch")
 
 from loadmaster.cli.verbs import app
-from tests.end_to_end.conftest import command
+from tests.end_to_end import warm
 
 MODEL = """
 import torch
@@ -40,25 +40,25 @@ def said(*words: str) -> Result:
 
 
 def test_plan_then_run(model: str, folder: Path) -> None:
-    made = command(
+    made = warm.run(
         *("plan", model, "--on", "2xp100-pcie", "--with", "random", "--simulations", "5"),
         *("--save", "plan.json", "--optimizer", "sgd", "--batch", "3", "--dtype", "float64"),
     )
     assert made.returncode == 0, made.stderr
     assert "captured: training with sgd, input[0] float64[3, 8]" in made.stdout
-    ran = command("run", model, "--plan", "plan.json", "--verify", "--json", "--steps", "1")
+    ran = warm.run("run", model, "--plan", "plan.json", "--verify", "--json", "--steps", "1")
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
     assert "every bit" in found["verification"] and found["mode"] == "training"
     assert found["measured_ns"] > 0 and found["modelled_ns"] > 0
-    shown = command("run", model, "--plan", "plan.json", "--steps", "1")
+    shown = warm.run("run", model, "--plan", "plan.json", "--steps", "1")
     assert "modelled" in shown.stdout and "p100-pcie:1" in shown.stdout
 
 
 def test_an_inference(model: str, folder: Path) -> None:
-    made = command("plan", model, "--infer", "--with", "one-device", "--simulations", "1", "--save", "plan.json")
+    made = warm.run("plan", model, "--infer", "--with", "one-device", "--simulations", "1", "--save", "plan.json")
     assert made.returncode == 0 and "captured: inference" in made.stdout, made.stderr
-    ran = command("run", model, "--plan", "plan.json", "--verify", "--steps", "1")
+    ran = warm.run("run", model, "--plan", "plan.json", "--verify", "--steps", "1")
     assert "verified: equal to the module in every bit" in ran.stdout, ran.stderr
 
 

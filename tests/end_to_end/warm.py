@@ -1,0 +1,149 @@
+"""Commands in forks of one process that has imported what they need and loaded what is compiled.
+
+    done = warm.run("plan", "model.json", "--on", "2xp100-pcie")
+
+A process of its own for each, as `command` makes, but for the seconds that imports take: they are most of what a short
+command takes, and the documents have hundreds. That commands work from nothing is checked where `command` is used. Run
+as a program it is that process: a line of JSON asks for a fork, a line with its exit status answers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import runpy
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+LONGEST_S = 300.0
+_servers: list[subprocess.Popen[str]] = []
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """As `loadmaster` with these words."""
+    return _ask({"words": ["loadmaster", *words]})
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    """As `python -c` with that code."""
+    return _ask({"words": ["-c"], "code": code})
+
+
+def run_script(*words: str) -> subprocess.CompletedProcess[str]:
+    """As `python` with these words."""
+    return _ask({"words": list(words), "script": words[0]})
+
+
+def _ask(job: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    server = _server()
+    assert server.stdin is not None and server.stdout is not None
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        job |= {"cwd": os.getcwd(), "env": dict(os.environ), "out": str(out), "err": str(err)}
+        print(json.dumps(job), file=server.stdin, flush=True)
+        if not select.select([server.stdout], [], [], LONGEST_S)[0]:
+            _servers.clear()
+            server.kill()
+            raise subprocess.TimeoutExpired(job["words"], LONGEST_S)
+        status = server.stdout.readline()
+        assert status, f"the process that commands are forked from ended at {job['words']}"
+        return subprocess.CompletedProcess(job["words"], int(status), out.read_text(), err.read_text())
+
+
+def _server() -> subprocess.Popen[str]:
+    if not _servers:
+        program, pipe = [sys.executable, "-m", "tests.end_to_end.warm"], subprocess.PIPE
+        _servers.append(subprocess.Popen(program, cwd=ROOT, stdin=pipe, stdout=pipe, text=True))
+        atexit.register(_servers[0].kill)
+    return _servers[0]
+
+
+# The process that is forked
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    _warm()
+    for _ in range(100):  # one that has ended is listed for a moment
+        if _threads() > 1:
+            time.sleep(0.1)
+    assert _threads() == 1, "a fork has but the thread that made it"
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            _be(json.loads(line))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=answers, flush=True)
+
+
+def _threads() -> int:
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
+
+
+def _warm() -> None:
+    """Imports, and a short run of the default, so that its compiled loops are loaded; its threads are ended."""
+    from loadmaster import Budget, Cluster, price, solve
+    from loadmaster.search.warming import _few_ops
+    from loadmaster.simulator import rules
+
+    with contextlib.suppress(ImportError):
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM  # noqa: F401
+
+        torch.set_num_threads(1)
+    solve(price(_few_ops(), Cluster.preset("2xp100-pcie")), "auto", Budget(None, 200))
+    while rules._pool:
+        rules._pool.pop().shutdown()
+
+
+def _be(job: dict[str, Any]) -> None:
+    """The fork: what a fresh process would be, then what was asked for; it does not return."""
+    code: Any = 1
+    try:
+        os.environ.clear()
+        os.environ.update(job["env"])
+        os.chdir(job["cwd"])
+        for number, (name, flags) in enumerate(((os.devnull, os.O_RDONLY), (job["out"], NEW), (job["err"], NEW))):
+            os.dup2(os.open(name, flags, 0o600), number)
+        sys.argv = job["words"]
+        code = _do(job) or 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
+NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+
+
+def _do(job: dict[str, Any]) -> None:
+    if "code" in job:
+        exec(compile(job["code"], "<string>", "exec"), {"__name__": "__main__"})
+    elif "script" in job:
+        sys.path[0] = str(Path(job["script"]).parent)
+        runpy.run_path(job["script"], run_name="__main__")
+    else:
+        from loadmaster.cli.verbs import main as loadmaster
+
+        loadmaster()
+
+
+if __name__ == "__main__":
+    main()
