@@ -369,11 +369,28 @@ def _place_of(bit):
 
 
 @compiled
+def _used(values, wide, cells):
+    """([ops] number of its cell among those that are used, how many are): empty ones add no set of ops."""
+    number, cell = np.full(cells + 1, -1, np.int64), np.empty(len(values), np.int64)
+    for op in range(len(values)):
+        number[values[op] // wide] = 0
+    count = 0
+    for at in range(cells + 1):
+        if number[at] == 0:
+            number[at] = count
+            count += 1
+    for op in range(len(values)):
+        cell[op] = number[values[op] // wide]
+    return cell, count
+
+
+@compiled
 def least_span(start, left, times, work, share, cells):
     """The largest of: start + time + what follows of one op; and over sets of ops that all start late and all have
     much after them, their least start + their work ÷ share + the least that follows.
 
-    Sets are the corners of a grid of `cells` x `cells` over (start, what follows).
+    Sets are the corners of a grid of `cells` x `cells` over (start, what follows), of which used rows and columns are
+    kept.
     """
     ops, kinds = times.shape
     head, tail = np.empty(ops, np.int64), np.empty(ops, np.int64)
@@ -387,17 +404,18 @@ def least_span(start, left, times, work, share, cells):
                 tail[op] = min(tail[op], left[op, kind])
         longest = max(longest, through)
         top_head, top_tail = max(top_head, head[op]), max(top_tail, tail[op])
-    total = np.zeros((cells + 1, cells + 1), np.int64)
-    low_head = np.full((cells + 1, cells + 1), FAR, np.int64)
-    low_tail = np.full((cells + 1, cells + 1), FAR, np.int64)
-    wide_head, wide_tail = top_head // cells + 1, top_tail // cells + 1
+    row_of, rows = _used(head, top_head // cells + 1, cells)
+    column_of, columns = _used(tail, top_tail // cells + 1, cells)
+    total = np.zeros((rows + 1, columns + 1), np.int64)
+    low_head = np.full((rows + 1, columns + 1), FAR, np.int64)
+    low_tail = np.full((rows + 1, columns + 1), FAR, np.int64)
     for op in range(ops):
-        row, column = head[op] // wide_head, tail[op] // wide_tail
+        row, column = row_of[op], column_of[op]
         total[row, column] += work[op]
         low_head[row, column] = min(low_head[row, column], head[op])
         low_tail[row, column] = min(low_tail[row, column], tail[op])
-    for row in range(cells - 1, -1, -1):
-        for column in range(cells - 1, -1, -1):
+    for row in range(rows - 1, -1, -1):
+        for column in range(columns - 1, -1, -1):
             total[row, column] += total[row + 1, column] + total[row, column + 1] - total[row + 1, column + 1]
             low_head[row, column] = min(low_head[row, column], low_head[row + 1, column], low_head[row, column + 1])
             low_tail[row, column] = min(low_tail[row, column], low_tail[row + 1, column], low_tail[row, column + 1])
