@@ -30,7 +30,7 @@ LISTS = ("heft", "etf", "cpop", "sct", "saga-heft", "saga-etf", "saga-cpop")  # 
 NEAR = 1.005  # times the best of the others: as good
 LED = 0.95  # times the best list scheduler, in the mean, without contention
 SMALL, MEDIUM = (8, 14), (20, 40)  # ops of generated graphs
-MOST_OPS = 2_000
+MOST_OPS = 2_000  # of a graph, so that all rows take hours, not days; docs/scale.md has larger ones
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ GRID: dict[str, tuple[Any, ...]] = {
     "blocks": (8, 32, 128),
 }
 CLUSTERS: dict[str, str] = {"peak-memory": "regal", "step-time": "4xp100-pcie"}
-EVALUATIONS = 5_000
+EVALUATIONS = 5_000  # as REGAL gives BRKGA (Paliwal et al. 2020)
 
 
 def settings_of_grid() -> Iterator[dict[str, Any]]:

@@ -30,7 +30,7 @@ def run(
     if optimizer is not None or split != "none":
         what = "--microbatches plans stages and their order by itself"
         raise InvalidSetting(what, "--with, --split", "leave them out, or plan without --microbatches")
-    if problem.objective.name != "step-time":
+    if not problem.objective.of_step:
         what = f"--microbatches plans for a short step, not for {problem.objective.name}"
         raise InvalidSetting(what, "--objective", "leave it out")
     with stages.status("planning the pipeline"):

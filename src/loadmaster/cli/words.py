@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from loadmaster.problem import Problem
     from loadmaster.search import Budget
 
-DEFAULT_SECONDS = 10.0
+DEFAULT_SECONDS = 10.0  # chosen by hand: what one waits for a first answer
 PLACEMENT = "placement"  # the part of the default that fuses nothing
 
 

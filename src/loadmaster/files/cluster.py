@@ -16,7 +16,7 @@ from loadmaster.graph import MOST_NS
 from loadmaster.graph.columns import Ints
 
 CLUSTER_SCHEMA = "loadmaster.cluster/1"
-MOST_CHANNEL = 2**31 - 1
+MOST_CHANNEL = 2**31 - 1  # channels are counted in 32 bits in the compiled loops
 
 _KEYS = frozenset(
     [

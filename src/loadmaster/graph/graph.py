@@ -21,7 +21,7 @@ PIPELINE = "pipeline"  # in `captured`, and in the files of plans: how the step 
 # Far above any real model, and low enough that sums over a graph stay inside int64.
 MOST_BYTES = 2**50
 MOST_FLOPS = 2**60
-MOST_NS = 2**50
+MOST_NS = 2**50  # 13 days: sums of 2**13 such times stay below 2**63
 MOST_TOTAL = 2**62
 MOST_DEVICES = 1024  # every pair of them has a link
 

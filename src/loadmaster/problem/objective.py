@@ -67,6 +67,7 @@ class Objective:
     unit: ClassVar[Unit]  # of its values
     of_memory: ClassVar[bool] = False  # bytes count, not time: orders and groups are chosen for memory
     of_order: ClassVar[bool] = True  # the order of ops counts, not only where they are
+    of_step: ClassVar[bool] = False  # its value is the time of the step
     subject: ClassVar[str]  # "The step" goes from 3 ms to 2 ms
     wanted: ClassVar[str]  # planned "for a short step"
     each: ClassVar[str]  # 3 ms "a step"
@@ -82,6 +83,11 @@ class Objective:
         """What no plan can go under."""
         raise NotImplementedError
 
+    @property
+    def option(self) -> str:
+        """What asks for it on the command line; nothing where it is what a command is for unasked."""
+        return "" if self.of_step else f" --objective {self.name}"
+
     def __str__(self) -> str:
         return self.name
 
@@ -90,6 +96,7 @@ class StepTime(Objective):
     """The time from the start of a step to the end of its last op."""
 
     name = "step-time"
+    of_step = True
     unit = "ns"
     subject = "The step"
     wanted = "for a short step"

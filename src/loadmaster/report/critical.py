@@ -13,7 +13,7 @@ from loadmaster.report.schedule import Schedule
 from loadmaster.report.scopes import folded, paths_of
 
 Why = Literal["start", "data", "order", "device", "link", "host"]
-MOST_SCOPES = 24
+MOST_SCOPES = 24  # rows of a table that fit on a screen
 
 
 @dataclass(frozen=True)

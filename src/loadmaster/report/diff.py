@@ -20,7 +20,7 @@ from loadmaster.report.units import size_text, value_text
 from loadmaster.report.words import Grid, grid_text, share_text, signed
 from loadmaster.simulator import Scores, simulate
 
-MOST_MOVES = 60
+MOST_MOVES = 60  # each is simulated; chosen by hand
 ADDED = "ops that run again, tensors that stay elsewhere"
 Kind = Literal["taken back", "kernels split", "moved", "kernels fused", "order", "added"]
 

@@ -18,7 +18,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 COLOURS = ("blue", "green", "magenta", "cyan", "yellow", "red")
 BARS, PLAIN_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 MOST_MODULES, MOST_ROWS = 12, 16
-LEAST_WIDTH = 24
+LEAST_WIDTH = 24  # columns: narrower, bars say nothing
 
 
 def print_gantt(screen: Console, schedule: Schedule) -> None:

@@ -13,7 +13,7 @@ from loadmaster.graph.columns import Ints
 from loadmaster.graph.order import longest_path_to
 from loadmaster.problem import Problem
 
-MOST_LISTED = 8
+MOST_LISTED = 8  # kinds of ops; the others together have a row
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from loadmaster.graph.columns import Ints
 from loadmaster.report.schedule import Schedule
 
-MOST_LISTED = 50
+MOST_LISTED = 50  # the rest are counted
 
 
 @dataclass(frozen=True)

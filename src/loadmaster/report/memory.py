@@ -14,8 +14,8 @@ from loadmaster.report.schedule import Schedule
 from loadmaster.report.scopes import folded, paths_of
 
 WORKSPACE, RECEIVED = "workspace", "received copy"
-MOST_SCOPES = 24
-MOST_TENSORS = 40
+MOST_SCOPES = 24  # rows of a table that fit on a screen
+MOST_TENSORS = 40  # at a peak; the rest have a row together
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from loadmaster.search import Budget, Result, solve
 
 SMALLEST_8_BIT = 4096  # elements: smaller states stay as they are, as in bitsandbytes (min_8bit_size)
 BLOCK = 256  # elements that share a scale of four bytes there
-MOST_CHANGES = 3
+MOST_CHANGES = 3  # together: sets of four are more than anybody tries
 # Kinds of changes that take each other's place.
 APART = ({"host", "away"}, {"away", "again"}, {"host", "devices"}, {"away", "devices"})
 AGAIN, AWAY = "recompute:offload=no", "recompute:again=no"
@@ -161,8 +161,7 @@ def _helpful(trial: _Trial, setup: _Setup, remedies: list[_Remedy]) -> Iterator[
 
 def _told(some: tuple[_Remedy, ...], found: Result) -> Change:
     what = " and ".join(remedy.what for remedy in some)
-    objective = "" if found.problem.objective.name == "step-time" else f" --objective {found.problem.objective.name}"
-    command = " ".join(remedy.command for remedy in some) + objective
+    command = " ".join(remedy.command for remedy in some) + found.problem.objective.option
     kinds = [device.kind for device in found.problem.cluster.devices]
     hosts = np.array([kind.startswith("cpu") for kind in kinds])  # a host has room: what counts is beside it
     share = np.where(hosts & ~hosts.all(), -1.0, found.timeline.peak_bytes / found.problem.memory_bytes)

@@ -11,7 +11,7 @@ from loadmaster.report.moves import Decision, MoveCost
 from loadmaster.report.units import percent_text, size_text, time_text, value_text
 from loadmaster.report.whatif import WhatIf
 
-ROWS_IN_TEXT = 10
+ROWS_IN_TEXT = 10  # of a table in a terminal; the page has all
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from loadmaster.serving.placing import Placement, place
 from loadmaster.serving.planning import captured_in, priced
 from loadmaster.serving.requests import Requests
 
-MOST_CHANGES = 3
+MOST_CHANGES = 3  # together, as for other plans
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ from loadmaster.simulator import contraction, loop
 if TYPE_CHECKING:
     from loadmaster.simulator.loop import Layout
 
-MOST_THREADS = 4096
+MOST_THREADS = 4096  # more is a slip of the keyboard
 NO_LIMIT = np.iinfo(np.int64).max
 
 

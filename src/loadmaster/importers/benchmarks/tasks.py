@@ -16,8 +16,8 @@ from loadmaster.files.text import PathLike, Row, read_json
 from loadmaster.graph import MOST_BYTES, MOST_NS, Graph, GraphBuilder
 from loadmaster.importers.reading import read_text, stem_of
 
-STG_UNIT_NS = 1000
-_MOST_TASKS = 5_000_000
+STG_UNIT_NS = 1000  # the suite has no unit: a microsecond keeps times of links comparable
+_MOST_TASKS = 5_000_000  # more would take gigabytes before anything could be said of the file
 
 
 @dataclass(slots=True)

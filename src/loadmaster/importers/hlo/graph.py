@@ -21,7 +21,7 @@ Value = Any  # index of a tensor, or a list of values for a tuple
 _SAME = ("optimization-barrier", "opt-barrier", "domain", "copy-done", "add-dependency")
 _VIEWS = ("bitcast", "reshape", "bitcast-convert")
 _NAMES = ("parameter", "constant", "tuple", "get-tuple-element")
-_MOST_OPS = 2_000_000
+_MOST_OPS = 2_000_000  # calls that double would otherwise fill memory
 _DEEPEST = 100  # computations within each other
 
 

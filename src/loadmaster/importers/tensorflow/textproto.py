@@ -12,7 +12,7 @@ _TOKEN = re.compile(
     r"""\s+|\#[^\n]*|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<mark>[{}<>\[\]:,;])|(?P<word>[^\s{}<>\[\]:,;"'#]+)"""
 )
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
-_MOST_DEPTH = 60
+_MOST_DEPTH = 60  # of messages in messages: Python gives up at about a thousand calls
 
 
 def parse_textproto(text: str, where: str) -> Fields:

@@ -14,7 +14,7 @@ from loadmaster.optimizers.experience.likeness import Sight
 from loadmaster.search import Result
 
 MAGIC = b"loadmaster known plan 1\n"
-MOST_HEADER = 4096
+MOST_HEADER = 4096  # bytes that are read to list a plan without reading it
 SKETCHED = 64  # smallest hashes kept of a graph's classes: likeness to within about 0.06 (Broder 1997)
 
 
