@@ -185,6 +185,25 @@ def noise(evaluations: int, seeds: int, limit: int | None) -> None:
     _specs(specs, evaluations, seeds, limit)
 
 
+def fusing(evaluations: int, seeds: int, limit: int | None) -> None:
+    """What could a policy gain that says in one pass what to fuse? Percent over the expert without fusion, on its
+    placement and order: greedy, the best of that and eight at random, a search; what the search has over those nine."""
+    gaps = []
+    for row in go_rows(Source(limit=limit)):
+        problem = price(row.graph(), row.cluster)
+        expert = solve(problem, "expert", Budget(None, 1)).value
+        greedy = solve(problem, "greedy-fusion:inner=expert", Budget(None, 2)).value
+        nine = min(greedy, solve(problem, "random-fusion:inner=expert", Budget(None, 8)).value)
+        found = [
+            solve(problem, "anneal-fusion:inner=expert", Budget(None, evaluations), seed).value for seed in range(seeds)
+        ]
+        searched = min(nine, *found)
+        gaps.append(np.log(nine / searched))
+        cells = " | ".join(f"{100 * (expert / value - 1):+.1f} %" for value in (greedy, nine, searched))
+        print(f"| {row.name} | {cells} | {100 * (nine / searched - 1):+.2f} % |", flush=True)
+    print(f"left for a policy, geometric mean: {100 * (np.exp(np.mean(gaps)) - 1):+.2f} %")
+
+
 def _specs(specs: list[str], evaluations: int, seeds: int, limit: int | None) -> None:
     print("| problem | " + " | ".join(specs) + " |")
     for name, problem in problems(limit):
@@ -315,6 +334,7 @@ QUESTIONS: dict[str, Callable[[int, int], None]] = {
     "autotuning": autotuning,
     "visiting": visiting,
     "failing": failing,
+    "fusing": fusing,
     "noise": noise,
     "transfer": transfer,
 }
