@@ -5,7 +5,9 @@
 
 For each graph and cluster: auto in 0.5 and 2 s (or in a number of simulations and four times that), the same begun
 from the library's plans (finding and suiting them is part of the time), a control (the same library with the devices
-of each plan shuffled op by op), and a long run of auto (`--seconds`). Plans of the graph itself are left out. FOLDER
+of each plan shuffled op by op), and a long run of auto (`--seconds`). With `--oracle yes` also the best plan that any
+way to match could choose: every plan of the library is suited to the graph and simulated, uncounted, and the best is
+the one start. Plans of the graph itself are left out. FOLDER
 keeps a line per row (rows.csv); a run that is repeated goes on where it stopped, and none begins after `--stop`
 seconds.
 """
@@ -29,9 +31,10 @@ import loadmaster as lm
 from loadmaster.files import load_graphs
 from loadmaster.graph.columns import ints
 from loadmaster.learn.plans import PlanSettings, problem_of
-from loadmaster.optimizers.experience import Library, starts_like
+from loadmaster.optimizers.experience import Library, adapt, starts_like
 from loadmaster.optimizers.experience.entries import MAGIC, Entry, known_of
-from loadmaster.search import Budget, solve
+from loadmaster.optimizers.experience.likeness import Sight
+from loadmaster.search import Budget, Start, solve
 
 TIMES = 4  # the second budget in the first, which is of 0.5 s
 COLUMNS = (
@@ -46,12 +49,14 @@ COLUMNS = (
     "with_2",
     "control_2",
     "long",
+    "oracle_1",
 )
 PAIRS = (
     ("with_1", "auto_1"),
     ("control_1", "auto_1"),
     ("with_2", "auto_2"),
     ("long", "auto_1"),
+    ("oracle_1", "auto_1"),
 )
 
 
@@ -93,6 +98,17 @@ def begun_from(library: Others, problem: lm.Problem, budget: Budget, method: str
     return solve(problem, method, budget, starts=starts).value, len(starts)
 
 
+def best_of_all(library: Others, problem: lm.Problem) -> list[Start]:
+    """The plan that is best once it is suited to the problem, whatever it was made for."""
+    sights = {scopes: Sight.of(problem.graph, scopes) for scopes in (False, True)}
+    found = []
+    for entry in library.entries():
+        known = known_of(library.read(entry), entry.name)
+        plans, _ = adapt(known, problem, sights[entry.scopes])
+        found += [Start(plan, entry.origin) for plan in plans]
+    return sorted(found, key=lambda start: lm.simulate(problem, start.plan).step_ns)[:1]
+
+
 def row(graph: Any, on: str, given: argparse.Namespace) -> dict[str, Any]:
     os.environ["LOADMASTER_THREADS"] = "1"
     problem = problem_of(graph, lm.Cluster.of(on), PlanSettings(corpus="", out="", batch=given.batch))
@@ -107,6 +123,9 @@ def row(graph: Any, on: str, given: argparse.Namespace) -> dict[str, Any]:
         found[f"with_{number}"], found["starts"] = begun_from(library, problem, budget, given.method)
         if number == 1:
             found["control_1"] = begun_from(control, problem, budget, given.method)[0]
+    if given.oracle == "yes":
+        budget = Budget(None, given.evaluations) if given.evaluations else Budget(0.5)
+        found["oracle_1"] = solve(problem, given.method, budget, starts=best_of_all(library, problem)).value
     least = min(found["auto_2"], found["with_2"])
     found["long"] = least if given.evaluations else solve(problem, given.method, given.seconds).value
     return found
@@ -131,7 +150,9 @@ def summary(rows: list[dict[str, str]]) -> None:
     for name, members in groups.items():
         said = []
         for one, other in PAIRS if len(members) > 1 else ():
-            gain = np.array([float(r[other]) / float(r[one]) - 1 for r in members]) * 100
+            gain = np.array([float(r[other]) / float(r[one]) - 1 for r in members if r[one]]) * 100
+            if len(gain) < 2:
+                continue
             rough = 1.96 * gain.std(ddof=1) / len(gain) ** 0.5
             said.append(f"{one} over {other} {gain.mean():+.2f} ± {rough:.2f} %")
         print(f"{name} ({len(members)} rows): {'; '.join(said)}", flush=True)
@@ -148,6 +169,7 @@ def main() -> None:
     parser.add_argument(
         "--evaluations", type=int, default=0, help="simulations in place of 0.5 s; finding is not counted"
     )
+    parser.add_argument("--oracle", choices=("yes", "no"), default="no", help="also the best plan of all as a start")
     parser.add_argument("--limit", type=int, default=None, help="rows")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the long run")
     parser.add_argument("--workers", type=int, default=2)

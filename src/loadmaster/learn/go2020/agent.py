@@ -41,6 +41,7 @@ from loadmaster.learn.go2020.policy import (
 from loadmaster.learn.go2020.zero import Outcome, candidate_decided, outcome_of, seen_decisions, zero_shot
 from loadmaster.learn.weights import network_of, read_tensors
 from loadmaster.optimizers.annealing.proposals import Policy, chances
+from loadmaster.optimizers.fusion.starts import simple_fusions
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.search import WORST, Score, Search
@@ -82,11 +83,23 @@ class Agent:
         most = min(self.settings.samples, self.search.simulations_left)
         if not most:
             return
+        last = self.search.simulations + most
         if self.fixed is not None:
             self._start()
             self._likeliest()
-            return
-        zero_shot(self.network, [self.one], self.batch, most, lambda wanted: [self._look(wanted[0])])
+        else:
+            # Where kernels are decided too, a few placements leave simulations for ways to fuse the best of them.
+            placed = -(-most // 2) if self.manner.fusing else most
+            zero_shot(self.network, [self.one], self.batch, placed, lambda wanted: [self._look(wanted[0])])
+        if self.manner.fusing and (self.settings.checkpoint == "none" or not self.network.decides("fusion")):
+            self._fuse_by_rules(last - self.search.simulations)
+
+    def _fuse_by_rules(self, most: int) -> None:
+        """The best plan with kernels by simple rules: what a network that was not trained to fuse leaves to them."""
+        if most > 0 and self.pool and not self.search.spent:
+            plan = self.plan_of(self.pool[0].decided)
+            with self.search.keeping(simulations=most) as part:
+                simple_fusions(part, Plan.of(self.problem, plan.device, plan.rank), 1, self.given.fifo)
 
     def _likeliest(self) -> None:
         """On a placement that stands: the likeliest levels and fusion."""

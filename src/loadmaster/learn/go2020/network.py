@@ -339,6 +339,10 @@ class GoNetwork(nn.Module):
         result: Tensor = state + layer(state * factor, batch.there)
         return result
 
+    def decides(self, task: str) -> bool:
+        """Whether it has a layer for that task."""
+        return task in self.task
+
     def _fusion(self, state: Tensor, batch: GoBatch, scale: list[Tensor]) -> tuple[Tensor, Tensor]:
         if "fusion" not in self.task or not len(batch.single):
             return state.new_zeros(len(batch.single), LEVELS), state

@@ -154,6 +154,14 @@ def test_random_weights_stand_beside_the_trained_ones(problem: Problem) -> None:
     assert random.value == again.value and max(trained.simulations, random.simulations) <= 8
 
 
+@pytest.mark.parametrize("checkpoint", ["go", "none"])
+def test_zero_shot_leaves_fusion_to_rules_within_its_samples(problem: Problem, checkpoint: str) -> None:
+    plain = solve(problem, f"go:samples=4,checkpoint={checkpoint}", Budget(None, 50))
+    fusing = solve(problem, f"go:tasks=[fusion,placement,schedule],checkpoint={checkpoint}", Budget(None, 50))
+    assert fusing.simulations <= 8 and len(np.unique(fusing.plan.kernel)) < problem.num_ops
+    assert fusing.value < plain.value
+
+
 def test_the_choice_learns_which_candidate_is_best(one: GoInput) -> None:
     batch, network = go_batch([one]), GoNetwork(Shape(hidden=16))
     value = torch.linspace(100, 200, len(one.candidates)).flip(0)
