@@ -168,10 +168,10 @@ def tell(out: Path) -> None:
         table.setdefault(row["line"], {})[row["method"]] = int(row["value"])
     whole = [values for values in table.values() if len(values) == len(methods)]
     print(f"{len(whole)} graphs")
-    for method in methods:
+    for method in methods if whole else ():
         gain = np.array([100 * (1 - values[method] / values["brkga-5k"]) for values in whole])
         half = 1.96 * gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else 0.0
-        worse = (gain < -0.5).mean() if len(gain) else 0.0
+        worse = (gain < -0.5).mean()
         print(f"{method:>12} {gain.mean():+.2f} ± {half:.2f} %, more than 0.5 % worse on {worse:.0%}", flush=True)
 
 
@@ -180,8 +180,9 @@ def main() -> None:
     parser.add_argument("corpus")
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=420)
-    parser.add_argument("--gather", type=float, default=200, help="seconds for plans")
-    parser.add_argument("--fit", type=float, default=100, help="seconds for networks")
+    parser.add_argument("--gather", type=float, help="seconds for plans; else 0.48 of all")
+    parser.add_argument("--fit", type=float, help="seconds for networks; else 0.23 of all")
+    parser.add_argument("--limit", type=int, help="so many graphs are measured at most")
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--folds", type=int, default=4)
     parser.add_argument("--kinds", default="both,graph,sequence")
@@ -197,6 +198,8 @@ def main() -> None:
     parser.add_argument("--beside", default=beside, help="NAME=SPEC;NAME=SPEC")
     given = parser.parse_args()
     begun = time.monotonic()
+    given.gather = 0.48 * given.seconds if given.gather is None else given.gather
+    given.fit = 0.23 * given.seconds if given.fit is None else given.fit
     given.out.mkdir(parents=True, exist_ok=True)
     settings = RegalSettings(
         given.corpus,
@@ -223,7 +226,7 @@ def main() -> None:
     print(f"[{time.monotonic() - begun:.0f} s] {len(found)} examples, {len(jobs)} networks to fit", flush=True)
     fit_all(jobs, settings, found, given.fit)
     print(f"[{time.monotonic() - begun:.0f} s] fitted", flush=True)
-    order = np.random.default_rng(7).permutation(np.array(lines)).tolist()
+    order = np.random.default_rng(7).permutation(np.array(lines)).tolist()[: given.limit]
     measure(given.out, given, settings, order, begun + given.seconds)
     tell(given.out)
 

@@ -33,6 +33,8 @@ class Batch:
     before: Tensor  # [edges]
     after: Tensor  # [edges]
     orders: Tensor  # [ops, orders]
+    program: Tensor  # [ops] the ops as the programs have them, one graph after the other
+    mirror: Tensor  # [ops] the ops in the mirrored orders
     graph_of_op: Tensor  # [ops]
     op_of_pair: Tensor  # [pairs]
     device_of_pair: Tensor  # [pairs]
@@ -72,6 +74,8 @@ def batch_of(many: Sequence[Features], device: torch.device | str = "cpu") -> Ba
         before=floats([f.before + at for f, at in zip(many, first_op, strict=True)]),
         after=floats([f.after + at for f, at in zip(many, first_op, strict=True)]),
         orders=floats([f.orders for f in many]),
+        program=floats([np.arange(sum(sizes))]),
+        mirror=floats([np.argsort(f.mirror, kind="stable") + at for f, at in zip(many, first_op, strict=True)]),
         graph_of_op=floats([np.repeat(np.arange(len(many)), sizes)]),
         op_of_pair=floats(op_of_pair),
         device_of_pair=floats(device_of_pair),
@@ -139,16 +143,40 @@ class SequenceBody(nn.Module):
 
 
 class BothBody(nn.Module):
-    """Messages along the edges, then the recurrent network over what they made of the ops: a few rounds reach a few
-    ops away, and where the bytes of a whole step balance is seen along the program."""
+    """Messages along the edges, and from as many ops before and after, in the program's order and in the mirrored one:
+    4 ** round. A few rounds along edges reach a few ops away; where the bytes of a step balance shows farther on."""
 
     def __init__(self, hidden: int, rounds: int) -> None:
         super().__init__()
-        self.graph, self.sequence = GraphBody(hidden, rounds), SequenceBody(hidden, rounds)
+        self.tell = nn.ModuleList(nn.Linear(hidden, 4 * hidden) for _ in range(rounds))
+        self.join = nn.ModuleList(_mlp(6 * hidden, hidden, hidden) for _ in range(rounds))
+        self.norm = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(rounds))
 
     def forward(self, state: Tensor, batch: Batch) -> Tensor:
-        read: Tensor = self.sequence(self.graph(state, batch), batch)
-        return read
+        count = len(state)
+        for turn, (tell, join, norm) in enumerate(zip(self.tell, self.join, self.norm, strict=True)):
+            down, up, program, mirror = tell(state).relu().chunk(4, dim=1)
+            above = mean_by(down[batch.before], batch.after, count)
+            below = mean_by(up[batch.after], batch.before, count)
+            told = [_from_both_sides(program, batch.program, batch, 4**turn)]
+            told.append(_from_both_sides(mirror, batch.mirror, batch, 4**turn))
+            whole = mean_by(state, batch.graph_of_op, batch.num_graphs)[batch.graph_of_op]
+            state = norm(state + join(torch.cat([state, above, below, *told, whole], dim=1)))
+        return state
+
+
+def _from_both_sides(said: Tensor, order: Tensor, batch: Batch, far: int) -> Tensor:
+    """[ops, width] in an order of all ops, half of what the op so far before says, and the other half of what the one
+    so far after does; those of another graph say nothing."""
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device)
+    heard = []
+    for half, step in zip(said.chunk(2, dim=1), (-far, far), strict=True):
+        at = place + step
+        there = order[at.clamp(0, len(order) - 1)]
+        inside = (at >= 0) & (at < len(order)) & (batch.graph_of_op[there] == batch.graph_of_op)
+        heard.append(half[there] * inside[:, None])
+    return torch.cat(heard, dim=1)
 
 
 BODIES: dict[Kind, type[nn.Module]] = {"graph": GraphBody, "sequence": SequenceBody, "both": BothBody}
