@@ -4,9 +4,9 @@
 
 Gathers plans of long runs (which go on from what the folder holds), fits every network once for every fold to the plans
 of the other folds, and runs each graph under the network that has not seen it, beside controls with the same search:
-random weights (untrained), the same for all ops (constant), and the portfolio. `--full yes` also
-fits the networks to all graphs: the weights to ship. Rows go to rows.csv as they come; a second call takes up what is
-there.
+random weights (untrained), the same for all ops (constant), and the portfolio. `--full yes` also fits the networks to
+all graphs, for as many steps as did best on the folds: the weights to ship. Rows go to rows.csv as they come; a second
+call takes up what is there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Job:
 
     kind: str
     fold: int
-    dropout: float
+    steps: int = 0
 
     @property
     def name(self) -> str:
@@ -56,6 +56,18 @@ def gather(settings: RegalSettings, lines: Sequence[int], workers: int) -> list[
         found = run.gather()
     join_elites(Path(settings.out))
     return found
+
+
+def best_steps(out: Path, kind: str, folds: Sequence[int], most: int) -> int:
+    """The number of steps after which the plans of graphs that were kept apart are guessed best, over all folds."""
+    held: dict[int, list[float]] = {}
+    for fold in folds:
+        for row in _rows(weights(out, kind, fold).with_name("curves.csv")):
+            if row["held"]:
+                held.setdefault(int(row["step"]), []).append(float(row["held"]))
+    whole = {step: float(np.mean(values)) for step, values in held.items() if len(values) == len(folds)}
+    print(f"{kind}: " + ", ".join(f"{step} {value:.4f}" for step, value in sorted(whole.items())), flush=True)
+    return min(whole, key=lambda step: whole[step]) if whole else most
 
 
 def fit_all(jobs: Sequence[Job], settings: RegalSettings, found: list[Example], seconds: float) -> None:
@@ -76,7 +88,7 @@ def _fit(job: Job, settings: RegalSettings, found: list[Example], seconds: float
         out=str(Path(settings.out) / job.name),
         policy=POLICY[job.kind],
         network=job.kind,
-        dropout=job.dropout,
+        fit_steps=job.steps,
         device="auto",
         minutes=seconds / 60,
         gather_share=0.0,
@@ -97,7 +109,7 @@ def _fold(line: int, settings: RegalSettings) -> int:
 
 
 def weights(out: Path, kind: str, fold: int) -> Path:
-    return out / Job(kind, fold, 0.0).name / f"{POLICY[kind]}.safetensors"
+    return out / Job(kind, fold).name / f"{POLICY[kind]}.safetensors"
 
 
 def evaluate(job: tuple[int, int, dict[str, str], int]) -> list[dict[str, object]]:
@@ -118,13 +130,13 @@ def evaluate(job: tuple[int, int, dict[str, str], int]) -> list[dict[str, object
 def evaluations(
     out: Path, given: argparse.Namespace, lines: Sequence[int], settings: RegalSettings
 ) -> Iterator[tuple[int, int, dict[str, str], int]]:
+    kinds = given.kinds.split(",")
     for line in lines:
         fold = examples.fold_of(line, settings.folds)
+        if not all(weights(out, kind, fold).is_file() for kind in kinds):
+            continue
         methods = {"brkga-5k": "brkga-5k"}
-        for kind in given.kinds.split(","):
-            path = weights(out, kind, fold)
-            if path.is_file():
-                methods[kind] = f"regal:checkpoint={path}"
+        methods |= {kind: f"regal:checkpoint={weights(out, kind, fold)}" for kind in kinds}
         methods |= dict(pair.split("=", 1) for pair in given.beside.split(";") if pair)
         yield line, given.seed, methods, given.evaluations
 
@@ -186,10 +198,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--folds", type=int, default=4)
     parser.add_argument("--kinds", default="both,graph,sequence")
+    parser.add_argument("--only", default="", help="some of the folds, with commas")
     parser.add_argument("--full", default="no", choices=("yes", "no"))
     parser.add_argument("--warm", type=int, default=6_000)
     parser.add_argument("--elite-simulations", type=int, default=4_000)
     parser.add_argument("--fit-steps", type=int, default=4_000)
+    parser.add_argument("--fit-look", type=int, default=250, help="steps between two looks at the fold kept apart")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--decay", type=float, default=0.01)
     parser.add_argument("--evaluations", type=int, default=5_000)
@@ -208,6 +222,7 @@ def main() -> None:
         warm=given.warm,
         elite_simulations=given.elite_simulations,
         fit_steps=given.fit_steps,
+        fit_look=given.fit_look,
         dropout=given.dropout,
         decay=given.decay,
         workers=given.workers,
@@ -220,11 +235,17 @@ def main() -> None:
     compile_all(lines[0])
     print(f"[{time.monotonic() - begun:.0f} s] compiled", flush=True)
     found = gather(settings, lines, given.workers)
-    folds = [*range(given.folds), *([-1] if given.full == "yes" else [])]
-    jobs = [Job(kind, fold, given.dropout) for kind in given.kinds.split(",") for fold in folds]
+    kinds, folds = (
+        given.kinds.split(","),
+        [int(fold) for fold in given.only.split(",")] if given.only else [*range(given.folds)],
+    )
+    jobs = [Job(kind, fold, given.fit_steps) for kind in kinds for fold in folds]
     jobs = [job for job in jobs if not weights(given.out, job.kind, job.fold).is_file()]
     print(f"[{time.monotonic() - begun:.0f} s] {len(found)} examples, {len(jobs)} networks to fit", flush=True)
     fit_all(jobs, settings, found, given.fit)
+    if given.full == "yes":
+        jobs = [Job(kind, -1, best_steps(given.out, kind, folds, given.fit_steps)) for kind in kinds]
+        fit_all(jobs, settings, found, given.fit)
     print(f"[{time.monotonic() - begun:.0f} s] fitted", flush=True)
     order = np.random.default_rng(7).permutation(np.array(lines)).tolist()[: given.limit]
     measure(given.out, given, settings, order, begun + given.seconds)

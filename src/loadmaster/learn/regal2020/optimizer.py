@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from itertools import chain, cycle
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from loadmaster.errors import MissingExtra, UnreadableFile
 from loadmaster.graph.columns import ints
 from loadmaster.learn.features import ORDERS, Features, features_of
+from loadmaster.optimizers.annealing.anneal import Anneal
 from loadmaster.optimizers.cuts import device_order
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.genetic.brkga import Brkga, By, decoder_of, evolve, prior_of
@@ -87,9 +88,9 @@ class Regal:
     heavy tensors; a few plans read off the policy's chances are tried first and the best joins the first population;
     one generation each of standard BRKGA and of affinities shared in other ways hedges against graphs that the policy
     reads wrongly, and the way whose best plan is best goes on; when the best has not changed for a while, genes are
-    drawn around it, op by op, and then under the other ways in turn; the network also reads the ops in program order,
-    as GAS does; it is fitted to plans of long classical runs, which reinforcement has not improved on. Sizes of the
-    network and the population are ours.
+    drawn around it, op by op, and then under the other ways in turn; annealing takes the second half of the evaluations
+    (finish=none: BRKGA has them all); the network is fitted to plans of long classical runs, which reinforcement has
+    not improved on. Sizes of the network and the population are ours.
     """
 
     checkpoint: str = ""  # a .safetensors file, or the name of shipped weights; empty: those of the network; none
@@ -106,14 +107,16 @@ class Regal:
     patience: int = 400  # evaluations without a gain before genes are drawn around the best plan, or another way
     plans_only: bool = False  # end with the plans read off the chances
     direct: bool = False  # draw plans from the policy only, without BRKGA
-    finish: Optimizer | None = None  # takes the second half of the evaluations, from the best plan
+    # Takes the second half of the evaluations, from the best plan; none: BRKGA has all of them, as published.
+    finish: Optimizer | None = field(default_factory=Anneal)
 
     def optimize(self, search: Search) -> Plan:
         features = features_of(search.problem)
         action = self.act(features, search)
-        last = self.evaluations // 2 if self.finish else 0
-        plan = run_action(search, features, action, self, self.evaluations - last)
-        if self.finish is None or search.spent:
+        total = min(self.evaluations, search.simulations_left)
+        last = 0 if self.finish is None or self.direct or self.plans_only else total // 2
+        plan = run_action(search, features, action, self, total - last)
+        if not last or search.spent:
             return plan
         finish: Any = self.finish
         with search.keeping(simulations=min(last, search.simulations_left)) as part:

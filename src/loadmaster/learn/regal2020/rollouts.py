@@ -14,7 +14,7 @@ from loadmaster.learn.regal2020.optimizer import STANDARD, Action, Regal, consta
 from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.search import Budget, Search
 
-ALONE = Regal(hedge=0, patience=0)
+ALONE = Regal(hedge=0, patience=0, finish=None)
 
 
 def compile_all(line: int) -> None:
@@ -67,8 +67,8 @@ def action_job(job: tuple[Key, list[Action], int, int], settings: Regal = ALONE)
 
 
 def whole_job(job: tuple[Key, list[Action], int, int]) -> list[int]:
-    """What the method as it ships reaches with each action."""
-    return action_job(job, Regal())
+    """What the method reaches with each action, hedged as it ships, but with BRKGA to the end."""
+    return action_job(job, Regal(finish=None))
 
 
 def _value(search: Search) -> int:
