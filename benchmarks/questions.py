@@ -185,6 +185,13 @@ def noise(evaluations: int, seeds: int, limit: int | None) -> None:
     _specs(specs, evaluations, seeds, limit)
 
 
+def learning(evaluations: int, seeds: int, limit: int | None) -> None:
+    """What does learning on the graph add? Each method beside itself without a step of learning; step ms, mean of
+    seeds."""
+    still = {"rnn": "rate=0", "hdp": "rate=0", "placeto": "rate=0,last_rate=0", "go-one": "rate=0"}
+    _specs([spec for name, control in still.items() for spec in (name, f"{name}:{control}")], evaluations, seeds, limit)
+
+
 def fusing(evaluations: int, seeds: int, limit: int | None) -> None:
     """What could a policy gain that says in one pass what to fuse? Percent over the expert without fusion, on its
     placement and order: greedy, the best of that and eight at random, a search; what the search has over those nine."""
@@ -335,6 +342,7 @@ QUESTIONS: dict[str, Callable[[int, int], None]] = {
     "visiting": visiting,
     "failing": failing,
     "fusing": fusing,
+    "learning": learning,
     "noise": noise,
     "transfer": transfer,
 }

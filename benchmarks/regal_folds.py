@@ -115,10 +115,7 @@ def weights(out: Path, kind: str, fold: int) -> Path:
 def evaluate(job: tuple[int, int, dict[str, str], int]) -> list[dict[str, object]]:
     """One graph under every method, the same evaluations for each."""
     line, seed, methods, evaluations = job
-    key = Key(line, 0, "regal")
-    if not examples.suits(key):
-        return []
-    problem, rows = examples.make_problem(key), []
+    problem, rows = examples.make_problem(Key(line, 0, "regal")), []
     for name, spec in methods.items():
         begun = time.monotonic()
         result = lm.solve(problem, spec, lm.Budget(None, evaluations), seed=seed)
@@ -130,7 +127,7 @@ def evaluate(job: tuple[int, int, dict[str, str], int]) -> list[dict[str, object
 def evaluations(
     out: Path, given: argparse.Namespace, lines: Sequence[int], settings: RegalSettings
 ) -> Iterator[tuple[int, int, dict[str, str], int]]:
-    kinds = given.kinds.split(",")
+    kinds = kinds_of(given)
     for line in lines:
         fold = examples.fold_of(line, settings.folds)
         if not all(weights(out, kind, fold).is_file() for kind in kinds):
@@ -187,6 +184,30 @@ def tell(out: Path) -> None:
         print(f"{method:>12} {gain.mean():+.2f} ± {half:.2f} %, more than 0.5 % worse on {worse:.0%}", flush=True)
 
 
+def kinds_of(given: argparse.Namespace) -> list[str]:
+    return [kind for kind in given.kinds.split(",") if kind]
+
+
+def prepare(given: argparse.Namespace, settings: RegalSettings, lines: Sequence[int], begun: float) -> None:
+    """Plans, and the networks fitted to them."""
+
+    def say(what: str) -> None:
+        print(f"[{time.monotonic() - begun:.0f} s] {what}", flush=True)
+
+    compile_all(lines[0])
+    say("compiled")
+    found = gather(settings, lines, given.workers)
+    folds = [int(fold) for fold in given.only.split(",")] if given.only else [*range(given.folds)]
+    jobs = [Job(kind, fold, given.fit_steps) for kind in kinds_of(given) for fold in folds]
+    jobs = [job for job in jobs if not weights(given.out, job.kind, job.fold).is_file()]
+    say(f"{len(found)} examples, {len(jobs)} networks to fit")
+    fit_all(jobs, settings, found, given.fit)
+    if given.full == "yes":
+        jobs = [Job(kind, -1, best_steps(given.out, kind, folds, given.fit_steps)) for kind in kinds_of(given)]
+        fit_all(jobs, settings, found, given.fit)
+    say("fitted")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("corpus")
@@ -197,7 +218,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="so many graphs are measured at most")
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--folds", type=int, default=4)
-    parser.add_argument("--kinds", default="both,graph,sequence")
+    parser.add_argument("--kinds", default="both,graph,sequence", help="networks; none: only what is beside them")
     parser.add_argument("--only", default="", help="some of the folds, with commas")
     parser.add_argument("--full", default="no", choices=("yes", "no"))
     parser.add_argument("--warm", type=int, default=6_000)
@@ -232,21 +253,8 @@ def main() -> None:
         fit_share=1.0,
     )
     lines, _ = examples.read_corpus(given.corpus, 1.0)
-    compile_all(lines[0])
-    print(f"[{time.monotonic() - begun:.0f} s] compiled", flush=True)
-    found = gather(settings, lines, given.workers)
-    kinds, folds = (
-        given.kinds.split(","),
-        [int(fold) for fold in given.only.split(",")] if given.only else [*range(given.folds)],
-    )
-    jobs = [Job(kind, fold, given.fit_steps) for kind in kinds for fold in folds]
-    jobs = [job for job in jobs if not weights(given.out, job.kind, job.fold).is_file()]
-    print(f"[{time.monotonic() - begun:.0f} s] {len(found)} examples, {len(jobs)} networks to fit", flush=True)
-    fit_all(jobs, settings, found, given.fit)
-    if given.full == "yes":
-        jobs = [Job(kind, -1, best_steps(given.out, kind, folds, given.fit_steps)) for kind in kinds]
-        fit_all(jobs, settings, found, given.fit)
-    print(f"[{time.monotonic() - begun:.0f} s] fitted", flush=True)
+    if kinds_of(given):
+        prepare(given, settings, lines, begun)
     order = np.random.default_rng(7).permutation(np.array(lines)).tolist()[: given.limit]
     measure(given.out, given, settings, order, begun + given.seconds)
     tell(given.out)
