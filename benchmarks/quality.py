@@ -30,6 +30,16 @@ METHODS = (
     *("placement", "local-search", "local-search:start=expert", "anneal", "anneal:start=expert"),
     *("brkga", "brkga:by=edges,blocks=64"),
 )
+SHOTS = (  # their plans depend on no seed and no budget: each is made once for a row
+    *("heft", "etf", "cpop", "sct", "expert", "pipeline", "metis", "gp-dfs", "rolling", "memory-order", "m-etf"),
+    *("m-heft", "one-device"),
+)
+ONCE = "once"  # their budget
+LEARNED = {  # policies, each on the suites that its paper is about
+    **dict.fromkeys(("regal", "gas"), ("regal", "regal-unlike", "regal-time", "zoo")),
+    **dict.fromkeys(("placeto", "placeto:checkpoint=none"), ("placeto",)),
+    **dict.fromkeys(("go-one", "go:finetune=50"), ("go",)),
+}
 FUSING = ("auto", "joint", "separate", "greedy-fusion:inner=placement")
 BEHIND = 1.005  # times the best other
 COLUMNS = ("suite", "row", "ops", "budget", "seed", "method", "over", "value", "simulations", "seconds")
@@ -40,7 +50,7 @@ def main() -> None:
     given.add_argument("folder", type=Path)
     given.add_argument("--suites", nargs="+", default=list(SUITES))
     given.add_argument("--budgets", nargs="+", default=list(BUDGETS))
-    given.add_argument("--methods", nargs="+", default=[*METHODS, *FUSING])
+    given.add_argument("--methods", nargs="+", default=[*METHODS, *SHOTS, *LEARNED, *FUSING])
     given.add_argument("--limit", type=int, default=12, help="rows of each suite")
     given.add_argument("--numbers", nargs="+", type=int, help="of the rows, from 0; in place of --limit")
     given.add_argument("--rows", nargs="+", help="SUITE:NUMBER,NUMBER…, in place of --suites and --numbers")
@@ -61,18 +71,24 @@ Job = tuple[str, int, str, int, str]  # suite, number of the row, budget, seed, 
 
 
 def wanted(words: argparse.Namespace) -> list[Job]:
-    """One seed after another, so that what there is time for is whole; long runs first; those that fuse only
-    where fusion is what is asked about."""
+    """One seed after another, so that what there is time for is whole; of each the long runs first."""
     seconds = {text: float(text[:-1]) if text.endswith("s") else int(text) / 1000 for text in words.budgets}
-    jobs = [
+    runs = [(0, ONCE)]
+    runs += [
+        (seed, budget) for seed in range(words.seeds) for budget in sorted(seconds, key=lambda text: -seconds[text])
+    ]
+    return [
         (suite, number, budget, seed, method)
-        for seed in range(words.seeds)
-        for budget in sorted(words.budgets, key=lambda text: -seconds[text])
+        for seed, budget in runs
         for suite, number in _chosen(words)
         for method in words.methods
-        if method not in FUSING or suite in ("go", "synthetic-time")
+        if (method in SHOTS) == (budget == ONCE) and _asked(method, suite)
     ]
-    return jobs
+
+
+def _asked(method: str, suite: str) -> bool:
+    """Those that fuse where fusion is what is asked about, and policies where they belong."""
+    return suite in (("go", "synthetic-time") if method in FUSING else LEARNED.get(method, (suite,)))
 
 
 def _chosen(words: argparse.Namespace) -> list[tuple[str, int]]:
@@ -109,10 +125,12 @@ def run_one(job: Job) -> tuple[object, ...] | None:
     if found is None:
         return None
     name, problem = found  # type: ignore[misc]
+    if budget == ONCE:
+        budget = "100"
     limit = Budget(float(budget[:-1]), None) if budget.endswith("s") else Budget(None, int(budget))
     result = solve(problem, method, limit, seed)
     spent = (result.simulations, round(result.seconds, 2))
-    return suite, f"{number} {name}", problem.num_ops, budget, seed, method, *result.score, *spent
+    return suite, f"{number} {name}", problem.num_ops, job[2], seed, method, *result.score, *spent
 
 
 def begin() -> None:
@@ -178,6 +196,7 @@ def show(path: Path) -> None:
         for line in csv.DictReader(lines):
             key = (line["suite"], line["budget"], line["row"])
             found[key][line["method"]][int(line["seed"])] = (int(line["over"]), int(line["value"]))
+    _repeat_shots(found)
     for title, compare in (("seed by seed", _by_seed), ("over seeds", _over_seeds)):
         ratios: dict[tuple[str, str, str], list[float]] = defaultdict(list)
         for (suite, budget, row), values in sorted(found.items()):
@@ -188,6 +207,15 @@ def show(path: Path) -> None:
                     if ratio > BEHIND:
                         print(f"behind, {title}: {suite} {row}, {budget}{seed}: {focus} {ratio:.4f} of {best}")
         _summary(title, ratios)
+
+
+def _repeat_shots(found: dict[tuple[str, str, str], Values]) -> None:
+    """What was made once counts under every budget and for every seed."""
+    for suite, budget, row in [key for key in found if key[1] != ONCE]:
+        values = found[suite, budget, row]
+        seeds = {seed for some in values.values() for seed in some}
+        for method, some in found.get((suite, ONCE, row), {}).items():
+            values[method] = dict.fromkeys(seeds, some[0])
 
 
 def _by_seed(values: Values, focus: str, left_out: set[str]) -> Iterator[tuple[str, str, float]]:
@@ -201,9 +229,11 @@ def _by_seed(values: Values, focus: str, left_out: set[str]) -> Iterator[tuple[s
 def _over_seeds(values: Values, focus: str, left_out: set[str]) -> Iterator[tuple[str, str, float]]:
     """Once: geometric means over the seeds that the focus has run; methods that lack one of them do not count."""
     seeds = sorted(values.get(focus, {}))
+    if not seeds:
+        return
     means = {method: _mean_score(some, seeds) for method, some in values.items() if set(seeds) <= set(some)}
     others = {method: mean for method, mean in means.items() if method not in left_out}
-    if seeds and others:
+    if others:
         best = min(others, key=lambda method: others[method])
         yield f", {len(seeds)} seeds", best, _ratio(means[focus], others[best])
 
