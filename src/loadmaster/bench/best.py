@@ -51,6 +51,10 @@ class BestKnown:
     def values(self) -> Mapping[Place, int]:
         return {place: known.value for place, known in self._known.items()}
 
+    @property
+    def all(self) -> list[Known]:
+        return list(self._known.values())
+
     def __len__(self) -> int:
         return len(self._known)
 
