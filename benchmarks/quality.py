@@ -2,7 +2,7 @@
 
     python benchmarks/quality.py FOLDER [--rows go:0,1 placeto:0,1] [--budgets 100 1000 6s] [--seeds 5] [--workers 2]
 
-Each run is one call of `solve` on one thread, in one of the worker processes, which are warm. FOLDER/quality.csv gets a
+Each run is one call of `solve` on one thread, or `--threads`, in a warm worker process. FOLDER/quality.csv gets a
 line for each run and is gone on from when the command is given again. Two tables say, for each suite and budget,
 placement ÷ the best of the other methods that fuse nothing, and auto ÷ the best of all, and on which rows they are
 behind: seed by seed, against the best of as many draws as there are methods; and over the seeds that all have run, the
@@ -23,6 +23,7 @@ from functools import cache
 from math import exp, log
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 SUITES = ("go", "placeto", "synthetic-time", "synthetic-unlike", "zoo")
 BUDGETS = ("100", "300", "1000", "3000", "2s", "6s", "15s")
@@ -56,6 +57,7 @@ def main() -> None:
     given.add_argument("--rows", nargs="+", help="SUITE:NUMBER,NUMBER…, in place of --suites and --numbers")
     given.add_argument("--seeds", type=int, default=1)
     given.add_argument("--workers", type=int, default=2)
+    given.add_argument("--threads", type=int, default=1, help="of each worker")
     given.add_argument("--stop", type=float, default=1e9, help="no run begins so many seconds after loops are compiled")
     words = given.parse_args()
     words.folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +65,7 @@ def main() -> None:
     done = read(path)
     jobs = [job for job in wanted(words) if job not in done]
     compile_all(words.methods)
-    run_all(jobs, path, words.workers, time.monotonic() + words.stop)
+    run_all(jobs, path, words.workers, words.threads, time.monotonic() + words.stop)
     show(path)
 
 
@@ -133,8 +135,14 @@ def run_one(job: Job) -> tuple[object, ...] | None:
     return suite, f"{number} {name}", problem.num_ops, job[2], seed, method, *result.score, *spent
 
 
-def begin() -> None:
-    os.environ["LOADMASTER_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+def begin(threads: int, places: Any = None) -> None:
+    """Of a worker; where it has several threads, it also has cores of its own."""
+    os.environ["LOADMASTER_THREADS"], os.environ["OMP_NUM_THREADS"] = str(threads), "1"
+    if threads > 1 and places is not None:
+        with places.get_lock():
+            mine, places.value = places.value, places.value + 1
+        every = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {every[(mine * threads + core) % len(every)] for core in range(threads)})
 
 
 def compile_all(methods: list[str]) -> None:
@@ -152,9 +160,11 @@ def compile_all(methods: list[str]) -> None:
     print(f"loops are compiled or loaded after {time.monotonic() - clock:.0f} s", flush=True)
 
 
-def run_all(jobs: list[Job], path: Path, workers: int, until: float) -> None:
-    begin()
-    with ProcessPoolExecutor(workers, get_context("spawn"), begin) as pool, path.open("a", newline="") as out:
+def run_all(jobs: list[Job], path: Path, workers: int, threads: int, until: float) -> None:
+    begin(threads)
+    spawn = get_context("spawn")
+    pool = ProcessPoolExecutor(workers, spawn, begin, (threads, spawn.Value("i", 0)))
+    with pool, path.open("a", newline="") as out:
         write = csv.writer(out)
         if path.stat().st_size == 0:
             write.writerow(COLUMNS)
