@@ -56,7 +56,7 @@ SMALL = 2_000  # ops up to which it is had at once
 RACING = 3  # starts that run against each other at first; better than 4 where there are few simulations, 300 to 1,000
 FIRST = 32  # simulations from each start, cold: which one is best shows soon
 NEXT, NEXT_OF_FEW = 64, 192  # of the second epoch; where that could look at every op a few times
-WARMTH = (0.0, 1.0, 2.0, 3.0)  # of the temperature, for the epochs in turn
+WARMTH = (0.0, 2.0, 4.0, 6.0)  # of the temperature, for the epochs in turn; half of it and half as much again are worse
 HOTTER, HOTTEST = 5.0, 20.0  # simulations per op in an epoch, for which it is the temperature itself; most times it
 # Of the first 100 simulations 39 to 46 went into moves of order, and 0.1 to 1.5 % of what was gained came from them: at
 # first they have this part of their usual share; the whole of it after so many simulations for each op. Not on larger

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.graph.columns import Ints, ints
+from loadmaster.graph.columns import Ints, ints, rows_of
+from loadmaster.optimizers.dealing import resident_bytes
 from loadmaster.optimizers.pipeline.split import scope_slots
 from loadmaster.optimizers.simple import legal
-from loadmaster.passes.groups import mirrored_position
+from loadmaster.passes.groups import mirrored_position, turning_point
 from loadmaster.problem import CANNOT, Problem
 
 STACK = re.compile(r"\d.*", re.DOTALL)  # what is left of a module's name without this is the stack it belongs to
@@ -34,6 +36,35 @@ def cuts(problem: Problem) -> list[Ints]:
     if any(graph.scope):
         placements += [cut_stacks(problem, weight) for weight in (problem.best_ns + 1.0, np.ones(problem.num_ops))]
     return placements
+
+
+def cut_by_held(problem: Problem, ways: Sequence[tuple[float, float]]) -> list[Ints]:
+    """Placements that cut the mirrored order so that every device holds as much when most is alive. Each of the ways
+    is (turn, tilt): the first cut lies so much of a device's share further on, and what is left over at the end belongs
+    to the first device; and the first device has so much less than its share, the last one more. What else is alive for
+    a moment decides which of them is best."""
+    held, devices = held_bytes(problem), problem.num_devices
+    order = np.lexsort((np.arange(problem.num_ops), mirrored_position(problem)))
+    done = (np.cumsum(held[order]) - held[order] / 2) / max(1.0, float(held.sum())) * (1 - 1e-9)  # the last is under 1
+    device, placements = np.empty(problem.num_ops, np.int64), []
+    for turn, tilt in ways:
+        share = (1 + tilt * np.linspace(-1, 1, devices)) / devices
+        device[order] = np.searchsorted(np.cumsum(share)[:-1], (done + turn / devices) % 1.0)
+        placements.append(legal(problem, ints(device)))
+    return placements
+
+
+def held_bytes(problem: Problem) -> NDArray[np.float64]:
+    """[ops] bytes of residents that each updates or is the first to read, and of what it makes that is alive at the
+    turning point."""
+    graph, turn = problem.graph, turning_point(problem)
+    last = np.maximum(graph.producer, 0)
+    np.maximum.at(last, graph.reads, rows_of(graph.read_start))
+    own = (graph.producer >= 0) & (graph.alias_of < 0) & ~problem.stays
+    alive = own & (graph.producer <= turn) & (last >= turn)
+    total = resident_bytes(problem)
+    np.add.at(total, graph.producer[alive], graph.nbytes[alive])
+    return total
 
 
 def cut_stacks(problem: Problem, weight: NDArray[np.floating]) -> Ints:

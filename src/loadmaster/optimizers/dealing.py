@@ -33,9 +33,15 @@ def dealt(problem: Problem, often: Mapping[int, int]) -> Iterator[Ints]:
 def bytes_of(problem: Problem) -> NDArray[np.float64]:
     """[ops] bytes that each makes, and of residents that it updates or is the first to read."""
     graph = problem.graph
-    total = np.zeros(problem.num_ops)
+    total = resident_bytes(problem)
     own = (graph.producer >= 0) & (graph.alias_of < 0)
     np.add.at(total, graph.producer[own], graph.nbytes[own])
+    return total
+
+
+def resident_bytes(problem: Problem) -> NDArray[np.float64]:
+    """[ops] bytes of residents that each updates, or is the first to read."""
+    graph, total = problem.graph, np.zeros(problem.num_ops)
     start, readers = graph.readers
     holder = problem.updater.copy()
     first = problem.resident & (holder < 0) & (np.diff(start) > 0)

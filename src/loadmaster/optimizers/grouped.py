@@ -72,7 +72,7 @@ class Groups:
         return Groups(label, time_ns, ints(link), ints(start), ints(other), before, np.tile(send_ns, (2, 1))[order])
 
 
-_REMEMBERED: LastFew[Groups] = LastFew("grouped", 4)
+_REMEMBERED: LastFew[Groups] = LastFew("grouped", 8)
 
 
 def _sent(problem: Problem, label: Ints) -> tuple[Ints, Ints, Ints]:

@@ -11,7 +11,7 @@ import numpy as np
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.errors import MissingExtra
 from loadmaster.graph.columns import Ints, ints, positions
-from loadmaster.optimizers.cuts import cuts
+from loadmaster.optimizers.cuts import cut_by_held, cuts
 from loadmaster.optimizers.dealing import dealt
 from loadmaster.optimizers.grouped import Way, grouped
 from loadmaster.optimizers.lists.schedulers import critical_rank
@@ -39,19 +39,26 @@ class Scored(NamedTuple):
 CONTIGUOUS = {"expert": 6}
 LISTS = {"heft": 6, "sct": 10, "etf": 6, "cpop": 6, "heft:contention=no": 6}
 ONE = {"one-device": 3}
-# The six of 200 ways that help most where they come after one another: 21 rows of GO, Placeto and REGAL, by the best
-# start of each, which they bring to 0.964 of what it was.
+# The nine of 200 ways that help most where they come after one another: 25 rows of GO, Placeto and REGAL, by the best
+# start of each, which they bring to 0.959 of what it was.
 GROUPED = {
     Way("scope", 128, "load", 4.0): 15,
     Way("scope", 128, "finish", 1.0): 2,
-    Way("edges", 32, "load", 0.5): 10,
-    Way("readers", 256, "finish", 1.0): 25,
+    Way("scope", 128, "finish", 4.0): 2,
+    Way("edges", 32, "load", 1.0): 10,
+    Way("readers", 16, "load", 1.0): 20,
+    Way("window", 16, "load", 1.0): 10,
+    Way("readers", 256, "finish", 1.0): 10,
     Way("readers", 256, "finish", 2.0): 2,
     Way("window", 32, "load", 2.0): 10,
 }
 WHEN_TIGHT = {"m-etf": 6, "m-heft": 6, "m-sct": 10}
 CUT = 6  # of each of the cuts
-DEALT, DEALT_PRICE = {16: 6, 64: 8, 128: 4}, 2  # groups, and how often they are dealt out; of each
+HELD = (  # turns and tilts of cuts by what devices hold, those that were best on rows of REGAL and the zoo
+    *((0.0, 0.0), (0.0, 0.05), (0.0, -0.05), (0.0, 0.1), (0.0, -0.1), (0.125, 0.0), (0.125, -0.05)),
+    *((0.25, 0.0), (0.25, -0.05), (0.375, -0.05), (0.5, 0.0), (0.5, -0.05), (0.625, -0.1)),
+)
+DEALT, DEALT_PRICE = {16: 4, 64: 6, 128: 2}, 2  # groups, and how often they are dealt out; of each
 PARTITIONS = {
     f"{name}:order=critical": price
     for name, price in (("metis", 20), ("kahip", 20), ("scotch", 25), ("mtkahypar", 500))
@@ -77,7 +84,8 @@ def starts(search: Search) -> list[Start]:
     problem = search.problem
     tight = problem.memory_bytes.sum() < 4 * problem.graph.nbytes.sum()
     known = [*_named(search, CONTIGUOUS, "contiguous")]
-    known += [Start(CUT, "contiguous", partial(Plan.of, problem, device)) for device in cuts(problem)]
+    some = [*cuts(problem), *_held(problem, tight)]
+    known += [Start(CUT, "contiguous", partial(Plan.of, problem, device)) for device in some]
     if not problem.objective.of_memory:
         known += _in_groups(problem)
     known += _named(search, LISTS | (WHEN_TIGHT if tight else {}), "list")
@@ -90,6 +98,13 @@ def starts(search: Search) -> list[Start]:
     slow = [*_named(search, partitions, "partition")]
     slow += _named(search, SPLITS if problem.objective.of_order else LOAD_SPLITS, "contiguous")
     return [*known, *sorted(slow, key=lambda start: start.price)]
+
+
+def _held(problem: Problem, tight: bool) -> list[Ints]:
+    """Cuts by what devices hold, where memory matters."""
+    if problem.num_devices == 1 or not (tight or problem.objective.of_memory):
+        return []
+    return cut_by_held(problem, HELD if problem.objective.of_memory else HELD[:1])
 
 
 def _in_groups(problem: Problem) -> Iterator[Start]:

@@ -18,6 +18,7 @@ from loadmaster.problem.remembering import LastFew
 
 HEAVY_GROUPS = (24, 96, 384)  # how many groups that share heavy tensors to move as one, for peak memory; chosen by hand
 _MIRRORED: LastFew[Ints] = LastFew("mirrored", 1)  # many rules ask for them
+_CHAINS: LastFew[Ints] = LastFew("chains", 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +115,10 @@ def sets_of(label: Ints) -> list[list[int]]:
 
 def join_single_readers(problem: Problem) -> Ints:
     """[ops] the op at the end of each op's chain of single readers."""
+    return _CHAINS.of(problem, None, lambda: _ends_of_chains(problem))
+
+
+def _ends_of_chains(problem: Problem) -> Ints:
     graph = problem.graph
     label = np.arange(problem.num_ops)
     start, readers = graph.readers

@@ -21,6 +21,7 @@ EFFORT = 150_000_000  # arcs that minimum cuts may look at: about a second
 CELLS = 512  # rows and columns of the grid over (earliest start, what must follow)
 CROWD_CELLS, CROWD_TURNS = 256, 2  # starts of ancestors that are told apart; times that starts are raised
 SENT_CELLS, SENT_TURNS, SENT_EFFORT = 64, 40, 100_000_000  # likewise; ops x dependencies that are looked at
+LEAST_SHARED, MOST_SHARED = 64, 2_000  # ops between which it is looked for what must share a device
 MOST_CROWDED = 12_000  # ops whose ancestors are looked at one by one: a second for so many
 
 _known: WeakKeyDictionary[Problem, dict[tuple[bool, bool, bool, bool], int]] = WeakKeyDictionary()
@@ -108,6 +109,8 @@ def step_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = Fals
         head, tail = _crowded(problem, kinds, ahead, behind, head, tail)
         head, tail = _sent(problem, kinds, ahead, behind, head, tail)
     span = int(levels.least_span(head, tail, kinds.times, work, share, CELLS))
+    if not fusing:
+        span = _together(problem, kinds, ahead, behind, head, tail, span)
     if fitting:
         span = max(span, _work_in_memory(problem, kinds))
     return span + (_saving(problem, fusing).least_launch_ns if fusing else 0)
@@ -152,6 +155,20 @@ def _sent(
         if int(head.sum() + tail.sum()) == before:
             break
     return head, tail
+
+
+def _together(
+    problem: Problem, kinds: _Kinds, ahead: tuple[Any, ...], behind: tuple[Any, ...], head: Ints, tail: Ints, span: int
+) -> int:
+    """The span, raised by which ops must share a device; on equal ones. Small problems are closed in other ways."""
+    if len(kinds.count) > 1 or kinds.count[0] < 2 or not LEAST_SHARED <= problem.num_ops <= MOST_SHARED:
+        return span
+    from loadmaster.problem.bounds.together import Facts, least_step
+
+    (work, share), (later, earlier) = ahead[-2:], _ways(problem, kinds)
+    time, first, last = (ints(np.ascontiguousarray(column[:, 0])) for column in (kinds.times, head, tail))
+    known = (later, earlier, ahead, behind, first, last)
+    return least_step(Facts(time, work, share, int(kinds.count[0]), problem.leader, *known), span)
 
 
 def _ways(problem: Problem, kinds: _Kinds) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints]]:

@@ -357,6 +357,63 @@ def _with_sends(total, low, least, any_there, devices, cells):
     return latest
 
 
+@compiled
+def reach(start, before):
+    """[ops, ops] whether the second comes before the first."""
+    ops = len(start) - 1
+    above = np.zeros((ops, ops), np.bool_)
+    for op in range(ops):
+        for at in range(start[op], start[op + 1]):
+            other = before[at]
+            above[op, other] = True
+            for further in range(other):
+                above[op, further] |= above[other, further]
+    return above
+
+
+@compiled(_nrt=False)
+def follow(start, near, wide, time, group, apart, first, members, reach, early, forward):
+    """Raises `early`, when each op can start at the soonest: after those it waits for, with a send from groups that are
+    apart; and after all that lead to it in its own group, which share its device and run one after the other.
+    `first`, `members`: the ops of each group. Backwards: what must follow."""
+    ops = len(time)
+    for turn in range(ops):
+        op = turn if forward else ops - 1 - turn
+        mine, soonest = group[op], early[op]
+        for at in range(start[op], start[op + 1]):
+            other = near[at]
+            lost = wide[at] if apart[mine, group[other]] else 0
+            soonest = max(soonest, early[other] + time[other] + lost)
+        total, least = np.int64(0), FAR
+        for at in range(first[mine], first[mine + 1]):
+            other = members[at]
+            if reach[op, other]:
+                total += time[other]
+                least = min(least, early[other])
+                soonest = max(soonest, least + total)
+        early[op] = soonest
+
+
+@compiled(_nrt=False)
+def longest_alone(first, members, by_tail, group, time, head, tail):
+    """The largest, over groups and sets of their ops that all start late and all have much after them, of the least
+    start, the time of all, one after the other, and the least that follows. `members`: those of each group, the latest
+    start first; `by_tail`: all ops, those with most after them first."""
+    longest = np.int64(0)
+    for which in range(len(first) - 1):
+        low, high = first[which], first[which + 1]
+        for at in range(low + 1, high):
+            if at + 1 < high and head[members[at + 1]] == head[members[at]]:
+                continue
+            begin, total = head[members[at]], np.int64(0)
+            for index in range(len(by_tail)):
+                op = by_tail[index]
+                if group[op] == which and head[op] >= begin:
+                    total += time[op]
+                    longest = max(longest, begin + total + tail[op])
+    return longest
+
+
 @compiled(inline="always")
 def _place_of(bit):
     """Of the only bit that is set."""

@@ -1,0 +1,228 @@
+"""What must run together: if a step is to take no longer than some time, what is sent in vain is known, and so is which
+ops share a device. From that it follows when they can start at the soonest; and where no plan is left, the step takes
+longer. The least time that cannot be refuted in this way is a bound (a destructive one: Klein and Scholl, 1999).
+
+On equal devices, for plans that fuse nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from loadmaster.graph.columns import Bools, Ints, ints, rows_of
+from loadmaster.problem.bounds import levels
+
+# Where no reason is given, chosen by hand.
+MOST = 1.25  # times the bound so far that is tried
+HALVINGS, PROBED = 8, 5  # of the interval in which the bound lies, without and with trying pairs
+ROUNDS = 40  # of drawing conclusions
+CELLS = 128  # of the grid over (start, what must follow), and of starts of ancestors
+LARGEST, LONGEST, PAIRS = 48, 8, 12  # groups that are compared with each other; pairs that are tried in both ways
+TRIES = 60  # of pairs, for one time
+MOST_PROBED = 256  # ops whose pairs are tried: half a second for so many
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What is known of a problem of equal devices."""
+
+    time: Ints  # [ops]
+    work: Ints  # [ops] the same, as the sets that share all devices count it
+    share: int
+    devices: int
+    leader: Ints  # [ops] the first of those that must share its device
+    later: tuple[Ints, Ints, Ints]  # (start, ops, ns): what follows each op, and how long it takes to send it there
+    earlier: tuple[Ints, Ints, Ints]  # what comes before
+    ahead: tuple[Any, ...]  # what `levels.heads` and `levels.tails` are given
+    behind: tuple[Any, ...]
+    head: Ints  # [ops] no op starts sooner
+    tail: Ints  # [ops] the step does not end sooner after its end
+
+    @cached_property
+    def sends(self) -> tuple[Ints, Ints, Ints]:
+        """(sender, reader, ns) of every way."""
+        return ints(rows_of(self.later[0])), self.later[1], self.later[2]
+
+    @cached_property
+    def reach(self) -> tuple[Bools, Bools]:
+        """[ops, ops] whether the second comes before the first, and after it."""
+        before = levels.reach(*self.earlier[:2])
+        return before, np.ascontiguousarray(before.T)
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What follows from a step of at most some time."""
+
+    head: Ints
+    tail: Ints
+    group: Ints  # [ops] those of a group share a device
+    apart: Bools  # [groups, groups] they do not
+
+    def joined(self, one: Ints, other: Ints) -> Known | None:
+        """With groups made one; none where they are apart."""
+        count = len(self.apart)
+        _, new = connected_components(coo_array((np.ones(len(one)), (one, other)), (count, count)), directed=False)
+        apart = np.zeros((int(new.max()) + 1,) * 2, bool)
+        first, second = np.nonzero(self.apart)
+        apart[new[first], new[second]] = True
+        return None if apart.diagonal().any() else Known(self.head, self.tail, ints(new[self.group]), apart)
+
+    def kept_apart(self, one: int, other: int) -> Known:
+        apart = self.apart.copy()
+        apart[one, other] = apart[other, one] = True
+        return Known(self.head, self.tail, self.group, apart)
+
+
+def least_step(facts: Facts, least_ns: int) -> int:
+    """No step takes less; at least what was known before."""
+    first, most_ns = _first(facts), int(MOST * least_ns)
+    least_ns = _halved(least_ns, most_ns, HALVINGS, lambda most: _conclude(facts, first, most) is None)
+    if len(facts.time) > MOST_PROBED:
+        return least_ns
+    return _halved(least_ns, most_ns, PROBED, lambda most: _refuted(facts, first, most))
+
+
+def _first(facts: Facts) -> Known:
+    _, group = np.unique(facts.leader, return_inverse=True)
+    count = int(group.max()) + 1
+    return Known(facts.head, facts.tail, ints(group), np.zeros((count, count), bool))
+
+
+def _halved(low: int, high: int, times: int, refuted: Any) -> int:
+    """One more than the largest time that was refuted."""
+    for _ in range(times):
+        middle = (low + high) // 2
+        if refuted(middle):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _refuted(facts: Facts, known: Known, most: int) -> bool:
+    """Whether no plan is left: two groups either share a device or do not, and where one of the two cannot be, the
+    other must."""
+    now, tries = _conclude(facts, known, most), 0
+    while now is not None:
+        for one, other in _pairs(facts, now):
+            tries += 1
+            together = now.joined(ints([one]), ints([other]))
+            together = together and _conclude(facts, together, most)
+            if together is None:
+                now = _conclude(facts, now.kept_apart(one, other), most)
+                break
+            if _conclude(facts, now.kept_apart(one, other), most) is None:
+                now = together
+                break
+            if tries >= TRIES:
+                return False
+        else:
+            return False
+    return True
+
+
+def _pairs(facts: Facts, known: Known) -> list[tuple[int, int]]:
+    """Of groups of which it is not known whether they share a device: those that much would be sent between, and the
+    largest, which would keep one device busy for long."""
+    sender, reader, wide = facts.sends
+    one, other = known.group[sender], known.group[reader]
+    load = np.bincount(known.group, facts.time, len(known.apart))
+    large = np.argsort(-load, kind="stable")[: LONGEST if facts.devices == 2 else 0]
+    first, second = (axis.ravel() for axis in np.meshgrid(large, large))
+    one, other = np.concatenate([one, first]), np.concatenate([other, second])
+    weight = np.concatenate([wide, np.minimum(load[first], load[second]) / 2])
+    asked = (one != other) & ~known.apart[one, other]
+    low, high = np.minimum(one, other)[asked], np.maximum(one, other)[asked]
+    pairs, which = np.unique(low * len(known.apart) + high, return_inverse=True)
+    total = np.bincount(which, weight[asked], len(pairs))
+    best = pairs[np.argsort(-total, kind="stable")[:PAIRS]]
+    return [(int(pair) // len(known.apart), int(pair) % len(known.apart)) for pair in best]
+
+
+def _conclude(facts: Facts, known: Known, most: int) -> Known | None:
+    """All that follows, or none where nothing can be so."""
+    for _ in range(ROUNDS):
+        before = known
+        narrowed = _narrow(facts, known, most)
+        shared = narrowed and _share(facts, narrowed, most)
+        if shared is None:
+            return None
+        known = shared
+        same = len(known.apart) == len(before.apart) and np.array_equal(known.apart, before.apart)
+        if same and np.array_equal(known.head, before.head) and np.array_equal(known.tail, before.tail):
+            break
+    return known
+
+
+def _narrow(facts: Facts, known: Known, most: int) -> Known | None:
+    """Later starts and longer ends."""
+    head, tail, time = known.head.copy(), known.tail.copy(), facts.time
+    rest = (time, known.group, known.apart)
+    levels.follow(*facts.earlier, *rest, *_members(known.group, head), facts.reach[0], head, True)
+    levels.follow(*facts.later, *rest, *_members(known.group, tail), facts.reach[1], tail, False)
+    head = np.maximum(head, levels.heads(*facts.ahead, head)[:, 0])
+    tail = np.maximum(tail, levels.tails(*facts.behind, tail)[:, 0])
+    if int((head + time + tail).max()) > most:
+        return None
+    shared = (facts.work, facts.devices, CELLS // 2)
+    head = np.maximum(head, levels.apart(*facts.later, ints(head), *shared, True))
+    tail = np.maximum(tail, levels.apart(*facts.earlier, ints(tail), *shared, False))
+    columns = (np.ascontiguousarray(column[:, None]) for column in (head, tail, time))
+    if int(levels.least_span(*columns, facts.work, facts.share, CELLS)) > most:
+        return None
+    return Known(ints(head), ints(tail), known.group, known.apart)
+
+
+def _members(group: Ints, early: Ints) -> tuple[Ints, Ints]:
+    """(start, ops) of the groups, those that start latest first."""
+    order = np.lexsort((-early, group))
+    return ints(np.searchsorted(group[order], np.arange(int(group.max()) + 2))), ints(order)
+
+
+def _share(facts: Facts, known: Known, most: int) -> Known | None:
+    """Groups that sending would make too late are one; those that are too much for one device are apart; and of two
+    devices, whoever is apart from the same is together."""
+    sender, reader, wide = facts.sends
+    ends = known.head[sender] + facts.time[sender] + wide + facts.time[reader] + known.tail[reader]
+    one, other = known.group[sender], known.group[reader]
+    joined = _with(known, (one != other) & (ends > most), one, other)
+    if joined is None:
+        return None
+    known = joined
+    order = _members(known.group, known.head)
+    if (
+        int(levels.longest_alone(*order, np.argsort(-known.tail), known.group, facts.time, known.head, known.tail))
+        > most
+    ):
+        return None
+    known = _too_much(facts, known, most)
+    if facts.devices > 2 or not known.apart.any():
+        return known
+    both = known.apart.astype(np.float32)
+    first, second = np.nonzero(both @ both > 0)
+    return _with(known, first != second, ints(first), ints(second))
+
+
+def _with(known: Known, asked: Bools, one: Ints, other: Ints) -> Known | None:
+    return known.joined(ints(one[asked]), ints(other[asked])) if asked.any() else known
+
+
+def _too_much(facts: Facts, known: Known, most: int) -> Known:
+    """The largest groups, two of which would take too long one after the other."""
+    count = len(known.apart)
+    load, first, last = np.bincount(known.group, facts.time, count), *(np.full(count, 2**60) for _ in range(2))
+    np.minimum.at(first, known.group, known.head)
+    np.minimum.at(last, known.group, known.tail)
+    large = np.argsort(-load, kind="stable")[:LARGEST]
+    load, first, last = load[large], first[large], last[large]
+    span = load[:, None] + load + np.minimum(first[:, None], first) + np.minimum(last[:, None], last)
+    apart = known.apart.copy()
+    apart[np.ix_(large, large)] |= (span > most) & ~np.eye(len(large), dtype=bool)
+    return Known(known.head, known.tail, known.group, apart)
