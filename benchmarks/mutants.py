@@ -47,6 +47,7 @@ ROOMS = ("plans", "problem", "search", "simulator", "passes", "optimizers", "lea
 AGAIN = 9  # exit status of a process that mutants_watch ended after a slow test
 KILLED, SURVIVED, OUT_OF_TIME = "killed", "SURVIVED", "out of time"
 MOST_TESTS = 150  # of one mutant, the quickest
+LIKELY_S = 15.0  # of tests that are likely to see it, before any others
 LATE_S = 20.0  # that a mutant begun before the end may take beyond it
 FILE_S = 150.0  # that the tests of one file may take to be watched
 SHARD_BYTES = 8_000  # of a file of tests that one process watches
@@ -182,8 +183,7 @@ class Judge:
         else:
             inside = re.compile(rf"{re.escape(mutant.file)}:[^<]")
             found = [test for test in self.tests if any(inside.match(name) for name in test.functions)]
-        own = f"test_{Path(mutant.file).stem}.py::"
-        found.sort(key=lambda test: (own not in test.name, test.seconds))
+        found.sort(key=lambda test: (not self._likely(mutant, test), test.seconds))
         plain = [test for test in found if test.outcome == "passed"]  # not those for which a package is missing
         return plain, [test for test in found if test.outcome in ("slow", "failed")]
 
@@ -194,23 +194,38 @@ class Judge:
             source = target.read_text()
             target.write_text(mutant.text)
             try:
-                first = self._plain(copy, plain)
+                first = self._plain(copy, mutant, plain)
                 if first != SURVIVED or not slow:
                     return first if plain or slow else "no test"
                 return self._compiled(copy, slow, target, source, mutant.text)
             finally:
                 target.write_text(source)
 
-    def _plain(self, copy: Path, tests: list[Seen]) -> str:
+    @staticmethod
+    def _likely(mutant: Mutant, test: Seen) -> bool:
+        """Those of the file itself, and kept plans and numbers, which most mistakes change."""
+        return f"test_{Path(mutant.file).stem}.py::" in test.name or test.name.startswith("tests/golden/")
+
+    def _plain(self, copy: Path, mutant: Mutant, tests: list[Seen]) -> str:
+        """The likely ones first, by themselves: most mutants are killed before anything else is imported."""
+        likely = [test for test in tests if self._likely(mutant, test)]
+        others = [test for test in tests if not self._likely(mutant, test)]
+        for some, seconds in ((likely, LIKELY_S), (others, self.seconds)):
+            verdict = self._some(copy, some, seconds)
+            if verdict != SURVIVED:
+                return verdict
+        return SURVIVED
+
+    def _some(self, copy: Path, tests: list[Seen], seconds: float) -> str:
         chosen, total = [], 0.0
         for test in tests[:MOST_TESTS]:
             total += test.seconds
-            if chosen and total > self.seconds:
+            if chosen and total > seconds:
                 break
             chosen.append(test.name)
         if not chosen:
             return SURVIVED
-        code, _ = run_tests(copy, ["-x", *chosen], self._left(30 + 4 * min(total, 2 * self.seconds)), PLAIN)
+        code, _ = run_tests(copy, ["-x", *chosen], self._left(30 + 4 * min(total, 2 * seconds)), PLAIN)
         return OUT_OF_TIME if code is None else KILLED if code == 1 or code == 2 else SURVIVED
 
     def _compiled(self, copy: Path, slow: list[Seen], target: Path, source: str, text: str) -> str:

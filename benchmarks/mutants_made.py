@@ -75,7 +75,8 @@ def mutated(source: str, number: int) -> tuple[str, int, str, str]:
     """(the source with its n-th mistake, the line of it, what stood there, what stands there now)."""
     tree = ast.parse(source)
     node = list(sites_in(tree))[number]
-    line, right = node.lineno, ast.unparse(node)  # type: ignore[attr-defined]
+    line, around = node.lineno, _around(tree, node)  # type: ignore[attr-defined]
+    right = ast.unparse(around)
     if isinstance(node, ast.Compare):
         node.ops = [SWAPS[type(node.ops[0])]()]  # type: ignore[list-item]
     elif isinstance(node, (ast.BinOp, ast.BoolOp)):
@@ -89,8 +90,17 @@ def mutated(source: str, number: int) -> tuple[str, int, str, str]:
         node.id = NAMES[node.id]
     elif isinstance(node, ast.Attribute):
         node.attr = NAMES[node.attr]
-    wrong = ast.unparse(ast.fix_missing_locations(node))
+    wrong = ast.unparse(ast.fix_missing_locations(around))
     return ast.unparse(ast.fix_missing_locations(tree)), line, right, wrong
+
+
+def _around(tree: ast.AST, node: ast.AST) -> ast.AST:
+    """What to show a change in: of a number or a name the expression that it stands in, so that two are told apart."""
+    if not isinstance(node, (ast.Constant, ast.Name, ast.Attribute)):
+        return node
+    holders = (other for other in ast.walk(tree) if any(child is node for child in ast.iter_child_nodes(other)))
+    holder = next(holders)
+    return holder if isinstance(holder, (ast.expr, ast.keyword)) else node
 
 
 def function_at(tree: ast.Module, line: int) -> str:
@@ -120,17 +130,16 @@ def drawn(paths: list[Path], count: int, seed: int) -> tuple[list[Mutant], int]:
 
 
 def picked(told: str) -> list[Mutant]:
-    """Those that an earlier run told of, as far as their lines are still what they were."""
+    """Those that an earlier run told of, by their line and what became of it, wherever that line is now."""
     found, gone = [], 0
-    for file, number, line in dict.fromkeys(re.findall(r"(\S+\.py):\d+ #(\d+) (.*)", told)):
+    for file, line, change in dict.fromkeys(re.findall(r"(\S+\.py):\d+ #\d+ (.*?)  \[(.* -> .*)\]", told)):
         path = HOME / file
-        there = path.exists() and int(number) < sum(1 for _ in sites_in(ast.parse(path.read_text())))
-        mutant = _mutant(path, int(number)) if there else None
-        text = line.partition(" (SURVIVED")[0].partition(" (no test")[0].partition("  [")[0].strip()
-        if mutant is None or f"#{number} {text}" not in mutant.words:
-            gone += 1
-        else:
-            found.append(mutant)
+        source = path.read_text() if path.exists() else ""
+        lines = [text.strip()[:SHOWN].rstrip() for text in source.splitlines()]
+        numbers = [at for at, node in enumerate(sites_in(ast.parse(source))) if lines[node.lineno - 1] == line.strip()]  # type: ignore[attr-defined]
+        mutants = [mutant for mutant in (_mutant(path, at) for at in numbers) if f"[{change}]" in mutant.words]
+        found += mutants[:1]
+        gone += not mutants
     print(f"{len(found)} mutants told of, {gone} more whose lines have changed since")
     return found
 

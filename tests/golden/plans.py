@@ -23,17 +23,26 @@ from loadmaster.graph import Graph
 from loadmaster.problem import Problem
 
 FILE = Path(__file__).parent / "plans.json"
-SIMULATIONS = {"unlike": 500, "tight": 300, "halves": 60, "small": 120, "tasks": 120}
+SIMULATIONS = {"unlike": 500, "tight": 300, "halves": 200, "small": 120, "tasks": 120}
 # Networks add up fractions, whose last digits are the machine's; others call packages that may be of another version.
 LEFT_OUT = {"cp-sat", "kahip", "metis", "mtkahypar", "scotch"}
 LEFT_OUT |= {"gas", "go", "go-fusion", "go-one", "hdp", "placeto", "regal", "rnn"}
-MORE = ("anneal:start=random", "recompute:inner=heft", "recompute:inner=one-device,fuse=no", "greedy-fusion:inner=etf")
+MORE = (
+    "anneal:start=random",
+    "recompute:inner=heft",
+    "recompute:inner=one-device,fuse=no",
+    "greedy-fusion:inner=etf",
+    "whole-modules:stages=yes",
+)
 METHODS = (*sorted(set(catalog.optimizers()) - LEFT_OUT), *MORE)
 
 
-def layers(width: int, depth: int, seed: int, *, given: int = 0, training: bool = False) -> Graph:
+def layers(
+    width: int, depth: int, seed: int, *, given: int = 0, training: bool = False, fusable: bool = False
+) -> Graph:
     """Layers of `width` lanes, each lane a product and what is done to every number of it; lanes read others of the
-    layer before. `given`: times on so many devices, else work. `training`: then a gradient of each, and updates."""
+    layer before. `given`: times on so many devices, else work. `training`: then a gradient of each, and updates.
+    `fusable`: more is done to every number, which one kernel could do."""
     rng, build = np.random.default_rng(seed), GraphBuilder("layers")
 
     def costs() -> dict[str, Any]:
@@ -54,6 +63,9 @@ def layers(width: int, depth: int, seed: int, *, given: int = 0, training: bool 
             group = {"colocate": layer // 2} if lane == 0 else {}
             scope = f"layers.{layer}.{lane}"
             build.op(f"mm {layer} {lane}", "aten.mm.default", [*read, weight], [hot], scope=scope, **costs(), **group)
+            if fusable:
+                warm, hot = hot, tensor(rows)
+                build.op(f"neg {layer} {lane}", "aten.neg.default", [warm], [hot], scope=scope, **costs())
             build.op(f"act {layer} {lane}", "aten.relu.default", [hot], [out], scope=scope, **costs())
             made.append((layer, lane, weight, hot, rows))
             outs.append(out)
@@ -96,8 +108,8 @@ def tight() -> Problem:
 
 
 def halves() -> Problem:
-    """Weights that fit on two devices and not on one."""
-    return price(layers(3, 3, 6), "2xp100-pcie", memory_limit=11 << 20)
+    """Weights that fit on two devices and not on one, and ops that may share a kernel."""
+    return price(layers(3, 3, 6, fusable=True), "2xp100-pcie", memory_limit=11 << 20)
 
 
 def small() -> Problem:

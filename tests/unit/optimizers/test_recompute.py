@@ -170,6 +170,19 @@ def test_the_cut_is_the_least(problem: Problem) -> None:
     assert all(name.startswith("mm") for name in makers) and len(makers) in (11, 12)
 
 
+def test_what_a_heavy_op_made_is_kept_though_what_it_read_is_smaller() -> None:
+    graph = GraphBuilder("cut")
+    x, a, b, c = graph.tensor(8 * MB, "input"), graph.tensor(10 * MB), graph.tensor(16 * MB), graph.tensor(20 * MB)
+    loss = graph.tensor(4)
+    graph.op("before", "aten.relu.default", [x], [a], flops=10)
+    graph.op("product", "aten.mm.default", [a], [b], flops=10**9)
+    graph.op("after", "aten.relu.default", [b], [c], flops=10)
+    graph.op("loss", "aten.sum.default", [c], [loss], flops=10)
+    graph.op("back", "aten.mul.Tensor", [loss, c], [graph.tensor(20 * MB, "output")], flops=10)
+    problem = price(graph.build(), "1xa100-nvlink")
+    assert saved_by_cut(Draft(problem, *_planned(problem)), 3) == {b}
+
+
 def _planned(problem: Problem) -> tuple[Plan, object]:
     plan = Plan.of(problem, np.zeros(problem.num_ops, np.int64))
     return plan, simulate(problem, plan)

@@ -25,11 +25,13 @@ def test_a_tensor_of_a_row_counts_once(places: list[tuple[int, int]], tensors: i
 def test_what_the_first_op_updates_is_on_its_device() -> None:
     graph = GraphBuilder("update first")
     weight = graph.tensor(100, "weight")
-    graph.op("update", "any", [weight], [graph.tensor(100, "weight", alias_of=weight)], time_ns=1)
+    graph.op("update", "any", [weight], [graph.tensor(100, "weight", alias_of=weight)], time_ns=1, colocate=0)
     read = graph.tensor(30, "input")
     graph.op("read", "any", [read, weight], [graph.tensor(5, "output")], time_ns=1)
+    graph.op("mate", "any", [], [graph.tensor(7)], time_ns=1, colocate=0)
     problem = price(graph.build(), pair())
     assert problem.updater.max() == 0
     found = bounds._device_bytes(problem, False)
     assert found[0] == 100, "the weight, once: it is written over"
     assert found[1] == np.sum([30, 100, 5]), "what it reads, here or copied, and what it makes"
+    assert found[2] == 100 + 7, "what it makes, beside what its group updates"
