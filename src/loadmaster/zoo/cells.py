@@ -20,6 +20,8 @@ IDENTITY = "identity"
 
 @dataclass(frozen=True)
 class Wiring:
+    """Which of the earlier outputs each block of a cell reads, and by what."""
+
     blocks: tuple[Block, ...]
     joined: tuple[int, ...] = ()  # states that make the output; none given: the blocks that no block reads
 
@@ -74,6 +76,8 @@ AMOEBANET_REDUCTION = Wiring(
 
 
 class ReluConvNorm(nn.Sequential):
+    """A convolution of activated inputs, normalised."""
+
     def __init__(self, inputs: int, outputs: int, kernel: Pair, stride: Pair = 1, padding: Pair = 0) -> None:
         conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
         super().__init__(nn.ReLU(), conv, nn.BatchNorm2d(outputs, eps=0.001))
@@ -145,6 +149,8 @@ class Place:
 
 
 class Cell(nn.Module):
+    """Blocks that read two cells before them; their unread outputs are put together."""
+
     def __init__(self, wiring: Wiring, now: Place, before: Place | None, channels: int, stride: int) -> None:
         super().__init__()
         self.wiring = wiring
@@ -196,6 +202,8 @@ class Layout:
 
 
 class CellNetwork(nn.Module):
+    """Stacks of normal cells between reduction cells."""
+
     def __init__(self, layout: Layout, classes: int, auxiliary_size: int = 0) -> None:
         super().__init__()
         self.layout = layout

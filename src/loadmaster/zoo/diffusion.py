@@ -66,6 +66,8 @@ class Stage(nn.Module):
 
 
 class Upsample(nn.Module):
+    """Twice as high and wide, then a convolution."""
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(channels, channels, 3, padding=1)
@@ -102,6 +104,8 @@ class TimeEmbedding(nn.Module):
 
 
 class UNet(nn.Module):
+    """Residual blocks and attention down to a small image and up again, with what was there on the way down."""
+
     def __init__(self, size: int, width: int, factors: tuple[int, ...], blocks: int, dropout: float) -> None:
         super().__init__()
         self.time = TimeEmbedding(width)

@@ -48,6 +48,8 @@ def relative_shift(scores: Tensor) -> Tensor:
 
 
 class XlLayer(nn.Module):
+    """Attention with relative positions over the segment and the one before, then a feed-forward net."""
+
     def __init__(self, width: int, heads: int, inner: int, dropout: float) -> None:
         super().__init__()
         self.attention = RelativeAttention(width, heads, dropout)

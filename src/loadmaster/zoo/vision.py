@@ -163,6 +163,8 @@ def resnet50(
 
 
 class SelfAttention(nn.Module):
+    """Attention of all patches to all."""
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -196,6 +198,8 @@ class VitLayer(nn.Module):
 
 
 class Vit(nn.Module):
+    """Patches of an image through a transformer."""
+
     def __init__(self, layers: int, width: int, heads: int, patch: int, size: int, classes: int) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, patch, stride=patch)

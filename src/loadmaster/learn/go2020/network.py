@@ -156,13 +156,6 @@ def decisions_of(
     return Decisions(place, levels, torch.from_numpy(own).to(place.device), torch.from_numpy(pairs).to(place.device))
 
 
-def greedy(outputs: GoOutputs, batch: GoBatch) -> Decisions:
-    """The likeliest decisions."""
-    device = functional.one_hot(outputs.place.argmax(dim=2), batch.able.shape[2]).float()
-    level = (outputs.level.argmax(dim=2).float() - MIDDLE) / MIDDLE
-    return Decisions(device * batch.there[:, :, None], level * batch.there)
-
-
 def mlp(*widths: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for wide, narrow in pairwise(widths):
@@ -296,14 +289,6 @@ class GoNetwork(nn.Module):
         known = batch.candidates[:, len(SLOTS) :]
         prior: Tensor = scores - known[:, [BOUND, OVER]] @ self.choice_prior
         return prior
-
-    def refine(self, batch: GoBatch, first: Decisions, passes: int) -> list[GoOutputs]:
-        """The outputs of each pass; every pass sees the likeliest decisions of the one before."""
-        found, last = [], first
-        for _ in range(max(1, passes)):
-            found.append(self(batch, last))
-            last = greedy(found[-1], batch)
-        return found
 
     def _embed(self, batch: GoBatch, last: Decisions, near: Tensor, load: Tensor) -> tuple[Tensor, Tensor]:
         def whole(rows: int) -> Tensor:

@@ -15,12 +15,15 @@ from loadmaster.learn.go2020.candidates import BOUND, OVER  # noqa: E402
 from loadmaster.learn.go2020.input import GoInput, go_input  # noqa: E402
 from loadmaster.learn.go2020.network import (  # noqa: E402
     MIDDLE,
+    Decisions,
+    GoBatch,
     GoNetwork,
+    GoOutputs,
     SegmentAttention,
     Shape,
+    decisions_of,
     first_decisions,
     go_batch,
-    greedy,
     shape_of,
 )
 from loadmaster.zoo.synthetic import generate  # noqa: E402
@@ -66,12 +69,18 @@ def test_a_problem_gets_the_same_answer_alone_and_in_a_batch(pooling: str) -> No
         first_op += len(one.single)
 
 
+def likeliest(batch: GoBatch, outputs: GoOutputs) -> Decisions:
+    return decisions_of(batch, [outputs.place[0].argmax(1).numpy()], [outputs.level[0].argmax(1).numpy()])
+
+
 def test_untrained_it_keeps_its_first_decisions_in_the_critical_path_order() -> None:
     one = given(80, "4xp100-pcie")
     batch = go_batch([one])
     for candidate in range(3):
-        outputs = GoNetwork(Shape(hidden=16)).refine(batch, first_decisions([one], batch, [candidate]), 3)
-        for each in outputs:
+        network, last = GoNetwork(Shape(hidden=16)), first_decisions([one], batch, [candidate])
+        for _ in range(3):
+            each = network(batch, last)
+            last = likeliest(batch, each)
             np.testing.assert_array_equal(each.place[0].argmax(1).numpy(), one.candidate_shares(candidate).argmax(1))
             assert (each.level.argmax(2) == MIDDLE).all()
 
@@ -116,9 +125,8 @@ def test_later_passes_see_the_decisions_before() -> None:
     batch = go_batch([one])
     network = shaken(Shape(hidden=16))
     first = first_decisions([one], batch, [-1])
-    one_pass, two = network.refine(batch, first, 2)
-    again = network(batch, greedy(one_pass, batch))
-    torch.testing.assert_close(two.place, again.place)
+    one_pass = network(batch, first)
+    two = network(batch, likeliest(batch, one_pass))
     assert not torch.allclose(two.place, one_pass.place)
 
 
