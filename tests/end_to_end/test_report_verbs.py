@@ -154,4 +154,4 @@ def test_a_plan_in_which_ops_run_again_is_explained_drawn_and_compared(folder: P
     drawn = typed("plot", folder / "again.json", "--model", model, "--out", folder / "again.png")
     assert drawn.exit_code == 0 and (folder / "again.png").stat().st_size, drawn.output
     compared = typed("diff", folder / "whole.json", folder / "again.json", "--model", model)
-    assert compared.exit_code == 0 and "ops that run again" in compared.output, compared.output
+    assert compared.exit_code == 0 and "recomputed ops" in compared.output, compared.output

@@ -66,7 +66,7 @@ def plan_to_json(plan: Plan, problem: Problem, extra: Mapping[str, Any] | None =
 
 
 def _added_to_json(added: Additions) -> dict[str, Any]:
-    """What runs again ("op") or stays elsewhere ("tensor"), and who reads its copy; numbers are of the graph."""
+    """What is recomputed ("op") or offloaded ("tensor"), and who reads its copy; numbers are of the graph."""
     rows = zip(added.op.tolist(), added.tensor.tolist(), added.after.tolist(), strict=True)
     reads = zip(added.reader.tolist(), added.read.tolist(), added.source.tolist(), strict=True)
     return {

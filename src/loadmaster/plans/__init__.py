@@ -1,5 +1,5 @@
 """Plans: decisions only. `plan` holds them and names the first rule a plan breaks, `additions` says which ops run again
-and which tensors stay elsewhere, `expansion` makes them ops of the graph, before any other rule looks."""
+and which tensors are offloaded, `expansion` makes them ops of the graph, before any other rule looks."""
 
 from loadmaster.plans.plan import MOST_RANK, Plan, check, check_belongs, kernel_order, without_additions
 

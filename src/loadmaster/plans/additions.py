@@ -161,7 +161,7 @@ def _check_ops(graph: Graph, added: Additions) -> None:
     if wrong.any():
         tensor = int(added.tensor[wrong.argmax()])
         why = "only what a step makes, drops and never overwrites can"
-        raise InvalidPlan(f"tensor '{graph.tensor_name[tensor]}' cannot stay elsewhere: {why}", "added", "keep it")
+        raise InvalidPlan(f"tensor '{graph.tensor_name[tensor]}' cannot be offloaded: {why}", "added", "keep it")
 
 
 def _check_redirections(graph: Graph, added: Additions) -> None:

@@ -1,6 +1,6 @@
 """Expansion: Problem to Problem, with the ops that a plan adds as ops like any other.
 
-What runs again and what stays elsewhere is then judged by the rules that hold for every op: no rule knows of it.
+What is recomputed and what is offloaded is then judged by the rules that hold for every op: no rule knows of it.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Plan:
     device: Ints  # [ops]
     rank: Ints  # [ops] in [0, 2^31): a free device takes the ready op of lowest rank
     send_rank: Ints | None = None  # [tensors, devices] order of sends, -1 where not given
-    added: Additions | None = None  # what runs again, what stays elsewhere
+    added: Additions | None = None  # what is recomputed, what is offloaded
 
     @staticmethod
     def of(

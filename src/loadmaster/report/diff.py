@@ -21,7 +21,7 @@ from loadmaster.report.words import Grid, grid_text, share_text, signed
 from loadmaster.simulator import Scores, simulate
 
 MOST_MOVES = 60  # each is simulated; chosen by hand
-ADDED = "ops that run again, tensors that stay elsewhere"
+ADDED = "recomputed ops, offloaded tensors"
 Kind = Literal["taken back", "kernels split", "moved", "kernels fused", "order", "added"]
 
 

@@ -86,7 +86,7 @@ def test_a_batch_norm_runs_again_without_its_running_statistics() -> None:
     [
         ({"op": 0, "read": "A", "reader": 1}, "op 'a' cannot run again"),
         ({"op": 3, "read": "A2"}, "op 'c' cannot run again"),
-        ({"tensor": "A", "read": "A", "reader": 1}, "tensor 'A' cannot stay elsewhere"),
+        ({"tensor": "A", "read": "A", "reader": 1}, "tensor 'A' cannot be offloaded"),
         ({"op": 1, "read": "R"}, "makes no copy of tensor 'R'"),
         ({"op": 1, "read": "B", "reader": 0}, "does not read it"),
         ({"op": 1, "tensor": "B", "read": "B"}, "neither"),

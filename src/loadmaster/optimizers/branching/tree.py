@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 # mypy: disable-error-code="assignment,arg-type"
-"""The tree of decisions, depth first, the most promising first; compiled, and stopped and gone on with at will."""
+"""The tree of decisions, depth first, the most promising first; compiled, and stopped and resumed at will."""
 
 from __future__ import annotations
 

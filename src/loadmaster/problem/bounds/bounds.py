@@ -31,7 +31,7 @@ Fusing = bool | Sharing  # whether plans may fuse, by any kernels or by those th
 
 def lower_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = False, adding: bool = False) -> int:
     """Of the problem's objective. `fusing`: over plans that may fuse ops, too; `fitting`: only over plans that fit;
-    `adding`: over plans in which ops run again and tensors stay elsewhere, too. Of an expanded problem, that of the one
+    `adding`: over plans in which ops are recomputed and tensors offloaded, too. Of an expanded problem, that of the one
     it was made from."""
     check_problem(problem, "lower_bound")
     if problem.expansion is not None:
