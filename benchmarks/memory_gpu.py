@@ -1,10 +1,12 @@
 """Plans that run ops again, on a GPU: peak and step beside what was modelled, and results beside those of the module.
 
     PYTHONPATH=src python3 benchmarks/memory_gpu.py FOLDER [--seconds 220] [--share 0.6] [--only gpt2,bert-base]
+        [--plans program,share,fused,peaks] [--budgets 0.5]
 
-For each training step of the zoo: torch's eager and compiled steps; then the plan in program order, one that fits
-into a share of its peak, both op by op, one with kernels (compiled as regions), and one with kernels that is to fit
-into what torch.compile needed. Prints as it goes; writes memory.csv into FOLDER.
+For each training step of the zoo: torch's eager and compiled steps, the latter also with such budgets of activation
+memory; then our plan in program order (`program`), one that fits into a share of its peak (`share`), both op by op, one
+with kernels, compiled as regions (`fused`), and with kernels one each that is to fit into what torch.compile needed
+(`peaks`), less what libraries take. Prints as it goes; writes memory.csv into FOLDER.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ import gc
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch._functorch import config as functorch
 from torch.utils._pytree import tree_map_only
 
 from loadmaster.cost import Calibrated, price
@@ -48,7 +51,8 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 GPU = torch.cuda.is_available()  # without one it shows that it runs, no more
 PLACE = "cuda:0" if GPU else "cpu"
-SMALL = Budget(None, 12)
+SMALL, KERNELS = Budget(None, 12), Budget(None, 40)
+LIBRARIES = 100_000_000  # bytes that measured peaks are above modelled ones, at most
 BEGUN = time.perf_counter()
 FIELDS = ("model", "plan", "limit", "modelled_peak", "measured_peak", "modelled_ms", "measured_ms", "again", "verified")
 
@@ -61,16 +65,22 @@ def limited(problem: Problem, nbytes: int) -> Problem:
     return replace(problem, memory_bytes=ints(np.full(problem.num_devices, nbytes)))
 
 
-def plans_of(problem: Problem, share: float, peaks: dict[str, int]) -> Iterator[tuple[str, int, Result]]:
+def plans_of(
+    problem: Problem, share: float, peaks: dict[str, int], wanted: Container[str]
+) -> Iterator[tuple[str, int, Result]]:
     """In program order, fitted into a share of that peak, and, with kernels, into what torch.compile needed."""
     plain = solve(problem, OneDevice(), Budget(None, 1))
-    yield "program order", 0, plain
     limit = int(plain.timeline.peak_bytes[0] * share)
-    yield "recompute", limit, solve(limited(problem, limit), Recompute(OneDevice(), offload=False, fuse=False), SMALL)
-    kernels = solve(problem, GreedyFusion(OneDevice()), Budget(None, 1))
-    yield "fused", 0, kernels
-    if limit := peaks.get("torch.compile", 0):
-        yield "fused, as small as torch.compile", limit, solve(limited(problem, limit), Recompute(offload=False), SMALL)
+    if "program" in wanted:
+        yield "program order", 0, plain
+    if "share" in wanted:
+        method = Recompute(OneDevice(), offload=False, fuse=False)
+        yield "recompute", limit, solve(limited(problem, limit), method, SMALL)
+    if "fused" in wanted:
+        yield "fused", 0, solve(problem, GreedyFusion(OneDevice()), Budget(None, 1))
+    for kind, peak in peaks.items() if "peaks" in wanted else ():
+        limit = peak - LIBRARIES
+        yield f"fused, as small as {kind}", limit, solve(limited(problem, limit), Recompute(offload=False), KERNELS)
 
 
 def finish() -> None:
@@ -105,20 +115,21 @@ def loop_of(module: torch.nn.Module) -> Callable[..., Any]:
     return step
 
 
-def defaults_of(name: str, compiled: bool) -> list[dict[str, Any]]:
-    """What torch does by itself: eager, and compiled."""
+def defaults_of(name: str, budgets: Sequence[float]) -> list[dict[str, Any]]:
+    """What torch does by itself: eager, and compiled with such budgets of activation memory (1: the default)."""
     rows = []
-    for kind in ("eager", *(["torch.compile"] if compiled else [])):
+    for budget in (0.0, *budgets):
         clean()
         torch.manual_seed(0)
         module, inputs = MODELS[name]()
         module.to(PLACE).train()
         inputs = tree_map_only(torch.Tensor, lambda value: value.to(PLACE), inputs)
-        step = loop_of(module if kind == "eager" else torch.compile(module))
-        peak, took = measured(step, inputs)
+        with functorch.patch(activation_memory_budget=budget or 1.0):
+            peak, took = measured(loop_of(torch.compile(module) if budget else module), inputs)
+        kind = "eager" if not budget else "torch.compile" + (f", budget {budget}" if budget < 1 else "")
         rows.append(row_of(model=name, plan=kind, measured_peak=peak, measured_ms=round(took, 3)))
-        del module, step
-    torch.compiler.reset()
+        del module
+        torch.compiler.reset()
     return rows
 
 
@@ -132,15 +143,17 @@ def clean() -> None:
     torch.cuda.empty_cache()  # does nothing without a GPU
 
 
-def rows_of(name: str, share: float, compiled: bool) -> list[dict[str, Any]]:
-    rows = defaults_of(name, compiled)
+def rows_of(name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
+    compiled = [1.0, *map(float, given.budgets.split(",") if given.budgets else ())]
+    rows = defaults_of(name, compiled if name in given.compile.split(",") else [])
     torch.manual_seed(0)
     module, inputs = MODELS[name]()
     captured = capture_step(module, inputs, training=True, optimizer="adam", target=Target(gpu=GPU))
     problem = price(captured.graph, "1xh200", cost=Calibrated.shipped())
     say(name, problem.num_ops, "ops captured")
     module.to(PLACE)
-    for kind, limit, result in plans_of(problem, share, {row["plan"]: row["measured_peak"] for row in rows}):
+    peaks = {row["plan"]: row["measured_peak"] for row in rows[1:]}
+    for kind, limit, result in plans_of(problem, given.share, peaks, given.plans.split(",")):
         clean()
         step = build(module, captured, planning_of(captured, result), devices=[PLACE], cuda_graphs=False)
         found = verify_step(step, inputs)
@@ -170,6 +183,8 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=220)
     options.add_argument("--share", type=float, default=0.6)
     options.add_argument("--only", default="")
+    options.add_argument("--plans", default="program,share,fused,peaks")
+    options.add_argument("--budgets", default="", help="of activation memory, for torch.compile")
     options.add_argument("--compile", default="gpt2,bert-base,vit-base", help="also run by torch.compile")
     given = options.parse_args()
     rows: list[dict[str, Any]] = []
@@ -178,7 +193,7 @@ def main() -> None:
             say("no time for", name)
             continue
         try:
-            rows += rows_of(name, given.share, name in given.compile.split(","))
+            rows += rows_of(name, given)
         except Exception:
             traceback.print_exc()
         with open(given.folder / "memory.csv", "w", newline="") as file:
