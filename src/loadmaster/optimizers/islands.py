@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from loadmaster.optimizers.annealing.anneal import Anneal
 from loadmaster.optimizers.auto import Auto
+from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.simple import Ready
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -35,6 +36,8 @@ class Islands:
             for found in in_order(explore, jobs, self.ray, (search.problem,), self.processes):
                 first = first or found.plan
                 search.count(min(found.simulations, search.simulations_left))
+                if found.fuses:
+                    search.fusing = sharing_of(search.problem)
                 if found.score is not None:
                     search.offer(found.plan, found.score)
         assert first is not None
@@ -66,6 +69,7 @@ class Found(NamedTuple):
     plan: Plan
     score: Score | None
     simulations: int
+    fuses: bool  # whether its plans may be fused
 
 
 def explore(problem: Problem, job: Job) -> Found:
@@ -75,4 +79,4 @@ def explore(problem: Problem, job: Job) -> Found:
     if search.best is None and search.simulations_left:
         search.score(plan)
     known = search.best is not None
-    return Found(search.best or plan, search.best_score if known else None, search.simulations)
+    return Found(search.best or plan, search.best_score if known else None, search.simulations, bool(search.fusing))

@@ -227,6 +227,7 @@ class Search:
         """Takes the best plan of a part, and what it has proved; True if it is the best."""
         if part.problem is self.problem:
             self.prove(part.bound)
+            self.fusing = self.fusing or part.fusing
         return part.best is not None and self.offer(part.best, part.best_score)
 
     def __repr__(self) -> str:

@@ -268,8 +268,9 @@ def score_decided(search: Search, label: Ints, many: Sequence[Decided], given: G
     placed, ranks = _places_and_ranks(search.problem, label, many, given)
     if not len(many[0].fusion):
         return search.score_many(placed, ranks)
-    priority = np.stack([np.where(one.fusion > 0, one.fusion, -1) for one in many])
-    return search.score_fused(placed, ranks, Merges.of(search.problem).kernels(placed, priority))
+    priority, merges = np.stack([np.where(one.fusion > 0, one.fusion, -1) for one in many]), Merges.of(search.problem)
+    search.fusing = merges.sharing
+    return search.score_fused(placed, ranks, merges.kernels(placed, priority))
 
 
 def _places_and_ranks(problem: Problem, label: Ints, many: Sequence[Decided], given: Given) -> tuple[Ints, Ints]:

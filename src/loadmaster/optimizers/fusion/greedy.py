@@ -19,6 +19,7 @@ from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import Sharing
 from loadmaster.search import Optimizer, Search
 from loadmaster.simulator import spread
 
@@ -37,6 +38,7 @@ class GreedyFusion:
     inner: Optimizer = field(default_factory=Heft)
 
     def optimize(self, search: Search) -> Plan:
+        search.fusing = Merges.of(search.problem).sharing
         kernel = greedy_kernels(search.problem)
         return plan_fused(search, kernel, self.inner)
 
@@ -71,6 +73,11 @@ class Merges:
     def of(problem: Problem) -> Merges:
         """Those of the problem, remembered with it."""
         return _merges.get(problem) or _merges.setdefault(problem, Merges._found(problem))
+
+    @property
+    def sharing(self) -> Sharing:
+        """What bounds are told of it."""
+        return Sharing(self.producers, self.consumers, MOST_MEMBERS)
 
     @staticmethod
     def _found(problem: Problem) -> Merges:

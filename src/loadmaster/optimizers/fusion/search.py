@@ -32,6 +32,7 @@ class RandomFusion:
     def optimize(self, search: Search) -> Plan:
         plan, left = inner_plan(search, self.inner), self.samples
         merges = Merges.of(search.problem)
+        search.fusing = merges.sharing
         while left and not search.spent:
             count = min(left, BATCH)
             priorities = search.rng.random((count, search.problem.num_ops))
@@ -60,6 +61,7 @@ class AnnealFusion:
 
     def optimize(self, search: Search) -> Plan:
         plan = inner_plan(search, self.inner)
+        search.fusing = Merges.of(search.problem).sharing
         improve_fusion(search, plan, self.temperature, self.cold, self.chains)
         return search.best if search.best is not None else plan
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmaster.optimizers.fusion.greedy import MOST_MEMBERS, Merges
+from loadmaster.optimizers.fusion.greedy import Merges
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Sharing
@@ -10,8 +10,7 @@ from loadmaster.problem.bounds import Sharing
 
 def sharing_of(problem: Problem) -> Sharing:
     """Which ops of the problem searches may fuse."""
-    merges = Merges.of(problem)
-    return Sharing(merges.producers, merges.consumers, MOST_MEMBERS)
+    return Merges.of(problem).sharing
 
 
 def fusing_of(problem: Problem, plan: Plan) -> bool | Sharing:

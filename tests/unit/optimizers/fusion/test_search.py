@@ -21,6 +21,7 @@ from loadmaster.optimizers.simple import OneDevice
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import lower_bound
 from loadmaster.search import Budget, Score, Search, solve
 from loadmaster.simulator import simulate
 from tests.strategies import is_acyclic
@@ -188,6 +189,17 @@ def test_joint_fuses_nothing_where_nothing_may_be_fused() -> None:
     result = solve(problem, Joint(), Budget(None, 60))
     assert not result.plan.fuses
     assert result.value == solve(problem, "auto", Budget(None, 60)).value
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["greedy-fusion", "random-fusion", "anneal-fusion", "separate", "joint", "auto", "islands:inner=joint,islands=1"],
+)
+def test_all_that_fuse_are_held_against_the_bound_of_what_may_be_fused(spec: str) -> None:
+    problem = tangled(40, 3)
+    found = solve(problem, spec, Budget(None, 60))
+    any_kernel, allowed = (lower_bound(problem, fusing=of, fitting=True) for of in (True, Merges.of(problem).sharing))
+    assert found.lower_bound == allowed > any_kernel
 
 
 def test_finalists_are_unlike_and_led_by_the_best() -> None:
