@@ -146,6 +146,19 @@ KERNELS = {
 }
 
 
+# Of those and of batch norms, how often the largest tensor they read is read again: sums come first.
+READ_AGAIN = {
+    "native_batch_norm": 1,
+    "_native_batch_norm_legit": 1,
+    "_native_batch_norm_legit_functional": 1,
+    "native_batch_norm_backward": 2,
+    "native_group_norm": 1,
+    "native_group_norm_backward": 2,
+    "native_layer_norm_backward": 2,
+    "_fused_rms_norm_backward": 2,
+}
+
+
 def scheduled(module: torch.fx.GraphModule) -> dict[str, int]:
     """Kernels, bytes and peak of Inductor's schedule of the whole step."""
     from torch._inductor.debug import DebugContext
@@ -261,11 +274,15 @@ def ours(graph: Graph) -> dict[str, int]:
     plan = inlined(problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64), rank[kernel], kernel))
     expanded = whole(problem, plan)
     more = sum(KERNELS.get(bare_name(kind), 1) - 1 for kind in problem.graph.kind)
+    moved = int(fuse(expanded, plan.kernel).traffic_bytes.sum())
+    ways = enumerate(READ_AGAIN.get(bare_name(kind), 0) for kind in expanded.graph.kind)
+    again = sum(times * int(expanded.graph.nbytes[expanded.graph.reads_of(op)].max()) for op, times in ways if times)
     return {
         "ops": problem.num_ops,
         "kernels": plan.num_kernels,
         "counted": plan.num_kernels + more,
-        "bytes": int(fuse(expanded, plan.kernel).traffic_bytes.sum()),
+        "bytes": moved,
+        "bytes counted": moved + again,
         "peak": int(simulate(expanded, plan).peak_bytes[0]),
     }
 
@@ -301,6 +318,7 @@ def compare(name: str) -> dict[str, Any]:
         "bytes": theirs["bytes"],
         "our bytes": mine["bytes"],
         "bytes ratio": round(mine["bytes"] / theirs["bytes"], 3),
+        "bytes counted ratio": round(mine["bytes counted"] / theirs["bytes"], 3),
         "peak": theirs["peak"],
         "our peak": mine["peak"],
         "peak ratio": round(mine["peak"] / theirs["peak"], 3),
@@ -319,6 +337,7 @@ def on_the_gpu(name: str) -> dict[str, Any]:
     try:
         captured = capture_step(module, (args, kwargs), training=True, optimizer="none", target=Target(gpu=True))
         row |= {f"lowered {key}": value for key, value in scheduled(captured.trace.module).items()}
+        row |= {f"ours {key}": value for key, value in ours(captured.graph).items()}
     except Exception as error:
         row["lowered"] = repr(error)[:200]
     for way, run in (("eager", module), ("compiled", torch.compile(module))):
