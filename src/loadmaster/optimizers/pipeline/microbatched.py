@@ -22,8 +22,11 @@ from loadmaster.graph import PIPELINE
 from loadmaster.graph import WEIGHT as WEIGHT_ROLE
 from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.optimizers.pipeline import schedules
+from loadmaster.optimizers.pipeline.cuts import Line, Rehearsals
+from loadmaster.optimizers.pipeline.rehearsal import Slots
 from loadmaster.optimizers.pipeline.replicas import replicated_splits
 from loadmaster.optimizers.pipeline.schedules import Orders
+from loadmaster.optimizers.pipeline.slots import slots_of
 from loadmaster.optimizers.pipeline.split import merged_slots, scope_slots
 from loadmaster.optimizers.simple import Ready
 from loadmaster.passes.groups import mirrored_position
@@ -41,6 +44,10 @@ MOST_SLOTS = 512  # on a line of ops; with more, neighbours with little work are
 MOST_ACTIONS = 200_000  # stages x microbatches x kinds of pass: every one is an op to simulate
 CHUNKS = 2  # stages of each device in an interleaved schedule
 KEPT = 3  # candidates whose cuts are moved
+REHEARSALS = 100_000  # at most
+REHEARSALS_EACH = 1_000  # for each simulation of the budget
+MOST_REHEARSED = 40_000_000  # actions in all: some seconds
+JUDGED = 6  # lines of rehearsals that the simulator judges, on each layout
 FAR = 1.3  # times the best: a layout of ops on a line that is worse than that is left out
 
 
@@ -123,6 +130,7 @@ def plan_pipeline(
     made = sorted([*planner.by_hand(), *both_ways], key=lambda pipeline: pipeline.score)
     several = list(planner.replicated()) if replicate else []
     own = sorted([*planner.eager(made), *several, *made], key=lambda pipeline: pipeline.score)
+    own = sorted([*own, *planner.rehearsed(own)], key=lambda pipeline: pipeline.score)
     best = planner.remembering(planner.improve(own[:KEPT]))
     result = solve(best.problem, Ready(best.plan), Budget(None, 1), seed)
     spent = planner.search
@@ -152,7 +160,7 @@ def coupled_ops(problem: Problem) -> tuple[str, ...]:
 
 class _Planner:
     def __init__(self, problem: Problem, microbatches: int, budget: Budget, seed: int) -> None:
-        self.problem, self.count = problem, microbatches
+        self.problem, self.count, self.budget = problem, microbatches, budget
         self.phase = phases_of(problem)
         self.search = Search(problem, budget, seed)
         self.staged: dict[tuple[bytes, bool], Staged] = {}
@@ -191,6 +199,57 @@ class _Planner:
                         max(1, min(self.count, round(times * (cut.stages - stage)))) for stage in range(cut.stages)
                     )
                     yield self.judge("eager", cut, most)
+
+    def rehearsed(self, made: Sequence[Pipeline]) -> Iterator[Pipeline]:
+        """What rehearsals find from the cuts so far and from others, judged in the order that was rehearsed."""
+        for slot in self.layouts:
+            slots = slots_of(self.problem, slot, self.phase)
+            starts = [*self._lines(slot), *_lines_of(made, slot)]
+            for _ in range(2):
+                rehearsals = Rehearsals(slots, self.count, self.search.seed, lambda: self.search.spent)
+                number = self._rehearsals(slots)
+                judged = []
+                for line in rehearsals.best(starts, number, JUDGED) if number else ():
+                    if not self.search.spent:
+                        judged.append(self._judge_line(slot, line, rehearsals))
+                        yield judged[-1]
+                if not judged or min(judged, key=lambda pipeline: pipeline.score).score.over_bytes == 0:
+                    break
+                slots = _tighter(slots, judged)
+
+    def _judge_line(self, slot: Ints, line: Line, rehearsals: Rehearsals) -> Pipeline:
+        cut = Cut(slot, line.edges, tuple((device,) for device in line.device), "searched")
+        orders: Orders = [[] for _ in range(self.problem.num_devices)]
+        for action in rehearsals.actions(line):
+            orders[line.device[action.stage]].append(action)
+        return self.judge("eager", cut, line.most, orders)
+
+    def _rehearsals(self, slots: Slots) -> int:
+        """How many: as the budget of simulations says, and not so many that they take longer than these."""
+        actions = 6 * len(slots.memory) * self.count
+        given = self.budget.simulations
+        return min(MOST_REHEARSED // actions, REHEARSALS, 10**9 if given is None else REHEARSALS_EACH * given)
+
+    def _lines(self, slot: Ints) -> Iterator[Line]:
+        """One to three stages on each device, there or there and back, from every device on."""
+        count, work, crossing = int(slot.max()) + 1, self._work(slot), self._crossing(slot)
+        for order in self._turned():
+            back = order[::-1]
+            for line in (order, order * 2, order + back, order + back + order):
+                if len(line) > count:
+                    continue
+                edges = balanced_edges(work, line, crossing)
+                ahead = [-(-(len(line) - stage) * len(order) // len(line)) for stage in range(len(line))]
+                yield Line(edges, line, tuple(min(self.count, most) for most in ahead))
+                yield Line(edges, line, (self.count,) * len(line))
+
+    def _turned(self) -> list[tuple[int, ...]]:
+        """Orders of the devices: unlike ones from fast to slow, begun at each."""
+        first, *others = self._orders()
+        if not others:
+            return [first]
+        by_speed = others[0]
+        return [first, *(by_speed[turn:] + by_speed[:turn] for turn in range(len(by_speed)))]
 
     def replicated(self) -> Iterator[Pipeline]:
         """Fewer stages than devices, each several times over: the best split for each number of stages."""
@@ -284,11 +343,12 @@ class _Planner:
 
     # Judging
 
-    def judge(self, schedule: str, cut: Cut, most: tuple[int, ...] = ()) -> Pipeline:
+    def judge(self, schedule: str, cut: Cut, most: tuple[int, ...] = (), given: Orders | None = None) -> Pipeline:
+        """`given`: the orders of devices, in place of those by the rules of the schedule."""
         split = schedule in ("zb-h1", "eager") and self.trains
         staged = self._staged(cut, split)
-        orders = schedules.existing(self._orders_of(schedule, cut, staged, most), staged)
-        orders = _by_device(orders, cut, self.problem.num_devices)
+        orders = schedules.existing(given or self._orders_of(schedule, cut, staged, most), staged)
+        orders = orders if given else _by_device(orders, cut, self.problem.num_devices)
         graph = repeated(staged, self.count, orders, self._replicas(cut))
         problem = price(graph, self.problem.cluster, objective=self.problem.objective)
         device = [cut.device_of(parse_action(name)) for name in problem.graph.op_name]
@@ -367,6 +427,21 @@ class _Planner:
                 if tried.score < here.score:
                     return tried
         return None
+
+
+def _lines_of(made: Sequence[Pipeline], slot: Ints) -> Iterator[Line]:
+    """Those of the best pipelines so far that are cut from the same slots."""
+    for pipeline in [one for one in made if one.cut.slot is slot and not one.cut.replicated][:KEPT]:
+        device = tuple(places[0] for places in pipeline.cut.device)
+        ahead = tuple(len(device) - stage for stage in range(len(device)))
+        yield Line(pipeline.cut.edges, device, pipeline.most or ahead)
+
+
+def _tighter(slots: Slots, judged: Sequence[Pipeline]) -> Slots:
+    """With as much less memory as the simulator found missing."""
+    nearest = min(judged, key=lambda pipeline: pipeline.score)
+    limit = slots.memory
+    return slots._replace(memory=ints(limit - np.maximum(nearest.peak_bytes[: len(limit)] - limit, 0)))
 
 
 def _near(scores: Sequence[Score]) -> list[bool]:
