@@ -161,6 +161,8 @@ def _lay_out(slots, stages, desk, count):
         desk.now[d] += slots.resident[high] - slots.resident[low]
         if s > 0 and stages.device[s - 1] != d:
             desk.up[s], desk.down[s - 1] = slots.up_ns[low], slots.down_ns[low]
+    desk.time[2, 0] += desk.time[1, 0]  # nobody waits for what the first stage passes on
+    desk.time[1, 0] = 0
     desk.peak[:] = desk.now
     at = 0
     for d in range(devices):
