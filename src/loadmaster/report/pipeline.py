@@ -90,19 +90,19 @@ def schedule_csv(result: PipelineResult) -> str:
     if result.best.cut.replicated:
         what = "torch.distributed.pipelining has no schedules for replicated stages"
         raise InvalidSetting(what, "--schedule", "plan without --replicate, or leave the file out")
-    apart = any(action.phase == WEIGHT for order in result.best.orders for action in order)
-    letter = {FORWARD: "F", BACKWARD: "I" if apart else "B", WEIGHT: "W"}
     rows = []
     for order in result.best.orders:
-        alone = {a.stage for a in order if a.phase == WEIGHT} - {a.stage for a in order if a.phase == BACKWARD}
-        # A first stage has no gradient of its input to pass on: its backward pass is one.
-        rows.append(
-            ",".join(
-                f"{a.stage}{'B' if a.phase == WEIGHT and a.stage in alone else letter[a.phase]}{a.microbatch}"
-                for a in order
-            )
-        )
+        # A first stage has no gradient of its input to pass on, one without weights nothing else: their backward pass
+        # is one.
+        halves = {a.stage for a in order if a.phase == WEIGHT} & {a.stage for a in order if a.phase == BACKWARD}
+        rows.append(",".join(f"{a.stage}{_torch_letter(a.phase, a.stage in halves)}{a.microbatch}" for a in order))
     return "\n".join(rows) + "\n"
+
+
+def _torch_letter(phase: int, in_halves: bool) -> str:
+    if phase == FORWARD:
+        return "F"
+    return {BACKWARD: "I", WEIGHT: "W"}[phase] if in_halves else "B"
 
 
 def stage_split(result: PipelineResult) -> dict[str, Any]:
