@@ -206,12 +206,13 @@ def read_plan(
     own = next((cluster for cluster in clusters if cluster.digest == saved.cluster_digest), None)
     others = [cluster for cluster in clusters if cluster is not own]
     with stages.status(f"loading {path.name}"):
+        cluster = own or _cluster_of(head, path, others)
         graph = (
-            splits.in_parts(load(model, **how_captured(head)), saved, head.get("captured"))
+            splits.in_parts(load(model, **how_captured(head)), saved, head.get("captured"), cluster)
             if model is not None
             else _graph_of(head, path)
         )
-        problem = price(graph, own or _cluster_of(head, path, others), objective=goal, memory_limit=memory_limit)
+        problem = price(graph, cluster, objective=goal, memory_limit=memory_limit)
     check(saved, problem)
     return problem, saved, others
 

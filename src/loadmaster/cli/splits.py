@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster.cli import words
 
+SHARES = {
+    "samples": "by samples (data parallelism, with weights and their updates in shares)",
+    "features": "by features (tensor parallelism, with what is between by rows)",
+}
+
 if TYPE_CHECKING:
+    from loadmaster.cluster import Cluster
     from loadmaster.files.plan import PlanFile
     from loadmaster.graph import Graph
     from loadmaster.optimizers.splitting import SplitResult
@@ -31,26 +37,31 @@ def run(problem: Problem, spec: str, budget: Budget, seed: int, costs: str | Non
         return solve_split(problem, reprice, spec, budget, seed, listener)
 
 
-def in_parts(graph: Graph, plan: Plan, captured: Any) -> Graph:
+def in_parts(graph: Graph, plan: Plan, captured: Any, cluster: Cluster) -> Graph:
     """The graph with the ops split that the plan has in parts, unless it is that graph already. `captured`: what the
     plan's file says of how its graph was made."""
-    from loadmaster.passes.splitting import split_graph, splits_of
+    from loadmaster.passes.splitting import sharded_graph, sharded_of, split_graph, splits_of
 
-    splits = splits_of(captured) if isinstance(captured, dict) else ()
-    return split_graph(graph, splits) if splits and graph.digest != plan.graph_digest else graph
+    if not isinstance(captured, dict) or graph.digest == plan.graph_digest:
+        return graph
+    shares = sharded_of(captured)
+    if shares is not None and shares.devices == len(cluster.devices):
+        made = sharded_graph(graph, cluster, shares.way)
+        return graph if made is None else made.graph
+    return split_graph(graph, splits_of(captured))
 
 
 def problem_of(problem: Problem, file: PlanFile) -> Problem:
     """The problem of the graph in parts."""
     from loadmaster.cost import price
 
-    graph = in_parts(problem.source, file.plan, file.captured)
+    graph = in_parts(problem.source, file.plan, file.captured, problem.cluster)
     return problem if graph is problem.source else price(graph, problem.cluster, objective=problem.objective)
 
 
 def rows(parts: SplitResult | None) -> list[tuple[str, Result]]:
     """The best plan of whole ops, to compare."""
-    return [("whole ops", parts.before)] if parts is not None and parts.splits else []
+    return [("whole ops", parts.before)] if parts is not None and (parts.splits or parts.way) else []
 
 
 def save_graph(parts: SplitResult | None, save: Path | None) -> Path | None:
@@ -67,13 +78,16 @@ def save_graph(parts: SplitResult | None, save: Path | None) -> Path | None:
 def summary(parts: SplitResult | None) -> dict[str, Any]:
     if parts is None:
         return {}
-    return {"splits": [vars(split) for split in parts.splits], "whole_ops_value": parts.before.value}
+    splits = [vars(split) for split in parts.splits]
+    return {"splits": splits, "shares": parts.way, "whole_ops_value": parts.before.value}
 
 
 def tell(parts: SplitResult | None, beside: Path | None) -> None:
     if parts is None:
         return
-    if not parts.splits:
+    if parts.way is not None:
+        print(f"Every op runs on every device, on its share of the work, {SHARES[parts.way]}.")
+    elif not parts.splits:
         print("No op was split: no split that was tried makes the plan better.")
     for split in parts.splits:
         print(_told(split))

@@ -2,7 +2,8 @@
 
 An op that keeps one device busy for long while others stand idle cannot be helped by any placement of whole ops. Such
 ops, with those around them, are split one after another; each time the plan so far is carried over to the new graph,
-its parts are spread over the devices, and a short search follows. A split stays only where the plan gets better.
+its parts are spread over the devices, and a short search follows. A split stays only where the plan gets better. At
+the end the plan is held against two in which every op runs on every device, each on its share.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from loadmaster.optimizers.auto import Auto
 from loadmaster.optimizers.complete import Complete
 from loadmaster.optimizers.ordering import ordered
 from loadmaster.optimizers.simple import Ready
-from loadmaster.passes.splitting import Axis, Split, SplitGraph, axes_of, grow, is_part, split_region
+from loadmaster.passes.splitting import Axis, Split, SplitGraph, axes_of, grow, is_part, sharded_graph, split_region
+from loadmaster.passes.splitting.sharding import WAYS, Way
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Optimizer, Result, Score, Search, as_budget, solve
@@ -43,6 +45,7 @@ class SplitResult:
     result: Result
     splits: tuple[Split, ...]
     before: Result
+    way: Way | None = None  # every op runs on every device, each on its share, by samples or by features
 
 
 def solve_split(
@@ -66,9 +69,26 @@ def solve_split(
         trial = better
     last = _share(whole, 1 - FIRST_SHARE - (TRIALS_SHARE if trial.splits else 0))
     result = _last_search(trial, optimizer, last, seed, listener)
+    found = SplitResult(result, trial.splits, before)
     if before.score <= result.score:
-        return SplitResult(before, (), before)
-    return SplitResult(result, trial.splits, before)
+        found = SplitResult(before, (), before)
+    return min(found, *_sharded(problem, reprice, found, seed), key=lambda one: one.result.score)
+
+
+def _sharded(
+    problem: Problem, reprice: Callable[[Graph], Problem], found: SplitResult, seed: int
+) -> Iterator[SplitResult]:
+    """Every op on every device: by samples, and by features as Megatron does."""
+    yield found
+    if problem.num_devices < 2 or not problem.able.all():
+        return
+    for way in WAYS:
+        made = sharded_graph(problem.source, problem.cluster, way)
+        if made is not None:
+            priced = reprice(made.graph)
+            plan = Plan.of(priced, [made.device[name] for name in priced.graph.op_name])
+            result = replace(solve(priced, Ready(plan), Budget(None, 1), seed), optimizer=found.result.optimizer)
+            yield SplitResult(result, (), found.before, way)
 
 
 def _share(budget: Budget, share: float) -> Budget:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import UNGIVEN
 from loadmaster.passes.pipelined import pipelined_of
-from loadmaster.passes.splitting import splits_of
+from loadmaster.passes.splitting import sharded_of, splits_of
 from loadmaster.problem import Problem
 from loadmaster.report.explain import Explanation
 from loadmaster.report.fit import does_not_fit
@@ -95,8 +95,9 @@ def _hardware(found: Explanation) -> list[Advice]:
 
 
 def _plan(result: Result) -> str:
-    made, splits = pipelined_of(result.problem.source.captured), splits_of(result.problem.source.captured)
-    also = f" --microbatches {made.microbatches}" if made is not None else " --split auto" if splits else ""
+    captured = result.problem.source.captured
+    made, in_parts = pipelined_of(captured), splits_of(captured) or sharded_of(captured)
+    also = f" --microbatches {made.microbatches}" if made is not None else " --split auto" if in_parts else ""
     return f"loadmaster plan {model_word(result.problem)} --on {result.problem.cluster.name}{also}"
 
 

@@ -21,7 +21,7 @@ from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.importers.torch.step import Target
 from loadmaster.passes.pipelined import pipelined_of
-from loadmaster.passes.splitting import splits_of
+from loadmaster.passes.splitting import Sharded, sharded_of, splits_of
 from loadmaster.plans import Plan, check
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
@@ -103,12 +103,25 @@ def match(
     tried = []
     for mode, kind, gpu in _ways(file.captured, training, optimizer):
         captured = capture_step(module, inputs, training=mode, optimizer=kind, target=Target(gpu=gpu))
+        shares = sharded_of(file.captured)
+        if shares is not None and shares.graph == captured.graph.digest:
+            return _on_shares(captured, shares, plan, file)
         captured = _in_parts(captured, file)
         if captured.graph.digest == file.plan.graph_digest:
             return captured, planning_of(captured, plan if is_result(plan) else file.plan, file.cluster)
         tried.append(f"{'training with ' + kind if mode else 'inference'} has {captured.graph.digest}")
     what = f"the plan was made for another model, or for other inputs: digest {file.plan.graph_digest}"
     raise InvalidPlan(what, "; ".join(tried), _advice(file.captured))
+
+
+def _on_shares(captured: CapturedStep, shares: Sharded, plan: Planned, file: PlanFile) -> tuple[CapturedStep, Planning]:
+    """Every op on every device; the plan's own graph has collectives, which are sends and sums here."""
+    from loadmaster.runtime.sharding import spread
+
+    if file.cluster is None:
+        raise InvalidPlan("the cluster that it was made for is not in its file", "plan", "plan again")
+    found = spread(captured, shares, file.cluster)
+    return found.captured, Planning(found.plan, found.problem, None, plan.timeline if is_result(plan) else None)
 
 
 def _in_parts(captured: CapturedStep, file: PlanFile) -> CapturedStep:
@@ -246,11 +259,11 @@ def _updates(
     weights = binding.weights()
     named = {given.name: tensor for tensor, given in binding.given.items()}
     device = dict(zip(problem.graph.op_name, plan.device.tolist(), strict=True))
-    for name in weights if captured.optimizer != "none" else ():
+    for name in captured.gradients if captured.optimizer != "none" else ():
         home = device[f"{captured.optimizer}:{name}"]
         if rank in (None, home):
             binding.move(named[name], places[home])
     own = [weights[name] for name in captured.learned]
-    updates = Updates(optimizer or default_optimizer(captured.optimizer, own), weights, captured.copies)
+    updates = Updates(optimizer or default_optimizer(captured.optimizer, own), weights, captured.copies, captured.cuts)
     updates.follow_weights()
     return updates

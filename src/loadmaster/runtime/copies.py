@@ -1,4 +1,4 @@
-"""Weights that a plan has on several devices: the module has the first, a step that runs the plan has the others."""
+"""Weights that a plan has on several devices, or in parts: the module has its own, a step of the plan the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from loadmaster.importers.torch.step import Given
+from loadmaster.importers.torch.step import Cut, Given
+from loadmaster.runtime.processes import share
 
 
 class Copies:
@@ -15,8 +16,10 @@ class Copies:
 
     def __init__(self, given: Sequence[Given], named: Mapping[str, Tensor]) -> None:
         self.of = {one.name: one.copy_of for one in given if one.copy_of}
+        self.cut = {one.name: one.cut for one in given if one.cut is not None}
         self.own = {name: named[of] for name, of in self.of.items()}
-        self.weights = {name: nn.Parameter(own.detach().clone()) for name, own in self.own.items()}
+        with torch.no_grad():
+            self.weights = {name: nn.Parameter(part_of(own, self.cut.get(name))) for name, own in self.own.items()}
         self.seen: dict[str, int] = {}
         self.note()
 
@@ -29,4 +32,18 @@ class Copies:
         with torch.no_grad():
             for name, own in self.own.items():
                 if own._version != self.seen[name]:
-                    self.weights[name].copy_(own)
+                    self.weights[name].copy_(part_of(own, self.cut.get(name)))
+        self.note()
+
+    def give_back(self, home: Mapping[str, int] | None = None) -> None:
+        """Writes parts to the module's own; `home`: the process that has each, in a run of several."""
+        with torch.no_grad():
+            for name, cut in self.cut.items():
+                value = self.weights[name].detach()
+                value = value if home is None else share(value.cpu(), home[name])
+                cut.put(value.to(self.own[name].device), self.own[name])
+        self.note()
+
+
+def part_of(whole: Tensor, cut: Cut | None) -> Tensor:
+    return whole.detach().clone() if cut is None else cut.of(whole.detach())

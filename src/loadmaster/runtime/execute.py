@@ -60,7 +60,7 @@ class Binding:
     def weights(self) -> dict[str, nn.Parameter]:
         """Those with a gradient."""
         parameters = {**dict(self.module.named_parameters()), **self.copies.weights}
-        return {name: parameters[name] for name in self.captured.gradients}
+        return {name: parameters[name] for name in (*self.captured.learned, *self.captured.copies)}
 
     def move(self, tensor: int, device: torch.device) -> None:
         value = self.tensors[tensor]
@@ -286,8 +286,11 @@ class AppliedStep:
     def detach(self) -> nn.Module:
         """Gives the weights back to where they were before, in every process of several; the step must not be called
         afterwards."""
+        homes = self._homes()
         if self.post is not None:
-            share_state(tensors_by_name(self.binding.module), self._homes())
+            share_state(tensors_by_name(self.binding.module), homes)
+        self.binding.copies.give_back(None if self.post is None else homes)
+        self.updates.give_back(self.captured.cuts)
         self.binding.give_back()
         self.updates.follow_weights()
         self._residents = []

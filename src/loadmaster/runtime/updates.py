@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from loadmaster.errors import InvalidSetting
+from loadmaster.importers.torch.step import Cut
 
 _CLASSES: Mapping[str, type[Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -53,9 +54,10 @@ class Updates:
         optimizer: Optimizer | None,
         weights: Mapping[str, nn.Parameter],
         copies: Mapping[str, str] = MappingProxyType({}),
+        cuts: Mapping[str, Cut] = MappingProxyType({}),
     ) -> None:
-        """`copies`: weights that have the settings of another, and begin with its state."""
-        self.optimizer, self.weights, self.copies = optimizer, weights, copies
+        """`copies`: weights that have the settings of another, and begin with its state, or with a part of it."""
+        self.optimizer, self.weights, self.copies, self.cuts = optimizer, weights, copies, cuts
         self.copying = None if optimizer is None or not copies else self._copying(optimizer)
         self.gradients: dict[str, Tensor] | None = None  # where to keep them, for whoever wants to look
         self.group_of = {
@@ -67,8 +69,26 @@ class Updates:
         one = type(optimizer)([self.weights[name] for name in self.copies], lr=1e-3)  # type: ignore[call-arg]
         for name, of in self.copies.items():
             if self.weights[of] in optimizer.state:
-                one.state[self.weights[name]] = copy.deepcopy(optimizer.state[self.weights[of]])
+                state = copy.deepcopy(optimizer.state[self.weights[of]])
+                cut = self.cuts.get(name)
+                if cut is not None:
+                    state = {key: cut.of(v) if isinstance(v, Tensor) and v.dim() else v for key, v in state.items()}
+                one.state[self.weights[name]] = state
         return one
+
+    def give_back(self, cuts: Mapping[str, Cut]) -> None:
+        """The state of parts to that of the whole weight, as far as it is here."""
+        for name, cut in cuts.items():
+            if self.copying is None or self.optimizer is None or self.weights[name] not in self.copying.state:
+                continue
+            weight = self.weights[self.copies[name]]
+            whole = self.optimizer.state[weight]
+            for key, value in self.copying.state[self.weights[name]].items():
+                if isinstance(value, Tensor) and value.dim():
+                    whole.setdefault(key, torch.zeros_like(weight, memory_format=torch.preserve_format))
+                    cut.put(value.to(weight.device), whole[key])
+                else:
+                    whole[key] = copy.deepcopy(value)
 
     def call(self, names: Sequence[str]) -> UpdateCall:
         """What updates those weights, which must be of one `family`, in one go."""

@@ -24,8 +24,9 @@ from torch import Tensor, fx, nn
 from loadmaster.errors import CannotRun
 from loadmaster.importers.torch.arguments import as_arguments, split
 from loadmaster.importers.torch.export import switched
-from loadmaster.importers.torch.step import loss_of, tensors_of
+from loadmaster.importers.torch.step import Given, loss_of, tensors_of
 from loadmaster.runtime.attention import ON_CPU
+from loadmaster.runtime.copies import part_of
 from loadmaster.runtime.execute import tensors_by_name
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ def of_capture(step: AppliedStep, inputs: Any) -> Values:
     if any(device.type != "cpu" for device in (*step.devices, *step.binding.before.values())):
         return {}  # it was traced for the CPU, and its constants go where the plan needs them
     values = [
-        batch[number].cpu() if given.role == "input" else named[given.copy_of or given.name].detach()
+        batch[number].cpu() if given.role == "input" else _given(given, named)
         for number, given in enumerate(trace.given)
     ]
     try:
@@ -277,10 +278,17 @@ def of_capture(step: AppliedStep, inputs: Any) -> Values:
         return {**_numbered(results), **_state(module)}
     weights = dict(module.named_parameters())
     every = dict(zip(step.captured.gradients, results[count:], strict=True))
-    gradients = {name: every[name] for name in step.captured.learned}
+    gradients = {name: every.get(name, torch.zeros_like(weights[name])) for name in step.captured.learned}
+    for name, cut in step.captured.cuts.items():
+        cut.put(every[name], gradients[step.captured.copies[name]])
     for name, gradient in gradients.items():
         weights[name].grad = gradient.clone()
     return after_update(module, optimizer, results[:count], gradients)
+
+
+def _given(given: Given, named: Mapping[str, Tensor]) -> Tensor:
+    value = named[given.copy_of or given.name].detach()
+    return value if given.cut is None else given.cut.of(value)
 
 
 class _OnCpu(fx.Interpreter):
@@ -310,6 +318,7 @@ def _of_plan(step: AppliedStep, inputs: Any) -> Values:
 def _kept_here(step: AppliedStep) -> Values:
     """What is this process's to keep of the module: all of it in a run of one."""
     local = step.local
+    step.binding.copies.give_back()
     copies = {f"weight {name}": value.detach().cpu().clone() for name, value in step.binding.copies.weights.items()}
     everything = {**_state(step.binding.module), **copies}
     return {name: v for name, v in everything.items() if local is None or name.partition(" ")[2] in local}
@@ -319,9 +328,9 @@ def _with_copies(step: AppliedStep, values: Values) -> Values:
     """Copies of weights must be what the module's own are."""
     found = dict(values)
     for name, of in step.captured.copies.items() if values else ():
-        found[f"weight {name}"] = values[f"weight {of}"]
-        if f"gradient of {of}" in values:
-            found[f"gradient of {name}"] = values[f"gradient of {of}"]
+        for kind in ("weight", "gradient of"):
+            if f"{kind} {of}" in values:
+                found[f"{kind} {name}"] = part_of(values[f"{kind} {of}"], step.captured.cuts.get(name))
     return found
 
 

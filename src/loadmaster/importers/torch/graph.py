@@ -22,7 +22,7 @@ from loadmaster.importers.torch.flops import OPTIMIZER_FLOPS_PER_ELEMENT, flops_
 from loadmaster.importers.torch.mutation import GIVEN, landings, maker_of, storage_of, tensors_in, written_by
 from loadmaster.importers.torch.origin import origin_of
 from loadmaster.importers.torch.signature import signature_of, update_signature
-from loadmaster.importers.torch.step import Trace
+from loadmaster.importers.torch.step import Cut, Trace
 from loadmaster.importers.torch.traffic import bytes_of, unneeded, visible_bytes
 
 # Running means of the gradient and of its square. "none": gradients are outputs, and nothing is updated.
@@ -67,9 +67,14 @@ class CapturedStep:
 
     @property
     def learned(self) -> tuple[str, ...]:
-        """The module's own weights that have a gradient."""
+        """The module's own weights that have a gradient, or a part of which has one."""
         copies = self.copies
-        return tuple(name for name in self.gradients if name not in copies)
+        return tuple(dict.fromkeys(copies.get(name, name) for name in self.gradients))
+
+    @property
+    def cuts(self) -> dict[str, Cut]:
+        """Of weights that are there in parts."""
+        return {given.name: given.cut for given in self.trace.given if given.cut is not None}
 
     @property
     def forms(self) -> dict[int, Tensor]:

@@ -33,13 +33,38 @@ _convolution_backward = torch.ops.aten.convolution_backward.default
 
 
 @dataclass(frozen=True)
+class Cut:
+    """A part of a tensor: of each block of a dimension the same one."""
+
+    dim: int
+    blocks: int
+    part: int
+    parts: int
+
+    def of(self, whole: Tensor) -> Tensor:
+        pieces = [whole.narrow(self.dim, *place) for place in self._places(whole)]
+        return torch.cat(pieces, self.dim) if len(pieces) > 1 else pieces[0].clone()
+
+    def put(self, share: Tensor, whole: Tensor) -> None:
+        """Back to where it came from."""
+        for piece, place in zip(share.chunk(self.blocks, self.dim), self._places(whole), strict=True):
+            whole.narrow(self.dim, *place).copy_(piece)
+
+    def _places(self, whole: Tensor) -> list[tuple[int, int]]:
+        block = whole.shape[self.dim] // self.blocks
+        size = block // self.parts
+        return [(number * block + self.part * size, size) for number in range(self.blocks)]
+
+
+@dataclass(frozen=True)
 class Given:
     """A tensor that the step is given: a weight, a buffer or an input."""
 
     name: str
     role: str  # "weight", "buffer" or "input"
     fake: Tensor
-    copy_of: str = ""  # a weight that a plan has several times over: the name of the module's own
+    copy_of: str = ""  # a weight that a plan has several times over, or in parts: the name of the module's own
+    cut: Cut | None = None  # which part of it
 
 
 @dataclass(frozen=True)

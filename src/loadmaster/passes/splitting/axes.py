@@ -9,7 +9,7 @@ dimension is which: what cannot be told is not split.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import gcd, prod
@@ -43,7 +43,7 @@ _ELEMENTWISE = frozenset(
         *("hardswish", "hardswish_backward", "native_dropout_backward"),
     )
 )
-_RESHAPES = frozenset(["view", "_unsafe_view", "reshape", "unsqueeze", "squeeze"])
+RESHAPES = frozenset(["view", "_unsafe_view", "reshape", "unsqueeze", "squeeze"])
 _SAME = frozenset(["detach", "alias"])
 
 
@@ -73,7 +73,7 @@ Rule = Callable[[Sequence[Shape], Sequence[Shape]], list[Axis]]
 def _rule(kind: str) -> Rule | None:
     if kind in _ELEMENTWISE:
         return _elementwise
-    if kind in _RESHAPES:
+    if kind in RESHAPES:
         return _reshape
     return _elementwise if kind in _SAME else _RULES.get(kind)
 
@@ -96,8 +96,19 @@ def _reshape(reads: Sequence[Shape], makes: Sequence[Shape]) -> list[Axis]:
     """The first dimension of each run that becomes another: parts of one are parts of the other."""
     if len(reads) != 1 or len(makes) != 1 or prod(reads[0]) != prod(makes[0]) or not prod(reads[0]):
         return []
-    axes, i, j = [], 0, 0
-    left, right = reads[0], makes[0]
+    axes, left, right = [], reads[0], makes[0]
+    for pair in runs(left, right):
+        whole = [
+            next((d for d in range(*run) if shape[d] > 1), run[0])
+            for run, shape in zip(pair, (left, right), strict=True)
+        ]
+        axes.append(Axis(gcd(left[whole[0]], right[whole[1]]), (whole[0],), (whole[1],)))
+    return axes
+
+
+def runs(left: Shape, right: Shape) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Dimensions, from one to another, of two shapes of the same numbers that have as many numbers."""
+    i, j = 0, 0
     while i < len(left) and j < len(right):
         first, second, a, b = i, j, left[i], right[j]
         i, j = i + 1, j + 1
@@ -106,12 +117,7 @@ def _reshape(reads: Sequence[Shape], makes: Sequence[Shape]) -> list[Axis]:
                 a, i = a * left[i], i + 1
             else:
                 b, j = b * right[j], j + 1
-        whole = [
-            next((d for d in range(*run) if shape[d] > 1), run[0])
-            for run, shape in (((first, i), left), ((second, j), right))
-        ]
-        axes.append(Axis(gcd(left[whole[0]], right[whole[1]]), (whole[0],), (whole[1],)))
-    return axes
+        yield (first, i), (second, j)
 
 
 def _transpose(reads: Sequence[Shape], makes: Sequence[Shape]) -> list[Axis]:
