@@ -1,4 +1,4 @@
-"""Megatron's tensor split beside what the search splits, beside pipelines and beside plans of whole ops.
+"""Megatron's tensor split beside what --split auto finds, beside pipelines and beside plans of whole ops.
 
     python benchmarks/splitting.py [--models gpt2 llama-8b] [--devices 4 8] [--simulations 1000] [--microbatches 8]
 
@@ -16,6 +16,8 @@ from loadmaster.graph import Graph
 from loadmaster.optimizers.pipeline.microbatched import plan_pipeline
 from loadmaster.optimizers.splitting import solve_split
 from loadmaster.passes.microbatches import Replicas
+from loadmaster.passes.splitting import sharded_graph
+from loadmaster.passes.splitting.sharding import WAYS, Way
 from loadmaster.passes.splitting.tensor_parallel import tensor_parallel
 from loadmaster.plans import Plan
 from loadmaster.search import Budget
@@ -29,8 +31,9 @@ def main() -> None:
     given.add_argument("--simulations", type=int, default=1000)
     given.add_argument("--microbatches", type=int, default=8)
     words = given.parse_args()
-    print("| model | devices | one device | whole ops | split by the search | Megatron | all-reduces | pipeline |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|")
+    columns = ("one device", "whole ops", "--split auto", "by samples", "by features", "Megatron", "pipeline")
+    print(f"| model | devices | {' | '.join(columns)} |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     for model in words.models:
         graph = lm.load(f"zoo:{model}/train")
         for count in words.devices:
@@ -42,11 +45,21 @@ def row(model: str, graph: Graph, count: int, simulations: int, microbatches: in
     problem = lm.price(graph, cluster)
     alone = simulate(problem, Plan.of(problem, [0] * problem.num_ops))
     found = solve_split(problem, lambda split: lm.price(split, cluster), "auto", Budget(None, simulations))
-    line, reductions = by_hand(graph, cluster)
+    line, _ = by_hand(graph, cluster)
     pipeline = plan_pipeline(problem, microbatches, Budget(None, 60)).result.value / microbatches
-    steps = [alone.step_ns, found.before.value, found.result.value, line.step_ns]
-    cells = " | ".join(f"{step / 1e6:,.0f}" for step in steps)
-    return f"| {model} | {count} | {cells} | {reductions} | {pipeline / 1e6:,.0f} |"
+    shares = [on_shares(graph, cluster, way) for way in WAYS]
+    steps = [alone.step_ns, found.before.value, found.result.value, *shares, line.step_ns, pipeline]
+    cells = " | ".join("" if step is None else f"{step / 1e6:,.0f}" for step in steps)
+    return f"| {model} | {count} | {cells} |"
+
+
+def on_shares(graph: Graph, cluster: Cluster, way: Way) -> int | None:
+    """Every op on every device."""
+    made = sharded_graph(graph, cluster, way)
+    if made is None:
+        return None
+    problem = lm.price(made.graph, cluster)
+    return simulate(problem, Plan.of(problem, [made.device[name] for name in problem.graph.op_name])).step_ns
 
 
 def by_hand(graph: Graph, cluster: Cluster) -> tuple[Timeline, int]:

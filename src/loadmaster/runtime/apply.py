@@ -264,6 +264,7 @@ def _updates(
         if rank in (None, home):
             binding.move(named[name], places[home])
     own = [weights[name] for name in captured.learned]
-    updates = Updates(optimizer or default_optimizer(captured.optimizer, own), weights, captured.copies, captured.cuts)
+    copies = {name: of for name, of in captured.copies.items() if name in captured.gradients}
+    updates = Updates(optimizer or default_optimizer(captured.optimizer, own), weights, copies, captured.cuts)
     updates.follow_weights()
     return updates

@@ -111,9 +111,9 @@ class _Writer:
         return given
 
     def _parts_of(self, tensor: int, whole: fx.Node, one: Given) -> list[Given]:
-        """What the devices have of a given tensor: of a weight that is updated their own."""
+        """What the devices have of a given tensor: of a weight in shares, or that is updated, their own."""
         layout, updated = self.sharding.source(tensor), one.name in self.captured.gradients
-        if not updated:
+        if not updated and (one.role == "input" or layout is None):
             for part in range(self.ways):
                 self.own[tensor, part] = whole
                 if isinstance(layout, Share):
@@ -218,9 +218,15 @@ class _Writer:
                     self.own[tensor, part] = found
                     if self.sharding.source(tensor) == OF_LOSS:
                         self.losses[tensor] = (pair[0], pair[1])
-                        self.mean[tensor] = self.captured.calls[op].node.args[3] == _MEAN  # type: ignore[union-attr]
+                        self.mean[tensor] = self._reduction(op)
         elif makes is not None:
             self.own[makes, part] = node
+
+    def _reduction(self, op: int) -> bool:
+        """Whether the loss is a mean over samples, rather than their sum."""
+        call = self.captured.calls[op]
+        assert isinstance(call, Call)
+        return bool(call.node.args[3] == _MEAN)
 
     # What is put together
 

@@ -79,7 +79,8 @@ class Updates:
     def give_back(self, cuts: Mapping[str, Cut]) -> None:
         """The state of parts to that of the whole weight, as far as it is here."""
         for name, cut in cuts.items():
-            if self.copying is None or self.optimizer is None or self.weights[name] not in self.copying.state:
+            there = self.copying is not None and name in self.copies and self.weights[name] in self.copying.state
+            if self.copying is None or self.optimizer is None or not there:
                 continue
             weight = self.weights[self.copies[name]]
             whole = self.optimizer.state[weight]

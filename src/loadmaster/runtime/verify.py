@@ -279,7 +279,7 @@ def of_capture(step: AppliedStep, inputs: Any) -> Values:
     weights = dict(module.named_parameters())
     every = dict(zip(step.captured.gradients, results[count:], strict=True))
     gradients = {name: every.get(name, torch.zeros_like(weights[name])) for name in step.captured.learned}
-    for name, cut in step.captured.cuts.items():
+    for name, cut in ((name, cut) for name, cut in step.captured.cuts.items() if name in every):
         cut.put(every[name], gradients[step.captured.copies[name]])
     for name, gradient in gradients.items():
         weights[name].grad = gradient.clone()

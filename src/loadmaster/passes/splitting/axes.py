@@ -8,9 +8,11 @@ dimension is which: what cannot be told is not split.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from math import gcd, prod
 from typing import Literal
@@ -60,9 +62,12 @@ def axes_of(graph: Graph, op: int) -> tuple[Axis, ...]:
     rule = _rule(kind)
     written_over = (graph.alias_of[graph.makes_of(op)] >= 0).any() and not graph.is_view[op]
     timed = graph.time_ns.shape[1] > 0 and bool((graph.time_ns[op] != UNGIVEN).any())
-    if rule is None or written_over or timed or graph.colocate[op] >= 0 or None in reads or None in makes:
+    if written_over or timed or graph.colocate[op] >= 0 or None in reads or None in makes:
         return ()
-    if kind in _OVER_CLASSES and not _over_classes(graph, op):
+    over = softmax_dim(graph, op) if kind in _SOFTMAX else None
+    if over is not None:
+        rule = partial(_over_one, over)
+    elif rule is None or (kind in _OVER_CLASSES and not _over_classes(graph, op)):
         return ()
     return tuple(axis for axis in rule([s or () for s in reads], [s or () for s in makes]) if axis.size > 1)
 
@@ -214,6 +219,14 @@ def _samples(reads: Sequence[Shape], makes: Sequence[Shape]) -> list[Axis]:
     return [Axis(makes[0][0], (0,) * len(reads), (0,))]
 
 
+def _over_one(over: int, reads: Sequence[Shape], makes: Sequence[Shape]) -> list[Axis]:
+    """Every dimension but the one that a softmax is over."""
+    if len({*reads, *makes}) != 1:
+        return []
+    every = enumerate(makes[0])
+    return [Axis(size, (d,) * len(reads), (d,) * len(makes)) for d, size in every if d != over % len(makes[0])]
+
+
 def _loss(reads: Sequence[Shape], makes: Sequence[Shape]) -> list[Axis]:
     if [len(s) for s in reads] != [2, 1] or makes != [(), ()]:
         return []
@@ -337,7 +350,17 @@ _RULES: Mapping[str, Rule] = {
     "transpose": _transpose,
     "expand": _expanded,
 }
+_SOFTMAX = {"_softmax": 1, "_log_softmax": 1, "_softmax_backward_data": 2, "_log_softmax_backward_data": 2}
 _OVER_CLASSES = ("_log_softmax", "_log_softmax_backward_data")
+
+
+def softmax_dim(graph: Graph, op: int) -> int | None:
+    """What a softmax is over, where its call is known."""
+    text = graph.signature.get(graph.op_name[op])
+    place = _SOFTMAX.get(bare_kind(graph.kind[op]))
+    args = json.loads(text)[1] if text and place is not None else []
+    found = args[place] if place is not None and len(args) > place else None
+    return found if type(found) is int else None
 
 
 def _over_classes(graph: Graph, op: int) -> bool:

@@ -20,8 +20,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from loadmaster.graph import INPUT, OUTPUT, Graph
-from loadmaster.passes.splitting.axes import LOSS, RESHAPES, SUM, Axis, axes_of, bare_kind, runs
+from loadmaster.graph import INPUT, OUTPUT, WEIGHT, Graph
+from loadmaster.passes.splitting.axes import LOSS, RESHAPES, SUM, Axis, axes_of, bare_kind, runs, softmax_dim
 
 Way = Literal["samples", "features"]
 WAYS: tuple[Way, ...] = ("samples", "features")
@@ -95,11 +95,11 @@ class _Sharder:
         made = graph.producer[(graph.role == OUTPUT) & (graph.producer >= 0)]
         self.turn = int(made.max()) if len(made) else graph.num_ops  # the last op of the forward pass
         self.state = _State()
-        updated = {int(graph.reads_of(op)[0]) for op in range(graph.num_ops) if self._updates(op)}
+        self.updated = {int(graph.reads_of(op)[0]) for op in range(graph.num_ops) if self._updates(op)}
         for tensor in np.flatnonzero(graph.producer < 0).tolist():
             rows = way == "samples" and graph.role[tensor] == INPUT and self._divides(tensor, 0)
             self.state.layout[tensor] = Share(0) if rows else None
-            if tensor in updated:
+            if graph.role[tensor] == WEIGHT:
                 self.state.free.add(tensor)
 
     def run(self) -> Sharding:
@@ -209,8 +209,11 @@ class _Sharder:
             before = self._through(maker, layout)
             state.wanted[maker] = (before,)
             self._commit(state, int(self.graph.reads_of(maker)[0]), before)
-        elif layout is None and self.graph.nbytes[tensor] >= SMALL and self._divides(tensor, 0):
+        elif layout is None and self._is_large(tensor) and self._divides(tensor, 0):
             state.stored[tensor] = Share(0)
+
+    def _is_large(self, tensor: int) -> bool:
+        return tensor in self.updated and bool(self.graph.nbytes[tensor] >= SMALL)
 
     def _through(self, view: int, layout: Layout) -> Layout:
         """What a view reads for its result to be laid out so."""
@@ -239,7 +242,8 @@ class _Sharder:
             table = self.graph.reads_of(op).tolist()[0]
             if kind == "embedding" and table in state.free:
                 self._commit(state, table, None)
-                state.stored[table] = Share(1)
+                if table in self.updated:
+                    state.stored[table] = Share(1)
             self._apply(state, op, axis, 1)
             if kind == "embedding":
                 state.stored[made], state.layout[made] = Share(int(axis.makes[0])), None
@@ -328,21 +332,19 @@ def reshaped(given: tuple[int, ...], made: tuple[int, ...], share: Share, ways: 
     return None
 
 
-def _blocks(layouts: Sequence[Layout]) -> int:
-    return max((layout.blocks for layout in layouts if isinstance(layout, Share)), default=1)
-
-
 def more_axes(graph: Graph, op: int) -> Iterator[Axis]:
     """Axes of ops that a split leaves whole, but whose shares are as good: dropout, of which each device draws its own
-    numbers; softmax over the last dimension, as in attention; slices; transpositions, of dimensions of other sizes."""
+    numbers; softmax, over the last dimension as in attention where a file does not say over what; products with a
+    bias, which the first device adds; slices; transpositions, along dimensions that they cannot have moved."""
     kind = bare_kind(graph.kind[op])
-    reads = [graph.shape[tensor] or () for tensor in graph.reads_of(op).tolist()]
-    makes = [graph.shape[tensor] or () for tensor in graph.makes_of(op).tolist()]
-    if kind in ("native_dropout", "_softmax", "_softmax_backward_data") and len({*reads, *makes}) == 1:
+    reads: list[tuple[int, ...]] = [graph.shape[tensor] or () for tensor in graph.reads_of(op).tolist()]
+    makes: list[tuple[int, ...]] = [graph.shape[tensor] or () for tensor in graph.makes_of(op).tolist()]
+    alike = len({*reads, *makes}) == 1
+    if kind in ("native_dropout", "_softmax", "_softmax_backward_data") and alike and softmax_dim(graph, op) is None:
         for dim in range(len(reads[0]) - (kind != "native_dropout")):
             yield Axis(reads[0][dim], (dim,) * len(reads), (dim,) * len(makes))
     if kind == "addmm" and [len(s) for s in (*reads[1:], *makes)] == [2, 2, 2]:
-        yield Axis(reads[1][1], (None, 1, 0), (SUM,))  # the first device adds the bias
+        yield Axis(reads[1][1], (None, 1, 0), (SUM,))
     if kind in ("slice", "slice_backward") and [len(s) for s in reads] == [len(s) for s in makes]:
         kept = [dim for dim, size in enumerate(reads[0]) if makes[0][dim] == size]
         for dim in kept if len(kept) == len(reads[0]) - 1 else ():

@@ -6,8 +6,8 @@ product of two shares along the inner dimension is a partial sum, and what reads
 a ring in which the device does nothing else. Partial sums that are added to each other are reduced once, as Megatron
 does.
 
-This is a measure to compare with, made by hand from the names of weights. A split of the search has parts in place of
-an op, and no op twice, so it cannot say that a norm runs everywhere.
+This is a measure to compare with, made by hand from the names of weights, of which it does not look at the sizes.
+`sharding` finds such a split in the graph, with sizes that divide and a dimension for each share, so that it can run.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from loadmaster.simulator import simulate  # noqa: E402
 
 
 class Words(nn.Module):
-    """Embedding, attention by batched products, a norm, a head and its loss."""
+    """Embedding, attention by batched products (with a softmax over queries, which no shape tells), a norm, a head and
+    its loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +35,7 @@ class Words(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         seen = self.table(words)
-        weights = torch.bmm(seen, seen.transpose(1, 2)).sigmoid()
+        weights = torch.softmax(torch.bmm(seen, seen.transpose(1, 2)).sigmoid(), 1)
         mixed = torch.tanh(self.mix(self.norm(torch.bmm(weights, seen))))
         return F.cross_entropy(self.head(mixed).flatten(0, 1), words.flatten())
 
