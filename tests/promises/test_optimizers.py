@@ -70,6 +70,25 @@ def test_plan_is_legal_and_obeys_dependencies_within_the_budget(name: str, probl
 
 @every_optimizer
 @fewer
+@given(problem=problems(max_ops=8, max_devices=3))
+def test_throughput_is_an_objective_like_the_others(name: str, problem: Problem) -> None:
+    """A step is worth what its busiest device or channel does: at least all kernels of a device one after another."""
+    result = solve(problem.with_objective("throughput"), name, SMALL)
+    _assert_placed_legally(result)
+    line = result.timeline
+    ends: dict[tuple[int, int], int] = {}
+    for op, device in enumerate(result.plan.device.tolist()):
+        key = (device, int(result.plan.kernel[op]))
+        ends[key] = max(ends.get(key, 0), int(line.end_ns[op] - line.start_ns[op]))
+    work = np.zeros(problem.num_devices, np.int64)
+    for (device, _), ns in ends.items():
+        work[device] += ns
+    assert result.value >= work.max() and result.simulations <= 40
+    assert result.value >= result.lower_bound >= 0
+
+
+@every_optimizer
+@fewer
 @given(problem=problems(max_ops=10, max_devices=3))
 def test_same_seed_and_simulations_give_the_same_plan(name: str, problem: Problem) -> None:
     one, two = (solve(problem, name, SMALL, seed=7) for _ in range(2))

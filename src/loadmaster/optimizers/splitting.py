@@ -23,6 +23,7 @@ from loadmaster.optimizers.complete import Complete
 from loadmaster.optimizers.ordering import ordered
 from loadmaster.optimizers.simple import Ready
 from loadmaster.passes.splitting import Axis, Split, SplitGraph, axes_of, grow, is_part, sharded_graph, split_region
+from loadmaster.passes.splitting.sharded import least_ns
 from loadmaster.passes.splitting.sharding import WAYS, Way
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -83,7 +84,8 @@ def _sharded(
     if problem.num_devices < 2 or not problem.able.all():
         return
     for way in WAYS:
-        made = sharded_graph(problem.source, problem.cluster, way)
+        quick = str(problem.objective) != "step-time" or least_ns(problem, way) < found.result.value
+        made = sharded_graph(problem.source, problem.cluster, way) if quick else None
         if made is not None:
             priced = reprice(made.graph)
             plan = Plan.of(priced, [made.device[name] for name in priced.graph.op_name])

@@ -18,6 +18,7 @@ from loadmaster.errors import InvalidPlan
 from loadmaster.graph import OUTPUT, ROLES, UNGIVEN, Graph, GraphBuilder
 from loadmaster.passes.splitting.axes import RESHAPES, bare_kind
 from loadmaster.passes.splitting.sharding import OF_LOSS, SUMMAND, WAYS, Layout, Sharding, Share, Way, shard
+from loadmaster.problem import Problem
 
 SHARDING = "sharding"  # in `captured`: how a graph was sharded
 BUNDLE = 2**25  # bytes that are put together at once, or a little more; chosen by hand
@@ -59,6 +60,14 @@ def ring_of(cluster: Cluster) -> Ring:
     ways = len(cluster.devices)
     slowest = min(cluster.links.values(), key=lambda link: link.bytes_per_s or float("inf"))
     return lambda times, size: times * (ways - 1) * send_time_ns(slowest, -(-size // ways))
+
+
+def least_ns(problem: Problem, way: Way) -> int:
+    """What a device must do for all ops, its share of each where it has one, without collectives."""
+    graph, found = problem.source, shard(problem.source, problem.num_devices, way)
+    times = problem.op_ns.min(axis=1).tolist()
+    sources = zip(problem.source_ops.tolist(), times, strict=True)
+    return sum(ns // (found.ways if found.on_shares(graph, op) else 1) for op, ns in sources)
 
 
 def sharded_graph(graph: Graph, cluster: Cluster, way: Way) -> ShardedGraph | None:

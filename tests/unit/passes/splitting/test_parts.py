@@ -11,7 +11,7 @@ from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.optimizers.splitting import solve_split
 from loadmaster.passes.splitting import Split, axes_of, grow, is_part, split_graph
 from loadmaster.problem import Problem
-from loadmaster.search import Budget
+from loadmaster.search import Budget, solve
 
 
 def product(rows: int = 8, inner: int = 4, columns: int = 6, **settings: object) -> Graph:
@@ -126,18 +126,30 @@ def test_rows_of_rows_are_split_through_a_view() -> None:
 
 
 def test_the_search_splits_what_holds_a_step_up_and_nothing_else() -> None:
-    big = product_problem(4096)
-    found = solve_split(big, lambda graph: price(graph, "2xa100-nvlink"), "heft", Budget(None, 300))
+    """Three devices have no equal shares of it, two of them have a part each."""
+    big = product_problem(4096, 3)
+    found = solve_split(big, lambda graph: price(graph, "3xa100-nvlink"), "heft", Budget(None, 300))
     assert found.splits and found.result.value < 0.7 * found.before.value
     assert any(is_part(name) for name in found.result.problem.graph.op_name)
-    again = solve_split(big, lambda graph: price(graph, "2xa100-nvlink"), "heft", Budget(None, 300))
+    again = solve_split(big, lambda graph: price(graph, "3xa100-nvlink"), "heft", Budget(None, 300))
     assert again.splits == found.splits and again.result.value == found.result.value
     small = product_problem(8)
     found = solve_split(small, lambda graph: price(graph, "2xa100-nvlink"), "heft", Budget(None, 300))
-    assert not found.splits and found.result is found.before
+    assert not found.splits and found.result is found.before and found.way is None
 
 
-def product_problem(size: int) -> Problem:
+def test_shares_on_all_devices_are_taken_where_they_beat_parts() -> None:
+    def reprice(graph: Graph) -> Problem:
+        return price(graph, "2xa100-nvlink")
+
+    found = solve_split(product_problem(4096), reprice, "heft", Budget(None, 300))
+    assert found.way and not found.splits
+    for parts in (Split("mm", 0, 2, 400), Split("mm", 1, 2, 400), Split("mm", 2, 2, 1)):
+        split = reprice(split_graph(product_problem(4096).source, [parts]))
+        assert found.result.value <= solve(split, "placement", Budget(None, 100)).value
+
+
+def product_problem(size: int, devices: int = 2) -> Problem:
     g, nbytes = GraphBuilder("big"), 4 * size * size
     x, w = g.tensor(nbytes, "input", shape=(size, size)), g.tensor(nbytes, "weight", shape=(size, size))
     y, total = g.tensor(nbytes, shape=(size, size)), g.tensor(4 * size, shape=(1, size))
@@ -145,7 +157,7 @@ def product_problem(size: int) -> Problem:
     g.op("mm", "aten.mm.default", [x, w], [y], flops=2 * size**3)
     g.op("sum", "aten.sum.dim_IntList", [y], [total], flops=size * size)
     g.op("last", "aten.relu.default", [total], [z], flops=size)
-    return price(g.build(), "2xa100-nvlink")
+    return price(g.build(), f"{devices}xa100-nvlink")
 
 
 def test_a_slice_reads_and_writes_its_piece_and_a_join_remembers_along_what() -> None:
