@@ -23,7 +23,7 @@ from loadmaster.graph import Graph
 from loadmaster.problem import Problem
 
 FILE = Path(__file__).parent / "plans.json"
-SIMULATIONS = {"unlike": 500, "tight": 300, "halves": 200, "small": 120, "tasks": 120}
+SIMULATIONS = {"unlike": 300, "tight": 200, "halves": 120, "small": 120, "tasks": 120}
 # Networks add up fractions, whose last digits are the machine's; others call packages that may be of another version.
 LEFT_OUT = {"cp-sat", "kahip", "metis", "mtkahypar", "scotch"}
 LEFT_OUT |= {"gas", "go", "go-fusion", "go-one", "hdp", "placeto", "regal", "rnn"}
