@@ -51,6 +51,12 @@ LIKELY_S = 15.0  # of tests that are likely to see it, before any others
 LATE_S = 20.0  # that a mutant begun before the end may take beyond it
 FILE_S = 150.0  # that the tests of one file may take to be watched
 SHARD_BYTES = 8_000  # of a file of tests that one process watches
+NEEDS = {
+    "optimizers/exact.py": "ortools",
+    "optimizers/memory/exact_again.py": "ortools",
+    "optimizers/partition/partitioners.py": "pymetis",
+    "search/workers.py": "ray",
+}
 MANY = 8  # times as many shards of a file whose tests are run for every optimizer
 
 
@@ -278,11 +284,19 @@ def main() -> None:
         mutants, places = drawn(paths, given.count, given.seed)
     same = sum(mutant.same != "" for mutant in mutants)
     print(f"{len(mutants)} mutants, of which {same} behave as the source does and are left out")
-    mutants = [mutant for mutant in mutants if not mutant.same]
+    lacking = sorted({mutant.file for mutant in mutants if not _can_run(mutant)})
+    if lacking:
+        print(f"left out, since what they need is not installed here: {', '.join(lacking)}")
+    mutants = [mutant for mutant in mutants if not mutant.same and _can_run(mutant)]
     with tempfile.TemporaryDirectory() as folder:
         copies = Copies(Path(folder), given.workers + 1)
         tests = known_tests(copies, given.tests, folders_of(mutants), given.map, given.limit, until)
         report(Judge(copies, tests, given.seconds, until), mutants, places)
+
+
+def _can_run(mutant: Mutant) -> bool:
+    """Whether the package is there that all of the file needs."""
+    return mutant.file not in NEEDS or importlib.util.find_spec(NEEDS[mutant.file]) is not None
 
 
 def folders_of(mutants: list[Mutant]) -> list[str]:
