@@ -96,5 +96,33 @@ ROWS = [
         "base[order[here - 1]] >= base[block]",
         "blocks that may begin at the same address are stacked to the same height in any order",
     ),
+    (
+        "learn/go2020/examples.py",
+        "reads = list(dict.fromkeys([ends[lane], *([ends[int(rng.integers(lanes))]] if rng.random()",
+        "rng.random() < 0.2",
+        "rng.random() <= 0.2",
+        "no random number is exactly so large",
+    ),
+    (
+        "simulator/loop.py",
+        "running = resources + 1 + (0 if layout.contention else layout.most_sends)",
+        "resources + 1",
+        "resources + 2",
+        "scratch that is larger than it need be",
+    ),
+    (
+        "simulator/loop.py",
+        "order = np.int64(rank[op]) if len(rank) > 0 else np.int64(0)",
+        "np.int64(0)",
+        "np.int64(1)",
+        "without ranks all ops have the same, whichever it is",
+    ),
+    (
+        "optimizers/branching/least.py",
+        "one, two = _mix(one, value + (slot << 44)), _mix(two, value ^ (slot << 41))",
+        "slot << 44",
+        "slot << 45",
+        "any way to spread bits serves a digest",
+    ),
 ]
 EQUIVALENT = {(file, line, right, wrong): why for file, line, right, wrong, why in ROWS}
