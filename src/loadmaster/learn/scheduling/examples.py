@@ -17,6 +17,7 @@ from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.learn.examples import graph_of
 from loadmaster.learn.go2020.examples import _drawn_cluster, branching_step, vary
+from loadmaster.optimizers.annealing.anneal import improve
 from loadmaster.optimizers.cuts import cuts
 from loadmaster.optimizers.lists.schedulers import Etf, Heft, critical_rank
 from loadmaster.optimizers.policy.views import View, view_of
@@ -31,6 +32,7 @@ from loadmaster.zoo import synthetic
 
 MOST_OPS = 1_500  # of an example; larger ones are joined into blocks
 KEPT = 400  # examples in memory
+SHORT = 60  # simulations of a search before the policy
 
 
 class Key(NamedTuple):
@@ -51,7 +53,17 @@ def make_example(key: Key) -> tuple[Problem, View, Plan] | None:
     small = coarser(problem, int(rng.choice([200, 600, MOST_OPS])))
     if small is None or small.num_ops < 24:
         return None
-    return small, view_of(small), best_by_rule(small, int(rng.integers(1, 4)))
+    return small, view_of(small), first_plan(small, int(rng.integers(1, 6)))
+
+
+def first_plan(problem: Problem, kind: int) -> Plan:
+    """What the policy is given: a plan by rules, of one kind or the best of all; or what a short search made of it."""
+    plan = best_by_rule(problem, min(kind, 3))
+    if kind <= 3:
+        return plan
+    search = Search(problem, Budget(None, SHORT))
+    improve(search, plan, 0.0, 0.0, chains=1)
+    return search.best or plan
 
 
 def best_by_rule(problem: Problem, kinds: int = 3) -> Plan:
