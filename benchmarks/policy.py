@@ -304,13 +304,13 @@ def train(out: Path, given: argparse.Namespace) -> None:
         if seconds <= 0:
             continue
 
-        def tell(row: dict[str, float], now: np.ndarray, phase: str = phase) -> None:
+        def tell(row: dict[str, float], now: Any, phase: str = phase) -> None:
             row = {"phase": phase, **{key: round(value, 5) for key, value in row.items()}}  # type: ignore[dict-item]
             print(row, flush=True)
             write(out / "curves.csv", ("phase", "turn", "seconds", "gain", "rough", "spread"), [row])
-            np.save(out / f"last-{phase}.npy", now)
+            np.save(out / f"last-{phase}.npy", now.weights)
 
-        found = training.train(crew, weights, settings, seconds, tell, every=10)
+        found = training.train(crew, training.Ascent.of(weights), settings, seconds, tell)
         write_weights(out / f"{phase}.safetensors", found, {"phase": phase, "seconds": seconds})
         weights = found if phase == "plans" else weights
     crew.close()

@@ -164,39 +164,50 @@ class Crew:
             job.join(10)
 
 
-class Adam:
-    """Steps uphill (Kingma and Ba 2014)."""
+@dataclass
+class Ascent:
+    """Where training stands: the weights, what Adam (Kingma and Ba 2014) remembers, and the best weights so far."""
 
-    def __init__(self, size: int) -> None:
-        self.mean, self.square, self.turn = np.zeros(size), np.zeros(size), 0
+    weights: Floats
+    mean: Floats
+    square: Floats
+    best_weights: Floats
+    best: float = -np.inf
+    turn: int = 0
 
-    def step(self, gradient: Floats, rate: float) -> Floats:
+    @staticmethod
+    def of(weights: Floats) -> Ascent:
+        nothing = np.zeros(len(weights))
+        return Ascent(weights.copy(), nothing, nothing.copy(), weights.copy())
+
+    def step(self, gradient: Floats, rate: float) -> None:
+        """Uphill."""
         self.turn += 1
         self.mean = 0.9 * self.mean + 0.1 * gradient
         self.square = 0.99 * self.square + 0.01 * gradient**2
         mean, square = self.mean / (1 - 0.9**self.turn), self.square / (1 - 0.99**self.turn)
-        found: Floats = rate * mean / (np.sqrt(square) + 1e-8)
-        return found
+        self.weights = self.weights + rate * mean / (np.sqrt(square) + 1e-8)
+
+    def keep(self, gain: float) -> None:
+        """The weights, if they are the best so far on the problems held out."""
+        if gain > self.best:
+            self.best, self.best_weights = gain, self.weights.copy()
 
 
 def train(
-    crew: Crew, weights: Floats, settings: Settings, seconds: float, tell: Callable[[dict[str, float], Floats], None],
-    every: int = 20,
+    crew: Crew, ascent: Ascent, settings: Settings, seconds: float, tell: Callable[[dict[str, float], Ascent], None],
+    every: int = 10,
 ) -> Floats:  # fmt: skip
-    """The weights that were best on the problems held out, after so many seconds."""
-    adam, begun, turn = Adam(len(weights)), time.monotonic(), 0
-    best, best_weights = -np.inf, weights.copy()
-    while time.monotonic() - begun < seconds:
-        gradient, spread = crew.gradient(weights, turn, settings)
-        left = max(0.1, 1 - (time.monotonic() - begun) / seconds)
-        weights = weights + adam.step(gradient - settings.decay * weights, settings.rate * left)
-        turn += 1
-        if turn % every == 0:
-            gain = -crew.held_out(weights, settings)
+    """Goes on for so many seconds, with smaller and smaller steps; the weights that were best on the problems held
+    out."""
+    begun = time.monotonic()
+    while (used := (time.monotonic() - begun) / max(1e-9, seconds)) < 1:
+        gradient, spread = crew.gradient(ascent.weights, ascent.turn, settings)
+        ascent.step(gradient - settings.decay * ascent.weights, settings.rate * max(0.1, 1 - used))
+        if ascent.turn % every == 0:
+            gain = -crew.held_out(ascent.weights, settings)
+            ascent.keep(float(gain.mean()))
             rough = 1.96 * float(gain.std()) / len(gain) ** 0.5
-            row = {"turn": turn, "seconds": time.monotonic() - begun, "gain": float(gain.mean()), "rough": rough}
-            row["spread"] = spread
-            tell(row, weights)
-            if gain.mean() > best:
-                best, best_weights = float(gain.mean()), weights.copy()
-    return best_weights
+            row = {"turn": ascent.turn, "seconds": time.monotonic() - begun, "gain": float(gain.mean())}
+            tell({**row, "rough": rough, "spread": spread}, ascent)
+    return ascent.best_weights

@@ -7,7 +7,7 @@ import pytest
 
 from loadmaster.graph import Graph
 from loadmaster.learn.scheduling.examples import Key, best_by_rule, make_example, tightened, unrolled_step
-from loadmaster.learn.scheduling.training import Adam, Crew, Settings, directions, outcome, train, worth
+from loadmaster.learn.scheduling.training import Ascent, Crew, Settings, directions, outcome, train, worth
 from loadmaster.optimizers.policy.policy import first_weights
 from loadmaster.search import Score
 from loadmaster.simulator import simulate
@@ -74,10 +74,10 @@ def test_the_gradient_is_that_of_the_outcomes(settings: Settings) -> None:
 
 
 def test_adam_goes_uphill() -> None:
-    adam, here = Adam(2), np.array([3.0, -2.0])
+    ascent = Ascent.of(np.array([3.0, -2.0]))
     for _ in range(400):
-        here = here + adam.step(-2 * here, 0.05)
-    assert np.abs(here).max() < 0.05
+        ascent.step(-2 * ascent.weights, 0.05)
+    assert np.abs(ascent.weights).max() < 0.05
 
 
 def test_training_returns_the_weights_that_were_best_on_problems_held_out() -> None:
@@ -85,7 +85,12 @@ def test_training_returns_the_weights_that_were_best_on_problems_held_out() -> N
     crew = Crew(KEYS[:1], KEYS[:1], 1)
     try:
         found = train(
-            crew, first_weights(0), Settings(each=2), 0.5, lambda row, now: told.append((row["gain"], now)), every=1
+            crew,
+            Ascent.of(first_weights(0)),
+            Settings(each=2),
+            0.5,
+            lambda row, now: told.append((row["gain"], now.weights)),
+            every=1,
         )
     finally:
         crew.close()
