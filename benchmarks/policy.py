@@ -310,7 +310,7 @@ def train(out: Path, given: argparse.Namespace) -> None:
             write(out / "curves.csv", ("phase", "turn", "seconds", "gain", "rough", "spread"), [row])
             np.save(out / f"last-{phase}.npy", now.weights)
 
-        found = training.train(crew, training.Ascent.of(weights), settings, seconds, tell)
+        found = training.ascend(crew, training.Ascent.of(weights), settings, seconds, tell)
         write_weights(out / f"{phase}.safetensors", found, {"phase": phase, "seconds": seconds})
         weights = found if phase == "plans" else weights
     crew.close()

@@ -194,7 +194,7 @@ class Ascent:
             self.best, self.best_weights = gain, self.weights.copy()
 
 
-def train(
+def ascend(
     crew: Crew, ascent: Ascent, settings: Settings, seconds: float, tell: Callable[[dict[str, float], Ascent], None],
     every: int = 10,
 ) -> Floats:  # fmt: skip

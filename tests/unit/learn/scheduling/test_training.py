@@ -7,7 +7,7 @@ import pytest
 
 from loadmaster.graph import Graph
 from loadmaster.learn.scheduling.examples import Key, best_by_rule, make_example, tightened, unrolled_step
-from loadmaster.learn.scheduling.training import Ascent, Crew, Settings, directions, outcome, train, worth
+from loadmaster.learn.scheduling.training import Ascent, Crew, Settings, ascend, directions, outcome, worth
 from loadmaster.optimizers.policy.policy import first_weights
 from loadmaster.search import Score
 from loadmaster.simulator import simulate
@@ -84,7 +84,7 @@ def test_training_returns_the_weights_that_were_best_on_problems_held_out() -> N
     told: list[tuple[float, np.ndarray]] = []
     crew = Crew(KEYS[:1], KEYS[:1], 1)
     try:
-        found = train(
+        found = ascend(
             crew,
             Ascent.of(first_weights(0)),
             Settings(each=2),
