@@ -36,7 +36,7 @@ GO = (
 )
 UNLIKE = "2xa100-nvlink+2xp100-pcie"
 BUDGETS = (500, 2_000)
-LONG = 20_000  # simulations of the run whose plan the oracle knows
+LONG = 10_000  # simulations of the run whose plan the oracle knows
 SURE = {"oracle": 4.0, "half an oracle": 2.0}  # its device is e to that many times as likely as another
 ASKED = 500  # simulations between two looks of the policy
 HOT, COLD = 1e-3, 1e-4  # as `placement` has them
