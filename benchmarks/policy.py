@@ -4,6 +4,7 @@ with the policy beside the search without it and beside controls.
     python benchmarks/policy.py headroom OUT [--sets large,tight,small] [--workers 4] [--seconds 400]
     python benchmarks/policy.py train OUT [--corpus FILE] [--workers 10] [--plans 160] [--search 90] [--proposing 100]
     python benchmarks/policy.py measure OUT --weights FILE [--sets …] [--workers 12] [--seconds 400]
+    python benchmarks/policy.py lists OUT --corpus FILE [--weights FILE]
     python benchmarks/policy.py summary OUT
 
 OUT keeps a line per run; a command that is repeated goes on where it stopped, and no run is begun after `--seconds`.
@@ -18,7 +19,7 @@ import csv
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import replace
 from itertools import zip_longest
@@ -61,6 +62,8 @@ SMALL = (
     ("zoo:unet-ddpm/train", "8xp100-pcie"),
     ("zoo:nasnet/train", "4xp100-pcie+4xk80"),
 )
+# As many further plans by rules, in place of what the policy makes.
+MORE = "[best-of:of=[rolling,[heft:thrift=0.5],[heft:thrift=1],[heft:thrift=0.5,memory=yes],m-sct]]"
 COUNTED = 50  # budgets from here on are simulations, not seconds
 LONG = (1.0, 5.0, 30.0)
 GROUPS, WRONG = (64, 256, 1024), (0.05, 0.2)  # of imitators
@@ -160,31 +163,6 @@ def control_weights(folder: Path) -> dict[str, Path]:
     return {name: folder / f"{name.replace(' ', '-')}.safetensors" for name in found}
 
 
-def classical(search: Any, plan: Any, net: Any, rounds: int = 2, share: float = 1.0) -> list[Any]:
-    """In place of what the policy makes: as many further starts by rules, within the same share of the time."""
-    from loadmaster.optimizers.lists.rolling import Rolling
-    from loadmaster.optimizers.lists.schedulers import Heft, critical_rank
-    from loadmaster.optimizers.rejoining import DEAR, rejoined
-    from loadmaster.optimizers.starts import Scored
-
-    problem, until, found = search.problem, search.seconds + share * search.seconds_left, []
-    makers: list[Callable[[], Any]] = [
-        lambda: rejoined(problem, plan, DEAR[0]),
-        lambda: Heft(thrift=0.5).optimize(search),
-        lambda: rejoined(problem, plan, DEAR[1]),
-        lambda: Heft(thrift=0.5, memory=True).optimize(search),
-        lambda: Heft(thrift=1.0).optimize(search),
-        lambda: Rolling(2).optimize(search.part(share)),
-    ]
-    for make in makers:
-        one = make()
-        for each in (one, one.with_rank(critical_rank(problem, one.device))):
-            if search.spent or (not search.counts_simulations and search.seconds > until):
-                return found
-            found.append(Scored(search.score(each), each, "learned"))
-    return found
-
-
 def imitations(problem: Any, plan: Any, seed: int) -> Iterator[tuple[str, Any]]:
     """What an imitator of the plan would say that knew it as well as its means allow: the device of most of the work of
     each of so many groups, in the best of three ways to make them; or every op's device but for some that are drawn at
@@ -253,17 +231,14 @@ def run(
 ) -> Iterator[dict[str, Any]]:
     """A row for each variant and budget."""
     os.environ["LOADMASTER_THREADS"] = "1"
-    from loadmaster.optimizers import auto
     from loadmaster.search import solve
 
-    problem, real = problem_of(job), auto.improved
+    problem = problem_of(job)
     for budget in budgets:
         for variant, method in variants.items():
             if (variant, budget) in done:
                 continue
-            auto.improved = classical if variant == "more starts" else real  # type: ignore[assignment]
             found = solve(problem, method, allowed(budget), seed=job.seed)
-            auto.improved = real
             over = int(np.maximum(0, found.timeline.peak_bytes - problem.memory_bytes).sum())
             yield dict(
                 zip(
@@ -391,6 +366,37 @@ def train(out: Path, given: argparse.Namespace) -> None:
     crew.close()
 
 
+LISTS = ("heft", "m-heft", "etf", "m-etf", "expert")
+ALONE = 8  # simulations of each
+
+
+def lists(out: Path, given: argparse.Namespace) -> None:
+    """The scheduler by itself beside others, all with the same few simulations: models of the zoo, and graphs of a
+    corpus that it was not trained on, on drawn clusters; memory is short for half of these."""
+    from loadmaster.cost import price
+    from loadmaster.files import graph_from_json
+    from loadmaster.files.text import parse_json, read_lines
+    from loadmaster.learn.go2020.examples import vary
+    from loadmaster.learn.scheduling.examples import draw_cluster, tightened
+    from loadmaster.search import Budget, solve
+
+    files = control_weights(out) | ({"learned": given.weights} if given.weights else {})
+    named = {"learned": "learned-list"} | {name: f"learned-list:weights={path}" for name, path in files.items()}
+    named |= {name: name for name in LISTS}
+    problems = [("zoo", problem, problem_of(Job("small", problem, cluster, 0))) for problem, cluster in SMALL]
+    for number, line in enumerate(read_lines(given.corpus) if given.corpus else []):
+        rng = np.random.default_rng([number, 31])
+        problem = price(vary(graph_from_json(parse_json(line, "corpus"), "corpus"), rng), draw_cluster(rng))
+        problems.append(("corpus", str(number), tightened(problem, 1.25, rng) if number % 2 else problem))
+    for kind, name, problem in problems:
+        for variant, method in named.items():
+            found = solve(problem, method, Budget(None, ALONE))
+            facts = (kind, name, "", problem.num_ops, problem.num_devices, variant, ALONE, 0)
+            row = dict(zip(ROWS, (*facts, found.value, found.timeline.over_bytes, found.simulations), strict=True))
+            write(out / "measured.csv", ROWS, [row])
+        print(kind, name, problem.num_ops, flush=True)
+
+
 def sample(row: dict[str, str]) -> tuple[str, str, str, str, str]:
     return row["set"], row["problem"], row["cluster"], row["seed"], row["budget"]
 
@@ -438,7 +444,7 @@ def summary_of_headroom(rows: list[dict[str, str]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("headroom", "train", "measure", "summary"))
+    parser.add_argument("command", choices=("headroom", "train", "measure", "lists", "summary"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--sets", default="large,tight,small")
     parser.add_argument("--weights", type=Path)
@@ -459,12 +465,14 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     if given.command == "train":
         train(given.out, given)
+    elif given.command == "lists":
+        lists(given.out, given)
     elif given.command == "headroom":
         measure(given.out, given, {"without": given.method}, LONG, "headroom.csv")
     elif given.command == "measure":
         files = control_weights(given.out) | {"learned": given.weights}
-        all_of = {name: f"{given.method}:policy={path}" for name, path in files.items()}
-        all_of |= {"without": given.method, "more starts": f"{given.method}:policy={files['by hand']}"}
+        all_of = {name: f"{given.method}:also=[learned-list:weights={path}]" for name, path in files.items()}
+        all_of |= {"without": given.method, "more starts": f"{given.method}:also={MORE}"}
         wanted = {name: all_of[name] for name in given.variants.split(",")}
         measure(given.out, given, wanted, tuple(map(float, given.budgets.split(","))), "measured.csv")
     summary(given.out)

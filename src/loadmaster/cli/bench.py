@@ -104,9 +104,9 @@ def bench(
 
 def train(
     policy: Annotated[
-        Literal["regal", "gas", "go", "placeto", "rnn", "hdp", "plans"],
+        Literal["regal", "gas", "go", "placeto", "rnn", "hdp", "list", "plans"],
         typer.Argument(
-            metavar="POLICY", show_default=False, help="regal, gas, go, placeto, rnn or hdp; plans: a library of plans."
+            metavar="POLICY", show_default=False, help="regal, gas, go, placeto, rnn, hdp or list; plans: a library."
         ),
     ],
     corpus: Annotated[

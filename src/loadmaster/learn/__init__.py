@@ -9,4 +9,5 @@ TRAINERS = {
     "rnn": "recurrent.training",
     "hdp": "recurrent.training",
     "plans": "plans",
+    "list": "scheduling.command",
 }

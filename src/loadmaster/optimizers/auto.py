@@ -18,7 +18,6 @@ from loadmaster.optimizers.exact import closing
 from loadmaster.optimizers.experience.trying import stands_out, suited
 from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.optimizers.multilevel.multilevel import Multilevel, too_large
-from loadmaster.optimizers.policy.policy import improved, named_net
 from loadmaster.optimizers.starts import (
     VERY_FAR,
     Scored,
@@ -42,7 +41,6 @@ from loadmaster.search import WORST, Optimizer, Score, Search
 EVOLVING = Brkga(by="edges", blocks=24, sends=False, evaluations=10**9)  # few large groups
 EVOLVED, EVOLVED_AFTER = 400, 2_000  # simulations for it, and how many there must have been before
 LEARNED = {"peak-memory": ("regal:plans_only=yes",)}  # policies whose plans join the starts
-LEARNING = 0.15  # of the time, for what a policy makes of the best start
 LEARNED_AFTER = 2_000  # simulations after which loading a policy's network pays
 
 # Where the clock decides, a part waits until it costs little beside what the search has done.
@@ -87,7 +85,6 @@ class Auto:
     cold: float = 1e-4  # last temperature
     follow: float = 0.5
     also: Optimizer | None = None  # another method whose plan joins the starts
-    policy: str = "none"  # weights of a policy that improves the best start
 
     RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
@@ -101,7 +98,6 @@ class Auto:
         first = ordered(search, [*given, *of_another(search, self.also), *made(search, waiting.due())])
         if search.spent and search.best is not None:
             return search.best
-        first = sorted([*self._learned(search, first[0].plan), *first], key=lambda start: start.score)
         race = Race(epochs, waiting, first)
         if not search.spent:
             if search.counts_simulations or search.problem.num_ops <= SMALL:
@@ -116,15 +112,9 @@ class Auto:
         lower_bound(search.problem, fitting=True)
         compile_walk(search)
 
-    def _learned(self, search: Search, plan: Plan) -> list[Scored]:
-        """What a policy makes of the best start."""
-        if self.policy == "none" or search.problem.num_devices == 1 or search.problem.objective.of_memory:
-            return []
-        return improved(search, plan, named_net(self.policy), share=LEARNING)
-
     def _in_parts(self, search: Search) -> Plan:
         list(of_another(search, self.also))  # the search keeps it
-        return Multilevel(policy=self.policy).optimize(search)
+        return Multilevel().optimize(search)
 
 
 class Waiting:

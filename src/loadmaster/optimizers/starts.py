@@ -23,7 +23,7 @@ from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import first_come
 
 Family = Literal[
-    "given", "contiguous", "list", "partition", "grouped", "dealt", "learned"
+    "given", "contiguous", "list", "partition", "grouped", "dealt"
 ]  # how a plan was made; searches end elsewhere from each
 
 

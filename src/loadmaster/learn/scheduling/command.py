@@ -1,4 +1,4 @@
-"""`loadmaster train policy`: the weights of the learned list scheduler, from a user's corpus and generated graphs."""
+"""`loadmaster train list`: the weights of the learned list scheduler, from a user's corpus and generated graphs."""
 
 from __future__ import annotations
 

@@ -10,8 +10,6 @@ from loadmaster.catalog.specs import make_optimizer
 from loadmaster.optimizers.lists.rolling import Rolling
 from loadmaster.optimizers.lists.schedulers import Heft, critical_rank
 from loadmaster.optimizers.multilevel.refine import refine
-from loadmaster.optimizers.policy.policy import decoded, named_net
-from loadmaster.optimizers.policy.views import view_of
 from loadmaster.passes.blocks import blocks
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -27,7 +25,7 @@ LOOKS = (40, 160, 640)  # simulations of each window, one pass after another; th
 COARSE, SHARE = 600, 0.2  # simulations of the coarse problem, and the most of the time that it takes
 # What plans cost, in ns for each op and each of its reads, and for each device; the machine's own speed is taken from
 # its first simulation. One that would not be ready in time is left out.
-LIST_NS, ROLL_NS, RUN_NS, POLICY_NS = 60.0, 190.0, 200.0, 400.0
+LIST_NS, ROLL_NS, RUN_NS = 60.0, 190.0, 200.0
 AFTERWARDS = 12.0  # times as long as a simulation that it takes to finish a pass and to settle, check and bound a plan
 UNSURE = 1.2  # times as long as all that may take
 
@@ -47,7 +45,6 @@ class Multilevel:
     """
 
     inner: str = "placement"  # plans the coarser problem
-    policy: str = "none"  # weights of a policy that improves the best one-shot plan
 
     def optimize(self, search: Search) -> Plan:
         clock, first = Clock(search), None
@@ -71,8 +68,6 @@ class Multilevel:
         for heft in (Heft(), Heft(thrift=0.5), *((Heft(memory=True),) if tight else ())):
             if clock.allows(LIST_NS + RUN_NS / problem.num_devices):
                 yield heft.optimize(search)
-        if self.policy != "none" and search.best is not None and clock.allows(POLICY_NS):
-            yield from decoded(problem, view_of(problem), named_net(self.policy), search.best)
         if clock.allows(20 * RUN_NS / problem.num_devices):
             yield from self._coarse(search)
         for ways in WAYS if search.counts_simulations else WAYS[-1:]:

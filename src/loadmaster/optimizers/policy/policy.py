@@ -1,4 +1,4 @@
-"""Policy: plans by a learned list scheduler, a few of them, of which the best is kept."""
+"""The learned list scheduler: its weights, and plans of it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from loadmaster.graph.columns import ints, positions
-from loadmaster.optimizers.cuts import cuts
-from loadmaster.optimizers.lists.schedulers import Heft, critical_rank
+from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.ordering import best_of
 from loadmaster.optimizers.policy.decoding import LATER, OVER, PAIR, Net, decode, hint_of
 from loadmaster.optimizers.policy.views import CONTEXT, View, view_of
 from loadmaster.optimizers.policy.weights import read_weights
-from loadmaster.optimizers.starts import Scored
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import WORST, Search
+from loadmaster.search import WORST, Optimizer, Search
 
-SHIPPED = Path(__file__).with_name("policy.safetensors")
+SHIPPED = Path(__file__).with_name("list.safetensors")
 HIDDEN = 16
-ROUNDS, NOISE = 4, 0.1  # of decoding, and how much is left to chance where the last one gained nothing; chosen by hand
 FULLEST = 4.0  # what a device that would be too full by a tenth counts for before anything is learned; chosen by hand
 
 
@@ -69,44 +66,32 @@ def decoded(
 
 
 @dataclass(frozen=True)
-class Policy:
-    """Plans by a list scheduler whose choice of devices was learned: a small network looks at each op and device, at
-    what was decided so far, and at a plan by rules that it is to improve; then at the best it has made of it.
+class LearnedList:
+    """A list schedule in which a small network says what each device is worth to the next op: it looks at when the op
+    would end there, what is sent, memory, load, where the op's forward op, its readers and the ops before it are, and
+    at a plan that is to be improved: that of `start`, then the best of its own.
+
+    Trained by evolution strategies on generated steps and a corpus; before anything is learned it is HEFT (Topcuoglu,
+    Hariri and Wu, 2002) that keeps clear of devices that are full.
     """
 
-    weights: str = ""  # a file; the ones that come with the package by default
-    rounds: int = 4
+    start: Optimizer | None = None  # whose plan it improves; by default it begins from nothing
+    weights: str = ""  # a file of `loadmaster train list`; by default the one that comes with the package
+    rounds: int = 2
 
     def optimize(self, search: Search) -> Plan:
-        first = by_rules(search)
-        improved(search, first, named_net(self.weights), self.rounds)
-        return search.best or first
-
-
-def by_rules(search: Search) -> Plan:
-    """A plan that the policy can begin from: contiguous cuts and list schedules, whichever is best."""
-    problem = search.problem
-    plans = [Plan.of(problem, device, critical_rank(problem, device)) for device in cuts(problem)]
-    plans += [heft.optimize(search) for heft in (Heft(memory=True), Heft())]
-    return best_of(search, iter(plans))[0]
-
-
-def improved(search: Search, plan: Plan, net: Net, rounds: int = ROUNDS, share: float = 1.0) -> list[Scored]:
-    """What the policy makes of a plan, and of the best that it has made, as far as the budget, and that share of the
-    time that is left, goes; where a round has gained nothing, the next one draws."""
-    problem, found, view = search.problem, list[Scored](), view_of(search.problem)
-    until, best, noise = search.seconds + share * search.seconds_left, WORST, 0.0
-    for turn in range(rounds):
-        for made in decoded(problem, view, net, plan, noise=noise, seed=search.seed + turn + 1):
+        problem, net, view = search.problem, named_net(self.weights), view_of(search.problem)
+        plan = None if self.start is None else self.start.optimize(search)
+        best = WORST if plan is None or search.spent else search.score(plan)
+        for _ in range(max(1, self.rounds)):
+            found, score = best_of(search, decoded(problem, view, net, plan))
+            if plan is not None and score >= best:
+                break
+            plan, best = found, score
             if search.spent:
-                return found
-            found.append(Scored(search.score(made), made, "learned"))
-            if not search.counts_simulations and search.seconds > until:
-                return found
-        leader = min(found, key=lambda one: one.score)
-        noise = 0.0 if leader.score < best else NOISE
-        best, plan = leader.score, leader.plan
-    return found
+                break
+        assert plan is not None
+        return search.best or plan
 
 
 @lru_cache(maxsize=4)

@@ -17,7 +17,7 @@ from loadmaster.optimizers.policy.views import CONTEXT
 
 NAME = "weights"
 MOST_BYTES = 1 << 22
-FIX = "give a file that `loadmaster train policy` wrote"
+FIX = "give a file that `loadmaster train list` wrote"
 
 
 def read_weights(path: Path | str) -> NDArray[np.float64]:
