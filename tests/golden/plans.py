@@ -26,7 +26,7 @@ FILE = Path(__file__).parent / "plans.json"
 SIMULATIONS = {"unlike": 300, "tight": 200, "halves": 120, "small": 120, "tasks": 120}
 # Networks add up fractions, whose last digits are the machine's; others call packages that may be of another version.
 LEFT_OUT = {"cp-sat", "kahip", "metis", "mtkahypar", "scotch"}
-LEFT_OUT |= {"gas", "go", "go-fusion", "go-one", "hdp", "placeto", "regal", "rnn"}
+LEFT_OUT |= {"gas", "go", "go-fusion", "go-one", "hdp", "learned-list", "placeto", "regal", "rnn"}
 MORE = (
     "anneal:start=random",
     "recompute:inner=heft",

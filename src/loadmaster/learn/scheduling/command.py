@@ -47,7 +47,6 @@ SETTINGS = ScheduleSettings
 def train(settings: TrainingSettings) -> Path:
     """Two phases: the plans themselves, then what a short search makes of them. A run that was stopped goes on."""
     assert isinstance(settings, ScheduleSettings)
-    Path(settings.out).mkdir(parents=True, exist_ok=True)
     keys, held, corpus = _keys(settings)
     run = Run.begun(settings)
     crew = Crew(keys, held, settings.workers or os.cpu_count() or 1)
@@ -98,6 +97,7 @@ class Run:
         self._save()
 
     def _save(self) -> None:
+        Path(self.settings.out).mkdir(parents=True, exist_ok=True)
         out, columns = Path(self.settings.out), ("phase", "turn", "seconds", "gain", "rough", "spread")
         known = {"phase": self.phase, "rows": json.dumps(self.rows), "seconds": self.used, **vars(self.ascent)}
         with writing(out / CHECKPOINT) as part, part.open("wb") as file:
