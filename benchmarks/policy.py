@@ -3,7 +3,7 @@ with the policy beside the search without it and beside controls.
 
     python benchmarks/policy.py headroom OUT [--sets large,tight,small] [--workers 4] [--seconds 400]
     python benchmarks/policy.py train OUT [--corpus FILE] [--workers 10] [--plans 160] [--search 90] [--proposing 100]
-    python benchmarks/policy.py measure OUT --weights FILE [--sets …] [--workers 12] [--seconds 400]
+    python benchmarks/policy.py measure OUT [--weights FILE] [--sets …] [--workers 12] [--seconds 400]
     python benchmarks/policy.py lists OUT --corpus FILE [--weights FILE]
     python benchmarks/policy.py summary OUT
 
@@ -360,7 +360,7 @@ def train(out: Path, given: argparse.Namespace) -> None:
             write(out / "curves.csv", ("phase", "turn", "seconds", "gain", "rough", "spread"), [row])
             np.save(out / f"last-{phase}.npy", now.weights)
 
-        found = training.ascend(crew, training.Ascent.of(weights), settings, seconds, tell)
+        found = training.ascend(crew, training.Ascent.of(weights), settings, seconds, 10**6, tell)
         write_weights(out / f"{phase}.safetensors", found, {"phase": phase, "seconds": seconds})
         weights = found if phase == "plans" else weights
     crew.close()
@@ -388,7 +388,7 @@ def lists(out: Path, given: argparse.Namespace) -> None:
         rng = np.random.default_rng([number, 31])
         problem = price(vary(graph_from_json(parse_json(line, "corpus"), "corpus"), rng), draw_cluster(rng))
         problems.append(("corpus", str(number), tightened(problem, 1.25, rng) if number % 2 else problem))
-    for kind, name, problem in problems:
+    for kind, name, problem in problems[: given.limit]:
         for variant, method in named.items():
             found = solve(problem, method, Budget(None, ALONE))
             facts = (kind, name, "", problem.num_ops, problem.num_devices, variant, ALONE, 0)
@@ -470,8 +470,9 @@ def main() -> None:
     elif given.command == "headroom":
         measure(given.out, given, {"without": given.method}, LONG, "headroom.csv")
     elif given.command == "measure":
-        files = control_weights(given.out) | {"learned": given.weights}
-        all_of = {name: f"{given.method}:also=[learned-list:weights={path}]" for name, path in files.items()}
+        files = control_weights(given.out) | ({"learned": given.weights} if given.weights else {})
+        all_of = {"learned": f"{given.method}:also=learned-list"}
+        all_of |= {name: f"{given.method}:also=[learned-list:weights={path}]" for name, path in files.items()}
         all_of |= {"without": given.method, "more starts": f"{given.method}:also={MORE}"}
         wanted = {name: all_of[name] for name in given.variants.split(",")}
         measure(given.out, given, wanted, tuple(map(float, given.budgets.split(","))), "measured.csv")

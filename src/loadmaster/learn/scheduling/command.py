@@ -23,20 +23,20 @@ from loadmaster.optimizers.policy.policy import first_weights
 from loadmaster.optimizers.policy.weights import read_weights, write_weights
 
 PHASES = {"plans": 0.75, "search": 1.0}  # share of the time after which each ends
-MINUTES = 10.0
 CHECKPOINT = "checkpoint.npz"
 HELD_OUT = 10**6  # seeds of generated problems that nothing is learned from begin here
 
 
 @dataclass(frozen=True)
 class ScheduleSettings(TrainingSettings):
-    """What is learned from. Without `minutes` it takes ten."""
+    """What is learned from, and how."""
 
     generated: int = 400  # problems besides those of the corpus
     kept: int = 64  # generated ones to choose weights by; and one graph in six of the corpus, where none are given
     draws: int = 2  # problems of each graph of the corpus
     weights: str = ""  # a file to begin from
-    step: float = 0.05
+    steps: int = 320  # generations of each phase, at most
+    step: float = 0.05  # deviation of what is tried around the weights
     rate: float = 0.02
     simulations: int = 64  # of the search of the second phase
 
@@ -81,8 +81,9 @@ class Run:
         for phase in list(PHASES)[list(PHASES).index(self.phase) :]:
             if phase != self.phase:
                 self.phase, self.ascent = phase, Ascent.of(self.ascent.best_weights)
-            until = PHASES[phase] * 60 * (self.settings.minutes or MINUTES)
-            ascend(crew, self.ascent, self._how(), until - self.used, self._note)
+            minutes = self.settings.minutes
+            left = float("inf") if minutes is None else PHASES[phase] * 60 * minutes - self.used
+            ascend(crew, self.ascent, self._how(), left, self.settings.steps, self._note)
             self._save()
 
     def _how(self) -> Settings:

@@ -195,16 +195,17 @@ class Ascent:
 
 
 def ascend(
-    crew: Crew, ascent: Ascent, settings: Settings, seconds: float, tell: Callable[[dict[str, float], Ascent], None],
-    every: int = 10,
+    crew: Crew, ascent: Ascent, settings: Settings, seconds: float, steps: int,
+    tell: Callable[[dict[str, float], Ascent], None], every: int = 10,
 ) -> Floats:  # fmt: skip
-    """Goes on for so many seconds, with smaller and smaller steps; the weights that were best on the problems held
-    out."""
+    """Goes on for so many seconds, or to that generation, with smaller and smaller steps; the weights that were best on
+    the problems held out."""
     begun = time.monotonic()
-    while (used := (time.monotonic() - begun) / max(1e-9, seconds)) < 1:
+    while ascent.turn < steps and (used := (time.monotonic() - begun) / max(1e-9, seconds)) < 1:
         gradient, spread = crew.gradient(ascent.weights, ascent.turn, settings)
-        ascent.step(gradient - settings.decay * ascent.weights, settings.rate * max(0.1, 1 - used))
-        if ascent.turn % every == 0:
+        rate = settings.rate * max(0.1, 1 - max(used, ascent.turn / steps))
+        ascent.step(gradient - settings.decay * ascent.weights, rate)
+        if ascent.turn % every == 0 or ascent.turn == steps:
             gain = -crew.held_out(ascent.weights, settings)
             ascent.keep(float(gain.mean()))
             rough = 1.96 * float(gain.std()) / len(gain) ** 0.5

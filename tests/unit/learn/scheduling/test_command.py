@@ -28,7 +28,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def settings(corpus: Path, **given: Any) -> Any:
-    words = {"generated": 2, "kept": 2, "draws": 1, "workers": 1, "minutes": 0.03, "simulations": 4, **given}
+    words = {"generated": 2, "kept": 2, "draws": 1, "workers": 1, "steps": 2, "simulations": 4, **given}
     known = {name: str(value) for name, value in words.items()}
     return make_settings("list", {**known, "corpus": str(corpus), "out": str(corpus.parent / "run")})
 
@@ -43,7 +43,8 @@ def test_a_run_leaves_weights_that_plan_and_a_card(corpus: Path) -> None:
     assert card["policy"] == "list"
     assert card["settings"]["generated"] == 2
     assert "out" not in card["settings"]
-    assert {row["phase"] for row in csv.DictReader((path.parent / "curves.csv").open())} <= {"plans", "search"}
+    rows = list(csv.DictReader((path.parent / "curves.csv").open()))
+    assert [(row["phase"], row["turn"]) for row in rows] == [("plans", "2"), ("search", "2")]
 
 
 def test_a_run_goes_on_where_it_stopped(corpus: Path) -> None:

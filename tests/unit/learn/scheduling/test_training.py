@@ -88,11 +88,12 @@ def test_training_returns_the_weights_that_were_best_on_problems_held_out() -> N
             crew,
             Ascent.of(first_weights(0)),
             Settings(each=2),
-            0.5,
+            float("inf"),
+            4,
             lambda row, now: told.append((row["gain"], now.weights)),
             every=1,
         )
     finally:
         crew.close()
-    assert told
+    assert len(told) == 4
     assert (found == max(told, key=lambda one: one[0])[1]).all()
