@@ -40,7 +40,7 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz --cases 20000
@@ -50,7 +50,7 @@ kills: $(VENV)/.dev
 
 # Every array access of the compiled loops is checked; they are compiled anew for it.
 bounds: $(VENV)/.dev
-	NUMBA_BOUNDSCHECK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/promises
+	NUMBA_BOUNDSCHECK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/promises
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix $(SOURCES)
