@@ -68,9 +68,8 @@ class Complete:
     def _fit_at_once(self, search: Search) -> None:
         """Where a large problem of one device may be short of memory, a simple plan that fits; the search keeps it."""
         problem = search.problem
-        one = sum(device.kind != "cpu" for device in problem.cluster.devices) == 1
         wanted = (self.recompute or self.offload) and not problem.objective.of_memory
-        if one and wanted and may_be_short(problem):
+        if wanted and one_computes(problem) and may_be_short(problem):
             with search.keeping(LARGE_FIRST, simulations=FITTING) as part:
                 Recompute(again=self.recompute, offload=self.offload).optimize(part)
 
@@ -107,11 +106,13 @@ class Fitting:
         self.used += self._spent() - before
 
     def _too_large(self, own: Search) -> Plan | None:
-        """The plan to make fit: the best one where it does not; else the fastest of some simple ones that do not, where
-        that would be worth it: the first time, and as long as what was made of it leads."""
+        """The plan to make fit: the best one where it does not (on one device at first the fastest, which may be
+        larger); else the fastest of some simple ones that do not, where that would be worth it: the first time, and as
+        long as what was made of it leads."""
         problem = self.search.problem
         if own.best is not None and own.best_score.over_bytes > 0:
-            return own.best
+            faster = self._fastest(own) if not self.used and one_computes(problem) else None
+            return faster or own.best
         if not may_be_short(problem):
             return None
         if not self.used:
@@ -140,6 +141,11 @@ class Fitting:
         if self.search.counts_simulations:
             return self.search.keeping(simulations=int(much))
         return self.search.keeping(min(1.0, much / max(1e-6, self.search.seconds_left)))
+
+
+def one_computes(problem: Problem) -> bool:
+    """Whether there is one device, hosts apart."""
+    return sum(device.kind != "cpu" for device in problem.cluster.devices) == 1
 
 
 def may_be_short(problem: Problem) -> bool:
