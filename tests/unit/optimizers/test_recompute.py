@@ -102,6 +102,54 @@ def test_the_draft_has_the_memory_that_is_simulated(problem: Problem) -> None:
     assert simulate(problem, made).peak_bytes[0] <= draft.memory.max() <= limit
 
 
+@pytest.mark.parametrize("share", [0.5, 0.4])
+def test_of_a_chain_no_more_is_counted_than_is_there_at_once(problem: Problem, share: float) -> None:
+    """Whole layers run again, op after op: what the draft counts is what the simulator finds."""
+    draft = draft_of(problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64)))
+    limit = int(draft.memory.max() * share)
+    Dropping(Recompute(), draft, ints([limit]), set(), None, 0.0).run()
+    assert max(len(jobs) for chains in draft.chains.values() for jobs in chains) >= 3
+    simulated = simulate(problem, draft.plan_of()).peak_bytes[0]
+    assert simulated <= draft.memory.max() <= min(limit, 1.01 * simulated)
+
+
+def test_drops_that_others_make_needless_are_taken_back(problem: Problem) -> None:
+    """All layers dropped though the limit asks for one: most of them are kept after all."""
+    draft = draft_of(problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64)))
+    limit, turn = int(draft.memory.max()) - 1, turning_point(draft)
+    pass_ = Dropping(Recompute(), draft, ints([limit]), set(), None, 0.0)
+    pass_._measure(0)
+    for number in range(len(draft.versions)):
+        if draft.droppable(number, turn) and (choice := pass_.choice(number, turn)) is not None:
+            for act in choice.acts:
+                pass_.do(number, act)
+    before = draft.plan_of()
+    pass_.run()
+    after = draft.plan_of()
+    assert before.added is not None and after.added is not None
+    assert 0 < after.added.num_again < before.added.num_again / 3
+    assert simulate(problem, after).peak_bytes[0] <= limit
+
+
+def test_a_kernel_that_needs_too_much_is_taken_apart() -> None:
+    """A sum of many products in one kernel: they must all be there, or are added one by one."""
+    g, x = GraphBuilder("sums"), None
+    given = g.tensor(MB, "input")
+    total = g.tensor(64 * MB)
+    g.op("first", "aten.mm.default", [given], [total], flops=10**9)
+    for i in range(12):
+        x, added = g.tensor(64 * MB), g.tensor(64 * MB)
+        g.op(f"mm{i}", "aten.mm.default", [given], [x], flops=10**11)
+        g.op(f"add{i}", "aten.add.Tensor", [total, x], [added], flops=10**6, bytes_moved=192 * MB)
+        total = added
+    g.op("last", "aten.sum.default", [total], [g.tensor(8, "output")], flops=10**6)
+    problem = price(g.build(), one())
+    peak, _ = fused_peak(problem)
+    small = limited(problem, peak // 2)
+    found = solve(small, "recompute:fuse=no", Budget(None, 20))
+    assert found.fits and found.plan.num_kernels > solve(problem, "greedy-fusion", Budget(None, 1)).plan.num_kernels
+
+
 def test_every_drop_can_be_taken_back(problem: Problem) -> None:
     plan = solve(problem, "greedy-fusion:inner=one-device", Budget(None, 1)).plan
     draft = draft_of(problem, plan)
