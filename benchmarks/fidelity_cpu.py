@@ -1,8 +1,9 @@
 """How far modelled steps are from what a CPU takes, with each distinct op timed alone on it.
 
     python benchmarks/fidelity_cpu.py OUT.csv [--threads 8] [--seconds 120]
+    python benchmarks/fidelity_cpu.py OUT.csv --alone [--small] # one thread, in its own CPU time: a busy machine will do
 
-Wants a quiet machine. Training steps and inferences of small sizes, eager, fused Adam; a line per case as it
+Else it wants a quiet machine. Training steps and inferences of small sizes, eager, fused Adam; a line per case as it
 is done. Without a GPU in sight, so that the CPU is the only device.
 """
 
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ.setdefault("LOADMASTER_CACHE", tempfile.mkdtemp())
@@ -30,6 +32,7 @@ from loadmaster.cost import price
 from loadmaster.importers.torch.export import capture
 from loadmaster.importers.torch.step import Target
 from loadmaster.plans import Plan
+from loadmaster.runtime import timing
 from loadmaster.runtime.machine import measure_machine
 from loadmaster.runtime.measure import measure_ops
 from loadmaster.simulator import simulate
@@ -42,8 +45,10 @@ SIZES = [
 REPEATS = 7
 
 
-def cases() -> list[Case]:
-    return [Case(model, "float32", training, b, n) for training in (True, False) for model, b, n in SIZES]
+def cases(small: bool) -> list[Case]:
+    """In turns training and not; `small`: half of the batch, and of the tokens."""
+    sizes = [(m, max(1, b // 2), n // 2 if n == 128 else n) for m, b, n in SIZES] if small else SIZES
+    return [Case(model, "float32", training, b, n) for model, b, n in sizes for training in (True, False)]
 
 
 def step_of(module: torch.nn.Module, inputs: dict[str, torch.Tensor], training: bool) -> Callable[[], object]:
@@ -74,9 +79,9 @@ def measured_ms(step: Callable[[], object]) -> tuple[float, float]:
         step()
     times = []
     for _ in range(REPEATS):
-        start = time.perf_counter_ns()
+        start = timing.time.perf_counter_ns()
         step()
-        times.append((time.perf_counter_ns() - start) / 1e6)
+        times.append((timing.time.perf_counter_ns() - start) / 1e6)
     low, middle, high = statistics.quantiles(times, n=4)
     return middle, (high - low) / middle
 
@@ -87,7 +92,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="0: torch's own number")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--only", default="", help="one model")
+    parser.add_argument("--alone", action="store_true", help="one thread, and only the time that it had a core")
+    parser.add_argument("--small", action="store_true")
     given = parser.parse_args()
+    if given.alone:
+        given.threads = 1
+        timing.time = SimpleNamespace(perf_counter_ns=time.process_time_ns)  # type: ignore[assignment]
     if given.threads:
         torch.set_num_threads(given.threads)
     cluster = measure_machine().cluster
@@ -95,7 +105,7 @@ def main() -> None:
     with given.out.open("w", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(["case", "ops", "modelled_ms", "measured_ms", "spread", "timed_share"])
-        for case in (case for case in cases() if given.only in ("", case.model)):
+        for case in (case for case in cases(given.small) if given.only in ("", case.model)):
             if time.monotonic() > until:
                 break
             module, inputs = case.build("cpu")

@@ -49,10 +49,10 @@ PHASES = ("capture", "machine", "steps", "ops", "compile")
 BEGUN = time.monotonic()
 # In the order in which they are compiled while there is time: small graphs first, as compiling takes longest.
 COMPILED = [
-    "mlp-1024x2048-train-bfloat16", "resnet-16x224-infer-bfloat16", "distilbert-32x128-train-bfloat16",
-    "mistral-4x512-train-bfloat16", "bert-8x128-infer-bfloat16", "convnext-16x224-infer-bfloat16",
-    "phi-8x512-train-bfloat16", "neox-8x512-train-bfloat16", "t5-16x256-train-bfloat16", "gpt2-8x512-train-bfloat16",
-    "electra-32x128-train-bfloat16", "phi-4x256-infer-bfloat16", "vit-32x224-train-bfloat16",
+    "mlp-1024x2048-train-bfloat16", "resnet-16x224-infer-bfloat16", "neox-8x512-train-bfloat16",
+    "distilbert-32x128-train-bfloat16", "mistral-4x512-train-bfloat16", "convnext-16x224-infer-bfloat16",
+    "t5-16x256-train-bfloat16", "phi-8x512-train-bfloat16", "vit-32x224-train-bfloat16", "gpt2-8x512-train-bfloat16",
+    "bert-8x128-infer-bfloat16", "electra-32x128-train-bfloat16", "phi-4x256-infer-bfloat16",
     "bert-16x128-train-bfloat16", "convnext-32x224-train-bfloat16", "resnet-32x224-train-float32",
     "llama-1x512-infer-bfloat16", "mobilenet-32x224-train-bfloat16", "llama-4x1024-train-bfloat16",
     "vit-16x224-infer-bfloat16", "qwen2-4x1024-train-bfloat16", "swin-32x224-train-bfloat16",
@@ -87,7 +87,7 @@ def _settings() -> argparse.Namespace:
     parser.add_argument("--only", default="")
     parser.add_argument("--known", default="", help="ops.csv.xz of what was timed before")
     parser.add_argument("--more", action="store_true", help="inferences of the fitted models too")
-    parser.add_argument("--workers", type=int, default=4, help="processes that compile at once")
+    parser.add_argument("--workers", type=int, default=0, help="processes that capture, or compile, at once")
     parser.add_argument("--reserve", type=float, default=100.0, help="seconds that timing ops leaves for compiling")
     parser.add_argument("--child", default="", help="for the process that times ops")
     return parser.parse_args()
@@ -114,7 +114,7 @@ class Work:
 
     def capture(self, chosen: list[Case]) -> None:
         """On all cores, before CUDA is started: a process that has started it cannot fork."""
-        workers = min(len(chosen), max(1, (os.cpu_count() or 2) - 2))
+        workers = min(len(chosen), self.workers or max(1, (os.cpu_count() or 2) - 2))
         context = multiprocessing.get_context("fork")
         frames = _table(self.out / "frames.csv", ("case", "resident_bytes", "live_bytes", "signature"))
         with (
@@ -297,7 +297,7 @@ class Work:
         return train
 
     def kernels(self, chosen: list[Case]) -> None:
-        """Which kernels a step runs eagerly, in a CUDA graph and compiled."""
+        """Which kernels a step runs eagerly and in a CUDA graph."""
         import transformers
 
         say(f"transformers {transformers.__version__}")
@@ -306,7 +306,6 @@ class Work:
                 module, inputs = case.build(self.device, self.tiny)
                 modes = {"eager": self._step_of(module, inputs, case.training)}
                 modes["graphs"] = _recorded(modes["eager"]).replay
-                modes["compiled"] = self._step_of(torch.compile(module), inputs, case.training)
                 for mode, step in modes.items():
                     for name, times in _kernels(step).items():
                         times = {"count": len(times), "us": round(sum(times) / 1e3, 1)}
@@ -320,6 +319,7 @@ class Work:
         order = [case.name for case in chosen if case.name in COMPILED]
         order.sort(key=COMPILED.index)
         half = str(self.left() * 0.6)
+        workers = self.workers or 4
         few = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "2"}
         command = [
             sys.executable,
@@ -333,8 +333,8 @@ class Work:
             half,
         ]
         running = [
-            subprocess.Popen([*command, "--child", ",".join(order[number :: self.workers])], env=few)
-            for number in range(self.workers)
+            subprocess.Popen([*command, "--child", ",".join(order[number::workers])], env=few)
+            for number in range(workers)
         ]
         for child in running:
             child.wait()

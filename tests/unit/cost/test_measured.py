@@ -17,7 +17,7 @@ from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
 from loadmaster.passes import fuse
 from loadmaster.plans import Plan
-from loadmaster.report.certainty import interval
+from loadmaster.report.certainty import interval, not_told_apart
 from loadmaster.search import Budget, solve
 
 TOY = Device("d0", "toy", 10**6, 1e9, 1e9, 3)  # 1 flop and 1 byte a ns, launch 3 ns
@@ -66,6 +66,20 @@ def test_a_step_has_an_interval_from_the_spread() -> None:
     assert result.timeline.step_ns == 560
     assert interval(result) == (545, 600)
     assert interval(solve(price(chain(), alone()), "one-device", Budget(None, 1), 0)) is None
+
+
+def test_the_interval_of_a_fused_kernel_and_what_cannot_be_told_apart() -> None:
+    """Fused: 3 + 120 + 347 - 13 = 457, give or take what both ops are given or take; apart 560."""
+    names = ("one-device", "auto")
+    wide = Measured({"toy": {"one": time(500, 490, 530), "two": time(60, 55, 140)}})
+    found = {name: solve(price(chain(), alone(), cost=wide), name, Budget(None, 50), 0) for name in names}
+    assert found["auto"].plan.fuses and found["auto"].timeline.step_ns == 457
+    assert interval(found["auto"]) == (457 - 15, 457 + 110)
+    assert interval(found["one-device"]) == (545, 670)
+    assert not_told_apart(found["auto"], list(found.items())) == ["one-device"]
+    tight = Measured({"toy": {"one": time(500, 490, 530), "two": time(60, 55, 70)}})
+    found = {name: solve(price(chain(), alone(), cost=tight), name, Budget(None, 50), 0) for name in names}
+    assert interval(found["auto"]) == (442, 497) and not not_told_apart(found["auto"], list(found.items()))
 
 
 def test_efficiencies_are_those_of_the_nearest_size() -> None:
