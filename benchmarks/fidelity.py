@@ -22,6 +22,7 @@ import numpy as np
 
 from loadmaster.cluster import Cluster
 from loadmaster.cost import Calibrated, CostModel, Measured, OpTime, fit, price
+from loadmaster.cost.hosting import plain_calls
 from loadmaster.files.graph import graph_from_json
 from loadmaster.graph import OUTPUT, Graph
 from loadmaster.graph.columns import ints
@@ -35,8 +36,7 @@ from loadmaster.simulator import simulate
 HERE = Path(__file__).parent / "fidelity"
 KIND = "h200"
 FITTED = ("distilbert", "phi", "neox", "convnext", "swin", "regnet", "mobilenet", "electra", "mlp")
-# Host time of one kernel on that machine, fitted to the eager and compiled steps of FITTED models; see `dispatch`.
-DISPATCH = {"eager": 46_000, "compiled": 34_000, "graphs": 0}
+BARE_NS = 14_078  # what a bare call took the host when nothing beside the step says what it took then
 SHIPPED = Path(__file__).parent.parent / "src/loadmaster/cost/efficiencies.json"
 
 
@@ -56,16 +56,27 @@ class Row:
         return self.modelled / self.measured - 1
 
 
-def cases() -> Iterator[Graph]:
-    """The captured steps."""
-    with lzma.open(HERE / "graphs.jsonl.xz", "rt") as file:
-        for line in file:
-            yield graph_from_json(json.loads(line))
+def cases(more: bool = False) -> Iterator[Graph]:
+    """The captured steps; `more`: with the inferences that only the host's constants are fitted to."""
+    for name in ("graphs", *(["more"] if more else [])):
+        with lzma.open(HERE / f"{name}.jsonl.xz", "rt") as file:
+            for line in file:
+                yield graph_from_json(json.loads(line))
+
+
+def eager_steps() -> dict[str, tuple[float, float]]:
+    """ms of each eager step, and ns of a bare call at that time."""
+    return {case: (float(row["step_ms"]), float(row["host_ns"])) for case, row in steps("eager.csv").items()}
 
 
 def steps(name: str = "steps.csv") -> dict[str, dict[str, str]]:
     with open(HERE / name, newline="") as file:
         return {row["case"]: row for row in csv.DictReader(file)}
+
+
+def compiled_steps() -> dict[str, tuple[float, float]]:
+    """The same of compiled steps."""
+    return {case: (float(row["step_ms"]), float(BARE_NS)) for case, row in steps("compiled.csv").items()}
 
 
 def held_out(case: str) -> bool:
@@ -89,20 +100,21 @@ def times_of(graph: Graph, rows: dict[str, dict[str, str]]) -> dict[str, OpTime]
     return times
 
 
-def machine(mode: str) -> Cluster:
+def machine(mode: str, bare_ns: float = BARE_NS) -> Cluster:
     """One H200; launches are part of what was measured, and of the floor of the calibrated roofline."""
     cluster = Cluster.preset("1xh200")
     device = replace(cluster.devices[0], kind=KIND, launch_ns=1_000)
-    return replace(cluster, devices=(device,), mode=mode, dispatch_ns=DISPATCH)
+    asked = {mode: round(plain_calls(mode) * bare_ns) for mode in ("eager", "compiled")}
+    return replace(cluster, devices=(device,), mode=mode, dispatch_ns={**asked, "graphs": 0})
 
 
 def in_order(problem: Problem) -> Plan:
     return Plan.of(problem, np.zeros(problem.num_ops, np.int64), np.arange(problem.num_ops))
 
 
-def step_ms(graph: Graph, mode: str, cost: CostModel) -> float:
+def step_ms(graph: Graph, mode: str, cost: CostModel, bare_ns: float = BARE_NS) -> float:
     """The modelled step of program order on one device; in the mode "compiled", of greedily fused kernels."""
-    problem = price(graph, machine(mode), cost=cost)
+    problem = price(graph, machine(mode, bare_ns), cost=cost)
     plan = in_order(problem)
     if mode == "compiled":
         plan = solve(problem, GreedyFusion(), Budget(None, 1), 0).plan
@@ -131,7 +143,7 @@ def _keeping_results(graph: Graph) -> Graph:
 
 def table() -> Iterator[Row]:
     """All predictions that can be compared with something."""
-    ops, real, compiled = op_rows(), steps(), steps("compiled.csv")
+    ops, real, eager, compiled = op_rows(), steps(), eager_steps(), steps("compiled.csv")
     calibrated = Calibrated.shipped()
     for graph in cases():
         row, case = real[graph.name], graph.name
@@ -141,8 +153,9 @@ def table() -> Iterator[Row]:
         if same_work(row):
             yield Row(case, out, "graphs", "measured", step_ms(graph, "graphs", measured), float(row["graph_ms"]))
             yield Row(case, out, "graphs", "calibrated", step_ms(graph, "graphs", calibrated), float(row["graph_ms"]))
-        yield Row(case, out, "eager", "measured", step_ms(graph, "eager", measured), float(row["eager_ms"]))
-        yield Row(case, out, "eager", "calibrated", step_ms(graph, "eager", calibrated), float(row["eager_ms"]))
+        taken, bare = eager[case]
+        yield Row(case, out, "eager", "measured", step_ms(graph, "eager", measured, bare), taken)
+        yield Row(case, out, "eager", "calibrated", step_ms(graph, "eager", calibrated, bare), taken)
         if case in compiled:
             taken = float(compiled[case]["step_ms"])
             yield Row(case, out, "compiled", "measured", step_ms(graph, "compiled", measured), taken)

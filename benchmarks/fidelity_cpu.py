@@ -1,7 +1,7 @@
 """How far modelled steps are from what a CPU takes, with each distinct op timed alone on it.
 
     python benchmarks/fidelity_cpu.py OUT.csv [--threads 8] [--seconds 120]
-    python benchmarks/fidelity_cpu.py OUT.csv --alone [--small] # one thread, in its own CPU time: a busy machine will do
+    python benchmarks/fidelity_cpu.py OUT.csv --alone [--small]  # one thread, its own CPU time: a busy machine will do
 
 Else it wants a quiet machine. Training steps and inferences of small sizes, eager, fused Adam; a line per case as it
 is done. Without a GPU in sight, so that the CPU is the only device.

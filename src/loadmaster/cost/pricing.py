@@ -10,6 +10,7 @@ import numpy as np
 
 from loadmaster.cluster import Cluster, Link
 from loadmaster.cluster.sizes import parse_size
+from loadmaster.cost.hosting import asked_ns
 from loadmaster.cost.roofline import CostModel, Roofline
 from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidSetting
 from loadmaster.graph import MOST_NS, MOST_TOTAL, NOWHERE, UNGIVEN, Graph
@@ -121,14 +122,10 @@ MOST_SEND_TIMES = 2**27  # a gigabyte of them
 
 
 def _dispatch(graph: Graph, source_ops: Ints, cluster: Cluster) -> Ints:
-    """[ops] what the host needs to ask for each (rule 14). It makes the views before an op on the way; the update of
-    weights is one call for all of them, which the last ops of a step hide."""
+    """[ops] what the host needs to ask for each (rule 14). It makes the views before an op on the way."""
     if not cluster.host_ns:
         return ints([])
-    update = np.array([kind.startswith("optim.") for kind in graph.kind])
-    asked = cluster.host_ns if update.any() or cluster.mode != "eager" else round(cluster.host_ns * INFERENCE_SHARE)
-    views = np.diff(source_ops, prepend=-1) - 1
-    return ints(np.where(update, 0, asked + views * round(asked * VIEW_SHARE)))
+    return asked_ns(graph, ints(np.diff(source_ops, prepend=-1) - 1), cluster.mode, cluster.host_ns)
 
 
 def _spread(known: Ints, free: Bools) -> Ints:
@@ -149,8 +146,6 @@ def _basis(free: Bools, known: Ints, model: CostModel, cluster: Cluster) -> str:
     return model.basis if share > 0.995 else f"{share:.0%} {model.basis}, else {cluster.basis}"
 
 
-VIEW_SHARE = 0.28  # of the time to ask for a kernel, to make a view (docs/fidelity.md)
-INFERENCE_SHARE = 0.55  # of the time to ask for a kernel of an eager training step, which autograd watches
 _MODEL = -2  # in a table of given times: the cost model decides
 
 

@@ -22,6 +22,7 @@ import torch
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.cost import Calibrated
 from loadmaster.cost.calibrated import Sample, fit_efficiencies
+from loadmaster.cost.hosting import plain_calls
 from loadmaster.graph.columns import ints
 from loadmaster.runtime.timing import Clock
 
@@ -29,7 +30,6 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 SIZES = {"cuda": (512, 2048, 8192), "cpu": (128, 512, 1024)}  # rows of square products
 LENGTHS = {"cuda": (2**12, 2**16, 2**20, 2**24, 2**27), "cpu": (2**10, 2**14, 2**18, 2**22, 2**24)}
 SMALL, LARGE = 4 * 2**10, 64 * 2**20  # bytes sent, for latency and for bandwidth
-EAGER = 3.3  # a kernel of a module in training costs the host so many bare calls: 46 us and 14 us (docs/fidelity.md)
 SHARED = 1.5  # two transfers at once that take this much longer than one share a wire
 SLOWEST_NS = 4e8  # a larger product is left out when a smaller one took this long in all
 
@@ -86,7 +86,7 @@ def measure_machine(say: Callable[[str], None] = lambda text: None) -> Machine:
         dispatch = max(dispatch, host_ns)
     say("measuring links")
     links, channel = _links(names)
-    asked = {"eager": round(EAGER * dispatch), "planned": dispatch, "graphs": 0}
+    asked = {mode: round(plain_calls(mode) * dispatch) for mode in ("eager", "planned", "compiled")} | {"graphs": 0}
     host: dict[str, Any] = {"mode": "planned", "dispatch_ns": asked} if dispatch else {}
     cluster = Cluster("here", tuple(devices), links, channel, basis="measured", **host)
     return Machine(cluster, calibrated, time.monotonic() - start)

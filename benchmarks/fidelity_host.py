@@ -1,0 +1,150 @@
+"""Fits what the host needs to ask for ops (loadmaster.cost.hosting) to steps of the models that may be fitted to.
+
+    python benchmarks/fidelity_host.py            # the constants, and errors with one model left out at a time
+
+Each step was timed beside a bare call, so that a slow minute of the host is not taken for a slow op.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import fidelity
+import numpy as np
+from scipy.optimize import least_squares
+
+from loadmaster.cost import Measured, hosting, price
+from loadmaster.optimizers.fusion.greedy import GreedyFusion
+from loadmaster.search import Budget, solve
+from loadmaster.simulator import simulate
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One step as the host sees it: what it takes the device, and what the host has to do for it."""
+
+    case: str
+    bare_ns: float
+    step_ns: float
+    op_ns: np.ndarray
+    calls: np.ndarray
+    weight: np.ndarray  # 0.5 for halves of one call
+    views: np.ndarray
+    update: np.ndarray
+    back: int  # first op of the backward pass
+
+    @property
+    def model(self) -> str:
+        return self.case.partition("-")[0]
+
+
+def eager_steps() -> list[Asked]:
+    ops, real = fidelity.op_rows(), fidelity.eager_steps()
+    calibrated, found = fidelity.Calibrated.shipped(), []
+    for graph in fidelity.cases():
+        if graph.name not in real:
+            continue
+        cost = Measured({fidelity.KIND: fidelity.times_of(graph, ops)}, {fidelity.KIND: calibrated})
+        problem = price(graph, fidelity.machine("graphs"), cost=cost)
+        kinds = problem.graph.kind
+        back = next((op for op, kind in enumerate(kinds) if "backward" in kind), len(kinds))
+        step_ms, bare_ns = real[graph.name]
+        found.append(
+            Asked(
+                graph.name,
+                bare_ns,
+                step_ms * 1e6,
+                problem.op_ns[:, 0],
+                np.array([hosting.calls_of(kind) for kind in kinds]),
+                hosting.halves(problem.graph),
+                np.diff(problem.source_ops, prepend=-1) - 1,
+                np.array([kind.startswith("optim.") for kind in kinds]),
+                back,
+            )
+        )
+    return found
+
+
+def compiled_steps() -> list[Asked]:
+    """Of greedily fused kernels, in the order in which they are asked for."""
+    ops, real = fidelity.op_rows(), fidelity.compiled_steps()
+    calibrated, found = fidelity.Calibrated.shipped(), []
+    for graph in fidelity.cases():
+        if graph.name not in real:
+            continue
+        cost = Measured({fidelity.KIND: fidelity.times_of(graph, ops)}, {fidelity.KIND: calibrated})
+        problem = price(graph, fidelity.machine("graphs"), cost=cost)
+        timeline = simulate(problem, solve(problem, GreedyFusion(), Budget(None, 1), 0).plan)
+        turns, kernel = np.unique(timeline.turn, return_inverse=True)
+        calls, update = np.zeros(len(turns)), np.zeros(len(turns), bool)
+        np.maximum.at(calls, kernel, [hosting.calls_of(kind) for kind in problem.graph.kind])
+        np.maximum.at(update, kernel, [kind.startswith("optim.") for kind in problem.graph.kind])
+        op_ns = np.zeros(len(turns))
+        op_ns[kernel] = timeline.end_ns - timeline.start_ns
+        step_ms, bare_ns = real[graph.name]
+        shape = np.ones(len(turns)), np.zeros(len(turns)), update, len(turns)
+        found.append(Asked(graph.name, bare_ns, step_ms * 1e6, op_ns, calls, *shape))
+    return found
+
+
+def compiled(step: Asked, x: Sequence[float]) -> float:
+    """`x`: bare calls for each of a kernel's own, for a kernel, for a weight, and before the first kernel."""
+    asked = np.where(step.update, x[2], x[0] * step.calls + x[1])
+    asked[0] += x[3]
+    return modelled_ns(step, asked)
+
+
+def modelled_ns(step: Asked, asked: np.ndarray) -> float:
+    """Program order on one device: each op waits for the one before and for the host."""
+    rest = np.cumsum(step.op_ns[::-1])[::-1]
+    return float((np.cumsum(asked * step.bare_ns) + rest).max())
+
+
+def eager(step: Asked, x: Sequence[float]) -> float:
+    forward, backward, inference, updated = x[0:3], x[3:6], (x[0], *x[6:8]), x[8]
+
+    def way(w: Sequence[float]) -> np.ndarray:
+        return (w[0] * step.calls + w[1]) * step.weight + w[2] * step.views
+
+    if not step.update.any():
+        return modelled_ns(step, way(inference))
+    places = np.arange(len(step.op_ns))
+    asked = np.where(places < step.back, way(forward), way(backward))
+    return modelled_ns(step, np.where(step.update, updated, asked))
+
+
+def fitted(steps: list[Asked], model: Callable[[Asked, Sequence[float]], float], start: Sequence[float]) -> list[float]:
+    def errors(x: Sequence[float]) -> list[float]:
+        return [float(np.log(model(step, x) / step.step_ns)) for step in steps] + [1e-3 * value for value in x]
+
+    bounds = (0, [20] * len(start))
+    return list(least_squares(errors, start, bounds=bounds, loss="soft_l1", f_scale=0.1).x)
+
+
+def report(name: str, steps: list[Asked], model: Callable[[Asked, Sequence[float]], float], start: list[float]) -> None:
+    some = [step for step in steps if not fidelity.held_out(step.case)]
+    others = [step for step in steps if fidelity.held_out(step.case)]
+    x = fitted(some, model, start)
+    print(name, [round(value, 2) for value in x])
+    left_out = []
+    for one in dict.fromkeys(step.model for step in some):
+        without = fitted([step for step in some if step.model != one], model, start)
+        left_out += [abs(model(step, without) / step.step_ns - 1) for step in some if step.model == one]
+    found = {"fitted": [abs(model(step, x) / step.step_ns - 1) for step in some], "one model left out": left_out}
+    found["held out"] = [abs(model(step, x) / step.step_ns - 1) for step in others]
+    for label, errors in found.items():
+        near = sum(error <= 0.1 for error in errors)
+        print(
+            f"  {label}: {len(errors)} steps, {statistics.median(errors):.1%}, {near} near, {max(errors):.0%} at worst"
+        )
+
+
+def main() -> None:
+    report("eager", eager_steps(), eager, [1.4, 1, 1, 0.9, 0.9, 0.5, 0.6, 0.5, 3])
+    report("compiled", compiled_steps(), compiled, [1, 1, 2, 10])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""What the host needs to ask for each op (rule 14), by how a step is run.
+
+In units of a bare call, which asks for a kernel that adds a number to a small tensor. An op of a library takes several:
+it looks for a kernel, sets up descriptors, asks for memory. Eager execution has Python and autograd beside.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from loadmaster.cost.calibrated import group_of
+from loadmaster.graph import Graph
+from loadmaster.graph.columns import Ints, ints
+from loadmaster.graph.kinds import bare_name
+
+# Bare calls of an op that was asked for alone, the median on the machine of docs/fidelity.md; 1 for all others.
+CALLS = {"product": 1.75, "convolution": 2.6, "attention": 2.6, "attention backward": 2.6}
+NAMED = ((re.compile(r"batch_norm"), 3.0), (re.compile(r"layer_norm"), 1.8), (re.compile(r"^_safe_softmax$"), 4.0))
+
+
+class Way(NamedTuple):
+    """Bare calls for each of an op's own, for the op itself, and for each view that is made before it."""
+
+    call: float
+    op: float
+    view: float
+
+
+# Fitted to the models of docs/fidelity.md that may be fitted to, by benchmarks/fidelity.py --fit.
+FORWARD = Way(1.09, 1.87, 0.71)  # of a training step
+BACKWARD = Way(0.86, 0.35, 1.34)  # autograd's own thread, without Python
+INFERENCE = Way(1.09, 0.46, 1.21)
+COMPILED = Way(1.0, 1.0, 0.0)
+UPDATED = {
+    "eager": 1.77,
+    "compiled": 1.77,
+}  # for each weight: its gradient is handed over, and the optimizer looks at it
+ENTERED = {"eager": 0.0, "compiled": 0.0}  # before the first op
+
+
+def asked_ns(graph: Graph, views: Ints, mode: str, plain_ns: int) -> Ints:
+    """[ops] where a plain op of the mode takes `plain_ns`; `views` are made before each op. A plan's calls and recorded
+    kernels take that whatever they are, and updates nothing, since all are one call."""
+    update = np.array([kind.startswith("optim.") for kind in graph.kind])
+    if mode not in UPDATED:
+        return ints(np.where(update, 0, plain_ns))
+    calls = np.array([calls_of(kind) for kind in graph.kind])
+    bare_ns = plain_ns / plain_calls(mode)
+    asked = np.zeros(graph.num_ops)
+    for way, some in _ways(graph, mode, bool(update.any())):
+        asked[some] = (way.call * calls + way.op)[some] * halves(graph)[some] + way.view * views[some]
+    asked[update] = UPDATED[mode]
+    asked[0] += ENTERED[mode]
+    return ints(np.rint(asked * bare_ns))
+
+
+def plain_calls(mode: str) -> float:
+    """Bare calls of a plain op in that mode: of a training step where it is eager."""
+    way = {"eager": FORWARD, "compiled": COMPILED}.get(mode, Way(1, 0, 0))
+    return way.call + way.op
+
+
+def calls_of(kind: str) -> float:
+    bare = bare_name(kind)
+    named = next((calls for pattern, calls in NAMED if pattern.search(bare)), 1.0)
+    return CALLS.get(group_of(kind), named)
+
+
+def _ways(graph: Graph, mode: str, training: bool) -> list[tuple[Way, np.ndarray]]:
+    every = np.arange(graph.num_ops)
+    if mode == "compiled":
+        return [(COMPILED, every)]
+    if not training:
+        return [(INFERENCE, every)]
+    back = next((op for op, kind in enumerate(graph.kind) if "backward" in kind), graph.num_ops)
+    return [(FORWARD, every[:back]), (BACKWARD, every[back:])]
+
+
+def halves(graph: Graph) -> np.ndarray:
+    """[ops] the share of a call that each is: the two halves of a convolution's backward op are one."""
+    return np.array([0.5 if bare_name(kind) == "convolution_backward" else 1.0 for kind in graph.kind])
