@@ -78,20 +78,21 @@ def compiled_steps() -> list[Asked]:
         problem = price(graph, fidelity.machine("graphs"), cost=cost)
         timeline = simulate(problem, solve(problem, GreedyFusion(), Budget(None, 1), 0).plan)
         turns, kernel = np.unique(timeline.turn, return_inverse=True)
-        calls, update = np.zeros(len(turns)), np.zeros(len(turns), bool)
+        calls, update, weight = np.zeros(len(turns)), np.zeros(len(turns), bool), np.ones(len(turns))
+        np.minimum.at(weight, kernel, hosting.halves(problem.graph))
         np.maximum.at(calls, kernel, [hosting.calls_of(kind) for kind in problem.graph.kind])
         np.maximum.at(update, kernel, [kind.startswith("optim.") for kind in problem.graph.kind])
         op_ns = np.zeros(len(turns))
         op_ns[kernel] = timeline.end_ns - timeline.start_ns
         step_ms, bare_ns = real[graph.name]
-        shape = np.ones(len(turns)), np.zeros(len(turns)), update, len(turns)
+        shape = weight, np.zeros(len(turns)), update, len(turns)
         found.append(Asked(graph.name, bare_ns, step_ms * 1e6, op_ns, calls, *shape))
     return found
 
 
 def compiled(step: Asked, x: Sequence[float]) -> float:
     """`x`: bare calls for each of a kernel's own, for a kernel, for a weight, and before the first kernel."""
-    asked = np.where(step.update, x[2], x[0] * step.calls + x[1])
+    asked = np.where(step.update, x[2], (x[0] * step.calls + x[1]) * step.weight)
     asked[0] += x[3]
     return modelled_ns(step, asked)
 

@@ -34,6 +34,7 @@ FORWARD = Way(1.09, 1.87, 0.71)  # of a training step
 BACKWARD = Way(0.86, 0.35, 1.34)  # autograd's own thread, without Python
 INFERENCE = Way(1.09, 0.46, 1.21)
 COMPILED = Way(1.0, 1.0, 0.0)
+PLANNED = Way(0.0, 1.0, 0.28)  # the calls of a plan, one after the other; all updates are one of them
 UPDATED = {
     "eager": 1.77,
     "compiled": 1.77,
@@ -42,24 +43,22 @@ ENTERED = {"eager": 0.0, "compiled": 0.0}  # before the first op
 
 
 def asked_ns(graph: Graph, views: Ints, mode: str, plain_ns: int) -> Ints:
-    """[ops] where a plain op of the mode takes `plain_ns`; `views` are made before each op. A plan's calls and recorded
-    kernels take that whatever they are, and updates nothing, since all are one call."""
+    """[ops] where a plain op of the mode takes `plain_ns`; so many `views` are made before each op."""
     update = np.array([kind.startswith("optim.") for kind in graph.kind])
-    if mode not in UPDATED:
-        return ints(np.where(update, 0, plain_ns))
     calls = np.array([calls_of(kind) for kind in graph.kind])
+    shares = halves(graph) if mode in UPDATED else np.ones(graph.num_ops)
     bare_ns = plain_ns / plain_calls(mode)
     asked = np.zeros(graph.num_ops)
     for way, some in _ways(graph, mode, bool(update.any())):
-        asked[some] = (way.call * calls + way.op)[some] * halves(graph)[some] + way.view * views[some]
-    asked[update] = UPDATED[mode]
-    asked[0] += ENTERED[mode]
+        asked[some] = (way.call * calls + way.op)[some] * shares[some] + way.view * views[some]
+    asked[update] = UPDATED.get(mode, 0.0)
+    asked[0] += ENTERED.get(mode, 0.0)
     return ints(np.rint(asked * bare_ns))
 
 
 def plain_calls(mode: str) -> float:
     """Bare calls of a plain op in that mode: of a training step where it is eager."""
-    way = {"eager": FORWARD, "compiled": COMPILED}.get(mode, Way(1, 0, 0))
+    way = {"eager": FORWARD, "compiled": COMPILED}.get(mode, PLANNED)
     return way.call + way.op
 
 
@@ -71,8 +70,8 @@ def calls_of(kind: str) -> float:
 
 def _ways(graph: Graph, mode: str, training: bool) -> list[tuple[Way, np.ndarray]]:
     every = np.arange(graph.num_ops)
-    if mode == "compiled":
-        return [(COMPILED, every)]
+    if mode != "eager":
+        return [(COMPILED if mode == "compiled" else PLANNED, every)]
     if not training:
         return [(INFERENCE, every)]
     back = next((op for op, kind in enumerate(graph.kind) if "backward" in kind), graph.num_ops)
@@ -80,5 +79,5 @@ def _ways(graph: Graph, mode: str, training: bool) -> list[tuple[Way, np.ndarray
 
 
 def halves(graph: Graph) -> np.ndarray:
-    """[ops] the share of a call that each is: the two halves of a convolution's backward op are one."""
+    """[ops] the share of a call that each is: torch has both halves of a convolution's backward op in one."""
     return np.array([0.5 if bare_name(kind) == "convolution_backward" else 1.0 for kind in graph.kind])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loadmaster.cluster import Cluster, Device
-from loadmaster.cost import Calibrated, Efficiency, Measured, OpTime, fit, price
+from loadmaster.cost import Calibrated, Efficiency, Measured, OpTime, fit, hosting, price
 from loadmaster.errors import InvalidSetting
 from loadmaster.files.costs import load_costs, save_costs
 from loadmaster.files.profile import costs_from_profile
@@ -94,18 +94,56 @@ def test_the_shipped_efficiencies_are_shares() -> None:
     assert len(shares) > 50 and all(0 < share < 4 for share in shares)
 
 
-def test_a_host_asks_for_one_kernel_after_another() -> None:
+def with_host(mode: str, ns: int) -> Cluster:
     cluster = alone()
-    eager = Cluster("eager", cluster.devices, {}, cluster.channel, mode="eager", dispatch_ns={"eager": 1000})
+    return Cluster(mode, cluster.devices, {}, cluster.channel, mode=mode, dispatch_ns={mode: ns})
+
+
+def test_a_host_asks_for_one_kernel_after_another() -> None:
     cost = Measured({"toy": {"one": time(500), "two": time(60)}})
-    problem = price(chain(), eager, cost=cost)
-    dispatch = problem.dispatch_ns.tolist()
-    assert dispatch == [550, 550]  # inference: without autograd
+    problem = price(chain(), with_host("planned", 550), cost=cost)
+    assert problem.dispatch_ns.tolist() == [550, 550]
     result = solve(problem, "one-device", Budget(None, 1), 0)
     # a is asked for at 550 and runs to 1050, b at 1100 and runs to 1160.
     assert result.timeline.start_ns.tolist() == [550, 1100]
     assert result.timeline.step_ns == 1160
-    assert eager.digest != cluster.digest
+    assert with_host("planned", 550).digest != alone().digest
+
+
+def trained() -> Graph:
+    """A product, a view, an activation; two backward ops, one a half of a convolution's; updates of two weights."""
+    g = GraphBuilder("trained")
+    x, w, v = g.tensor(8, "input"), g.tensor(8, "weight"), g.tensor(8, "weight")
+    a, c, d, e = (g.tensor(8) for _ in range(4))
+    b = g.tensor(8, alias_of=a)
+    g.op("product", "aten.mm.default", [x, w], [a], flops=1)
+    g.op("view", "aten.view.default", [a], [b])
+    g.op("act", "aten.relu.default", [b], [c], flops=1)
+    g.op("back", "aten.threshold_backward.default", [c], [d], flops=1)
+    g.op("half", "aten.convolution_backward.default", [d], [e], flops=1)
+    for name, weight in (("w", w), ("v", v)):
+        g.op(f"adam:{name}", "optim.adam", [weight, e], [g.tensor(8, "weight", alias_of=weight)], flops=1)
+    return g.build()
+
+
+def test_the_host_does_more_for_products_in_the_forward_pass_and_for_each_weight() -> None:
+    """In bare calls, by hand."""
+    eager = price(trained(), with_host("eager", round(1e6 * hosting.plain_calls("eager")))).dispatch_ns / 1e6
+    forward, backward = hosting.FORWARD, hosting.BACKWARD
+    conv = 0.5 * (backward.call * hosting.CALLS["convolution"] + backward.op)
+    expected = [
+        forward.call * hosting.CALLS["product"] + forward.op + hosting.ENTERED["eager"],
+        forward.call + forward.op + forward.view,
+        backward.call + backward.op,
+        conv,
+        *[hosting.UPDATED["eager"]] * 2,
+    ]
+    assert eager == pytest.approx(expected, abs=1e-5)
+    compiled = price(trained(), with_host("compiled", round(1e6 * hosting.plain_calls("compiled")))).dispatch_ns / 1e6
+    assert compiled[1] == pytest.approx(hosting.COMPILED.call + hosting.COMPILED.op) and compiled[2] == compiled[1]
+    assert compiled[4:].tolist() == pytest.approx([hosting.UPDATED["compiled"]] * 2, abs=1e-5)
+    planned = price(trained(), with_host("planned", 1000)).dispatch_ns.tolist()
+    assert planned == [1000, 1280, 1000, 1000, 0, 0]  # views are calls too, and all updates are one
 
 
 def test_costs_are_read_back_as_written(tmp_path: Path) -> None:
