@@ -83,12 +83,15 @@ def held_out(case: str) -> bool:
     return case.partition("-")[0] not in FITTED
 
 
-def op_rows() -> dict[str, dict[str, str]]:
+Ops = dict[str, dict[str, str]]  # by signature
+
+
+def op_rows() -> Ops:
     with lzma.open(HERE / "ops.csv.xz", "rt", newline="") as file:
         return {row["signature"]: row for row in csv.DictReader(file) if not row["note"]}
 
 
-def times_of(graph: Graph, rows: dict[str, dict[str, str]]) -> dict[str, OpTime]:
+def times_of(graph: Graph, rows: Ops) -> dict[str, OpTime]:
     """The measured ops of one graph."""
     times = {}
     for op, name in enumerate(graph.op_name):
@@ -122,12 +125,32 @@ def step_ms(graph: Graph, mode: str, cost: CostModel, bare_ns: float = BARE_NS) 
 
 
 def peak_mib(graph: Graph, cost: CostModel, measured: dict[str, str]) -> tuple[float, float]:
-    """Of what a step allocates beside its weights and states, modelled and measured, plus these."""
+    """Of what a training step allocates beside its weights and states, modelled and measured, plus these."""
     problem = price(_keeping_results(graph), machine("graphs"), cost=cost)
     resident = int(problem.graph.nbytes[problem.resident].sum())
     modelled = int(simulate(problem, in_order(problem)).peak_bytes[0])
     real = int(measured["peak_bytes"]) - int(measured["before_bytes"]) + resident
     return modelled / 2**20, real / 2**20
+
+
+def inference_peak_mib(rows: list[dict[str, str]], ops: Ops, measured: dict[str, str]) -> tuple[float, float]:
+    """Of an inference, with what Python's variables hold during each op."""
+    modelled = max(int(row["live_bytes"]) + _workspace(ops.get(row["signature"])) for row in rows)
+    real = int(measured["peak_bytes"]) - int(measured["before_bytes"]) + int(rows[0]["resident_bytes"])
+    return modelled / 2**20, real / 2**20
+
+
+def _workspace(row: dict[str, str] | None) -> int:
+    return 0 if row is None else int(row["workspace_bytes"])
+
+
+def frames() -> dict[str, list[dict[str, str]]]:
+    """By inference: bytes that are alive during each op, as `loadmaster.runtime.frames` finds them."""
+    found: dict[str, list[dict[str, str]]] = {}
+    with lzma.open(HERE / "frames.csv.xz", "rt", newline="") as file:
+        for row in csv.DictReader(file):
+            found.setdefault(row["case"], []).append(row)
+    return found
 
 
 def _keeping_results(graph: Graph) -> Graph:
@@ -143,8 +166,8 @@ def _keeping_results(graph: Graph) -> Graph:
 
 def table() -> Iterator[Row]:
     """All predictions that can be compared with something."""
-    ops, real, eager, compiled = op_rows(), steps(), eager_steps(), steps("compiled.csv")
-    calibrated = Calibrated.shipped()
+    ops, real, eager, compiled = op_rows(), steps(), eager_steps(), compiled_steps()
+    calibrated, held = Calibrated.shipped(), frames()
     for graph in cases():
         row, case = real[graph.name], graph.name
         measured = Measured({KIND: times_of(graph, ops)}, {KIND: calibrated})
@@ -157,9 +180,12 @@ def table() -> Iterator[Row]:
         yield Row(case, out, "eager", "measured", step_ms(graph, "eager", measured, bare), taken)
         yield Row(case, out, "eager", "calibrated", step_ms(graph, "eager", calibrated, bare), taken)
         if case in compiled:
-            taken = float(compiled[case]["step_ms"])
-            yield Row(case, out, "compiled", "measured", step_ms(graph, "compiled", measured), taken)
-        yield Row(case, out, "peak", "measured", *peak_mib(graph, measured, row))
+            taken, bare = compiled[case]
+            yield Row(case, out, "compiled", "measured", step_ms(graph, "compiled", measured, bare), taken)
+        if case in held:
+            yield Row(case, out, "peak", "measured", *inference_peak_mib(held[case], ops, row))
+        else:
+            yield Row(case, out, "peak", "measured", *peak_mib(graph, measured, row))
 
 
 def same_work(row: dict[str, str]) -> bool:

@@ -1,4 +1,7 @@
-"""How far modelled steps and peaks are from what an H200 did, recomputed from the kept measurements."""
+"""How far modelled steps and peaks are from what an H200 did, recomputed from the kept measurements without a GPU.
+
+Bounds are those that docs/fidelity.md says were reached, on models from which no constant was fitted.
+"""
 
 from __future__ import annotations
 
@@ -11,37 +14,38 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 fidelity = pytest.importorskip("fidelity")
 
-SOME = ("bert-16x128-train", "vit-32x224-train", "resnet-32x224-train", "mistral-4x512-train", "llama-1x512-infer")
-
 
 @pytest.fixture(scope="module")
-def errors() -> dict[str, list[float]]:
-    """Of held-out models only."""
-    ops, real = fidelity.op_rows(), fidelity.steps()
-    calibrated = fidelity.Calibrated.shipped()
-    found: dict[str, list[float]] = {"graphs": [], "sheet": [], "peak": []}
-    for graph in fidelity.cases():
-        if not graph.name.startswith(SOME) or not fidelity.held_out(graph.name):
-            continue
-        row = real[graph.name]
-        cost = fidelity.Measured({fidelity.KIND: fidelity.times_of(graph, ops)}, {fidelity.KIND: calibrated})
-        busy = float(row["busy_ms"])
-        found["graphs"].append(abs(fidelity.step_ms(graph, "graphs", cost) / busy - 1))
-        found["sheet"].append(abs(fidelity.step_ms(graph, "graphs", calibrated) / busy - 1))
-        modelled, measured = fidelity.peak_mib(graph, cost, row)
-        found["peak"].append(abs(modelled / measured - 1))
+def errors() -> dict[tuple[str, str], list[float]]:
+    """(what, what it rests on) -> errors of held-out models."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in fidelity.table():
+        if row.held_out:
+            found.setdefault((row.what, row.basis), []).append(abs(row.error))
     return found
 
 
-def test_measured_ops_add_up_to_the_step(errors: dict[str, list[float]]) -> None:
-    assert len(errors["graphs"]) == 10
-    assert statistics.median(errors["graphs"]) < 0.10
-    assert max(errors["graphs"]) < 0.25
+@pytest.mark.parametrize(
+    ("what", "basis", "cases", "median", "worst"),
+    [
+        ("graphs", "measured", 24, 0.03, 0.21),
+        ("eager", "measured", 30, 0.10, 0.20),
+        ("compiled", "measured", 11, 0.10, 0.20),
+        ("peak", "measured", 30, 0.003, 0.02),
+        ("graphs", "calibrated", 24, 0.15, 1.1),
+        ("eager", "calibrated", 30, 0.15, 0.7),
+    ],
+)
+def test_held_out_errors(
+    errors: dict[tuple[str, str], list[float]], what: str, basis: str, cases: int, median: float, worst: float
+) -> None:
+    some = errors[what, basis]
+    assert len(some) >= cases
+    assert statistics.median(some) < median and max(some) < worst
 
 
-def test_calibrated_data_sheets_are_within_a_third(errors: dict[str, list[float]]) -> None:
-    assert statistics.median(errors["sheet"]) < 0.35
-
-
-def test_peaks_are_within_two_percent(errors: dict[str, list[float]]) -> None:
-    assert statistics.median(errors["peak"]) < 0.02
+def test_the_larger_half_is_held_out() -> None:
+    names = [graph.name for graph in fidelity.cases()]
+    assert len(names) == 52 and sum(map(fidelity.held_out, names)) == 30
+    training = [name for name in names if "-train-" in name]
+    assert len(training) >= 16 and len(names) - len(training) >= 8
