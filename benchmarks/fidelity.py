@@ -221,6 +221,20 @@ def summary(rows: list[Row]) -> list[str]:
     return lines
 
 
+def floor() -> list[str]:
+    """How much the same eager step differed between two runs on machines of the same kind, hours apart."""
+    first, again = steps(), eager_steps()
+    apart: dict[str, list[float]] = {"host": [], "GPU": []}
+    for case, (step, _) in again.items():
+        before, busy = float(first[case]["eager_ms"]), float(first[case]["busy_ms"])
+        apart["GPU" if busy > 0.85 * before else "host"].append(abs(step / before - 1))
+    return [
+        f"{len(some)} eager steps that wait for the {who}: two runs differ by {statistics.median(some):.1%}"
+        f" (median), {max(some):.0%} at most"
+        for who, some in apart.items()
+    ]
+
+
 def picture(rows: list[Row], path: str) -> None:
     """Modelled over measured, held-out models filled."""
     import matplotlib
@@ -258,7 +272,7 @@ def main() -> None:
     rows = list(table())
     if settings.picture:
         picture(rows, settings.picture)
-    print("\n".join(summary(rows)))
+    print("\n".join([*summary(rows), "", *floor()]))
     print("\n| case | what | rests on | modelled | measured | error |\n|---|---|---|--:|--:|--:|")
     for row in sorted(rows, key=lambda row: (row.case, row.what, row.basis)):
         shown = f"{row.modelled:,.1f} | {row.measured:,.1f} | {row.error:+.0%}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import fidelity
 import numpy as np
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, nnls
 
 from loadmaster.cost import Measured, hosting, price
 from loadmaster.optimizers.fusion.greedy import GreedyFusion
@@ -114,6 +114,35 @@ def eager(step: Asked, x: Sequence[float]) -> float:
     places = np.arange(len(step.op_ns))
     asked = np.where(places < step.back, way(forward), way(backward))
     return modelled_ns(step, np.where(step.update, updated, asked))
+
+
+def by_parts(steps: list[Asked]) -> dict[str, list[float]]:
+    """Bare calls for each call of a library, op and view, from what each part of a step alone took the host; for the
+    update, for each weight."""
+    rows = fidelity.steps("host.csv")
+    parts: dict[str, list[tuple[list[float], float]]] = {}
+    for step in steps:
+        row = rows.get(step.case)
+        if row is None or row["note"] or fidelity.held_out(step.case):
+            continue
+        places, train = np.arange(len(step.op_ns)), bool(step.update.any())
+        spans = {"forward": places < step.back, "backward": (places >= step.back) & ~step.update}
+        for name, some in spans.items() if train else [("inference", ~step.update)]:
+            work = [float((column * step.weight)[some].sum()) for column in (step.calls, np.ones(len(places)))]
+            taken = float(row["forward_ms" if name == "inference" else f"{name}_ms"])
+            parts.setdefault(name, []).append(
+                ([*work, float(step.views[some].sum())], taken * 1e6 / float(row["bare_ns"]))
+            )
+        if train:
+            taken = float(row["update_ms"]) * 1e6 / float(row["bare_ns"])
+            parts.setdefault("update", []).append(([float(step.update.sum()), 1.0, 0.0], taken))
+    found = {}
+    for name, samples in parts.items():
+        work, taken = np.array([work for work, _ in samples]), np.array([taken for _, taken in samples])
+        found[name] = list(nnls(work / taken[:, None], np.ones(len(taken)))[0])
+        off = np.abs(work @ found[name] / taken - 1)
+        print(f"  {name}: {[round(v, 2) for v in found[name]]}, off by {np.median(off):.0%} (median), {off.max():.0%}")
+    return found
 
 
 def fitted(steps: list[Asked], model: Callable[[Asked, Sequence[float]], float], start: Sequence[float]) -> list[float]:
