@@ -11,7 +11,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import permutations
 from typing import Any
@@ -90,6 +90,18 @@ def measure_machine(say: Callable[[str], None] = lambda text: None) -> Machine:
     host: dict[str, Any] = {"mode": "planned", "dispatch_ns": asked} if dispatch else {}
     cluster = Cluster("here", tuple(devices), links, channel, basis="measured", **host)
     return Machine(cluster, calibrated, time.monotonic() - start)
+
+
+def at_this_moment(cluster: Cluster, bare_ns: int | None = None) -> Cluster:
+    """With the host as fast as it is now, by a bare call: where others use it too, that changes from hour to hour."""
+    known = cluster.dispatch_ns.get("planned", 0)
+    if not known:
+        return cluster
+    if bare_ns is None:
+        one = torch.ones(1, device=torch_names()[0])
+        bare_ns = Clock(torch_names()[0]).time(lambda: one.add_(1.0)).host_ns
+    asked = {mode: round(ns * bare_ns / known) for mode, ns in cluster.dispatch_ns.items()}
+    return replace(cluster, dispatch_ns=asked)
 
 
 def _device(name: str) -> tuple[Device, Calibrated, int]:

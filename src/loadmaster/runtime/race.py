@@ -28,7 +28,7 @@ from loadmaster.importers.torch.step import Target, loss_of
 from loadmaster.plans import Plan
 from loadmaster.runtime.apply import build, planning_of
 from loadmaster.runtime.frames import held_by_frames, peak_of
-from loadmaster.runtime.machine import torch_names
+from loadmaster.runtime.machine import at_this_moment, torch_names
 from loadmaster.runtime.measure import keep_costs, measure_ops
 from loadmaster.runtime.storages import LiveStorages
 from loadmaster.search import Budget, Result, solve
@@ -136,12 +136,13 @@ def run_race(
     say("racing: " + ", ".join(steps))
     times, peaks = _run(steps, held)
     modelled = {name: (found.timeline.step_ns, int(found.timeline.peak_bytes.max())) for name, found in planned.items()}
-    modelled[ALONE] = _eager(captured, made, cluster, costs, gpu)
+    now = at_this_moment(cluster)
+    modelled[ALONE] = _eager(captured, made, now, costs, gpu)
     if gpu:
-        modelled[COMPILED] = _as_torch_runs(captured, cluster, costs, "compiled")
+        modelled[COMPILED] = _as_torch_runs(captured, now, costs, "compiled")
     rows = [_row(name, times[name], peaks[name], modelled.get(name), problem.basis) for name in steps]
     alone = next((row for row in rows if row.name == ALONE), None)
-    again = None if alone is None else _recalibrate(captured, made, costs, cluster, alone, say)
+    again = None if alone is None else _recalibrate(captured, made, costs, now, alone, say)
     return Race(tuple(rows), planned[OURS], failed, again)
 
 

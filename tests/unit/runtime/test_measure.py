@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,17 @@ def test_a_plan_that_sends_must_promise_more_than_one_device(share: float, leave
     assert worth_leaving(alone, alone) is alone
 
 
+def test_the_host_is_as_fast_as_it_is_now() -> None:
+    """A bare call that takes half as long as when the machine was measured: so does all that the host asks for."""
+    from loadmaster.cluster import Cluster
+    from loadmaster.runtime.machine import at_this_moment
+
+    plain = Cluster.preset("1xh200")
+    then = replace(plain, mode="planned", dispatch_ns={"eager": 30_000, "planned": 10_000, "graphs": 0})
+    assert at_this_moment(then, 5_000).dispatch_ns == {"eager": 15_000, "planned": 5_000, "graphs": 0}
+    assert at_this_moment(plain, 5_000) is plain
+
+
 @pytest.mark.usefixtures("small")
 def test_a_race_recalibrates_and_says_who_won() -> None:
     from loadmaster.runtime.race import ALONE, OURS, run_race
@@ -164,3 +176,23 @@ def test_ops_in_the_course_of_a_step() -> None:
     )
     assert costs.times["cpu"]["other"] == old and costs.times["cpu"][signature].time_ns == 20
     assert "new" not in costs.times["cpu"]
+
+
+def test_a_race_models_eager_and_compiled_steps_in_their_own_modes() -> None:
+    """Small ops wait for the host: the step is what it takes to ask for all of them, and the last one."""
+    from loadmaster.cluster import Cluster
+    from loadmaster.importers.torch.export import capture_step
+    from loadmaster.runtime import race
+
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)).eval()
+    inputs = (torch.randn(2, 8),)
+    cluster = replace(Cluster.preset("1xh200"), mode="planned", dispatch_ns={"eager": 50_000, "compiled": 40_000})
+    captured = capture_step(module, inputs, training=True)
+    found = {mode: race._as_torch_runs(captured, cluster, Measured({}), mode) for mode in ("eager", "compiled")}
+    eager = price(captured.graph, cluster.with_mode("eager"))
+    assert found["eager"][0] == eager.dispatch_ns.sum() + eager.op_ns[-1, 0]
+    assert found["compiled"][0] < found["eager"][0] and found["compiled"][1] <= found["eager"][1]
+    batch = (torch.randn(4096, 8),)
+    inference = capture_step(module, batch, training=False)
+    _, peak = race._eager(inference, (module, batch), cluster, Measured({}), False)
+    assert peak == 4 * (8 * 8 + 8 + 8 * 4 + 4 + 3 * 4096 * 8)  # weights; the batch, and the ReLU's input and result
