@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import fidelity
 import numpy as np
@@ -171,9 +171,32 @@ def report(name: str, steps: list[Asked], model: Callable[[Asked, Sequence[float
         )
 
 
+def without(steps: list[Asked], what: str) -> list[Asked]:
+    """The same steps with less known of them."""
+    if what == "the bare call beside each step":
+        middle = statistics.median(step.bare_ns for step in steps)
+        return [replace(step, bare_ns=middle) for step in steps]
+    if what == "what kinds of ops take":
+        return [replace(step, calls=np.ones(len(step.calls))) for step in steps]
+    return [replace(step, back=len(step.op_ns)) for step in steps]  # forward and backward apart
+
+
+PARTS = ("the bare call beside each step", "what kinds of ops take", "forward and backward apart")
+
+
 def main() -> None:
-    report("eager", eager_steps(), eager, [1.4, 1, 1, 0.9, 0.9, 0.5, 0.6, 0.5, 3])
-    report("compiled", compiled_steps(), compiled, [1, 1, 2, 10])
+    steps = eager_steps()
+    by_parts(steps)
+    start = [1.4, 1, 1, 0.9, 0.9, 0.5, 0.6, 0.5, 3]
+    report("eager", steps, eager, start)
+    for what in PARTS:
+        report(f"eager without {what}", without(steps, what), eager, start)
+    report("eager without weights", steps, lambda step, x: eager(step, [*x[:8], 0.0]), start)
+    steps, start = compiled_steps(), [1, 1, 2, 10]
+    report("compiled", steps, compiled, start)
+    for what in PARTS[:2]:
+        report(f"compiled without {what}", without(steps, what), compiled, start)
+    report("compiled without weights", steps, lambda step, x: compiled(step, [*x[:2], 0.0, x[3]]), start)
 
 
 if __name__ == "__main__":
