@@ -41,9 +41,9 @@ class Asked:
 
 
 def eager_steps() -> list[Asked]:
-    ops, real = fidelity.op_rows(), fidelity.eager_steps()
+    ops, real = fidelity.op_rows(), {**fidelity.host_steps(), **fidelity.eager_steps()}
     calibrated, found = fidelity.Calibrated.shipped(), []
-    for graph in fidelity.cases():
+    for graph in fidelity.cases(more=True):
         if graph.name not in real:
             continue
         cost = Measured({fidelity.KIND: fidelity.times_of(graph, ops)}, {fidelity.KIND: calibrated})

@@ -30,16 +30,16 @@ class Way(NamedTuple):
 
 
 # Fitted to the models of docs/fidelity.md that may be fitted to, by benchmarks/fidelity.py --fit.
-FORWARD = Way(1.09, 1.87, 0.71)  # of a training step
-BACKWARD = Way(0.86, 0.35, 1.34)  # autograd's own thread, without Python
-INFERENCE = Way(1.09, 0.46, 1.21)
-COMPILED = Way(1.0, 1.0, 0.0)
+FORWARD = Way(1.87, 0.57, 0.93)  # of a training step
+BACKWARD = Way(0.97, 0.09, 1.41)  # autograd's own thread, without Python
+INFERENCE = Way(1.87, 0.0, 0.68)
+COMPILED = Way(0.0, 2.57, 0.0)
 PLANNED = Way(0.0, 1.0, 0.28)  # the calls of a plan, one after the other; all updates are one of them
-UPDATED = {
-    "eager": 1.77,
-    "compiled": 1.77,
-}  # for each weight: its gradient is handed over, and the optimizer looks at it
-ENTERED = {"eager": 0.0, "compiled": 0.0}  # before the first op
+# For each weight: its gradient is handed over, and the optimizer looks at it; where compiled, its guards are checked.
+UPDATED = {"eager": 1.27, "compiled": 6.35}
+ENTERED = {"eager": 0.0, "compiled": 21.05}  # before the first op
+# A step strays over more memory than a bare call in a loop: a host that others slow down slows it down more.
+USUAL_NS, STRAIN = 10_000, 1.2
 
 
 def asked_ns(graph: Graph, views: Ints, mode: str, plain_ns: int) -> Ints:
@@ -60,6 +60,12 @@ def plain_calls(mode: str) -> float:
     """Bare calls of a plain op in that mode: of a training step where it is eager."""
     way = {"eager": FORWARD, "compiled": COMPILED}.get(mode, PLANNED)
     return way.call + way.op
+
+
+def plain_ns(mode: str, bare_ns: float) -> int:
+    """What a plain op of the mode takes a host that needs that for a bare call."""
+    strain = (bare_ns / USUAL_NS) ** (STRAIN - 1) if mode in UPDATED else 1.0
+    return round(plain_calls(mode) * bare_ns * strain)
 
 
 def calls_of(kind: str) -> float:

@@ -22,7 +22,7 @@ import torch
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.cost import Calibrated
 from loadmaster.cost.calibrated import Sample, fit_efficiencies
-from loadmaster.cost.hosting import plain_calls
+from loadmaster.cost.hosting import plain_ns
 from loadmaster.graph.columns import ints
 from loadmaster.runtime.timing import Clock
 
@@ -86,7 +86,7 @@ def measure_machine(say: Callable[[str], None] = lambda text: None) -> Machine:
         dispatch = max(dispatch, host_ns)
     say("measuring links")
     links, channel = _links(names)
-    asked = {mode: round(plain_calls(mode) * dispatch) for mode in ("eager", "planned", "compiled")} | {"graphs": 0}
+    asked = {mode: plain_ns(mode, dispatch) for mode in ("eager", "planned", "compiled")} | {"graphs": 0}
     host: dict[str, Any] = {"mode": "planned", "dispatch_ns": asked} if dispatch else {}
     cluster = Cluster("here", tuple(devices), links, channel, basis="measured", **host)
     return Machine(cluster, calibrated, time.monotonic() - start)
@@ -100,7 +100,8 @@ def at_this_moment(cluster: Cluster, bare_ns: int | None = None) -> Cluster:
     if bare_ns is None:
         one = torch.ones(1, device=torch_names()[0])
         bare_ns = Clock(torch_names()[0]).time(lambda: one.add_(1.0)).host_ns
-    asked = {mode: round(ns * bare_ns / known) for mode, ns in cluster.dispatch_ns.items()}
+    faster = {mode: plain_ns(mode, bare_ns) / plain_ns(mode, known) for mode in cluster.dispatch_ns}
+    asked = {mode: round(ns * faster[mode]) for mode, ns in cluster.dispatch_ns.items()}
     return replace(cluster, dispatch_ns=asked)
 
 

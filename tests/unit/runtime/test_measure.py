@@ -128,13 +128,13 @@ def test_a_plan_that_sends_must_promise_more_than_one_device(share: float, leave
 
 
 def test_the_host_is_as_fast_as_it_is_now() -> None:
-    """A bare call that takes half as long as when the machine was measured: so does all that the host asks for."""
+    """A bare call takes half as long as when the machine was measured: so do a plan's calls, and Python even less."""
     from loadmaster.cluster import Cluster
     from loadmaster.runtime.machine import at_this_moment
 
     plain = Cluster.preset("1xh200")
     then = replace(plain, mode="planned", dispatch_ns={"eager": 30_000, "planned": 10_000, "graphs": 0})
-    assert at_this_moment(then, 5_000).dispatch_ns == {"eager": 15_000, "planned": 5_000, "graphs": 0}
+    assert at_this_moment(then, 5_000).dispatch_ns == {"eager": 13_058, "planned": 5_000, "graphs": 0}  # 0.5 ** 1.2
     assert at_this_moment(plain, 5_000) is plain
 
 
