@@ -54,6 +54,8 @@ def fusing_of(kind: str) -> str:
     """ALONE, POINTWISE, REDUCING, GATHERING or SCATTERING: how Inductor lowers it. What it calls from a library (matrix
     products, convolutions, attention) stays alone."""
     work, bare = work_of(kind), bare_name(kind)
+    if bare == "_native_batch_norm_legit_no_training":  # its statistics are given
+        return POINTWISE
     if work == HEAVY or kind.lower().startswith("optim.") or _TWICE.match(bare):
         return ALONE
     for pattern, way in ((_SCATTERING, SCATTERING), (_GATHERING, GATHERING), (_DRAWING, POINTWISE)):

@@ -134,7 +134,7 @@ def test_the_host_is_as_fast_as_it_is_now() -> None:
 
     plain = Cluster.preset("1xh200")
     then = replace(plain, mode="planned", dispatch_ns={"eager": 30_000, "planned": 10_000, "graphs": 0})
-    assert at_this_moment(then, 5_000).dispatch_ns == {"eager": 13_058, "planned": 5_000, "graphs": 0}  # 0.5 ** 1.2
+    assert at_this_moment(then, 5_000).dispatch_ns == {"eager": 12_968, "planned": 5_000, "graphs": 0}  # 0.5 ** 1.21
     assert at_this_moment(plain, 5_000) is plain
 
 
