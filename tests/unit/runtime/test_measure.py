@@ -185,13 +185,14 @@ def test_a_race_models_eager_and_compiled_steps_in_their_own_modes() -> None:
     from loadmaster.runtime import race
 
     module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)).eval()
+    chain = torch.nn.Sequential(torch.nn.Linear(8, 8), *(torch.nn.Tanh() for _ in range(30)))
     inputs = (torch.randn(2, 8),)
     cluster = replace(Cluster.preset("1xh200"), mode="planned", dispatch_ns={"eager": 50_000, "compiled": 40_000})
-    captured = capture_step(module, inputs, training=True)
+    captured = capture_step(chain, inputs, training=True)
     found = {mode: race._as_torch_runs(captured, cluster, Measured({}), mode) for mode in ("eager", "compiled")}
     eager = price(captured.graph, cluster.with_mode("eager"))
     assert found["eager"][0] == eager.dispatch_ns.sum() + eager.op_ns[-1, 0]
-    assert found["compiled"][0] < found["eager"][0] and found["compiled"][1] <= found["eager"][1]
+    assert found["compiled"][0] < 0.8 * found["eager"][0] and found["compiled"][1] <= found["eager"][1]
     batch = (torch.randn(4096, 8),)
     inference = capture_step(module, batch, training=False)
     _, peak = race._eager(inference, (module, batch), cluster, Measured({}), False)
