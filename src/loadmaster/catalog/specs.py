@@ -69,7 +69,7 @@ def _convert(text: str, hint: Any, item: str) -> Any:
                 raise ValueError
             return text
         if origin is tuple:
-            return tuple(_convert(part, typing.get_args(hint)[0], item) for part in split_list(text.strip("[]")))
+            return tuple(_convert(part, typing.get_args(hint)[0], item) for part in split_list(_inside(text)))
         if hint is bool:
             return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
         if hint in (int, float, str):
@@ -79,7 +79,12 @@ def _convert(text: str, hint: Any, item: str) -> Any:
             "|".join(map(str, typing.get_args(hint))) if origin is typing.Literal else getattr(hint, "__name__", hint)
         )
         raise InvalidSetting(f"'{text}' does not fit '{item.partition('=')[0]}'", item, f"give {choices}") from error
-    return make_optimizer(text.removeprefix("[").removesuffix("]"))
+    return make_optimizer(_inside(text))
+
+
+def _inside(text: str) -> str:
+    """Without the brackets around it, and only those: what is inside may begin and end with others."""
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
 
 
 def spec_of(optimizer: Any) -> str:
