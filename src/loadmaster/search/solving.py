@@ -17,6 +17,7 @@ from loadmaster.search.search import Optimizer, Search, Start
 from loadmaster.search.warming import warm_up
 from loadmaster.simulator import settle, simulate
 
+BOUND_SHARE, BOUND_S = 0.1, 0.4  # of a budget of seconds that the bound may take after it, and what it may always take
 
 def solve(
     problem: Problem,
@@ -46,7 +47,9 @@ def solve(
     adding = settled.added is not None
     told = search.fusing
     fusing = told if isinstance(told, Sharing) and told.allows(settled.kernel) else settled.fuses or bool(told)
-    bound = lower_bound(problem, fusing=fusing, fitting=line.over_bytes == 0, adding=adding)
+    given = {"fusing": fusing, "fitting": line.over_bytes == 0, "adding": adding}
+    seconds = None if allowed.seconds is None else max(BOUND_S, BOUND_SHARE * allowed.seconds)
+    bound = lower_bound(problem, **given, seconds=seconds)
     if not fusing and not adding and line.over_bytes == 0:
         bound = max(bound, search.bound)
     origins = tuple(dict.fromkeys(start.origin for start in starts))

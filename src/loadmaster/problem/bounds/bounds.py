@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from loadmaster.compiled import seconds_compiling
 from loadmaster.graph.columns import Bools, Ints, digest, ints, inverse, numbered, rows_of
 from loadmaster.problem import CANNOT, Problem, check_problem
 from loadmaster.problem.bounds.kernels import Saving, Sharing
@@ -29,10 +31,39 @@ _known: WeakKeyDictionary[Problem, dict[tuple[bool, bool, bool, bool], int]] = W
 Fusing = bool | Sharing  # whether plans may fuse, by any kernels or by those that are allowed
 
 
-def lower_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = False, adding: bool = False) -> int:
+class Time:
+    """What a bound may take, compiling apart. When it is up, what would raise the bound further is left out."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self.begun, self.seconds = self._now(), float("inf") if seconds is None else seconds
+        self.left_out = False
+
+    @staticmethod
+    def _now() -> float:
+        return time.perf_counter() - seconds_compiling()
+
+    def is_up(self) -> bool:
+        self.left_out = self.left_out or self._now() - self.begun > self.seconds
+        return self.left_out
+
+    def effort(self, whole: int) -> int:
+        """As much of an effort of about a second as there is time for."""
+        share = min(1.0, max(0.0, self.seconds - (self._now() - self.begun)))
+        self.left_out = self.left_out or share < 1.0
+        return int(whole * share)
+
+
+def lower_bound(
+    problem: Problem,
+    *,
+    fusing: Fusing = False,
+    fitting: bool = False,
+    adding: bool = False,
+    seconds: float | None = None,
+) -> int:
     """Of the problem's objective. `fusing`: over plans that may fuse ops, too; `fitting`: only over plans that fit;
-    `adding`: over plans in which ops are recomputed and tensors offloaded, too. Of an expanded problem, that of the one
-    it was made from."""
+    `adding`: over plans in which ops are recomputed and tensors offloaded, too; `seconds`: about how long it may take,
+    where a lower one will do. Of an expanded problem, that of the one it was made from."""
     check_problem(problem, "lower_bound")
     if problem.expansion is not None:
         base = problem.expansion.base
@@ -41,9 +72,14 @@ def lower_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = Fal
         fusing = True  # a tensor that is made again may be inner to a kernel where it was not before
     known, key = _known.setdefault(problem, {}), (bool(fusing), isinstance(fusing, Sharing), fitting, adding)
     if key not in known:
+        allowed = Time(seconds)
         # A stay may take a way that is faster than the link between two devices, and copies need no sends.
         judged = replace(problem, send_ns=ints(np.zeros_like(problem.send_ns))) if adding else problem
-        known[key] = problem.objective.bound(problem.goal, _Parts(judged, fusing, fitting and not adding, adding))
+        parts = _Parts(judged, fusing, fitting and not adding, adding, allowed)
+        bound = problem.objective.bound(problem.goal, parts)
+        if allowed.left_out:
+            return bound
+        known[key] = bound
     return known[key]
 
 
@@ -55,12 +91,14 @@ class _Parts:
     fusing: Fusing
     fitting: bool
     adding: bool = False
+    allowed: Time = field(default_factory=Time)
 
     def step_ns(self) -> int:
-        return step_bound(self.problem, fusing=self.fusing, fitting=self.fitting)
+        return step_bound(self.problem, fusing=self.fusing, fitting=self.fitting, allowed=self.allowed)
 
     def peak_bytes(self) -> int:
-        return peak_bound(self.problem, fusing=self.fusing, adding=self.adding)
+        effort = self.allowed.effort(EFFORT)
+        return peak_bound(self.problem, fusing=self.fusing, adding=self.adding, effort=effort)
 
     def shared_ns(self) -> int:
         times = _least_times(self.problem, self.fusing)
@@ -86,7 +124,9 @@ class _Parts:
         return int(cost.min(axis=1).sum())
 
 
-def step_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = False) -> int:
+def step_bound(
+    problem: Problem, *, fusing: Fusing = False, fitting: bool = False, allowed: Time | None = None
+) -> int:
     """Of the step time: critical path, work shared out among the devices, and both together.
 
     The path goes by the best kind of device for each op and pays the sends between kinds; ops that one op needs either
@@ -96,7 +136,7 @@ def step_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = Fals
     """
     from loadmaster.problem.bounds import levels
 
-    graph, kinds = problem.graph, _kinds(problem, fusing, fitting)
+    graph, kinds, allowed = problem.graph, _kinds(problem, fusing, fitting), allowed or Time()
     work, share = _work(kinds)
     joins = levels.bottlenecks(*graph.dependencies)
     common = (kinds.times, kinds.sends, kinds.column, kinds.count > 1, joins, work, share)
@@ -106,18 +146,24 @@ def step_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = Fals
     nothing = np.zeros(problem.num_ops, np.int64)
     head, tail = levels.heads(*ahead, nothing), levels.tails(*behind, nothing)
     if problem.num_ops <= MOST_CROWDED:
-        head, tail = _crowded(problem, kinds, ahead, behind, head, tail)
-        head, tail = _sent(problem, kinds, ahead, behind, head, tail)
+        head, tail = _crowded(problem, kinds, ahead, behind, head, tail, allowed)
+        head, tail = _sent(problem, kinds, ahead, behind, head, tail, allowed)
     span = int(levels.least_span(head, tail, kinds.times, work, share, CELLS))
-    if not fusing:
-        span = _together(problem, kinds, ahead, behind, head, tail, span)
-    if fitting:
+    if not fusing and not allowed.is_up():
+        span = _together(problem, kinds, ahead, behind, head, tail, span, allowed)
+    if fitting and not allowed.is_up():
         span = max(span, _work_in_memory(problem, kinds))
     return span + (_saving(problem, fusing).least_launch_ns if fusing else 0)
 
 
 def _crowded(
-    problem: Problem, kinds: _Kinds, ahead: tuple[Any, ...], behind: tuple[Any, ...], head: Ints, tail: Ints
+    problem: Problem,
+    kinds: _Kinds,
+    ahead: tuple[Any, ...],
+    behind: tuple[Any, ...],
+    head: Ints,
+    tail: Ints,
+    allowed: Time,
 ) -> tuple[Ints, Ints]:
     """Starts and what follows, raised by the work of all ancestors and of all descendants of each op."""
     from loadmaster.problem.bounds import levels
@@ -128,6 +174,8 @@ def _crowded(
     able = kinds.times != CANNOT
     least = np.iinfo(np.int64).max
     for _ in range(CROWD_TURNS):
+        if allowed.is_up():
+            break
         soonest = np.where(able, head, least).min(axis=1)
         head = levels.heads(*ahead, levels.crowd(start, before, soonest, work, share, CROWD_CELLS, True))
         after = np.where(able, tail, least).min(axis=1)
@@ -136,7 +184,13 @@ def _crowded(
 
 
 def _sent(
-    problem: Problem, kinds: _Kinds, ahead: tuple[Any, ...], behind: tuple[Any, ...], head: Ints, tail: Ints
+    problem: Problem,
+    kinds: _Kinds,
+    ahead: tuple[Any, ...],
+    behind: tuple[Any, ...],
+    head: Ints,
+    tail: Ints,
+    allowed: Time,
 ) -> tuple[Ints, Ints]:
     """The same with the time that is lost by sending, over and over while it helps; on equal devices."""
     from loadmaster.problem.bounds import levels
@@ -147,6 +201,8 @@ def _sent(
     rest = (int(kinds.count[0]), SENT_CELLS)
     turns = min(SENT_TURNS, SENT_EFFORT // max(1, problem.num_ops * len(later[1])))
     for _ in range(turns):
+        if allowed.is_up():
+            break
         before = int(head.sum() + tail.sum())
         known = levels.apart(*later, ints(head[:, 0]), work, *rest, True)
         head = ints(np.maximum(head, levels.heads(*ahead, np.maximum(known, head[:, 0]))))
@@ -158,7 +214,14 @@ def _sent(
 
 
 def _together(
-    problem: Problem, kinds: _Kinds, ahead: tuple[Any, ...], behind: tuple[Any, ...], head: Ints, tail: Ints, span: int
+    problem: Problem,
+    kinds: _Kinds,
+    ahead: tuple[Any, ...],
+    behind: tuple[Any, ...],
+    head: Ints,
+    tail: Ints,
+    span: int,
+    allowed: Time,
 ) -> int:
     """The span, raised by which ops must share a device; on equal ones. Small problems are closed in other ways."""
     if len(kinds.count) > 1 or kinds.count[0] < 2 or not LEAST_SHARED <= problem.num_ops <= MOST_SHARED:
@@ -166,9 +229,10 @@ def _together(
     from loadmaster.problem.bounds.together import Facts, least_step
 
     (work, share), (later, earlier) = ahead[-2:], _ways(problem, kinds)
-    time, first, last = (ints(np.ascontiguousarray(column[:, 0])) for column in (kinds.times, head, tail))
+    took, first, last = (ints(np.ascontiguousarray(column[:, 0])) for column in (kinds.times, head, tail))
     known = (later, earlier, ahead, behind, first, last)
-    return least_step(Facts(time, work, share, int(kinds.count[0]), problem.leader, *known), span)
+    facts = Facts(took, work, share, int(kinds.count[0]), problem.leader, *known)
+    return least_step(facts, span, allowed.is_up)
 
 
 def _ways(problem: Problem, kinds: _Kinds) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints]]:

@@ -7,6 +7,7 @@ On equal devices, for plans that fuse nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -80,13 +81,13 @@ class Known:
         return Known(self.head, self.tail, self.group, apart)
 
 
-def least_step(facts: Facts, least_ns: int) -> int:
-    """No step takes less; at least what was known before."""
+def least_step(facts: Facts, least_ns: int, is_up: Callable[[], bool] = lambda: False) -> int:
+    """No step takes less; at least what was known before. Once its time is up it looks no further."""
     first, most_ns = _first(facts), int(MOST * least_ns)
-    least_ns = _halved(least_ns, most_ns, HALVINGS, lambda most: _conclude(facts, first, most) is None)
+    least_ns = _halved(least_ns, most_ns, HALVINGS, is_up, lambda most: _conclude(facts, first, most) is None)
     if len(facts.time) > MOST_PROBED:
         return least_ns
-    return _halved(least_ns, most_ns, PROBED, lambda most: _refuted(facts, first, most))
+    return _halved(least_ns, most_ns, PROBED, is_up, lambda most: _refuted(facts, first, most))
 
 
 def _first(facts: Facts) -> Known:
@@ -95,9 +96,11 @@ def _first(facts: Facts) -> Known:
     return Known(facts.head, facts.tail, ints(group), np.zeros((count, count), bool))
 
 
-def _halved(low: int, high: int, times: int, refuted: Any) -> int:
+def _halved(low: int, high: int, times: int, is_up: Callable[[], bool], refuted: Any) -> int:
     """One more than the largest time that was refuted."""
     for _ in range(times):
+        if is_up():
+            break
         middle = (low + high) // 2
         if refuted(middle):
             low = middle + 1

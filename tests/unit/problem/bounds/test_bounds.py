@@ -418,6 +418,29 @@ def test_less_effort_gives_a_bound_that_is_no_higher_and_always_the_same() -> No
     assert some[0] < some[-1] <= given_order
 
 
+@pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
+def test_a_bound_without_time_is_lower_and_is_not_remembered(objective: str) -> None:
+    hasty, whole = (price(waist(), "2xp100-pcie", objective=objective) for _ in range(2))
+    low, full = lower_bound(hasty, seconds=0.0), lower_bound(whole)
+    assert 0 < low < full
+    assert lower_bound(hasty) == full, "what was left out is made up for"
+    assert lower_bound(hasty, seconds=0.0) == full, "what is known takes no time"
+
+
+def waist() -> Graph:
+    """Six ops make a large tensor and a small one each; one op needs all the small ones before six others read the
+    large ones, which take far longer to send than to make. So all are there at once, and better on one device."""
+    build = GraphBuilder("waist")
+    small, large = ([build.tensor(size) for _ in range(6)] for size in (8, 1 << 26))
+    for lane in range(6):
+        build.op(f"make {lane}", "any", [], [small[lane], large[lane]], flops=10**9)
+    middle = build.tensor(8)
+    build.op("middle", "any", [*small, *large[:2]], [middle], flops=10**6)
+    for lane in range(6):
+        build.op(f"read {lane}", "any", [large[lane], middle], [build.tensor(8, "output")], flops=10**9)
+    return build.build()
+
+
 def test_the_order_that_comes_with_the_cut_is_legal_and_better_than_the_given_one() -> None:
     # Four ops make 100 B each, four others turn each into 10 B: one pair after the other needs 100 + 10 + 3 x 10.
     graph = GraphBuilder("pairs")
