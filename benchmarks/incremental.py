@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from simulator import layered
 
 from loadmaster import Budget, Problem, load, price
+from loadmaster.compiled import compiled
 from loadmaster.optimizers.annealing import engine
 from loadmaster.optimizers.annealing.chains import Decisions, walkers
 from loadmaster.optimizers.annealing.critical import measure_tails
@@ -30,8 +31,13 @@ from loadmaster.search import Search
 from loadmaster.simulator import NO_LIMIT, layout, loop, simulate
 
 Row = NDArray[np.int32]
-KINDS = ("window", "group", "part of a group", "neighbours", "one op", "border", "swap", "ranks shifted", "rank of one")
-KINDS += ("ranks by the critical path", "overtaking")
+PLACING = ["window", "group", "part of a group", "neighbours", "one op", "border", "swap"]
+KINDS = [*PLACING, "ranks shifted", "rank of one", "ranks by the critical path", "overtaking"]
+
+
+@compiled(_nrt=False)
+def _move(layout, terrain, chain, scratch, arm, state):  # type: ignore[no-untyped-def]
+    return engine._move(layout, terrain, chain, scratch, None, None, arm, False, state)
 
 
 class Incumbent:
@@ -50,20 +56,20 @@ class Incumbent:
 
     def moves(self, count: int, rng: np.random.Generator) -> Iterator[tuple[str, Row, Row]]:
         """(kind, placement, ranks) of moves that change something."""
-        move, undo, given = engine._move, engine._undo, (self.layout, self.chains.terrain, self.chain, self.scratch)
+        given = (self.layout, self.chains.terrain, self.chain, self.scratch)
         chances = self.scratch.arms / self.scratch.arms.sum()
         while count:
             arm = int(rng.choice(len(chances), p=chances))
-            done: Any = move(*given, None, None, np.int64(arm), False, self.chain.random)
+            done: Any = _move(*given, np.int64(arm), self.chain.random)
             moved, top, pairs, ranked = done[3:]
             if moved or ranked:
                 count -= 1
                 anew = ", ranks anew" if arm // WAYS < SHIFT and ranked else ""
                 yield KINDS[arm // WAYS] + anew, self.chain.place.copy(), self.chain.rank.copy()
-            undo(*given, None, moved, top, pairs, ranked)
+            engine._undo(*given, None, moved, top, pairs, ranked)
 
     def _times(self, place: Row, rank: Row) -> tuple[int, NDArray[np.int64]]:
-        line = simulate(self.problem, Plan.of(self.problem, place, rank))
+        line = simulate(self.problem, Plan.of(self.problem, place.astype(np.int64), rank.astype(np.int64)))
         return line.step_ns, line.start_ns
 
     def shares(self, place: Row, rank: Row) -> tuple[float, float, float]:

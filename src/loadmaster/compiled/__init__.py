@@ -37,7 +37,7 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.types import unliteral
 
 from loadmaster.compiled.claims import claim, give_up
-from loadmaster.compiled.parts import ForCallers, Plain, rebuild_part, remember_operators
+from loadmaster.compiled.parts import ForCallers, Plain, rebuild_part, remember_operators, set_apart
 from loadmaster.errors import UnwritableFile
 
 KEPT_DAYS = 60  # entries that nobody used for so long are removed
@@ -59,7 +59,8 @@ def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Compiles a function at its first call, or takes it from the cache; it runs without Python's lock.
 
     With `_nrt=False` it may allocate nothing, references are not counted, and its indices must not be negative:
-    `a[-1]` is what lies before the array."""
+    `a[-1]` is what lies before the array. With `apart=True` compiled callers call its machine code, which is made once;
+    else each of them has a copy of its own, which is quicker to call and takes longer to make."""
     if function is None:
         return partial(_compiled, options)
     return _compiled(options, function)
@@ -67,11 +68,14 @@ def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 def _compiled(options: dict[str, Any], function: Callable[..., Any]) -> Any:
     options = _OPTIONS | options
+    apart = bool(options.pop("apart", False))
     dispatcher: Any = _NJIT(pipeline_class=Plain, **options)(function)
     if hasattr(dispatcher, "py_func"):  # else a plain function, under NUMBA_DISABLE_JIT
-        _keep(dispatcher, function, part=False)
-        inner: Any = _NJIT(pipeline_class=ForCallers, no_cpython_wrapper=True, **options)(function)
-        _keep(inner, function, part=True)
+        _keep(dispatcher, _Cache(function, options, apart=apart))
+        inner: Any = dispatcher
+        if not apart:
+            inner = _NJIT(pipeline_class=ForCallers, no_cpython_wrapper=True, **options)(function)
+            _keep(inner, _Cache(function, options, part=True))
         _give_to_callers(dispatcher, inner)
     return dispatcher
 
@@ -86,8 +90,8 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-def _keep(dispatcher: Any, function: Callable[..., Any], part: bool) -> None:
-    dispatcher._cache = _Cache(function, dispatcher.targetoptions, part)
+def _keep(dispatcher: Any, cache: _Cache) -> None:
+    dispatcher._cache, dispatcher.apart = cache, cache.apart
     dispatcher.compile = _timed(dispatcher.compile)
 
 
@@ -107,16 +111,17 @@ def _give_to_callers(dispatcher: Any, inner: Any) -> None:
         dispatcher.get_overload,
         dispatcher._compiler.fold_argument_types,
     )
+    other_template, other_overload = inner.get_call_template, inner.get_overload
 
     def get_call_template(arguments: Any, keywords: Any) -> Any:
         named = {name: _UNLITERAL(kind) for name, kind in keywords.items()}
         plain = tuple(_UNLITERAL(kind) for kind in arguments)
         called = tuple(fold(plain, named)[1]) in dispatcher.overloads
-        return (own_template if called else inner.get_call_template)(plain, named)
+        return (own_template if called else other_template)(plain, named)
 
     def get_overload(signature: Any) -> Any:
         called = tuple(getattr(signature, "args", signature)) in dispatcher.overloads
-        return (own_overload if called else inner.get_overload)(signature)
+        return (own_overload if called else other_overload)(signature)
 
     dispatcher.get_call_template, dispatcher.get_overload = get_call_template, get_overload
     dispatcher.for_callers = inner
@@ -218,8 +223,10 @@ def _giving_up() -> Iterator[None]:
 class _Cache(NullCache):
     """What numba asks for compiled code before it compiles, and gives it to afterwards."""
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any], part: bool) -> None:
-        self._function, self._options, self._part = function, options, part
+    def __init__(
+        self, function: Callable[..., Any], options: dict[str, Any], *, part: bool = False, apart: bool = False
+    ) -> None:
+        self._function, self._options, self._part, self.apart = function, options, part, apart
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         target_context.refresh()
@@ -233,12 +240,23 @@ class _Cache(NullCache):
 
     def _load(self, path: Path | None, target_context: Any) -> Any:
         payload = None if path is None else _read(path)
+        if payload is None:
+            return None
         try:
-            return None if payload is None else (rebuild_part if self._part else _REBUILD)(target_context, *payload)
+            result = (rebuild_part if self._part else _REBUILD)(target_context, *payload)
         except Exception:  # written by something else under the same name: as good as absent
             return None
+        result.library._reload_init.update(result.reload_init)
+        if self.apart:
+            set_apart(result, self._function)
+        return result
 
     def save_overload(self, signature: Any, result: Any) -> None:
+        self._save(signature, result)
+        if self.apart:
+            set_apart(result, self._function)
+
+    def _save(self, signature: Any, result: Any) -> None:
         if not self._part:
             for environment in result._find_referenced_environments():  # of its parts, which have no address before
                 result.codegen.set_env(environment.env_name, environment)
@@ -264,7 +282,7 @@ class _Cache(NullCache):
             _options_text(self._options),
             codegen.magic_tuple(),
             _VERSIONS,
-            MAGIC,
+            (MAGIC, self._part, self.apart),
             _switches(),
         )
         made_from.update(repr(circumstances).encode())
@@ -412,7 +430,7 @@ def _names(code: CodeType) -> Iterator[str]:
 def _value_parts(name: str, value: Any, names: tuple[str, ...], waiting: list[Any]) -> Iterator[str]:
     if isinstance(value, Dispatcher):
         waiting.append(value.py_func)
-        yield f"{name} {_options_text(value.targetoptions)}"
+        yield f"{name} {_options_text(value.targetoptions)} {getattr(value, 'apart', False)}"
     elif isinstance(value, ModuleType):
         yield f"{name} module {value.__name__}"
         if value.__name__.startswith("loadmaster"):

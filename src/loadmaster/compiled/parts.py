@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
+from importlib import import_module
 from typing import Any
 
-from llvmlite.binding import parse_bitcode
+from llvmlite.binding import parse_assembly, parse_bitcode
 from numba import _dynfunc  # type: ignore[attr-defined]
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, CompileResult, DefaultPassBuilder
@@ -116,6 +118,7 @@ class _LowerForCallers(NativeLowering):
         state.flags.no_compile = True
         with _indices(state):
             super().run_pass(state)
+        state.reload_init.extend(state.library._reload_init)
         lowered = state["cr"]
         entry = _entry(lowered.fndesc, lowered.env, state.library)
         state.targetctx.insert_user_function(entry, lowered.fndesc, [state.library])
@@ -152,6 +155,27 @@ def rebuild_part(target: Any, stored: Any, described: Any, environment: Any, *re
         reload_init=to_reload,
         referenced_envs=environments,
     )
+
+
+# Apart
+
+
+def set_apart(result: Any, function: Any) -> None:
+    """From now on callers link nothing of it: they call the machine code that is in this process. What they are kept
+    with in the cache says that it must be there first."""
+    library, symbol = result.library, result.fndesc.llvm_func_name
+    library._shared_module = parse_assembly("")
+    arguments = tuple(result.signature.args)
+    library._reload_init.add(partial(bring, function.__module__, function.__qualname__, arguments, symbol))
+
+
+def bring(module: str, name: str, arguments: tuple[Any, ...], symbol: str) -> None:
+    """Has the function ready under that symbol, or raises: then what calls it so must be compiled again."""
+    dispatcher: Any = getattr(import_module(module), name)
+    if arguments not in dispatcher.overloads:
+        dispatcher.compile(arguments)
+    if dispatcher.overloads[arguments].fndesc.llvm_func_name != symbol:
+        raise LookupError(symbol)
 
 
 class Plain(CompilerBase):

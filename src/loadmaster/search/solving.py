@@ -19,6 +19,7 @@ from loadmaster.simulator import settle, simulate
 
 BOUND_SHARE, BOUND_S = 0.1, 0.4  # of a budget of seconds that the bound may take after it, and what it may always take
 
+
 def solve(
     problem: Problem,
     optimizer: Optimizer | str = "auto",
@@ -47,13 +48,16 @@ def solve(
     adding = settled.added is not None
     told = search.fusing
     fusing = told if isinstance(told, Sharing) and told.allows(settled.kernel) else settled.fuses or bool(told)
-    given = {"fusing": fusing, "fitting": line.over_bytes == 0, "adding": adding}
-    seconds = None if allowed.seconds is None else max(BOUND_S, BOUND_SHARE * allowed.seconds)
-    bound = lower_bound(problem, **given, seconds=seconds)
+    fits, seconds = line.over_bytes == 0, _bound_seconds(allowed)
+    bound = lower_bound(problem, fusing=fusing, fitting=fits, adding=adding, seconds=seconds)
     if not fusing and not adding and line.over_bytes == 0:
         bound = max(bound, search.bound)
     origins = tuple(dict.fromkeys(start.origin for start in starts))
     return Result(whole(problem, settled), settled, line, name, seed, tuple(search.history), bound, *counts, origins)
+
+
+def _bound_seconds(budget: Budget) -> float | None:
+    return None if budget.seconds is None else max(BOUND_S, BOUND_SHARE * budget.seconds)
 
 
 def _begin(search: Search, starts: Sequence[Start]) -> None:

@@ -171,7 +171,7 @@ def _run_many(
         step_ns[k] = time
 
 
-@compiled(_nrt=False)
+@compiled(_nrt=False, apart=True, no_cpython_wrapper=True)
 def contract(layout, facts, space, place, rank, kernel):
     """Writes the layout of the kernels into the space; False where the entries are no kernels."""
     ops = len(kernel)

@@ -428,7 +428,7 @@ def _announce(reading, holding, waking, linked, tensor, device, made):
     hold[tensor * devices + device] = local + fars + stays[tensor]
 
 
-@compiled(error_model="numpy", _nrt=False)  # it allocates nothing: counting references takes long to compile
+@compiled(error_model="numpy", _nrt=False, apart=True)  # callers without number: it takes seconds to compile
 def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recording, record):
     """Runs one step; returns its time, or -1 once it must pass most_ns or a device passes most_bytes.
 

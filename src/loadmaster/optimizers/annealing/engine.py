@@ -185,7 +185,7 @@ def _turns_of_members(kernel, scratch):
         first[at] += 1
 
 
-@compiled(_nrt=False)
+@compiled(_nrt=False, apart=True, no_cpython_wrapper=True)
 def _move(layout, terrain, chain, scratch, policy, fusing, arm, evicting, state):
     """Draws a move and applies it. (What was decided, about how many members, what was taken, ops moved, the last of
     them, pairs with new priorities, whether ranks changed.)"""

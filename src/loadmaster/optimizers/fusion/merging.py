@@ -229,7 +229,7 @@ def read_off(kernels, out):
         out[op] = _find(parent, op)
 
 
-@compiled(_nrt=False)
+@compiled(_nrt=False, apart=True, no_cpython_wrapper=True)
 def merge_on(rules, kernels, producers, consumers, count):
     """Tries the pairs in order, from the kernels there are. Arrays are taken out of their tuples once: reading one
     inside the loop would count its references."""

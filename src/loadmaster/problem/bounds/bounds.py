@@ -124,9 +124,7 @@ class _Parts:
         return int(cost.min(axis=1).sum())
 
 
-def step_bound(
-    problem: Problem, *, fusing: Fusing = False, fitting: bool = False, allowed: Time | None = None
-) -> int:
+def step_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = False, allowed: Time | None = None) -> int:
     """Of the step time: critical path, work shared out among the devices, and both together.
 
     The path goes by the best kind of device for each op and pays the sends between kinds; ops that one op needs either
