@@ -45,7 +45,7 @@ _NJIT: Any = numba.njit
 _REBUILD: Any = CompileResult._rebuild
 _DUMPS: Any = serialize.dumps
 _UNLITERAL: Any = unliteral
-MAGIC = b"loadmaster compiled 2\n"
+MAGIC = b"loadmaster compiled 3\n"
 remember_operators()
 
 

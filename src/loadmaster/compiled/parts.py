@@ -24,6 +24,18 @@ _RESULT: Any = CompileResult
 _PIPELINE: Any = DefaultPassBuilder.define_nopython_pipeline
 
 
+class Entry(JITCodeLibrary):
+    """Code that Python calls, or that is called apart."""
+
+    def _verify_declare_only_symbols(self) -> None:
+        """What it calls must be in it, or in this process: a call to nowhere would end that."""
+        super()._verify_declare_only_symbols()
+        for function in self._final_module.functions:
+            ours = function.is_declaration and function.name.startswith("_ZN") and "loadmaster" in function.name
+            if ours and not self._codegen._engine.is_symbol_defined(function.name):
+                raise LookupError(f"{function.name} is called but was not made")
+
+
 # Indices
 
 
@@ -52,6 +64,8 @@ class _Lower(NativeLowering):
     _name = "lower"
 
     def run_pass(self, state: Any) -> bool:
+        state.library = Entry(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
         with _indices(state):
             return bool(super().run_pass(state))
 
@@ -118,6 +132,7 @@ class _LowerForCallers(NativeLowering):
         state.flags.no_compile = True
         with _indices(state):
             super().run_pass(state)
+        state.library._ensure_finalized()  # then it knows what must be there before it
         state.reload_init.extend(state.library._reload_init)
         lowered = state["cr"]
         entry = _entry(lowered.fndesc, lowered.env, state.library)
