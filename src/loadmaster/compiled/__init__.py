@@ -60,7 +60,8 @@ def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
     With `_nrt=False` it may allocate nothing, references are not counted, and its indices must not be negative:
     `a[-1]` is what lies before the array. With `apart=True` compiled callers call its machine code, which is made once;
-    else each of them has a copy of its own, which is quicker to call and takes longer to make."""
+    else each of them has a copy of its own, which is quicker to call and takes longer to make. With
+    `no_cpython_wrapper=True` only compiled functions may call it: unpacking many arrays takes long to compile, too."""
     if function is None:
         return partial(_compiled, options)
     return _compiled(options, function)

@@ -13,7 +13,7 @@ MOST_NEAR = 64  # ops of a neighbourhood; chosen by hand
 ANYWHERE = -1  # no device suggests itself
 
 
-@compiled(_nrt=False, apart=True, no_cpython_wrapper=True)
+@compiled(_nrt=False)
 def draw_set(layout, terrain, place, scratch, kind, seed, aimed, state):
     """(how many ops are drawn, a device that suggests itself or ANYWHERE); the ops are in scratch.members. `aimed`: the
     seed is an op that the step waits for, and the set is about it."""
