@@ -129,7 +129,7 @@ def evaluations(
 ) -> Iterator[tuple[int, int, dict[str, str], int]]:
     kinds = kinds_of(given)
     for line in lines:
-        fold = examples.fold_of(line, settings.folds)
+        fold = -1 if given.valid else examples.fold_of(line, settings.folds)
         if not all(weights(out, kind, fold).is_file() for kind in kinds):
             continue
         methods = {"brkga-5k": "brkga-5k"}
@@ -198,6 +198,7 @@ def prepare(given: argparse.Namespace, settings: RegalSettings, lines: Sequence[
     say("compiled")
     found = gather(settings, lines, given.workers)
     folds = [int(fold) for fold in given.only.split(",")] if given.only else [*range(given.folds)]
+    folds = [] if given.only == "-1" else folds
     jobs = [Job(kind, fold, given.fit_steps) for kind in kinds_of(given) for fold in folds]
     jobs = [job for job in jobs if not weights(given.out, job.kind, job.fold).is_file()]
     say(f"{len(found)} examples, {len(jobs)} networks to fit")
@@ -219,7 +220,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--folds", type=int, default=4)
     parser.add_argument("--kinds", default="both,graph,sequence", help="networks; none: only what is beside them")
-    parser.add_argument("--only", default="", help="some of the folds, with commas")
+    parser.add_argument("--only", default="", help="some of the folds, with commas; -1: none")
+    parser.add_argument("--valid", default="", help="other graphs, measured under the networks that learned from all")
     parser.add_argument("--full", default="no", choices=("yes", "no"))
     parser.add_argument("--warm", type=int, default=6_000)
     parser.add_argument("--elite-simulations", type=int, default=4_000)
@@ -255,6 +257,8 @@ def main() -> None:
     lines, _ = examples.read_corpus(given.corpus, 1.0)
     if kinds_of(given):
         prepare(given, settings, lines, begun)
+    if given.valid:
+        lines, _ = examples.read_corpus(given.valid, 1.0)
     order = np.random.default_rng(7).permutation(np.array(lines)).tolist()[: given.limit]
     measure(given.out, given, settings, order, begun + given.seconds)
     tell(given.out)
