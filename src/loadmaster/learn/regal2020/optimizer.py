@@ -430,7 +430,7 @@ def untrained_policy(network: str, seed: int) -> tuple[PolicyNetwork, dict[str, 
         raise MissingExtra.of(str(error.name or "torch"), "torch", "a learned policy") from error
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = PolicyNetwork(CHOICES, "sequence" if network == "sequence" else "both")
+        made = PolicyNetwork(CHOICES, "sequence" if network == "sequence" else "graph")
     made.lean(FIRST)
     return made.eval(), {"constant": list(FIRST)}
 
