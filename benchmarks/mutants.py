@@ -57,7 +57,7 @@ NEEDS = {
     "optimizers/partition/partitioners.py": "pymetis",
     "search/workers.py": "ray",
 }
-MANY = 8  # times as many shards of a file whose tests are run for every optimizer
+MANY = 8  # times as many shards of a file whose tests are made for every optimizer
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def watched(copies: Copies, folders: list[str], limit_s: float, until: float) ->
         files.update((ROOT / folder).rglob("test_*.py") if (ROOT / folder).is_dir() else [ROOT / folder])
     jobs = []
     for file in sorted(files, key=lambda file: -file.stat().st_size):
-        shards = (1 + file.stat().st_size // SHARD_BYTES) * (MANY if "promises" in file.parts else 1)
+        shards = (1 + file.stat().st_size // SHARD_BYTES) * (MANY if {"promises", "golden"} & {*file.parts} else 1)
         jobs += [(str(file.relative_to(ROOT)), f"{shard}/{shards}") for shard in range(shards)]
     with ThreadPoolExecutor(copies.count) as pool:
         pool.submit(_compile_ahead, copies, until)

@@ -23,6 +23,7 @@ def test_as_many_processes_as_asked_for_or_cores() -> None:
     assert GoSettings("graphs", "out", workers=1).processes == 1
     assert GoSettings("graphs", "out", workers=3).processes == 3
     assert GoSettings("graphs", "out", workers=0).processes == os.cpu_count()
+    assert [GoSettings("graphs", "out", workers=count).window for count in (1, 5)] == [3, 15]
 
 
 def elite(candidates: int, labels: int, ops: int, seed: int) -> GoElite:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadmaster import price
+from loadmaster import GraphBuilder, price
 from loadmaster.graph.columns import ints
 from loadmaster.learn.placeto2019 import board
+from loadmaster.passes.groups import group_ops
 from tests.golden.plans import layers, unlike
+from tests.graphs.tiny import pair
 
 
 def test_columns_of_groups() -> None:
@@ -60,3 +62,18 @@ def test_bytes_of_groups_are_made_ones_and_residents_where_first_read() -> None:
                 seen.add(tensor)
                 need[label[op]] += int(graph.nbytes[tensor])
     np.testing.assert_array_equal(board.board_of(problem, label).need, need)
+
+
+@pytest.mark.parametrize(("scopes", "joined"), [(2, True), (4, False)])
+def test_modules_that_are_no_more_than_devices_are_joined_by_tensors_instead(scopes: int, joined: bool) -> None:
+    graph = GraphBuilder("modules")
+    read = graph.tensor(8, "input")
+    for op in range(8):
+        made = graph.tensor(8 * (op + 1))
+        graph.op(f"op{op}", "any", [read], [made], time_ns=10, scope=f"m{op * scopes // 8}")
+        read = made
+    problem = price(graph.build(), pair())
+    label = board.groups_of(problem, 128)
+    by = group_ops(problem, board.MOST_JOINED if joined else 128, "edges" if joined else "scope")
+    assert label.tolist() == by.tolist()
+    assert (int(label.max()) + 1 == scopes) != joined
