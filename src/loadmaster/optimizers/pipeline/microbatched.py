@@ -46,7 +46,8 @@ CHUNKS = 2  # stages of each device in an interleaved schedule
 KEPT = 3  # candidates whose cuts are moved
 REHEARSALS = 100_000  # at most
 REHEARSALS_EACH = 1_000  # for each simulation of the budget
-MOST_REHEARSED = 40_000_000  # actions in all: some seconds
+MOST_REHEARSED = 40_000_000  # actions in all, some seconds; with more than the usual simulations, more
+USUAL = 60  # simulations
 JUDGED = 6  # lines of rehearsals that the simulator judges, on each layout
 FAR = 1.3  # times the best: a layout of ops on a line that is worse than that is left out
 
@@ -227,8 +228,9 @@ class _Planner:
     def _rehearsals(self, slots: Slots) -> int:
         """How many: as the budget of simulations says, and not so many that they take longer than these."""
         actions = 6 * len(slots.memory) * self.count
-        given = self.budget.simulations
-        return min(MOST_REHEARSED // actions, REHEARSALS, 10**9 if given is None else REHEARSALS_EACH * given)
+        given = self.budget.simulations or 4 * USUAL
+        most = max(MOST_REHEARSED, MOST_REHEARSED * given // USUAL)
+        return min(most // actions, REHEARSALS, REHEARSALS_EACH * given)
 
     def _lines(self, slot: Ints) -> Iterator[Line]:
         """One to three stages on each device, there or there and back, from every device on."""
