@@ -138,18 +138,31 @@ def plan_pipeline(
     result = replace(
         result,
         optimizer=f"{best.schedule}",
-        lower_bound=bound_of(problem, microbatches),
+        lower_bound=bound_of(problem, microbatches, replicate=replicate),
         simulations=spent.simulations,
         seconds=spent.seconds,
     )
     return PipelineResult(result, best, problem, tuple(made), microbatches, coupled_ops(problem))
 
 
-def bound_of(problem: Problem, microbatches: int) -> int:
-    """What the busiest device must do for all microbatches, however work is shared out; updates are left out."""
-    update = phases_of(problem) == UPDATE
-    free = replace(problem, op_ns=ints(np.where(update[:, None], 0, problem.op_ns)))
-    return microbatches * lower_bound(free.with_objective("throughput"))
+def bound_of(problem: Problem, microbatches: int, *, replicate: bool = False) -> int:
+    """What the busiest device must do for all microbatches, however work is shared out: passes, adding gradients up and
+    the update. Replicas add fewer gradients up, so that with them the last two are left out."""
+    update = (phases_of(problem) == UPDATE)[:, None]
+    once = np.where(problem.op_ns == CANNOT, CANNOT, problem.op_ns + _adding_ns(problem, microbatches))
+    every = np.where(problem.op_ns == CANNOT, CANNOT, problem.op_ns * microbatches)
+    all_of_it = replace(problem, op_ns=ints(np.where(update, 0 if replicate else once, every)))
+    return lower_bound(all_of_it.with_objective("throughput"))
+
+
+def _adding_ns(problem: Problem, microbatches: int) -> Ints:
+    """[ops, devices] of updates: two read and one written for each microbatch but the first."""
+    graph, total = problem.graph, np.zeros(problem.num_ops, np.int64)
+    reader, made = rows_of(graph.read_start), graph.producer[graph.reads] >= 0
+    np.add.at(total, reader[made], graph.nbytes[graph.reads[made]])
+    total[phases_of(problem) != UPDATE] = 0
+    each = [3e9 * (microbatches - 1) / rate * total * (1 - 1e-9) for rate in problem.bytes_per_s.tolist()]
+    return ints(np.floor(np.stack(each, axis=1)))  # whole numbers would not hold the product; no more than it is
 
 
 def coupled_ops(problem: Problem) -> tuple[str, ...]:
