@@ -170,6 +170,20 @@ def test_the_way_whose_first_generation_is_best_goes_on(checkpoint: str) -> None
     assert search.best_score == min(scores.values())
 
 
+def test_annealing_has_the_second_half_and_none_where_only_plans_are_asked_for(checkpoint: str) -> None:
+    problem, spent = problem_on("regal"), []
+
+    class Watched:
+        def optimize(self, search: Search) -> Plan:
+            spent.append((search.simulations, search.simulations_left))
+            return Plan.of(problem, np.zeros(problem.num_ops, np.int64))
+
+    solve(problem, Regal(checkpoint=checkpoint, finish=Watched()), BUDGET, seed=9)
+    assert spent == [(150, 150)]
+    only = solve(problem, Regal(checkpoint=checkpoint, finish=Watched(), plans_only=True), BUDGET, seed=9)
+    assert only.simulations <= 33 and len(spent) == 1
+
+
 def test_missing_weights_say_what_to_do() -> None:
     with pytest.raises(UnreadableFile, match=r"no trained weights.*\n(.*\n)?.*train regal"):
         solve(problem_on("regal"), Regal(checkpoint="nowhere.safetensors"), BUDGET)
