@@ -322,3 +322,9 @@ def test_kernels_taken_up_again_are_what_their_ops_make_them(problem: Problem, s
     listed = made.at[made.at >= 0].tolist()
     assert [made.position[op] for op in listed] == list(range(len(listed)))
     assert sorted(listed) == sorted({int(op if opened[head] else head) for op, head in enumerate(kernel)})
+
+
+def test_batch_norm_of_an_inference_is_pointwise() -> None:
+    """Its statistics are given, where those of a training step take a pass of their own."""
+    assert fusing_of("aten._native_batch_norm_legit_no_training.default") == "pointwise"
+    assert fusing_of("aten._native_batch_norm_legit_functional.default") == "alone"
