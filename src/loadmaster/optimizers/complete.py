@@ -73,6 +73,11 @@ class Complete:
             with search.keeping(LARGE_FIRST, simulations=FITTING) as part:
                 Recompute(again=self.recompute, offload=self.offload).optimize(part)
 
+    def compile_early(self, search: Search) -> None:
+        """Placement and order alone, with a walk of their own: meanwhile the other process is at the walk that changes
+        kernels, for which this one would only wait."""
+        self._part.optimize(search)
+
     def compile_late(self, search: Search) -> None:
         (self._part if self.fusion == "none" else Joint(self._part)).compile_late(search)
 

@@ -26,7 +26,8 @@ class Optimizer(Protocol):
     often as its budget allows) and returns one. Whatever it returns is checked and simulated afresh.
 
     One that compiles for long may also have `compile_late(search)`: what it needs last of all that it compiles, which a
-    second process then makes beside the first."""
+    second process then makes beside the first; and `compile_early(search)`: what the first had best make before it
+    needs that."""
 
     def optimize(self, search: Search) -> Plan: ...
 

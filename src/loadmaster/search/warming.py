@@ -37,8 +37,11 @@ def warm_up(optimizer: Optimizer, cluster: Cluster, objective: Objective | str) 
         return
     small = price(_few_ops(), cluster, objective=objective)
     with _helped(optimizer, str(objective)):
+        early = getattr(optimizer, "compile_early", None)
         for budget in (Budget(None, 200), Budget(1.0, 200)):
             try:
+                if early is not None and budget.seconds is None:
+                    early(Search(small, budget))
                 plan = optimizer.optimize(Search(small, budget))
                 line = simulate(small, settle(small, plan, simulate(small, plan)))
                 lower_bound(small, fusing=plan.fuses, fitting=line.over_bytes == 0)
