@@ -212,7 +212,7 @@ class Race:
             found += self._of_policies()
         self.others += [self._runner(start) for start in found if not far(start.score, self.best_start)]
         if not search.counts_simulations and problem.num_ops > SMALL and self.waiting.bound_is_due():
-            search.prove(lower_bound(problem, fitting=True))
+            search.prove(lower_bound(problem, fitting=True, seconds=search.bound_seconds))
 
     def _of_policies(self) -> list[Scored]:
         """What a genetic search over few large groups finds: far from all rules, and often the best start; and, later,

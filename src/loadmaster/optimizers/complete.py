@@ -58,7 +58,8 @@ class Complete:
         with search.keeping() as own:  # of plans that add nothing
             own.best, own.best_score = search.best, search.best_score
             if search.problem.num_ops <= SMALL:
-                own.prove(lower_bound(search.problem, fusing=search.fusing, fitting=True))
+                told, seconds = search.fusing, search.bound_seconds
+                own.prove(lower_bound(search.problem, fusing=told, fitting=True, seconds=seconds))
             for _ in Joint(self._part, also=self.also).turns(own):
                 search.keep(own)
                 fitting.go_on(own)

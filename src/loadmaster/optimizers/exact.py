@@ -136,7 +136,7 @@ def closing(search: Search) -> Iterator[None]:
     When either has a plan that it proves optimal, the search is told to end, and the plan is its best.
     """
     if not search.problem.objective.of_memory or search.problem.num_ops <= QUICK_OPS:
-        search.prove(lower_bound(search.problem, fitting=True))
+        search.prove(lower_bound(search.problem, fitting=True, seconds=search.bound_seconds))
     if search.closed or try_all(search, MOST_TRIED):
         yield
         return

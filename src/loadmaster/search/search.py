@@ -19,6 +19,8 @@ from loadmaster.problem.bounds import Sharing
 from loadmaster.search.budget import WORST, Budget, Score
 from loadmaster.simulator import Scores, simulate, simulate_fused, simulate_many
 
+BOUND_SHARE = 0.1  # of a budget of seconds that a lower bound may take; chosen by hand
+
 
 @runtime_checkable
 class Optimizer(Protocol):
@@ -132,6 +134,11 @@ class Search:
     def counts_simulations(self) -> bool:
         """The budget is one of simulations alone: answers must not depend on the clock."""
         return self._last_second == float("inf")
+
+    @property
+    def bound_seconds(self) -> float | None:
+        """What a lower bound may take of the time that is left; None where simulations alone count."""
+        return None if self.counts_simulations else BOUND_SHARE * self.seconds_left
 
     @property
     def progress(self) -> float:

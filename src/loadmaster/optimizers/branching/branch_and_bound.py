@@ -42,7 +42,7 @@ class BranchAndBound:
         if search.best is None:
             search.score(plan)
         assert search.best is not None, "it was just scored"
-        search.prove(lower_bound(search.problem, fitting=True))
+        search.prove(lower_bound(search.problem, fitting=True, seconds=search.bound_seconds))
         if can_branch(search.problem) and not search.closed:
             _run(search, Branches(search.problem, search.best))
         return search.best

@@ -229,8 +229,8 @@ def _together(
     (work, share), (later, earlier) = ahead[-2:], _ways(problem, kinds)
     took, first, last = (ints(np.ascontiguousarray(column[:, 0])) for column in (kinds.times, head, tail))
     known = (later, earlier, ahead, behind, first, last)
-    facts = Facts(took, work, share, int(kinds.count[0]), problem.leader, *known)
-    return least_step(facts, span, allowed.is_up)
+    facts = Facts(took, work, share, int(kinds.count[0]), problem.leader, *known, allowed.is_up)
+    return least_step(facts, span)
 
 
 def _ways(problem: Problem, kinds: _Kinds) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints]]:

@@ -44,6 +44,7 @@ class Facts:
     behind: tuple[Any, ...]
     head: Ints  # [ops] no op starts sooner
     tail: Ints  # [ops] the step does not end sooner after its end
+    is_up: Callable[[], bool] = lambda: False  # whether no time is left
 
     @cached_property
     def sends(self) -> tuple[Ints, Ints, Ints]:
@@ -81,13 +82,13 @@ class Known:
         return Known(self.head, self.tail, self.group, apart)
 
 
-def least_step(facts: Facts, least_ns: int, is_up: Callable[[], bool] = lambda: False) -> int:
+def least_step(facts: Facts, least_ns: int) -> int:
     """No step takes less; at least what was known before. Once its time is up it looks no further."""
     first, most_ns = _first(facts), int(MOST * least_ns)
-    least_ns = _halved(least_ns, most_ns, HALVINGS, is_up, lambda most: _conclude(facts, first, most) is None)
+    least_ns = _halved(least_ns, most_ns, HALVINGS, facts.is_up, lambda most: _conclude(facts, first, most) is None)
     if len(facts.time) > MOST_PROBED:
         return least_ns
-    return _halved(least_ns, most_ns, PROBED, is_up, lambda most: _refuted(facts, first, most))
+    return _halved(least_ns, most_ns, PROBED, facts.is_up, lambda most: _refuted(facts, first, most))
 
 
 def _first(facts: Facts) -> Known:
@@ -116,6 +117,8 @@ def _refuted(facts: Facts, known: Known, most: int) -> bool:
     while now is not None:
         for one, other in _pairs(facts, now):
             tries += 1
+            if facts.is_up():
+                return False
             together = now.joined(ints([one]), ints([other]))
             together = together and _conclude(facts, together, most)
             if together is None:
@@ -150,8 +153,10 @@ def _pairs(facts: Facts, known: Known) -> list[tuple[int, int]]:
 
 
 def _conclude(facts: Facts, known: Known, most: int) -> Known | None:
-    """All that follows, or none where nothing can be so."""
+    """All that follows, or none where nothing can be so; once no time is left, less."""
     for _ in range(ROUNDS):
+        if facts.is_up():
+            break
         before = known
         narrowed = _narrow(facts, known, most)
         shared = narrowed and _share(facts, narrowed, most)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadmaster import Budget, Cluster, price, solve
+from loadmaster import Budget, Cluster, load, price, solve
 from loadmaster.bench.best import load_best
 from loadmaster.bench.records import cluster_key
 from loadmaster.bench.rows import Source, go_rows
+from loadmaster.optimizers import exact
 from loadmaster.optimizers.branching.branch_and_bound import BranchAndBound
 from loadmaster.optimizers.simple import OneDevice
+from loadmaster.problem import Problem
 from loadmaster.problem.bounds import bounds, step_bound
 from loadmaster.search import Search
 from tests.unit.problem.bounds.test_bounds import equal_problem
@@ -46,3 +48,41 @@ def test_far_faster_links_prove_nothing() -> None:
     (row,) = (row for row in go_rows(Source()) if row.name == "transformer-xl-2/train")
     near = price(row.graph(), Cluster.preset("2xa100-nvlink"))
     assert step_bound(near) <= solve(near, "placement", Budget(None, 300)).value
+
+
+def test_when_its_time_is_up_at_any_moment_the_bound_is_lower_but_none() -> None:
+    """The clock is asked so many times before it says so; what is known by then is no more than all that follows."""
+    whole = step_bound(_transformer())
+    seen = set()
+    for asked in (0, 3, 10, 30, 100, 10_000):
+        found = step_bound(_transformer(), allowed=_Asked(asked))
+        assert found <= whole
+        seen.add(found)
+    assert len(seen) > 2 and max(seen) == whole
+
+
+def test_a_search_by_the_clock_gives_a_bound_a_tenth_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, asked = _transformer(), list[float | None]()
+    monkeypatch.setattr(exact, "lower_bound", lambda *_, seconds, **__: asked.append(seconds) or 0)
+    for budget in (Budget(60.0, 20), Budget(None, 20)):
+        search = Search(problem, budget)
+        OneDevice().optimize(search)
+        with exact.closing(search):
+            pass
+    assert asked[0] is not None and 5 < asked[0] <= 6 and asked[1] is None
+
+
+class _Asked(bounds.Time):
+    """Up after it was asked so many times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def is_up(self) -> bool:
+        self.times -= 1
+        return self.times < 0
+
+
+def _transformer() -> Problem:
+    return price(load("zoo:transformer-xl-2/train"), "2xp100-pcie")
