@@ -263,21 +263,26 @@ def cells_of(table: str, model: str, keys: list[str], corpus: Path | None) -> It
 
 def run_all(jobs: list[Job], given: argparse.Namespace) -> None:
     """Each in a process of its own that writes its cells."""
-    begun, running = time.perf_counter(), list[subprocess.Popen[bytes]]()
-    waiting = [(table, model, [key for key in keys if not path_of(given.folder, table, model, key).exists()])
-               for table, model, keys in jobs]  # fmt: skip
-    waiting = [job for job in waiting if job[2]]
+    corpus, commands = ["--corpus", str(given.corpus)] if given.corpus else [], []
+    for table, model, keys in jobs:
+        missing = [key for key in keys if not path_of(given.folder, table, model, key).exists()]
+        if missing:
+            cells = "|".join((table, model, ",".join(missing)))
+            commands.append([sys.executable, __file__, str(given.folder), *corpus, "--cells", cells])
+    run_beside(commands, given.workers, given.seconds)
+
+
+def run_beside(commands: list[list[str]], workers: int, seconds: float) -> None:
+    """So many at a time; what still runs after so many seconds is ended."""
+    begun, running, waiting = time.perf_counter(), list[subprocess.Popen[bytes]](), list(commands)
     while waiting or running:
         running = [process for process in running if process.poll() is None]
-        if time.perf_counter() - begun > given.seconds:
+        if time.perf_counter() - begun > seconds:
             for process in running:
                 process.kill()
             return
-        while waiting and len(running) < given.workers:
-            table, model, keys = waiting.pop(0)
-            corpus = ["--corpus", str(given.corpus)] if given.corpus else []
-            cells = "|".join((table, model, ",".join(keys)))
-            running.append(subprocess.Popen([sys.executable, __file__, str(given.folder), *corpus, "--cells", cells]))
+        while waiting and len(running) < workers:
+            running.append(subprocess.Popen(waiting.pop(0)))
         time.sleep(0.2)
 
 

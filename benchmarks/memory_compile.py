@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from typing import Any
 
 import torch
 from fidelity_models import Case as Known
-from memory import Case, facts
+from memory import Case, facts, run_beside
 from torch.utils._pytree import tree_map_only
 
 from loadmaster.cost import Calibrated, price
@@ -131,18 +130,9 @@ def row_of(name: str) -> dict[str, Any]:
 
 
 def run_all(names: list[str], given: argparse.Namespace) -> None:
-    begun, running = time.perf_counter(), list[subprocess.Popen[bytes]]()
-    waiting = [name for name in names if not path_of(given.folder, name).exists()]
-    while waiting or running:
-        running = [process for process in running if process.poll() is None]
-        if time.perf_counter() - begun > given.seconds:
-            for process in running:
-                process.kill()
-            return
-        while waiting and len(running) < given.workers:
-            command = [sys.executable, __file__, str(given.folder), "--model", waiting.pop(0)]
-            running.append(subprocess.Popen(command))
-        time.sleep(0.2)
+    missing = [name for name in names if not path_of(given.folder, name).exists()]
+    commands = [[sys.executable, __file__, str(given.folder), "--model", name] for name in missing]
+    run_beside(commands, given.workers, given.seconds)
 
 
 def path_of(folder: Path, name: str) -> Path:

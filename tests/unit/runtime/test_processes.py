@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,25 @@ if os.environ["RANK"] == "1":
     os._exit(7)
 step(*inputs)
 """
+
+
+RUN_PLANS = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from loadmaster.runtime.running import run_plan
+torch.set_num_threads(1)
+for plan in sys.argv[3:]:
+    ran = run_plan(sys.argv[2], plan, verify=True, steps=1)
+    print("ran" if ran is None else ran.verification, flush=True)
+"""
+
+
+def verified_in_processes(model: str, folder: Path, plans: Sequence[Path], count: int) -> int:
+    """How many of the plans equal the captured step in every bit, in so many processes; the folder has the model."""
+    ended = processes(RUN_PLANS, count, str(folder), model, *map(str, plans))
+    for one in ended:
+        assert one.returncode == 0, one.stderr
+    return ended[0].stdout.count("equal to the captured step in every bit")
 
 
 def processes(text: str, count: int, *args: str) -> list[subprocess.CompletedProcess[str]]:

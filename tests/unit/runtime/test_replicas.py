@@ -23,7 +23,7 @@ from loadmaster.search import Budget, Result  # noqa: E402
 from loadmaster.simulator import simulate  # noqa: E402
 from tests.unit.importers.torch.models import IMAGES, ConvNet  # noqa: E402
 from tests.unit.runtime.test_pipelines import MODEL, tower  # noqa: E402
-from tests.unit.runtime.test_processes import processes  # noqa: E402
+from tests.unit.runtime.test_processes import verified_in_processes  # noqa: E402
 
 COUNT = 6
 WAYS = {  # [stages] the devices of each
@@ -122,17 +122,6 @@ def test_statistics_of_batches_are_one_module_s() -> None:
         apply(module, whole_batch(microbatch, COUNT), result)
 
 
-IN_PROCESSES = """
-import sys, torch
-sys.path.insert(0, sys.argv[1])
-from loadmaster.runtime.running import run_plan
-torch.set_num_threads(1)
-for plan in sys.argv[2:]:
-    ran = run_plan("towers:tower", plan, verify=True, steps=1)
-    print("ran" if ran is None else ran.verification, flush=True)
-"""
-
-
 def test_replicas_in_three_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "towers.py").write_text(MODEL)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -142,7 +131,4 @@ def test_replicas_in_three_processes(tmp_path: Path, monkeypatch: pytest.MonkeyP
         judged(module, inputs, WAYS[way]).save(path)
     ran = run_plan("towers:tower", paths[1], verify=True, steps=1, devices=["cpu"] * 3)
     assert ran is not None and ran.measured_peak_bytes and all(ran.measured_peak_bytes)
-    ended = processes(IN_PROCESSES, 3, str(tmp_path), *map(str, paths))
-    for one in ended:
-        assert one.returncode == 0, one.stderr
-    assert ended[0].stdout.count("equal to the captured step in every bit") == 2
+    assert verified_in_processes("towers:tower", tmp_path, paths, 3) == 2

@@ -23,7 +23,7 @@ from loadmaster.runtime.apply import apply  # noqa: E402
 from loadmaster.runtime.running import run_plan, verify_of  # noqa: E402
 from loadmaster.search import Result  # noqa: E402
 from loadmaster.simulator import simulate  # noqa: E402
-from tests.unit.runtime.test_processes import processes  # noqa: E402
+from tests.unit.runtime.test_processes import verified_in_processes  # noqa: E402
 
 WORDS, WIDTH, HEADS = 24, 16, 4
 
@@ -154,15 +154,6 @@ sharding.SMALL = 100
 def model():
     return test_sharding.model()
 """
-IN_PROCESSES = """
-import sys, torch
-sys.path.insert(0, sys.argv[1])
-from loadmaster.runtime.running import run_plan
-torch.set_num_threads(1)
-for plan in sys.argv[2:]:
-    ran = run_plan("shared:model", plan, verify=True, steps=1)
-    print("ran" if ran is None else ran.verification, flush=True)
-"""
 
 
 def test_shares_in_two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +164,4 @@ def test_shares_in_two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         planned(*model(), way).save(path)  # type: ignore[arg-type]
     ran = run_plan("shared:model", paths[1], verify=True, steps=1, devices=["cpu"] * 2)
     assert ran is not None and "captured step in every bit" in str(ran.verification)
-    ended = processes(IN_PROCESSES, 2, str(tmp_path), *map(str, paths))
-    for one in ended:
-        assert one.returncode == 0, one.stderr
-    assert ended[0].stdout.count("equal to the captured step in every bit") == 2
+    assert verified_in_processes("shared:model", tmp_path, paths, 2) == 2

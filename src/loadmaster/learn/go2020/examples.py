@@ -45,6 +45,7 @@ FEWEST_OPS, MOST_OPS = 60, 3_000
 LEAST_PARALLEL = 1.2  # work ÷ critical path, below which step time has little to gain
 DRAWN = -1  # the line of graphs that are not of the corpus
 BASELINES = ("heft", "m-etf", "expert")
+COUNTS = (2, 2, 2, 3, 4, 4, 4, 5, 6, 8, 8)  # of devices, each as likely
 UNDOING = 240  # simulations that look for changes of a search without which the plan is as good
 STORED = {
     "slot": np.uint8,
@@ -188,16 +189,23 @@ def _backward(builder: GraphBuilder, forward: list[tuple[list[int], int, int, in
             builder.op(f"u{op}", "add", [change, weight], [updated], flops=size[weight] // 4)
 
 
-def draw_cluster(rng: np.random.Generator) -> Cluster:
-    """2 to 8 devices: presets, or drawn ones, like or unlike, over buses, wires of their own or free links."""
-    count = int(rng.choice([2, 2, 2, 3, 4, 4, 4, 5, 6, 8, 8]))
+def draw_cluster(
+    rng: np.random.Generator,
+    counts: Sequence[int] = COUNTS,
+    *,
+    presets: float = 0.3,
+    unlike: float = 0.5,
+    free: float = 0.15,
+) -> Cluster:
+    """Presets, or drawn ones, like or unlike, over buses, wires of their own or free links, by these chances."""
+    count = int(rng.choice(counts))
     kind = rng.random()
-    if kind < 0.3:
+    if kind < presets:
         return Cluster.preset(f"{count}xp100-pcie")
-    if kind < 0.4:
+    if kind < presets + 0.1:
         first = int(rng.integers(1, count))
         return Cluster.preset(f"{first}xp100-pcie+{count - first}xk80")
-    return _drawn_cluster(rng, count, unlike=rng.random() < 0.5, free=rng.random() < 0.15)
+    return _drawn_cluster(rng, count, unlike=rng.random() < unlike, free=rng.random() < free)
 
 
 def _drawn_cluster(rng: np.random.Generator, count: int, unlike: bool, free: bool) -> Cluster:

@@ -16,7 +16,8 @@ from loadmaster.cluster import Cluster
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.learn.examples import graph_of
-from loadmaster.learn.go2020.examples import _drawn_cluster, branching_step, vary
+from loadmaster.learn.go2020.examples import branching_step, vary
+from loadmaster.learn.go2020.examples import draw_cluster as draw_by_chances
 from loadmaster.optimizers.annealing.anneal import improve
 from loadmaster.optimizers.cuts import cuts
 from loadmaster.optimizers.lists.schedulers import Etf, Heft, critical_rank
@@ -33,6 +34,7 @@ from loadmaster.zoo import synthetic
 MOST_OPS = 1_500  # of an example; larger ones are joined into blocks
 KEPT = 400  # examples in memory
 SHORT = 60  # simulations of a search before the policy
+COUNTS = (2, 2, 3, 4, 4, 4, 5, 6, 8, 8, 12, 16)  # of devices, each as likely
 
 
 class Key(NamedTuple):
@@ -159,14 +161,7 @@ def _backward(builder: GraphBuilder, forward: list[tuple[list[int], int, int, in
 
 def draw_cluster(rng: np.random.Generator) -> Cluster:
     """2 to 16 devices: presets, or drawn ones, like or unlike."""
-    count = int(rng.choice([2, 2, 3, 4, 4, 4, 5, 6, 8, 8, 12, 16]))
-    kind = rng.random()
-    if kind < 0.35:
-        return Cluster.preset(f"{count}xp100-pcie")
-    if kind < 0.45:
-        first = int(rng.integers(1, count))
-        return Cluster.preset(f"{first}xp100-pcie+{count - first}xk80")
-    return _drawn_cluster(rng, count, unlike=rng.random() < 0.6, free=rng.random() < 0.05)
+    return draw_by_chances(rng, COUNTS, presets=0.35, unlike=0.6, free=0.05)
 
 
 def tightened(problem: Problem, spare: float, rng: np.random.Generator | None = None) -> Problem:
