@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -141,31 +141,34 @@ def step_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = Fals
     ahead = (graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after, *common)
     nexts = inverse(graph.after_start, graph.after, problem.num_ops)
     behind = (*graph.readers, graph.makes, graph.make_start, *nexts, *common)
+    given = _Given(problem, kinds, ahead, behind, allowed)
     nothing = np.zeros(problem.num_ops, np.int64)
     head, tail = levels.heads(*ahead, nothing), levels.tails(*behind, nothing)
     if problem.num_ops <= MOST_CROWDED:
-        head, tail = _crowded(problem, kinds, ahead, behind, head, tail, allowed)
-        head, tail = _sent(problem, kinds, ahead, behind, head, tail, allowed)
+        head, tail = _sent(given, *_crowded(given, head, tail))
     span = int(levels.least_span(head, tail, kinds.times, work, share, CELLS))
     if not fusing and not allowed.is_up():
-        span = _together(problem, kinds, ahead, behind, head, tail, span, allowed)
+        span = _together(given, head, tail, span)
     if fitting and not allowed.is_up():
         span = max(span, _work_in_memory(problem, kinds))
     return span + (_saving(problem, fusing).least_launch_ns if fusing else 0)
 
 
-def _crowded(
-    problem: Problem,
-    kinds: _Kinds,
-    ahead: tuple[Any, ...],
-    behind: tuple[Any, ...],
-    head: Ints,
-    tail: Ints,
-    allowed: Time,
-) -> tuple[Ints, Ints]:
+class _Given(NamedTuple):
+    """What starts are raised by."""
+
+    problem: Problem
+    kinds: _Kinds
+    ahead: tuple[Any, ...]  # what `levels.heads` is given
+    behind: tuple[Any, ...]  # what `levels.tails` is given
+    allowed: Time
+
+
+def _crowded(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
     """Starts and what follows, raised by the work of all ancestors and of all descendants of each op."""
     from loadmaster.problem.bounds import levels
 
+    problem, kinds, ahead, behind, allowed = given
     start, before = problem.graph.dependencies
     follow_start, follows = inverse(start, before, problem.num_ops)
     work, share = ahead[-2:]
@@ -181,18 +184,11 @@ def _crowded(
     return head, tail
 
 
-def _sent(
-    problem: Problem,
-    kinds: _Kinds,
-    ahead: tuple[Any, ...],
-    behind: tuple[Any, ...],
-    head: Ints,
-    tail: Ints,
-    allowed: Time,
-) -> tuple[Ints, Ints]:
+def _sent(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
     """The same with the time that is lost by sending, over and over while it helps; on equal devices."""
     from loadmaster.problem.bounds import levels
 
+    problem, kinds, ahead, behind, allowed = given
     if len(kinds.count) > 1 or kinds.count[0] < 2:
         return head, tail
     work, later, earlier = ahead[-2], *_ways(problem, kinds)
@@ -211,17 +207,9 @@ def _sent(
     return head, tail
 
 
-def _together(
-    problem: Problem,
-    kinds: _Kinds,
-    ahead: tuple[Any, ...],
-    behind: tuple[Any, ...],
-    head: Ints,
-    tail: Ints,
-    span: int,
-    allowed: Time,
-) -> int:
+def _together(given: _Given, head: Ints, tail: Ints, span: int) -> int:
     """The span, raised by which ops must share a device; on equal ones. Small problems are closed in other ways."""
+    problem, kinds, ahead, behind, allowed = given
     if len(kinds.count) > 1 or kinds.count[0] < 2 or not LEAST_SHARED <= problem.num_ops <= MOST_SHARED:
         return span
     from loadmaster.problem.bounds.together import Facts, least_step
