@@ -63,7 +63,7 @@ class Scratch(NamedTuple):
 UNABLE = -50.0  # the score of a device that an op cannot go to
 
 
-class Hint(NamedTuple):
+class Former(NamedTuple):
     """A plan that is to be improved, or nothing."""
 
     device: np.ndarray  # [ops] or -1
@@ -72,30 +72,32 @@ class Hint(NamedTuple):
     order: Ints  # [ops] as they start
 
 
-def hint_of(problem: Problem, plan: Plan | None) -> Hint:
+def former_of(problem: Problem, plan: Plan | None) -> Former:
     if plan is None:
         nothing = np.zeros(problem.num_devices)
-        return Hint(no_device(problem), nothing, nothing, ints(np.arange(problem.num_ops)))
+        return Former(no_device(problem), nothing, nothing, ints(np.arange(problem.num_ops)))
     took = problem.op_ns[np.arange(problem.num_ops), plan.device].astype(np.float64)
     load = np.bincount(plan.device, took, minlength=problem.num_devices) / max(1.0, took.sum())
     line = simulate(problem, plan)
     burden = np.tanh((load - _speeds(problem)) * problem.num_devices)
     peak = np.minimum(2.0, line.peak_bytes / (problem.memory_bytes + 1.0))
-    return Hint(plan.device, burden, peak, ints(np.argsort(line.turn, kind="stable")))
+    return Former(plan.device, burden, peak, ints(np.argsort(line.turn, kind="stable")))
 
 
 class Decoded(NamedTuple):
+    """A list schedule."""
+
     device: Ints  # [ops]
     begin_ns: Ints  # [ops] planned start
     scores: np.ndarray  # [ops, devices] what each device was worth, without noise
 
 
 def decode(
-    problem: Problem, view: View, net: Net, order: Ints, hint: Hint, *, forced: bool = False,
+    problem: Problem, view: View, net: Net, order: Ints, former: Former, *, forced: bool = False,
     noise: float = 0.0, seed: int = 1,
 ) -> Decoded:  # fmt: skip
-    """`forced`: ops go where the hint has them whatever the scores say, so that these are about that plan. With noise,
-    one of many."""
+    """`forced`: ops go where the former plan has them whatever the scores say, so that these are about that plan. With
+    noise, one of many."""
     plain = layout(problem)
     state = fresh_state(plain, problem.graph.colocate, no_device(problem).copy())
     devices, ops = problem.num_devices, problem.num_ops
@@ -114,7 +116,7 @@ def decode(
     given = (*problem.graph.dependencies, *fixed_reads(problem), problem.graph.colocate)
     able, limits = np.ascontiguousarray(problem.able), problem.memory_bytes.astype(np.float64) + 1.0
     _decode(
-        plain, *given, able, order, limits, problem.cluster.contention, state, scratch, view, net, hint, forced,
+        plain, *given, able, order, limits, problem.cluster.contention, state, scratch, view, net, former, forced,
         float(noise), seeded(seed),
     )  # fmt: skip
     return Decoded(ints(state.where), ints(state.begin), scratch.scores)
@@ -130,7 +132,7 @@ def _speeds(problem: Problem) -> np.ndarray:
 @compiled(_nrt=False)
 def _decode(
     layout, start, before, fixed_start, fixed, colocate, able, order, limits, contention, state, scratch, view, net,
-    hint, forced, noise, random,
+    former, forced, noise, random,
 ):  # fmt: skip
     devices, done_ns = layout.devices, 0.0
     for op in order:
@@ -142,10 +144,10 @@ def _decode(
             only = state.home_of[op]
         chosen, choices = _only(able, op, only, devices)
         if choices > 1:
-            _look(layout, op, base, fixed_start, fixed, able, limits, contention, state, scratch, view, hint, done_ns)
+            _look(layout, op, base, fixed_start, fixed, able, limits, contention, state, scratch, view, former, done_ns)
             chosen = _choose(op, able, scratch, net, noise, random, devices)
             if forced:
-                chosen = np.int64(hint.device[op])
+                chosen = np.int64(former.device[op])
         comes = commit(
             layout, op, chosen, state.made_ns, state.home, state.there, state.channel_free, contention, state.home_of,
             colocate, state.groups, state.where,
@@ -178,7 +180,7 @@ def _only(able, op, only, devices):
 
 
 @compiled(_nrt=False)
-def _look(layout, op, base, fixed_start, fixed, able, limits, contention, state, scratch, view, hint, done_ns):
+def _look(layout, op, base, fixed_start, fixed, able, limits, contention, state, scratch, view, former, done_ns):
     """Writes what the op and each device are to each other."""
     devices, pair, scale = layout.devices, scratch.pair, view.scale_ns[op]
     soonest, first, fastest, free_mean, room_mean = np.inf, np.inf, np.inf, 0.0, 0.0
@@ -204,10 +206,10 @@ def _look(layout, op, base, fixed_start, fixed, able, limits, contention, state,
         pair[device, MIRROR] = state.where[view.mirror[op]] == device
         pair[device, BEFORE] = op > 0 and state.where[op - 1] == device
         pair[device, MATES] = _mates(layout, op, device, state)
-        pair[device, STAYED] = hint.device[op] == device
-        pair[device, READERS] = _hinted(layout, op, device, hint.device)
-        pair[device, BURDEN] = hint.burden[device]
-        pair[device, PEAK] = hint.peak[device]
+        pair[device, STAYED] = former.device[op] == device
+        pair[device, READERS] = _formerly(layout, op, device, former.device)
+        pair[device, BURDEN] = former.burden[device]
+        pair[device, PEAK] = former.peak[device]
     for device in range(devices):
         pair[device, LATER] = np.log1p((pair[device, LATER] - soonest) / scale)
         pair[device, COMES] = np.log1p((pair[device, COMES] - first) / scale)
@@ -270,7 +272,7 @@ def _mates(layout, op, device, state):
 
 
 @compiled(_nrt=False)
-def _hinted(layout, op, device, hint):
+def _formerly(layout, op, device, former):
     """Of the readers of the op's first tensor, the share that the plan to be improved has on the device."""
     if layout.make_start[op] == layout.make_start[op + 1]:
         return 0.0
@@ -278,7 +280,7 @@ def _hinted(layout, op, device, hint):
     low, high = layout.reader_start[made], layout.reader_start[made + 1]
     high = min(high, low + 2 * LOOKED_AT)
     for at in range(low, high):
-        here += hint[layout.readers[at]] == device
+        here += former[layout.readers[at]] == device
     return here / max(1, high - low)
 
 

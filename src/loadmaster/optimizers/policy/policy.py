@@ -12,7 +12,7 @@ import numpy as np
 from loadmaster.graph.columns import ints, positions
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.ordering import best_of
-from loadmaster.optimizers.policy.decoding import LATER, OVER, PAIR, Net, decode, hint_of
+from loadmaster.optimizers.policy.decoding import LATER, OVER, PAIR, Net, decode, former_of
 from loadmaster.optimizers.policy.views import CONTEXT, View, view_of
 from loadmaster.optimizers.policy.weights import read_weights
 from loadmaster.plans import Plan
@@ -58,9 +58,9 @@ def decoded(
     """Plans of the policy, from nothing or from one that is to be improved: decided by upward rank and as that plan
     starts its ops (or as the program has them), and each in the order it has itself and in that of the critical
     path."""
-    hint, by_rank = hint_of(problem, given), ints(np.lexsort((np.arange(problem.num_ops), -view.level)))
-    for order in (by_rank, hint.order):
-        device, begin, _ = decode(problem, view, net, order, hint, noise=noise, seed=seed)
+    former, by_rank = former_of(problem, given), ints(np.lexsort((np.arange(problem.num_ops), -view.level)))
+    for order in (by_rank, former.order):
+        device, begin, _ = decode(problem, view, net, order, former, noise=noise, seed=seed)
         yield Plan.of(problem, device, positions(np.lexsort((-view.level, begin))))
         yield Plan.of(problem, device, critical_rank(problem, device))
 

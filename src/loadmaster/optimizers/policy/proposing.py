@@ -7,7 +7,7 @@ import numpy as np
 from loadmaster.optimizers.annealing.proposals import Policy as Proposals
 from loadmaster.optimizers.annealing.proposals import make_log
 from loadmaster.optimizers.annealing.state import LEVELS
-from loadmaster.optimizers.policy.decoding import Net, decode, hint_of
+from loadmaster.optimizers.policy.decoding import Net, decode, former_of
 from loadmaster.optimizers.policy.views import View
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -18,8 +18,8 @@ NO_LOG = make_log(0, 1)  # of a chain that writes nothing down
 
 def proposals(problem: Problem, view: View, net: Net, plan: Plan) -> Proposals:
     """What the network says of a plan that stands: for each op, what every device is worth."""
-    hint = hint_of(problem, plan)
-    scores = decode(problem, view, net, hint.order, hint, forced=True).scores
+    former = former_of(problem, plan)
+    scores = decode(problem, view, net, former.order, former, forced=True).scores
     return scored(problem, np.where(problem.able, scores, scores.min()))
 
 

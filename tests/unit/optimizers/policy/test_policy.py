@@ -15,7 +15,7 @@ from loadmaster.errors import UnreadableFile
 from loadmaster.graph.columns import ints
 from loadmaster.learn.go2020.examples import branching_step
 from loadmaster.optimizers.lists.schedulers import Heft
-from loadmaster.optimizers.policy.decoding import PAIR, decode, hint_of
+from loadmaster.optimizers.policy.decoding import PAIR, decode, former_of
 from loadmaster.optimizers.policy.policy import HIDDEN, decoded, net_of, size_of
 from loadmaster.optimizers.policy.proposing import NO_LOG, proposals
 from loadmaster.optimizers.policy.views import CONTEXT, view_of
@@ -60,7 +60,7 @@ def test_any_weights_give_plans_that_hold(problem: Problem, seed: int) -> None:
 def test_planned_starts_wait_for_what_an_op_reads() -> None:
     problem = layered()
     device, begin, scores = decode(
-        problem, view_of(problem), net_of(random_weights(1)), ints(np.arange(problem.num_ops)), hint_of(problem, None)
+        problem, view_of(problem), net_of(random_weights(1)), ints(np.arange(problem.num_ops)), former_of(problem, None)
     )
     end = begin + problem.op_ns[np.arange(problem.num_ops), device]
     start, before = problem.graph.dependencies
@@ -73,8 +73,8 @@ def test_planned_starts_wait_for_what_an_op_reads() -> None:
 def test_scores_about_a_plan_leave_it_as_it_is() -> None:
     problem = layered()
     plan = Heft().optimize(Search(problem, Budget(None, 1)))
-    hint = hint_of(problem, plan)
-    forced = decode(problem, view_of(problem), net_of(random_weights(2)), hint.order, hint, forced=True)
+    former = former_of(problem, plan)
+    forced = decode(problem, view_of(problem), net_of(random_weights(2)), former.order, former, forced=True)
     assert (forced.device == plan.device).all()
     said = proposals(problem, view_of(problem), net_of(random_weights(2)), plan)
     assert said.place.shape == (problem.num_ops, 4)
