@@ -17,6 +17,7 @@ ACTIVATION, WEIGHT, INPUT, OUTPUT, STATE = range(5)
 
 UNGIVEN, NOWHERE = -1, -2  # in time_ns
 PIPELINE = "pipeline"  # in `captured`, and in the files of plans: how the step of a microbatch became a pipeline
+SPLIT = ("splits", "sharding")  # in `captured`: ops in parts, or every op on every device
 
 # Far above any real model, and low enough that sums over a graph stay inside int64.
 MOST_BYTES = 2**50
@@ -58,6 +59,11 @@ class Graph:
     signature: Mapping[str, str] = field(default_factory=dict)
     # How a torch model was captured: mode, optimizer, inputs, versions. Plan files carry it on, so that they can run.
     captured: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_split(self) -> bool:
+        """Its ops are parts of a model's, which could be split in other ways: their bound is none of the model's."""
+        return any(key in self.captured for key in SPLIT)
 
     @property
     def num_ops(self) -> int:

@@ -52,6 +52,7 @@ class Explanation:
     hardware: tuple[Hardware, ...]  # empty, or this cluster first and then the others asked for
     added: Added = NOTHING  # ops that run again, tensors that wait on a host
     better: Plan | None = None  # that the trials came upon, where they did
+    split: bool = False  # the ops are parts of a model's: the bound is of this way to split it
 
     @property
     def gap(self) -> float:
@@ -62,12 +63,12 @@ class Explanation:
     @property
     def optimal(self) -> bool:
         """No plan of its kind is better: it fits and meets the bound."""
-        return self.over_bytes == 0 and self.value == self.lower_bound
+        return self.over_bytes == 0 and self.value == self.lower_bound and not self.split
 
     def to_json(self) -> dict[str, Any]:
         gap = self.gap if math.isfinite(self.gap) else None
         data = asdict(replace(self, better=None))
-        del data["better"]
+        del data["better"], data["split"]
         if self.added == NOTHING:
             del data["added"]
         found = {"objective": self.objective.name, "gap": gap, "better_plan": self.better is not None}
@@ -104,6 +105,7 @@ def explain(
         value=result.value,
         lower_bound=result.lower_bound,
         over_bytes=line.over_bytes,
+        split=problem.source.is_split,
         path=critical_path(schedule),
         devices=times,
         wires=wire_loads(schedule),

@@ -74,7 +74,7 @@ class Result:
     @property
     def optimal(self) -> bool:
         """No plan of its kind, fused or not, is better: it fits and meets the bound."""
-        return self.fits and self.value == self.lower_bound
+        return self.fits and self.value == self.lower_bound and not self.problem.source.is_split
 
     @property
     def gap(self) -> float:
