@@ -13,7 +13,9 @@ from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.memory.cutting import saved_by_cut, turning_point
 from loadmaster.optimizers.memory.draft import Draft, draft_of
-from loadmaster.optimizers.memory.recompute import Dropping, Recompute
+from loadmaster.optimizers.memory.drafted import plan_of
+from loadmaster.optimizers.memory.dropping import Dropping
+from loadmaster.optimizers.memory.recompute import Recompute
 from loadmaster.planning import fitted
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
@@ -98,7 +100,7 @@ def test_the_draft_has_the_memory_that_is_simulated(problem: Problem) -> None:
     assert draft.memory[0].tolist() == held
     limit = int(draft.memory.max() * 0.6)
     Dropping(Recompute(), draft, ints([limit]), set(), None, 0.0).run()
-    made = draft.plan_of()
+    made = plan_of(draft)
     assert simulate(problem, made).peak_bytes[0] <= draft.memory.max() <= limit
 
 
@@ -109,7 +111,7 @@ def test_of_a_chain_no_more_is_counted_than_is_there_at_once(problem: Problem, s
     limit = int(draft.memory.max() * share)
     Dropping(Recompute(), draft, ints([limit]), set(), None, 0.0).run()
     assert max(len(jobs) for chains in draft.chains.values() for jobs in chains) >= 3
-    simulated = simulate(problem, draft.plan_of()).peak_bytes[0]
+    simulated = simulate(problem, plan_of(draft)).peak_bytes[0]
     assert simulated <= draft.memory.max() <= min(limit, 1.01 * simulated)
 
 
@@ -123,9 +125,9 @@ def test_drops_that_others_make_needless_are_taken_back(problem: Problem) -> Non
         if draft.droppable(number, turn) and (choice := pass_.choice(number, turn)) is not None:
             for act in choice.acts:
                 pass_.do(number, act)
-    before = draft.plan_of()
+    before = plan_of(draft)
     pass_.run()
-    after = draft.plan_of()
+    after = plan_of(draft)
     assert before.added is not None and after.added is not None
     assert 0 < after.added.num_again < before.added.num_again / 3
     assert simulate(problem, after).peak_bytes[0] <= limit
@@ -165,7 +167,7 @@ def test_every_drop_can_be_taken_back(problem: Problem) -> None:
                 back()
             assert (draft.memory == before).all() and not draft.jobs
             tried += 1
-    assert tried >= 10 and draft.plan_of() is plan
+    assert tried >= 10 and plan_of(draft) is plan
 
 
 def test_offload_costs_little_where_links_are_idle() -> None:

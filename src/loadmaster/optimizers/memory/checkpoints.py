@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmaster.graph.columns import Bools, Ints
+from loadmaster.optimizers.memory.changes import make_again
+from loadmaster.optimizers.memory.closures import closure_of
 from loadmaster.optimizers.memory.cutting import can_leave, make_light_again, saved_by_cut, turning_point
 from loadmaster.optimizers.memory.draft import Draft, Drop, draft_of
+from loadmaster.optimizers.memory.drafted import plan_of
 from loadmaster.optimizers.memory.recompute import Recompute
 from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
@@ -69,7 +72,7 @@ class MinCut:
     def optimize(self, search: Search) -> Plan:
         draft = _drafted(search, self.inner)
         make_light_again(draft, saved_by_cut(draft, turning_point(draft)))
-        return _scored(search, draft.plan_of())
+        return _scored(search, plan_of(draft))
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class ActivationBudget:
                     break
                 draft = Draft(base.problem, base.plan, base.line)
                 make_light_again(draft, saved - set(items[len(items) - made_again :]), heavy=True, share=share)
-                search.score(draft.plan_of())
+                search.score(plan_of(draft))
         return search.best if search.best is not None else base.plan
 
 
@@ -133,15 +136,15 @@ def checkpointed(draft: Draft, turn: int, segment: Ints) -> Plan:
                 if later and not leaves:
                     drops.append((at, later))
         _rerun(draft, drops, inside)
-    return draft.plan_of()
+    return plan_of(draft)
 
 
 def _rerun(draft: Draft, drops: list[Drop], inside: Bools) -> None:
     while drops:
         first = min(at for _, later in drops for at, _ in later)
         tensors = tuple(draft.versions[number].tensor for number, _ in drops)
-        closure = draft.closure(tensors, first, inside, False)
+        closure = closure_of(draft, tensors, first, inside, False)
         if closure is not None:
-            draft.make_again(drops, closure, first)
+            make_again(draft, drops, closure, first)
             return
         drops = drops[:-1]

@@ -7,6 +7,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from loadmaster.graph.columns import Bools
+from loadmaster.optimizers.memory.changes import make_again
+from loadmaster.optimizers.memory.closures import closure_of
 from loadmaster.optimizers.memory.draft import Draft, Drop
 
 MOST_FLOW = 2**30  # capacities of scipy's maximum flow are 32 bits wide
@@ -83,26 +85,26 @@ def _joined(draft: Draft, left: dict[int, Drop], tensor: int, allowed: Bools) ->
     """Makes it inside all the kernels that read it, where those are light."""
     number, later = left[tensor]
     places = sorted({at for at, _ in later})
-    closures = [draft.closure((tensor,), at, allowed, True, left) if draft.open[at] else None for at in places]
+    closures = [closure_of(draft, (tensor,), at, allowed, True, left) if draft.open[at] else None for at in places]
     if any(closure is None for closure in closures):
         return False
     del left[tensor]
     for at, closure in zip(places, closures, strict=True):
         assert closure is not None
-        draft.make_again([(number, [use for use in later if use[0] == at])], closure, at)
+        make_again(draft, [(number, [use for use in later if use[0] == at])], closure, at)
     return True
 
 
 def _apart(draft: Draft, left: dict[int, Drop], tensor: int, allowed: Bools, share: bool) -> None:
     """Makes it once, for all that read it; `share`: and what is made on the way, for all that read that."""
     first = min(at for at, _ in left[tensor][1])
-    closure = draft.closure((tensor,), first, allowed, False, left)
-    closure = closure or draft.closure((tensor,), first, allowed, False)
+    closure = closure_of(draft, (tensor,), first, allowed, False, left)
+    closure = closure or closure_of(draft, (tensor,), first, allowed, False)
     if closure is None:
         del left[tensor]
         return
     made = [t for op in closure.ops for t in draft.makes[op] if t in left and share]
     targets = [tensor, *(t for t in made if t != tensor and min(at for at, _ in left[t][1]) >= first)]
-    whole = draft.closure(tuple(targets), first, allowed, False, left)
+    whole = closure_of(draft, tuple(targets), first, allowed, False, left)
     targets, closure = (targets, whole) if whole is not None else ([tensor], closure)
-    draft.make_again([left.pop(t) for t in targets], closure, first)
+    make_again(draft, [left.pop(t) for t in targets], closure, first)

@@ -13,7 +13,10 @@ import numpy as np
 from loadmaster.graph.kinds import POINTWISE, draws
 from loadmaster.optimizers.fusion.greedy import GreedyFusion
 from loadmaster.optimizers.fusion.spaces import ways_of
-from loadmaster.optimizers.memory.draft import Closure, Draft, draft_of
+from loadmaster.optimizers.memory.changes import make_again
+from loadmaster.optimizers.memory.closures import Closure, closure_of
+from loadmaster.optimizers.memory.draft import Draft, draft_of
+from loadmaster.optimizers.memory.drafted import plan_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Search
@@ -39,7 +42,7 @@ def inlined(problem: Problem, plan: Plan) -> Plan:
     """The plan with what is light made again where it is read, as long as that takes no more time or memory."""
     draft = draft_of(problem, plan)
     inline_light(draft)
-    return draft.plan_of()
+    return plan_of(draft)
 
 
 def inline_light(draft: Draft) -> None:
@@ -68,7 +71,7 @@ def _inline(draft: Draft, number: int) -> None:
     undo = []
     for at, closure in zip(places, closures, strict=True):
         assert closure is not None
-        undo.append(draft.make_again([(number, [use for use in later if use[0] == at])], closure, at))
+        undo.append(make_again(draft, [(number, [use for use in later if use[0] == at])], closure, at))
     if draft.memory.max() > peak:
         for back in reversed(undo):
             back()
@@ -78,4 +81,4 @@ def _closure(draft: Draft, tensor: int, at: int, later: list[tuple[int, int]]) -
     plain = all(reader < len(draft.at) for where, reader in later if where == at)
     if not draft.open[at] or not plain:
         return None
-    return draft.closure((tensor,), at, ~draft.heavy, True)
+    return closure_of(draft, (tensor,), at, ~draft.heavy, True)

@@ -1,0 +1,79 @@
+"""Trips: a tensor leaves for a host and comes back, one after the other over each link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from loadmaster.optimizers.memory.draft import Draft, Job, Version
+
+
+class Trip(NamedTuple):
+    """A tensor to a host and back: when it can leave, when it must be back, and what either way takes."""
+
+    since_ns: int
+    out_ns: int
+    due_ns: int
+    back_ns: int
+
+
+def out_ends(trips: Sequence[Trip]) -> list[int]:
+    """[trips] when each has left, one after the other as they are made."""
+    ends, free = [0] * len(trips), 0
+    for i in sorted(range(len(trips)), key=lambda i: trips[i].since_ns):
+        free = ends[i] = max(free, trips[i].since_ns) + trips[i].out_ns
+    return ends
+
+
+def back_starts(trips: Sequence[Trip]) -> list[int]:
+    """[trips] when each must set out at the latest, so that all are back in time."""
+    starts, free = [0] * len(trips), 1 << 62
+    for i in sorted(range(len(trips)), key=lambda i: -trips[i].due_ns):
+        free = starts[i] = min(free, trips[i].due_ns) - trips[i].back_ns
+    return starts
+
+
+def send_away(
+    draft: Draft, number: int, later: list[tuple[int, int]], host: int, trip: Trip, gone: int, back: int
+) -> Callable[[], None]:
+    """Lets a version stay on another device, gone from one position on and back at another."""
+    version, job = draft.versions[number], len(draft.jobs)
+    old_last = version.last()
+    draft.jobs.append(Job(-1, back, stay=number, trigger=max(back - 1, version.made)))
+    copy = Version(version.tensor, back, job)
+    for use in later:
+        version.uses.remove(use)
+        copy.uses.append(use)
+    made = draft.add(copy)
+    for _, reader in later:
+        draft.source[reader, version.tensor] = made
+    draft.source[len(draft.at) + job, version.tensor] = number
+    draft.trips[job] = trip
+    draft.hosts[job] = host
+    kept = max(version.last(), gone)
+    draft.hold(version, kept + 1, old_last, -1)
+    draft.hold(copy, back, copy.last(), 1)
+
+    def undo() -> None:
+        draft.hold(copy, back, copy.last(), -1)
+        draft.hold(version, kept + 1, old_last, 1)
+        for use in later:
+            version.uses.append(use)
+            draft.source[use[1], version.tensor] = number
+        del draft.source[len(draft.at) + job, version.tensor], draft.trips[job]
+        draft.of[version.tensor].pop()
+        draft.versions.pop()
+        draft.jobs.pop()
+
+    return undo
+
+
+def time_returns(draft: Draft) -> None:
+    """Each stay ends as late as it can, now that all are known."""
+    stays = list(draft.trips)
+    for job, start in zip(stays, back_starts([draft.trips[job] for job in stays]), strict=True):
+        position = int(np.searchsorted(draft.end_ns, start, side="right")) - 1
+        own = draft.jobs[job]
+        own.trigger = max(min(position, own.at - 1), draft.versions[own.stay].made)
