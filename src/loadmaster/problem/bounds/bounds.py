@@ -23,7 +23,8 @@ EFFORT = 150_000_000  # arcs that minimum cuts may look at: about a second
 CELLS = 512  # rows and columns of the grid over (earliest start, what must follow)
 CROWD_CELLS, CROWD_TURNS = 256, 2  # starts of ancestors that are told apart; times that starts are raised
 SENT_CELLS, SENT_TURNS, SENT_EFFORT = 64, 40, 100_000_000  # likewise; ops x dependencies that are looked at
-LEAST_SHARED, MOST_SHARED = 64, 2_000  # ops between which it is looked for what must share a device
+LEAST_SHARED, MOST_SHARED = 64, 40_000  # ops between which it is looked for what must share a device: a second
+MOST_TOGETHER = 2_000  # ops of which all that follows from it is looked for
 MOST_CROWDED = 12_000  # ops whose ancestors are looked at one by one: a second for so many
 
 _known: WeakKeyDictionary[Problem, dict[tuple[bool, bool, bool, bool], int]] = WeakKeyDictionary()
@@ -212,13 +213,15 @@ def _together(given: _Given, head: Ints, tail: Ints, span: int) -> int:
     problem, kinds, ahead, behind, allowed = given
     if len(kinds.count) > 1 or kinds.count[0] < 2 or not LEAST_SHARED <= problem.num_ops <= MOST_SHARED:
         return span
-    from loadmaster.problem.bounds.together import Facts, least_step
+    from loadmaster.problem.bounds import together, turns
 
     (work, share), (later, earlier) = ahead[-2:], _ways(problem, kinds)
     took, first, last = (ints(np.ascontiguousarray(column[:, 0])) for column in (kinds.times, head, tail))
     known = (later, earlier, ahead, behind, first, last)
-    facts = Facts(took, work, share, int(kinds.count[0]), problem.leader, *known, allowed.is_up)
-    return least_step(facts, span)
+    facts = turns.Facts(took, work, share, int(kinds.count[0]), problem.leader, *known, allowed.is_up)
+    if problem.num_ops <= MOST_TOGETHER:
+        return together.least_step(facts, span)
+    return turns.least_step(facts, span)
 
 
 def _ways(problem: Problem, kinds: _Kinds) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints]]:

@@ -12,6 +12,7 @@ from loadmaster.compiled import compiled
 FAR = np.iinfo(np.int64).max // 4
 # Where no reason is given, chosen by hand.
 WIDTHS = 14  # classes of how long sends take, each twice the one before, from 4 us on
+MEMBERS = 1_024  # of a group, after which an op may have to wait
 FEW = 12  # ops before or after an op that are told apart by where they run
 
 
@@ -392,6 +393,47 @@ def follow(start, near, wide, time, group, apart, first, members, reach, early, 
                 least = min(least, early[other])
                 soonest = max(soonest, least + total)
         early[op] = soonest
+
+
+@compiled(_nrt=False)
+def in_turn(start, near, wide, time, group, apart, first, members, early, late, most, forward):
+    """Raises `early`, when each op can start at the soonest if the step takes `most`, by what shares a device and so
+    runs in turn. Either an op does not share the device of one that it waits for, and waits for a send; or it does, and
+    comes after all of that one's group that it cannot come before (Vilim, 2004: detectable precedences). `late`: what
+    must follow each op; `first`, `members`: the ops of each group, the latest start first. `apart`: [groups, groups]
+    they do not share a device; more is marked, unless it is empty. Backwards: what must follow, given when each can
+    start."""
+    ops = len(time)
+    for turn in range(ops):
+        op = turn if forward else ops - 1 - turn
+        mine = group[op]
+        if first[mine + 1] - first[mine] > 1:
+            early[op] = max(early[op], _after_group(mine, op, time, first, members, early, late, most))
+        for at in range(start[op], start[op + 1]):
+            other = near[at]
+            theirs, there = group[other], early[other] + time[other] + wide[at]
+            if theirs == mine or there <= early[op]:
+                continue
+            here = FAR
+            if len(apart) == 0 or not apart[mine, theirs]:
+                here = _after_group(theirs, op, time, first, members, early, late, most)
+                if len(apart) > 0 and here + time[op] + late[op] > most:
+                    apart[mine, theirs] = apart[theirs, mine] = True
+            early[op] = max(early[op], min(here, there))
+
+
+@compiled(_nrt=False)
+def _after_group(which, op, time, first, members, early, late, most):
+    """When the op can start at the soonest on the device of the group; of large groups only some are looked at."""
+    soonest, total, least = np.int64(0), np.int64(0), FAR
+    end = early[op] + time[op]
+    for at in range(first[which], min(first[which + 1], first[which] + MEMBERS)):
+        other = members[at]
+        if other != op and end + time[other] + late[other] > most:
+            total += time[other]
+            least = min(least, early[other])
+            soonest = max(soonest, least + total)
+    return soonest
 
 
 @compiled(_nrt=False)

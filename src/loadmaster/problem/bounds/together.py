@@ -1,61 +1,24 @@
-"""What must run together: if a step is to take no longer than some time, what is sent in vain is known, and so is which
-ops share a device. From that it follows when they can start at the soonest; and where no plan is left, the step takes
-longer. The least time that cannot be refuted in this way is a bound (a destructive one: Klein and Scholl, 1999).
+"""What must run together: as `turns`, with which groups of ops cannot share a device, what leads to an op within its
+group, the work of ancestors with what is lost by sending, and pairs of groups that are tried in both ways.
 
-On equal devices, for plans that fuse nothing.
+Tables of ops x ops, so for problems of a few thousand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
-from loadmaster.graph.columns import Bools, Ints, ints, rows_of
+from loadmaster.graph.columns import Bools, Ints, ints
 from loadmaster.problem.bounds import levels
+from loadmaster.problem.bounds.turns import CELLS, HALVINGS, MOST, ROUNDS, Facts, halved, in_turn, members, merged
 
 # Where no reason is given, chosen by hand.
-MOST = 1.25  # times the bound so far that is tried
-HALVINGS, PROBED = 8, 5  # of the interval in which the bound lies, without and with trying pairs
-ROUNDS = 40  # of drawing conclusions
-CELLS = 128  # of the grid over (start, what must follow), and of starts of ancestors
+PROBED = 5  # times that the interval in which the bound lies is halved with pairs that are tried
 LARGEST, LONGEST, PAIRS = 48, 8, 12  # groups that are compared with each other; pairs that are tried in both ways
 TRIES = 60  # of pairs, for one time
 MOST_PROBED = 256  # ops whose pairs are tried: half a second for so many
-
-
-@dataclass(frozen=True, eq=False)
-class Facts:
-    """What is known of a problem of equal devices."""
-
-    time: Ints  # [ops]
-    work: Ints  # [ops] the same, as the sets that share all devices count it
-    share: int
-    devices: int
-    leader: Ints  # [ops] the first of those that must share its device
-    later: tuple[Ints, Ints, Ints]  # (start, ops, ns): what follows each op, and how long it takes to send it there
-    earlier: tuple[Ints, Ints, Ints]  # what comes before
-    ahead: tuple[Any, ...]  # what `levels.heads` and `levels.tails` are given
-    behind: tuple[Any, ...]
-    head: Ints  # [ops] no op starts sooner
-    tail: Ints  # [ops] the step does not end sooner after its end
-    is_up: Callable[[], bool] = lambda: False  # whether no time is left
-
-    @cached_property
-    def sends(self) -> tuple[Ints, Ints, Ints]:
-        """(sender, reader, ns) of every way."""
-        return ints(rows_of(self.later[0])), self.later[1], self.later[2]
-
-    @cached_property
-    def reach(self) -> tuple[Bools, Bools]:
-        """[ops, ops] whether the second comes before the first, and after it."""
-        before = levels.reach(*self.earlier[:2])
-        return before, np.ascontiguousarray(before.T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +33,7 @@ class Known:
     def joined(self, one: Ints, other: Ints) -> Known | None:
         """With groups made one; none where they are apart."""
         count = len(self.apart)
-        _, new = connected_components(coo_array((np.ones(len(one)), (one, other)), (count, count)), directed=False)
+        new = merged(one, other, count)
         apart = np.zeros((int(new.max()) + 1,) * 2, bool)
         first, second = np.nonzero(self.apart)
         apart[new[first], new[second]] = True
@@ -85,29 +48,16 @@ class Known:
 def least_step(facts: Facts, least_ns: int) -> int:
     """No step takes less; at least what was known before. Once its time is up it looks no further."""
     first, most_ns = _first(facts), int(MOST * least_ns)
-    least_ns = _halved(least_ns, most_ns, HALVINGS, facts.is_up, lambda most: _conclude(facts, first, most) is None)
+    least_ns = halved(least_ns, most_ns, HALVINGS, facts.is_up, lambda most: _conclude(facts, first, most) is None)
     if len(facts.time) > MOST_PROBED:
         return least_ns
-    return _halved(least_ns, most_ns, PROBED, facts.is_up, lambda most: _refuted(facts, first, most))
+    return halved(least_ns, most_ns, PROBED, facts.is_up, lambda most: _refuted(facts, first, most))
 
 
 def _first(facts: Facts) -> Known:
     _, group = np.unique(facts.leader, return_inverse=True)
     count = int(group.max()) + 1
     return Known(facts.head, facts.tail, ints(group), np.zeros((count, count), bool))
-
-
-def _halved(low: int, high: int, times: int, is_up: Callable[[], bool], refuted: Any) -> int:
-    """One more than the largest time that was refuted."""
-    for _ in range(times):
-        if is_up():
-            break
-        middle = (low + high) // 2
-        if refuted(middle):
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def _refuted(facts: Facts, known: Known, most: int) -> bool:
@@ -171,40 +121,28 @@ def _conclude(facts: Facts, known: Known, most: int) -> Known | None:
 
 def _narrow(facts: Facts, known: Known, most: int) -> Known | None:
     """Later starts and longer ends."""
-    head, tail, time = known.head.copy(), known.tail.copy(), facts.time
-    rest = (time, known.group, known.apart)
-    levels.follow(*facts.earlier, *rest, *_members(known.group, head), facts.reach[0], head, True)
-    levels.follow(*facts.later, *rest, *_members(known.group, tail), facts.reach[1], tail, False)
-    head = np.maximum(head, levels.heads(*facts.ahead, head)[:, 0])
-    tail = np.maximum(tail, levels.tails(*facts.behind, tail)[:, 0])
+    head, tail, time, apart = known.head.copy(), known.tail.copy(), facts.time, known.apart.copy()
+    rest = (time, known.group, apart)
+    levels.follow(*facts.earlier, *rest, *members(known.group, head), facts.reach[0], head, True)
+    levels.follow(*facts.later, *rest, *members(known.group, tail), facts.reach[1], tail, False)
+    head, tail = in_turn(facts, known.group, head, tail, most, apart)
     if int((head + time + tail).max()) > most:
         return None
     shared = (facts.work, facts.devices, CELLS // 2)
-    head = np.maximum(head, levels.apart(*facts.later, ints(head), *shared, True))
-    tail = np.maximum(tail, levels.apart(*facts.earlier, ints(tail), *shared, False))
-    columns = (np.ascontiguousarray(column[:, None]) for column in (head, tail, time))
-    if int(levels.least_span(*columns, facts.work, facts.share, CELLS)) > most:
-        return None
-    return Known(ints(head), ints(tail), known.group, known.apart)
-
-
-def _members(group: Ints, early: Ints) -> tuple[Ints, Ints]:
-    """(start, ops) of the groups, those that start latest first."""
-    order = np.lexsort((-early, group))
-    return ints(np.searchsorted(group[order], np.arange(int(group.max()) + 2))), ints(order)
+    head = ints(np.maximum(head, levels.apart(*facts.later, head, *shared, True)))
+    tail = ints(np.maximum(tail, levels.apart(*facts.earlier, tail, *shared, False)))
+    return None if facts.too_long(head, tail, most) else Known(head, tail, known.group, apart)
 
 
 def _share(facts: Facts, known: Known, most: int) -> Known | None:
     """Groups that sending would make too late are one; those that are too much for one device are apart; and of two
     devices, whoever is apart from the same is together."""
-    sender, reader, wide = facts.sends
-    ends = known.head[sender] + facts.time[sender] + wide + facts.time[reader] + known.tail[reader]
-    one, other = known.group[sender], known.group[reader]
-    joined = _with(known, (one != other) & (ends > most), one, other)
+    one, other = known.group[facts.sends[0]], known.group[facts.sends[1]]
+    joined = _with(known, (one != other) & facts.late_sends(known.head, known.tail, most), one, other)
     if joined is None:
         return None
     known = joined
-    order = _members(known.group, known.head)
+    order = members(known.group, known.head)
     if (
         int(levels.longest_alone(*order, np.argsort(-known.tail), known.group, facts.time, known.head, known.tail))
         > most
