@@ -103,11 +103,16 @@ def arrays(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
 def told(view: str, problem: str) -> dict[str, list[float]]:
     found = {}
     for name, array in arrays(view, VIEWS[view](PROBLEMS[problem]())):
-        flat = np.nan_to_num(array.astype(np.float64).reshape(-1), posinf=1e6, neginf=-1e6)
-        place = np.arange(1, len(flat) + 1)
-        sums = [flat.sum(), (flat * np.cos(place)).sum(), (flat * np.sin(3 * place)).sum(), (flat**2).sum()]
-        found[name] = [*map(float, array.shape), *(float(f"{each:.6g}") for each in sums)]
+        found[name] = sums_of(array)
     return found
+
+
+def sums_of(array: np.ndarray) -> list[float]:
+    """Its shape and four sums."""
+    flat = np.nan_to_num(array.astype(np.float64).reshape(-1), posinf=1e6, neginf=-1e6)
+    place = np.arange(1, len(flat) + 1)
+    sums = [flat.sum(), (flat * np.cos(place)).sum(), (flat * np.sin(3 * place)).sum(), (flat**2).sum()]
+    return [*map(float, array.shape), *(float(f"{each:.6g}") for each in sums)]
 
 
 def main() -> None:
