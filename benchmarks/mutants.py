@@ -14,8 +14,10 @@ First the tests are watched, each once, without compiled code (NUMBA_DISABLE_JIT
 each runs and how long it takes; `--map FILE` keeps that, or takes it from there and watches those of `--tests` alone.
 A mutant is then given the quickest tests that run its function, without compiled code, which would have to be compiled
 anew for most mutants. One that survives them is given those that were too slow for that, compiled, for --seconds; a
-test that fails there without the mistake as well does not count. A mutant that runs out of time is counted apart: an
-endless loop is a mistake that is seen, a busy machine is not. Survivors are printed with their line.
+test that fails there without the mistake as well does not count. A mutant under which a test, by itself, takes more
+than twenty times as long as without it is an endless loop, which is seen; one that only runs out of time is counted
+apart, neither killed nor not. Tests of the map that are no longer there are left out. Survivors are printed with their
+line.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -40,12 +43,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mutants_made import HOME, Mutant, drawn, named, picked
+from mutants_warm import Warm
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRA = [str(Path(part).resolve()) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
 ROOMS = ("plans", "problem", "search", "simulator", "passes", "optimizers", "learn")
 AGAIN = 9  # exit status of a process that mutants_watch ended after a slow test
-KILLED, SURVIVED, OUT_OF_TIME = "killed", "SURVIVED", "out of time"
+KILLED, SURVIVED, OUT_OF_TIME, ENDLESS = "killed", "SURVIVED", "out of time", "killed, does not end"
 MOST_TESTS = 150  # of one mutant, the quickest
 LIKELY_S = 15.0  # of tests that are likely to see it, before any others
 LATE_S = 20.0  # that a mutant begun before the end may take beyond it
@@ -148,18 +152,28 @@ class Copies:
 
 
 PLAIN = {"NUMBA_DISABLE_JIT": "1"}
+ALONE = ["-o", "addopts=", "-p", "no:cacheprovider"]  # options of pytest that do not depend on the project's
 
 
 def run_tests(copy: Path, what: list[str], seconds: float, given: dict[str, str]) -> tuple[int | None, str]:
-    """(exit status, the first test that failed): None where the time ran out."""
-    path = os.pathsep.join([str(copy / "src"), str(copy / "benchmarks"), *EXTRA])
-    settings = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    settings |= {"LOADMASTER_THREADS": "1", "LOADMASTER_CACHE": str(Path(tempfile.gettempdir()) / "loadmaster-mutants")}
-    command = [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "-rf", "--tb=no", *what]
-    command += ["-p", "no:xdist"] if importlib.util.find_spec("xdist") else []
+    """(exit status, the first test that failed): None where the time ran out, and the test that it ran out in."""
+    path = [str(copy / "src"), str(copy / "benchmarks"), *EXTRA]
+    arguments = [
+        *ALONE,
+        "-v",
+        "-rfE",
+        "--tb=no",
+        *what,
+        *(["-p", "no:xdist"] if importlib.util.find_spec("xdist") else []),
+    ]
+    if given == PLAIN:
+        told = copy / "told.txt"
+        status = _warm().run(copy, path, arguments, told, seconds)
+        return status, (_running if status is None else _failed)(told.read_text(errors="replace"))
+    settings = _settings() | {"PYTHONPATH": os.pathsep.join(path)} | given
     done = subprocess.Popen(
-        command, cwd=copy, env=settings | given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True,
+        [sys.executable, "-W", "ignore", "-m", "pytest", *arguments], cwd=copy, env=settings,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
     try:
         said = done.communicate(timeout=max(1.0, seconds))[0]
@@ -167,8 +181,41 @@ def run_tests(copy: Path, what: list[str], seconds: float, given: dict[str, str]
         os.killpg(done.pid, signal.SIGKILL)  # with what the tests started
         done.communicate()
         return None, ""
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
-    return done.returncode, failed[1] if failed else ""
+    return done.returncode, _failed(said)
+
+
+def _settings() -> dict[str, str]:
+    settings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "LOADMASTER_THREADS": "1"}
+    return settings | {"LOADMASTER_CACHE": str(Path(tempfile.gettempdir()) / "loadmaster-mutants")}
+
+
+def _failed(said: str) -> str:
+    """The first test that failed, or the file that could not be imported."""
+    found = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", said, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _running(said: str) -> str:
+    found = re.search(r"^(tests/\S+::.*?) $", said[said.rfind("\n") + 1 :])
+    return found[1] if found else ""
+
+
+def seen(status: int | None, failed: str) -> bool:
+    """Whether tests saw a mistake: they failed, they or the process broke off, or a file could not be imported. A test
+    that is not there is nothing seen."""
+    return status is not None and (status in (1, 2) or status < 0 or (status != 0 and failed != ""))
+
+
+WARM = threading.local()
+ALL_WARM: list[Warm] = []
+
+
+def _warm() -> Warm:
+    """The warm process of this thread."""
+    if not hasattr(WARM, "one"):
+        WARM.one = Warm(_settings() | PLAIN)
+        ALL_WARM.append(WARM.one)
+    return WARM.one  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -231,8 +278,17 @@ class Judge:
             chosen.append(test.name)
         if not chosen:
             return SURVIVED
-        code, _ = run_tests(copy, ["-x", *chosen], self._left(30 + 4 * min(total, 2 * seconds)), PLAIN)
-        return OUT_OF_TIME if code is None else KILLED if code == 1 or code == 2 else SURVIVED
+        status, failed = run_tests(copy, ["-x", *chosen], self._left(30 + 4 * min(total, 2 * seconds)), PLAIN)
+        if status is None:
+            return ENDLESS if self._endless(copy, next((t for t in tests if t.name == failed), None)) else OUT_OF_TIME
+        return KILLED if seen(status, failed) else SURVIVED
+
+    def _endless(self, copy: Path, test: Seen | None) -> bool:
+        """Whether a test that time ran out in does not end in twenty times as long as it takes either, by itself."""
+        enough = max(40.0, 20 * test.seconds) if test is not None else 0.0
+        if test is None or self._left(enough) < enough:
+            return False
+        return run_tests(copy, [test.name], enough, PLAIN)[0] is None
 
     def _compiled(self, copy: Path, slow: list[Seen], target: Path, source: str, text: str) -> str:
         """The verdict of tests that fail with the mistake and do not without it."""
@@ -243,7 +299,7 @@ class Judge:
                 return SURVIVED
             target.write_text(text)
             code, failed = run_tests(copy, ["-x", *chosen], end - time.monotonic(), {})
-            if code is None or not failed:
+            if not seen(code, failed):
                 return SURVIVED + (", out of time" if code is None else "")
             target.write_text(source)
             alone = run_tests(copy, ["-x", failed], self.seconds, {})[0]
@@ -292,6 +348,8 @@ def main() -> None:
         copies = Copies(Path(folder), given.workers + 1)
         tests = known_tests(copies, given.tests, folders_of(mutants), given.map, given.limit, until)
         report(Judge(copies, tests, given.seconds, until), mutants, places)
+        for warm in ALL_WARM:
+            warm.close()
 
 
 def _can_run(mutant: Mutant) -> bool:
@@ -313,6 +371,7 @@ def known_tests(
         rows = [json.loads(line) for line in kept.read_text().splitlines()]
         known = [Seen(row["test"], row["outcome"], row["seconds"], frozenset(row["functions"])) for row in rows]
         known = [test for test in known if not any(test.name.startswith(name) for name in asked)]
+        known = _still_there(known)
         if not asked:
             return known
     begun = time.monotonic()
@@ -325,6 +384,17 @@ def known_tests(
         told = [vars(test) | {"test": test.name, "functions": sorted(test.functions)} for test in tests]
         kept.write_text("".join(json.dumps(row) + "\n" for row in told))
     return tests
+
+
+def _still_there(known: list[Seen]) -> list[Seen]:
+    """Those that pytest can find: one name of the map that is gone would keep all that is asked for with it from
+    running."""
+    files = sorted({file for test in known if (ROOT / (file := test.name.partition("::")[0])).exists()})
+    command = [sys.executable, "-W", "ignore", "-m", "pytest", *ALONE, "-q", "--collect-only", *files]
+    said = subprocess.run(command, cwd=ROOT, env=_settings() | PLAIN, capture_output=True, text=True, check=False)
+    there = set(said.stdout.splitlines())
+    print(f"{sum(test.name not in there for test in known)} of {len(known):,} tests of the map are gone", flush=True)
+    return [test for test in known if test.name in there]
 
 
 def report(judge: Judge, mutants: list[Mutant], places: int) -> None:
@@ -342,7 +412,7 @@ def report(judge: Judge, mutants: list[Mutant], places: int) -> None:
             mutant, verdict = futures[future], future.result()
             if verdict is None:
                 continue
-            kind = KILLED if verdict == KILLED else OUT_OF_TIME if verdict == OUT_OF_TIME else SURVIVED
+            kind = KILLED if verdict in (KILLED, ENDLESS) else OUT_OF_TIME if verdict == OUT_OF_TIME else SURVIVED
             seen[kind] += 1
             by_room[mutant.file.partition("/")[0]][kind] += 1
             seen["late"] += verdict == SURVIVED + ", out of time"

@@ -138,7 +138,9 @@ def examples_of_regal() -> Told:
         rows = Path(path).read_text().splitlines()
         for share, training in ((0.75, 3), (0.5, 2), (0.75, 0)):
             examples.forget_corpora()
-            mixed = [json.dumps({"mode": "training", **json.loads(r)}) if i < training else r for i, r in enumerate(rows)]
+            mixed = [
+                json.dumps({"mode": "training", **json.loads(r)}) if i < training else r for i, r in enumerate(rows)
+            ]
             Path(path).write_text("\n".join(mixed) + "\n")
             lines, _ = examples.read_corpus(path, share, seed=4)
             found[f"lines {share} {training}"] = [float(line) for line in lines]
@@ -415,9 +417,7 @@ def planned(method: str, name: str) -> Told:
 
 def _scene_of(method: str) -> Callable[[], Told]:
     def plans() -> Told:
-        return {
-            f"{name} {part}": told for name in ("unlike", "tight") for part, told in planned(method, name).items()
-        }
+        return {f"{name} {part}": told for name in ("unlike", "tight") for part, told in planned(method, name).items()}
 
     return plans
 
