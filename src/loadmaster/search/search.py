@@ -17,8 +17,9 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Sharing
 from loadmaster.search.budget import WORST, Budget, Score
-from loadmaster.simulator import Scores, simulate, simulate_fused, simulate_many
+from loadmaster.simulator import Scores, Timeline, simulate, simulate_fused, simulate_many
 
+REMEMBERED = 8  # timelines; chosen by hand
 BOUND_SHARE = 0.1  # of a budget of seconds that a lower bound may take; chosen by hand
 
 
@@ -86,6 +87,7 @@ class Search:
         self.note = ""  # what the optimizer is doing, for progress
         self.bound = 0  # no plan that fits and fuses nothing is under it, as far as anyone has shown
         self.fusing: bool | Sharing = False  # what its plans may fuse: whatever comes out, its bound holds for that
+        self._lines = dict[tuple[bytes, ...], Timeline]()
         self._ledger = ledger or _Ledger(listener=listener)
         self._last_simulation = _limit(self._ledger.simulations, budget.simulations)
         self._last_second = _limit(self._ledger.seconds, budget.seconds)
@@ -153,6 +155,14 @@ class Search:
         score = Score.of(self.problem, line)
         self.offer(plan, score)
         return score
+
+    def timeline(self, plan: Plan) -> Timeline:
+        """Simulates one plan for what happens in it; those asked for last are remembered, and counted once."""
+        key = tuple(column.tobytes() for column in (plan.device, plan.rank, plan.kernel))
+        if key not in self._lines or plan.send_rank is not None:
+            self.count(min(1, self.simulations_left))
+            self._lines = dict([*self._lines.items()][1 - REMEMBERED :]) | {key: simulate(self.problem, plan)}
+        return self._lines[key]
 
     def score_many(
         self,

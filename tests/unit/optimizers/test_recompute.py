@@ -21,7 +21,7 @@ from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.report.added import added_of
 from loadmaster.report.explain import explain
-from loadmaster.search import Budget, solve
+from loadmaster.search import Budget, Search, solve
 from loadmaster.simulator import simulate
 
 MB = 2**20
@@ -89,6 +89,14 @@ def test_a_plan_that_fits_where_none_did(problem: Problem, share: float) -> None
 
 def test_nothing_is_added_where_all_fits(problem: Problem) -> None:
     assert solve(problem, "recompute", Budget(None, 20)).plan.added is None
+
+
+def test_a_search_counts_what_a_draft_simulates(problem: Problem) -> None:
+    """Once for each plan, however often it is drafted; never more than the budget."""
+    search, one = Search(problem, Budget(None, 2)), np.zeros(problem.num_ops, np.int64)
+    for rank in (None, None, one[::-1], np.arange(len(one))[::-1]):
+        draft_of(problem, Plan.of(problem, one, rank), search)
+    assert search.simulations == 2
 
 
 def test_the_draft_has_the_memory_that_is_simulated(problem: Problem) -> None:

@@ -100,7 +100,7 @@ class ActivationBudget:
 
 def _drafted(search: Search, inner: Optimizer | None) -> Draft:
     """The plan of `inner`, which is none of the plans to choose from."""
-    return draft_of(search.problem, Recompute(inner).inner_plan(search.part(1.0 if inner is None else 0.5)))
+    return draft_of(search.problem, Recompute(inner).inner_plan(search.part(1.0 if inner is None else 0.5)), search)
 
 
 def _scored(search: Search, plan: Plan) -> Plan:

@@ -20,6 +20,7 @@ from loadmaster.passes import inner_tensors
 from loadmaster.plans import Plan
 from loadmaster.plans.additions import may_stay, reads_again, repeatable, statistics
 from loadmaster.problem import Problem
+from loadmaster.search import Search
 from loadmaster.simulator import Timeline, simulate
 
 if TYPE_CHECKING:
@@ -256,5 +257,6 @@ def _rows(start: Ints, values: Ints) -> list[list[int]]:
     return [flat[edges[i] : edges[i + 1]] for i in range(len(edges) - 1)]
 
 
-def draft_of(problem: Problem, plan: Plan) -> Draft:
-    return Draft(problem, plan, simulate(problem, plan))
+def draft_of(problem: Problem, plan: Plan, search: Search | None = None) -> Draft:
+    """The plan as it is simulated; a search of the problem, where one is given, counts that."""
+    return Draft(problem, plan, simulate(problem, plan) if search is None else search.timeline(plan))

@@ -33,14 +33,14 @@ class Inline:
         with search.keeping(0.7) as part:
             plan = self.inner.optimize(part)
         plan = search.best if search.best is not None and search.best_score < search.score(plan) else plan
-        if not search.spent and plan.added is None:
-            search.score(inlined(search.problem, plan))
+        if not search.spent and search.simulations_left > 1 and plan.added is None:
+            search.score(inlined(search.problem, plan, search))
         return search.best if search.best is not None else plan
 
 
-def inlined(problem: Problem, plan: Plan) -> Plan:
+def inlined(problem: Problem, plan: Plan, search: Search | None = None) -> Plan:
     """The plan with what is light made again where it is read, as long as that takes no more time or memory."""
-    draft = draft_of(problem, plan)
+    draft = draft_of(problem, plan, search)
     inline_light(draft)
     return plan_of(draft)
 

@@ -140,7 +140,7 @@ class Recompute:
         best: Fitted | None = None
         tries, parted = 0, 0
         while tries < TRIES:
-            draft = self._drafted(search.problem, plan, first, kept)
+            draft = self._drafted(search, plan, first, kept)
             pass_ = Dropping(self, draft, lowered, kept, search.rng if noise else None, noise)
             dropped = pass_.run()
             if pass_.stuck_at >= 0 and draft.members[pass_.stuck_at] > 1 and parted < PARTED:
@@ -160,8 +160,8 @@ class Recompute:
         return best
 
     @staticmethod
-    def _drafted(problem: Problem, plan: Plan, first: First, kept: set[int]) -> Draft:
-        draft = draft_of(problem, plan)
+    def _drafted(search: Search, plan: Plan, first: First, kept: set[int]) -> Draft:
+        draft = draft_of(search.problem, plan, search)
         if first == "cut":
             make_light_again(draft, saved_by_cut(draft, turning_point(draft)) | kept)
         elif first == "inline":
@@ -183,7 +183,7 @@ class Recompute:
 
     def _least(self, search: Search, plan: Plan) -> None:
         """The least limit that can be kept, by halving."""
-        draft = draft_of(search.problem, plan)
+        draft = draft_of(search.problem, plan, search)
         high = int(draft.line.peak_bytes.max())
         low = int(draft.line.peak_bytes.max() - (draft.memory.max() - draft.memory.min()))
         for _ in range(HALVINGS):
