@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import cycle
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -174,10 +174,18 @@ class Runner:
         return min((score for used, score in self.marks if used <= simulations), default=WORST)
 
 
+class Going(Protocol):
+    """What lets a runner go on for an epoch."""
+
+    search: Search
+
+    def go_on(self, runner: Any) -> None: ...
+
+
 class Race:
     """The leader, and others that may overtake it."""
 
-    def __init__(self, epochs: Epochs, waiting: Waiting, first: list[Scored]) -> None:
+    def __init__(self, epochs: Going, waiting: Waiting, first: list[Scored]) -> None:
         self.epochs, self.search, self.waiting = epochs, epochs.search, waiting
         self.first = of_each_family(first, RACING + bool(self.search.starts))  # given plans take nobody's place
         self.best_start = first[0].score
@@ -187,10 +195,15 @@ class Race:
         self.evolved = self.learned = False
 
     def run(self) -> None:
-        """Until the budget is spent, or there is nothing to move."""
+        for _ in self.turns():
+            pass
+
+    def turns(self) -> Iterator[None]:
+        """One epoch after another, until the budget is spent, or there is nothing to move."""
         search, runners = self.search, [self._runner(start) for start in self.first]
         for runner in runners:
             self.epochs.go_on(runner)
+            yield
         self.leader = min(runners, key=lambda runner: runner.score)
         self.others = [runner for runner in runners if runner is not self.leader]
         self._part_with_the_beaten()
@@ -203,6 +216,7 @@ class Race:
                 self._compare(other)
             if search.simulations == before:
                 return
+            yield
 
     def _take_in(self) -> None:
         """Starts that are due now."""
