@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+
 from loadmaster.catalog.specs import make_optimizer
+from loadmaster.optimizers.grouped import Way, grouped
 from loadmaster.optimizers.rejoining import DEAR, rejoined
 from loadmaster.optimizers.starts import Scored, far, ordered
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
 
+MODULES = Way("scope", 128, "load", 4.0)  # groups by modules, listed: half precision, unrolled nets
 RULES = ("one-device", "expert", "heft")  # quick ones, each best on some kind of cluster
 # How much worse the rules' plans must be for a given one to be improved before anything else is tried. Where sizes or
 # the number of devices changed they are 1.15 to 1.4 times as slow, where links did 0.9 to 1.15, and there plans by
@@ -33,4 +40,10 @@ def stands_out(search: Search, given: Score) -> bool:
     """Whether the rules' plans are far behind it."""
     if search.spent:
         return False
-    return all(far(search.score(make_optimizer(name).optimize(search)), given, STANDS_OUT) for name in RULES)
+    plans = chain((make_optimizer(name).optimize(search) for name in RULES), _in_groups(search.problem))
+    return all(far(search.score(plan), given, STANDS_OUT) for plan in plans)
+
+
+def _in_groups(problem: Problem) -> Iterator[Plan]:
+    if problem.num_devices > 1 and any(problem.graph.scope) and not problem.objective.of_memory:
+        yield grouped(problem, MODULES)

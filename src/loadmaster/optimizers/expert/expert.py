@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -71,6 +72,7 @@ def _speed(problem: Problem) -> np.ndarray:
     return np.where(speed * TOO_SLOW < speed.max(), 0.0, speed)
 
 
+@lru_cache(maxsize=1 << 14)
 def layer_of(scope: str) -> tuple[str, int]:
     """("decoder.layers", 3) of "decoder.layers.3.cell"; number -1 where no part of the path is a number."""
     parts = scope.split(".")
