@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gc
 import os
 import sys
 import time
@@ -226,19 +227,29 @@ def headroom(job: Job, method: str, until: float) -> list[dict[str, Any]]:
     return rows
 
 
+def anew(problem: Any) -> Any:
+    """The same problem, of which no earlier run has left anything behind."""
+    from loadmaster.cost import price
+
+    fresh = price(replace(problem.source), problem.cluster)
+    gc.collect()
+    return fresh
+
+
 def run(
-    job: Job, variants: dict[str, str], budgets: tuple[float, ...], done: set[tuple[str, float]]
+    job: Job, variants: dict[str, str], budgets: tuple[float, ...], long: float, done: set[tuple[str, float]]
 ) -> Iterator[dict[str, Any]]:
-    """A row for each variant and budget."""
+    """A row for each variant and budget, and for a long search without any of them."""
     os.environ["LOADMASTER_THREADS"] = "1"
     from loadmaster.search import solve
 
     problem = problem_of(job)
-    for budget in budgets:
-        for variant, method in variants.items():
-            if (variant, budget) in done:
-                continue
-            found = solve(problem, method, allowed(budget), seed=job.seed)
+    for method in variants.values():  # loads what is compiled
+        solve(problem, method, allowed(budgets[0] if budgets[0] >= COUNTED else 0.1), seed=job.seed)
+    wanted = [(budget, variant) for budget in budgets for variant in variants] + [(long, "without")] * (long > 0)
+    for budget, variant in wanted:
+        if (variant, budget) not in done:
+            found = solve(anew(problem), variants[variant], allowed(budget), seed=job.seed)
             over = int(np.maximum(0, found.timeline.peak_bytes - problem.memory_bytes).sum())
             yield dict(
                 zip(
@@ -267,11 +278,16 @@ def allowed(budget: float) -> Any:
 
 
 def run_all(
-    job: Job, variants: dict[str, str], budgets: tuple[float, ...], done: set[tuple[str, float]], until: float
+    job: Job,
+    variants: dict[str, str],
+    budgets: tuple[float, ...],
+    long: float,
+    done: set[tuple[str, float]],
+    until: float,
 ) -> list[dict[str, Any]]:
     rows = []
     try:
-        for row in run(job, variants, budgets, done):
+        for row in run(job, variants, budgets, long, done):
             rows.append(row)
             if time.time() > until:
                 break
@@ -302,7 +318,7 @@ def measure(
         key = Job(row["set"], row["problem"], row["cluster"], int(row["seed"]))
         done.setdefault(key, set()).add((row["variant"], float(row["budget"])))
     waiting = [job for job in jobs_of(given.sets.split(","), given.seeds)][: given.limit]
-    spent = sum(budget for budget in budgets if budget < COUNTED) * len(variants)
+    spent = sum(budget for budget in budgets if budget < COUNTED) * len(variants) + given.long
     with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
         running: set[Any] = set()
         while waiting or running:
@@ -312,7 +328,7 @@ def measure(
                     if job not in done:
                         running.add(pool.submit(headroom, job, given.method, until))
                     continue
-                running.add(pool.submit(run_all, job, variants, budgets, done.get(job, set()), until))
+                running.add(pool.submit(run_all, job, variants, budgets, given.long, done.get(job, set()), until))
             if not running:
                 break
             ended, running = wait(running, return_when=FIRST_COMPLETED)
@@ -422,7 +438,24 @@ def summary(out: Path) -> None:
                 if len(gains):
                     said = f"{interval(gains)}; fits {fits[0]} : {fits[1]} of {len(both)}"
                     print(f"{kind}, {budget}: learned over {other}: {said}")
+    summary_of_long(known)
     summary_of_headroom(rows_of(out / "headroom.csv"))
+
+
+def summary_of_long(known: dict[tuple[str, ...], tuple[int, float]]) -> None:
+    """How far each variant with each budget is above the longest search without, where both fit."""
+    budgets = sorted({float(key[4]) for key in known if key[5] == "without"})
+    if len(budgets) < 2:
+        return
+    for kind, budget, variant in dict.fromkeys((key[0], key[4], key[5]) for key in known):
+        pairs = [
+            (value, known[*key[:4], str(budgets[-1]), "without"])
+            for key, value in known.items()
+            if (key[0], key[4], key[5]) == (kind, budget, variant) and (*key[:4], str(budgets[-1]), "without") in known
+        ]
+        above = np.array([100 * (a[1] / b[1] - 1) for a, b in pairs if a[0] == b[0] == 0])
+        if len(above) and float(budget) < budgets[-1]:
+            print(f"{kind}: {variant}, {budget} s above {budgets[-1]:g} s without: {interval(above)}")
 
 
 def summary_of_headroom(rows: list[dict[str, str]]) -> None:
@@ -452,6 +485,7 @@ def main() -> None:
     parser.add_argument("--method", default="placement")
     parser.add_argument("--variants", default="without,learned,by hand,random,more starts")
     parser.add_argument("--budgets", default="1,5", help="seconds; from 50 on, simulations")
+    parser.add_argument("--long", type=float, default=0.0, help="seconds of a search without, to compare with")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--workers", type=int, default=2)
