@@ -37,11 +37,12 @@ def suited(search: Search) -> list[Scored]:
 
 
 def stands_out(search: Search, given: Score) -> bool:
-    """Whether the rules' plans are far behind it."""
+    """Whether the rules' plans are far behind it; one that fits is ahead of one that does not, however short."""
     if search.spent:
         return False
     plans = chain((make_optimizer(name).optimize(search) for name in RULES), _in_groups(search.problem))
-    return all(far(search.score(plan), given, STANDS_OUT) for plan in plans)
+    scores = (search.score(plan) for plan in plans)
+    return all(score > given and far(score, given, STANDS_OUT) for score in scores)
 
 
 def _in_groups(problem: Problem) -> Iterator[Plan]:
