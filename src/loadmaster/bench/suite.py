@@ -122,6 +122,7 @@ _GO = (
 _PLACETO = (
     "one-device",
     "scotch",
+    "rnn:rate=0",
     "rnn",
     "placeto:rate=0,last_rate=0",
     "placeto:checkpoint=none",
@@ -129,11 +130,19 @@ _PLACETO = (
     "placement",
 )
 _TIGHT = ("expert", "m-etf", "m-heft", "m-sct", "local-search", "anneal", "placement")
-_FAMILIES = ("one-device", "placeto:tune=no,checkpoint=none", "placeto:tune=no", "placeto", "placement")
+_FAMILIES = (
+    "one-device",
+    "placeto:tune=no,checkpoint=none",
+    "placeto:tune=no",
+    "placeto:rate=0,last_rate=0",
+    "placeto",
+    "placement",
+)
 _FUSION = (
     "greedy-fusion:inner=expert",
     "random-fusion:inner=expert",
     "anneal-fusion:inner=expert",
+    "go-one:tasks=fusion,rate=0",
     "go-one:tasks=fusion",
 )
 _JOINT = (
@@ -141,6 +150,7 @@ _JOINT = (
     "separate:tasks=[schedule]",
     "separate:tasks=[fusion]",
     "separate",
+    "go-one:tasks=[fusion,placement,schedule],rate=0",
     "go-one:tasks=[fusion,placement,schedule]",
     "joint",
     "auto",
@@ -232,7 +242,7 @@ SUITES: Mapping[str, Suite] = {
             "speed-up",
             partial(model_rows, models=("rnnlm", "nmt", "inception-v3"), clusters=("2xk80+1xcpu", "4xk80+1xcpu")),
             "expert",
-            ("one-device:on=cpu", "one-device", "metis", "scotch", "rnn", "placement"),
+            ("one-device:on=cpu", "one-device", "metis", "scotch", "rnn:rate=0", "rnn", "placement"),
             Allowance(simulations=2_000),
             _ONCE,
             focus="rnn",
