@@ -4,7 +4,8 @@
 
 A process of its own for each, as `command` makes, but for the seconds that imports take: they are most of what a short
 command takes, and the documents have hundreds. That commands work from nothing is checked where `command` is used. Run
-as a program it is that process: a line of JSON asks for a fork, a line with its exit status answers.
+as a program it is that process: a line of JSON asks for forks beside each other, a line with their exit statuses
+answers.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from loadmaster.search.workers import end_with_parent
 
 ROOT = Path(__file__).parents[2]
 LONGEST_S = 300.0
@@ -44,20 +48,38 @@ def run_script(*words: str) -> subprocess.CompletedProcess[str]:
     return _ask({"words": list(words), "script": words[0]})
 
 
+def run_beside(
+    code: str, words: Sequence[str], environments: Sequence[Mapping[str, str]]
+) -> list[subprocess.CompletedProcess[str]]:
+    """As `python -c` with that code and these words, once in each environment, all at the same time."""
+    given = [{**os.environ, **environment} for environment in environments]
+    return _ask_many([{"words": ["-c", *words], "code": code, "env": each} for each in given])
+
+
 def _ask(job: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    return _ask_many([job])[0]
+
+
+def _ask_many(jobs: list[dict[str, Any]]) -> list[subprocess.CompletedProcess[str]]:
     server = _server()
     assert server.stdin is not None and server.stdout is not None
     with tempfile.TemporaryDirectory() as folder:
-        out, err = Path(folder, "out"), Path(folder, "err")
-        job |= {"cwd": os.getcwd(), "env": dict(os.environ), "out": str(out), "err": str(err)}
-        print(json.dumps(job), file=server.stdin, flush=True)
+        for number, job in enumerate(jobs):
+            job["out"], job["err"] = (str(Path(folder, f"{name}{number}")) for name in ("out", "err"))
+            job |= {"cwd": os.getcwd(), "env": job.get("env", dict(os.environ))}
+        print(json.dumps(jobs), file=server.stdin, flush=True)
         if not select.select([server.stdout], [], [], LONGEST_S)[0]:
             _servers.clear()
             server.kill()
-            raise subprocess.TimeoutExpired(job["words"], LONGEST_S)
-        status = server.stdout.readline()
-        assert status, f"the process that commands are forked from ended at {job['words']}"
-        return subprocess.CompletedProcess(job["words"], int(status), out.read_text(), err.read_text())
+            raise subprocess.TimeoutExpired(jobs[0]["words"], LONGEST_S)
+        answer = server.stdout.readline()
+        assert answer, f"the process that commands are forked from ended at {jobs[0]['words']}"
+        return [
+            subprocess.CompletedProcess(
+                job["words"], status, Path(job["out"]).read_text(), Path(job["err"]).read_text()
+            )
+            for job, status in zip(jobs, json.loads(answer), strict=True)
+        ]
 
 
 def _server() -> subprocess.Popen[str]:
@@ -80,10 +102,16 @@ def main() -> None:
             time.sleep(0.1)
     assert _threads() == 1, "a fork has but the thread that made it"
     for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            _be(json.loads(line))
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=answers, flush=True)
+        children = [_forked(job) for job in json.loads(line)]
+        ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        print(json.dumps(ended), file=answers, flush=True)
+
+
+def _forked(job: dict[str, Any]) -> int:
+    child = os.fork()
+    if child == 0:
+        _be(job)
+    return child
 
 
 def _threads() -> int:
@@ -92,7 +120,8 @@ def _threads() -> int:
 
 
 def _warm() -> None:
-    """Imports, and a short run of the default, so that its compiled loops are loaded; its threads are ended."""
+    """Imports, a step of torch that is captured, and a short run of the default, so that its compiled loops are loaded;
+    its threads are ended."""
     from loadmaster import Budget, Cluster, price, solve
     from loadmaster.search.warming import _few_ops
     from loadmaster.simulator import rules
@@ -101,16 +130,20 @@ def _warm() -> None:
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM  # noqa: F401
 
+        from loadmaster.importers.torch.export import capture_step
+
         torch.set_num_threads(1)
+        capture_step(torch.nn.Linear(2, 2), (torch.ones(2, 2),), training=True)
     solve(price(_few_ops(), Cluster.preset("2xp100-pcie")), "auto", Budget(None, 200))
     while rules._pool:
         rules._pool.pop().shutdown()
 
 
 def _be(job: dict[str, Any]) -> None:
-    """The fork: what a fresh process would be, then what was asked for; it does not return."""
+    """The fork: what a fresh process would be, then what was asked for; it does not return. It ends with its parent."""
     code: Any = 1
     try:
+        end_with_parent()
         os.environ.clear()
         os.environ.update(job["env"])
         os.chdir(job["cwd"])

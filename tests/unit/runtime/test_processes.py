@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.end_to_end import warm
+
 ROOT = Path(__file__).parents[3]
 
 # Random placements, ranks, kernels and sends: nothing settled, nothing sensible.
@@ -94,20 +96,22 @@ def verified_in_processes(model: str, folder: Path, plans: Sequence[Path], count
 
 
 def processes(text: str, count: int, *args: str) -> list[subprocess.CompletedProcess[str]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    """So many processes beside each other, forks of one that has imported what they need."""
+    return warm.run_beside(text, args, environments(count))
+
+
+def fresh_processes(text: str, count: int) -> list[subprocess.CompletedProcess[str]]:
+    """The same, each started by itself, as a user starts them."""
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", text, *args],
-            env={**os.environ, **shared, "RANK": str(rank), "PYTHONPATH": path},
+            [sys.executable, "-c", text],
+            env={**os.environ, **environment, "PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(count)
+        for environment in environments(count)
     ]
     ended = []
     try:
@@ -120,13 +124,21 @@ def processes(text: str, count: int, *args: str) -> list[subprocess.CompletedPro
     return ended
 
 
+def environments(count: int) -> list[dict[str, str]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    return [{**shared, "RANK": str(rank)} for rank in range(count)]
+
+
 def test_any_plan_gives_the_module_and_never_hangs() -> None:
     for ended in processes(RANDOM_PLANS, 3, "3"):
         assert ended.returncode == 0 and "all equal" in ended.stdout, ended.stderr
 
 
 def test_a_process_that_dies_is_told_by_the_others() -> None:
-    first, second = processes(ONE_DIES, 2)
+    first, second = fresh_processes(ONE_DIES, 2)
     assert second.returncode == 7
     assert first.returncode == 1 and "is gone or does not answer" in first.stderr
 
