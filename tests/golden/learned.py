@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -211,7 +212,7 @@ def here(*_: Any, **__: Any) -> Iterator[Executor]:
 
 
 @contextmanager
-def traced(run: Any) -> Iterator[list[float]]:
+def traced() -> Iterator[list[float]]:
     """The losses of a run and the lengths of its gradients, in the order of its steps."""
     import torch
 
@@ -260,7 +261,7 @@ def _go(**given: Any) -> Told:
     from loadmaster.learn.go2020.training import GoSettings, train
 
     with corpus(4, (65, 70)) as path, tempfile.TemporaryDirectory() as out:
-        with mock.patch.object(rollouts, "crew", here), traced(None) as seen:
+        with mock.patch.object(rollouts, "crew", here), traced() as seen:
             train(GoSettings(path, out, valid=path, **{**GO, **given}))  # type: ignore[arg-type]
         return {"descent": list(seen), **curves(out), **card(out, "examples", "steps", "controls_over_fixed")}
 
@@ -285,7 +286,7 @@ def _regal(**given: Any) -> Told:
     from loadmaster.learn.regal2020.training import RegalSettings, train
 
     with corpus(6, (42, 50), mode="training") as path, tempfile.TemporaryDirectory() as out:
-        with mock.patch.object(examples, "crew", here), traced(None) as seen:
+        with mock.patch.object(examples, "crew", here), traced() as seen:
             train(RegalSettings(path, out, **{**REGAL, **given}))  # type: ignore[arg-type]
         known = examples.load_elites(Path(out) / "elites.npz")
         elites = [[*key[:2], 0 if elite is None else elite.value] for key, elite in known.items()]
@@ -310,7 +311,7 @@ def _placeto(**given: Any) -> Told:
     tiny = {"steps": 3, "graphs": 2, "episodes": 3, "variants": 4, "groups": 8, "valid_every": 2, "workers": 1}
     with corpus(7, (20, 24)) as path, tempfile.TemporaryDirectory() as out:
         settings = PlacetoSettings(corpus=path, out=out, device="cpu", **{**tiny, **given})
-        with mock.patch.object(examples, "crew", here), traced(None):
+        with mock.patch.object(examples, "crew", here), traced():
             train(settings)
         return {**curves(out), **card(out, "graphs", "steps", "results")}
 
@@ -350,6 +351,178 @@ def training_of_schedules() -> Told:
         ascent.step(np.arange(6.0) - turn, 0.1)
         ascent.keep(float(turn % 2))
         found[f"ascent {turn}"] = [*ascent.weights, *ascent.mean, *ascent.square, ascent.best, *ascent.best_weights]
+    return found
+
+
+@scene
+def training_of_recurrent_placers() -> Told:
+    from loadmaster.files import save_graph
+    from loadmaster.learn.recurrent.training import RecurrentSettings, train
+
+    found: Told = {}
+    with tempfile.TemporaryDirectory() as out, traced():
+        save_graph(layers(2, 3, 1), f"{out}/graph.json")
+        for policy, more in (("rnn", {"order": "fifo"}), ("hdp", {"warm": "none", "root": False})):
+            given: dict[str, Any] = {
+                "steps": 9,
+                "samples": 4,
+                "hidden": 8,
+                "groups": 4,
+                "device": "cpu",
+                "by": "window",
+            }
+            noise: dict[str, Any] = {"noise": 0.1, "failures": 0.1, **more}
+            train(RecurrentSettings(f"{out}/graph.json", f"{out}/{policy}", policy=policy, **given, **noise))
+            facts = card(f"{out}/{policy}", "simulations", "steps", "groups", "best_step_ns", "best_peak_bytes")
+            found |= {f"{policy} {name}": told for name, told in (curves(f"{out}/{policy}") | facts).items()}
+    return found
+
+
+@scene
+def controllers_that_share_a_network() -> Told:
+    """Two controllers, whose answers come in turn."""
+    from loadmaster.learn.recurrent import controllers
+
+    class Crew:
+        def __init__(self, place: Any) -> None:
+            self.controller, self.waiting = controllers.Controller(place), list[Any]()
+
+        def submit(self, task: Any) -> None:
+            self.waiting.append(self.controller.step(task))
+
+        def next(self) -> Any:
+            return self.waiting.pop(0)
+
+    @contextmanager
+    def crew(place: Any, *_: Any) -> Iterator[Crew]:
+        yield Crew(place)
+
+    method = "rnn:samples=4,hidden=8,controllers=2,noise=0.1"
+    with mock.patch.object(controllers, "_crew", crew), mock.patch.object(controllers, "alone"):
+        return planned(method, 30)
+
+
+@scene
+def climbing_of_schedules() -> Told:
+    """The steps of the ascent, of workers that answer by a rule."""
+    from loadmaster.learn.scheduling import training
+
+    class Crew(training.Crew):
+        def __init__(self) -> None:
+            self.pipes = [None, None]  # type: ignore[list-item]
+
+        def ask(self, kind: str, weights: Any, seeds: Any, settings: Any) -> list[list[float]]:
+            count = settings.each if kind == "train" else 3
+            return [[float(np.sin(seed + at + weights.sum())) for at in range(count)] for seed in seeds]
+
+    rows: list[float] = []
+
+    def tell(row: dict[str, float], ascent: Any) -> None:
+        rows.extend([row["turn"], row["gain"], row["rough"], row["spread"], *ascent.weights])
+
+    ascent = training.Ascent.of(np.linspace(-1, 1, 5))
+    best = training.ascend(Crew(), ascent, training.Settings(each=3), float("inf"), 7, tell, every=3)
+    scores = [training.Score(0, 900), training.Score(10**6, 900), training.Score(1, 1)]
+    return {
+        "climb": rows,
+        "best": best.tolist(),
+        "worth": [training.worth(PROBLEMS["tight"](), score) for score in scores],
+    }
+
+
+@scene
+def shares_of_the_time() -> Told:
+    """How far phases are, by the clock, as the rates of learning follow it."""
+    from types import SimpleNamespace
+
+    from loadmaster.learn import training
+    from loadmaster.learn.go2020.training import GoRun
+    from loadmaster.learn.placeto2019.training import PlacetoRun
+    from loadmaster.learn.recurrent.training import RecurrentRun
+    from loadmaster.learn.regal2020.training import RegalRun
+
+    found: Told = {}
+    for minutes in (None, 10.0):
+        for now in (0.0, 130.0, 290.0, 400.0, 590.0, 700.0):
+            settings = SimpleNamespace(minutes=minutes, steps=8, fit_steps=8, gather_share=0.3, fit_share=0.6)
+            run: Any = SimpleNamespace(settings=settings, options=settings, begun=0.0, state=SimpleNamespace(step=2))
+            run._spent = lambda run=run: GoRun._spent(run)
+            with mock.patch("time.monotonic", lambda now=now: now):
+                told = [GoRun._spent(run), GoRun._share_done(run, 0.25, 0.75), PlacetoRun._share(run)]
+                told += [RegalRun._fit_share(run), RecurrentRun._share(run)]
+                told += [float(training.TrainingRun.late(run, share)) for share in (0.2, 0.5, 0.97)]
+            found[f"{minutes} {now:.0f}"] = told
+    return found
+
+
+@scene
+def pace_of_go() -> Told:
+    """Draws between two passes of the network and their temperature, by simulations and by seconds."""
+    from types import SimpleNamespace
+
+    from loadmaster.learn.go2020.chains import Pace
+    from loadmaster.learn.go2020.optimizer import Go
+
+    found: Told = {}
+    for counts, steps in ((True, None), (True, 5), (False, None), (False, 5)):
+        state: Any = SimpleNamespace(counts_simulations=counts, simulations=10, seconds_left=8.0, progress=0.1)
+        pace = Pace(state, Go(share=0.6, rollouts=300), steps, 0.02)
+        for step, used in enumerate((20, 500, 1_100, 2_000, 6_000)):
+            state.simulations, state.seconds_left, state.progress = used, 8.0 - step, 0.1 + step / 6
+            pace.network_s = [0.2, 0.3][: step + 1]
+            for draw_s in (1e-4, 1e-2):
+                seconds, trials = pace.next(min(step, 4), draw_s)
+                told = [-1.0 if seconds is None else seconds, float(trials), pace.share(step), pace.temperature(step)]
+                found[f"{counts} {steps} {step} {draw_s}"] = told
+    return found
+
+
+@scene
+def elites_in_files() -> Told:
+    """Written and read again."""
+    from loadmaster.learn.go2020.examples import GoElite, GoKey, load_elites, save_elites
+
+    rng, keys = np.random.default_rng(2), [GoKey(-1, 4), GoKey(2, 1), GoKey(0, 3), GoKey(5, 0)]
+    elites: list[GoElite | None] = []
+    for candidates, labels, ops in ((6, 2, 9), (0, 0, 0), (4, 1, 7), (3, 2, 5)):
+        sizes = ((candidates,), (candidates,), (3,), (labels,), (labels, ops), (labels, ops), (labels,))
+        columns = [rng.integers(1, 99, size) for size in sizes]
+        elites.append(GoElite(*columns) if candidates else None)
+    with tempfile.TemporaryDirectory() as folder:
+        save_elites(Path(folder) / "e.npz", keys, elites)
+        back = load_elites(Path(folder) / "e.npz")
+    found: Told = {"keys": sums_of(np.array(list(back)))}
+    for key, elite in back.items():
+        found |= {f"{key} none": [1.0]} if elite is None else told_of(str(key.line), elite)
+        if elite is not None:
+            found[f"{key.line} value"] = [float(elite.value)]
+    return found
+
+
+@scene
+def what_regal_says() -> Told:
+    from loadmaster.learn.regal2020.summary import summarise_policy
+
+    found: Told = {}
+
+    def numbers(name: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, part in value.items():
+                numbers(f"{name} {key}", part)
+        elif isinstance(value, list):
+            flat = [part for part in value if isinstance(part, (int, float))]
+            if flat:
+                found[name] = sums_of(np.array(flat, np.float64))
+            for at, part in enumerate(value):
+                if isinstance(part, (dict, list)):
+                    numbers(f"{name} {at}", part)
+        elif isinstance(value, (int, float)):
+            found[name] = [float(value)]
+
+    for name, policy in (("unlike", "regal"), ("tasks", "gas"), ("tight", "regal")):
+        problem = PROBLEMS[name]()
+        plan = solve(problem, "heft", Budget(None, 1)).plan
+        numbers(name, summarise_policy(problem, policy, plan).to_json())
     return found
 
 
@@ -393,9 +566,15 @@ METHODS = {
     "gas:evaluations=60,population=20": 60,
     "regal:evaluations=80,population=20": 80,
     "regal:policy=random,evaluations=40": 40,
-    "regal:policy=constant,evaluations=40,by=edges,blocks=8": 40,
+    "regal:policy=constant,evaluations=40": 40,
+    "regal:by=edges,blocks=8,evaluations=60,patience=10,population=10,finish=none": 60,
+    "regal:by=op,direct=yes,evaluations=30,population=12": 30,
+    "regal:plans_only=yes,checkpoint=none": 40,
+    "gas:checkpoint=none,evaluations=30,population=12": 30,
+    "regal:hedge=24,evaluations=420,population=24,patience=30,finish=none": 420,
     "placeto:samples=5,episodes=3,groups=8,every=3": 60,
     "placeto:checkpoint=none,samples=2,episodes=2,groups=10,every=4,again=0.5,once=step": 60,
+    "placeto:checkpoint=none,samples=3,episodes=3,groups=6,every=2,failures=0.3,noise=0.1,traversal=random": 50,
     "hdp:samples=4,hidden=8,groups=4": 40,
     "rnn:samples=4,hidden=8": 40,
     "rnn:samples=3,hidden=8,features=published,noise=0.1,failures=0.1,root=no,order=fifo": 30,
@@ -403,26 +582,26 @@ METHODS = {
 }
 
 
-def planned(method: str, name: str) -> Told:
+def planned(method: str, simulations: int) -> Told:
+    found: Told = {}
+    for name in ("unlike", "tight"):
+        found |= {f"{name} {part}": told for part, told in _planned(method, name, simulations).items()}
+    return found
+
+
+def _planned(method: str, name: str, simulations: int) -> Told:
     import torch
 
     torch.set_num_threads(1)
     with noted() as seen:
-        result = solve(PROBLEMS[name](), method, Budget(None, METHODS[method]), seed=5)
+        result = solve(PROBLEMS[name](), method, Budget(None, simulations), seed=5)
     plan = result.plan
     kernels = [] if plan.kernel is None else sums_of(plan.kernel)
     facts = [float(result.value), float(result.timeline.over_bytes), float(result.simulations)]
     return {"scored": [float(len(seen)), *sums_of(np.array(seen))], "plan": [*facts, *sums_of(plan.device), *kernels]}
 
 
-def _scene_of(method: str) -> Callable[[], Told]:
-    def plans() -> Told:
-        return {f"{name} {part}": told for name in ("unlike", "tight") for part, told in planned(method, name).items()}
-
-    return plans
-
-
-SCENES |= {method: _scene_of(method) for method in METHODS}
+SCENES |= {method: partial(planned, method, count) for method, count in METHODS.items()}
 
 
 def main() -> None:
