@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.errors import MissingExtra
 from loadmaster.graph.columns import Ints, ints, positions
+from loadmaster.optimizers.balancing import FINER, MIXED, Stage, balanced
 from loadmaster.optimizers.cuts import cut_by_held, cuts
 from loadmaster.optimizers.dealing import dealt
 from loadmaster.optimizers.grouped import Way, grouped
@@ -23,7 +24,7 @@ from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import first_come
 
 Family = Literal[
-    "given", "contiguous", "list", "partition", "grouped", "dealt"
+    "given", "contiguous", "list", "partition", "grouped", "dealt", "balanced"
 ]  # how a plan was made; searches end elsewhere from each
 
 
@@ -58,6 +59,9 @@ HELD = (  # turns and tilts of cuts by what devices hold, those that were best o
     *((0.0, 0.0), (0.0, 0.05), (0.0, -0.05), (0.0, 0.1), (0.0, -0.1), (0.125, 0.0), (0.125, -0.05)),
     *((0.25, 0.0), (0.25, -0.05), (0.375, -0.05), (0.5, 0.0), (0.5, -0.05), (0.625, -0.1)),
 )
+# Of each balanced placement. The first two come early, as if they took a tenth of it: what they bring takes annealing
+# thousands of simulations (16 rows of REGAL and the zoo).
+BALANCED = 300
 DEALT, DEALT_PRICE = {16: 4, 64: 6, 128: 2}, 2  # groups, and how often they are dealt out; of each
 PARTITIONS = {
     f"{name}:order=critical": price
@@ -85,6 +89,8 @@ def starts(search: Search) -> list[Start]:
     tight = problem.memory_bytes.sum() < 4 * problem.graph.nbytes.sum()
     known = [*_named(search, CONTIGUOUS, "contiguous")]
     some = [*cuts(problem), *_held(problem, tight)]
+    if problem.objective.of_memory and problem.num_devices > 1:
+        known += _balanced(problem, some, BALANCED // 10)
     known += [Start(CUT, "contiguous", partial(Plan.of, problem, device)) for device in some]
     if not problem.objective.of_memory:
         known += _in_groups(problem)
@@ -92,10 +98,10 @@ def starts(search: Search) -> list[Start]:
     known += _named(search, ONE, "contiguous")
     if problem.num_devices == 1:
         return known
-    if problem.objective.of_memory:
-        known += [Start(DEALT_PRICE, "dealt", partial(Plan.of, problem, device)) for device in dealt(problem, DEALT)]
+    others = [*dealt(problem, DEALT)] if problem.objective.of_memory else []
+    known += [Start(DEALT_PRICE, "dealt", partial(Plan.of, problem, device)) for device in others]
     partitions = PARTITIONS if problem.num_ops <= MOST_PARTITIONED else dict([*PARTITIONS.items()][:1])
-    slow = [*_named(search, partitions, "partition")]
+    slow = [*_named(search, partitions, "partition"), *(_balanced(problem, others, BALANCED) if others else ())]
     slow += _named(search, SPLITS if problem.objective.of_order else LOAD_SPLITS, "contiguous")
     return [*known, *sorted(slow, key=lambda start: start.price)]
 
@@ -105,6 +111,16 @@ def _held(problem: Problem, tight: bool) -> list[Ints]:
     if problem.num_devices == 1 or not (tight or problem.objective.of_memory):
         return []
     return cut_by_held(problem, HELD if problem.objective.of_memory else HELD[:1])
+
+
+def _balanced(problem: Problem, given: list[Ints], price: int, seed: int = 0) -> Iterator[Start]:
+    """Made from the best of those that are given, in two ways."""
+    for turn, stages in enumerate((MIXED, FINER)):
+        yield Start(price, "balanced", partial(_plan_balanced, problem, given, stages, seed + turn))
+
+
+def _plan_balanced(problem: Problem, given: list[Ints], stages: Sequence[Stage], seed: int) -> Plan:
+    return Plan.of(problem, balanced(problem, given, stages, seed))
 
 
 def _in_groups(problem: Problem) -> Iterator[Start]:
