@@ -187,6 +187,7 @@ def main() -> None:
     options.add_argument("--budgets", default="", help="of activation memory, for torch.compile")
     options.add_argument("--compile", default="gpt2,bert-base,vit-base", help="also run by torch.compile")
     given = options.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     for name in given.only.split(",") if given.only else [name for name in MODELS if name != "tiny"]:
         if time.perf_counter() - BEGUN > given.seconds:
