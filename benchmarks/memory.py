@@ -90,7 +90,23 @@ def graphs(corpus: Path | None, start: int, count: int) -> Iterator[tuple[str, G
         if left <= 0:
             return
         left -= 1
-        yield data["name"], graph_from_json({"schema": "loadmaster.graph/1", **data})
+        yield data["name"], graph_from_json({"schema": "loadmaster.graph/1", **data, "ops": list(_halves(data))})
+
+
+def _halves(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Its ops; what goes back through a convolution as its two halves, the gradient of what it read and that of its
+    weight, as GPU libraries run it and as steps are captured now."""
+    tensors = data["tensors"]
+    for op in data["ops"]:
+        inputs, outputs = op["inputs"], op["outputs"]
+        both = op["kind"] == "aten.convolution_backward.default" and len(inputs) == 3 and len(outputs) > 1
+        if not both or tensors[outputs[0]]["bytes"] != tensors[inputs[1]]["bytes"]:
+            yield op
+            continue
+        came, read, weight = inputs
+        part = {**op, "flops": op["flops"] // 2}
+        yield {**part, "inputs": [came, weight], "outputs": outputs[:1]}
+        yield {**part, "name": f"{op['name']}.weight", "inputs": [came, read], "outputs": outputs[1:]}
 
 
 def _training(corpus: Path) -> Iterator[dict[str, Any]]:

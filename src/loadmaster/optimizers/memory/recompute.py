@@ -17,6 +17,7 @@ from loadmaster.graph.columns import ints
 from loadmaster.optimizers.fusion.greedy import GreedyFusion, Merges
 from loadmaster.optimizers.fusion.starts import simple_orders
 from loadmaster.optimizers.memory.cutting import make_light_again, saved_by_cut, turning_point
+from loadmaster.optimizers.memory.delaying import delayed
 from loadmaster.optimizers.memory.draft import Draft, draft_of
 from loadmaster.optimizers.memory.drafted import plan_of
 from loadmaster.optimizers.memory.dropping import Dropping
@@ -69,6 +70,8 @@ class Recompute:
                 self._least(search, plan)
         elif search.best_score.over_bytes > 0:
             self._exactly(search)
+            late = [delayed(search.problem, plan) for plan in starts]
+            starts += [plan for plan, before in zip(late, starts, strict=True) if plan is not before]
             ways = [(plan, first) for plan in starts for first in self._firsts(plan)]
             fitted = list[Fitted]()
             for plan, first in ways:
