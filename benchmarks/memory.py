@@ -33,6 +33,7 @@ from loadmaster.files import graph_from_json
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.fusion.greedy import Merges
+from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.fusion.starts import simple_orders
 from loadmaster.optimizers.memory.checkpoints import ActivationBudget, LayerCheckpointing, MinCut, SqrtCheckpointing
 from loadmaster.optimizers.memory.recompute import Recompute
@@ -155,7 +156,7 @@ class Case:
 
 def facts(case: Case) -> Cell:
     """Beside step and peak, what no plan can do without: residents, and what is kept to the end."""
-    least = peak_bound(case.problem, fusing=True, adding=True) / case.peak
+    least = peak_bound(case.problem, fusing=sharing_of(case.problem), adding=True) / case.peak
     return {"ops": case.problem.num_ops, "ms": case.step / 1e6, "mib": case.peak >> 20, "least": least}
 
 

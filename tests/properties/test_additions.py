@@ -14,9 +14,9 @@ from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan, check
 from loadmaster.plans.additions import Additions
-from loadmaster.plans.expansion import expand
+from loadmaster.plans.expansion import expand, keeps_to
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import lower_bound
+from loadmaster.problem.bounds import Sharing, lower_bound, peak_bound
 from loadmaster.simulator import Timeline, settle, simulate
 from tests.graphs import pair
 from tests.reference import expand_slowly, judge
@@ -81,6 +81,19 @@ def test_settled_saved_and_bounded(data: st.DataObject) -> None:
     assert again.start_ns.tolist() == line.start_ns.tolist() and again.peak_bytes.tolist() == line.peak_bytes.tolist()
     fits = line.over_bytes == 0
     assert base.value(line) >= lower_bound(base, fusing=plan.fuses, fitting=fits, adding=True)
+    sharing = narrowest(problem, plan)
+    if keeps_to(base, plan, sharing):  # which it may not, as ops that are in no way connected may share a kernel
+        assert base.value(line) >= lower_bound(base, fusing=sharing, fitting=fits, adding=True)
+        assert int(line.peak_bytes.max()) >= peak_bound(base, fusing=sharing, adding=True)
+
+
+def narrowest(problem: Problem, plan: Plan) -> Sharing:
+    """What the plan's kernels need: all ops run alone but those that share one, as they are or as a copy."""
+    assert problem.expansion is not None
+    size = np.bincount(plan.kernel, minlength=problem.num_ops)[plan.kernel]
+    alone = np.ones(problem.expansion.base.num_ops, bool)
+    alone[problem.expansion.op[size > 1]] = False
+    return Sharing(ints([]), ints([]), int(size.max()), alone)
 
 
 def trained(seed: int) -> Graph:

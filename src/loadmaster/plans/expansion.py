@@ -22,6 +22,7 @@ from loadmaster.plans.additions import (
     statistics,
 )
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import Sharing
 from loadmaster.problem.remembering import LastFew
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ class Expansion:
         """[ops] number of the addition, -1 for an op of the graph."""
         return ints(np.maximum(self.node - self.base.num_ops, -1))
 
+    @property
+    def op(self) -> Ints:
+        """[ops] the op of the graph that it runs, -1 for one that runs none."""
+        return ints(np.concatenate([np.arange(self.base.num_ops), self.added.op])[self.node])
+
 
 _REMEMBERED: LastFew[Problem] = LastFew("expanded", 4)
 
@@ -57,6 +63,14 @@ def whole(problem: Problem, plan: Plan) -> Problem:
     if problem.expansion is not None:
         base = replace(problem.expansion.base, objective=problem.objective, memory_bytes=problem.memory_bytes)
     return base if plan.added is None else expand(base, plan.added)
+
+
+def keeps_to(problem: Problem, plan: Plan, sharing: Sharing) -> bool:
+    """Whether the plan's kernels are such as may be shared, those with copies of ops too."""
+    expansion = whole(problem, plan).expansion
+    if expansion is None:
+        return sharing.allows(plan.kernel)
+    return sharing.allows_copies(expansion.base.graph, plan.kernel, expansion.op)
 
 
 def expand(problem: Problem, added: Additions) -> Problem:

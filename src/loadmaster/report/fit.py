@@ -74,7 +74,7 @@ def _wider(problem: Problem) -> str:
 
 def _hopeless(problem: Problem, adding: bool) -> str | None:
     """Why no plan at all fits, whatever it fuses, when that can be proved; `adding`: nor one that adds ops."""
-    bound = peak_bound(problem, fusing=True if adding else sharing_of(problem), adding=adding)
+    bound = peak_bound(problem, fusing=sharing_of(problem), adding=adding)
     if bound <= int(problem.memory_bytes.max()):
         return None
     return f"one of them must hold at least {size_text(bound)}"

@@ -8,7 +8,7 @@ from typing import Any
 from loadmaster.catalog.specs import make_optimizer, spec_of
 from loadmaster.errors import InvalidSetting
 from loadmaster.plans import Plan, check
-from loadmaster.plans.expansion import whole
+from loadmaster.plans.expansion import keeps_to, whole
 from loadmaster.problem import Problem, check_problem
 from loadmaster.problem.bounds import Sharing, lower_bound
 from loadmaster.search.budget import Budget, Score, as_budget, is_whole
@@ -47,7 +47,8 @@ def solve(
     name = optimizer if isinstance(optimizer, str) else spec_of(chosen)
     adding = settled.added is not None
     told = search.fusing
-    fusing = told if isinstance(told, Sharing) and told.allows(settled.kernel) else settled.fuses or bool(told)
+    kept = isinstance(told, Sharing) and keeps_to(problem, settled, told)
+    fusing = told if kept else settled.fuses or bool(told)
     fits, seconds = line.over_bytes == 0, _bound_seconds(allowed)
     bound = lower_bound(problem, fusing=fusing, fitting=fits, adding=adding, seconds=seconds)
     if not fusing and not adding and line.over_bytes == 0:

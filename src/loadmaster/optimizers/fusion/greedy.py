@@ -68,6 +68,7 @@ class Merges:
     producers: Ints  # of every tensor between two ops that may share a kernel, by producer, then reader
     consumers: Ints
     saved: Ints  # bytes between the two
+    alone: Bools  # [ops] that share no kernel
 
     @staticmethod
     def of(problem: Problem) -> Merges:
@@ -77,11 +78,11 @@ class Merges:
     @property
     def sharing(self) -> Sharing:
         """What bounds are told of it."""
-        return Sharing(self.producers, self.consumers, MOST_MEMBERS)
+        return Sharing(self.producers, self.consumers, MOST_MEMBERS, self.alone)
 
     @staticmethod
     def _found(problem: Problem) -> Merges:
-        graph, able, spaces = problem.graph, problem.able, spaces_of(problem.graph)
+        graph, able, spaces, free = problem.graph, problem.able, spaces_of(problem.graph), fusable(problem.graph)
         waits = graph.dependencies
         ways = [narrow(part) for part in (*waits, *followers(*waits))]
         makers, readers = edges_between(graph)
@@ -93,7 +94,7 @@ class Merges:
         )
         producers, consumers = ints(makers[joins]), ints(readers[joins])
         possible: Any = between.possible  # which is not typed, as the rules are not
-        keep = possible(*ways, producers, consumers, fusable(graph), MOST_MEMBERS)
+        keep = possible(*ways, producers, consumers, free, MOST_MEMBERS)
         producers, consumers = ints(producers[keep]), ints(consumers[keep])
         each = ints(np.arange(len(producers) + 1))
         start, pairs = inverse(each, producers, problem.num_ops)
@@ -103,7 +104,7 @@ class Merges:
         rules: Any = merging.Rules
         loops = (spaces.points, spaces.rows, spaces.apart)
         saved = bytes_between(graph, producers, consumers)
-        return Merges(rules(*ways, *rows, *loops, able, MOST_MEMBERS), producers, consumers, saved)
+        return Merges(rules(*ways, *rows, *loops, able, MOST_MEMBERS), producers, consumers, saved, ~free)
 
     def kernels(self, device: NDArray[np.integer], priority: NDArray[Any]) -> NDArray[np.int32]:
         """[candidates, ops] kernels from merging each producer into its readers on the same device, highest priority

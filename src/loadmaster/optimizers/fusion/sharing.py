@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loadmaster.optimizers.fusion.greedy import Merges
 from loadmaster.plans import Plan
+from loadmaster.plans.expansion import keeps_to
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Sharing
 
@@ -15,7 +16,8 @@ def sharing_of(problem: Problem) -> Sharing:
 
 def fusing_of(problem: Problem, plan: Plan) -> bool | Sharing:
     """What its bound must hold for: nothing fused, what searches may fuse, or, where it was fused by others, all."""
-    if not plan.fuses or plan.added is not None:
-        return plan.fuses
-    sharing = sharing_of(problem)
-    return sharing if sharing.allows(plan.kernel) else True
+    if not plan.fuses:
+        return False
+    base = problem if problem.expansion is None else problem.expansion.base
+    sharing = sharing_of(base)
+    return sharing if keeps_to(base, plan, sharing) else True

@@ -69,8 +69,8 @@ def lower_bound(
     if problem.expansion is not None:
         base = problem.expansion.base
         problem, adding = replace(base, objective=problem.objective, memory_bytes=problem.memory_bytes), True
-    if adding and fusing:
-        fusing = True  # a tensor that is made again may be inner to a kernel where it was not before
+    if adding:
+        fusing = _copying(problem, fusing)
     known, key = _known.setdefault(problem, {}), (bool(fusing), isinstance(fusing, Sharing), fitting, adding)
     if key not in known:
         allowed = Time(seconds)
@@ -379,18 +379,24 @@ def peak_bound(problem: Problem, *, fusing: Fusing = False, adding: bool = False
     `effort` limits the search for the op with the largest.
     """
     devices = problem.num_devices
+    fusing = _copying(problem, fusing) if adding else fusing
     alone = int(_device_bytes(problem, fusing).max())
     memory = Storages(problem, fusing)
     residents, kept = memory.resident_bytes, memory.kept_bytes
     alone = max(alone, -(-(residents + kept) // devices))
     if adding or (fusing and not isinstance(fusing, Sharing)):
-        return max(alone, -(-(residents + int(memory.appears.max())) // devices))
+        return max(alone, -(-(residents + memory.last_bytes) // devices))
     from loadmaster.problem.bounds.cuts import largest_cut
 
     # A cut that does not lift the bound over `alone` need not be looked for.
     floor = max(0, alone * devices - residents)
     cut, _ = largest_cut(memory.net, np.arange(problem.num_ops), floor, effort)
     return max(alone, -(-(residents + int(cut)) // devices))
+
+
+def _copying(problem: Problem, fusing: Fusing) -> Fusing:
+    """What plans that add copies may fuse: a tensor that is made again may be inner to a kernel where it was not."""
+    return (fusing.copying(problem.graph) or True) if isinstance(fusing, Sharing) else fusing
 
 
 def cut_order(problem: Problem, *, effort: int = EFFORT) -> Ints:
@@ -444,6 +450,25 @@ class Storages:
         return ints(total)
 
     @cached_property
+    def last_bytes(self) -> int:
+        """Residents apart, what is there when the last of some ops runs: what it reads and makes, no less than the
+        least that one of them does, and all that they made and that lives to the end. Some: those of the most bytes,
+        however many. So it is whatever runs again and in whatever order."""
+        problem, graph = self.problem, self.problem.graph
+        read, made = graph.owner[graph.reads], graph.owner[graph.makes]
+        read_stored, made_stored = _stored(problem, self.fusing)
+        passing = ~self._stays & ~problem.resident
+        some, other = read_stored & passing[read], made_stored & passing[made]
+        rows = np.concatenate([rows_of(graph.read_start)[some], rows_of(graph.make_start)[other]])
+        needs = _sum_once(rows, np.concatenate([read[some], made[other]]), graph.nbytes, problem.num_ops)
+        needs = ints(needs + graph.workspace_bytes)
+        lasting = np.flatnonzero(self._stays & ~problem.resident & (graph.producer >= 0))
+        lasts = np.zeros(problem.num_ops, np.int64)
+        np.add.at(lasts, graph.producer[lasting], graph.nbytes[lasting])
+        order = np.argsort(-needs, kind="stable")
+        return int((needs[order] + np.cumsum(lasts[order])).max(initial=0))
+
+    @cached_property
     def net(self) -> Net:
         from loadmaster.problem.bounds.cuts import Net
 
@@ -495,17 +520,25 @@ def _device_bytes(problem: Problem, fusing: Fusing) -> Ints:
         graph.nbytes,
         ops,
     )
-    hidden = ~_saving(problem, fusing).never_inner if fusing else np.zeros(graph.num_tensors, bool)
-    seen = ~hidden | problem.resident
-    moving = seen & ~fixed
-    rows = np.concatenate([reader[moving[root_read]], maker[moving[root_made]]])
-    roots = np.concatenate([root_read[moving[root_read]], root_made[moving[root_made]]])
+    read_stored, made_stored = _stored(problem, fusing)
+    reads = (read_stored | problem.resident[root_read]) & ~fixed[root_read]
+    makes = (made_stored | problem.resident[root_made]) & ~fixed[root_made]
+    rows = np.concatenate([reader[reads], maker[makes]])
+    roots = np.concatenate([root_read[reads], root_made[makes]])
     # An updated resident of the op's own group is in `home` already.
     apart = ~updated[roots] | (group[rows] != group[problem.updater[roots]])
     running = _sum_once(rows[apart], roots[apart], graph.nbytes, ops) + graph.workspace_bytes
     kept = problem.stays[graph.makes] & ~problem.resident[root_made]
     ending = _sum_once(group[maker[kept]], root_made[kept], graph.nbytes, ops)
     return ints(home[group] + np.maximum(running, ending[group]))
+
+
+def _stored(problem: Problem, fusing: Fusing) -> tuple[Bools, Bools]:
+    """[reads], [makes] of the graph: what lies in memory there, whatever the kernel."""
+    if fusing:
+        saving = _saving(problem, fusing)
+        return saving.read_stored, saving.made_stored
+    return np.ones(len(problem.graph.reads), bool), np.ones(len(problem.graph.makes), bool)
 
 
 def _sum_once(rows: Ints, tensors: Ints, nbytes: Ints, size: int) -> Ints:

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from loadmaster.graph import ACTIVATION
+from loadmaster.graph import ACTIVATION, Graph
 from loadmaster.graph.columns import Bools, Ints, ints, rows_of
 from loadmaster.problem import CANNOT, Problem
 
@@ -22,12 +22,32 @@ class Sharing:
     producers: Ints  # [pairs]
     consumers: Ints
     most: int  # ops of a kernel
+    alone: Bools | None = None  # [ops] that share no kernel, also not where a plan adds copies of them; None: not known
+    copied: bool = False  # plans may add copies of ops: of one tensor some readers may be in a kernel with its maker
+
+    def copying(self, graph: Graph) -> Sharing | None:
+        """What plans that add copies of ops may share: a pair of every two ops of which one reads what the other makes
+        and neither is alone, as a copy may be read by fewer. None: whatever they like, for all that is known."""
+        if self.alone is None:
+            return None
+        maker, reader = graph.producer[graph.reads], rows_of(graph.read_start)
+        light = (maker >= 0) & ~self.alone[maker] & ~self.alone[reader]
+        return Sharing(ints(maker[light]), ints(reader[light]), self.most, self.alone, True)
 
     def allows(self, kernel: Ints) -> bool:
         """Whether kernels (of a plan) keep to that."""
         size = np.bincount(kernel, minlength=len(kernel))
         lead = self._groups(len(kernel), kernel[self.producers] == kernel[self.consumers])
         return bool(size.max(initial=0) <= self.most and (lead == lead[kernel]).all())
+
+    def allows_copies(self, graph: Graph, kernel: Ints, op: Ints) -> bool:
+        """The same of a plan that adds copies; `op`: that of the graph which each runs, -1 for none."""
+        known, size = self.copying(graph), np.bincount(kernel, minlength=len(kernel))
+        if known is None or known.alone is None or size.max(initial=0) > self.most:
+            return False
+        shared, group = size[kernel] > 1, known.groups(graph.num_ops)
+        alone = (op < 0) | known.alone[op]
+        return not (shared & alone).any() and bool((group[op] == group[op[kernel]])[shared].all())
 
     def groups(self, ops: int) -> Ints:
         """[ops] numbered: kernels lie within them."""
@@ -57,16 +77,52 @@ class Saving:
         never |= unread
         never[graph.alias_of[graph.alias_of >= 0]] = True
         if self.sharing is not None:
-            maker, reader = graph.producer[graph.reads], rows_of(graph.read_start)
-            known = self.sharing.producers * graph.num_ops + self.sharing.consumers
-            never[graph.reads[~np.isin(maker * graph.num_ops + reader, known)]] = True
+            never[graph.reads[~self._paired]] = True
         return never
+
+    @cached_property
+    def _paired(self) -> Bools:
+        """[reads] it may be read in the kernel that makes it."""
+        graph = self.problem.graph
+        if self.sharing is None:
+            return np.ones(len(graph.reads), bool)
+        maker, reader = graph.producer[graph.reads], rows_of(graph.read_start)
+        known = self.sharing.producers * graph.num_ops + self.sharing.consumers
+        paired: Bools = np.isin(maker * graph.num_ops + reader, known)
+        return paired
+
+    @cached_property
+    def _stored(self) -> Bools:
+        """[tensors] in whatever kernel: kept to the end, or written over in place."""
+        graph = self.problem.graph
+        stored: Bools = (graph.role != ACTIVATION) | (graph.alias_of >= 0)
+        stored[graph.alias_of[graph.alias_of >= 0]] = True
+        return stored
+
+    @property
+    def read_stored(self) -> Bools:
+        """[reads] what is read there lies in memory, whatever the kernel."""
+        graph = self.problem.graph
+        if self.sharing is None or not self.sharing.copied:
+            return self.never_inner[graph.owner[graph.reads]]
+        return self._stored[graph.reads] | ~self._paired
+
+    @property
+    def made_stored(self) -> Bools:
+        """[makes] likewise of what is made there. Where ops are copied, one reader that may share the kernel is enough
+        to hide it: the others may read a copy."""
+        graph = self.problem.graph
+        if self.sharing is None or not self.sharing.copied:
+            return self.never_inner[graph.owner[graph.makes]]
+        hidden = np.zeros(graph.num_tensors, bool)
+        hidden[graph.reads[self._paired]] = True
+        return self._stored[graph.makes] | ~hidden[graph.makes]
 
     @cached_property
     def least_ns(self) -> Ints:
         """[ops, devices] what each op adds to the time of its kernel at least; CANNOT where it cannot run."""
         problem = self.problem
-        if self.sharing is None:
+        if self.sharing is None or (self.sharing.copied and self._has_short):
             least = problem.compute_ns + problem.fixed_ns - self._time_off(np.zeros(problem.num_ops, np.int64))
             return ints(np.where(problem.op_ns == CANNOT, CANNOT, np.maximum(least, 0)))
         group = self.sharing.groups(problem.num_ops)
@@ -81,10 +137,16 @@ class Saving:
     @property
     def least_launch_ns(self) -> int:
         """That is in no op's time: however much is fused, at least one kernel is launched."""
-        if self.sharing is not None:
+        if self.sharing is not None and not (self.sharing.copied and self._has_short):
             return 0
         off = self._time_off(np.zeros(self.problem.num_ops, np.int64))[0]
         return max(0, int((self.problem.launch_ns - off).min()))
+
+    @cached_property
+    def _has_short(self) -> bool:
+        """Ops of given times under one launch, of which copies could take off more and more."""
+        problem = self.problem
+        return bool(((problem.compute_ns + problem.fixed_ns < 0) & (problem.op_ns != CANNOT)).any())
 
     def _time_off(self, group: Ints) -> Ints:
         """[ops, devices] the most that given times under one launch can take off a kernel (rule 12) of the group."""
@@ -97,10 +159,10 @@ class Saving:
     @cached_property
     def _traffic_ns(self) -> Ints:
         """[ops, devices] of the bytes that no kernel saves, rounded down."""
-        problem, graph, kept = self.problem, self.problem.graph, self.never_inner
+        problem, graph = self.problem, self.problem.graph
         saved = np.zeros(problem.num_ops, np.int64)
-        np.add.at(saved, rows_of(graph.read_start), np.where(kept[graph.reads], 0, problem.read_bytes))
-        np.add.at(saved, rows_of(graph.make_start), np.where(kept[graph.makes], 0, graph.nbytes[graph.makes]))
+        np.add.at(saved, rows_of(graph.read_start), np.where(self.read_stored, 0, problem.read_bytes))
+        np.add.at(saved, rows_of(graph.make_start), np.where(self.made_stored, 0, graph.nbytes[graph.makes]))
         left = np.maximum(problem.traffic_bytes - saved, 0).astype(np.float64)
         return ints(np.floor(left[:, None] * (1e9 * (1 - 1e-12)) / problem.bytes_per_s[None, :]))
 
