@@ -8,11 +8,10 @@ run gives depends on the order of ties and of tensors alone. Ops that are no low
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.compiled.structs import Struct
 from loadmaster.graph import ACTIVATION
 from loadmaster.graph.columns import ints
 from loadmaster.problem import CANNOT, Problem
@@ -41,7 +40,7 @@ CHANGING = (
 )
 
 
-class Facts(NamedTuple):
+class Facts(Struct):
     """What a contraction needs to know of the problem beside its Layout."""
 
     producer: np.ndarray  # [tensors]
@@ -57,7 +56,7 @@ class Facts(NamedTuple):
     launch_ns: np.ndarray  # [devices]
 
 
-class Space(NamedTuple):
+class Space(Struct):
     """Scratch for one thread, and what changes of the layout, to write to."""
 
     op_ns: np.ndarray
@@ -115,13 +114,11 @@ def facts_of(problem: Problem) -> Facts:
 
 
 def make_space(layout: Layout) -> tuple[Layout, Space]:
-    """A layout that shows what is written to the space; its arrays are of the same kind, so that `run` is compiled but
-    once."""
+    """A layout that shows what is written to the space."""
     ops, tensors = len(layout.waits), len(layout.nbytes)
     columns = {name: np.empty_like(getattr(layout, name)) for name in CHANGING}
     # Kernels of a graph may number fewer than its ops, but a source is listed for each op.
     sources = np.empty(ops, layout.sources.dtype)
-    shown = {name: _like(column, getattr(layout, name)) for name, column in columns.items()}
     space = Space(
         **columns,
         sources=sources,
@@ -135,13 +132,7 @@ def make_space(layout: Layout) -> tuple[Layout, Space]:
         last=np.empty(ops, np.int64),
         pairs=np.empty((2, len(layout.nexts)), np.int64),
     )
-    return layout._replace(**shown, sources=_like(sources, layout.sources)), space
-
-
-def _like(column: np.ndarray, other: np.ndarray) -> np.ndarray:
-    view = column.view()
-    view.flags.writeable = other.flags.writeable
-    return view
+    return layout._replace(**columns, sources=sources), space
 
 
 def run_many(layout, facts, shown, *given) -> None:

@@ -9,11 +9,10 @@ heap of what waits for it, keyed (rank << 32) | id. Nothing of size tensors x de
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.compiled.structs import Struct
 from loadmaster.graph.columns import positions, rows_of
 from loadmaster.problem import Problem
 from loadmaster.problem.objective import BUSIEST, PEAK
@@ -23,7 +22,7 @@ FOREVER = np.iinfo(np.int64).max
 MOST_HEAPS = 2**22  # entries of heaps that lie where any placement finds room, which saves a look at each placement
 
 
-class Layout(NamedTuple):
+class Layout(Struct):
     """A Problem as the loop wants it: flat, narrow, with every index it needs computed once."""
 
     devices: int
@@ -62,7 +61,7 @@ class Layout(NamedTuple):
     rest: np.ndarray  # [ops] how long the step goes on after each, at least; empty: nothing follows them
 
 
-class RunScratch(NamedTuple):
+class RunScratch(Struct):
     """Scratch space for one thread."""
 
     left: np.ndarray
@@ -91,7 +90,7 @@ class RunScratch(NamedTuple):
     before: np.ndarray  # [devices] memory when it was last written down
 
 
-class Record(NamedTuple):
+class Record(Struct):
     """What a recorded run writes down; empty arrays when it does not."""
 
     start_ns: np.ndarray  # [ops]

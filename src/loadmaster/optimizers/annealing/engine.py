@@ -8,11 +8,10 @@ scratch space. So the clock decides how far a walk gets, and nothing else.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from loadmaster.compiled import compile_for, compiled
+from loadmaster.compiled.structs import Struct
 from loadmaster.optimizers.annealing import choice
 from loadmaster.optimizers.annealing.acceptance import slack_of
 from loadmaster.optimizers.annealing.critical import critical_kernels, critical_ops, measure_tails, overtaking
@@ -51,7 +50,7 @@ LOOKS = 16  # draws of an op on a device that is too full
 MOST_IDLE = 64  # draws in a row that changed nothing and then count as a simulation: a walk always ends
 
 
-class Habits(NamedTuple):
+class Habits(Struct):
     """How a chain walks."""
 
     weights: np.ndarray  # [KINDS] how often each kind of move is tried at first

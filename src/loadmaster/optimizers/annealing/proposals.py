@@ -5,11 +5,10 @@ and else all are alike; or by the scores of a network (`Policy`). PPO learns fro
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.compiled.structs import Struct
 from loadmaster.optimizers.annealing.moves.fusion import shift
 from loadmaster.optimizers.annealing.moves.order import TOP_RANK, distance
 from loadmaster.optimizers.annealing.sets import ANYWHERE, next_to
@@ -20,7 +19,7 @@ DEVICE, LEVEL, FUSION = range(3)  # kinds of decisions that are written down
 NOBODY = -1  # a decision that no score was asked for
 
 
-class Policy(NamedTuple):
+class Policy(Struct):
     """What the network says of the plan that stood when it was asked."""
 
     label: np.ndarray  # [ops] group
@@ -31,7 +30,7 @@ class Policy(NamedTuple):
     uniform: float  # chance of a decision that asks nobody
 
 
-class Log(NamedTuple):
+class Log(Struct):
     """A sample of what was drawn."""
 
     kind: np.ndarray  # [rows]

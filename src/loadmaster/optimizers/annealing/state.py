@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.compiled.structs import Struct
 from loadmaster.graph.columns import Ints, ints, inverse, rows_of
 from loadmaster.passes.groups import Grouping, grouping
 from loadmaster.problem import Problem
@@ -38,7 +37,7 @@ def copy(source, low, high, target):
         target[at - low] = source[at]
 
 
-class Terrain(NamedTuple):
+class Terrain(Struct):
     """What moves need to know of the problem besides its layout."""
 
     read_start: np.ndarray
@@ -62,7 +61,7 @@ class Terrain(NamedTuple):
     by_time: bool  # how long a step takes counts
 
 
-class Chain(NamedTuple):
+class Chain(Struct):
     """One walker: where it stands, the best it has seen, and what it did."""
 
     place: np.ndarray
@@ -82,7 +81,7 @@ class Chain(NamedTuple):
     gained: np.ndarray  # [ARMS] how often that made the plan better
 
 
-class Scratch(NamedTuple):
+class Scratch(Struct):
     """What one chain writes to between and during moves; kept, so that a walk can stop and go on at any move."""
 
     room: object  # of the simulator

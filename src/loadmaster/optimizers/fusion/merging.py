@@ -10,11 +10,10 @@ for from both ends at once; the end that comes to a stop first says what has to 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.compiled.structs import Struct
 from loadmaster.graph.columns import Ints
 from loadmaster.graph.order import sort_by
 from loadmaster.optimizers.fusion.spaces import fits
@@ -23,7 +22,7 @@ BLOCKED, AHEAD, BEHIND = 0, 1, 2
 MOST_VISITS = 400  # kernels looked at from each end; a merge that needs more is not made; chosen by hand
 
 
-class Rules(NamedTuple):
+class Rules(Struct):
     """What merging needs to know of a problem."""
 
     before_start: np.ndarray  # [ops + 1] ops that each op waits for
@@ -44,7 +43,7 @@ class Rules(NamedTuple):
     most_members: int
 
 
-class Kernels(NamedTuple):
+class Kernels(Struct):
     """Kernels in the making, and scratch. A kernel goes by its lowest op."""
 
     parent: np.ndarray

@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.compiled.structs import Struct
 from loadmaster.graph.columns import Bools, Ints
 from loadmaster.graph.order import followers
 from loadmaster.optimizers.lists.steps import FAR, arrival, commit, gap, occupy, settle, thrifty
@@ -107,7 +106,7 @@ def account(layout, op, device, fixed_start, fixed, has, used, left, home):
                         has[tensor * devices + other] = 0
 
 
-class State(NamedTuple):
+class State(Struct):
     """What is decided so far, and what is where. It is made in Python: loops that make no arrays need not count who
     still uses them, and are compiled in half the time."""
 
@@ -233,7 +232,7 @@ def _pop(heap_ns, heap_level, heap_op, size):
     heap_ns[here], heap_level[here], heap_op[here] = ns, level, op
 
 
-class Heaps(NamedTuple):
+class Heaps(Struct):
     """Of each device: what waits there, by time or by level."""
 
     ns: np.ndarray  # [devices, ops]

@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.compiled.structs import Struct
 from loadmaster.optimizers.annealing.state import (
     FUSE_ONE,
     FUSE_SHIFT,
@@ -28,7 +27,7 @@ RELIEF = 0.8  # chance that a single pair that is merged is parted and one that 
 ANY_PRIORITY, PART, JOIN = -1, 0, LEVELS - 1
 
 
-class Fusing(NamedTuple):
+class Fusing(Struct):
     """What it takes to judge a plan with kernels, for one chain; None where nothing is fused."""
 
     rules: object
