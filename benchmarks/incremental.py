@@ -28,7 +28,7 @@ from loadmaster.optimizers.annealing.state import SHIFT, WAYS
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.plans import Plan
 from loadmaster.search import Search
-from loadmaster.simulator import NO_LIMIT, layout, loop, simulate
+from loadmaster.simulator import NO_LIMIT, layout, loop, simulate, state
 
 Row = NDArray[np.int32]
 PLACING = ["window", "group", "part of a group", "neighbours", "one op", "border", "swap"]
@@ -52,7 +52,7 @@ class Incumbent:
         self.chain, self.scratch = self.chains.chains[0], self.chains.scratch[0]
         self.place, self.rank = self.chain.place.copy(), self.chain.rank.copy()
         self.value, self.start = self._times(self.place, self.rank)
-        self.room = loop.make_run_scratch(self.layout, True)
+        self.scratch = state.make_run_scratch(self.layout, True)
 
     def moves(self, count: int, rng: np.random.Generator) -> Iterator[tuple[str, Row, Row]]:
         """(kind, placement, ranks) of moves that change something."""
@@ -92,14 +92,14 @@ class Incumbent:
         return min(1.0 - before, float(np.argmin(same) if not same.all() else len(same)) / len(same))
 
     def _looked_at(self, place: Row, rank: Row) -> tuple[float, bool]:
-        plain, room = self.layout, self.room
-        measure_tails(plain, place, len(place) - 1, room.tail)
+        plain, scratch = self.layout, self.scratch
+        measure_tails(plain, place, len(place) - 1, scratch.tail)
         each = plain.op_ns.reshape(-1, plain.devices)[np.arange(len(place)), place]
-        room.ahead[:] = np.bincount(place, weights=each.astype(np.float64), minlength=plain.devices).astype(np.int64)
+        scratch.ahead[:] = np.bincount(place, weights=each.astype(np.float64), minlength=plain.devices).astype(np.int64)
         nothing, peak = np.empty(0, np.int64), np.zeros(plain.devices, np.int64)
-        record = loop.make_record(0, 0, 0)
-        time = loop.run(plain, place, rank, nothing, room, self.value, NO_LIMIT, peak, False, record)
-        return float(room.tally[1]) / len(place), time < 0
+        record = state.make_record(0, 0, 0)
+        time = loop.run(plain, place, rank, nothing, scratch, self.value, NO_LIMIT, peak, False, record)
+        return float(scratch.tally[1]) / len(place), time < 0
 
 
 def main() -> None:

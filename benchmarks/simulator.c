@@ -10,7 +10,7 @@ typedef int64_t i64;
 enum { MADE, FIXED, UPDATED };
 
 typedef struct { /* what Python gives: the columns of a Layout */
-    i64 ops, tensors, devices, channels, classes, most_sends, packed, heap_room;
+    i64 ops, tensors, devices, channels, classes, most_sends, packed, heap_entries;
     const i64 *op_ns, *workspace, *nbytes, *send_ns, *heap_start;
     const i32 *tie, *op_of_tie, *waits, *make_start, *makes, *read_start, *reads, *next_start, *nexts, *reader_start,
         *readers, *maker, *base, *send_class, *channel;
@@ -47,7 +47,7 @@ static Run *make_run(const Given *g) {
     r->given = g, r->devices = g->devices;
     r->op = block(g->ops, sizeof(Op)), r->row = block(g->ops + 1, sizeof(Row));
     r->tensor = block(g->tensors + 1, sizeof(Tensor)), r->hold = block(g->tensors * g->devices, sizeof(i32));
-    r->queue = block(resources, sizeof(Queue)), r->keys = block(g->heap_room, sizeof(i64));
+    r->queue = block(resources, sizeof(Queue)), r->keys = block(g->heap_entries, sizeof(i64));
     r->room = block(resources, sizeof(i64)), r->event = block(resources + 1, sizeof(Event));
     r->coming = block(g->ops + g->most_sends, sizeof(Coming));
     r->dirty = block(resources, sizeof(i32)), r->seen = block(g->devices, sizeof(i32));

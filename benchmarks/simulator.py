@@ -79,7 +79,7 @@ def seconds_of(problem: Problem, places: NDArray[np.int32], workers: int | None,
     return best
 
 
-NUMBERS = ("ops", "tensors", "devices", "channels", "classes", "most_sends", "packed", "heap_room")
+NUMBERS = ("ops", "tensors", "devices", "channels", "classes", "most_sends", "packed", "heap_entries")
 LONG = ("op_ns", "workspace", "nbytes", "send_ns", "heap_start")
 NARROW = ["tie", "op_of_tie", "waits", "make_start", "makes", "read_start", "reads", "next_start", "nexts"]
 NARROW += ["reader_start", "readers", "maker", "base", "send_class", "channel"]
@@ -111,7 +111,7 @@ class InC:
         kinds += [(name, np.int8) for name in BYTES]
         columns = {name: np.ascontiguousarray(getattr(plain, name), kind) for name, kind in kinds}
         numbers = (problem.num_ops, len(plain.nbytes), plain.devices, plain.channels, plain.send_classes)
-        room = (plain.most_sends, plain.packed, plain.heap_room)
+        room = (plain.most_sends, plain.packed, plain.heap_entries)
         given = Given(*numbers, *room, *(column.ctypes.data for column in columns.values()))
         rank = np.arange(problem.num_ops, dtype=np.int32)
         step, peaks = np.zeros(len(places), np.int64), np.zeros((len(places), plain.devices), np.int64)

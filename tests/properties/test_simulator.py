@@ -19,7 +19,7 @@ from loadmaster.passes import fuse
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
-from loadmaster.simulator import Timeline, loop, settle, simulate, simulate_fused, simulate_many
+from loadmaster.simulator import Timeline, settle, simulate, simulate_fused, simulate_many, state
 from loadmaster.simulator.loop import stops_at, value_of
 from tests.graphs.tiny import diamond, pair
 from tests.reference import Judged, judge
@@ -276,10 +276,10 @@ def test_heaps_that_lie_close_change_nothing(data: st.DataObject) -> None:
     """Where room for every placement would be too much, each run lays its heaps out anew."""
     problem = data.draw(problems(max_ops=8, max_devices=4))
     plan = data.draw(plans(problem))
-    before = loop.MOST_HEAPS
-    loop.MOST_HEAPS = 0
+    before = state.MOST_HEAPS
+    state.MOST_HEAPS = 0
     try:
         close = replace(problem)  # another problem to the cache of layouts
         assert_equal_to_reference(close, plan)
     finally:
-        loop.MOST_HEAPS = before
+        state.MOST_HEAPS = before

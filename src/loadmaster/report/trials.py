@@ -11,7 +11,7 @@ import numpy as np
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.problem import Problem
 from loadmaster.report.schedule import Schedule
-from loadmaster.simulator import NO_LIMIT, Scores, layout, loop, spread
+from loadmaster.simulator import NO_LIMIT, Scores, layout, loop, spread, state
 
 NS_PER_READ = 80  # what simulating one op or read takes, about; only decides how many trials are made
 Move = tuple[Ints, int]  # kernels, and the device they go to
@@ -48,14 +48,14 @@ class Trials:
         base, rank = (np.ascontiguousarray(column, np.int32) for column in (place, self.rank))
 
         def part(low: int, high: int) -> None:
-            room, record = loop.make_run_scratch(plain, False), loop.make_record(0, 0, 0)
+            scratch, record = state.make_run_scratch(plain, False), state.make_record(0, 0, 0)
             for trial in range(low, high):
                 here = base.copy()
                 for kernels, device in moves[trial]:
                     here[kernels] = device
-                given = (plain, here, rank, self.send_rank, room, NO_LIMIT, NO_LIMIT, peaks[trial])
+                given = (plain, here, rank, self.send_rank, scratch, NO_LIMIT, NO_LIMIT, peaks[trial])
                 step[trial] = loop.run(*given, False, record)
-                busy[trial] = room.worked
+                busy[trial] = scratch.worked
 
         spread(part, len(moves))
         over = np.maximum(peaks - self.problem.memory_bytes[None, :], 0).sum(axis=1)

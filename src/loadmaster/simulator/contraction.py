@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.compiled import compiled
-from loadmaster.compiled.structs import Struct
+from loadmaster.compiled import Struct, compiled
 from loadmaster.graph import ACTIVATION
 from loadmaster.graph.columns import ints
 from loadmaster.problem import CANNOT, Problem
-from loadmaster.simulator.loop import FIXED, MADE, Layout, make_record, make_run_scratch, run
+from loadmaster.simulator.loop import run
+from loadmaster.simulator.state import FIXED, MADE, Layout, make_record, make_run_scratch
 
 NO_KERNELS = -2  # instead of a step time: the entries are no kernels, or a kernel would wait for itself
 NEVER = 2**30  # things to wait for of an op that is part of another's kernel
@@ -144,17 +144,17 @@ def run_many(layout, facts, shown, *given) -> None:
 @compiled(_nrt=False)
 def _run_many(
     layout, facts, shown, space, places, ranks, kernels, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns,
-    room, record, no_sends,
+    scratch, record, no_sends,
 ):  # fmt: skip
-    rank, left = space.rank, room.left
+    rank, left = space.rank, scratch.left
     for k in range(low, high):
         kernel = kernels[k if len(kernels) > 1 else 0]
         if not contract(layout, facts, space, places[k], ranks[k if len(ranks) > 1 else 0], kernel):
             step_ns[k] = NO_KERNELS
             continue
-        time = run(shown, places[k], rank, no_sends, room, most_ns, most_bytes, peaks[k], False, record)
-        for at in range(len(room.worked)):
-            busy_ns[k, at] = room.worked[at]
+        time = run(shown, places[k], rank, no_sends, scratch, most_ns, most_bytes, peaks[k], False, record)
+        for at in range(len(scratch.worked)):
+            busy_ns[k, at] = scratch.worked[at]
         if time >= 0:
             for op in range(len(kernel)):
                 if kernel[op] == op and left[op] != 0:

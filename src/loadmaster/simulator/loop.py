@@ -12,326 +12,14 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.compiled.structs import Struct
-from loadmaster.graph.columns import positions, rows_of
-from loadmaster.problem import Problem
 from loadmaster.problem.objective import BUSIEST, PEAK
+from loadmaster.simulator.heaps import pack_heaps, part, pop, pop_event, push, push_event
+from loadmaster.simulator.state import MADE, make_record, make_run_scratch
 
-MADE, FIXED, UPDATED = 0, 1, 2  # where a tensor comes from: an op; resident; resident and overwritten in place
 FOREVER = np.iinfo(np.int64).max
-MOST_HEAPS = 2**22  # entries of heaps that lie where any placement finds room, which saves a look at each placement
 
 
-class Layout(Struct):
-    """A Problem as the loop wants it: flat, narrow, with every index it needs computed once."""
-
-    devices: int
-    channels: int
-    op_ns: np.ndarray  # [ops * devices]
-    workspace: np.ndarray  # [ops]
-    tie: np.ndarray  # [ops] order among equal ranks
-    op_of_tie: np.ndarray  # [ops]
-    waits: np.ndarray  # [ops] made tensors read + ops come after
-    sources: np.ndarray  # ops that wait for nothing
-    make_start: np.ndarray
-    makes: np.ndarray
-    read_start: np.ndarray  # reads of tensors that come and go; fixed ones are left out
-    reads: np.ndarray
-    next_start: np.ndarray  # ops that come after each op
-    nexts: np.ndarray
-    reader_start: np.ndarray
-    readers: np.ndarray
-    nbytes: np.ndarray
-    origin: np.ndarray  # MADE, FIXED or UPDATED
-    maker: np.ndarray  # producer of a made tensor, updater of an updated one
-    base: np.ndarray  # tensor it overwrites in place, or -1
-    stays: np.ndarray  # 1: alive to the end
-    fixed: np.ndarray  # list of fixed tensors
-    updated: np.ndarray  # list of updated tensors
-    send_classes: int
-    send_ns: np.ndarray  # [tensors * classes]
-    send_class: np.ndarray  # [devices * devices]
-    channel: np.ndarray  # [devices * devices] resource number
-    heap_start: np.ndarray  # [resources] where its heap lies, with room for all that may ever wait
-    heap_room: int
-    packed: bool  # that would be too much: heaps lie as close as the placement of each run allows
-    most_sends: int  # of any placement
-    dispatch: np.ndarray  # [ops] what the host needs to ask for each; empty: nobody waits for a host (rule 14)
-    contention: bool  # False: a channel carries any number of transfers at a time
-    rest: np.ndarray  # [ops] how long the step goes on after each, at least; empty: nothing follows them
-
-
-class RunScratch(Struct):
-    """Scratch space for one thread."""
-
-    left: np.ndarray
-    hold: np.ndarray
-    heap: np.ndarray
-    size: np.ndarray
-    busy: np.ndarray
-    event_ns: np.ndarray
-    event_at: np.ndarray
-    dirty: np.ndarray
-    is_dirty: np.ndarray
-    memory: np.ndarray
-    count: np.ndarray
-    low: np.ndarray
-    far: np.ndarray
-    come_at: np.ndarray
-    come_key: np.ndarray
-    tally: np.ndarray  # [3]
-    tail: np.ndarray  # [ops] least time from the start of an op to the end of the step; empty: not known
-    ahead: np.ndarray  # [devices] time of the ops that a device has yet to start
-    worked: np.ndarray  # [resources + devices] what each did, written by a run: see Timeline.busy_ns
-    unasked: np.ndarray  # [ops] what must be asked for before it; empty without a host
-    queue: np.ndarray  # [ops] its place among what its device was asked for
-    asked: np.ndarray  # [2 * devices] ops that each device was asked for, and that it has started
-    heap_start: np.ndarray  # [resources] where heaps lie in this run
-    before: np.ndarray  # [devices] memory when it was last written down
-
-
-class Record(Struct):
-    """What a recorded run writes down; empty arrays when it does not."""
-
-    start_ns: np.ndarray  # [ops]
-    end_ns: np.ndarray
-    turn: np.ndarray  # [ops] order of dispatch
-    send_key: np.ndarray  # [sends] tensor * devices + destination
-    send_start_ns: np.ndarray
-    send_end_ns: np.ndarray
-    curve_device: np.ndarray
-    curve_ns: np.ndarray
-    curve_bytes: np.ndarray
-    counts: np.ndarray  # [2] sends, points of the curve
-
-
-def layout_of(problem: Problem) -> Layout:
-    graph, devices = problem.graph, problem.num_devices
-    narrow = np.int32
-    origin = np.where(graph.producer >= 0, MADE, np.where(problem.updater >= 0, UPDATED, FIXED)).astype(np.int8)
-    moving = origin[graph.reads] != FIXED
-    read_start = np.zeros(problem.num_ops + 1, np.int64)
-    np.cumsum(np.bincount(rows_of(graph.read_start)[moving], minlength=problem.num_ops), out=read_start[1:])
-    made_reads = rows_of(graph.read_start)[origin[graph.reads] == MADE]
-    waits = np.bincount(made_reads, minlength=problem.num_ops) + np.diff(graph.after_start)
-    reader_start, readers = graph.readers
-    next_start = np.zeros(problem.num_ops + 1, np.int64)
-    np.cumsum(np.bincount(graph.after, minlength=problem.num_ops), out=next_start[1:])
-    nexts = rows_of(graph.after_start)[np.argsort(graph.after, kind="stable")]
-    op_of_tie = np.argsort(problem.tie, kind="stable")
-    channel = problem.cluster.channel
-    channels = int(channel.max(initial=-1)) + 1
-    heap_start, heap_room = _heaps(problem, channels)
-    most_sends = int(np.minimum(np.diff(reader_start), devices - 1)[origin != FIXED].sum())
-    close = problem.num_ops + len(problem.dispatch_ns) + most_sends
-    packed = heap_room > MOST_HEAPS and heap_room > close
-    was_read = np.diff(reader_start) > 0
-    return Layout(
-        devices,
-        channels,
-        problem.op_ns.reshape(-1),
-        graph.workspace_bytes,
-        positions(op_of_tie).astype(narrow),
-        op_of_tie.astype(narrow),
-        waits.astype(narrow),
-        np.flatnonzero(waits == 0).astype(narrow),
-        graph.make_start.astype(narrow),
-        _bases_first(problem).astype(narrow),
-        read_start.astype(narrow),
-        graph.reads[moving].astype(narrow),
-        next_start.astype(narrow),
-        nexts.astype(narrow),
-        reader_start.astype(narrow),
-        readers.astype(narrow),
-        graph.nbytes,
-        origin,
-        np.where(origin == UPDATED, problem.updater, graph.producer).astype(narrow),
-        np.where(graph.producer >= 0, graph.alias_of, -1).astype(narrow),
-        problem.stays.astype(np.int8),
-        np.flatnonzero((origin == FIXED) & was_read).astype(narrow),
-        np.flatnonzero(origin == UPDATED).astype(narrow),
-        max(1, problem.send_ns.shape[1]),
-        problem.send_ns.reshape(-1),
-        problem.send_class.reshape(-1).astype(narrow),
-        (channel.reshape(-1) + devices).astype(narrow),
-        heap_start,
-        close if packed else heap_room,
-        packed,
-        most_sends,
-        problem.dispatch_ns,
-        problem.cluster.contention,
-        problem.rest_ns,
-    )
-
-
-def _bases_first(problem: Problem) -> np.ndarray:
-    """[makes] the tensors of each op, those it overwrites in place (in a fused kernel) before those that do."""
-    graph = problem.graph
-    depth, under = np.zeros(graph.num_tensors, np.int64), graph.alias_of
-    while (under >= 0).any():
-        depth += under >= 0
-        under = np.where(under >= 0, graph.alias_of[under], -1)
-    return graph.makes[np.lexsort((graph.makes, depth[graph.makes], rows_of(graph.make_start)))]
-
-
-def _heaps(problem: Problem, channels: int) -> tuple[np.ndarray, int]:
-    """Room for all that may ever wait: every op on one device, every tensor for each destination of a channel."""
-    devices, channel = problem.num_devices, problem.cluster.channel
-    source, _ = wired = np.nonzero(channel >= 0)
-    fan = np.zeros(channels, np.int64)
-    pairs, count = np.unique(channel[wired] * devices + source, return_counts=True)
-    np.maximum.at(fan, pairs // devices, count)
-    of_host = [len(problem.dispatch_ns)]
-    room = np.concatenate([np.full(devices, problem.num_ops), problem.graph.num_tensors * fan, of_host])
-    start = np.zeros(len(room), np.int64)
-    np.cumsum(room[:-1], out=start[1:])
-    return start, int(room.sum())
-
-
-def make_run_scratch(layout: Layout, bounded: bool) -> RunScratch:
-    """`bounded`: the caller fills `tail` and `ahead`, so that a run which must pass most_ns is stopped early."""
-    resources = layout.devices + layout.channels + 1  # the last is the host
-    running = resources + 1 + (0 if layout.contention else layout.most_sends)
-    coming = len(layout.waits) + layout.most_sends + len(layout.dispatch)
-    return RunScratch(
-        np.empty(len(layout.waits), np.int32),
-        np.empty(len(layout.nbytes) * layout.devices, np.int32),
-        np.empty(layout.heap_room, np.int64),
-        np.zeros(resources, np.int32),
-        np.empty(resources, np.int64),
-        np.empty(running, np.int64),
-        np.empty(running, np.int32),
-        np.empty(resources, np.int32),
-        np.zeros(resources, np.int8),
-        np.empty(layout.devices, np.int64),
-        np.zeros(layout.devices, np.int32),
-        np.empty(layout.devices, np.int64),
-        np.empty(layout.devices, np.int64),
-        np.empty(coming, np.int32),
-        np.empty(coming, np.int64),
-        np.zeros(3, np.int64),
-        np.zeros(len(layout.waits) if bounded else 0, np.int64),
-        np.zeros(layout.devices, np.int64),
-        np.zeros(resources - 1 + layout.devices, np.int64),
-        np.empty(len(layout.dispatch), np.int32),
-        np.empty(len(layout.dispatch), np.int64),
-        np.zeros(2 * layout.devices, np.int64),
-        layout.heap_start.copy(),
-        np.empty(layout.devices, np.int64),
-    )
-
-
-@compiled(_nrt=False)
-def pack_heaps(layout, place, room):
-    """Lays heaps side by side with room for what this placement can make wait: the ops of each device, the sends of
-    each channel."""
-    devices, maker, origin, channel = layout.devices, layout.maker, layout.origin, layout.channel
-    reader_start, readers, start, seen = layout.reader_start, layout.readers, room.heap_start, room.low
-    start[:] = 0
-    seen[:] = -1
-    for op in range(len(place)):
-        start[place[op]] += 1
-    for tensor in range(len(origin)):
-        if origin[tensor] == FIXED or reader_start[tensor] == reader_start[tensor + 1]:
-            continue
-        home = np.int64(place[maker[tensor]])
-        for at in range(reader_start[tensor], reader_start[tensor + 1]):
-            where = place[readers[at]]
-            if where != home and seen[where] != tensor:
-                seen[where] = tensor
-                start[channel[home * devices + where]] += 1
-    total = np.int64(0)
-    for at in range(len(start)):
-        total, start[at] = total + start[at], total
-
-
-def make_record(ops: int, sends: int, points: int) -> Record:
-    return Record(
-        np.empty(ops, np.int64),
-        np.empty(ops, np.int64),
-        np.empty(ops, np.int64),
-        np.empty(sends, np.int64),
-        np.empty(sends, np.int64),
-        np.empty(sends, np.int64),
-        np.empty(points, np.int32),
-        np.empty(points, np.int64),
-        np.empty(points, np.int64),
-        np.zeros(2, np.int64),
-    )
-
-
-# The parts of a run: each becomes machine code within it. They are given the few arrays that they need: whole tuples of
-# arrays take long to compile.
-_part = compiled(error_model="numpy", _nrt=False, forceinline=True)
-
-
-@_part
-def _push(heap, start, size, key):
-    """Puts a key on the heap of so many that lies at `start`."""
-    here = np.int64(size)
-    while here > 0:
-        parent = (here - 1) >> 1
-        if heap[start + parent] <= key:
-            break
-        heap[start + here] = heap[start + parent]
-        here = parent
-    heap[start + here] = key
-
-
-@_part
-def _pop(heap, start, left_over):
-    """Takes the lowest key off the heap at `start`, where so many are left then."""
-    lowest, moved, here = heap[start], heap[start + left_over], 0
-    while True:
-        child = 2 * here + 1
-        if child >= left_over:
-            break
-        if child + 1 < left_over and heap[start + child + 1] < heap[start + child]:
-            child += 1
-        if heap[start + child] >= moved:
-            break
-        heap[start + here] = heap[start + child]
-        here = child
-    heap[start + here] = moved
-    return lowest
-
-
-@_part
-def _push_event(event_ns, event_at, events, end, at):
-    here = events
-    while here > 0:
-        parent = (here - 1) >> 1
-        if event_ns[parent] <= end:
-            break
-        event_ns[here] = event_ns[parent]
-        event_at[here] = event_at[parent]
-        here = parent
-    event_ns[here] = end
-    event_at[here] = at
-
-
-@_part
-def _pop_event(event_ns, event_at, left_over):
-    """What ends first; so many are left then."""
-    first = np.int64(event_at[0])
-    end, moved_at, here = event_ns[left_over], event_at[left_over], 0
-    while True:
-        child = 2 * here + 1
-        if child >= left_over:
-            break
-        if child + 1 < left_over and event_ns[child + 1] < event_ns[child]:
-            child += 1
-        if event_ns[child] >= end:
-            break
-        event_ns[here] = event_ns[child]
-        event_at[here] = event_at[child]
-        here = child
-    event_ns[here] = end
-    event_at[here] = moved_at
-    return first
-
-
-@_part
+@part
 def _wake(waking, op):
     """One thing less to wait for; an op that waits for nothing more will be queued."""
     left, place, rank, tie, queue, hosted, come_at, come_key, tally = waking
@@ -346,7 +34,7 @@ def _wake(waking, op):
         tally[2] += 1
 
 
-@_part
+@part
 def _ask(asking, op):
     """Queues it for the host, which asks for what has the lowest rank."""
     _, rank, tie, host, come_at, come_key, tally = asking
@@ -356,7 +44,7 @@ def _ask(asking, op):
     tally[2] += 1
 
 
-@_part
+@part
 def _ask_later(asking, op):
     """One thing less that must be asked for before it."""
     unasked = asking[0]
@@ -365,7 +53,7 @@ def _ask_later(asking, op):
         _ask(asking, op)
 
 
-@_part
+@part
 def _let_go(holding, tensor, device):
     """One use of the tensor on the device less; when none is left it is freed, and what it kept alive there."""
     hold, base, place, maker, origin, nbytes, memory, devices = holding
@@ -382,7 +70,7 @@ def _let_go(holding, tensor, device):
             break
 
 
-@_part
+@part
 def _announce(reading, holding, waking, linked, tensor, device, made):
     """Counts who needs the tensor where, queues its sends, and wakes its readers on the device."""
     reader_start, readers, stays, count, far, low = reading
@@ -428,7 +116,7 @@ def _announce(reading, holding, waking, linked, tensor, device, made):
 
 
 @compiled(error_model="numpy", _nrt=False, apart=True)  # callers without number: it takes seconds to compile
-def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recording, record):
+def run(layout, place, rank, send_rank, scratch, most_ns, most_bytes, peak, recording, record):
     """Runs one step; returns its time, or -1 once it must pass most_ns or a device passes most_bytes.
 
     Without ranks, ops and sends go first come first served. Arrays are taken out of their tuples once: reading one from
@@ -445,17 +133,17 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     next_start, nexts, reader_start, readers = layout.next_start, layout.nexts, layout.reader_start, layout.readers
     nbytes, origin, maker, base, stays = layout.nbytes, layout.origin, layout.maker, layout.base, layout.stays
     send_classes, send_ns, send_class = layout.send_classes, layout.send_ns, layout.send_class
-    channel, heap_start, rest = layout.channel, room.heap_start, layout.rest
+    channel, heap_start, rest = layout.channel, scratch.heap_start, layout.rest
     contention, unqueued = layout.contention, layout.devices + layout.channels + 1  # sends that no channel counts
-    left, hold, heap, size, busy = room.left, room.hold, room.heap, room.size, room.busy
-    event_ns, event_at, dirty, is_dirty = room.event_ns, room.event_at, room.dirty, room.is_dirty
-    memory, count, low, far = room.memory, room.count, room.low, room.far
-    come_at, come_key = room.come_at, room.come_key  # what is to be queued: resource and key
-    tally = room.tally  # [0] resources to look at this round, [1] ops that became ready, [2] things to be queued
-    tail, ahead, worked = room.tail, room.ahead, room.worked
+    left, hold, heap, size, busy = scratch.left, scratch.hold, scratch.heap, scratch.size, scratch.busy
+    event_ns, event_at, dirty, is_dirty = scratch.event_ns, scratch.event_at, scratch.dirty, scratch.is_dirty
+    memory, count, low, far = scratch.memory, scratch.count, scratch.low, scratch.far
+    come_at, come_key = scratch.come_at, scratch.come_key  # what is to be queued: resource and key
+    tally = scratch.tally  # [0] resources to look at this round, [1] ops that became ready, [2] things to be queued
+    tail, ahead, worked = scratch.tail, scratch.ahead, scratch.worked
     resources = devices + layout.channels
-    bounded = len(room.tail) > 0
-    dispatch, unasked, queue, asked = layout.dispatch, room.unasked, room.queue, room.asked
+    bounded = len(scratch.tail) > 0
+    dispatch, unasked, queue, asked = layout.dispatch, scratch.unasked, scratch.queue, scratch.asked
     host, hosted = devices + layout.channels, len(layout.dispatch) > 0
 
     waking = (left, place, rank, tie, queue, hosted, come_at, come_key, tally)
@@ -464,7 +152,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     linked = (send_ns, send_classes, send_class, channel, send_rank, worked, resources)
     reading = (reader_start, readers, stays, count, far, low)
     if layout.packed:
-        pack_heaps(layout, place, room)
+        pack_heaps(layout, place, scratch)
     # Time 0: residents in place, updated weights queued for other readers, first ops ready.
     for device in range(devices):
         memory[device] = 0
@@ -507,7 +195,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
 
     events, now, turn, last = 0, np.int64(0), 0, np.int64(0)
     sends, points = 0, 0
-    before = room.before
+    before = scratch.before
     for device in range(devices):
         before[device] = memory[device]
     if recording:
@@ -519,7 +207,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
     while True:
         for index in range(tally[2]):
             at, key = come_at[index], come_key[index]
-            _push(heap, heap_start[at], size[at], key)
+            push(heap, heap_start[at], size[at], key)
             size[at] += 1
             if busy[at] < 0 and is_dirty[at] == 0:
                 is_dirty[at] = 1
@@ -542,7 +230,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                 asked[devices + at] += 1
             running = np.int64(at)
             size[at] -= 1
-            key = _pop(heap, heap_start[at], size[at]) & 0xFFFFFFFF
+            key = pop(heap, heap_start[at], size[at]) & 0xFFFFFFFF
             if at < devices or at == host or contention:
                 index += 1
             if at < devices:
@@ -592,7 +280,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
                 peak[where] = memory[where]
                 if memory[where] > most_bytes:
                     return np.int64(-1)
-            _push_event(event_ns, event_at, events, end, running)
+            push_event(event_ns, event_at, events, end, running)
             events += 1
         tally[0] = 0
         if recording:
@@ -610,7 +298,7 @@ def run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, recordi
             return np.int64(-1)
         while events > 0 and event_ns[0] == now:
             events -= 1
-            at = _pop_event(event_ns, event_at, events)
+            at = pop_event(event_ns, event_at, events)
             if at < unqueued:
                 done = busy[at]
                 busy[at] = -1
@@ -700,11 +388,11 @@ def run_many(layout, places, ranks, low, high, most_ns, most_bytes, step_ns, pea
 
 @compiled(_nrt=False)
 def _run_many(
-    layout, places, ranks, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns, room, record, no_sends
+    layout, places, ranks, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns, scratch, record, no_sends
 ):  # fmt: skip
-    worked = room.worked
+    worked = scratch.worked
     for k in range(low, high):
         rank = ranks[k if len(ranks) > 1 else 0]
-        step_ns[k] = run(layout, places[k], rank, no_sends, room, most_ns, most_bytes, peaks[k], False, record)
+        step_ns[k] = run(layout, places[k], rank, no_sends, scratch, most_ns, most_bytes, peaks[k], False, record)
         for at in range(len(worked)):
             busy_ns[k, at] = worked[at]

@@ -61,10 +61,10 @@ from loadmaster.passes import coarsen, fuse
 from loadmaster.plans import Plan
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem, check_problem
-from loadmaster.simulator import contraction, loop
+from loadmaster.simulator import contraction, loop, state
 
 if TYPE_CHECKING:
-    from loadmaster.simulator.loop import Layout
+    from loadmaster.simulator.state import Layout
 
 MOST_THREADS = 4096  # more is a slip of the keyboard
 NO_LIMIT = np.iinfo(np.int64).max
@@ -125,7 +125,7 @@ _facts: WeakKeyDictionary[Problem, contraction.Facts] = WeakKeyDictionary()
 def layout(problem: Problem) -> Layout:
     """The problem as the compiled loop wants it, made once."""
     if problem not in _layouts:
-        _layouts[problem] = loop.layout_of(problem)
+        _layouts[problem] = state.layout_of(problem)
     return _layouts[problem]
 
 
@@ -172,17 +172,17 @@ def _narrow(column: Ints) -> NDArray[np.int32]:
 
 def _record(problem: Problem, device: Ints, rank: Ints, send_rank: Ints | None) -> Timeline:
     plain = layout(problem)
-    room = loop.make_run_scratch(plain, False)
+    scratch = state.make_run_scratch(plain, False)
     sends = np.empty(0, np.int64) if send_rank is None else np.array(send_rank, np.int64).reshape(-1)
     peak = np.zeros(problem.num_devices, np.int64)
     most = plain.most_sends  # memory that is not written to is not taken
-    record = loop.make_record(problem.num_ops, most, 2 * (problem.num_ops + most) + problem.num_devices)
-    given = (plain, _narrow(device), _narrow(rank), sends, room, NO_LIMIT, NO_LIMIT, peak)
+    record = state.make_record(problem.num_ops, most, 2 * (problem.num_ops + most) + problem.num_devices)
+    given = (plain, _narrow(device), _narrow(rank), sends, scratch, NO_LIMIT, NO_LIMIT, peak)
     step = int(loop.run(*given, True, record))
-    return _timeline(problem, device, step, peak, ints(room.worked), record)
+    return _timeline(problem, device, step, peak, ints(scratch.worked), record)
 
 
-def _timeline(problem: Problem, device: Ints, step: int, peak: Ints, busy: Ints, record: loop.Record) -> Timeline:
+def _timeline(problem: Problem, device: Ints, step: int, peak: Ints, busy: Ints, record: state.Record) -> Timeline:
     sends, points = (int(count) for count in record.counts)
     curve = np.argsort(record.curve_device[:points], kind="stable")
     lengths = np.bincount(record.curve_device[:points], minlength=problem.num_devices)

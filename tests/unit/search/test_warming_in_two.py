@@ -15,15 +15,14 @@ import pytest
 
 from loadmaster import catalog
 from loadmaster import compiled as door
-from loadmaster.compiled import claims
+from loadmaster.compiled import cache, claims
 from loadmaster.search import warming
 
 TOY = """\
 import os, signal, time
 from dataclasses import dataclass
 from pathlib import Path
-import loadmaster.compiled as door
-from loadmaster.compiled import compile_for, compiled
+from loadmaster.compiled import cache, compile_for, compiled
 HERE = Path(__file__).parent
 @compiled
 def inner(x):
@@ -43,7 +42,7 @@ class Toy:
         assert search.problem.num_ops > 1
         (HERE / "began").write_text(str(os.getpid()))
         if self.manner == "killed":
-            door._Cache.save_overload = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            cache.Cache.save_overload = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         if self.manner == "sleeps":
             time.sleep(600)
         compile_for(late, 4)
@@ -141,7 +140,7 @@ def test_where_there_is_one_core_or_no_place_for_a_cache_there_is_one_process(
         assert len(compiled_here(toy, "helps", lambda: None)[0]) == 3
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LOADMASTER_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(door, "_TOLD", {"told"})
+    monkeypatch.setattr(cache, "_TOLD", {"told"})
     with warming._helped(toy.Toy(), "step-time"):
         assert toy.early(4.0) == 10
 

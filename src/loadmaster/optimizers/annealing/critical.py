@@ -7,7 +7,7 @@ import numpy as np
 
 from loadmaster.compiled import compiled
 from loadmaster.optimizers.annealing.xorshift import below
-from loadmaster.simulator.loop import MADE
+from loadmaster.simulator.state import MADE
 
 
 @compiled(_nrt=False)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.compiled import compile_for, compiled
-from loadmaster.compiled.structs import Struct
+from loadmaster.compiled import Struct, compile_for, compiled
 from loadmaster.optimizers.annealing import choice
 from loadmaster.optimizers.annealing.acceptance import slack_of
 from loadmaster.optimizers.annealing.critical import critical_kernels, critical_ops, measure_tails, overtaking
@@ -101,7 +100,7 @@ def walk(layout, terrain, chain, scratch, policy, fusing, habits, simulations, l
         counts[IDLE] = 0
         slack = slack_of(temperature(habits, counts[RAN]), state)
         keep, gain = _judge(layout, terrain, chain, scratch, fusing, slack)
-        chain.spent[arm] += np.float64(scratch.room.tally[1]) / len(chain.place)
+        chain.spent[arm] += np.float64(scratch.running.tally[1]) / len(chain.place)
         chain.gained[arm] += gain > 0.0
         counts[RAN] += 1
         write_down(log, policy, scratch, what, count, column, gain, counts[RAN])
@@ -117,7 +116,7 @@ def compile_walk(layout, terrain, chain, scratch, fusing, habits) -> None:
     compile_for(measure, layout, chain, scratch, part=True)
     if fusing is None:
         compile_for(critical_ops, layout, terrain, chain.place, scratch, part=True)
-    run_given = (scratch.no_sends, scratch.room, FOREVER, FOREVER, scratch.peak, True, scratch.record)
+    run_given = (scratch.no_sends, scratch.running, FOREVER, FOREVER, scratch.peak, True, scratch.record)
     compile_for(run, layout, chain.place, chain.rank, *run_given)
     compile_for(walk, *given, None, fusing, habits, 1, None)
 
@@ -150,7 +149,7 @@ def _look(layout, terrain, chain, scratch, fusing, habits):
 def _critical(layout, terrain, chain, scratch, fusing):
     """How many ops the step waits for; writes them, and all ops in order of dispatch."""
     place, record, peak = chain.place, scratch.record, scratch.peak
-    given = (scratch.no_sends, scratch.room, FOREVER, FOREVER, peak, True, record)
+    given = (scratch.no_sends, scratch.running, FOREVER, FOREVER, peak, True, record)
     if fusing is None:
         run(layout, place, chain.rank, *given)
         copy(record.turn, 0, len(place), scratch.turn_of)
@@ -289,8 +288,8 @@ def _judge(layout, terrain, chain, scratch, fusing, slack):
     most_ns, most_bytes = FOREVER, FOREVER
     if over == 0:
         most_ns, most_bytes = stops_at(goal, bar)
-    copy(scratch.load, 0, len(scratch.load), scratch.room.ahead)
-    given = (scratch.no_sends, scratch.room, most_ns, most_bytes, peak, False, scratch.empty)
+    copy(scratch.load, 0, len(scratch.load), scratch.running.ahead)
+    given = (scratch.no_sends, scratch.running, most_ns, most_bytes, peak, False, scratch.empty)
     if fusing is None:
         time = run(layout, chain.place, chain.rank, *given)
     else:
@@ -298,7 +297,7 @@ def _judge(layout, terrain, chain, scratch, fusing, slack):
         time = run(fusing.shown, chain.place, fusing.space.rank if len(chain.rank) > 0 else chain.rank, *given)
     if time < 0:
         return False, 0.0
-    new_over, new_value = np.int64(0), value_of(goal, time, peak, scratch.room.worked)
+    new_over, new_value = np.int64(0), value_of(goal, time, peak, scratch.running.worked)
     for at in range(len(limits)):
         new_over += max(np.int64(0), peak[at] - limits[at])
     keep = new_over == 0 and new_value <= bar

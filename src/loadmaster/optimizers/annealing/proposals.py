@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.compiled import compiled
-from loadmaster.compiled.structs import Struct
+from loadmaster.compiled import Struct, compiled
 from loadmaster.optimizers.annealing.moves.fusion import shift
 from loadmaster.optimizers.annealing.moves.order import TOP_RANK, distance
 from loadmaster.optimizers.annealing.sets import ANYWHERE, next_to

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.compiled import compiled
-from loadmaster.compiled.structs import Struct
+from loadmaster.compiled import Struct, compiled
 from loadmaster.graph.columns import Ints, ints, inverse, rows_of
 from loadmaster.passes.groups import Grouping, grouping
 from loadmaster.problem import Problem
 from loadmaster.problem.objective import Goal
-from loadmaster.simulator.loop import make_record, make_run_scratch
+from loadmaster.simulator.state import make_record, make_run_scratch
 
 # Kinds of moves. Place: a window of the program, a group, a part of one, a neighbourhood, one op, ops beside a border
 # between devices, and two devices' ops swapped in a window.
@@ -84,7 +83,7 @@ class Chain(Struct):
 class Scratch(Struct):
     """What one chain writes to between and during moves; kept, so that a walk can stop and go on at any move."""
 
-    room: object  # of the simulator
+    running: object  # of the simulator
     record: object  # of the last look
     empty: object  # a record of nothing
     no_sends: np.ndarray
@@ -164,13 +163,13 @@ def make_scratch(layout, fused: bool, aims: bool) -> Scratch:
     bound on a run can be told from tails."""
     ops, devices = len(layout.waits), layout.devices
     most_sends = layout.most_sends if aims else 0
-    room = make_run_scratch(layout, not fused)
+    running = make_run_scratch(layout, not fused)
     return Scratch(
-        room,
+        running,
         make_record(ops, most_sends, 2 * (ops + most_sends) + devices),
         make_record(0, 0, 0),
         np.empty(0, np.int64),
-        np.zeros(ops, np.int64) if fused else room.tail,
+        np.zeros(ops, np.int64) if fused else running.tail,
         load=np.zeros(devices, np.int64),
         peak=np.zeros(devices, np.int64),
         full=np.zeros(devices, np.int64),

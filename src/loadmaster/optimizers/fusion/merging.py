@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.compiled import compiled
-from loadmaster.compiled.structs import Struct
+from loadmaster.compiled import Struct, compiled
 from loadmaster.graph.columns import Ints
 from loadmaster.graph.order import sort_by
 from loadmaster.optimizers.fusion.spaces import fits

@@ -11,7 +11,8 @@ import numpy as np
 from loadmaster.compiled import compiled
 from loadmaster.optimizers.annealing.xorshift import draw
 from loadmaster.problem.objective import Goal
-from loadmaster.simulator.loop import make_record, make_run_scratch, run, stops_at, value_of
+from loadmaster.simulator.loop import run, stops_at, value_of
+from loadmaster.simulator.state import make_record, make_run_scratch
 
 HEAVY_PENALTY = np.int64(2**61)  # above every value: plans that do not fit come last, by how much they are over
 STOPPED = np.int64(2**62)
@@ -100,7 +101,7 @@ def breed(layout, *given) -> None:
 
 
 @compiled
-def _breed(layout, decoder, prior, old, new, order, elites, mutants, seed, low, high, fitness, most, room, record):
+def _breed(layout, decoder, prior, old, new, order, elites, mutants, seed, low, high, fitness, most, scratch, record):
     place, rank = np.empty(len(layout.waits), np.int32), np.empty(len(layout.waits), np.int32)
     send_rank = np.empty(len(layout.nbytes) * layout.devices if decoder.sends else 0, np.int64)
     peak, state = np.empty(layout.devices, np.int64), np.empty(2, np.uint64)
@@ -115,14 +116,14 @@ def _breed(layout, decoder, prior, old, new, order, elites, mutants, seed, low, 
             other = order[elites + np.int64(draw(state) % np.uint64(size - elites))]
             _child(new[row], old[elite], old[other], prior.bias, state)
         decode(layout, decoder, new[row], place, rank, send_rank)
-        fitness[row] = score(layout, decoder, place, rank, send_rank, room, record, peak, most)
+        fitness[row] = score(layout, decoder, place, rank, send_rank, scratch, record, peak, most)
 
 
 @compiled
-def score(layout, decoder, place, rank, send_rank, room, record, peak, most):
+def score(layout, decoder, place, rank, send_rank, scratch, record, peak, most):
     """The value; for a plan that does not fit, a number above every value; STOPPED when it passes `most`."""
     most_ns, most_bytes = stops_at(decoder.goal, np.int64(most))
-    step = run(layout, place, rank, send_rank, room, most_ns, most_bytes, peak, False, record)
+    step = run(layout, place, rank, send_rank, scratch, most_ns, most_bytes, peak, False, record)
     if step < 0:
         return STOPPED
     over = np.int64(0)
@@ -130,7 +131,7 @@ def score(layout, decoder, place, rank, send_rank, room, record, peak, most):
         over += max(np.int64(0), peak[device] - decoder.limits[device])
     if over > 0:
         return HEAVY_PENALTY + min(over, HEAVY_PENALTY // 2)
-    return value_of(decoder.goal, step, peak, room.worked)
+    return value_of(decoder.goal, step, peak, scratch.worked)
 
 
 @compiled

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.compiled import compiled
-from loadmaster.compiled.structs import Struct
+from loadmaster.compiled import Struct, compiled
 from loadmaster.graph.columns import Bools, Ints
 from loadmaster.graph.order import followers
 from loadmaster.optimizers.lists.steps import FAR, arrival, commit, gap, occupy, settle, thrifty
-from loadmaster.simulator.loop import MADE, UPDATED, Layout
+from loadmaster.simulator.state import MADE, UPDATED, Layout
 
 
 @compiled

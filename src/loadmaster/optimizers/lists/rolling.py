@@ -22,7 +22,7 @@ from loadmaster.optimizers.lists.steps import FAR, arrival, commit, gap, occupy,
 from loadmaster.plans import Plan
 from loadmaster.search import Search
 from loadmaster.simulator import layout
-from loadmaster.simulator.loop import Layout
+from loadmaster.simulator.state import Layout
 
 # Where no reason is given, chosen by hand.
 SPANS, KEPT = 64, 40  # busy spans of a device that are known, and that are left when they are too many

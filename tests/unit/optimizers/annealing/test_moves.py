@@ -15,6 +15,7 @@ from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import layout, loop, simulate
+from loadmaster.simulator.state import Record, make_record, make_run_scratch
 from tests.unit.optimizers.test_search_methods import problem_of
 
 NO_LIMIT = np.iinfo(np.int64).max
@@ -66,20 +67,20 @@ def test_a_bounded_run_is_stopped_only_when_it_is_too_long(seed: int) -> None:
     problem, plan = plan_of(seed)
     plain, step = layout(problem), simulate(problem, plan).step_ns
     place, rank = plan.device.astype(np.int32), plan.rank.astype(np.int32)
-    room, record = loop.make_run_scratch(plain, True), loop.make_record(0, 0, 0)
-    room.tail[:] = tails(problem, plan.device)
+    scratch, record = make_run_scratch(plain, True), make_record(0, 0, 0)
+    scratch.tail[:] = tails(problem, plan.device)
     load = np.bincount(place, problem.op_ns[np.arange(problem.num_ops), place], 4).astype(np.int64)
     for most_ns, expected in ((step, step), (step + 1, step), (step - 1, -1), (NO_LIMIT, step)):
-        room.ahead[:] = load
+        scratch.ahead[:] = load
         peak = np.zeros(4, np.int64)
-        given = (plain, place, rank, NO_SENDS, room, most_ns, NO_LIMIT, peak, False, record)
+        given = (plain, place, rank, NO_SENDS, scratch, most_ns, NO_LIMIT, peak, False, record)
         assert loop.run(*given) == expected
 
 
 class Chain(NamedTuple):
     """The ops that a step waited for, last one first, and which of them waited for their device."""
 
-    record: loop.Record
+    record: Record
     turns: Ints
     found: Ints
     queued: Bools

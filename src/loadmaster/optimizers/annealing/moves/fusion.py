@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.compiled import compiled
-from loadmaster.compiled.structs import Struct
+from loadmaster.compiled import Struct, compiled
 from loadmaster.optimizers.annealing.state import (
     FUSE_ONE,
     FUSE_SHIFT,

@@ -1,0 +1,102 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
+"""Compiled: heaps of what waits for a device, a channel or the host, and of what ends when."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.compiled import compiled
+from loadmaster.simulator.state import FIXED
+
+# Each becomes machine code within a run. They are given the few arrays that they need.
+part = compiled(error_model="numpy", _nrt=False, forceinline=True)
+
+
+@part
+def push(heap, start, size, key):
+    """Puts a key on the heap of so many that lies at `start`."""
+    here = np.int64(size)
+    while here > 0:
+        parent = (here - 1) >> 1
+        if heap[start + parent] <= key:
+            break
+        heap[start + here] = heap[start + parent]
+        here = parent
+    heap[start + here] = key
+
+
+@part
+def pop(heap, start, left_over):
+    """Takes the lowest key off the heap at `start`, where so many are left then."""
+    lowest, moved, here = heap[start], heap[start + left_over], 0
+    while True:
+        child = 2 * here + 1
+        if child >= left_over:
+            break
+        if child + 1 < left_over and heap[start + child + 1] < heap[start + child]:
+            child += 1
+        if heap[start + child] >= moved:
+            break
+        heap[start + here] = heap[start + child]
+        here = child
+    heap[start + here] = moved
+    return lowest
+
+
+@part
+def push_event(event_ns, event_at, events, end, at):
+    here = events
+    while here > 0:
+        parent = (here - 1) >> 1
+        if event_ns[parent] <= end:
+            break
+        event_ns[here] = event_ns[parent]
+        event_at[here] = event_at[parent]
+        here = parent
+    event_ns[here] = end
+    event_at[here] = at
+
+
+@part
+def pop_event(event_ns, event_at, left_over):
+    """What ends first; so many are left then."""
+    first = np.int64(event_at[0])
+    end, moved_at, here = event_ns[left_over], event_at[left_over], 0
+    while True:
+        child = 2 * here + 1
+        if child >= left_over:
+            break
+        if child + 1 < left_over and event_ns[child + 1] < event_ns[child]:
+            child += 1
+        if event_ns[child] >= end:
+            break
+        event_ns[here] = event_ns[child]
+        event_at[here] = event_at[child]
+        here = child
+    event_ns[here] = end
+    event_at[here] = moved_at
+    return first
+
+
+@compiled(_nrt=False)
+def pack_heaps(layout, place, scratch):
+    """Lays heaps side by side with room for what this placement can make wait: the ops of each device, the sends of
+    each channel."""
+    devices, maker, origin, channel = layout.devices, layout.maker, layout.origin, layout.channel
+    reader_start, readers, start, seen = layout.reader_start, layout.readers, scratch.heap_start, scratch.low
+    start[:] = 0
+    seen[:] = -1
+    for op in range(len(place)):
+        start[place[op]] += 1
+    for tensor in range(len(origin)):
+        if origin[tensor] == FIXED or reader_start[tensor] == reader_start[tensor + 1]:
+            continue
+        home = np.int64(place[maker[tensor]])
+        for at in range(reader_start[tensor], reader_start[tensor + 1]):
+            where = place[readers[at]]
+            if where != home and seen[where] != tensor:
+                seen[where] = tensor
+                start[channel[home * devices + where]] += 1
+    total = np.int64(0)
+    for at in range(len(start)):
+        total, start[at] = total + start[at], total

@@ -1,0 +1,227 @@
+"""What the compiled loop of the simulator works on: a problem as the loop wants it, scratch space, and what a recorded
+run writes down."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.compiled import Struct
+from loadmaster.graph.columns import positions, rows_of
+from loadmaster.problem import Problem
+
+MADE, FIXED, UPDATED = 0, 1, 2  # where a tensor comes from: an op; resident; resident and overwritten in place
+MOST_HEAPS = 2**22  # entries of heaps that lie where any placement finds room, which saves a look at each placement
+
+
+class Layout(Struct):
+    """A Problem as the loop wants it: flat, narrow, with every index it needs computed once."""
+
+    devices: int
+    channels: int
+    op_ns: np.ndarray  # [ops * devices]
+    workspace: np.ndarray  # [ops]
+    tie: np.ndarray  # [ops] order among equal ranks
+    op_of_tie: np.ndarray  # [ops]
+    waits: np.ndarray  # [ops] made tensors read + ops come after
+    sources: np.ndarray  # ops that wait for nothing
+    make_start: np.ndarray
+    makes: np.ndarray
+    read_start: np.ndarray  # reads of tensors that come and go; fixed ones are left out
+    reads: np.ndarray
+    next_start: np.ndarray  # ops that come after each op
+    nexts: np.ndarray
+    reader_start: np.ndarray
+    readers: np.ndarray
+    nbytes: np.ndarray
+    origin: np.ndarray  # MADE, FIXED or UPDATED
+    maker: np.ndarray  # producer of a made tensor, updater of an updated one
+    base: np.ndarray  # tensor it overwrites in place, or -1
+    stays: np.ndarray  # 1: alive to the end
+    fixed: np.ndarray  # list of fixed tensors
+    updated: np.ndarray  # list of updated tensors
+    send_classes: int
+    send_ns: np.ndarray  # [tensors * classes]
+    send_class: np.ndarray  # [devices * devices]
+    channel: np.ndarray  # [devices * devices] resource number
+    heap_start: np.ndarray  # [resources] where its heap lies, with room for all that may ever wait
+    heap_entries: int
+    packed: bool  # that would be too much: heaps lie as close as the placement of each run allows
+    most_sends: int  # of any placement
+    dispatch: np.ndarray  # [ops] what the host needs to ask for each; empty: nobody waits for a host (rule 14)
+    contention: bool  # False: a channel carries any number of transfers at a time
+    rest: np.ndarray  # [ops] how long the step goes on after each, at least; empty: nothing follows them
+
+
+class RunScratch(Struct):
+    """Scratch space for one thread."""
+
+    left: np.ndarray
+    hold: np.ndarray
+    heap: np.ndarray
+    size: np.ndarray
+    busy: np.ndarray
+    event_ns: np.ndarray
+    event_at: np.ndarray
+    dirty: np.ndarray
+    is_dirty: np.ndarray
+    memory: np.ndarray
+    count: np.ndarray
+    low: np.ndarray
+    far: np.ndarray
+    come_at: np.ndarray
+    come_key: np.ndarray
+    tally: np.ndarray  # [3]
+    tail: np.ndarray  # [ops] least time from the start of an op to the end of the step; empty: not known
+    ahead: np.ndarray  # [devices] time of the ops that a device has yet to start
+    worked: np.ndarray  # [resources + devices] what each did, written by a run: see Timeline.busy_ns
+    unasked: np.ndarray  # [ops] what must be asked for before it; empty without a host
+    queue: np.ndarray  # [ops] its place among what its device was asked for
+    asked: np.ndarray  # [2 * devices] ops that each device was asked for, and that it has started
+    heap_start: np.ndarray  # [resources] where heaps lie in this run
+    before: np.ndarray  # [devices] memory when it was last written down
+
+
+class Record(Struct):
+    """What a recorded run writes down; empty arrays when it does not."""
+
+    start_ns: np.ndarray  # [ops]
+    end_ns: np.ndarray
+    turn: np.ndarray  # [ops] order of dispatch
+    send_key: np.ndarray  # [sends] tensor * devices + destination
+    send_start_ns: np.ndarray
+    send_end_ns: np.ndarray
+    curve_device: np.ndarray
+    curve_ns: np.ndarray
+    curve_bytes: np.ndarray
+    counts: np.ndarray  # [2] sends, points of the curve
+
+
+def layout_of(problem: Problem) -> Layout:
+    graph, devices = problem.graph, problem.num_devices
+    narrow = np.int32
+    origin = np.where(graph.producer >= 0, MADE, np.where(problem.updater >= 0, UPDATED, FIXED)).astype(np.int8)
+    moving = origin[graph.reads] != FIXED
+    read_start = np.zeros(problem.num_ops + 1, np.int64)
+    np.cumsum(np.bincount(rows_of(graph.read_start)[moving], minlength=problem.num_ops), out=read_start[1:])
+    made_reads = rows_of(graph.read_start)[origin[graph.reads] == MADE]
+    waits = np.bincount(made_reads, minlength=problem.num_ops) + np.diff(graph.after_start)
+    reader_start, readers = graph.readers
+    next_start = np.zeros(problem.num_ops + 1, np.int64)
+    np.cumsum(np.bincount(graph.after, minlength=problem.num_ops), out=next_start[1:])
+    nexts = rows_of(graph.after_start)[np.argsort(graph.after, kind="stable")]
+    op_of_tie = np.argsort(problem.tie, kind="stable")
+    channel = problem.cluster.channel
+    channels = int(channel.max(initial=-1)) + 1
+    heap_start, heap_entries = _heaps(problem, channels)
+    most_sends = int(np.minimum(np.diff(reader_start), devices - 1)[origin != FIXED].sum())
+    close = problem.num_ops + len(problem.dispatch_ns) + most_sends
+    packed = heap_entries > MOST_HEAPS and heap_entries > close
+    was_read = np.diff(reader_start) > 0
+    return Layout(
+        devices,
+        channels,
+        problem.op_ns.reshape(-1),
+        graph.workspace_bytes,
+        positions(op_of_tie).astype(narrow),
+        op_of_tie.astype(narrow),
+        waits.astype(narrow),
+        np.flatnonzero(waits == 0).astype(narrow),
+        graph.make_start.astype(narrow),
+        _bases_first(problem).astype(narrow),
+        read_start.astype(narrow),
+        graph.reads[moving].astype(narrow),
+        next_start.astype(narrow),
+        nexts.astype(narrow),
+        reader_start.astype(narrow),
+        readers.astype(narrow),
+        graph.nbytes,
+        origin,
+        np.where(origin == UPDATED, problem.updater, graph.producer).astype(narrow),
+        np.where(graph.producer >= 0, graph.alias_of, -1).astype(narrow),
+        problem.stays.astype(np.int8),
+        np.flatnonzero((origin == FIXED) & was_read).astype(narrow),
+        np.flatnonzero(origin == UPDATED).astype(narrow),
+        max(1, problem.send_ns.shape[1]),
+        problem.send_ns.reshape(-1),
+        problem.send_class.reshape(-1).astype(narrow),
+        (channel.reshape(-1) + devices).astype(narrow),
+        heap_start,
+        close if packed else heap_entries,
+        packed,
+        most_sends,
+        problem.dispatch_ns,
+        problem.cluster.contention,
+        problem.rest_ns,
+    )
+
+
+def _bases_first(problem: Problem) -> np.ndarray:
+    """[makes] the tensors of each op, those it overwrites in place (in a fused kernel) before those that do."""
+    graph = problem.graph
+    depth, under = np.zeros(graph.num_tensors, np.int64), graph.alias_of
+    while (under >= 0).any():
+        depth += under >= 0
+        under = np.where(under >= 0, graph.alias_of[under], -1)
+    return graph.makes[np.lexsort((graph.makes, depth[graph.makes], rows_of(graph.make_start)))]
+
+
+def _heaps(problem: Problem, channels: int) -> tuple[np.ndarray, int]:
+    """Room for all that may ever wait: every op on one device, every tensor for each destination of a channel."""
+    devices, channel = problem.num_devices, problem.cluster.channel
+    source, _ = wired = np.nonzero(channel >= 0)
+    fan = np.zeros(channels, np.int64)
+    pairs, count = np.unique(channel[wired] * devices + source, return_counts=True)
+    np.maximum.at(fan, pairs // devices, count)
+    of_host = [len(problem.dispatch_ns)]
+    entries = np.concatenate([np.full(devices, problem.num_ops), problem.graph.num_tensors * fan, of_host])
+    start = np.zeros(len(entries), np.int64)
+    np.cumsum(entries[:-1], out=start[1:])
+    return start, int(entries.sum())
+
+
+def make_run_scratch(layout: Layout, bounded: bool) -> RunScratch:
+    """`bounded`: the caller fills `tail` and `ahead`, so that a run which must pass most_ns is stopped early."""
+    resources = layout.devices + layout.channels + 1  # the last is the host
+    running = resources + 1 + (0 if layout.contention else layout.most_sends)
+    coming = len(layout.waits) + layout.most_sends + len(layout.dispatch)
+    return RunScratch(
+        np.empty(len(layout.waits), np.int32),
+        np.empty(len(layout.nbytes) * layout.devices, np.int32),
+        np.empty(layout.heap_entries, np.int64),
+        np.zeros(resources, np.int32),
+        np.empty(resources, np.int64),
+        np.empty(running, np.int64),
+        np.empty(running, np.int32),
+        np.empty(resources, np.int32),
+        np.zeros(resources, np.int8),
+        np.empty(layout.devices, np.int64),
+        np.zeros(layout.devices, np.int32),
+        np.empty(layout.devices, np.int64),
+        np.empty(layout.devices, np.int64),
+        np.empty(coming, np.int32),
+        np.empty(coming, np.int64),
+        np.zeros(3, np.int64),
+        np.zeros(len(layout.waits) if bounded else 0, np.int64),
+        np.zeros(layout.devices, np.int64),
+        np.zeros(resources - 1 + layout.devices, np.int64),
+        np.empty(len(layout.dispatch), np.int32),
+        np.empty(len(layout.dispatch), np.int64),
+        np.zeros(2 * layout.devices, np.int64),
+        layout.heap_start.copy(),
+        np.empty(layout.devices, np.int64),
+    )
+
+
+def make_record(ops: int, sends: int, points: int) -> Record:
+    return Record(
+        np.empty(ops, np.int64),
+        np.empty(ops, np.int64),
+        np.empty(ops, np.int64),
+        np.empty(sends, np.int64),
+        np.empty(sends, np.int64),
+        np.empty(sends, np.int64),
+        np.empty(points, np.int32),
+        np.empty(points, np.int64),
+        np.empty(points, np.int64),
+        np.zeros(2, np.int64),
+    )
