@@ -37,11 +37,15 @@ class Entry(JITCodeLibrary):
 
 
 class Bare(Entry):
-    """One without references to count. It is optimised as a whole: first going through each function alone, as numba
-    does for the sake of references, takes half of the time for the loop of the simulator and brings nothing."""
+    """One without references to count. It is optimised once, as a whole: going through each function alone, and cheaply
+    through the whole before, as numba does for the sake of references, takes long and brings nothing."""
 
     def _optimize_functions(self, module: Any) -> None:
         module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        passes, builder = self._codegen._module_pass_manager()
+        passes.run(self._final_module, builder)
 
 
 # Indices
@@ -113,6 +117,9 @@ class Part(JITCodeLibrary):
     """Code that is linked into its callers and optimised there. numba would optimise every function once for itself and
     once more in every caller up to the outermost, make machine code at each step, and an entry from Python, which takes
     three times as long as a small loop: most of a cold start."""
+
+    def _optimize_functions(self, module: Any) -> None:
+        module.data_layout = self._codegen._data_layout
 
     def _optimize_final_module(self) -> None:
         pass
