@@ -41,8 +41,9 @@ class Struct:
         cls._defaults = {name: vars(cls)[name] for name in cls._fields if name in vars(cls)}
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        given = self._defaults | dict(zip(self._fields, values, strict=False)) | named
-        if len(given) != len(self._fields) or len(values) + len(named) > len(given):
+        by_place = dict(zip(self._fields, values, strict=False))
+        given = self._defaults | by_place | named
+        if given.keys() != set(self._fields) or len(values) > len(by_place) or by_place.keys() & named.keys():
             raise TypeError(f"{type(self).__name__} has the fields {', '.join(self._fields)}")
         self.__dict__.update(given)
 
