@@ -129,7 +129,12 @@ class Waiting:
     the clock counts, those that take long are due when the search has done much more. Beside a plan that came with the
     problem and stands out, all of them wait for that."""
 
-    def __init__(self, search: Search, stands_out: bool) -> None:
+    @property
+    def at_first(self) -> int:
+        """Simulations' worth of starts before the search begins, where the clock counts."""
+        return AT_ONCE
+
+    def __init__(self, search: Search, stands_out: bool = False) -> None:
         self.search, self.stands_out, self.cost, self.bounded = search, stands_out, 0, False
 
     @cached_property
@@ -139,7 +144,7 @@ class Waiting:
     def due(self) -> list[Start]:
         search, some = self.search, list[Start]()
         at_once = search.counts_simulations and not self.stands_out
-        allowed = LITTLE * search.simulations if self.stands_out else max(AT_ONCE, BESIDE * search.simulations)
+        allowed = LITTLE * search.simulations if self.stands_out else max(self.at_first, BESIDE * search.simulations)
         while self.left and (at_once or self.cost + self.left[0].price <= allowed):
             if self.cost and search.simulations and self._too_late(self.left[0]):  # there is one at least
                 break

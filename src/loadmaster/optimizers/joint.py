@@ -2,53 +2,53 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.optimizers.annealing.chains import (
-    Chains,
-    Decisions,
-    Reheating,
-    Start,
-    compile_walk,
-    epochs,
-    spread_ranks,
-    walkers,
-)
-from loadmaster.optimizers.auto import NEXT_OF_FEW, Auto, Epochs, Runner
+from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Reheating, compile_walk, spread_ranks
+from loadmaster.optimizers.annealing.chains import Start as Chained
+from loadmaster.optimizers.auto import AT_ONCE, FIRST, NEXT_OF_FEW, Auto, Epochs, Race, Runner, Waiting
 from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.fusion.greedy import Merges, plan_fused
 from loadmaster.optimizers.fusion.search import fusing_chains
 from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.fusion.starts import fusing_for, kernels_of, simple_fusions, simple_orders
 from loadmaster.optimizers.lists.schedulers import Heft
-from loadmaster.optimizers.starts import of_another
-from loadmaster.passes import coarsen
+from loadmaster.optimizers.starts import Scored, Start, far, made, of_another, ordered, unlike
+from loadmaster.passes import Coarse, coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Optimizer, Score, Search
 
 QUICK: tuple[Optimizer, ...] = (Heft(), Expert())
 # Where no reason is given, chosen by hand.
-# Simulations for which `inner` plans the best kernels. Three kernels for 160 each were 2 % worse at 1,000 simulations.
-PLANNED = 480
-FIRST = 256  # simulations of the first epoch from the best plan so far
-FUSING = (0.2, 0.8)  # least and most share of an epoch in which kernels change
+PLANNED = 480  # simulations that `inner` has where it goes first
+TINY = 64  # kernels up to which it may hope to
+REFUSED = 3  # of the best placements op by op, that are fused
+REFUSING = 400  # simulations of an epoch from which a placement is fused anew after it
+# Epochs of a runner before its kernels change in the loop. From the third on is 1.2 % worse at 1,000 simulations than
+# never (mean of three of GO's workloads, six seeds), and level at 8,000.
+PLACED = 6
+FUSING, EVEN = (0.1, 0.5), 0.25  # least and most share of an epoch in which they do; where nothing was gained
 WARMTH = (0.3, 0.6, 1.0)  # of the temperature, for the epochs in turn
+EARLY = 0.1  # of the time that is left: what went before, for more starts to be made at once
+KEPT = 4  # kernels for which what a walk needs is kept
 TOGETHER = Decisions(fusing=True)
 
 
 @dataclass(frozen=True)
 class Joint:
-    """Fuses by the simple rules without regard to devices, or not at all, and looks which kernels one-shot methods make
-    good plans of; `inner` plans the best of them, of which there are fewer than ops. Then epochs of annealing from the
-    best plan, of two halves: moves of placement, order and fusion in one loop; and moves of placement and order alone
-    on the kernels found, which are fewer and so faster to simulate. What either half gained decides its share of the
-    next epoch. What a budget buys is the beginning of what a larger one does.
+    """A race, as `placement` runs it, of plans that fuse. Starts are of two kinds: kernels by simple rules without
+    regard to devices, then plans of these; and plans op by op, then kernels by simple rules among the ops of a device.
+    An epoch has two halves: moves of placement, order and fusion in one loop; and moves of placement and order alone on
+    the kernels found, which are fewer and so faster to simulate. What either half gained decides its share of the next
+    epoch. What a budget buys is the beginning of what a larger one does.
     """
 
     inner: Optimizer = field(default_factory=Auto)
@@ -71,92 +71,209 @@ class Joint:
         """Does its work piece by piece; after each, the search has the best plan so far."""
         search.fusing = sharing_of(search.problem)
         kernels = finalists(search)
-        for start in of_another(search, self.also):
-            if not search.spent:
-                simple_fusions(search, start.plan, 1)
+        given = [refused(search, start) for start in of_another(search, self.also) if not search.spent]
         yield
+        first = given
+        if not search.spent and self._alone(search, kernels[0]):
+            with search.keeping(simulations=PLANNED) as part:
+                plan_fused(part, kernels[0], self.inner)
+            yield
+        waiting = Later(search)
+        if search.problem.objective.of_memory and search.best is not None:
+            first = [Scored(search.best_score, search.best)]
+        elif not search.spent:
+            fusing = next((kernel for kernel in kernels if fuses(kernel)), kernels[0]) if waiting.left else kernels[0]
+            first = sorted([*given, *fused_first(search, fusing), *placed_first(search, waiting)], key=by_score)
+            yield
+        if not search.spent and first:
+            yield from JointRace(JointEpochs(self, search), waiting, first).turns()
+
+    @staticmethod
+    def _alone(search: Search, kernel: Ints) -> bool:
+        """Whether `inner` has some simulations before: it may close a tiny problem, and for peak memory, which kernels
+        seldom change, it knows more starts."""
+        problem = search.problem
+        return problem.objective.of_memory or coarsen(problem, kernel).problem.num_ops <= TINY
+
+
+def fuses(kernel: Ints) -> bool:
+    return bool((kernel != np.arange(len(kernel))).any())
+
+
+def by_score(start: Scored) -> Score:
+    return start.score
+
+
+def refused(search: Search, start: Scored) -> Scored:
+    """A plan with the kernels of the simple rule that suits its placement best, where that is better."""
+    plan = Plan.of(search.problem, start.plan.device, start.plan.rank)
+    for kernels, score in simple_fusions(search, plan, 1):
+        if score < start.score:
+            return Scored(score, Plan.of(search.problem, plan.device, plan.rank, ints(kernels.kernel)), start.family)
+    return start
+
+
+def fused_first(search: Search, kernel: Ints) -> list[Scored]:
+    """Plans by rules of given kernels."""
+    coarse = coarsen(search.problem, kernel)
+    part = search.part(problem=coarse.problem)
+    try:
+        found = ordered(part, list(made(part, Waiting(part).due())))
+    finally:
+        if part.best is not None:
+            search.offer(coarse.up(part.best), part.best_score)
+    return [Scored(start.score, coarse.up(start.plan), start.family) for start in found]
+
+
+def placed_first(search: Search, waiting: Waiting) -> list[Scored]:
+    """Plans by rules op by op, the best few fused by the default rule, the best of these by all."""
+    some = waiting.due()
+    made_now = sorted(made(search, some), key=by_score) if some and not search.spent else []
+    found = [greedily(search, start) for start in unlike(made_now, REFUSED) if not search.spent]
+    best = min(found, key=by_score, default=None)
+    return [refused(search, start) if start is best and not search.spent else start for start in found]
+
+
+def greedily(search: Search, start: Scored) -> Scored:
+    """A plan with the kernels of the default rule among the ops of a device."""
+    problem, plan = search.problem, start.plan
+    fused = Plan.of(problem, plan.device, plan.rank, Merges.of(problem).greedy(plan.device))
+    return Scored(search.score(fused), fused, start.family)
+
+
+class Later(Waiting):
+    """Starts op by op. Where the clock counts and much of the time went into other starts, none is due before the
+    search has done much more."""
+
+    @property
+    def at_first(self) -> int:
+        return AT_ONCE if self.search.seconds <= EARLY * self.search.seconds_left else 0
+
+    @cached_property
+    def left(self) -> list[Start]:
+        """None where kernels first is as good."""
+        problem = self.search.problem
+        alone = problem.num_devices == 1 or not len(Merges.of(problem).producers)
+        return [] if alone or problem.objective.of_memory else super().left
+
+
+@dataclass
+class Fusing(Runner):
+    """One whose kernels change, too."""
+
+    kernel: Ints | None = None  # those on which it was moved last
+    moved: Runner | None = None  # where it stands on them
+    share: float = EVEN  # of an epoch in which kernels change
+
+
+class JointRace(Race):
+    """A race of plans that fuse."""
+
+    def _runner(self, start: Scored) -> Runner:
+        plain = super()._runner(start)
+        return Fusing(plain.score, plain.plan, plain.pace)
+
+    def _take_in(self) -> None:
+        search, some = self.search, self.waiting.due()
+        found = ordered(search, list(made(search, some)), 1)[:1] if some else []
+        for start in found:
+            if not search.spent:
+                fused = refused(search, start)
+                self.others += [self._runner(fused)] if not far(fused.score, self.best_start) else []
+
+
+class JointEpochs:
+    """Epochs of which one half changes kernels."""
+
+    def __init__(self, settings: Joint, search: Search) -> None:
+        self.settings, self.search = settings, search
+        self.inner = settings.inner if isinstance(settings.inner, Auto) else Auto()
+        self.fuses = len(Merges.of(search.problem).producers) > 0
+        self.together: Chains | None = None
+        self.known = OrderedDict[bytes, tuple[Coarse, Search, Epochs]]()
+
+    def go_on(self, runner: Fusing) -> None:
+        """One epoch more from the best that it has found."""
+        search, turn, pace = self.search, len(runner.marks), runner.pace
         if search.spent:
             return
-        with search.keeping(simulations=PLANNED) as part:
-            plan_fused(part, kernels[0], self.inner)
-        if not search.spent:
-            yield
-            yield from self._epochs(search)
+        before, length = search.simulations, FIRST if turn == 0 else int(pace.length)
+        fusing = runner.share if self.fuses and turn >= PLACED else 0.0
+        hot = self.settings.temperature * (pace.times if pace.times > 1.0 else WARMTH[turn % len(WARMTH)])
+        start = Scored(runner.score, runner.plan)
+        begun = self._spent()
+        fused = self._fused(start, int(length * fusing), hot) if fusing else start
+        between = self._spent()
+        found = self._moved(runner, fused, int(length * (1 - fusing)))
+        if fusing:
+            paid = gain(start.score, fused.score) / max(1e-9, between - begun)
+            runner.share = share_of(paid, gain(fused.score, found.score) / max(1e-9, self._spent() - between))
+        if length >= REFUSING and self.fuses and not search.spent:
+            found = refused(search, found)
+        gained, same = found.score < start.score, found.score.over_bytes == start.score.over_bytes
+        runner.gain = start.score.value - found.score.value if gained and same else 0
+        runner.score, runner.plan = found.score, found.plan
+        if turn > 0:
+            pace.ended(hot, gained)
+        runner.used += search.simulations - before
+        runner.marks.append((runner.used, runner.score))
 
-    def _epochs(self, search: Search) -> Iterator[None]:
-        together: Chains | None = None
-        moving = Moving(self.inner if isinstance(self.inner, Auto) else Auto(), search)
-        fusing, fuses = 0.5, len(Merges.of(search.problem).producers) > 0
-        for turn, length in enumerate(epochs(FIRST)):
-            hot, before, used = self.temperature * WARMTH[turn % len(WARMTH)], search.best_score, search.simulations
-            if fuses:
-                together = self._fused(search, together, int(length * fusing), hot)
-            between = search.best_score
-            some = int(length * (1 - fusing if fuses else 1))
-            if turn % 2 == 0:
-                self._moved(search, some, hot)
-            else:
-                moving.go_on(some)
-            if search.spent or search.simulations == used:
-                return
-            yield
-            fused, moved = gain(before, between) / fusing, gain(between, search.best_score) / (1 - fusing)
-            fusing = float(np.clip(fused / (fused + moved), *FUSING)) if fused + moved > 0 else 0.5
+    def _spent(self) -> float:
+        return self.search.simulations if self.search.counts_simulations else self.search.seconds
 
-    def _fused(self, search: Search, chains: Chains | None, simulations: int, hot: float) -> Chains | None:
-        """All decisions in one loop, from the best plan; returns the chains, which are kept."""
-        plan, problem = search.best, search.problem
-        if search.spent or plan is None:
-            return chains
+    def _fused(self, start: Scored, simulations: int, hot: float) -> Scored:
+        """All decisions in one loop."""
+        search, problem, plan = self.search, self.search.problem, start.plan
         ranks = spread_ranks(problem, plan)
-        if chains is None:
-            chains = fusing_chains(search, Plan.of(problem, plan.device, ranks, plan.kernel), TOGETHER)
+        if self.together is None:
+            self.together = fusing_chains(search, Plan.of(problem, plan.device, ranks, plan.kernel), TOGETHER)
         else:
             kernels = kernels_of(problem, plan.kernel)
-            chains.restart(Start(plan.device, ranks, search.best_score, tuple(kernels)))
-        if chains is not None:
-            chains.cool(simulations, hot, self.cold)
-        return chains
+            self.together.restart(Chained(plan.device, ranks, start.score, tuple(kernels)))
+        if self.together is None:
+            return start
+        many = Reheating(problem.num_ops, simulations).settled
+        self.together.active = CHAINS if many or not search.counts_simulations else 1
+        self.together.cool(simulations, hot, self.settings.cold)
+        return min(start, Scored(*self.together.found), key=by_score)
 
-    def _moved(self, search: Search, simulations: int, hot: float) -> None:
-        """Placement and order alone, from the best plan, on its kernels."""
-        if not search.spent and search.best is not None:
-            walkers(search, search.best, search.best_score, Decisions()).cool(simulations, hot, self.cold)
+    def _moved(self, runner: Fusing, start: Scored, simulations: int) -> Scored:
+        """Placement and order alone, on the kernels of a plan, as `placement` goes on from one."""
+        if self.search.spent:
+            return start
+        coarse, part, epochs = self._on(start.plan.kernel)
+        if runner.moved is None or runner.kernel is None or not np.array_equal(runner.kernel, start.plan.kernel):
+            marks = [] if runner.moved is None else runner.moved.marks
+            pace = Reheating(coarse.problem.num_ops, NEXT_OF_FEW)
+            runner.moved = Runner(start.score, coarse.down(start.plan), pace, used=runner.used, marks=marks)
+            runner.kernel = start.plan.kernel
+        moved = runner.moved
+        if start.score < moved.score:
+            moved.score, moved.plan, moved.joined = start.score, coarse.down(start.plan), None
+        moved.pace.length = float(simulations)
+        try:
+            epochs.go_on(moved)
+        finally:
+            if part.best is not None:
+                self.search.offer(coarse.up(part.best), part.best_score)
+        return Scored(moved.score, coarse.up(moved.plan)) if moved.score < start.score else start
+
+    def _on(self, kernel: Ints) -> tuple[Coarse, Search, Epochs]:
+        """What a walk on kernels needs, kept for the last few."""
+        key = kernel.tobytes()
+        if key not in self.known:
+            coarse = coarsen(self.search.problem, kernel)
+            part = self.search.part(problem=coarse.problem)
+            self.known[key] = coarse, part, Epochs(self.inner, part)
+            while len(self.known) > KEPT:
+                self.known.popitem(last=False)
+        self.known.move_to_end(key)
+        return self.known[key]
 
 
-class Moving:
-    """Placement and order alone, on the kernels of the best plan, as `placement` goes on from a plan."""
-
-    def __init__(self, settings: Auto, search: Search) -> None:
-        self.settings, self.search = settings, search
-        self.kernel: Ints | None = None
-
-    def go_on(self, simulations: int) -> None:
-        """At least so many simulations, to the end of an epoch."""
-        search, until = self.search, self.search.simulations + simulations
-        if search.spent or search.best is None:
-            return
-        self._stand(search.best)
-        while search.simulations < until and not search.spent:
-            before = search.simulations
-            try:
-                self.epochs.go_on(self.runner)
-            finally:
-                if self.part.best is not None:
-                    search.offer(self.coarse.up(self.part.best), self.part.best_score)
-            if search.simulations == before:
-                return
-
-    def _stand(self, plan: Plan) -> None:
-        search = self.search
-        if self.kernel is None or not np.array_equal(self.kernel, plan.kernel):
-            self.kernel, self.coarse = plan.kernel, coarsen(search.problem, plan.kernel)
-            self.part = search.part(problem=self.coarse.problem)
-            self.epochs = Epochs(self.settings, self.part)
-            pace = Reheating(self.coarse.problem.num_ops, NEXT_OF_FEW)
-            self.runner = Runner(search.best_score, self.coarse.down(plan), pace)
-        elif search.best_score < self.runner.score:
-            self.runner.score, self.runner.plan, self.runner.joined = search.best_score, self.coarse.down(plan), None
+def share_of(fused: float, moved: float) -> float:
+    """Of the next epoch in which kernels change, by what either half gained."""
+    return float(np.clip(fused / (fused + moved), *FUSING)) if fused + moved > 0 else EVEN
 
 
 def gain(before: Score, after: Score) -> float:
