@@ -1,12 +1,12 @@
 """Training steps in less memory: recomputation and offload against checkpoints and cuts, one device, simulated.
 
-    PYTHONPATH=src python benchmarks/memory.py FOLDER [--corpus valid.jsonl.xz] [--only steps,offload,size]
+    PYTHONPATH=src python benchmarks/memory.py FOLDER [--corpus valid.jsonl.xz] [--only steps,offload,homes,size]
         [--workers 12] [--seconds 400]
 
 Each model has two processes of its own, so many run at once; every figure is kept in FOLDER/cells as soon as it is
-found, and those that are there are not found again. Writes steps.csv, offload.csv and size.csv into FOLDER. The step
-that all are compared with is that of the fastest kernels that simple rules of fusion give, in program order. Every
-search has a budget of simulations, so that answers repeat.
+found, and those that are there are not found again. Writes steps.csv, offload.csv, homes.csv and size.csv into FOLDER.
+The step that all are compared with is that of the fastest kernels that simple rules of fusion give, in program order.
+Every search has a budget of simulations, so that answers repeat.
 """
 
 from __future__ import annotations
@@ -202,11 +202,11 @@ def with_host() -> Cluster:
     return Cluster("A100 and host", (gpu, host), pairs, ints([[-1, 0], [1, -1]]))
 
 
-def away(again: bool, offload: bool) -> Callable[[Case], Cell]:
-    """At 40 % of the peak, with a host."""
+def away(again: bool, offload: bool, residents: bool = False) -> Callable[[Case], Cell]:
+    """At 40 % of the peak, with a host; `residents`: weights and state may live there."""
 
     def found(case: Case) -> Cell:
-        method = Recompute(case.known, again=again, offload=offload)
+        method = Recompute(case.known, again=again, offload=offload, residents=residents)
         return case.at(0.4 * case.peak, method, OURS)
 
     return found
@@ -216,6 +216,34 @@ OFFLOAD: dict[str, Callable[[Case], Cell]] = {
     "recomputation": away(True, False),
     "offload": away(False, True),
     "both": away(True, True),
+    "offload with state": away(False, True, True),
+    "both with state": away(True, True, True),
+}
+
+
+# Models on an A100 with so many GiB: less than their weights and state, or their weights, take.
+HOMELESS = {
+    "llama-8b/train": (40, 24),
+    "llama-8b/infer": (12, 8, 4),
+    "mixtral-8x7b/infer": (40,),
+    "bert-base/train": (1,),
+    "vit-base/train": (0.75,),
+    "vit-base/infer": (0.25,),
+}
+
+
+def homeless(name: str, gib: float) -> Cell:
+    """Under a limit below what is there before the step, which only a host can hold: our plan, and how long the link
+    takes at least for what does not fit."""
+    case = Case(lm.price(lm.load(f"zoo:{name}"), with_host()))
+    graph, limit = case.problem.graph, int(gib * 2**30)
+    there = int(graph.nbytes[graph.producer < 0].sum())
+    sizes = {"there mib": there >> 20, "fused ms": case.step / 1e6, "fused mib": case.peak >> 20}
+    return {**case.at(limit, Recompute(case.known), OURS), **sizes, "link ms": max(0, there - limit) / 25e6}
+
+
+HOMES: dict[str, Callable[[], Cell]] = {
+    f"{name} {gib}": partial(homeless, name, gib) for name, sizes in HOMELESS.items() for gib in sizes
 }
 
 
@@ -267,8 +295,8 @@ SIZE: dict[str, Callable[[], Cell]] = {
 
 
 def cells_of(table: str, model: str, keys: list[str], corpus: Path | None) -> Iterator[tuple[str, Cell]]:
-    if table == "size":
-        yield from ((key, SIZE[key]()) for key in keys)
+    if table in ("size", "homes"):
+        yield from ((key, (SIZE if table == "size" else HOMES)[key]()) for key in keys)
     elif table == "offload":
         case = Case(lm.price(lm.load(f"zoo:{model}/train"), with_host()))
         yield from ((key, OFFLOAD[key](case)) for key in keys)
@@ -325,6 +353,7 @@ def jobs_of(wanted: list[str], corpus: Path | None, count: int) -> list[Job]:
     """The longest first."""
     jobs: list[Job] = [("size", key.split()[0], [key]) for key in SIZE if "size" in wanted]
     jobs += [("offload", name, list(OFFLOAD)) for name in ZOO[:5] if "offload" in wanted]
+    jobs += [("homes", key.replace("/", "-"), [key]) for key in HOMES if "homes" in wanted]
     models = [name for name, _ in graphs(corpus, 0, count)] if "steps" in wanted else []
     models = sorted(models, key=lambda name: -LONG.index(name) if name in LONG else 1)
     return jobs + [("steps", name, keys) for name in models for keys in HALVES]
@@ -335,7 +364,7 @@ def main() -> None:
     options.add_argument("folder", type=Path)
     options.add_argument("--corpus", type=Path, default=None)
     options.add_argument("--count", type=int, default=20)
-    options.add_argument("--only", default="steps,offload,size")
+    options.add_argument("--only", default="steps,offload,homes,size")
     options.add_argument("--workers", type=int, default=1)
     options.add_argument("--seconds", type=float, default=1e9)
     options.add_argument("--cells", default="", help="table|model|figure,figure: these, in this process")

@@ -217,12 +217,11 @@ class World:
         return max(0, moved)
 
     def _find_homes(self) -> dict[int, int]:
-        """The device a tensor is sent from: of its maker; of an updated weight, of its updater (rule 7)."""
+        """The device a tensor is sent from: of its maker; of an updated weight, of its updater (rule 7), or where it
+        stays (rule 15): what updates it there overwrites what came from a stay."""
         home = {t: self._device_of(self.producer[t]) for t in self.tensors if self.producer[t] >= 0}
         for tensor in self.inplace:
-            root = tensor
-            while self.alias_of[root] >= 0:
-                root = self.alias_of[root]
+            root = self.alias_of[tensor]
             if self.producer[root] < 0:
                 home[root] = home[tensor]
         return home
@@ -473,6 +472,9 @@ def expand_slowly(problem: Problem, added: Additions) -> Problem:
 
     for op in range(count):
         emit(op)
+    for number, tensor in enumerate(added.tensor.tolist(), count):
+        if tensor >= 0 and _updates_an_input(graph, tensor):
+            emit(number)  # brought home for the next step
     assert len(order) == len(nodes), "an addition is needed by nobody"
     return _assembled(problem, [nodes[number] for number in order], [order.index(n) for n in range(len(nodes))])
 
@@ -514,11 +516,19 @@ def _nodes(graph: Graph, added: Additions) -> list[Node]:
                 if op in graph.after_of(later) and any(graph.alias_of[t] >= 0 for t in graph.makes_of(later)):
                     nodes[later].after.add(number)
         nodes[number].after |= {trigger} - {-1}
+    for number, tensor in enumerate(added.tensor.tolist(), graph.num_ops):
+        if tensor >= 0 and _updates_an_input(graph, tensor):  # it overwrites what the stays read
+            stays = {i for i, other in enumerate(added.tensor.tolist(), graph.num_ops) if other == graph.owner[tensor]}
+            nodes[number].after |= stays
     for reader, tensor, source in zip(added.reader.tolist(), added.read.tolist(), added.source.tolist(), strict=True):
         copy = next(name for name, of in nodes[graph.num_ops + source].makes.items() if of == tensor)
         reads = nodes[reader].reads
         nodes[reader].reads = {copy if n == graph.tensor_name[tensor] else n: at for n, at in reads.items()}
     return nodes
+
+
+def _updates_an_input(graph: Graph, tensor: int) -> bool:
+    return bool(graph.producer[tensor] >= 0 and graph.producer[graph.owner[tensor]] < 0)
 
 
 def _statistics(graph: Graph, op: int) -> set[int]:
@@ -538,10 +548,22 @@ def _assembled(problem: Problem, nodes: list[Node], place: list[int]) -> Problem
     number = {name: at for at, name in enumerate(names)}
     maker = {name: at for at, node in enumerate(nodes) for name in node.makes}
     alias = [int(graph.alias_of[t]) for t in range(graph.num_tensors)] + [-1] * (len(names) - graph.num_tensors)
-    for node in nodes:
-        if node.op < 0:
-            alias[number[next(iter(node.makes))]] = number[next(iter(node.reads))]
     role = [*graph.role.tolist(), *[ACTIVATION] * (len(names) - graph.num_tensors)]
+    group = {node.name: -1 if node.op < 0 else int(graph.colocate[node.op]) for node in nodes}
+    for node in nodes:
+        if node.op >= 0:
+            continue
+        (made, tensor), read = next(iter(node.makes.items())), next(iter(node.reads))
+        alias[number[made]] = number[read]
+        root = int(graph.owner[tensor])
+        if graph.producer[root] < 0:  # it lives on one device, that of all its stays
+            group[node.name] = 10**6 + root
+        if _updates_an_input(graph, tensor):  # home again, where it lives to the end; what came away from home does not
+            alias[number[made]], role[number[made]] = root, role[tensor]
+            role[tensor] = ACTIVATION
+            writer = next(other for other in nodes if graph.tensor_name[tensor] in other.makes)
+            copies = {name for other in nodes if other.op < 0 for name, of in other.makes.items() if of == root}
+            alias[tensor] = number[next(name for name in writer.reads if name in copies)]
 
     def column(of: Any, stay: int) -> Any:
         return ints([of[node.op].tolist() if node.op >= 0 else (0 * of[0] + stay).tolist() for node in nodes])
@@ -561,7 +583,7 @@ def _assembled(problem: Problem, nodes: list[Node], place: list[int]) -> Problem
         flops=column(graph.flops, 1),
         bytes_moved=column(graph.bytes_moved, 0),
         workspace_bytes=column(graph.workspace_bytes, 0),
-        colocate=ints([graph.colocate[node.op] if node.op >= 0 else -1 for node in nodes]),
+        colocate=ints([group[node.name] for node in nodes]),
         time_ns=ints(np.zeros((len(nodes), 0))),
         **dict(zip(("after_start", "after"), ragged([sorted(place[a] for a in n.after) for n in nodes]), strict=True)),
         **dict(zip(("make_start", "makes"), ragged([[number[t] for t in n.makes] for n in nodes]), strict=True)),

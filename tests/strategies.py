@@ -14,7 +14,15 @@ from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
-from loadmaster.plans.additions import Additions, may_stay, reads_again, repeatable, statistics
+from loadmaster.plans.additions import (
+    Additions,
+    may_live_elsewhere,
+    may_stay,
+    reads_again,
+    repeatable,
+    statistics,
+    updated_by,
+)
 from loadmaster.problem import CANNOT, Problem
 
 SIZES = st.sampled_from([0, 1, 8, 10, 50, 100, 333, 1000])
@@ -291,29 +299,43 @@ def additions(draw: Any, problem: Problem, most: int = 5) -> Additions | None:
     """Legal ones: each is read by some that read the original, and may follow an op before all of them; None where
     there is nothing to add."""
     graph, count = problem.graph, problem.num_ops
+    moves, updates = may_live_elsewhere(graph), updated_by(graph)
     again, stay, left = repeatable(graph), may_stay(graph), statistics(graph)
     reads = {op: {int(t): -1 for t in graph.reads_of(op)} for op in range(count)}  # node -> tensor -> addition
     rows: list[tuple[int, int, int]] = []
     for _ in range(draw(st.integers(1, most))):
         wanted = sorted((t, node) for node, of in reads.items() for t, source in of.items() if source < 0)
         made = [t for t, _ in wanted if graph.producer[t] >= 0 and not left[t]]
-        able = [t for t in made if again[graph.producer[t]] or stay[t]]
+        able = [t for t in made if again[graph.producer[t]] or stay[t]] + [t for t, _ in wanted if moves[t]]
         if not able:
             break
         tensor = draw(st.sampled_from(able))
         op = int(graph.producer[tensor])
-        stays = bool(stay[tensor]) and (not again[op] or draw(st.booleans()))
+        stays = bool(moves[tensor]) or (bool(stay[tensor]) and (not again[op] or draw(st.booleans())))
         mates = {tensor} if stays else {int(t) for t in graph.makes_of(op) if not left[t]}
         readers = [(t, node) for t, node in wanted if t in mates and node != count + len(rows)]
+        if moves[tensor]:  # its stays read it where it lives
+            readers = [(t, node) for t, node in readers if node < count or rows[node - count][0] >= 0]
+            if not readers:
+                continue
         chosen = draw(st.lists(st.sampled_from(readers), min_size=1, max_size=3, unique=True))
         number = len(rows)
         for t, node in chosen:
             reads[node][t] = number
-        read = graph.reads[reads_again(graph, ints([op]))[1]].tolist()
-        own = {tensor: -1} if stays else dict.fromkeys(read, -1)
+        again_reads = [] if stays else graph.reads[reads_again(graph, ints([op]))[1]].tolist()
+        own = {tensor: -1} if stays else dict.fromkeys(again_reads, -1)
         reads[count + number] = own
+        if moves[tensor]:  # any op before those that may read it
+            users = [node if node < count else rows[node - count][0] for _, node in chosen]
+            op = min([*users, *([] if updates[tensor] < 0 else [int(graph.producer[updates[tensor]])])]) - 1
         trigger = draw(st.integers(-1, op)) if draw(SOMETIMES) else -1
         rows.append((-1 if stays else op, tensor if stays else -1, trigger))
+    for tensor in {t for _, t, _ in rows if t >= 0 and updates[t] >= 0}:
+        writer, own = int(graph.producer[updates[tensor]]), [i for i, row in enumerate(rows) if row[1] == tensor]
+        if reads[writer][tensor] < 0:
+            reads[writer][tensor] = draw(st.sampled_from(own))
+        reads[count + len(rows)] = {int(updates[tensor]): -1}
+        rows.append((-1, int(updates[tensor]), -1))
     if not rows:
         return None
     named = [(node, t, source) for node, of in reads.items() for t, source in of.items() if source >= 0]

@@ -1,4 +1,5 @@
-"""Additions: the ops that a plan adds to a graph. Some run again, some keep a tensor on another device."""
+"""Additions: the ops that a plan adds to a graph. Some run again, some keep a tensor on another device, or have it live
+there."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ _UNREPEATABLE = re.compile(r"^(while|call|conditional|loop|if|scan|rng.*|empty.*
 # In training they update running statistics, on which nothing else that they make depends.
 _BATCH_NORM = re.compile(r"^(_?native_batch_norm.*|cudnn_batch_norm|miopen_batch_norm|_batch_norm_with_update.*)$")
 
+SEVERAL = -2  # in `updated_by`
+
 
 @dataclass(frozen=True, eq=False)
 class Additions:
@@ -26,10 +29,14 @@ class Additions:
     a batch norm all but its running statistics. A stay reads a tensor on its own device (which has it sent there),
     keeps it without a second copy of its bytes, and sends it back to those that read it from the stay. Who reads which
     copy is listed; all else reads the original.
+
+    What is there before the step lives where its stays are, all on one device. If it is updated, the op that does so
+    reads it from a stay and overwrites what came; a stay of what it makes, a return, which nobody reads, brings that
+    home.
     """
 
     op: Ints  # [added] the op that runs again, -1 for a stay
-    tensor: Ints  # [added] the tensor that stays, -1 for an op that runs again
+    tensor: Ints  # [added] the tensor that stays, or returns; -1 for an op that runs again
     after: Ints  # [added] an op of the graph that must have ended before it starts, or -1
     reader: Ints  # [redirections] an op of the graph, or an addition as num_ops + i
     read: Ints  # [redirections] the tensor of the graph that it would have read
@@ -108,6 +115,44 @@ def may_stay(graph: Graph) -> Bools:
     return able
 
 
+def updated_by(graph: Graph) -> Ints:
+    """[tensors] of what is there before the step: the one tensor that is written over it, by an op that reads it; -1
+    where nothing is; SEVERAL where more is, or by an op that does not. SEVERAL for all that the step makes."""
+    found = np.where(graph.producer >= 0, SEVERAL, -1)
+    over = np.flatnonzero((graph.alias_of >= 0) & (graph.producer >= 0))
+    over = over[graph.producer[graph.owner[over]] < 0]
+    roots = graph.owner[over]
+    plain = graph.alias_of[over] == roots
+    reads = rows_of(graph.read_start) * graph.num_tensors + graph.reads
+    plain &= np.isin(graph.producer[over] * graph.num_tensors + roots, reads)
+    found[roots] = np.where(plain, over, SEVERAL)
+    count = np.bincount(roots, minlength=graph.num_tensors)
+    found[count > 1] = SEVERAL
+    return ints(found)
+
+
+def may_live_elsewhere(graph: Graph) -> Bools:
+    """[tensors] there before the step, read in it, and updated at most once: it may live on another device than those
+    that read it."""
+    read = np.zeros(graph.num_tensors, bool)
+    read[graph.reads] = True
+    able: Bools = (graph.producer < 0) & (graph.alias_of < 0) & read & (updated_by(graph) != SEVERAL)
+    return able
+
+
+def returns(graph: Graph, added: Additions) -> Bools:
+    """[added] brings home what was written over a tensor that was there before the step."""
+    made = (added.tensor >= 0) & (graph.producer[added.tensor] >= 0)
+    back: Bools = made & (graph.producer[graph.owner[added.tensor]] < 0)
+    return back
+
+
+def homes(graph: Graph, added: Additions) -> Ints:
+    """[added] of a stay or return of what is there before the step: that tensor; else -1."""
+    root = graph.owner[added.tensor]
+    return ints(np.where((added.tensor >= 0) & (graph.producer[root] < 0), root, -1))
+
+
 def _in_place(graph: Graph) -> Bools:
     """[tensors] written over in place, or written so."""
     fixed: Bools = graph.alias_of >= 0
@@ -125,6 +170,7 @@ def check_additions(graph: Graph, added: Additions) -> None:
     """Refuses additions that are none of the graph's, would change what is computed, or are read by nobody."""
     _check_columns(graph, added)
     _check_ops(graph, added)
+    _check_homes(graph, added)
     _check_redirections(graph, added)
 
 
@@ -157,22 +203,47 @@ def _check_ops(graph: Graph, added: Additions) -> None:
         op = int(added.op[wrong.argmax()])
         why = "it overwrites a tensor, makes one that is overwritten, or calls what is not known"
         raise InvalidPlan(f"op '{graph.op_name[op]}' cannot run again: {why}", f"op {op}", "keep what it makes")
-    wrong = ~again & ~may_stay(graph)[added.tensor]
+    able = may_stay(graph) | may_live_elsewhere(graph)
+    updates = updated_by(graph)
+    able[updates[updates >= 0]] = True
+    wrong = ~again & ~able[added.tensor]
     if wrong.any():
         tensor = int(added.tensor[wrong.argmax()])
-        why = "only what a step makes, drops and never overwrites can"
+        why = "only what a step makes, drops and never overwrites can, or what is there before it and updated once"
         raise InvalidPlan(f"tensor '{graph.tensor_name[tensor]}' cannot be offloaded: {why}", "added", "keep it")
+
+
+def _check_homes(graph: Graph, added: Additions) -> None:
+    """What is there before the step and stays elsewhere is read there as it is; updated, it returns, once."""
+    home, back = homes(graph, added), returns(graph, added)
+    own = added.reader >= graph.num_ops
+    moved = np.flatnonzero(home >= 0)
+    if np.isin(added.reader[own] - graph.num_ops, moved).any():
+        raise InvalidPlan("a stay of what is there before the step reads a copy", "added", "let it read the original")
+    if np.isin(added.source, np.flatnonzero(back)).any():
+        raise InvalidPlan("a reader reads what was brought home", "added", "let it read what was made")
+    updates, names = updated_by(graph), graph.tensor_name
+    sources = {(int(r), int(t)) for r, t in zip(added.reader, added.read, strict=True)}
+    for root in np.unique(home[moved]).tolist():
+        update = int(updates[root])
+        count = int((back & (home == root)).sum())
+        if count != (update >= 0):
+            what = f"'{names[root]}' lives elsewhere and is updated, but is brought home {count} times"
+            raise InvalidPlan(what, "added", "give one stay of what is written over it")
+        if update >= 0 and (int(graph.producer[update]), root) not in sources:
+            what = f"'{names[root]}' lives elsewhere, but what updates it reads it from no stay"
+            raise InvalidPlan(what, f"op '{graph.op_name[graph.producer[update]]}'", "name the stay that it reads")
 
 
 def _check_redirections(graph: Graph, added: Additions) -> None:
     reader, read, source = added.reader, added.read, added.source
-    unread = np.setdiff1d(np.arange(len(added)), source)
+    unread = np.setdiff1d(np.flatnonzero(~returns(graph, added)), source)
     if len(unread):
         raise InvalidPlan(f"nobody reads what addition {unread[0]} makes", "added", "leave it out")
     keys = reader * graph.num_tensors + read
     if len(np.unique(keys)) < len(keys):
         raise InvalidPlan("a reader reads a tensor from two copies", "added", "name one copy for each read")
-    again = (graph.producer[read] == added.op[source]) & ~statistics(graph)[read]
+    again = (graph.producer[read] == added.op[source]) & (added.op[source] >= 0) & ~statistics(graph)[read]
     made = np.where(added.op[source] >= 0, again, added.tensor[source] == read)
     if not made.all():
         at = int((~made).argmax())

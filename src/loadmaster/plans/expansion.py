@@ -1,6 +1,7 @@
 """Expansion: Problem to Problem, with the ops that a plan adds as ops like any other.
 
-What is recomputed and what is offloaded is then judged by the rules that hold for every op: no rule knows of it.
+What is recomputed and what is offloaded is then judged by the rules that hold for every op: no rule knows of it. A stay
+of what is there before the step counts as writing over it, so that by rule 7 it lives where the stay is.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import numpy as np
 
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import ACTIVATION, Graph
-from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, positions, rows_of
+from loadmaster.graph.columns import Ints, from_pairs, ints, positions, rows_of
 from loadmaster.plans.additions import (
     Additions,
     check_additions,
+    homes,
     overwriters,
     reads_with,
+    returns,
     same_additions,
     statistics,
+    updated_by,
 )
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Sharing
@@ -152,8 +156,18 @@ def _afters(graph: Graph, added: Additions) -> tuple[Ints, Ints]:
         parts.append((copies, mates) if copies_later else (mates, copies))
     given = np.flatnonzero(added.after >= 0)
     parts.append((ops + given, added.after[given]))
+    parts.append(_returns_last(graph, added))
     rows, values = (np.concatenate(column).astype(np.int64) for column in zip(*parts, strict=True))
     return ints(rows), ints(values)
+
+
+def _returns_last(graph: Graph, added: Additions) -> tuple[Ints, Ints]:
+    """(return, stay of the same tensor): what is brought home overwrites what the stays read."""
+    home, back = homes(graph, added), returns(graph, added)
+    later = {int(home[i]): i for i in np.flatnonzero(back)}
+    pairs = [(later[int(home[i])], i) for i in np.flatnonzero((home >= 0) & ~back) if int(home[i]) in later]
+    rows, values = np.array(pairs, np.int64).reshape(-1, 2).T
+    return ints(graph.num_ops + rows), ints(graph.num_ops + values)
 
 
 def _numbered(
@@ -191,9 +205,10 @@ def _as_late_as_read(wanted: Ints, ops: int, later: Ints, earlier: Ints) -> None
 
 def _graph(graph: Graph, added: Additions, shape: _Shape, rows: Ints, tensors: Ints, waits: tuple[Ints, Ints]) -> Graph:
     count, copies = len(shape.node), shape.copies
-    origin = np.where(added.op >= 0, added.op, graph.producer[added.tensor])
-    of = np.concatenate([np.arange(graph.num_ops), origin])[shape.node]  # [ops] whose columns it has
+    of = np.concatenate([np.arange(graph.num_ops), _origin(graph, added)])[shape.node]  # [ops] whose columns it has
     stays = np.concatenate([np.zeros(graph.num_ops, bool), added.tensor >= 0])[shape.node]
+    groups = np.where(added.op >= 0, graph.colocate[added.op], _colocated(graph, added))
+    colocate = np.concatenate([graph.colocate, groups])
     order = np.argsort(shape.place[rows], kind="stable")
     read_start = _starts(shape.place[rows], count)
     after_start, after = from_pairs(shape.place[waits[0]], shape.place[waits[1]], count)
@@ -202,7 +217,6 @@ def _graph(graph: Graph, added: Additions, shape: _Shape, rows: Ints, tensors: I
     makes = np.concatenate([made, graph.num_tensors + np.arange(len(copies.maker))])
     grouped = np.argsort(shape.place[makers], kind="stable")
     own = np.concatenate([np.arange(graph.num_tensors), copies.tensor])
-    is_stay = added.tensor[copies.maker] >= 0
     producer = np.concatenate([graph.producer, graph.num_ops + copies.maker])
     names = _names(graph, added)
     return replace(
@@ -215,7 +229,7 @@ def _graph(graph: Graph, added: Additions, shape: _Shape, rows: Ints, tensors: I
         flops=ints(np.where(stays, 1, graph.flops[of])),
         bytes_moved=ints(np.where(stays, 0, graph.bytes_moved[of])),
         workspace_bytes=ints(np.where(stays, 0, graph.workspace_bytes[of])),
-        colocate=ints(np.where(stays, -1, graph.colocate[of])),
+        colocate=ints(colocate[shape.node]),
         time_ns=ints(np.zeros((count, 0))),
         after_start=after_start,
         after=after,
@@ -226,19 +240,56 @@ def _graph(graph: Graph, added: Additions, shape: _Shape, rows: Ints, tensors: I
         tensor_name=(*graph.tensor_name, *_copy_names(graph, added, copies, names)),
         producer=ints(np.where(producer >= 0, shape.place[producer], -1)),
         nbytes=ints(graph.nbytes[own]),
-        role=ints(np.concatenate([graph.role, np.full(len(copies.maker), ACTIVATION)])),
-        alias_of=ints(np.concatenate([graph.alias_of, _stayed(graph, added, copies, is_stay, rows, tensors)])),
+        role=_roles(graph, added, copies),
+        alias_of=_aliases(graph, added, copies, rows, tensors),
         shape=tuple(graph.shape[t] for t in own.tolist()),
         tensor_dtype=tuple(graph.tensor_dtype[t] for t in own.tolist()),
     )
 
 
-def _stayed(graph: Graph, added: Additions, copies: _Copies, is_stay: Bools, rows: Ints, tensors: Ints) -> Ints:
-    """[copies] for that of a stay, the tensor it reads: it has no bytes of its own, and keeps those where it is."""
+def _origin(graph: Graph, added: Additions) -> Ints:
+    """[added] the op that runs again, that made what stays, or that is the first to read what was there before."""
+    start, readers = graph.readers
+    made = graph.producer[added.tensor]
+    first = np.append(readers, 0)[start[added.tensor]]
+    return ints(np.where(added.op >= 0, added.op, np.where(made >= 0, made, first)))
+
+
+def _colocated(graph: Graph, added: Additions) -> Ints:
+    """[added] a group for the stays of each tensor that is there before the step: it lives on one device."""
+    home = homes(graph, added)
+    return ints(np.where(home >= 0, int(graph.colocate.max(initial=-1)) + 1 + home, -1))
+
+
+def _roles(graph: Graph, added: Additions, copies: _Copies) -> Ints:
+    """[tensors and copies] what is brought home lives to the end there, as what was written would have."""
+    own, made = graph.role.copy(), np.full(len(copies.maker), ACTIVATION)
+    back = np.flatnonzero(returns(graph, added)[copies.maker])
+    made[back] = graph.role[copies.tensor[back]]
+    own[copies.tensor[back]] = ACTIVATION
+    return ints(np.concatenate([own, made]))
+
+
+def _aliases(graph: Graph, added: Additions, copies: _Copies, rows: Ints, tensors: Ints) -> Ints:
+    """[tensors and copies] what each is written over in place: what updates a tensor that lives elsewhere overwrites
+    the copy that it read."""
+    own, updates = graph.alias_of.copy(), updated_by(graph)
+    for root in np.unique(homes(graph, added)).tolist():
+        if root >= 0 and updates[root] >= 0:
+            read = tensors[rows == graph.producer[updates[root]]]
+            stays = [copies.number[i, root] for i in np.flatnonzero(added.tensor == root).tolist()]
+            own[updates[root]] = read[np.isin(read, stays)][0]
+    return ints(np.concatenate([own, _stayed(graph, added, copies, rows, tensors)]))
+
+
+def _stayed(graph: Graph, added: Additions, copies: _Copies, rows: Ints, tensors: Ints) -> Ints:
+    """[copies] for that of a stay, the tensor it reads: it has no bytes of its own, and keeps those where it is. What
+    is brought home lies where it was before."""
     alias = np.full(len(copies.maker), -1, np.int64)
+    home, back = homes(graph, added)[copies.maker], returns(graph, added)[copies.maker]
     read_by = {int(row): int(tensor) for row, tensor in zip(rows, tensors, strict=True) if row >= graph.num_ops}
-    for at in np.flatnonzero(is_stay).tolist():
-        alias[at] = read_by[graph.num_ops + int(copies.maker[at])]
+    for at in np.flatnonzero(added.tensor[copies.maker] >= 0).tolist():
+        alias[at] = home[at] if back[at] else read_by[graph.num_ops + int(copies.maker[at])]
     return ints(alias)
 
 
@@ -266,8 +317,7 @@ def _copy_names(graph: Graph, added: Additions, copies: _Copies, names: list[str
 
 
 def _priced(problem: Problem, added: Additions, shape: _Shape, graph: Graph, sizes: Ints) -> Problem:
-    origin = np.where(added.op >= 0, added.op, problem.graph.producer[added.tensor])
-    of = np.concatenate([np.arange(problem.num_ops), origin])[shape.node]
+    of = np.concatenate([np.arange(problem.num_ops), _origin(problem.graph, added)])[shape.node]
     stays = np.concatenate([np.zeros(problem.num_ops, bool), added.tensor >= 0])[shape.node]
     rows, _, _ = reads_with(problem.graph, added)
     tensor = np.concatenate([np.arange(problem.graph.num_tensors), shape.copies.tensor])

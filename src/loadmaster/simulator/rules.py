@@ -39,8 +39,11 @@ The rules, which every method is judged by:
     statistics, which it neither reads nor updates. It follows what that op follows, and what overwrites in place after
     that op follows it too, so that it never reads what was overwritten. A stay is an op of no time and no kernel's
     part: it reads a tensor on its device, has no bytes of its own beside that received copy, and sends it to the
-    readers that the plan names. Either may be told to follow an op. Ties go by the order of the expanded graph: an
-    added op stands just before the first that needs it.
+    readers that the plan names. What is there before the step lives on the device of its stays, for the whole step;
+    stays of one tensor share a device. Where it is updated, the op that does so reads it from a stay and overwrites
+    what came; a return, a stay of what was written, then brings that home, after every other stay of the tensor. It
+    lives on there, not where it was written. All may be told to follow an op. Ties go by the order of the expanded
+    graph: an added op stands just before the first that needs it, a return last.
 """
 
 from __future__ import annotations

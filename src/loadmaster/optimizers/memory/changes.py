@@ -40,9 +40,13 @@ def _run_again(
             draft.note(draft.versions[copy])
         undo.append(partial(_forget, draft, made))
         for tensor in draft.reads[op]:
-            if draft.producer[tensor] >= 0:
+            reader = len(draft.at) + job
+            if draft.producer[tensor] >= 0 or tensor in draft.lodged:
                 source = fresh[tensor] if tensor in fresh else _nearest(draft, tensor, at)
-                undo.append(_read(draft, source, at, len(draft.at) + job))
+                undo.append(_read(draft, source, at, reader))
+            else:
+                draft.given[tensor].append((at, reader))
+                undo.append(partial(draft.given[tensor].remove, (at, reader)))
         fresh.update(zip(draft.makes[op], made, strict=True))
     return fresh
 

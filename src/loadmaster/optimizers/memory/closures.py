@@ -41,7 +41,8 @@ def closure_of(
         seen.add(wanted)
         maker = draft.producer[wanted]
         if maker < 0:
-            return draft.updated_at.get(wanted, 1 << 60) >= at
+            here = wanted not in draft.lodged or draft.there(wanted, at) >= 0
+            return here and draft.updated_at.get(wanted, 1 << 60) >= at
         if wanted in draft.overwritten:
             return False
         if not first and wanted not in gone and draft.there(wanted, at) >= 0:

@@ -18,7 +18,7 @@ from loadmaster.optimizers.fusion.spaces import fusable, spaces_of, ways_of
 from loadmaster.optimizers.memory.passing import passing
 from loadmaster.passes import inner_tensors
 from loadmaster.plans import Plan
-from loadmaster.plans.additions import may_stay, reads_again, repeatable, statistics
+from loadmaster.plans.additions import may_stay, reads_again, repeatable, statistics, updated_by
 from loadmaster.problem import Problem
 from loadmaster.search import Search
 from loadmaster.simulator import Timeline, simulate
@@ -50,6 +50,7 @@ class Job:
     at: int
     joined: bool = False
     stay: int = -1  # version that goes away
+    given: int = -1  # tensor that lives on a host and comes from there, or is written over one that does and goes back
     trigger: int = -1  # position after which it comes back
     makes: tuple[int, ...] = ()  # versions
 
@@ -97,6 +98,9 @@ class Draft:
         left = statistics(graph)
         self.makes = [[t for t in made if not left[t]] for made in _rows(graph.make_start, graph.makes)]  # likewise
         self.updated_at = self._updates()
+        self.updates = updated_by(graph)
+        self.given: dict[int, list[tuple[int, int]]] = {}  # there before the step -> who reads it, as in a version
+        self.lodged: set[int] = set()  # of those, what lives on a host: versions of it come from there
         self.versions: list[Version] = []
         self.of: dict[int, list[int]] = {}  # tensor -> versions
         self.source: dict[tuple[int, int], int] = {}  # (reader, tensor) -> version
@@ -154,6 +158,8 @@ class Draft:
         for op, tensor in zip(rows_of(graph.read_start).tolist(), graph.reads.tolist(), strict=True):
             if self.producer[tensor] >= 0:
                 self.use(self.of[tensor][0], self.at[op], op)
+            else:
+                self.given.setdefault(tensor, []).append((self.at[op], op))
 
     def _curve(self) -> Ints:
         """[devices, positions] bytes, residents and workspace included."""
@@ -204,12 +210,21 @@ class Draft:
         self.changed.update(version.made for version in versions if version.job >= 0)
 
     def home(self, version: Version) -> int:
-        return self.device[self.producer[version.tensor]]
+        return self.home_of(version.tensor)
+
+    def home_of(self, tensor: int) -> int:
+        """The device that makes it; of what is there before the step, that of its first reader."""
+        maker = self.producer[tensor]
+        return self.device[maker if maker >= 0 else self.given[tensor][0][1]]
 
     def hold(self, version: Version, first: int, last: int, sign: int) -> None:
         """Adds to (or takes from) the memory its bytes from one position to another."""
-        if not version.inner and first <= last:
-            self._held[self.home(version), first : last + 1] += sign * self.nbytes[version.tensor]
+        if not version.inner:
+            self.hold_bytes(self.home(version), first, last, sign * self.nbytes[version.tensor])
+
+    def hold_bytes(self, device: int, first: int, last: int, nbytes: int) -> None:
+        if first <= last:
+            self._held[device, first : last + 1] += nbytes
 
     def droppable(self, number: int, at: int) -> bool:
         """It is there at a position at which nobody needs it, or a kernel that can make it itself."""

@@ -39,13 +39,14 @@ def plan_of(draft: Draft) -> Plan:
 
 
 def _used(draft: Draft, redirected: list[tuple[int, int, int]]) -> set[int]:
-    """Jobs that somebody reads, in the end an op of the graph."""
+    """Jobs that somebody reads, in the end an op of the graph, or that bring home what was updated."""
     ops = len(draft.at)
     used: set[int] = set()
     waiting = [job for reader, _, job in redirected if reader < ops]
     reads: dict[int, list[int]] = {}
     for reader, _, job in redirected:
         reads.setdefault(reader, []).append(job)
+    waiting += [job for job, own in enumerate(draft.jobs) if own.given >= 0 and draft.producer[own.given] >= 0]
     while waiting:
         job = waiting.pop()
         if job not in used:
@@ -55,13 +56,14 @@ def _used(draft: Draft, redirected: list[tuple[int, int, int]]) -> set[int]:
 
 
 def _row(draft: Draft, job: Job) -> tuple[int, int, int]:
-    if job.stay >= 0:
-        return -1, draft.versions[job.stay].tensor, _last_op(draft, job.trigger)
+    if job.op < 0:
+        tensor = job.given if job.given >= 0 else draft.versions[job.stay].tensor
+        return -1, tensor, _last_op(draft, job.trigger)
     return job.op, -1, _before(draft, job) if draft.problem.num_devices > 1 and not job.joined else -1
 
 
 def _last_op(draft: Draft, position: int) -> int:
-    return int(draft.heads[position])
+    return int(draft.heads[position]) if position >= 0 else -1
 
 
 def _before(draft: Draft, job: Job) -> int:
@@ -89,7 +91,7 @@ def _columns(draft: Draft, added: Additions, used: list[int]) -> Plan:
     turn = {job: number for number, job in enumerate(turns, 1)}
     for i, number in enumerate(used):
         job, node = draft.jobs[number], int(place[ops + i])
-        if job.stay >= 0:
+        if job.op < 0:
             device[node] = draft.hosts[number]
             label_of = len(draft.heads) + len(groups)
             groups[-1, i] = label_of

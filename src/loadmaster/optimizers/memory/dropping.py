@@ -12,14 +12,14 @@ from loadmaster.graph.columns import Bools, Ints
 from loadmaster.optimizers.memory.changes import make_again, reuse
 from loadmaster.optimizers.memory.closures import Closure, closure_of
 from loadmaster.optimizers.memory.draft import Draft
-from loadmaster.optimizers.memory.trips import Trip, back_starts, out_ends, send_away
+from loadmaster.optimizers.memory.lodging import Lodging, lodge, lodgers, lodging_of
+from loadmaster.optimizers.memory.trips import SLACK_NS, Trip, back_starts, hosts_of, out_ends, send_away
 
 if TYPE_CHECKING:
     from loadmaster.optimizers.memory.recompute import Recompute
 
 # Chosen by hand.
 FLOOR_NS = 50  # what is free is not better than what nearly is
-SLACK_NS = 20_000  # that a tensor is back before it is read
 
 
 class Act(NamedTuple):
@@ -39,6 +39,7 @@ class Choice(NamedTuple):
 
     worth: float
     acts: list[Act]
+    lodging: Lodging | None = None  # of what is there before the step
 
 
 class Dropping:
@@ -58,21 +59,11 @@ class Dropping:
         self.stuck, self.stuck_at = False, -1  # position
         self.dropped: set[int] = set()
         self.sent: set[int] = set()  # those of them that go to a host
-        self.hosts = self._hosts() if settings.offload else {}
+        self.hosts = hosts_of(draft.problem.cluster) if settings.offload else {}
+        self.lodgers = lodgers(draft, self.hosts, limits) if self.hosts and settings.residents else []
         self.over_until = np.zeros(0)
         every = np.ones(draft.problem.num_ops, bool)
         self.allowed = (every & ~draft.heavy, ~every, every)  # to make what a tensor is made from
-
-    def _hosts(self) -> dict[int, int]:
-        """Device -> the host it may send to and receive from."""
-        cluster = self.draft.problem.cluster
-        hosts = [d for d, device in enumerate(cluster.devices) if device.kind == "cpu"]
-        near = {}
-        for device in range(cluster.num_devices):
-            ways = [h for h in hosts if h != device and (device, h) in cluster.links and (h, device) in cluster.links]
-            if ways and device not in hosts:
-                near[device] = ways[0]
-        return near
 
     def run(self) -> set[int]:
         """The tensors that it dropped."""
@@ -118,15 +109,21 @@ class Dropping:
                 choice = self.choice(number, at)
                 if choice is not None:
                     heap.append((-choice.worth, number))
+        for tensor in self.lodgers:
+            if draft.home_of(tensor) == device and self._may_lodge(tensor, at):
+                choice = self._lodged(tensor, at)
+                if choice is not None:
+                    heap.append((-choice.worth, -1 - tensor))
         heapq.heapify(heap)
         while draft.memory[device, at] > self.limits[device]:
             if not heap:
                 self.stuck, self.stuck_at = True, at
                 return
             _, number = heapq.heappop(heap)
-            if not self._may(number, at):
+            may = self._may(number, at) if number >= 0 else self._may_lodge(-1 - number, at)
+            if not may:
                 continue
-            choice = self.choice(number, at)
+            choice = self.choice(number, at) if number >= 0 else self._lodged(-1 - number, at)
             if choice is None:
                 continue
             if heap and -choice.worth > heap[0][0]:
@@ -150,9 +147,14 @@ class Dropping:
         draft, undo = self.draft, []
         for act in choice.acts:
             undo.append(self.do(number, act))
+        if choice.lodging is not None:
+            undo.append(lodge(draft, -1 - number, self.hosts[device], choice.lodging))
         if self._over(device) >= before:
             for back in reversed(undo):
                 back()
+            return
+        if number < 0:
+            self.dropped.add(-1 - number)
             return
         self.dropped.add(draft.versions[number].tensor)
         if any(act.trip is not None for act in choice.acts):
@@ -235,6 +237,27 @@ class Dropping:
         if gone > at or returns <= at:
             return [], 0
         return [Act(later, max(returns, 1), None, host=host, gone=gone, trip=trip)], (out + back) // 20
+
+    def _may_lodge(self, tensor: int, at: int) -> bool:
+        """It lives here, and nobody needs it at the position."""
+        draft = self.draft
+        free = tensor not in self.kept and tensor not in draft.lodged
+        return free and all(where != at for where, _ in draft.given[tensor])
+
+    def _lodged(self, tensor: int, at: int) -> Choice | None:
+        """On the host of its device, and here for its readers."""
+        draft, until = self.draft, self.over_until
+        found = lodging_of(draft, tensor, self.hosts[draft.home_of(tensor)])
+        spans = [(visit.begin, max(where for where, _ in visit.uses)) for visit in found.visits]
+        if found.back is not None:
+            spans.append((draft.at[draft.producer[draft.updates[tensor]]] + 1, found.left))
+        if any(first <= at <= last for first, last in spans):
+            return None
+        over = until[-1] - sum(until[last + 1] - until[first] for first, last in spans if first <= last)
+        worth = float(draft.nbytes[tensor] * over) / max(FLOOR_NS, found.cost_ns)
+        if self.rng is not None:
+            worth *= float(np.exp(self.noise * self.rng.standard_normal()))
+        return Choice(worth, [], found) if worth > 0 else None
 
     def _valued(self, number: int, acts: list[Act], at: int, cost: int) -> Choice:
         draft, version = self.draft, self.draft.versions[number]

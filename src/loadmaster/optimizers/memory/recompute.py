@@ -23,6 +23,8 @@ from loadmaster.optimizers.memory.drafted import plan_of
 from loadmaster.optimizers.memory.dropping import Dropping
 from loadmaster.optimizers.memory.exact_again import least_time
 from loadmaster.optimizers.memory.inlining import inline_light
+from loadmaster.optimizers.memory.lodging import early_updates
+from loadmaster.optimizers.memory.trips import hosts_of
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -54,12 +56,14 @@ class Fitted(NamedTuple):
 @dataclass(frozen=True)
 class Recompute:
     """Plans with `inner`, then drops what does not fit. `again`: tensors are made again; `offload`: they go to a host
-    (a device of kind cpu) and come back; `fuse`: other kernels than those of `inner` are tried."""
+    (a device of kind cpu) and come back; `residents`: and weights, state and inputs live there; `fuse`: other kernels
+    than those of `inner` are tried."""
 
     inner: Optimizer | None = None  # by default greedy fusion; on one device in program order, else as HEFT places it
     again: bool = True
     offload: bool = True
     fuse: bool = True
+    residents: bool = True
 
     def optimize(self, search: Search) -> Plan:
         starts = self._starts(search)
@@ -110,7 +114,10 @@ class Recompute:
         fast = first if self.inner is None else self.inner_plan(search.part(0.3, problem=wide))
         plain = Plan.of(problem, fast.device)
         unlike: dict[bytes, Plan] = {}
-        for plan in (first, fast, self._fused(search, fast) if self.fuse else fast, plain):
+        starts = [first, fast, self._fused(search, fast) if self.fuse else fast, plain]
+        if self.offload and self.residents and hosts_of(problem.cluster):
+            starts = [early_updates(problem, plan) for plan in starts]
+        for plan in starts:
             unlike.setdefault(b"".join(c.tobytes() for c in (plan.kernel, plan.device, plan.rank)), plan)
         return list(unlike.values())
 

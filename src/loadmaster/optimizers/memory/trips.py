@@ -7,7 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from loadmaster.cluster import Cluster
 from loadmaster.optimizers.memory.draft import Draft, Job, Version
+
+SLACK_NS = 20_000  # that a tensor is back before it is read; chosen by hand
+NEVER = 1 << 61  # when what goes home is due
 
 
 class Trip(NamedTuple):
@@ -33,6 +37,21 @@ def back_starts(trips: Sequence[Trip]) -> list[int]:
     for i in sorted(range(len(trips)), key=lambda i: -trips[i].due_ns):
         free = starts[i] = min(free, trips[i].due_ns) - trips[i].back_ns
     return starts
+
+
+def begin_positions(draft: Draft, trips: list[Trip]) -> list[int]:
+    """[trips] the position from which on each is on its way here: as late as it can be; where that would have to be
+    before the step, once what comes before it is awaited."""
+    starts, first = back_starts(trips), [0] * len(trips)
+    before = 0
+    for i in sorted(range(len(trips)), key=lambda i: trips[i].due_ns):
+        if trips[i].due_ns >= NEVER:
+            continue
+        own = int(np.searchsorted(draft.start_ns, trips[i].due_ns + SLACK_NS))
+        late = starts[i] < 0
+        first[i] = before if late else int(np.searchsorted(draft.end_ns, starts[i]))
+        before = own
+    return first
 
 
 def send_away(
@@ -73,7 +92,23 @@ def send_away(
 def time_returns(draft: Draft) -> None:
     """Each stay ends as late as it can, now that all are known."""
     stays = list(draft.trips)
-    for job, start in zip(stays, back_starts([draft.trips[job] for job in stays]), strict=True):
+    trips = [draft.trips[job] for job in stays]
+    begins = begin_positions(draft, trips)
+    for job, start, begin in zip(stays, back_starts(trips), begins, strict=True):
         position = int(np.searchsorted(draft.end_ns, start, side="right")) - 1
         own = draft.jobs[job]
-        own.trigger = max(min(position, own.at - 1), draft.versions[own.stay].made)
+        if own.given < 0:
+            own.trigger = max(min(position, own.at - 1), draft.versions[own.stay].made)
+        elif draft.trips[job].back_ns:
+            own.trigger = min(position if start >= 0 else begin - 1, own.at - 1)
+
+
+def hosts_of(cluster: Cluster) -> dict[int, int]:
+    """Device -> the host it may send to and receive from."""
+    hosts = [d for d, device in enumerate(cluster.devices) if device.kind == "cpu"]
+    near = {}
+    for device in range(cluster.num_devices):
+        ways = [h for h in hosts if h != device and (device, h) in cluster.links and (h, device) in cluster.links]
+        if ways and device not in hosts:
+            near[device] = ways[0]
+    return near

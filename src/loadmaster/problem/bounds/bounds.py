@@ -380,7 +380,7 @@ def peak_bound(problem: Problem, *, fusing: Fusing = False, adding: bool = False
     """
     devices = problem.num_devices
     fusing = _copying(problem, fusing) if adding else fusing
-    alone = int(_device_bytes(problem, fusing).max())
+    alone = int(_device_bytes(problem, fusing, adding and devices > 1).max())
     memory = Storages(problem, fusing)
     residents, kept = memory.resident_bytes, memory.kept_bytes
     alone = max(alone, -(-(residents + kept) // devices))
@@ -502,18 +502,19 @@ class Storages:
         )
 
 
-def _device_bytes(problem: Problem, fusing: Fusing) -> Ints:
+def _device_bytes(problem: Problem, fusing: Fusing, elsewhere: bool = False) -> Ints:
     """[ops] bytes on the device of each op at once, whatever the plan: when it starts, and at the end of the step.
 
     There are the residents that its colocation group updates or, where nobody updates them, reads; and what it reads,
-    makes and needs while it runs, or what the group makes that lives to the end.
+    makes and needs while it runs, or what the group makes that lives to the end. `elsewhere`: residents may live on
+    another device than those that read or update them, and are there while an op needs them.
     """
     graph, ops = problem.graph, problem.num_ops
     group = problem.leader
     reader, maker = rows_of(graph.read_start), rows_of(graph.make_start)
     root_read, root_made = graph.owner[graph.reads], graph.owner[graph.makes]
-    fixed = problem.resident & (problem.updater < 0)
-    updated = problem.resident & (problem.updater >= 0)
+    fixed = problem.resident & (problem.updater < 0) & (not elsewhere)
+    updated = problem.resident & (problem.updater >= 0) & (not elsewhere)
     home = _sum_once(
         np.concatenate([group[reader[fixed[graph.reads]]], group[problem.updater[updated]]]),
         np.concatenate([graph.reads[fixed[graph.reads]], np.flatnonzero(updated)]),

@@ -1,0 +1,158 @@
+"""Lodging: what is there before the step lives on a host, comes for its readers, and goes back where it is updated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from loadmaster.graph.columns import Ints, positions, rows_of
+from loadmaster.optimizers.memory.draft import Draft, Job, Version
+from loadmaster.optimizers.memory.trips import NEVER, SLACK_NS, Trip, back_starts, begin_positions, out_ends
+from loadmaster.plans import Plan
+from loadmaster.plans.additions import may_live_elsewhere
+from loadmaster.problem import Problem
+
+# Chosen by hand.
+APART = 2  # transfers between two uses, for which it is worth leaving in between
+SHARE = 10_000  # what is a smaller part of a device's memory is not worth a thought
+OVERLAPPED = 20  # a transfer beside compute counts as one part in so many of its time
+
+
+class Visit(NamedTuple):
+    """From one position on, until the last of its uses."""
+
+    uses: list[tuple[int, int]]
+    begin: int
+    trip: Trip
+
+
+class Lodging(NamedTuple):
+    """A tensor that lives on a host: when it is here; where it is updated, its way back, and when that has ended."""
+
+    visits: list[Visit]
+    back: Trip | None
+    left: int  # position
+    cost_ns: int
+
+
+def lodgers(draft: Draft, hosts: dict[int, int], limits: Ints) -> list[int]:
+    """Tensors that may live on the host of the one device that reads and updates them."""
+    able, nbytes = may_live_elsewhere(draft.problem.graph), draft.problem.graph.nbytes
+    found = []
+    for tensor in np.flatnonzero(able & (nbytes > 0)).tolist():
+        device = draft.home_of(tensor)
+        here = all(draft.reader_device(reader) == device for _, reader in draft.given[tensor])
+        if device in hosts and here and nbytes[tensor] * SHARE >= limits[device]:
+            found.append(tensor)
+    return found
+
+
+def lodging_of(draft: Draft, tensor: int, host: int) -> Lodging:
+    """How it would come and go beside what the links carry already."""
+    here, update = draft.home_of(tensor), int(draft.updates[tensor])
+    ways = ((here, host), (host, here))
+    out, back = (int(draft.problem.send_ns[tensor, draft.problem.send_class[way]]) for way in ways)
+    groups = _stretches(draft, tensor, APART * back + 2 * SLACK_NS)
+    trips = [Trip(0, 0, int(draft.start_ns[group[0][0]]) - SLACK_NS, back) for group in groups]
+    way_back = None
+    if update >= 0:
+        way_back = Trip(int(draft.end_ns[draft.at[draft.producer[update]]]), out, NEVER, 0)
+    before = list(draft.trips.values())
+    every = [*before, *trips, *([] if way_back is None else [way_back])]
+    begins = begin_positions(draft, every)[len(before) :]
+    ends = out_ends(every) if way_back is not None else []
+    left = int(np.searchsorted(draft.start_ns, ends[-1])) - 1 if ends else -1
+    visits = [Visit(group, min(at, group[0][0]), trip) for group, at, trip in zip(groups, begins, trips, strict=False)]
+    held_up = _held_up(draft, every, ends) - _held_up(draft, before, out_ends(before) if ends else [])
+    cost = max(0, held_up) + (len(groups) * back + (out if ends else 0)) // OVERLAPPED
+    return Lodging(visits, way_back, min(left, len(draft.heads) - 1), cost)
+
+
+def _held_up(draft: Draft, trips: list[Trip], ends: list[int]) -> int:
+    """How long the step waits at its start for what cannot come in time, and at its end for what must go back."""
+    late = max(0, -min(back_starts(trips), default=0))
+    return late + max(0, max(ends, default=0) - int(draft.end_ns[-1]))
+
+
+def _stretches(draft: Draft, tensor: int, apart_ns: int) -> list[list[tuple[int, int]]]:
+    """Its uses, in groups that are so far apart."""
+    groups: list[list[tuple[int, int]]] = []
+    for use in sorted(draft.given[tensor]):
+        if groups and int(draft.start_ns[use[0]] - draft.end_ns[groups[-1][-1][0]]) <= apart_ns:
+            groups[-1].append(use)
+        else:
+            groups.append([use])
+    return groups
+
+
+def lodge(draft: Draft, tensor: int, host: int, lodging: Lodging) -> Callable[[], None]:
+    """Lets it live on the host, with the way back."""
+    nbytes, device, last = draft.nbytes[tensor], draft.home_of(tensor), len(draft.heads) - 1
+    jobs, uses = len(draft.jobs), draft.given[tensor]
+    draft.hold_bytes(device, 0, last, -nbytes)
+    spans = []
+    for visit in lodging.visits:
+        job = _add_job(draft, tensor, visit.begin, host, visit.trip)
+        copy = Version(tensor, visit.begin, job)
+        number = draft.add(copy)
+        for at, reader in visit.uses:
+            copy.uses.append((at, reader))
+            draft.source[reader, tensor] = number
+        spans.append((visit.begin, copy.last()))
+    if lodging.back is not None:
+        update = int(draft.updates[tensor])
+        _add_job(draft, update, last, host, lodging.back)
+        written = draft.at[draft.producer[update]]
+        spans.append((written + 1, lodging.left))
+    for first, end in spans:
+        draft.hold_bytes(device, first, end, nbytes)
+    draft.lodged.add(tensor)
+
+    def undo() -> None:
+        draft.lodged.remove(tensor)
+        for first, end in spans:
+            draft.hold_bytes(device, first, end, -nbytes)
+        draft.hold_bytes(device, 0, last, nbytes)
+        for _, reader in uses:
+            del draft.source[reader, tensor]
+        for _ in lodging.visits:
+            draft.versions.pop()
+        del draft.of[tensor]
+        while len(draft.jobs) > jobs:
+            job = len(draft.jobs) - 1
+            del draft.trips[job], draft.hosts[job]
+            draft.jobs.pop()
+
+    return undo
+
+
+def _add_job(draft: Draft, tensor: int, at: int, host: int, trip: Trip) -> int:
+    job = len(draft.jobs)
+    draft.jobs.append(Job(-1, at, given=tensor))
+    draft.trips[job] = trip
+    draft.hosts[job] = host
+    return job
+
+
+def early_updates(problem: Problem, plan: Plan) -> Plan:
+    """The plan with each update of what is there before the step just after what it waits for: what it reads is then
+    needed no longer, and its state has the rest of the step to go back."""
+    graph, kernel = problem.graph, plan.kernel
+    start, _ = graph.readers
+    made = np.diff(graph.make_start) > 0
+    ends = np.ones(problem.num_ops, bool)  # all it makes lies over what was there before, and nobody reads it
+    last = (problem.updater[graph.owner[graph.makes]] >= 0) & (np.diff(start)[graph.makes] == 0)
+    np.logical_and.at(ends, rows_of(graph.make_start), last)
+    alone = (np.bincount(kernel, minlength=problem.num_ops) == 1)[kernel]
+    turn = np.empty(problem.num_ops, np.int64)
+    turn[np.lexsort((np.arange(problem.num_ops), plan.rank[kernel]))] = 2 * np.arange(problem.num_ops)
+    lowest = np.full(problem.num_ops, 2 * problem.num_ops)
+    np.minimum.at(lowest, kernel, turn)
+    turn = lowest[kernel]
+    wait_start, waits = graph.dependencies
+    for op in np.flatnonzero(made & ends & alone).tolist():
+        before = waits[wait_start[op] : wait_start[op + 1]]
+        turn[op] = min(turn[op], int(turn[before].max(initial=-1)) + 1)
+    return Plan.of(problem, plan.device, positions(np.lexsort((np.arange(problem.num_ops), turn))), kernel)
