@@ -1,4 +1,4 @@
-"""What a plan adds to the graph: ops that run again, tensors that wait on a host, and what that costs."""
+"""What a plan adds to the graph: ops that run again, tensors that wait on a host or live there, and what that costs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.graph.columns import ints
+from loadmaster.plans.additions import homes, returns
 from loadmaster.search import Result
 
 
@@ -20,6 +20,10 @@ class Added:
     again_bytes: int
     stays: int
     stay_bytes: int
+    homes: int = 0  # weights, states and inputs that live elsewhere and come for those that read them
+    home_bytes: int = 0
+    visit_bytes: int = 0  # that come in a step
+    return_bytes: int = 0  # that go back, updated
 
 
 NOTHING = Added(0, 0, 0, 0, 0, 0)
@@ -37,11 +41,17 @@ def added_of(result: Result) -> Added:
     line, nbytes = result.timeline, expansion.base.graph.nbytes
     source, read = plan.added.source, plan.added.read
     of_again = np.unique(read[(plan.added.op[source] >= 0) & (plan.added.reader < expansion.base.num_ops)])
+    home, back = homes(expansion.base.graph, plan.added), returns(expansion.base.graph, plan.added)
+    waits = (plan.added.tensor >= 0) & (home < 0)
     return Added(
         ops_again=plan.added.num_again,
         inside=int((again & ~alone[plan.kernel]).sum()),
         again_ns=int((line.end_ns - line.start_ns)[kernels].sum()),
         again_bytes=int(nbytes[of_again].sum()),
-        stays=plan.added.num_stays,
-        stay_bytes=int(nbytes[ints(plan.added.tensor[plan.added.tensor >= 0])].sum()),
+        stays=int(waits.sum()),
+        stay_bytes=int(nbytes[plan.added.tensor[waits]].sum()),
+        homes=len(np.unique(home[home >= 0])),
+        home_bytes=int(nbytes[np.unique(home[home >= 0])].sum()),
+        visit_bytes=int(nbytes[home[(home >= 0) & ~back]].sum()),
+        return_bytes=int(nbytes[home[back]].sum()),
     )

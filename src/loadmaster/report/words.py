@@ -322,6 +322,12 @@ def _added(found: Explanation) -> Section:
         )
     if made.stays:
         lines.append(f"{_many(made.stays, 'tensor')} wait on a host, {size_text(made.stay_bytes)}, and come back.")
+    if made.homes:
+        back = f", {size_text(made.return_bytes)} go back updated" if made.return_bytes else ""
+        lines.append(
+            f"{_many(made.homes, 'weight, state or input', 'weights, states and inputs')} live elsewhere, "
+            f"{size_text(made.home_bytes)}: {size_text(made.visit_bytes)} come in a step{back}."
+        )
     return Section("Recomputation and offload", tuple(lines))
 
 
@@ -358,7 +364,7 @@ def _elsewhere(found: Explanation) -> Section:
 
 _OPTIONAL: tuple[tuple[Callable[[Explanation], Section], Callable[[Explanation], bool]], ...] = (
     (_fusion, lambda found: found.fusion.kernels > 0),
-    (_added, lambda found: found.added.ops_again + found.added.stays > 0),
+    (_added, lambda found: found.added.ops_again + found.added.stays + found.added.homes > 0),
     (_expense, lambda found: found.expense.money is not None or found.expense.energy_j is not None),
     (_elsewhere, lambda found: len(found.hardware) > 0),
 )

@@ -18,7 +18,7 @@ from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.files.plan import PlanFile
 from loadmaster.graph.columns import ints
 from loadmaster.importers.torch.export import capture_step
-from loadmaster.importers.torch.graph import CapturedStep
+from loadmaster.importers.torch.graph import CapturedStep, Update
 from loadmaster.importers.torch.step import Target
 from loadmaster.passes.pipelined import pipelined_of
 from loadmaster.passes.splitting import Sharded, sharded_of, splits_of
@@ -28,7 +28,7 @@ from loadmaster.problem import Problem
 from loadmaster.runtime.devices import torch_devices
 from loadmaster.runtime.execute import AppliedStep, Binding, tensors_by_name
 from loadmaster.runtime.processes import Post, Throttle, joined_group, places_of_ranks, share_state
-from loadmaster.runtime.program import Backend, write_program
+from loadmaster.runtime.program import Backend, homes_of, lodged_of, write_program
 from loadmaster.runtime.schedule import host_last, schedule
 from loadmaster.runtime.updates import Updates, check_kind, default_optimizer
 
@@ -258,13 +258,19 @@ def _updates(
     """Weights go to their devices before their state is made beside them; of several processes each moves its own."""
     weights = binding.weights()
     named = {given.name: tensor for tensor, given in binding.given.items()}
-    device = dict(zip(problem.graph.op_name, plan.device.tolist(), strict=True))
+    homes = homes_of(captured, problem, plan)
     for name in captured.gradients if captured.optimizer != "none" else ():
-        home = device[f"{captured.optimizer}:{name}"]
+        home = homes[named[name]]
         if rank in (None, home):
             binding.move(named[name], places[home])
     own = [weights[name] for name in captured.learned]
     copies = {name: of for name, of in captured.copies.items() if name in captured.gradients}
     updates = Updates(optimizer or default_optimizer(captured.optimizer, own), weights, copies, captured.cuts)
     updates.follow_weights()
+    lodged = lodged_of(captured, problem)
+    for call in captured.calls if lodged else ():
+        if isinstance(call, Update):
+            for part, tensor in enumerate(call.reads[2:]):
+                if tensor in lodged:
+                    binding.tensors[tensor] = updates.lodging(call.weight, part)
     return updates

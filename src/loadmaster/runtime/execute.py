@@ -136,6 +136,7 @@ class AppliedStep:
     def _place_residents(self) -> None:
         """The first place of a resident is where the module keeps it; the others hold copies that follow it."""
         seen: dict[int, torch.device] = {}
+        sent = self.program.written | self.program.lodged
         for index, (tensor, number) in enumerate(self.program.residents):
             if self.binding.is_input(tensor):
                 continue
@@ -143,7 +144,7 @@ class AppliedStep:
             if tensor not in seen:
                 self.binding.move(tensor, device)
                 seen[tensor] = device
-                if device.type == "cpu" and self.post is None and self._on_gpu and tensor in self.program.written:
+                if device.type == "cpu" and self.post is None and self._on_gpu and tensor in sent:
                     value.data = value.data.pin_memory()  # a GPU reads it in every step; whoever writes it waits
             self._residents[index] = moved(value.detach(), device)
             if seen[tensor] != device:

@@ -88,12 +88,14 @@ def _resident_bytes(step: AppliedStep) -> list[int]:
     place = dict(zip(step.problem.graph.op_name, step.placement, strict=True))
     for name, call in zip(step.captured.graph.op_name, step.captured.calls, strict=True):
         if isinstance(call, Update):
-            total[place[name]] += _state_bytes(step, call.weight)
+            total[place[name]] += _state_bytes(step, call)
     return total
 
 
-def _state_bytes(step: AppliedStep, weight: str) -> int:
-    """Of tensors as large as the weight; a counter is none of what is planned."""
+def _state_bytes(step: AppliedStep, update: Update) -> int:
+    """Of tensors as large as the weight, where they are beside it; a counter is none of what is planned."""
     assert step.optimizer is not None
-    state: Sequence[Any] = step.updates.state_of(weight)
-    return sum(value.untyped_storage().nbytes() for value in state if isinstance(value, Tensor) and value.dim())
+    state: Sequence[Any] = step.updates.state_of(update.weight)
+    elsewhere = {id(step.binding.tensors[tensor]) for tensor in update.reads[2:] if tensor in step.program.lodged}
+    here = [value for value in state if isinstance(value, Tensor) and value.dim() and id(value) not in elsewhere]
+    return sum(value.untyped_storage().nbytes() for value in here)

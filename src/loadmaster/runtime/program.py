@@ -22,7 +22,7 @@ from loadmaster.graph.columns import Ints, ints
 from loadmaster.graph.folding import bases
 from loadmaster.importers.torch.graph import Call, CapturedStep, Update, draws_random
 from loadmaster.plans import Plan
-from loadmaster.plans.additions import statistics
+from loadmaster.plans.additions import homes, statistics
 from loadmaster.plans.expansion import STAY
 from loadmaster.problem import Problem
 from loadmaster.runtime.devices import CopyStreams, CudaSend, Replay, copied
@@ -50,6 +50,7 @@ class Program:
     last_random: int | None  # device that draws the last random numbers
     lines: Mapping[int, Line]  # number in the source
     kernels: Kernels
+    lodged: frozenset[int] = frozenset()  # residents that live where a stay is, and come for those that read them
 
 
 @dataclass
@@ -79,8 +80,9 @@ class _Waiting(NamedTuple):
     name: str
     weight: str
     gradient: str
+    state: tuple[str, ...]  # what came from where it lives, "None" for what is here
     op: int
-    family: tuple[int, Any]
+    family: tuple[int, Any, tuple[bool, ...]]
 
 
 class _Writer:
@@ -93,8 +95,9 @@ class _Writer:
         self.addition = np.full(problem.num_ops, -1)  # number of what the plan added
         if problem.expansion is not None:
             self.kept, self.addition = self.kept[problem.expansion.tensor], problem.expansion.addition
+        self._refuse_processes()
         self.versions: dict[int, int] = {}  # of what is read or made now, where it is not the original
-        self.home = _homes(captured, problem, plan)
+        self.home = homes_of(captured, problem, plan)
         self.names: dict[Copy, str] = {}
         self.residents: dict[Place, str] = {}
         self.constants: dict[str, Any] = {}
@@ -110,6 +113,11 @@ class _Writer:
         self.replays: dict[int, Replay] = {}  # by op of the graph
         self.events = 0
         self.waiting: list[_Waiting] = []  # updates that the next may join
+
+    def _refuse_processes(self) -> None:
+        if self.backend.post is not None and lodged_of(self.captured, self.problem):
+            what = "weights or state of this plan live on another device than that of those that read them"
+            raise CannotRun(what, "several processes", "run it in one process, or plan with recompute:residents=false")
 
     # Names
 
@@ -290,12 +298,30 @@ class _Writer:
         self.kernel = self.kernels.total
 
     def _stay(self, op: int, device: int) -> None:
-        """What was sent here is what will be sent back."""
+        """What was sent here is what will be sent back; what was written over a tensor that lives here is home."""
         tensors = self.problem.graph.makes_of(op)
-        tensor = int(self.kept[tensors[0]])
-        name = self.value(tensor, device)
+        tensor, graph = int(self.kept[tensors[0]]), self.captured.graph
+        name, root = self.value(tensor, device), int(graph.owner[tensor])
+        if graph.producer[root] < 0 and tensor != root:
+            place = self._resident(root, device)
+            self._before_write(root)
+            self.written.add(root)
+            if name != place:
+                self._line(f"{place}.copy_({name})", [place, name], alone=True)
+            return
         self._turn_to(tensors)
         self.names[self._copy(tensor, device)] = name
+
+    def _came(self, tensors: Iterable[int], device: int) -> dict[int, str]:
+        """Of what the op that is written now reads and overwrites: what lives elsewhere, and came, with its name."""
+        return {tensor: self.value(tensor, device) for tensor in tensors if tensor in self.versions}
+
+    def _overwrote_here(self, came: Mapping[int, str], made: Iterable[int], device: int) -> None:
+        """What was written over what came lies there until it is brought home."""
+        for tensor in made:
+            root = int(self.captured.graph.owner[tensor])
+            if root in came:
+                self.names[tensor, device, 0] = came[root]
 
     def _replays(self, call: Call, device: int) -> Replay | None:
         """Of a random op of which copies run, or of a copy of one: its random state."""
@@ -314,14 +340,19 @@ class _Writer:
         return replay
 
     def _update(self, update: Update, device: int) -> None:
-        weight, gradient = update.reads[:2]
+        weight, gradient, *state = update.reads
+        came = self._came((weight, *state), device)
         names = self.value(weight, device), self.value(gradient, device)
-        self._before_write(weight)
-        family = (device, self.backend.updates.family(update.weight))
+        if weight not in came:
+            self._before_write(weight)
+        there = tuple(came.get(tensor, "None") for tensor in state)
+        family = (device, self.backend.updates.family(update.weight), tuple(name == "None" for name in there))
         if self.waiting and (self.waiting[-1].family != family or not self.backend.together):
             self._update_now()
-        self.waiting.append(_Waiting(update.weight, *names, self.op, family))
-        self._overwrote(weight, device)
+        self.waiting.append(_Waiting(update.weight, *names, there, self.op, family))
+        if weight not in came:
+            self._overwrote(weight, device)
+        self._overwrote_here(came, (int(self.kept[t]) for t in self.problem.graph.makes_of(self.op)), device)
 
     def _update_now(self) -> None:
         """Neighbouring updates in one call: torch has kernels for many weights, and gradients that wait for it were
@@ -329,11 +360,16 @@ class _Writer:
         waiting, self.waiting = self.waiting, []
         if not waiting:
             return
-        call = self.backend.updates.call([one.name for one in waiting])
+        device, _, here = waiting[0].family
+        call = self.backend.updates.call([one.name for one in waiting], self.backend.devices[device], here)
         weights, gradients = [one.weight for one in waiting], [one.gradient for one in waiting]
-        text = f"{self._constant(call)}([{', '.join(weights)}], [{', '.join(gradients)}])"
-        alone = not getattr(call, "recordable", False)
-        self.lines.append(Line(text, [*weights, *gradients], (), waiting[0].op, waiting[0].family[0], alone))
+        state = [name for one in waiting for name in one.state if name != "None"]
+        given = f"[{', '.join(weights)}], [{', '.join(gradients)}]"
+        if state:
+            given += f", [{', '.join('(' + ''.join(f'{name}, ' for name in one.state) + ')' for one in waiting)}]"
+        alone = not getattr(call, "recordable", False) or bool(state)
+        uses = [*weights, *gradients, *state]
+        self.lines.append(Line(f"{self._constant(call)}({given})", uses, (), waiting[0].op, device, alone))
 
     def _call(self, call: Call, device: int, makes: Ints | None = None) -> None:
         """`makes`: tensors of the problem, unless it is a view."""
@@ -342,8 +378,12 @@ class _Writer:
         written = [t for t in results if t is not None and graph.producer[graph.owner[t]] < 0 and not self._is_view(t)]
         left = self._left_alone() if again else set[int]()
         args, uses = self._arguments(call, device, left)
-        for tensor in () if again else written:
-            self._before_write(int(graph.owner[tensor]))
+        roots = [int(graph.owner[tensor]) for tensor in written]
+        own = [] if again or makes is None else self.kept[makes].tolist()
+        came = self._came([int(graph.owner[tensor]) for tensor in own], device)
+        for root in () if again else roots:
+            if root not in came:
+                self._before_write(root)
         replay = self._replays(call, device)
         if draws_random(call.node) and not again:
             self._draw(device)
@@ -355,15 +395,20 @@ class _Writer:
         if makes is not None:
             self._turn_to(makes)
         target = self._targets(call.makes, call.node.meta.get("val"), device, frozenset(written), made)
-        landing = [] if direct or again else self._landing_names(call, device, made)
-        add = self._view if makes is None else self._line
-        add(f"{target} = {function}({args})" if made else f"{function}({args})", uses, made)
+        landing = [] if direct or again else self._landing_names(call, device, made, came)
+        text = f"{target} = {function}({args})" if made else f"{function}({args})"
+        if makes is None:
+            self._view(text, uses, made)
+        else:
+            self._line(text, uses, made, alone=bool(came))
         if replay is not None and again:
             self._line(f"{self._constant(replay.end)}()", (), alone=True)
         for name, place in landing:
-            self._line(f"{place}.copy_({name})", [place, name])
-        for tensor in () if again else written:
-            self._overwrote(tensor, device)
+            self._line(f"{place}.copy_({name})", [place, name], alone=bool(came))
+        for tensor, root in () if again else zip(written, roots, strict=True):
+            if root not in came:
+                self._overwrote(tensor, device)
+        self._overwrote_here(came, own, device)
 
     def _function(self, call: Call, device: int, leaves: bool) -> str:
         """What to call; `leaves`: it runs again, and leaves alone what it overwrote the first time."""
@@ -381,9 +426,12 @@ class _Writer:
         maker = int(self.captured.graph.producer[tensor])
         return bool(self.captured.graph.is_view[maker])
 
-    def _landing_names(self, call: Call, device: int, made: Sequence[str]) -> list[tuple[str, str]]:
-        """(result, the resident it is copied into): the graph has the op write there itself."""
-        return [(made[which or 0], self.value(tensor, device)) for which, tensor in call.lands.items()]
+    def _landing_names(
+        self, call: Call, device: int, made: Sequence[str], came: Mapping[int, str]
+    ) -> list[tuple[str, str]]:
+        """(result, the resident it is copied into, or what came of it): the graph has the op write there itself."""
+        lands = call.lands.items()
+        return [(made[which or 0], came.get(tensor) or self.value(tensor, device)) for which, tensor in lands]
 
     def _targets(self, makes: Any, value: Any, device: int, written: frozenset[int], made: list[str]) -> str:
         """The left side of an assignment, names for each result added to `made`."""
@@ -483,6 +531,7 @@ class _Writer:
             self.last_random,
             lines,
             self.kernels,
+            lodged_of(self.captured, self.problem),
         )
 
     def _lives(self, tensor: int) -> int:
@@ -499,13 +548,23 @@ class _Writer:
         return self.home.get(int(graph.owner[root]), min(readers, default=0))
 
 
-def _homes(captured: CapturedStep, problem: Problem, plan: Plan) -> dict[int, int]:
-    """For each tensor that is there before the step and overwritten in it: the device of the op that does."""
+def homes_of(captured: CapturedStep, problem: Problem, plan: Plan) -> dict[int, int]:
+    """For each tensor that is there before the step and overwritten in it, or stays somewhere: the device of the op
+    that does, or of the stay."""
     kept = np.flatnonzero(bases(captured.graph) == np.arange(captured.graph.num_tensors))
     if problem.expansion is not None:
         kept = kept[problem.expansion.tensor]
     updated = np.flatnonzero(problem.updater >= 0)
     return {int(kept[t]): int(plan.device[problem.updater[t]]) for t in updated.tolist()}
+
+
+def lodged_of(captured: CapturedStep, problem: Problem) -> frozenset[int]:
+    """Tensors that are there before the step and live where a stay is."""
+    if problem.expansion is None:
+        return frozenset()
+    kept = np.flatnonzero(bases(captured.graph) == np.arange(captured.graph.num_tensors))
+    home = homes(problem.expansion.base.graph, problem.expansion.added)
+    return frozenset(kept[home[home >= 0]].tolist())
 
 
 def _paired(makes: Any, value: Any) -> Iterable[tuple[Any, Any]]:

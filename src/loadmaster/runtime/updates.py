@@ -25,6 +25,7 @@ _CLASSES: Mapping[str, type[Optimizer]] = {
 }
 _PLAIN_SGD = ("momentum", "dampening", "weight_decay", "nesterov", "maximize", "fused")
 UpdateCall = Callable[[list[Tensor], list[Tensor]], None]  # weights, their gradients
+STATE = ("exp_avg", "exp_avg_sq")  # of Adam, as graphs have it
 
 
 def default_optimizer(kind: str, weights: list[nn.Parameter]) -> Optimizer | None:
@@ -91,12 +92,38 @@ class Updates:
                 else:
                     whole[key] = copy.deepcopy(value)
 
-    def call(self, names: Sequence[str]) -> UpdateCall:
-        """What updates those weights, which must be of one `family`, in one go."""
+    def call(self, names: Sequence[str], device: torch.device, here: Sequence[bool] = ()) -> UpdateCall:
+        """What updates those weights, which must be of one `family`, in one go, on a device; `here`: which of their
+        state is there. The rest comes with each call."""
         weights = [self.weights[name] for name in names]
-        optimizer = self.copying if names[0] in self.copies else self.optimizer
+        optimizer = self._optimizer(names[0])
+        if not all(here):
+            for name in names:
+                entry = self._with_state(name)
+                for key, there in zip(STATE, here, strict=True):
+                    entry[key] = entry[key].to(device) if there else entry[key]
+        states = [optimizer.state[weight] for weight in weights] if not all(here) else []
+        return _Watched(self, names, _update_of(optimizer, self._group(names[0]), weights, device), states)
+
+    def _optimizer(self, name: str) -> Optimizer:
+        optimizer = self.copying if name in self.copies else self.optimizer
         assert optimizer is not None
-        return _Watched(self, names, _update_of(optimizer, self._group(names[0]), weights))
+        return optimizer
+
+    def _with_state(self, name: str) -> dict[str, Any]:
+        """The state of a weight, made where there is none yet, as Adam makes it."""
+        weight = self.weights[name]
+        entry: dict[str, Any] = self._optimizer(name).state[weight]
+        if not entry:
+            fused = self._group(name).get("fused") or self._group(name).get("capturable")
+            entry["step"] = torch.zeros((), dtype=torch.float32, device=weight.device if fused else None)
+            entry.update({key: torch.zeros_like(weight, memory_format=torch.preserve_format) for key in STATE})
+        return entry
+
+    def lodging(self, name: str, part: int) -> Tensor:
+        """That part of the state of a weight, which may live elsewhere than the weight."""
+        value: Tensor = self._with_state(name)[STATE[part]]
+        return value
 
     def family(self, name: str) -> Any:
         """Weights of one family may be updated together."""
@@ -138,23 +165,36 @@ class Updates:
 
 
 class _Watched:
-    """An update whose gradients somebody may want to see."""
+    """An update whose gradients somebody may want to see, and whose state may have come from elsewhere."""
 
-    def __init__(self, updates: Updates, names: Sequence[str], update: UpdateCall) -> None:
-        self.updates, self.names, self.update = updates, names, update
+    def __init__(
+        self, updates: Updates, names: Sequence[str], update: UpdateCall, states: Sequence[dict[str, Any]]
+    ) -> None:
+        self.updates, self.names, self.update, self.states = updates, names, update, states
         self.recordable = not isinstance(update, _Alone)
 
-    def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+    def __call__(
+        self, parameters: list[Tensor], gradients: list[Tensor], came: Sequence[Sequence[Tensor | None]] = ()
+    ) -> None:
         if self.updates.gradients is not None:
             for name, gradient in zip(self.names, gradients, strict=True):
                 self.updates.gradients[name] = gradient.clone()
-        self.update(parameters, gradients)
+        kept = [dict(entry) for entry in self.states]
+        for entry, state in zip(self.states, came, strict=True):
+            entry.update({key: value for key, value in zip(STATE, state, strict=True) if value is not None})
+        try:
+            self.update(parameters, gradients)
+        finally:
+            for entry, own in zip(self.states, kept, strict=True):
+                entry.update({key: own[key] for key in STATE})
 
 
-def _update_of(optimizer: Optimizer, group: dict[str, Any], weights: Sequence[nn.Parameter]) -> UpdateCall:
+def _update_of(
+    optimizer: Optimizer, group: dict[str, Any], weights: Sequence[nn.Parameter], device: torch.device
+) -> UpdateCall:
     if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW) and group.get("fused") and not group["amsgrad"]:
         kernel = torch._fused_adamw_ if isinstance(optimizer, torch.optim.AdamW) else torch._fused_adam_
-        return _FusedAdam(kernel, group, [optimizer.state[weight] for weight in weights], weights)
+        return _FusedAdam(kernel, group, [optimizer.state[weight] for weight in weights], weights, device)
     if isinstance(optimizer, torch.optim.SGD) and not any(group.get(key) for key in _PLAIN_SGD):
         return lambda parameters, gradients: _plain_sgd(group, parameters, gradients)
     return _Alone(optimizer, group, weights)
@@ -168,15 +208,20 @@ class _FusedAdam:
     """torch's fused Adam or AdamW over some weights."""
 
     def __init__(
-        self, kernel: Any, group: dict[str, Any], states: list[dict[str, Any]], weights: Sequence[nn.Parameter]
+        self,
+        kernel: Any,
+        group: dict[str, Any],
+        states: list[dict[str, Any]],
+        weights: Sequence[nn.Parameter],
+        device: torch.device,
     ) -> None:
         self.kernel, self.group = kernel, group
         for state, weight in zip(states, weights, strict=True):
             if not state:  # as Adam makes it when it first sees a gradient
-                state["step"] = torch.zeros((), dtype=torch.float32, device=weight.device)
-                state["exp_avg"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
-                state["exp_avg_sq"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
-            state["step"] = state["step"].to(weight.device)
+                state["step"] = torch.zeros((), dtype=torch.float32, device=device)
+                for key in STATE:
+                    state[key] = torch.zeros_like(weight, memory_format=torch.preserve_format, device=device)
+            state["step"] = state["step"].to(device)
         self.states = states
 
     def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
@@ -204,8 +249,13 @@ class _Alone:
         mine.update({key: value for key, value in self.group.items() if key != "params"})
         if mine.get("foreach") is None and len(parameters) == 1:
             mine["foreach"] = False  # one weight is no list
-        for weight, gradient in zip(self.weights, gradients, strict=True):
+        own = [weight.data for weight in self.weights]
+        for weight, parameter, gradient in zip(self.weights, parameters, gradients, strict=True):
+            if weight.data_ptr() != parameter.data_ptr():  # it lives elsewhere, and came
+                weight.data = parameter
             weight.grad = gradient
         self.one.step()
-        for weight in self.weights:
+        for weight, data in zip(self.weights, own, strict=True):
             weight.grad = None
+            if weight.data_ptr() != data.data_ptr():
+                weight.data = data

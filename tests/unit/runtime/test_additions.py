@@ -13,7 +13,7 @@ import loadmaster as lm  # noqa: E402
 from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.importers.torch.export import capture_step  # noqa: E402
 from loadmaster.plans import Plan, check  # noqa: E402
-from loadmaster.plans.additions import Additions, may_stay, repeatable  # noqa: E402
+from loadmaster.plans.additions import Additions, may_live_elsewhere, may_stay, repeatable, updated_by  # noqa: E402
 from loadmaster.plans.expansion import expand  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.runtime.apply import apply  # noqa: E402
@@ -104,3 +104,77 @@ def test_a_random_op_draws_the_same_numbers_again() -> None:
     step = apply(copy.deepcopy(module), inputs, planned(base, added), devices=["cpu", "cpu"])
     found = verify_step(step, inputs)
     assert found.equals_capture and found.equals_module, str(found)
+
+
+def living_elsewhere(problem: Problem, every: int = 1) -> Additions:
+    """Every so-manieth tensor that may live on the other device: it comes for readers that are near each other, and
+    goes back where it is updated."""
+    graph, updates = problem.graph, updated_by(problem.graph)
+    rows, reads, back = [], [], []
+    for tensor in np.flatnonzero(may_live_elsewhere(graph)).tolist()[::every]:
+        last = -100
+        for reader in graph.readers_of(tensor).tolist():
+            if reader > last + 20:
+                rows.append((-1, tensor, max(reader - 5, -1)))
+            reads.append((reader, tensor, len(rows) - 1))
+            last = reader
+        if updates[tensor] >= 0:
+            back.append((-1, int(updates[tensor]), -1))
+    return Additions(*(ints(column) for column in (*zip(*[*rows, *back], strict=True), *zip(*reads, strict=True))))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "none"])
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_what_lives_elsewhere_comes_is_updated_and_goes_back(name: str, every: int, optimizer: str) -> None:
+    make, inputs = MODELS[name]
+    module = make().train()
+    base = lm.price(capture_step(module, inputs, training=True, optimizer=optimizer).graph, "2xp100-pcie")
+    result = planned(base, living_elsewhere(base, every))
+    plain = simulate(base, Plan.of(base, np.zeros(base.num_ops, np.int64)))
+    assert result.timeline.curve(0)[1][0] < plain.curve(0)[1][0]  # before the step
+    step = apply(copy.deepcopy(module), inputs, result, devices=["cpu", "cpu"])
+    found = verify_step(step, inputs)
+    assert found.equals_capture and found.ok, str(found)
+    peaks, modelled = measured_peaks(step, inputs), result.timeline.peak_bytes.tolist()
+    workspace = int(base.graph.workspace_bytes.max())
+    assert all(0.7 * most - workspace <= held <= most for held, most in zip(peaks, modelled, strict=True)), (
+        peaks,
+        modelled,
+    )
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_several_steps_from_elsewhere_are_those_of_a_plain_plan(fused: bool) -> None:
+    module, inputs = Transformer().train(), (WORDS,)
+    base = lm.price(capture_step(module, inputs, training=True, optimizer="adam").graph, "2xp100-pcie")
+    result = planned(base, living_elsewhere(base))
+    steps = []
+    for plan in (result, planned_plainly(base)):
+        torch.manual_seed(0)
+        mine = copy.deepcopy(module)
+        optimizer = torch.optim.Adam(mine.parameters(), lr=1e-3, fused=fused)
+        step = apply(mine, inputs, plan, devices=["cpu", "cpu"], optimizer=optimizer)
+        losses = [float(step(*inputs)) for _ in range(4)]
+        step.detach()
+        state = [value for entry in optimizer.state.values() for value in entry.values()]
+        steps.append((losses, [*mine.parameters(), *state]))
+    assert steps[0][0] == steps[1][0] and steps[0][0][-1] < steps[0][0][0]
+    assert all(torch.equal(one, other) for one, other in zip(steps[0][1], steps[1][1], strict=True))
+
+
+def planned_plainly(base: Problem) -> Result:
+    plan = Plan.of(base, np.zeros(base.num_ops, np.int64))
+    line = simulate(base, plan)
+    return Result(base, settle(base, plan, line), line, "by hand", 0, (), 0, 1, 0.0)
+
+
+def test_weights_of_an_inference_come_from_elsewhere() -> None:
+    module, inputs = Transformer().eval(), (WORDS,)
+    base = lm.price(capture_step(module, inputs, training=False).graph, "2xp100-pcie")
+    result = planned(base, living_elsewhere(base))
+    step = apply(module, inputs, result, devices=["cpu", "cpu"])
+    assert result.timeline.peak_bytes[0] < simulate(base, planned_plainly(base).plan).peak_bytes[0]
+    with torch.no_grad():
+        assert torch.equal(step(*inputs), module(*inputs))
+    assert result.timeline.curve(0)[1][0] == 0
