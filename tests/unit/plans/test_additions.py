@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.cost import price
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan, check
-from loadmaster.plans.additions import Additions, repeatable
+from loadmaster.plans.additions import Additions, may_live_elsewhere, repeatable
 from loadmaster.plans.expansion import expand, whole
 from loadmaster.problem import Problem
 from loadmaster.simulator import simulate
@@ -108,3 +109,106 @@ def test_a_stay_is_no_part_of_a_kernel(problem: Problem) -> None:
     plan = Plan.of(whole_problem, [0] * 7, kernel=[0, 1, 2, 3, 4, 5, 5] if stay in (5, 6) else range(7))
     with pytest.raises(InvalidPlan, match="fused with others"):
         check(plan, problem)
+
+
+def stays(problem: Problem, *rows: tuple[str, int], reads: list[tuple[str, str, int]]) -> Additions:
+    """Stays of tensors after ops; who reads which from which of them."""
+    op = {name: number for number, name in enumerate(problem.graph.op_name)}
+    columns = [(-1, named(problem, tensor), after) for tensor, after in rows]
+    given = [(op[reader], named(problem, tensor), source) for reader, tensor, source in reads]
+    return Additions(*(ints(column) for column in (*zip(*columns, strict=True), *zip(*given, strict=True))))
+
+
+def weighted() -> Problem:
+    """f reads the weight W for 10 ns, g takes 200 ns, and u updates W in 10 ns; a link takes 5 ns and 10 bytes a ns."""
+    g = GraphBuilder("weighted")
+    x, w = g.tensor(10, "input", name="X"), g.tensor(100, "weight", name="W")
+    a, b = g.tensor(20, name="A"), g.tensor(30, name="B")
+    g.op("f", "mm", [x, w], [a], time_ns=10)
+    g.op("g", "mm", [a], [b], time_ns=200)
+    g.op("u", "optim.sgd", [w, b], [g.tensor(100, "weight", name="W2", alias_of=w)], time_ns=10, after=["f"])
+    devices = tuple(Device(f"d{i}", "any", 2**30, 1e9, 1e9) for i in range(2))
+    links = {(0, 1): Link(10e9, 5), (1, 0): Link(10e9, 5)}
+    return price(g.build(), Cluster("two", devices, links, ints([[-1, 0], [1, -1]])))
+
+
+def test_a_weight_that_lives_elsewhere_comes_twice_and_goes_back() -> None:
+    """By hand. W comes 0 to 15, f runs 15 to 25; g runs 25 to 225; W comes again from when f has ended, 25 to 40, and u
+    overwrites it, 225 to 235; it goes home 235 to 250. d0 holds X and W before f (110), with A 130; then W again, A and
+    B with X (160); u reads W and B beside X (140). d1 has W all the time, and W2 while it arrives."""
+    base = weighted()
+    added = stays(base, ("W", -1), ("W", 0), ("W2", -1), reads=[("f", "W", 0), ("u", "W", 1)])
+    problem = expand(base, added)
+    names = list(problem.graph.op_name)
+    assert names == ["W.stay", "f", "g", "W.stay2", "u", "W2.stay"]
+    plan = Plan.of(problem, [int(name.startswith("W")) for name in names])
+    check(plan, base)
+    line = simulate(base, plan)
+    assert dict(zip(names, line.start_ns.tolist(), strict=True)) == {
+        "W.stay": 0,
+        "f": 15,
+        "g": 25,
+        "W.stay2": 25,
+        "u": 225,
+        "W2.stay": 250,
+    }
+    assert line.step_ns == 250
+    sent = [problem.graph.tensor_name[t] for t in line.send_tensor]
+    assert sent == ["W.stay", "W.stay2", "W2"]
+    assert line.peak_bytes.tolist() == [160, 200]
+    assert list(zip(*(column.tolist() for column in line.curve(0)), strict=True)) == [
+        (0, 10),
+        (0, 110),
+        (15, 130),
+        (25, 60),  # the stay that follows f ends in the next round
+        (25, 160),
+        (225, 140),
+        (235, 110),
+        (250, 10),
+    ]
+    plain = simulate(base, Plan.of(base, [0, 0, 0]))
+    assert plain.peak_bytes.tolist() == [160, 0] and plain.curve(0)[1][0] == 110
+
+
+@pytest.mark.parametrize(
+    ("rows", "reads", "words"),
+    [
+        ([("W", -1)], [("f", "W", 0)], "brought home 0 times"),
+        ([("W", -1), ("W2", -1)], [("f", "W", 0)], "reads it from no stay"),
+        ([("W", -1), ("W2", -1), ("W2", -1)], [("u", "W", 0)], "brought home 2 times"),
+        ([("W2", -1)], [], "reads it from no stay"),
+        ([("X", -1), ("X", -1)], [("f", "X", 0)], "nobody reads what addition 1 makes"),
+        ([("W", 2), ("W2", -1)], [("u", "W", 0)], "would wait for itself"),
+    ],
+)
+def test_what_lives_elsewhere_must_come_and_go(
+    rows: list[tuple[str, int]], reads: list[tuple[str, str, int]], words: str
+) -> None:
+    base = weighted()
+    if not reads:
+        added = Additions(ints([-1]), ints([named(base, "W2")]), ints([-1]), ints([]), ints([]), ints([]))
+    else:
+        added = stays(base, *rows, reads=reads)
+    with pytest.raises(InvalidPlan, match=words) as caught:
+        expand(base, added)
+    assert caught.value.fix
+
+
+def test_stays_of_one_weight_share_a_device() -> None:
+    base = weighted()
+    added = stays(base, ("W", -1), ("W", 0), ("W2", -1), reads=[("f", "W", 0), ("u", "W", 1)])
+    problem = expand(base, added)
+    device = [int(name.startswith("W.stay")) for name in problem.graph.op_name]
+    with pytest.raises(InvalidPlan, match="must share a device"):
+        check(Plan.of(problem, device), base)
+
+
+def test_what_is_updated_twice_stays_where_it_is(problem: Problem) -> None:
+    g = GraphBuilder("twice")
+    w = g.tensor(100, "weight", name="W")
+    once = g.tensor(100, name="once", alias_of=w)
+    g.op("one", "add_", [w], [once], flops=10)
+    g.op("two", "add_", [once], [g.tensor(100, "weight", name="twice", alias_of=once)], flops=10)
+    twice = price(g.build(), pair())
+    assert not may_live_elsewhere(twice.graph).any()
+    assert [problem.graph.tensor_name[t] for t in may_live_elsewhere(problem.graph).nonzero()[0]] == ["0", "1"]
