@@ -540,7 +540,7 @@ def _statistics(graph: Graph, op: int) -> set[int]:
 def _assembled(problem: Problem, nodes: list[Node], place: list[int]) -> Problem:
     graph = problem.graph
     names, base = list(graph.tensor_name), list(range(graph.num_tensors))
-    for node in nodes:
+    for node in (nodes[at] for at in place):  # copies are tensors in the order in which the plan lists what it adds
         for name, tensor in node.makes.items():
             if name not in names:
                 names.append(name)
