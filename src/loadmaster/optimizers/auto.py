@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import cycle
@@ -11,13 +10,10 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from loadmaster.catalog.specs import make_optimizer
-from loadmaster.errors import MissingExtra
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Reheating, compile_walk, start_of
 from loadmaster.optimizers.exact import closing
 from loadmaster.optimizers.experience.trying import stands_out, suited
-from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.optimizers.multilevel.multilevel import Multilevel, too_large
 from loadmaster.optimizers.starts import (
     VERY_FAR,
@@ -37,12 +33,9 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound
 from loadmaster.search import WORST, Optimizer, Score, Search
+from loadmaster.simulator import cores
 
 # Where no reason is given, chosen by hand.
-EVOLVING = Brkga(by="edges", blocks=24, sends=False, evaluations=10**9)  # few large groups
-EVOLVED, EVOLVED_AFTER = 400, 2_000  # simulations for it, and how many there must have been before
-LEARNED = {"peak-memory": ("regal:plans_only=yes",)}  # policies whose plans join the starts
-LEARNED_AFTER = 2_000  # simulations after which loading a policy's network pays
 
 # Where the clock decides, a part waits until it costs little beside what the search has done.
 AT_ONCE = 100  # simulations' worth of starts before the search begins
@@ -209,7 +202,6 @@ class Race:
         self.again = self._more(first)
         self.leader = self._runner(first[0])
         self.others = list[Runner]()
-        self.evolved = self.learned = False
 
     def run(self) -> None:
         for _ in self.turns():
@@ -239,28 +231,9 @@ class Race:
         """Starts that are due now."""
         search, problem = self.search, self.search.problem
         found = ordered(search, list(made(search, self.waiting.due())), 1)[:1]
-        if problem.objective.of_memory and problem.num_devices > 1:
-            found += self._of_policies()
         self.others += [self._runner(start) for start in found if not far(start.score, self.best_start)]
         if not search.counts_simulations and problem.num_ops > SMALL and self.waiting.bound_is_due():
             search.prove(lower_bound(problem, fitting=True, seconds=search.bound_seconds))
-
-    def _of_policies(self) -> list[Scored]:
-        """What a genetic search over few large groups finds: far from all rules, and often the best start; and, later,
-        what a trained policy says."""
-        search, found = self.search, list[Scored]()
-        if not self.evolved and search.simulations >= EVOLVED_AFTER:
-            self.evolved = True
-            with search.keeping(simulations=EVOLVED) as part:
-                plan = EVOLVING.optimize(part)
-            found.append(Scored(part.best_score, plan if part.best is None else part.best))
-        if not self.learned and search.simulations >= LEARNED_AFTER and not search.spent:
-            self.learned = True
-            for name in LEARNED.get(search.problem.objective.name, ()):
-                with suppress(MissingExtra):  # without torch there is one start less
-                    plan = make_optimizer(name).optimize(search)
-                    found.append(Scored(search.score(plan), plan))
-        return found
 
     def _other(self) -> Runner | None:
         """One that is not the leader, if it is time for one."""
@@ -378,10 +351,11 @@ class Epochs:
         return Scored(*self.walking.found)
 
     def _set(self, walking: Chains, simulations: int, order: float) -> None:
-        """Two walk in the time of one where there are cores. Where simulations are counted, one alone gets twice as
-        far, until there are so many for each op that it pays to be in two places."""
+        """Two walk in the time of one where there are cores. Where there is one, or simulations are counted, one alone
+        gets twice as far, until there are so many for each op that it pays to be in two places."""
         many = Reheating(self.problem.num_ops, simulations).settled
-        walking.active = CHAINS if many or not self.search.counts_simulations else 1
+        beside = not self.search.counts_simulations and cores() > 1
+        walking.active = CHAINS if many or beside else 1
         walking.weigh_order(order)
 
     def _joined_epoch(self, runner: Runner, simulations: int, hot: float, share: float) -> Scored:
