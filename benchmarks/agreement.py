@@ -41,7 +41,7 @@ from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.runtime.apply import Planning, build
-from loadmaster.runtime.processes import Incoming, Outgoing, Post, Shape, Throttle, joined_group
+from loadmaster.runtime.processes import Incoming, MessageShape, Outgoing, Post, Throttle, joined_group
 from loadmaster.runtime.schedule import Send, schedule
 
 BYTES_PER_S, LATENCY_S = 250e6, 400e-6
@@ -173,7 +173,7 @@ def message_cost(folder: Path, throttle: Throttle) -> None:
 
 def _message(rank: int, tag: int, size: int, throttle: Throttle) -> int:
     """ns that one took this process."""
-    shape, took = Shape.of(torch.zeros(size)), 0
+    shape, took = MessageShape.of(torch.zeros(size)), 0
     post = Post(rank, [torch.device("cpu")] * torch.distributed.get_world_size(), throttle)
     post.free_at = -1e9
     torch.distributed.barrier()

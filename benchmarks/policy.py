@@ -120,16 +120,16 @@ def _made(kind: str, rest: str) -> Any:
         most, seed = map(int, rest.split(":"))
         return branching_step(np.random.default_rng([seed, 99]), most)
     from loadmaster.zoo.capture import capture_entry
-    from loadmaster.zoo.entry import Entry
+    from loadmaster.zoo.entry import ZooEntry
 
     name, size = rest.split(":")
     if name == "amoebanet":
         return capture_entry(
-            Entry(name, "cells:amoebanet", {"cells": int(size), "channels": 256, "batch": 16}, "", ""), True
+            ZooEntry(name, "cells:amoebanet", {"cells": int(size), "channels": 256, "batch": 16}, "", ""), True
         )
     layers, steps = map(int, size.split("x"))
     sizes = {"layers": layers, "width": 1024, "vocabulary": 16_000, "batch": 64, "steps": steps}
-    return capture_entry(Entry(name, f"rnn:{name}", sizes, "", ""), True)
+    return capture_entry(ZooEntry(name, f"rnn:{name}", sizes, "", ""), True)
 
 
 def jobs_of(sets: list[str], seeds: int) -> Iterator[Job]:
@@ -345,20 +345,23 @@ def train(out: Path, given: argparse.Namespace) -> None:
     from loadmaster.learn.examples import add_lines
     from loadmaster.learn.go2020.examples import is_held_out
     from loadmaster.learn.scheduling import training
-    from loadmaster.learn.scheduling.examples import Key
-    from loadmaster.learn.scheduling.training import Crew, Settings
+    from loadmaster.learn.scheduling.examples import ScheduleKey
+    from loadmaster.learn.scheduling.training import ForkedCrew, Settings
     from loadmaster.optimizers.policy.policy import first_weights
     from loadmaster.optimizers.policy.weights import read_weights, write_weights
 
-    keys, held = [Key(-1, seed) for seed in range(given.examples)], [Key(-1, 10**6 + seed) for seed in range(96)]
+    keys, held = (
+        [ScheduleKey(-1, seed) for seed in range(given.examples)],
+        [ScheduleKey(-1, 10**6 + seed) for seed in range(96)],
+    )
     if given.corpus:
         lines = [line for line in read_lines(given.corpus) if not is_held_out(line)]
         first = add_lines(lines)
         numbers = [first + at for at in range(len(lines))]
-        keys += [Key(line, seed) for seed in range(2) for line in numbers[: -len(numbers) // 6]]
-        held += [Key(line, 0) for line in numbers[-len(numbers) // 6 :]]
+        keys += [ScheduleKey(line, seed) for seed in range(2) for line in numbers[: -len(numbers) // 6]]
+        held += [ScheduleKey(line, 0) for line in numbers[-len(numbers) // 6 :]]
     begun = time.monotonic()
-    crew = Crew(keys, held, given.workers)
+    crew = ForkedCrew(keys, held, given.workers)
     print("examples of each worker, and held out", crew.counts, f"{time.monotonic() - begun:.0f} s", flush=True)
     weights = read_weights(given.weights) if given.weights else first_weights(0)
     phases = (

@@ -116,12 +116,12 @@ def examples_of_schedules() -> Told:
 @scene
 def whole_examples_of_schedules() -> Told:
     from loadmaster.learn.scheduling import examples
-    from loadmaster.learn.scheduling.examples import Key
+    from loadmaster.learn.scheduling.examples import ScheduleKey
 
     examples.make_example.cache_clear()
     found: Told = {}
     for seed in (3, 5, 6):
-        made = examples.make_example(Key(-1, seed))
+        made = examples.make_example(ScheduleKey(-1, seed))
         if made is not None:
             found |= problem_told(f"example {seed}", made[0]) | told_of(f"view {seed}", made[1])
             found[f"plan {seed}"] = [*sums_of(made[2].device), *sums_of(made[2].rank)]
@@ -176,7 +176,7 @@ def examples_of_regal() -> Told:
 @scene
 def examples_of_placeto() -> Told:
     from loadmaster.learn.placeto2019 import training
-    from loadmaster.learn.placeto2019.training import Key, PlacetoSettings
+    from loadmaster.learn.placeto2019.training import PlacetoSettings, VariantKey
 
     found: Told = {}
     with corpus(7, (30, 40)) as path:
@@ -188,8 +188,8 @@ def examples_of_placeto() -> Told:
             found |= problem_told(f"cluster {seed}", price(layers(2, 3, 1), cluster))
         for line in range(3):
             for variant in range(6):
-                found |= problem_told(f"problem {line} {variant}", training.make_problem(Key(line, variant)))
-        board, label, start = training.make_board(Key(1, 4), 12)
+                found |= problem_told(f"problem {line} {variant}", training.make_problem(VariantKey(line, variant)))
+        board, label, start = training.make_board(VariantKey(1, 4), 12)
         found |= told_of("board", board) | told_of("label", (label, start))
     return found
 
@@ -407,7 +407,7 @@ def climbing_of_schedules() -> Told:
     """The steps of the ascent, of workers that answer by a rule."""
     from loadmaster.learn.scheduling import training
 
-    class Crew(training.Crew):
+    class Crew(training.ForkedCrew):
         def __init__(self) -> None:
             self.pipes = [None, None]  # type: ignore[list-item]
 
@@ -460,13 +460,13 @@ def pace_of_go() -> Told:
     """Draws between two passes of the network and their temperature, by simulations and by seconds."""
     from types import SimpleNamespace
 
-    from loadmaster.learn.go2020.chains import Pace
+    from loadmaster.learn.go2020.chains import DrawPace
     from loadmaster.learn.go2020.optimizer import Go
 
     found: Told = {}
     for counts, steps in ((True, None), (True, 5), (False, None), (False, 5)):
         state: Any = SimpleNamespace(counts_simulations=counts, simulations=10, seconds_left=8.0, progress=0.1)
-        pace = Pace(state, Go(share=0.6, rollouts=300), steps, 0.02)
+        pace = DrawPace(state, Go(share=0.6, rollouts=300), steps, 0.02)
         for step, used in enumerate((20, 500, 1_100, 2_000, 6_000)):
             state.simulations, state.seconds_left, state.progress = used, 8.0 - step, 0.1 + step / 6
             pace.network_s = [0.2, 0.3][: step + 1]

@@ -16,7 +16,7 @@ from loadmaster.errors import InvalidSetting
 if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
     from loadmaster.problem import Problem
-    from loadmaster.report.served import Column, Strip
+    from loadmaster.report.served import SplitAtLength, Strip
     from loadmaster.search import Result
     from loadmaster.serving.exports import ModulePlan
     from loadmaster.serving.planning import ServingResult
@@ -178,13 +178,13 @@ def _show_sweep(found: list[tuple[int, ServingResult]], plot: Path | None, json:
         print(f"picture written to {plot}")
 
 
-def _column(context: int, result: ServingResult) -> Column:
-    from loadmaster.report.served import Column
+def _column(context: int, result: ServingResult) -> SplitAtLength:
+    from loadmaster.report.served import SplitAtLength
     from loadmaster.serving.documents import module_plan
 
     first, *later = result.best.step_ns
     plan = module_plan(result.name, result.service, result.best)
-    return Column(context, strip_of(plan), first, sum(later) / len(later), result.best.fits)
+    return SplitAtLength(context, strip_of(plan), first, sum(later) / len(later), result.best.fits)
 
 
 def strip_of(plan: ModulePlan) -> Strip:
@@ -200,7 +200,7 @@ def strip_of(plan: ModulePlan) -> Strip:
 
 def write_page(path: Path, result: ServingResult) -> None:
     """The page about a served model: what the terminal shows, and the bar of modules."""
-    from loadmaster.report.served import Served, write_served
+    from loadmaster.report.served import ServedPage, write_served
     from loadmaster.report.units import size_text, time_text
     from loadmaster.report.words import Grid, Section
     from loadmaster.serving.documents import module_plan, tokens_per_s
@@ -236,7 +236,7 @@ def write_page(path: Path, result: ServingResult) -> None:
     weights = size_text(int(service.weight_bytes.sum()))
     subtitle = f"Which device keeps and computes each of {len(service.names)} modules, {weights} of weights."
     basis = f"Requests: {service.requests}; goal: {service.goal}; {result.basis}."
-    write_served(path, Served(title, subtitle, basis, figures, strip_of(plan), sections))
+    write_served(path, ServedPage(title, subtitle, basis, figures, strip_of(plan), sections))
 
 
 def _methods(result: ServingResult) -> tuple[tuple[str, ...], ...]:

@@ -21,7 +21,7 @@ CALLS = {"product": 1.75, "convolution": 2.6, "attention": 2.6, "attention backw
 NAMED = ((re.compile(r"batch_norm"), 3.0), (re.compile(r"layer_norm"), 1.8), (re.compile(r"^_safe_softmax$"), 4.0))
 
 
-class Way(NamedTuple):
+class BareCalls(NamedTuple):
     """Bare calls for each of an op's own, for the op itself, and for each view that is made before it."""
 
     call: float
@@ -30,11 +30,11 @@ class Way(NamedTuple):
 
 
 # Fitted to the models of docs/fidelity.md that may be fitted to, by benchmarks/fidelity_host.py.
-FORWARD = Way(1.86, 0.58, 0.92)  # of a training step
-BACKWARD = Way(0.0, 1.01, 1.53)  # autograd's own thread, without Python
-INFERENCE = Way(1.86, 0.0, 0.68)
-COMPILED = Way(0.0, 2.57, 0.0)
-PLANNED = Way(0.0, 1.0, 0.28)  # the calls of a plan, one after the other; all updates are one of them
+FORWARD = BareCalls(1.86, 0.58, 0.92)  # of a training step
+BACKWARD = BareCalls(0.0, 1.01, 1.53)  # autograd's own thread, without Python
+INFERENCE = BareCalls(1.86, 0.0, 0.68)
+COMPILED = BareCalls(0.0, 2.57, 0.0)
+PLANNED = BareCalls(0.0, 1.0, 0.28)  # the calls of a plan, one after the other; all updates are one of them
 # For each weight: its gradient is handed over, and the optimizer looks at it; where compiled, its guards are checked.
 UPDATED = {"eager": 1.68, "compiled": 6.35}
 ENTERED = {"eager": 0.0, "compiled": 21.05}  # before the first op
@@ -74,7 +74,7 @@ def calls_of(kind: str) -> float:
     return CALLS.get(group_of(kind), named)
 
 
-def _ways(graph: Graph, mode: str, training: bool) -> list[tuple[Way, np.ndarray]]:
+def _ways(graph: Graph, mode: str, training: bool) -> list[tuple[BareCalls, np.ndarray]]:
     every = np.arange(graph.num_ops)
     if mode != "eager":
         return [(COMPILED if mode == "compiled" else PLANNED, every)]

@@ -11,7 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints: TypeAlias = NDArray[np.int64]
+Ints32: TypeAlias = NDArray[np.int32]
 Bools: TypeAlias = NDArray[np.bool_]
+Floats: TypeAlias = NDArray[np.float64]
+Whole: TypeAlias = int | np.int64  # a whole number in compiled loops, which know no other
 
 
 def ints(values: Any) -> Ints:

@@ -21,7 +21,7 @@ GRANULARITIES = ("op", "module", "block")
 
 
 @dataclass(frozen=True, eq=False)
-class Units:
+class ModuleUnits:
     """What must stay whole: names are module paths in the order in which the step first uses them."""
 
     names: tuple[str, ...]
@@ -31,7 +31,7 @@ class Units:
 
 def units_of(
     graph: Graph, granularity: Granularity, blocks: Collection[str] = (), apart: Collection[str] = ()
-) -> Units:
+) -> ModuleUnits:
     """Every op in one unit. `blocks` names modules that are blocks, where somebody knows better than their paths say;
     `apart` names parts of blocks that are units of their own.
 
@@ -51,7 +51,7 @@ def units_of(
         what = "no op says which module it belongs to"
         raise InvalidSetting(what, graph.name, "plan op by op, or import the model with its module paths")
     _attach(graph, unit)
-    return Units(tuple(number), ints(unit), _weight_units(graph, unit))
+    return ModuleUnits(tuple(number), ints(unit), _weight_units(graph, unit))
 
 
 def unit_path(scope: str, granularity: Granularity, blocks: Collection[str] = ()) -> str:
@@ -102,7 +102,7 @@ def bind(graph: Graph, granularity: Granularity, blocks: Collection[str] = ()) -
     return replace(graph, colocate=ints(np.unique(group, return_inverse=True)[1]))
 
 
-def _sharing(graph: Graph, units: Units) -> list[list[int]]:
+def _sharing(graph: Graph, units: ModuleUnits) -> list[list[int]]:
     """Sets of units that must share a device: those that read one weight, and those of ops that were bound before."""
     start, readers = graph.readers
     sets = [

@@ -22,7 +22,7 @@ AT_ONCE = 1 << 22  # entries of placements and ranks made at a time: what is ask
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class Measurements:
     """What came back for each placement."""
 
     step_ns: NDArray[np.float64]  # [n] as the policy sees it, noise included; bytes where peak memory is the objective
@@ -57,7 +57,7 @@ class Environment(Protocol):
     @property
     def measurements_left(self) -> int: ...  # how many placements may still be measured
 
-    def measure(self, group_device: NDArray[np.integer]) -> Measured: ...
+    def measure(self, group_device: NDArray[np.integer]) -> Measurements: ...
 
 
 @dataclass(eq=False)
@@ -104,7 +104,7 @@ class Simulated:
         of_memory = self.problem.objective.of_memory
         return float(max(1, (self.problem.graph.nbytes if of_memory else self.problem.best_ns).sum()))
 
-    def measure(self, group_device: NDArray[np.integer]) -> Measured:
+    def measure(self, group_device: NDArray[np.integer]) -> Measurements:
         """Of placements [n, groups]. Those beyond the budget come back as failed."""
         count = min(len(group_device), self.measurements_left)
         step, over = np.full(len(group_device), np.nan), np.zeros(len(group_device), np.int64)
@@ -117,7 +117,7 @@ class Simulated:
             part = run[first : first + at_once]
             over[part], step[part] = self._score(group_device[part])
         noisy = step * np.exp(self.noise * self.rng.standard_normal(len(step)))
-        return Measured(noisy, over, failed)
+        return Measurements(noisy, over, failed)
 
     def _score(self, group_device: NDArray[np.integer]) -> tuple[Ints, Ints]:
         device = device_of_groups(self.problem, self.label, group_device)
@@ -138,7 +138,7 @@ class Simulated:
         return over, value
 
 
-def reward(measured: Measured, unit_ns: float, root: bool = True, penalty: float = PENALTY) -> NDArray[np.float64]:
+def reward(measured: Measurements, unit_ns: float, root: bool = True, penalty: float = PENALTY) -> NDArray[np.float64]:
     """[n] minus the root of the step time in units, or minus the time itself; what failed or did not fit costs the
     penalty (its square, without the root), and nothing costs more."""
     most = penalty if root else penalty**2

@@ -171,7 +171,7 @@ class _Beside(Thread):
 
     def run(self) -> None:
         problem, library = self.search.problem, cp_model()
-        model, self.solver = _Model(library, problem, self.plan, self.search.bound), library.CpSolver()
+        model, self.solver = _CpModel(library, problem, self.plan, self.search.bound), library.CpSolver()
         settings = self.solver.parameters
         settings.random_seed, settings.num_workers = self.search.seed % 2**31, cores()
         settings.max_time_in_seconds = max(0.01, self.until)
@@ -207,7 +207,7 @@ def _solved(
     library = cp_model()
     if library is None:
         raise MissingExtra.of("ortools", "exact", "cp-sat")
-    model = _Model(library, problem, plan, least)
+    model = _CpModel(library, problem, plan, least)
     solver = library.CpSolver()
     settings = solver.parameters
     settings.random_seed = seed % 2**31
@@ -231,7 +231,7 @@ def cp_model() -> Any:
         return None
 
 
-class _Model:
+class _CpModel:
     """The problem in CP-SAT's terms: every timeline of the simulator that fits is a solution of it."""
 
     def __init__(self, library: Any, problem: Problem, plan: Plan, least: int) -> None:

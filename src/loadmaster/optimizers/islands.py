@@ -43,7 +43,7 @@ class Islands:
         assert first is not None
         return search.best or first
 
-    def _jobs(self, search: Search, left: int) -> list[Job]:
+    def _jobs(self, search: Search, left: int) -> list[IslandJob]:
         """An equal share of what is left for each island of each round."""
         islands = max(1, min(self.islands, search.simulations_left))
         simulations = max(1, search.simulations_left // (islands * left))
@@ -52,10 +52,10 @@ class Islands:
         method = self.inner if search.best is None else Anneal(start=Ready(search.best))
         begun = (max(1, self.rounds) - left) * max(1, self.islands)
         budget = Budget(seconds, simulations)
-        return [Job(method, budget, search.seed * 1000 + begun + number) for number in range(islands)]
+        return [IslandJob(method, budget, search.seed * 1000 + begun + number) for number in range(islands)]
 
 
-class Job(NamedTuple):
+class IslandJob(NamedTuple):
     """A search on an island."""
 
     method: Optimizer
@@ -63,7 +63,7 @@ class Job(NamedTuple):
     seed: int
 
 
-class Found(NamedTuple):
+class IslandResult(NamedTuple):
     """What it came to; no score where its budget was spent before the plan was scored."""
 
     plan: Plan
@@ -72,11 +72,13 @@ class Found(NamedTuple):
     fuses: bool  # whether its plans may be fused
 
 
-def explore(problem: Problem, job: Job) -> Found:
+def explore(problem: Problem, job: IslandJob) -> IslandResult:
     """One island's search."""
     search = Search(problem, job.budget, job.seed)
     plan = job.method.optimize(search)
     if search.best is None and search.simulations_left:
         search.score(plan)
     known = search.best is not None
-    return Found(search.best or plan, search.best_score if known else None, search.simulations, bool(search.fusing))
+    return IslandResult(
+        search.best or plan, search.best_score if known else None, search.simulations, bool(search.fusing)
+    )

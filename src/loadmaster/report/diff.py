@@ -26,7 +26,7 @@ Kind = Literal["taken back", "kernels split", "moved", "kernels fused", "order",
 
 
 @dataclass(frozen=True)
-class Cost:
+class PlanCost:
     """What a plan costs, in the numbers that a diff compares."""
 
     step_ns: int
@@ -46,7 +46,7 @@ class Change:
     target: str
     worth: int
     alone: int | None  # of a move: what the objective changes by if this move alone is made
-    after: Cost
+    after: PlanCost
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Difference:
     """From `before` to `after`, change by change; what they are worth adds up to the difference exactly."""
 
     objective: Objective
-    before: Cost
-    after: Cost
+    before: PlanCost
+    after: PlanCost
     changes: tuple[Change, ...]
 
     @property
@@ -121,12 +121,18 @@ def _same_ops(problem: Problem, plan_a: Plan, plan_b: Plan) -> Difference:
 class _Trail:
     """The costs on the way from one plan to the other."""
 
-    def __init__(self, problem: Problem, first: Cost) -> None:
+    def __init__(self, problem: Problem, first: PlanCost) -> None:
         self.problem, self.first, self.cost = problem, first, first
         self.changes: list[Change] = []
 
     def add(
-        self, kind: Kind, name: str, ops: Any, cost: Cost, ends: tuple[str, str] = ("", ""), alone: int | None = None
+        self,
+        kind: Kind,
+        name: str,
+        ops: Any,
+        cost: PlanCost,
+        ends: tuple[str, str] = ("", ""),
+        alone: int | None = None,
     ) -> None:
         worth = cost.value - self.cost.value
         self.changes.append(Change(kind, name, int(np.sum(ops)), *ends, worth, alone, cost))
@@ -158,14 +164,14 @@ def _add_moves(trail: _Trail, problem: Problem, plan: Plan, target: Ints) -> Non
         trail.add("moved", group.name, ops, cost, ends, alone[g].value - start)
 
 
-def _costs(problem: Problem, scores: Scores) -> list[Cost]:
+def _costs(problem: Problem, scores: Scores) -> list[PlanCost]:
     columns = (scores.step_ns, scores.peak_bytes.max(axis=1), scores.over_bytes, scores.objective(problem))
-    return [Cost(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    return [PlanCost(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def _cost(problem: Problem, plan: Plan) -> Cost:
+def _cost(problem: Problem, plan: Plan) -> PlanCost:
     line = simulate(problem, plan)
-    return Cost(line.step_ns, int(line.peak_bytes.max()), line.over_bytes, problem.value(line))
+    return PlanCost(line.step_ns, int(line.peak_bytes.max()), line.over_bytes, problem.value(line))
 
 
 def _meet(one: Ints, other: Ints) -> Ints:

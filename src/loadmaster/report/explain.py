@@ -18,7 +18,7 @@ from loadmaster.report.critical import CriticalPath, critical_path
 from loadmaster.report.expense import Expense, expense
 from loadmaster.report.kernels import Fusion, fusion
 from loadmaster.report.memory import Peak, peaks
-from loadmaster.report.moves import Decisions, decisions
+from loadmaster.report.moves import GroupDecisions, decisions
 from loadmaster.report.occupancy import DeviceTime, WireLoad, device_times, wire_loads
 from loadmaster.report.other_hardware import Hardware, on_other_hardware
 from loadmaster.report.schedule import Schedule
@@ -45,7 +45,7 @@ class Explanation:
     devices: tuple[DeviceTime, ...]
     wires: tuple[WireLoad, ...]  # busiest first
     peaks: tuple[Peak, ...]
-    decisions: Decisions
+    decisions: GroupDecisions
     why_not_faster: WhyNotFaster
     fusion: Fusion
     expense: Expense

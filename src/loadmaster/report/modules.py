@@ -17,7 +17,7 @@ GREY = "#b3aea6"
 
 
 @dataclass(frozen=True)
-class Module:
+class ModuleWork:
     """A module of the model and the work of its kernels."""
 
     name: str
@@ -46,7 +46,7 @@ def coloured(labels: Sequence[str], time_ns: Ints) -> tuple[Ints, list[str]]:
     return ints([number.get(label, len(names)) for label in labels]), names
 
 
-def module_table(schedule: Schedule, most: int) -> list[Module]:
+def module_table(schedule: Schedule, most: int) -> list[ModuleWork]:
     """In the order of the program."""
     labels, graph = module_labels(schedule, most), schedule.problem.graph
     names = list(dict.fromkeys(labels))
@@ -59,10 +59,10 @@ def module_table(schedule: Schedule, most: int) -> list[Module]:
     kept = np.unique(np.stack([reader, graph.reads])[:, graph.producer[graph.reads] < 0], axis=1)
     weights = np.bincount(kept[0], graph.nbytes[kept[1]].astype(np.float64), len(names)).astype(np.int64)
     rows = zip(names, ops.tolist(), time_ns.tolist(), weights.tolist(), strict=True)
-    return [Module(name, count, tuple(times), nbytes) for name, count, times, nbytes in rows]
+    return [ModuleWork(name, count, tuple(times), nbytes) for name, count, times, nbytes in rows]
 
 
-def places_text(module: Module, devices: Sequence[str]) -> str:
+def places_text(module: ModuleWork, devices: Sequence[str]) -> str:
     """gpu:2, or gpu:1 (70 %), gpu:0 (30 %); shares under one in a hundred are left out."""
     total = module.time_ns
     if not total:

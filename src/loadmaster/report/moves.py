@@ -47,7 +47,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Decisions:
+class GroupDecisions:
     """All groups: those that would be better elsewhere first, then those that cost most to move."""
 
     rows: tuple[Decision, ...]
@@ -57,7 +57,7 @@ class Decisions:
         return sum(1 for row in self.rows if row.verdict == verdict)
 
 
-def decisions(schedule: Schedule, seconds: float = 2.5) -> Decisions:
+def decisions(schedule: Schedule, seconds: float = 2.5) -> GroupDecisions:
     problem, time_ns = schedule.problem, schedule.end_ns - schedule.start_ns
     groups = groups_of(problem, schedule.device, time_ns)
     tries = _tries(problem, groups, time_ns, affordable(problem, seconds))
@@ -70,7 +70,7 @@ def decisions(schedule: Schedule, seconds: float = 2.5) -> Decisions:
         if time.perf_counter() > late:
             break
     rows = [_decision(schedule, group, costs.get(number)) for number, group in enumerate(groups)]
-    return Decisions(tuple(sorted(rows, key=_weight)), sum(len(moves) for moves in costs.values()))
+    return GroupDecisions(tuple(sorted(rows, key=_weight)), sum(len(moves) for moves in costs.values()))
 
 
 def _tries(problem: Problem, groups: Sequence[Group], time_ns: Ints, most: int) -> list[tuple[int, int]]:

@@ -35,7 +35,7 @@ Load = Callable[[Mapping[str, Any]], Graph]
 
 
 @dataclass(frozen=True)
-class Change:
+class Remedy:
     """One or more changes that together make it fit."""
 
     what: str
@@ -54,7 +54,7 @@ class Verdict:
     have_bytes: int
     step_ns: int
     how: str  # what plans it so that it fits
-    changes: tuple[Change, ...]
+    changes: tuple[Remedy, ...]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class _Setup:
 
 
 @dataclass(frozen=True)
-class _Remedy:
+class _Candidate:
     what: str
     command: str
     cost: int
@@ -77,7 +77,7 @@ class _Remedy:
 def verdict(load: Load, cluster: Cluster, capture: Mapping[str, Any], *, budget: Budget, seed: int = 0) -> Verdict:
     """Plans for the cluster as it is; where that does not fit, for every change that might help. `load` captures the
     model with other settings: `optimizer`, `dtype`, `batch`; where it cannot, those changes are left out."""
-    trial = _Trial(load, budget, seed)
+    trial = _SetupPlans(load, budget, seed)
     setup = _Setup(cluster, capture)
     found = trial.best(setup)
     short = int((found.timeline.peak_bytes - found.problem.memory_bytes).argmax())
@@ -106,7 +106,7 @@ def hopeless(problem: Problem) -> bool:
     return peak_bound(problem, fusing=sharing_of(problem)) > int(problem.memory_bytes.max())
 
 
-class _Trial:
+class _SetupPlans:
     """Plans for setups; a graph is captured once for each of its settings."""
 
     def __init__(self, load: Load, budget: Budget, seed: int) -> None:
@@ -139,7 +139,7 @@ class _Trial:
         return found if found.fits else None
 
 
-def _helpful(trial: _Trial, setup: _Setup, remedies: list[_Remedy]) -> Iterator[Change]:
+def _helpful(trial: _SetupPlans, setup: _Setup, remedies: list[_Candidate]) -> Iterator[Remedy]:
     """The fewest changes after which a plan was found that fits; of a kind, the first that helps."""
     for count in range(1, MOST_CHANGES + 1):
         helped = False
@@ -159,45 +159,45 @@ def _helpful(trial: _Trial, setup: _Setup, remedies: list[_Remedy]) -> Iterator[
             return
 
 
-def _told(some: tuple[_Remedy, ...], found: Result) -> Change:
+def _told(some: tuple[_Candidate, ...], found: Result) -> Remedy:
     what = " and ".join(remedy.what for remedy in some)
     command = " ".join(remedy.command for remedy in some) + found.problem.objective.option
     kinds = [device.kind for device in found.problem.cluster.devices]
     hosts = np.array([kind.startswith("cpu") for kind in kinds])  # a host has room: what counts is beside it
     share = np.where(hosts & ~hosts.all(), -1.0, found.timeline.peak_bytes / found.problem.memory_bytes)
     peak = int(found.timeline.peak_bytes[int(share.argmax())])
-    return Change(what, command, found.timeline.step_ns, peak, tuple(sorted(remedy.cost for remedy in some)))
+    return Remedy(what, command, found.timeline.step_ns, peak, tuple(sorted(remedy.cost for remedy in some)))
 
 
-def _remedies(trial: _Trial, setup: _Setup) -> Iterator[_Remedy]:
+def _remedies(trial: _SetupPlans, setup: _Setup) -> Iterator[_Candidate]:
     """What there is to try, the cheapest first; of a kind, the mildest first."""
     graph = trial.graph(setup.capture)
     training = any(kind.startswith("optim.") for kind in graph.kind)
     yield from _of_plans(setup)
     if training and bool((graph.role == STATE).any()):
-        yield _Remedy("8-bit optimizer states", "(bitsandbytes.optim.Adam8bit)", 3, "states", _small_states)
+        yield _Candidate("8-bit optimizer states", "(bitsandbytes.optim.Adam8bit)", 3, "states", _small_states)
     if "optimizer" in setup.capture:
         if training and setup.capture["optimizer"] not in ("sgd", "none"):
-            yield _Remedy("SGD without momentum", "--optimizer sgd", 4, "states", _captured(optimizer="sgd"))
+            yield _Candidate("SGD without momentum", "--optimizer sgd", 4, "states", _captured(optimizer="sgd"))
         if setup.capture.get("dtype") in (None, "float32", "float64"):
-            yield _Remedy("bfloat16", "--dtype bfloat16", 5, "type", _captured(dtype="bfloat16"))
+            yield _Candidate("bfloat16", "--dtype bfloat16", 5, "type", _captured(dtype="bfloat16"))
         for batch in _halves(rows_of_inputs(graph)):
             what = f"a smaller batch of {batch}"
-            yield _Remedy(what, f"--batch {batch}", 6, "batch", _captured(batch=batch))
+            yield _Candidate(what, f"--batch {batch}", 6, "batch", _captured(batch=batch))
     for count in (1, 3):
         on, command = with_more(setup.cluster, count)
         what = f"{count} more device{'s' if count > 1 else ''} like '{on.devices[0].kind}'"
-        yield _Remedy(what, command, 7, "devices", lambda s, on=on: replace(s, cluster=on))  # type: ignore[misc]
+        yield _Candidate(what, command, 7, "devices", lambda s, on=on: replace(s, cluster=on))  # type: ignore[misc]
 
 
-def _of_plans(setup: _Setup) -> Iterator[_Remedy]:
+def _of_plans(setup: _Setup) -> Iterator[_Candidate]:
     """What a plan can do by itself: run ops again, or keep tensors on the host for a while."""
     on, command = (setup.cluster, "") if has_host(setup.cluster) else with_host(setup.cluster)
     if command:
-        yield _Remedy("a host that computes a part", command, 1, "host", lambda s: replace(s, cluster=on))
+        yield _Candidate("a host that computes a part", command, 1, "host", lambda s: replace(s, cluster=on))
     what, away = "tensors in host memory while nobody needs them", f"{command} --with {AWAY}".strip()
-    yield _Remedy(what, away, 1, "away", lambda s: replace(s, cluster=on, method=AWAY))
-    yield _Remedy("some ops run again", f"--with {AGAIN}", 2, "again", lambda s: replace(s, method=AGAIN))
+    yield _Candidate(what, away, 1, "away", lambda s: replace(s, cluster=on, method=AWAY))
+    yield _Candidate("some ops run again", f"--with {AGAIN}", 2, "again", lambda s: replace(s, method=AGAIN))
 
 
 def _small_states(setup: _Setup) -> _Setup:

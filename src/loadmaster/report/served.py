@@ -55,7 +55,7 @@ class Strip:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedPage:
     """All that the page says."""
 
     title: str
@@ -66,7 +66,7 @@ class Served:
     sections: tuple[Section, ...]
 
 
-def write_served(path: str | Path, served: Served) -> None:
+def write_served(path: str | Path, served: ServedPage) -> None:
     """Writes the page: self-contained, without scripts."""
     style = resources.files("loadmaster.report").joinpath("page.css").read_text(encoding="utf-8")
     figures = "".join(figure_html(*figure, over=False) for figure in served.figures)
@@ -112,7 +112,7 @@ def _colour(device: int) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
+class SplitAtLength:
     """The best split at one length of the context."""
 
     context: int
@@ -122,7 +122,7 @@ class Column:
     fits: bool
 
 
-def plot_sweep(path: str | Path, title: str, columns: Sequence[Column]) -> None:
+def plot_sweep(path: str | Path, title: str, columns: Sequence[SplitAtLength]) -> None:
     """Above, the model from its first module (top) to its last at each context, coloured by device and hatched where
     weights are streamed; below, what a token takes. Dashed lines: the split changes."""
     figure = blank_figure(path, (max(5.0, 0.62 * len(columns) + 2.6), 5.0))
@@ -148,16 +148,16 @@ def plot_sweep(path: str | Path, title: str, columns: Sequence[Column]) -> None:
     save_figure(figure, path)
 
 
-def changes(columns: Sequence[Column]) -> list[int]:
+def changes(columns: Sequence[SplitAtLength]) -> list[int]:
     """Columns whose split differs from the one before them."""
     return [at for at in range(1, len(columns)) if _fates(columns[at]) != _fates(columns[at - 1])]
 
 
-def _fates(column: Column) -> list[tuple[str, int, bool]]:
+def _fates(column: SplitAtLength) -> list[tuple[str, int, bool]]:
     return [(label, device, streamed) for label, device, _, streamed in column.strip.parts]
 
 
-def _draw_column(axes: Any, at: int, column: Column, shown: dict[str, Any]) -> None:
+def _draw_column(axes: Any, at: int, column: SplitAtLength, shown: dict[str, Any]) -> None:
     total, top = sum(nbytes for _, _, nbytes, _ in column.strip.parts) or 1, 0.0
     for _, device, nbytes, streamed in column.strip.parts:
         height, name = nbytes / total, column.strip.devices[device]

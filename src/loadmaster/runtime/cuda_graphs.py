@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loadmaster.runtime.listing import Line, Listing, Part
+from loadmaster.runtime.listing import Line, Listing, ListingPart
 
 LEAST_CALLS = 8  # a replay costs about as much as launching a few kernels
 
@@ -60,7 +60,7 @@ def with_segments(
     pools: dict[torch.device, Any] = {}
     known = set(fixed)
 
-    def made(part: Part) -> Any:
+    def made(part: ListingPart) -> Any:
         segment = make(part.run, [one in known for one in part.given], devices[part.lines[0].device], pools)
         known.update(part.made)
         return segment

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from loadmaster.problem import Problem
     from loadmaster.runtime.listing import Line
     from loadmaster.runtime.program import Program
-    from loadmaster.runtime.regions import Kernels
+    from loadmaster.runtime.regions import RegionKernels
     from loadmaster.runtime.updates import Updates
 
 
@@ -116,7 +116,7 @@ class AppliedStep:
         self._residents: list[Any] = [None] * len(program.residents)
         self._replicas: list[tuple[int, Tensor, int, torch.device]] = []
         self._place_residents()
-        self._pace = Pace(self, cuda_graphs) if cuda_graphs is not False and self._on_gpu else None
+        self._pace = GraphRace(self, cuda_graphs) if cuda_graphs is not False and self._on_gpu else None
 
     @property
     def _on_gpu(self) -> bool:
@@ -124,7 +124,7 @@ class AppliedStep:
         return any(device.type == "cuda" for device in own)
 
     @property
-    def kernels(self) -> Kernels:
+    def kernels(self) -> RegionKernels:
         """Those of several ops: how many there are, and how many run op by op."""
         return self.program.kernels
 
@@ -304,7 +304,7 @@ class AppliedStep:
         return f"AppliedStep({self.captured.graph.name!r}, {kind}, {self.problem.num_ops} ops on {where}{fused})"
 
 
-class Pace:
+class GraphRace:
     """Decides between call by call and CUDA graphs: records in the third step, keeps what is faster.
 
     Steps 0 and 1 warm up, 2 is timed call by call, 3 records, 4 is timed replayed. `always` skips the race.

@@ -23,7 +23,7 @@ class Line:
     kernel: int = -1  # lines of one fused kernel have the same number; -1: of none that can be compiled
 
 
-class Part(NamedTuple):
+class ListingPart(NamedTuple):
     """Neighbouring lines as a function."""
 
     run: Callable[..., Any]
@@ -46,7 +46,7 @@ class Listing:
         head = [f"    [{', '.join(self.residents)}] = residents"] if self.residents else []
         return _text("residents", head, self.lines, {*self.residents}, self.returned)
 
-    def joined(self, spans: Iterable[tuple[int, int]], make: Callable[[Part], Any], prefix: str) -> Listing:
+    def joined(self, spans: Iterable[tuple[int, int]], make: Callable[[ListingPart], Any], prefix: str) -> Listing:
         """With each span of lines, in order and apart from each other, as one call of what `make` makes of it."""
         last = self._last_uses()
         lines: list[Line] = []
@@ -62,13 +62,13 @@ class Listing:
             done = end
         return Listing([*lines, *self.lines[done:]], self.residents, self.returned, constants)
 
-    def _part(self, start: int, end: int, last: Mapping[str, int]) -> Part:
+    def _part(self, start: int, end: int, last: Mapping[str, int]) -> ListingPart:
         lines = self.lines[start:end]
         inside = dict.fromkeys(name for line in lines for name in line.makes)
         given = list(dict.fromkeys(name for line in lines for name in line.uses if name not in inside))
         made = [name for name in inside if last[name] >= end]
         text, _ = _text(", ".join(given), [], lines, set(), made)
-        return Part(compiled_text(text, self.constants), given, made, lines)
+        return ListingPart(compiled_text(text, self.constants), given, made, lines)
 
     def _last_uses(self) -> dict[str, int]:
         """The last line that uses each name; of names that are returned, one past the end."""

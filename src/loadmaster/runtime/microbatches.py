@@ -62,7 +62,7 @@ def unrolled(
     order = sorted(range(actions.num_ops), key=lambda op: (int(timeline.start_ns[op]), int(timeline.turn[op])))
     turns = [(parse_action(actions.graph.op_name[op]), int(plan.device[op])) for op in order]
     base = price(captured.graph, actions.cluster)
-    writer = _Writer(captured, made, base, frozenset(batch), dict(turns))
+    writer = _MicrobatchWriter(captured, made, base, frozenset(batch), dict(turns))
     step = writer.step([action for action, _ in turns])
     problem = price(step.graph, actions.cluster)
     where = [writer.place[name] for name in problem.graph.op_name]
@@ -116,7 +116,7 @@ def draws(captured: CapturedStep) -> bool:
     return any(isinstance(call, Call) and draws_random(call.node) for call in captured.calls)
 
 
-class _Writer:
+class _MicrobatchWriter:
     """Writes the traced step once for each microbatch, action by action."""
 
     def __init__(

@@ -28,7 +28,7 @@ _ATTRIBUTE = "loadmaster_placement"
 
 
 @dataclass
-class Placement:
+class ModulePlacement:
     """Where the modules of one model run."""
 
     devices: Mapping[
@@ -63,7 +63,7 @@ def place(module: nn.Module, plan: Planned, *, devices: Sequence[str | torch.dev
     found = _inherited(module, wanted)
     tensors = _tensor_devices(module, found)
     before = {name: value.device for name, value in _tensors(module)}
-    placement = Placement(found, before)
+    placement = ModulePlacement(found, before)
     _move(module, tensors)
     _hook(module, placement)
     setattr(module, _ATTRIBUTE, placement)
@@ -223,7 +223,7 @@ def _computes(part: nn.Module) -> bool:
     return any(value is not None for value in tensors) or not part._modules
 
 
-def _hook(module: nn.Module, placement: Placement) -> None:
+def _hook(module: nn.Module, placement: ModulePlacement) -> None:
     """Before a module is called its inputs go to its device; around the whole model, a mode sees to the rest."""
     passes: list[_Forward] = []
 

@@ -55,7 +55,7 @@ class Throttle:
 
 
 @dataclass(frozen=True)
-class Shape:
+class MessageShape:
     """What both ends of a message know of its tensor."""
 
     size: Sequence[int]
@@ -65,7 +65,7 @@ class Shape:
     offset: int
 
     @classmethod
-    def of(cls, traced: Tensor) -> Shape:
+    def of(cls, traced: Tensor) -> MessageShape:
         storage = traced.untyped_storage().nbytes()
         return cls(tuple(traced.shape), traced.stride(), traced.dtype, storage, int(traced.storage_offset()))
 
@@ -123,7 +123,7 @@ class Post:
 class Outgoing:
     """One send of this process."""
 
-    def __init__(self, post: Post, peer: int, tag: int, shape: Shape) -> None:
+    def __init__(self, post: Post, peer: int, tag: int, shape: MessageShape) -> None:
         self.post, self.peer, self.tag, self.shape = post, peer, tag, shape
         self.work: Any = None
 
@@ -144,7 +144,7 @@ class Outgoing:
 class Incoming:
     """One receive of this process."""
 
-    def __init__(self, post: Post, peer: int, tag: int, shape: Shape) -> None:
+    def __init__(self, post: Post, peer: int, tag: int, shape: MessageShape) -> None:
         self.post, self.peer, self.tag, self.shape = post, peer, tag, shape
         self.work: Any = None
         self.staged: tuple[Tensor, Tensor] | None = None  # where it goes, and the host's memory it arrives in

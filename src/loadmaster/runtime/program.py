@@ -27,8 +27,8 @@ from loadmaster.plans.expansion import STAY
 from loadmaster.problem import Problem
 from loadmaster.runtime.devices import CopyStreams, CudaSend, Replay, copied
 from loadmaster.runtime.listing import Line, Listing, compiled_text
-from loadmaster.runtime.processes import Incoming, Outgoing, Post, RandomPass, Shape
-from loadmaster.runtime.regions import Kernels, with_regions
+from loadmaster.runtime.processes import Incoming, MessageShape, Outgoing, Post, RandomPass
+from loadmaster.runtime.regions import RegionKernels, with_regions
 from loadmaster.runtime.schedule import Event, Launch, Send
 from loadmaster.runtime.substitutes import lands_itself, leaving_statistics, substitute
 from loadmaster.runtime.updates import Updates
@@ -49,7 +49,7 @@ class Program:
     written: frozenset[int]  # tensors that the step overwrites
     last_random: int | None  # device that draws the last random numbers
     lines: Mapping[int, Line]  # number in the source
-    kernels: Kernels
+    kernels: RegionKernels
     lodged: frozenset[int] = frozenset()  # residents that live where a stay is, and come for those that read them
 
 
@@ -68,7 +68,7 @@ class Backend:
 def write_program(
     captured: CapturedStep, problem: Problem, plan: Plan, events: Iterable[Event], backend: Backend
 ) -> Program:
-    writer = _Writer(captured, problem, plan, backend)
+    writer = _ProgramWriter(captured, problem, plan, backend)
     for event in events:
         writer.add(event)
     return writer.finish()
@@ -85,7 +85,7 @@ class _Waiting(NamedTuple):
     family: tuple[int, Any, tuple[bool, ...]]
 
 
-class _Writer:
+class _ProgramWriter:
     def __init__(self, captured: CapturedStep, problem: Problem, plan: Plan, backend: Backend) -> None:
         self.captured, self.problem, self.plan, self.backend = captured, problem, plan, backend
         graph = captured.graph
@@ -108,7 +108,7 @@ class _Writer:
         self.lines: list[Line] = []
         self.fresh = count()
         self.op, self.device = -1, 0
-        self.kernel, self.kernels = -1, Kernels()
+        self.kernel, self.kernels = -1, RegionKernels()
         self.last_random: int | None = None  # device that drew last
         self.replays: dict[int, Replay] = {}  # by op of the graph
         self.events = 0
@@ -221,7 +221,7 @@ class _Writer:
         self.op, self.device = -1, send.dst
         tensor = int(self.kept[send.tensor])
         self._turn_to(ints([send.tensor]))
-        shape = Shape.of(self._form(tensor))
+        shape = MessageShape.of(self._form(tensor))
         if send.src == post.rank:
             source, end = self.value(tensor, send.src), Outgoing(post, send.dst, self.events, shape)
             self._line(f"{self._constant(end)}({source})", [source], alone=True)

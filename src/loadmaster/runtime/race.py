@@ -41,7 +41,7 @@ WORTH = 0.95  # of the step on one device: a plan that sends must promise less; 
 
 
 @dataclass(frozen=True)
-class Row:
+class Contender:
     """One that ran: what was modelled and what happened. `measured_ns` is a median, low and high are quartiles."""
 
     name: str
@@ -68,20 +68,20 @@ class Recalibration:
 
 
 @dataclass(frozen=True, eq=False)
-class Race:
+class RaceResult:
     """Who ran, and the plan that was up against them."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[Contender, ...]
     result: Result
     failed: dict[str, str]  # who could not run, and why
     recalibrated: Recalibration | None = None
 
     @property
-    def _ours(self) -> Row:
+    def _ours(self) -> Contender:
         return next(row for row in self.rows if row.name == OURS)
 
     @property
-    def _rival(self) -> Row:
+    def _rival(self) -> Contender:
         return min((row for row in self.rows if row.name != OURS), key=lambda row: row.measured_ns)
 
     @property
@@ -118,7 +118,7 @@ def run_race(
     training: bool = True,
     compiled: bool = True,
     say: Callable[[str], None] = lambda text: None,
-) -> Race:
+) -> RaceResult:
     """Plans for what was measured, then lets everyone run in turns."""
     module, inputs = made
     gpu = any(name.startswith("cuda") for name in torch_names())
@@ -143,7 +143,7 @@ def run_race(
     rows = [_row(name, times[name], peaks[name], modelled.get(name), problem.basis) for name in steps]
     alone = next((row for row in rows if row.name == ALONE), None)
     again = None if alone is None else _recalibrate(captured, made, costs, now, alone, say)
-    return Race(tuple(rows), planned[OURS], failed, again)
+    return RaceResult(tuple(rows), planned[OURS], failed, again)
 
 
 def worth_leaving(alone: Result, found: Result, say: Callable[[str], None] = lambda text: None) -> Result:
@@ -191,7 +191,7 @@ def _recalibrate(
     made: tuple[nn.Module, Any],
     costs: Measured,
     cluster: Cluster,
-    alone: Row,
+    alone: Contender,
     say: Callable[[str], None],
 ) -> Recalibration | None:
     """Keeps what ops took in the course of a step, so that the next plan on this machine rests on it."""
@@ -213,10 +213,10 @@ def _recalibrate(
     return Recalibration(alone.modelled_ns, after_ns, alone.measured_ns)
 
 
-def _row(name: str, times: list[int], peak: int | None, modelled: Modelled | None, basis: str) -> Row:
+def _row(name: str, times: list[int], peak: int | None, modelled: Modelled | None, basis: str) -> Contender:
     low, middle, high = (round(value) for value in statistics.quantiles(times, n=4))
     step_ns, peak_bytes = modelled or (None, None)
-    return Row(name, step_ns, middle, low, high, peak_bytes, peak, "" if modelled is None else basis)
+    return Contender(name, step_ns, middle, low, high, peak_bytes, peak, "" if modelled is None else basis)
 
 
 def _steps(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from loadmaster.runtime.listing import Listing, Part
+from loadmaster.runtime.listing import Listing, ListingPart
 
 Run = Callable[..., Sequence[Tensor]]
 
@@ -69,7 +69,7 @@ def _copy(value: Tensor) -> Tensor:
 
 
 @dataclass
-class Kernels:
+class RegionKernels:
     """Kernels of several ops in a program."""
 
     total: int = 0
@@ -98,11 +98,11 @@ class Kernels:
         )
 
 
-def with_regions(listing: Listing, kernels: Kernels) -> Listing:
+def with_regions(listing: Listing, kernels: RegionKernels) -> Listing:
     """The listing with each kernel that can be compiled as one call."""
     known: dict[Hashable, Run] = {}
 
-    def made(part: Part) -> Region:
+    def made(part: ListingPart) -> Region:
         kernels.regions.append(Region(part.run, known))
         return kernels.regions[-1]
 

@@ -53,7 +53,7 @@ def spread(captured: CapturedStep, made: Sharded, cluster: Cluster) -> Spread:
         if isinstance(call, Call) and (draws_random(call.node) or written_by(call.node) or call.lands):
             what = f"'{call.node.name}' draws random numbers or writes to a buffer, and would on every device"
             raise CannotRun(what, "run", "leave dropout and batch norm out, or plan without --split")
-    writer = _Writer(captured, made)
+    writer = _ShardWriter(captured, made)
     step = writer.step()
     problem = price(step.graph, cluster)
     where = [writer.place[name] for name in problem.graph.op_name]
@@ -62,7 +62,7 @@ def spread(captured: CapturedStep, made: Sharded, cluster: Cluster) -> Spread:
     return Spread(step, problem, Plan.of(problem, [device for _, device in where], ints(rank)))
 
 
-class _Writer:
+class _ShardWriter:
     """Writes the traced step op by op, each once for every device."""
 
     def __init__(self, captured: CapturedStep, made: Sharded) -> None:

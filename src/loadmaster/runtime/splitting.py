@@ -20,7 +20,7 @@ from loadmaster.errors import CannotRun
 from loadmaster.importers.torch.graph import Call, CapturedStep, Update
 from loadmaster.importers.torch.mutation import GIVEN
 from loadmaster.importers.torch.values import ValueMode
-from loadmaster.passes.splitting import Origin, Split, SplitGraph, grow, split_region
+from loadmaster.passes.splitting import Split, SplitGraph, SplitOrigin, grow, split_region
 from loadmaster.passes.splitting.axes import bare_kind
 from loadmaster.passes.splitting.parts import ADD, CONCATENATE, JOIN_LOSS, SLICE
 
@@ -33,7 +33,7 @@ def split_step(captured: CapturedStep, splits: Sequence[Split]) -> CapturedStep:
     """The step after the splits, one after another."""
     for split in splits:
         made = split_region(captured.graph, grow(captured.graph, split))
-        captured = _Rewrite(captured, made).step()
+        captured = _StepRewrite(captured, made).step()
     return captured
 
 
@@ -45,7 +45,7 @@ def join_losses(losses: Sequence[Tensor], weights: Sequence[Tensor], mean: bool)
     return torch.stack(list(losses)).sum(), total
 
 
-class _Rewrite:
+class _StepRewrite:
     """Writes the traced step again, op by op of the new graph."""
 
     def __init__(self, captured: CapturedStep, made: SplitGraph) -> None:
@@ -165,7 +165,7 @@ class _Rewrite:
 
     # Ops in parts
 
-    def _part(self, op: int, origin: Origin) -> Call:
+    def _part(self, op: int, origin: SplitOrigin) -> Call:
         call = self.captured.calls[origin.op]
         assert isinstance(call, Call)
         reads, makes = self.new.reads_of(op).tolist(), self.new.makes_of(op).tolist()
@@ -200,7 +200,7 @@ class _Rewrite:
 
     # Slices, concatenations, sums
 
-    def _between(self, op: int, origin: Origin) -> Call:
+    def _between(self, op: int, origin: SplitOrigin) -> Call:
         kind, reads, makes = self.new.kind[op], self.new.reads_of(op).tolist(), self.new.makes_of(op).tolist()
         operands = [self.node[tensor] for tensor in reads]
         if kind == SLICE:

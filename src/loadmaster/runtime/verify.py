@@ -42,7 +42,7 @@ Values = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Difference:
+class TensorDifference:
     """Of one tensor between two runs."""
 
     name: str
@@ -58,7 +58,7 @@ class Verification:
     equals_module: bool  # to the bit
     equals_capture: bool  # to the bit: the captured step in its traced order
     must_equal_capture: bool
-    worst: Difference  # from the module, the nearest to what is allowed or the furthest past it
+    worst: TensorDifference  # from the module, the nearest to what is allowed or the furthest past it
     first_unequal: str  # to the captured step
     reference: str = "the module"  # what stands for it
 
@@ -124,9 +124,9 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
-def _difference(name: str, value: Tensor, reference: Tensor, noise: float, rate: float, own: float) -> Difference:
+def _difference(name: str, value: Tensor, reference: Tensor, noise: float, rate: float, own: float) -> TensorDifference:
     if not reference.dtype.is_floating_point:
-        return Difference(name, float(not _equal(value, reference)), 0.5)
+        return TensorDifference(name, float(not _equal(value, reference)), 0.5)
     largest = _apart(value, reference)
     scale = _largest(reference)
     if name.startswith("gradient"):
@@ -134,7 +134,7 @@ def _difference(name: str, value: Tensor, reference: Tensor, noise: float, rate:
     # Adam moves a weight by up to its rate whatever the size of the gradient, so noise may move it either way.
     slack = 2 * rate if name.startswith("weight") else 0.0
     allowed = max(TOLERANCE.get(reference.dtype, 1e-3) * max(scale, 1e-12), _OWN * own)
-    return Difference(name, largest, allowed + slack)
+    return TensorDifference(name, largest, allowed + slack)
 
 
 def _apart(value: Tensor, reference: Tensor) -> float:
@@ -268,7 +268,7 @@ def of_capture(step: AppliedStep, inputs: Any) -> Values:
     ]
     try:
         with _same_numbers(), torch.no_grad():
-            results = list(_OnCpu(trace.module).run(*values))
+            results = list(_CpuInterpreter(trace.module).run(*values))
     except (
         NotImplementedError
     ):  # captured for a GPU, with kernels that the CPU has not: the module alone is the measure
@@ -291,7 +291,7 @@ def _given(given: Given, named: Mapping[str, Tensor]) -> Tensor:
     return value if given.cut is None else given.cut.of(value)
 
 
-class _OnCpu(fx.Interpreter):
+class _CpuInterpreter(fx.Interpreter):
     """A traced step on a CPU, whichever kind of device it was captured for."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:

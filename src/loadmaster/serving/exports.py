@@ -1,7 +1,7 @@
 """Exports: a placement of modules in the words of the runtimes that people use.
 
-Each target can say a different part of a placement. `Target` names that part, so that the search stays within it and
-nothing is lost on the way.
+Each target can say a different part of a placement. `ExportTarget` names that part, so that the search stays within it
+and nothing is lost on the way.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ModulePlan:
 
 
 @dataclass(frozen=True)
-class Target:
+class ExportTarget:
     """A runtime, and how much of a placement it can take."""
 
     name: str
@@ -210,11 +210,11 @@ def _onnxruntime(plan: ModulePlan) -> str:
     return json.dumps({"session.layer_assignment_settings": "; ".join(parts)}, indent=2)
 
 
-TARGETS: dict[str, Target] = {
+TARGETS: dict[str, ExportTarget] = {
     target.name: target
     for target in (
         # transformers keeps all experts of a layer in one module, which is sent whole.
-        Target(
+        ExportTarget(
             "device-map",
             _device_map,
             contiguous=False,
@@ -223,17 +223,17 @@ TARGETS: dict[str, Target] = {
             experts=Apart(1, True),
             overheads=ACCELERATE,
         ),
-        Target("vllm", _vllm, contiguous=True, stream=False, compute_on_host=False),
+        ExportTarget("vllm", _vllm, contiguous=True, stream=False, compute_on_host=False),
         # GGUF files keep all experts of a layer in three tensors (ffn_up_exps, ffn_gate_exps, ffn_down_exps).
-        Target("llama.cpp", _llama_cpp, contiguous=True, stream=False, compute_on_host=True, experts=Apart(1)),
-        Target("pipelining", _pipelining, contiguous=True, stream=False, compute_on_host=True),
-        Target("megatron", _megatron, contiguous=True, stream=False, compute_on_host=False),
-        Target("onnxruntime", _onnxruntime, contiguous=False, stream=False, compute_on_host=True, one_gpu=True),
+        ExportTarget("llama.cpp", _llama_cpp, contiguous=True, stream=False, compute_on_host=True, experts=Apart(1)),
+        ExportTarget("pipelining", _pipelining, contiguous=True, stream=False, compute_on_host=True),
+        ExportTarget("megatron", _megatron, contiguous=True, stream=False, compute_on_host=False),
+        ExportTarget("onnxruntime", _onnxruntime, contiguous=False, stream=False, compute_on_host=True, one_gpu=True),
     )
 }
 
 
-def target_of(name: str) -> Target:
+def target_of(name: str) -> ExportTarget:
     if name not in TARGETS:
         raise UnknownName.among("target", name, list(TARGETS))
     return TARGETS[name]

@@ -19,7 +19,7 @@ MOST_CHANGES = 3  # together, as for other plans
 
 
 @dataclass(frozen=True)
-class Change:
+class ServingRemedy:
     """One way to make it fit."""
 
     what: str
@@ -30,19 +30,19 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Fit:
+class ServingFit:
     """Whether the model fits as it is, and what would help, cheapest first."""
 
     fits: bool
     need_bytes: int  # peak of the best placement on its fullest device
     have_bytes: int
     request_ns: float
-    changes: tuple[Change, ...]
+    changes: tuple[ServingRemedy, ...]
 
 
 def fit(
     path: str | Path, cluster: Cluster, requests: Requests, *, precision: str = "bfloat16", seconds: float = 1.0
-) -> Fit:
+) -> ServingFit:
     """Plans for the cluster as it is; where that does not fit, for every change that might help."""
 
     from loadmaster.serving.phases import serve
@@ -51,36 +51,36 @@ def fit(
     def captured(asked: Requests, dtype: str) -> Any:
         return serve(path, asked, dtype)
 
-    def tried(setup: _Setup) -> Placement:
+    def tried(setup: _ServingSetup) -> Placement:
         served = captured(setup.requests, captured_in(setup.precision))
         return place(priced(served, setup.cluster, precision=setup.precision), seconds=seconds)
 
-    setup = _Setup(cluster, requests, precision)
+    setup = _ServingSetup(cluster, requests, precision)
     best = tried(setup)
     changes = () if best.fits else tuple(_helpful(setup, tried))
     short = int((best.peak_bytes - cluster.memory_bytes).argmax())
     have = int(cluster.memory_bytes[short])
     ranked = tuple(sorted(changes, key=lambda change: (change.cost, change.request_ns)))
-    return Fit(best.fits, int(best.peak_bytes[short]), have, best.value, ranked)
+    return ServingFit(best.fits, int(best.peak_bytes[short]), have, best.value, ranked)
 
 
 @dataclass(frozen=True)
-class _Setup:
+class _ServingSetup:
     cluster: Cluster
     requests: Requests
     precision: str
 
 
 @dataclass(frozen=True)
-class _Remedy:
+class _ServingCandidate:
     what: str
-    command: Callable[[_Setup], str]  # of the setup with all changes in it
+    command: Callable[[_ServingSetup], str]  # of the setup with all changes in it
     cost: int
     kind: str  # two of a kind are not combined
-    change: Callable[[_Setup], _Setup]
+    change: Callable[[_ServingSetup], _ServingSetup]
 
 
-def _helpful(setup: _Setup, tried: Callable[[_Setup], Placement]) -> Iterator[Change]:
+def _helpful(setup: _ServingSetup, tried: Callable[[_ServingSetup], Placement]) -> Iterator[ServingRemedy]:
     """The fewest changes after which a plan was found that fits, of a kind the mildest; no other is ever told."""
     remedies = list(_remedies(setup))
     for count in range(1, MOST_CHANGES + 1):
@@ -100,49 +100,49 @@ def _helpful(setup: _Setup, tried: Callable[[_Setup], Placement]) -> Iterator[Ch
             return
 
 
-def _told(some: tuple[_Remedy, ...], changed: _Setup, placement: Placement) -> Change:
+def _told(some: tuple[_ServingCandidate, ...], changed: _ServingSetup, placement: Placement) -> ServingRemedy:
     command = " ".join(dict.fromkeys(remedy.command(changed) for remedy in some))
     cost = tuple(sorted(remedy.cost for remedy in some))
     what = " and ".join(remedy.what for remedy in some)
     fullest = int((placement.peak_bytes / changed.cluster.memory_bytes).argmax())
-    return Change(what, command, placement.value, int(placement.peak_bytes[fullest]), cost)
+    return ServingRemedy(what, command, placement.value, int(placement.peak_bytes[fullest]), cost)
 
 
-def _remedies(setup: _Setup) -> Iterator[_Remedy]:
+def _remedies(setup: _ServingSetup) -> Iterator[_ServingCandidate]:
     """What keeps the answers as they are comes first, hardware last; of a kind, the mildest first."""
     if not has_host(setup.cluster):
         on, typed = with_host(setup.cluster)
         what = "weights in host memory, streamed or computed there"
-        yield _Remedy(what, _said(typed), 0, "host", _on(on))
+        yield _ServingCandidate(what, _said(typed), 0, "host", _on(on))
     for batch in _halves(setup.requests.batch):
-        yield _Remedy(f"a smaller batch of {batch}", _asked, 1, "batch", _asking(batch=batch))
+        yield _ServingCandidate(f"a smaller batch of {batch}", _asked, 1, "batch", _asking(batch=batch))
     for prompt in _halves(setup.requests.prompt)[:4]:
-        yield _Remedy(f"a shorter prompt of {prompt}", _asked, 2, "prompt", _asking(prompt=prompt))
+        yield _ServingCandidate(f"a shorter prompt of {prompt}", _asked, 2, "prompt", _asking(prompt=prompt))
     for dtype in ("int8", "int4")[{"int8": 1, "int4": 2}.get(setup.precision, 0) :]:
-        yield _Remedy(f"weights as {dtype}", _said(f"--weights {dtype}"), 3, dtype, _as(dtype))
+        yield _ServingCandidate(f"weights as {dtype}", _said(f"--weights {dtype}"), 3, dtype, _as(dtype))
     for count in (1, 3):
         on, typed = with_more(setup.cluster, count)
         what = f"{count} more device{'s' if count > 1 else ''} like '{on.devices[0].kind}'"
-        yield _Remedy(what, _said(typed), 4, "devices", _on(on))
+        yield _ServingCandidate(what, _said(typed), 4, "devices", _on(on))
 
 
-def _said(text: str) -> Callable[[_Setup], str]:
+def _said(text: str) -> Callable[[_ServingSetup], str]:
     return lambda setup: text
 
 
-def _asked(setup: _Setup) -> str:
+def _asked(setup: _ServingSetup) -> str:
     return f"--serve {setup.requests}"
 
 
-def _asking(**settings: int) -> Callable[[_Setup], _Setup]:
+def _asking(**settings: int) -> Callable[[_ServingSetup], _ServingSetup]:
     return lambda setup: replace(setup, requests=replace(setup.requests, **settings))
 
 
-def _on(cluster: Cluster) -> Callable[[_Setup], _Setup]:
+def _on(cluster: Cluster) -> Callable[[_ServingSetup], _ServingSetup]:
     return lambda setup: replace(setup, cluster=cluster)
 
 
-def _as(precision: str) -> Callable[[_Setup], _Setup]:
+def _as(precision: str) -> Callable[[_ServingSetup], _ServingSetup]:
     return lambda setup: replace(setup, precision=precision)
 
 

@@ -22,7 +22,7 @@ from loadmaster.errors import DoesNotFit, InvalidSetting
 from loadmaster.graph import STATE, WEIGHT, Graph, GraphBuilder
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.graph.graph import ROLES
-from loadmaster.graph.modules import Units, units_of
+from loadmaster.graph.modules import ModuleUnits, units_of
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.problem.bounds import lower_bound
 from loadmaster.serving.experts import Apart, Mixture, apart
@@ -144,7 +144,9 @@ def _block_of(name: str, unit: int, index: Mapping[str, int], experts: set[str])
     return unit
 
 
-def _weights(graph: Graph, units: Units, to_all: NDArray[np.int64], shared: dict[str, set[int]]) -> NDArray[np.int64]:
+def _weights(
+    graph: Graph, units: ModuleUnits, to_all: NDArray[np.int64], shared: dict[str, set[int]]
+) -> NDArray[np.int64]:
     """[all units] bytes of weights; notes who reads each."""
     sizes = np.zeros(int(to_all.max()) + 1 if len(to_all) else 0, np.int64)
     start, readers = graph.readers
@@ -160,7 +162,7 @@ def _priced(
     name: str,
     mixture: Mixture,
     times: float,
-    units: Units,
+    units: ModuleUnits,
     to_all: NDArray[np.int64],
     cluster: Cluster,
     cost: CostModel | None,
@@ -175,7 +177,7 @@ def _priced(
     return PricedPhase(name, times, problem, ints(to_all[unit_of]), is_home)
 
 
-def _with_homes(graph: Graph, units: Units, unused_bytes: Mapping[str, int]) -> Graph:
+def _with_homes(graph: Graph, units: ModuleUnits, unused_bytes: Mapping[str, int]) -> Graph:
     """The same ops, and behind them one for each unit with weights, which says where those are kept, with those that a
     step does not need."""
     builder = GraphBuilder.of(graph)

@@ -13,7 +13,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.cost import CostModel
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.search import Budget, solve
-from loadmaster.serving.exports import Target, target_of
+from loadmaster.serving.exports import ExportTarget, target_of
 from loadmaster.serving.overheads import as_run
 from loadmaster.serving.placing import Placement, Service, evaluate, place, service_of, value_of
 from loadmaster.serving.quantizing import Precision, quantized
@@ -29,7 +29,7 @@ class ServingResult:
     service: Service
     best: Placement
     rules: dict[str, Placement]
-    target: Target | None = None
+    target: ExportTarget | None = None
 
     @property
     def basis(self) -> str:
@@ -48,7 +48,7 @@ def service_for(
     goal: Goal = "latency",
     precision: Precision = "bfloat16",
     cost: CostModel | None = None,
-    target: Target | None = None,
+    target: ExportTarget | None = None,
 ) -> tuple[Any, Service]:
     """(model without memory, what there is to place); as the target, if any, has it and can say it."""
     from loadmaster.serving.phases import serve
@@ -69,7 +69,7 @@ def priced(
     goal: Goal = "latency",
     precision: str = "bfloat16",
     cost: CostModel | None = None,
-    target: Target | None = None,
+    target: ExportTarget | None = None,
 ) -> Service:
     """What there is to place of a captured model; experts and times as the target, if any, has them."""
     requests = served.requests
@@ -81,7 +81,7 @@ def priced(
 
 
 def plan_serving(
-    served: Any, service: Service, target: Target | None, *, seconds: float = 5.0, seed: int = 0
+    served: Any, service: Service, target: ExportTarget | None, *, seconds: float = 5.0, seed: int = 0
 ) -> ServingResult:
     """The best placement that the target can take, and the rules of others for comparison."""
     found = all_rules(served.model, service)
@@ -143,7 +143,7 @@ def _one_way(
     )
 
 
-def takes(service: Service, target: Target, compute: Ints, home: Ints) -> bool:
+def takes(service: Service, target: ExportTarget, compute: Ints, home: Ints) -> bool:
     """Whether the target can say this placement."""
     streamed, on_host = compute != home, compute == service.host
     alone = service.cluster.num_devices == 1
@@ -159,7 +159,7 @@ def takes(service: Service, target: Target, compute: Ints, home: Ints) -> bool:
     return int((np.diff(layers) != 0).sum()) + 1 == len(set(layers.tolist()))
 
 
-def _best_stages(service: Service, target: Target, starts: Sequence[tuple[Ints, Ints]]) -> Placement:
+def _best_stages(service: Service, target: ExportTarget, starts: Sequence[tuple[Ints, Ints]]) -> Placement:
     """Stages of neighbouring layers: every border of two stages moved while that helps, from several cuts."""
     devices = [d for d in range(service.cluster.num_devices) if target.compute_on_host or d != service.host] or [0]
     if target.name == "llama.cpp" and service.host is not None:  # host layers come first there
@@ -252,7 +252,7 @@ def sweep(
     cluster: Cluster,
     requests: Requests,
     contexts: Sequence[int],
-    target: Target | None,
+    target: ExportTarget | None,
     **settings: Any,
 ) -> list[tuple[int, ServingResult]]:
     """A plan for each length of prompt."""

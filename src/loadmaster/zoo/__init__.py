@@ -8,45 +8,47 @@ numbers per weight.
 from typing import Any
 
 from loadmaster.errors import UnknownName
-from loadmaster.zoo.entry import Entry
+from loadmaster.zoo.entry import ZooEntry
 from loadmaster.zoo.families import FAMILIES, MEMBERS, member, members
 
-__all__ = ["ENTRIES", "FAMILIES", "MEMBERS", "Entry", "find", "members"]
+__all__ = ["ENTRIES", "FAMILIES", "MEMBERS", "ZooEntry", "find", "members"]
 
 ZAREMBA = "Zaremba et al. 2014, arXiv 1409.2329"
 GNMT = "Wu et al. 2016, arXiv 1609.08144"
 
 
-def _rnnlm(name: str, layers: int, width: int, batch: int, steps: int, **about: Any) -> Entry:
+def _rnnlm(name: str, layers: int, width: int, batch: int, steps: int, **about: Any) -> ZooEntry:
     settings = {"layers": layers, "width": width, "vocabulary": 10_000, "batch": batch, "steps": steps}
     note = f"{layers} LSTM layers, {width:,} wide, 10,000 words, batch {batch}, {steps} steps"
-    return Entry(name, "rnn:rnnlm", settings, note, **about)
+    return ZooEntry(name, "rnn:rnnlm", settings, note, **about)
 
 
-def _gnmt(name: str, layers: int, batch: int, steps: int, devices: int = 0) -> Entry:
+def _gnmt(name: str, layers: int, batch: int, steps: int, devices: int = 0) -> ZooEntry:
     settings = {"layers": layers, "width": 1024, "vocabulary": 32_000, "batch": batch, "steps": steps}
     note = f"{layers} + {layers} LSTM layers, 1,024 wide, 32,000 word pieces, batch {batch}, {steps} + {steps} steps"
-    return Entry(name, "rnn:gnmt", settings, note, GNMT, devices)
+    return ZooEntry(name, "rnn:gnmt", settings, note, GNMT, devices)
 
 
-def _transformer_xl(layers: int) -> Entry:
+def _transformer_xl(layers: int) -> ZooEntry:
     published = {"width": 1024, "heads": 8, "inner": 3072, "vocabulary": 204, "dropout": 0.15}  # its large enwik8 model
     settings = {"layers": layers, **published, "batch": 16, "segment": 768, "memory": 768}
     note = f"{layers} layers, 1,024 wide, 8 heads, 204 characters, batch 16, segment 768, memory 768"
     source = "Dai et al. 2019, arXiv 1901.02860"
-    return Entry(f"transformer-xl-{layers}", "language:transformer_xl", settings, note, source, layers)
+    return ZooEntry(f"transformer-xl-{layers}", "language:transformer_xl", settings, note, source, layers)
 
 
-def _inception(name: str, batch: int, devices: int) -> Entry:
+def _inception(name: str, batch: int, devices: int) -> ZooEntry:
     note = f"299 x 299 images, batch {batch}, with the side classifier when training"
-    return Entry(name, "vision:inception_v3", {"batch": batch}, note, "Szegedy et al. 2015, arXiv 1512.00567", devices)
+    return ZooEntry(
+        name, "vision:inception_v3", {"batch": batch}, note, "Szegedy et al. 2015, arXiv 1512.00567", devices
+    )
 
 
-def _wavenet(stacks: int, layers: int) -> Entry:
+def _wavenet(stacks: int, layers: int) -> ZooEntry:
     settings = {"stacks": stacks, "layers": layers, "batch": 8, "steps": 7680}
     note = f"{stacks} stacks, {layers} layers, 512 channels, 256 in gates and skips, batch 8, 7,680 samples"
     source = "van den Oord et al. 2016, arXiv 1609.03499; 2017, arXiv 1711.10433"
-    return Entry(f"wavenet-{stacks}x{layers}", "wavenet:wavenet", settings, note, source, stacks)
+    return ZooEntry(f"wavenet-{stacks}x{layers}", "wavenet:wavenet", settings, note, source, stacks)
 
 
 _GO = (
@@ -55,7 +57,7 @@ _GO = (
     *(_transformer_xl(n) for n in (2, 4, 8)),
     _inception("inception-v3-b32", 32, devices=2),
     _inception("inception-v3-b64", 64, devices=2),
-    Entry(
+    ZooEntry(
         "amoebanet-4",
         "cells:amoebanet",
         {"cells": 18, "channels": 256, "batch": 32},
@@ -72,7 +74,7 @@ _PLACETO = (
     _rnnlm("rnnlm", 2, width=1500, batch=20, steps=35, source=ZAREMBA, optimizer="sgd"),  # Zaremba's large model
     _gnmt("nmt", 2, batch=64, steps=40),
     _inception("inception-v3", 16, devices=0),
-    Entry(
+    ZooEntry(
         "nasnet",
         "cells:nasnet",
         {"cells": 18, "channels": 168, "stem": 96, "long_skip": True, "batch": 16, "size": 331},
@@ -82,7 +84,7 @@ _PLACETO = (
 )
 
 _TODAY = (
-    Entry(
+    ZooEntry(
         "resnet50",
         "vision:resnet50",
         {"batch": 32},
@@ -90,21 +92,21 @@ _TODAY = (
         "He et al. 2015, arXiv 1512.03385",
         optimizer="sgd",
     ),
-    Entry(
+    ZooEntry(
         "bert-base",
         "language:bert",
         {"batch": 8, "steps": 512},
         "12 layers, 768 wide, 12 heads, 30,522 word pieces, batch 8, 512 steps",
         "Devlin et al. 2018, arXiv 1810.04805",
     ),
-    Entry(
+    ZooEntry(
         "gpt2",
         "language:gpt2",
         {"batch": 8, "steps": 1024},
         "12 layers, 768 wide, 12 heads, 50,257 tokens, batch 8, 1,024 steps",
         "Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
     ),
-    Entry(
+    ZooEntry(
         "t5-base",
         "language:t5",
         # 512 steps with 15 % in spans of 3 masked have targets of 114 (arXiv 1910.10683, section 3.1.4).
@@ -112,28 +114,28 @@ _TODAY = (
         "12 + 12 layers, 768 wide, 12 heads, 32,128 word pieces, batch 8, 512 + 114 steps",
         "Raffel et al. 2019, arXiv 1910.10683",
     ),
-    Entry(
+    ZooEntry(
         "llama-8b",
         "language:llama",
         {"batch": 1, "steps": 2048},
         "Llama 3 8B: 32 layers, 4,096 wide, 32 heads over 8, 128,256 tokens, bfloat16, batch 1, 2,048 steps",
         "Grattafiori et al. 2024, arXiv 2407.21783",
     ),
-    Entry(
+    ZooEntry(
         "mixtral-8x7b",
         "language:mixtral",
         {"batch": 1, "steps": 2048},
         "32 layers, 4,096 wide, 8 experts of which 2, 32,000 tokens, bfloat16, batch 1, 2,048 steps",
         "Jiang et al. 2024, arXiv 2401.04088",
     ),
-    Entry(
+    ZooEntry(
         "vit-base",
         "vision:vit",
         {"batch": 32},
         "ViT-B/16: 12 layers, 768 wide, 12 heads, 224 x 224 images, batch 32",
         "Dosovitskiy et al. 2020, arXiv 2010.11929",
     ),
-    Entry(
+    ZooEntry(
         "unet-ddpm",
         "diffusion:unet",
         {"batch": 8, "size": 256, "factors": (1, 1, 2, 2, 4, 4)},
@@ -142,12 +144,12 @@ _TODAY = (
     ),
 )
 
-ENTRIES: dict[str, Entry] = {entry.name: entry for entry in (*_GO, *_PLACETO, *_TODAY)}
+ENTRIES: dict[str, ZooEntry] = {entry.name: entry for entry in (*_GO, *_PLACETO, *_TODAY)}
 
 _MODES = {"train": True, "infer": False}
 
 
-def find(name: str) -> tuple[Entry, bool]:
+def find(name: str) -> tuple[ZooEntry, bool]:
     """The entry and whether to train it: `gpt2`, `gpt2/infer`, `nas-cells/7`, `nas-cells/7/infer`."""
     stem, _, mode = name.rpartition("/")
     if mode not in _MODES:

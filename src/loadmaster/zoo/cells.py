@@ -141,7 +141,7 @@ def make_op(kind: str, inputs: int, outputs: int, stride: int) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Place:
+class MapSize:
     """Where a tensor stands in the network: its channels, and by how much the image has shrunk."""
 
     channels: int
@@ -151,10 +151,10 @@ class Place:
 class Cell(nn.Module):
     """Blocks that read two cells before them; their unread outputs are put together."""
 
-    def __init__(self, wiring: Wiring, now: Place, before: Place | None, channels: int, stride: int) -> None:
+    def __init__(self, wiring: Wiring, now: MapSize, before: MapSize | None, channels: int, stride: int) -> None:
         super().__init__()
         self.wiring = wiring
-        self.place = Place(channels * len(wiring.outputs), now.shrink * stride)
+        self.place = MapSize(channels * len(wiring.outputs), now.shrink * stride)
         self.squeeze = ReluConvNorm(now.channels, channels, 1)
         self.adjust = adjustment(now, before, channels)
         # The first cell has no cell before it: state 1 is then its input as it comes.
@@ -171,7 +171,7 @@ class Cell(nn.Module):
         return torch.cat([states[i] for i in self.wiring.outputs], dim=1)
 
 
-def adjustment(now: Place, before: Place | None, channels: int) -> nn.Module:
+def adjustment(now: MapSize, before: MapSize | None, channels: int) -> nn.Module:
     """What brings the older input to the size and width of the cell (arXiv 1707.07012, appendix A)."""
     if before is None or (before.shrink == now.shrink and before.channels == channels):
         return nn.Identity()
@@ -181,7 +181,7 @@ def adjustment(now: Place, before: Place | None, channels: int) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Layout:
+class CellStacking:
     """How cells are stacked: stem cells, then three groups of normal cells with reductions between them."""
 
     normal: Wiring
@@ -204,15 +204,15 @@ class Layout:
 class CellNetwork(nn.Module):
     """Stacks of normal cells between reduction cells."""
 
-    def __init__(self, layout: Layout, classes: int, auxiliary_size: int = 0) -> None:
+    def __init__(self, layout: CellStacking, classes: int, auxiliary_size: int = 0) -> None:
         super().__init__()
         self.layout = layout
         large = bool(layout.stem_shares)
         conv = nn.Conv2d(3, layout.stem, 3, stride=2 if large else 1, padding=0 if large else 1, bias=False)
         self.stem = nn.Sequential(conv, nn.BatchNorm2d(layout.stem, eps=0.001))
         self.cells = nn.ModuleList()
-        before: Place | None = None
-        now = Place(layout.stem, 1)
+        before: MapSize | None = None
+        now = MapSize(layout.stem, 1)
         for wiring, channels, stride in layout:
             cell = Cell(wiring, now, before, channels, stride)
             before, now = (before if self.skips(len(self.cells)) else now), cell.place
@@ -251,14 +251,14 @@ def nasnet(
     training: bool, cells: int, channels: int, stem: int, long_skip: bool, batch: int, size: int, classes: int = 1000
 ) -> Model:
     """NASNet-A (N @ F): N = cells / 3, F = 24 x channels (arXiv 1707.07012, section 3 and appendix A)."""
-    layout = Layout(NASNET_NORMAL, NASNET_REDUCTION, channels, cells, stem, (4, 2), long_skip)
+    layout = CellStacking(NASNET_NORMAL, NASNET_REDUCTION, channels, cells, stem, (4, 2), long_skip)
     side = halved((size - 1) // 2, 3) if training else 0
     return classifier(lambda: CellNetwork(layout, classes, side), training, batch, size, classes)
 
 
 def amoebanet(training: bool, cells: int, channels: int, batch: int, size: int = 224, classes: int = 1000) -> Model:
     """AmoebaNet-D (L, F): L = cells, F = channels (arXiv 1802.01548; sizes as in GPipe, arXiv 1811.06965, table 1)."""
-    layout = Layout(AMOEBANET_NORMAL, AMOEBANET_REDUCTION, channels, cells, channels // 4, (2, 1))
+    layout = CellStacking(AMOEBANET_NORMAL, AMOEBANET_REDUCTION, channels, cells, channels // 4, (2, 1))
     return classifier(lambda: CellNetwork(layout, classes), training, batch, size, classes)
 
 
@@ -266,5 +266,5 @@ def searched(
     training: bool, normal: tuple[Block, ...], reduction: tuple[Block, ...], cells: int, channels: int, batch: int
 ) -> Model:
     """A CIFAR-10 network of one normal and one reduction cell (arXiv 1802.03268, section 2.4)."""
-    layout = Layout(Wiring(normal), Wiring(reduction), channels, cells, 3 * channels)
+    layout = CellStacking(Wiring(normal), Wiring(reduction), channels, cells, 3 * channels)
     return classifier(lambda: CellNetwork(layout, 10), training, batch, 32, 10)

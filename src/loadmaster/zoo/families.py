@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from loadmaster.errors import UnknownName
-from loadmaster.zoo.entry import Entry
+from loadmaster.zoo.entry import ZooEntry
 
 MEMBERS = 32  # of a family; chosen by hand
 # The five ops of ENAS (Pham et al. 2018, arXiv 1802.03268, section 2.4), as cells.py names them.
@@ -19,12 +19,12 @@ CELL_BLOCKS = 5
 Settings = dict[str, Any]
 
 
-def members(family: str) -> list[Entry]:
+def members(family: str) -> list[ZooEntry]:
     """The members of a family, in order; no two are alike."""
     return [member(family, index) for index in range(MEMBERS)]
 
 
-def member(family: str, index: int) -> Entry:
+def member(family: str, index: int) -> ZooEntry:
     if family not in FAMILIES:
         raise UnknownName.among("family of models", family, FAMILIES)
     if not 0 <= index < MEMBERS:
@@ -48,12 +48,12 @@ def random_cell(draw: random.Random) -> tuple[tuple[str, int, str, int], ...]:
             return blocks
 
 
-def nas_cells(name: str, draw: random.Random) -> Entry:
+def nas_cells(name: str, draw: random.Random) -> ZooEntry:
     normal, reduction = random_cell(draw), random_cell(draw)
     cells, channels, batch = draw.choice((3, 6)), draw.choice((16, 20, 24, 32, 36)), draw.choice((32, 64, 128))
     settings = {"normal": normal, "reduction": reduction, "cells": cells, "channels": channels, "batch": batch}
     note = f"random cells on 32 x 32 images, {cells} normal and 2 reduction cells, {channels} channels, batch {batch}"
-    return Entry(name, "cells:searched", settings, note, "Pham et al. 2018, arXiv 1802.03268", optimizer="sgd")
+    return ZooEntry(name, "cells:searched", settings, note, "Pham et al. 2018, arXiv 1802.03268", optimizer="sgd")
 
 
 def recurrent_sizes(draw: random.Random, layers: int, most: int) -> Settings:
@@ -69,17 +69,17 @@ def recurrent_note(settings: Settings) -> str:
     return sizes.format(**settings)
 
 
-def rnnlm_family(name: str, draw: random.Random) -> Entry:
+def rnnlm_family(name: str, draw: random.Random) -> ZooEntry:
     settings = recurrent_sizes(draw, layers=draw.randint(1, 6), most=48)
-    return Entry(name, "rnn:rnnlm", settings, recurrent_note(settings), "Zaremba et al. 2014, arXiv 1409.2329")
+    return ZooEntry(name, "rnn:rnnlm", settings, recurrent_note(settings), "Zaremba et al. 2014, arXiv 1409.2329")
 
 
-def nmt_family(name: str, draw: random.Random) -> Entry:
+def nmt_family(name: str, draw: random.Random) -> ZooEntry:
     settings = recurrent_sizes(draw, layers=draw.randint(1, 4), most=16)
-    return Entry(name, "rnn:gnmt", settings, recurrent_note(settings), "Wu et al. 2016, arXiv 1609.08144")
+    return ZooEntry(name, "rnn:gnmt", settings, recurrent_note(settings), "Wu et al. 2016, arXiv 1609.08144")
 
 
-FAMILIES: dict[str, Callable[[str, random.Random], Entry]] = {
+FAMILIES: dict[str, Callable[[str, random.Random], ZooEntry]] = {
     "nas-cells": nas_cells,
     "rnnlm-family": rnnlm_family,
     "nmt-family": nmt_family,

@@ -12,7 +12,7 @@ import numpy as np
 from loadmaster.files.writing import write_text
 from loadmaster.graph.columns import Ints
 from loadmaster.zoo import ENTRIES
-from loadmaster.zoo.shelf import Facts, index, load_zoo
+from loadmaster.zoo.shelf import GraphFacts, index, load_zoo
 
 # Workloads of Mirhoseini et al. 2017 and Placeto, which were planned for two and for four GPUs.
 TWO_AND_FOUR = ("rnnlm", "nmt", "inception-v3", "nasnet")
@@ -27,7 +27,7 @@ def zoo_table() -> str:
     )
 
 
-def _zoo_row(name: str, facts: Facts) -> str:
+def _zoo_row(name: str, facts: GraphFacts) -> str:
     sizes = f"{_bytes(facts.weight_bytes)} | {_bytes(facts.activation_bytes)} | {facts.flops / 1e9:,.0f} G"
     times = f"{facts.work_ns / 1e6:,.1f} ms | {facts.parallelism:.2f}"
     return f"| {name} | {facts.ops:,} | {facts.planned_ops:,} | {sizes} | {times} | `{facts.digest}` |"
@@ -50,7 +50,7 @@ def expert_workloads() -> list[tuple[str, int]]:
 
 
 @dataclass(frozen=True)
-class Race:
+class FivePlans:
     """One training step under five plans."""
 
     model: str
@@ -65,7 +65,7 @@ class Race:
         return f"| {self.model} | {self.devices} | {' | '.join(cells)} | {peaks} |"
 
 
-def race(model: str, devices: int) -> Race:
+def race(model: str, devices: int) -> FivePlans:
     """Simulates the expert's placement, contiguous shares of the program and one device, on P100s joined by PCIe."""
     from loadmaster.cost import price
     from loadmaster.optimizers.expert.expert import expert_placement, shares
@@ -83,7 +83,7 @@ def race(model: str, devices: int) -> Race:
         simulate(problem, plan)
         for plan in (one, *both(shares(problem.best_ns, problem)), *both(expert_placement(problem)))
     ]
-    return Race(
+    return FivePlans(
         model,
         devices,
         tuple(line.step_ns for line in lines),

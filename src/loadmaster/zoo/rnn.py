@@ -92,7 +92,7 @@ class Encoder(nn.Module):
         return hidden
 
 
-class Attention(nn.Module):
+class AdditiveAttention(nn.Module):
     """Additive attention with one hidden layer (Bahdanau, Cho and Bengio 2014, arXiv 1409.0473, appendix A.1.2)."""
 
     def __init__(self, width: int, memory: int) -> None:
@@ -112,7 +112,7 @@ class Decoder(nn.Module):
 
     def __init__(self, layers: int, width: int, memory: int) -> None:
         super().__init__()
-        self.attention = Attention(width, memory)
+        self.attention = AdditiveAttention(width, memory)
         self.layers = nn.ModuleList(LstmCell(width + memory, width) for _ in range(layers))
 
     def forward(self, steps: Sequence[Tensor], memory: Tensor) -> list[Tensor]:

@@ -15,7 +15,7 @@ from loadmaster.errors import UnknownName
 from loadmaster.files import load_graph, save_graph
 from loadmaster.files.writing import write_text
 from loadmaster.graph import ACTIVATION, WEIGHT, Graph
-from loadmaster.zoo import ENTRIES, Entry, find
+from loadmaster.zoo import ENTRIES, ZooEntry, find
 
 GRAPHS = "graphs"
 INDEX = "index.json"
@@ -27,7 +27,7 @@ MEASURED_ON = "1xp100-pcie"  # work and critical path are those of the roofline 
 class Spot:
     """One graph of the zoo: an entry in one mode."""
 
-    entry: Entry
+    entry: ZooEntry
     mode: str
 
     @property
@@ -40,7 +40,7 @@ class Spot:
 
 
 @dataclass(frozen=True)
-class Facts:
+class GraphFacts:
     """What the index says of a graph, so that listing the zoo reads none."""
 
     digest: str
@@ -101,13 +101,13 @@ def capture(name: str, folder: Path) -> Path:
     return folder / place.file
 
 
-def facts_of(graph: Graph) -> Facts:
+def facts_of(graph: Graph) -> GraphFacts:
     from loadmaster.cost import price
     from loadmaster.graph.order import longest_path_to
 
     problem = price(graph, MEASURED_ON)
     own = np.where(graph.alias_of < 0, graph.nbytes, 0)
-    return Facts(
+    return GraphFacts(
         digest=graph.digest,
         ops=graph.num_ops,
         planned_ops=problem.num_ops,
@@ -121,10 +121,10 @@ def facts_of(graph: Graph) -> Facts:
 
 
 @cache
-def index() -> dict[str, Facts]:
+def index() -> dict[str, GraphFacts]:
     """What is known of each shipped graph, by its name with the mode."""
     rows = json.loads((_folder() / INDEX).read_text()) if (_folder() / INDEX).is_file() else {}
-    return {name: Facts(**row) for name, row in rows.items()}
+    return {name: GraphFacts(**row) for name, row in rows.items()}
 
 
 def shelf_rows() -> list[dict[str, Any]]:
@@ -143,7 +143,7 @@ def shelf_rows() -> list[dict[str, Any]]:
     ]
 
 
-def _note(place: Spot, facts: Facts) -> None:
+def _note(place: Spot, facts: GraphFacts) -> None:
     """Writes the graph's line of the index, which is in the order of the zoo."""
     known = {**index(), place.name: facts}
     names = [f"{name}/{mode}" for name in ENTRIES for mode in MODES]

@@ -48,7 +48,7 @@ def parse_ops(text: str) -> tuple[int, int]:
     return int(low), int(high or low)
 
 
-class Draws:
+class IntegerStream:
     """Whole numbers from a raw stream of 64-bit ones."""
 
     def __init__(self, *entropy: int) -> None:
@@ -74,7 +74,7 @@ class Draws:
         return ints(np.maximum(coins.sum(axis=1, dtype=np.int64) - LESS, 1))
 
 
-def layered(draw: Draws, ops: int) -> set[Edge]:
+def layered(draw: IntegerStream, ops: int) -> set[Edge]:
     """Layers of 1 to 8 ops; each op reads one to three of the layer before, and at times one further back."""
     edges: set[Edge] = set()
     before, here = range(0), range(0, 1 + draw.below(8))
@@ -88,12 +88,12 @@ def layered(draw: Draws, ops: int) -> set[Edge]:
     return edges
 
 
-def erdos_renyi(draw: Draws, ops: int) -> set[Edge]:
+def erdos_renyi(draw: IntegerStream, ops: int) -> set[Edge]:
     """G(n, p): every pair with the same chance, four edges to an op in the mean."""
     return {(low, high) for high in range(ops) for low in range(high) if draw.chance(4, ops - 1)}
 
 
-def barabasi_albert(draw: Draws, ops: int) -> set[Edge]:
+def barabasi_albert(draw: IntegerStream, ops: int) -> set[Edge]:
     """Each new op joins two old ones, chosen in proportion to how many edges they have."""
     edges, ends = {(0, 1), (0, 2)}, [0, 1, 0, 2]
     for op in range(3, ops):
@@ -105,7 +105,7 @@ def barabasi_albert(draw: Draws, ops: int) -> set[Edge]:
     return edges
 
 
-def watts_strogatz(draw: Draws, ops: int) -> set[Edge]:
+def watts_strogatz(draw: IntegerStream, ops: int) -> set[Edge]:
     """A ring where each op is joined to the two on either side; three edges in ten get another far end."""
     edges = {_oriented(op, (op + step) % ops) for op in range(ops) for step in (1, 2)}
     for edge in sorted(edges):
@@ -117,7 +117,7 @@ def watts_strogatz(draw: Draws, ops: int) -> set[Edge]:
     return edges
 
 
-def stochastic_block_model(draw: Draws, ops: int) -> set[Edge]:
+def stochastic_block_model(draw: IntegerStream, ops: int) -> set[Edge]:
     """Four communities of equal size: four edges to an op within its own in the mean, one to the others."""
     blocks = 4
     size = -(-ops // blocks)
@@ -134,7 +134,7 @@ def _oriented(one: int, other: int) -> Edge:
     return (one, other) if one < other else (other, one)
 
 
-KINDS: dict[str, Callable[[Draws, int], set[Edge]]] = {
+KINDS: dict[str, Callable[[IntegerStream, int], set[Edge]]] = {
     "layered": layered,
     "erdos-renyi": erdos_renyi,
     "barabasi-albert": barabasi_albert,
@@ -144,7 +144,7 @@ KINDS: dict[str, Callable[[Draws, int], set[Edge]]] = {
 
 
 def _make(kind: str, seed: int, number: int, least: int, most: int) -> Graph:
-    draw = Draws(int.from_bytes(kind.encode(), "big"), seed, number, least, most)
+    draw = IntegerStream(int.from_bytes(kind.encode(), "big"), seed, number, least, most)
     ops = least + draw.below(most - least + 1)
     edges = KINDS[kind](draw, ops)
     sizes, costs = draw.gaussian(ops), draw.gaussian(ops)

@@ -8,7 +8,7 @@ import pytest
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph.columns import ints
-from loadmaster.learn.environment import Measured, Order, Simulated, reward
+from loadmaster.learn.environment import Measurements, Order, Simulated, reward
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -76,7 +76,7 @@ def test_placements_that_do_not_fit_cost_the_penalty() -> None:
 
 
 def test_no_time_costs_more_than_the_penalty() -> None:
-    slow = Measured(np.array([1e12, np.nan]), ints([0, 0]), np.array([False, True]))
+    slow = Measurements(np.array([1e12, np.nan]), ints([0, 0]), np.array([False, True]))
     assert reward(slow, 1.0).tolist() == [-10, -10]
     assert reward(slow, 1.0, penalty=3.0).tolist() == [-3, -3]
 

@@ -12,7 +12,7 @@ import pytest
 from loadmaster.cost import price
 from loadmaster.plans import Plan
 from loadmaster.report.explain import replayed
-from loadmaster.report.modules import COLOURS, GREY, Module, coloured, module_labels, module_table, places_text
+from loadmaster.report.modules import COLOURS, GREY, ModuleWork, coloured, module_labels, module_table, places_text
 from loadmaster.report.notebook import MARGIN, WIDTH, result_html
 from loadmaster.search import Result
 from tests.unit.report.subjects import schedule_of, tiny, training_like
@@ -85,7 +85,7 @@ def test_the_table_of_modules_adds_up() -> None:
 
 def test_where_a_module_runs_in_words() -> None:
     names = ("gpu:0", "gpu:1", "gpu:2")
-    assert places_text(Module("a", 1, (0, 9, 0), 0), names) == "gpu:1"
-    assert places_text(Module("a", 1, (30, 70, 0), 0), names) == "gpu:1 (70 %), gpu:0 (30 %)"
-    assert places_text(Module("a", 1, (1, 1000, 0), 0), names) == "gpu:1"
-    assert places_text(Module("a", 1, (0, 0, 0), 0), names) == "-"
+    assert places_text(ModuleWork("a", 1, (0, 9, 0), 0), names) == "gpu:1"
+    assert places_text(ModuleWork("a", 1, (30, 70, 0), 0), names) == "gpu:1 (70 %), gpu:0 (30 %)"
+    assert places_text(ModuleWork("a", 1, (1, 1000, 0), 0), names) == "gpu:1"
+    assert places_text(ModuleWork("a", 1, (0, 0, 0), 0), names) == "-"

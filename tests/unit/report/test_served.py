@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from loadmaster import InvalidSetting
-from loadmaster.report.served import Column, Served, Strip, changes, plot_sweep, write_served
+from loadmaster.report.served import ServedPage, SplitAtLength, Strip, changes, plot_sweep, write_served
 from loadmaster.report.words import Grid, Section
 
 DEVICES = ("a:0", "<b>:0", "cpu:0")
 
 
-def column(context: int, cut: int, streamed: bool = False, fits: bool = True) -> Column:
+def column(context: int, cut: int, streamed: bool = False, fits: bool = True) -> SplitAtLength:
     parts = (("layers.0 … x", 0, cut, False), ("head", 1, 100 - cut, streamed))
-    return Column(context, Strip(parts, DEVICES), 1e9, context * 1e3, fits)
+    return SplitAtLength(context, Strip(parts, DEVICES), 1e9, context * 1e3, fits)
 
 
 def test_the_page_has_every_row_and_no_markup_of_names(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_the_page_has_every_row_and_no_markup_of_names(tmp_path: Path) -> None:
     strip = Strip((("layers.<0>", 0, 4, False), ("head", 2, 8, True)), DEVICES)
     figures = (("first token", "3 ms", "modelled"),)
     page = tmp_path / "page.html"
-    write_served(page, Served("m & n", "sub", "basis", figures, strip, (Section("Modules", ("So.",), (grid,)),)))
+    write_served(page, ServedPage("m & n", "sub", "basis", figures, strip, (Section("Modules", ("So.",), (grid,)),)))
     text = page.read_text()
     assert "m &amp; n" in text and "layers.&lt;0&gt;" in text and "<b>:0" not in text
     assert text.count("<tr>") == 3 and "3 ms" in text and "head: cpu:0, streamed" in text

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadmaster.errors import UnknownName
-from loadmaster.zoo import ENTRIES, FAMILIES, MEMBERS, Entry, find, members
+from loadmaster.zoo import ENTRIES, FAMILIES, MEMBERS, ZooEntry, find, members
 
 torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
@@ -226,7 +226,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def small(name: str, **also: Any) -> Entry:
+def small(name: str, **also: Any) -> ZooEntry:
     entry = find(name)[0]
     return replace(entry, settings={**entry.settings, **SMALL.get(name, {}), **also})
 
@@ -316,7 +316,7 @@ def test_gnmt_reads_the_source_from_both_ends() -> None:
 
 
 def test_attention_is_a_mean_of_the_memory_weighted_as_written() -> None:
-    attention = rnn.Attention(4, 6).double()
+    attention = rnn.AdditiveAttention(4, 6).double()
     query, memory = torch.randn(4).double(), torch.randn(5, 6).double()
     energy = []
     with torch.no_grad():
@@ -376,7 +376,7 @@ class Counting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def ops_of_step(entry: Entry) -> int:
+def ops_of_step(entry: ZooEntry) -> int:
     with torch.device("meta"):
         module, inputs = entry.model(training=True)
         with Counting() as counting:

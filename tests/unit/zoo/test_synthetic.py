@@ -13,7 +13,7 @@ import pytest
 from loadmaster.errors import InvalidSetting, UnknownName, UnreadableFile, UnwritableFile
 from loadmaster.files import load_graphs, save_graphs
 from loadmaster.graph import ACTIVATION, OUTPUT, Graph
-from loadmaster.zoo.synthetic import COST_UNIT_NS, KINDS, SIZE_UNIT_BYTES, Draws, generate
+from loadmaster.zoo.synthetic import COST_UNIT_NS, KINDS, SIZE_UNIT_BYTES, IntegerStream, generate
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -145,7 +145,7 @@ def test_blocks_are_denser_inside(hundred: dict[str, list[Graph]]) -> None:
 def test_draws_are_the_documented_stream() -> None:
     """PCG64 of a seed sequence, read raw: what NumPy promises never to change."""
     raw = np.random.PCG64(np.random.SeedSequence((5, 6))).random_raw(7 + 2)
-    draw = Draws(5, 6)
+    draw = IntegerStream(5, 6)
     assert [draw.below(10**6), draw.below(3)] == [int(raw[0]) % 10**6, int(raw[1]) % 3]
     heads = sum(bin(int(word)).count("1") for word in raw[2:8]) + bin(int(raw[8]) & 0xFFFF).count("1")
     # 400 coins are six words and two bytes of the seventh, the lowest first.

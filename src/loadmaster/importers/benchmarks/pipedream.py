@@ -24,7 +24,7 @@ FIX = "write 'id -- what it is -- " + ", ".join(f"{fact}=NUMBER" for fact in FAC
 
 
 @dataclass
-class _Layer:
+class _ProfiledLayer:
     text: str
     forward_ns: int
     backward_ns: int
@@ -90,8 +90,8 @@ def load_pipedream(path: PathLike) -> Graph:
     return graph.build()
 
 
-def _layers(path: PathLike) -> dict[str, _Layer]:
-    layers: dict[str, _Layer] = {}
+def _layers(path: PathLike) -> dict[str, _ProfiledLayer]:
+    layers: dict[str, _ProfiledLayer] = {}
     edges: list[tuple[str, str, str]] = []
     for number, raw in enumerate(read_lines(path), 1):
         where = f"{Path(path).name}: line {number}"
@@ -123,10 +123,12 @@ def _layers(path: PathLike) -> dict[str, _Layer]:
     return layers
 
 
-def _layer(text: str, parts: list[str], where: str) -> _Layer:
+def _layer(text: str, parts: list[str], where: str) -> _ProfiledLayer:
     given = next((part for part in parts[2:] if FACTS[0] in part), "")
     forward, backward, activation, parameter = (_number(given, fact, where) for fact in FACTS)
-    return _Layer(text, round(forward * NS_PER_MS), round(backward * NS_PER_MS), round(activation), round(parameter))
+    return _ProfiledLayer(
+        text, round(forward * NS_PER_MS), round(backward * NS_PER_MS), round(activation), round(parameter)
+    )
 
 
 def _number(given: str, fact: str, where: str) -> float:

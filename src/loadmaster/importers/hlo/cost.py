@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from loadmaster.errors import ImportFailed
-from loadmaster.importers.hlo.module import Computation, Instruction, Module, Shape, Window
+from loadmaster.importers.hlo.module import AxisWindow, Computation, HloModule, Instruction, Shape
 
 # Wiring: they name memory, and neither read nor write it.
 WIRING = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "domain",
@@ -30,45 +30,45 @@ _MOST_DEPTH = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class InstructionCost:
     """What one instruction costs: arithmetic, traffic and memory."""
 
     flops: int = 0
     bytes_moved: int = 0
     held_bytes: int = 0  # of all that is made on the way
 
-    def times(self, rounds: int) -> Cost:
-        return Cost(self.flops * rounds, self.bytes_moved * rounds, self.held_bytes)
+    def times(self, rounds: int) -> InstructionCost:
+        return InstructionCost(self.flops * rounds, self.bytes_moved * rounds, self.held_bytes)
 
 
 @dataclass
 class Costs:
     """Of the instructions of a module; a computation is looked at once however often it is called."""
 
-    module: Module
+    module: HloModule
     trips: int | None = None  # of loops that do not say how often they run
     unknown_loops: list[str] = field(default_factory=list)
-    _known: dict[str, Cost] = field(default_factory=dict)
+    _known: dict[str, InstructionCost] = field(default_factory=dict)
     _open: list[str] = field(default_factory=list)
 
-    def of(self, instruction: Instruction, around: Mapping[str, Instruction]) -> Cost:
+    def of(self, instruction: Instruction, around: Mapping[str, Instruction]) -> InstructionCost:
         operands = [around[name].shape for name in instruction.operands if name in around]
         opcode = instruction.opcode
         if opcode in WIRING:
-            return Cost()
+            return InstructionCost()
         if opcode == "while":
             return self._loop(instruction, around)
         if opcode == "conditional":
             branches = [self._computation(name, instruction.name) for name in instruction.called]
-            return max(branches, key=lambda cost: (cost.flops, cost.bytes_moved), default=Cost())
+            return max(branches, key=lambda cost: (cost.flops, cost.bytes_moved), default=InstructionCost())
         if opcode == "fusion":
             return self._fusion(instruction, operands)
         if opcode in ("call", "async-start", "async-update", "async-done"):
             inside = [self._computation(name, instruction.name) for name in instruction.called]
-            return Cost(sum(c.flops for c in inside), sum(c.bytes_moved for c in inside))
-        return Cost(self._flops(instruction, operands), _traffic(instruction, operands))
+            return InstructionCost(sum(c.flops for c in inside), sum(c.bytes_moved for c in inside))
+        return InstructionCost(self._flops(instruction, operands), _traffic(instruction, operands))
 
-    def _computation(self, name: str, by: str) -> Cost:
+    def _computation(self, name: str, by: str) -> InstructionCost:
         if name not in self._known:
             if name in self._open or len(self._open) > _MOST_DEPTH:
                 raise ImportFailed(
@@ -80,15 +80,17 @@ class Costs:
             costs = [self.of(instruction, around) for instruction in computation.instructions]
             self._open.pop()
             held = sum(i.shape.nbytes for i in computation.instructions if i.opcode not in WIRING)
-            self._known[name] = Cost(sum(c.flops for c in costs), sum(c.bytes_moved for c in costs), held)
+            self._known[name] = InstructionCost(sum(c.flops for c in costs), sum(c.bytes_moved for c in costs), held)
         return self._known[name]
 
-    def _loop(self, instruction: Instruction, around: Mapping[str, Instruction]) -> Cost:
+    def _loop(self, instruction: Instruction, around: Mapping[str, Instruction]) -> InstructionCost:
         if len(instruction.called) != 2:
             what = f"a loop calls {len(instruction.called)} computations, not a condition and a body"
             raise ImportFailed(what, f"'{instruction.name}'", "is it an XLA program?")
         inside = [self._computation(name, instruction.name) for name in instruction.called]
-        once = Cost(sum(c.flops for c in inside), sum(c.bytes_moved for c in inside), max(c.held_bytes for c in inside))
+        once = InstructionCost(
+            sum(c.flops for c in inside), sum(c.bytes_moved for c in inside), max(c.held_bytes for c in inside)
+        )
         trips = instruction.trips if instruction.trips is not None else self._counted(instruction, around)
         if trips is None:
             self.unknown_loops.append(instruction.name)
@@ -112,12 +114,12 @@ class Costs:
         limit = inside.get(test.operands[1])
         return None if limit is None or limit.value is None else _rounds(test.compares, limit.value)
 
-    def _fusion(self, instruction: Instruction, operands: Sequence[Shape]) -> Cost:
+    def _fusion(self, instruction: Instruction, operands: Sequence[Shape]) -> InstructionCost:
         flops = sum(self._computation(name, instruction.name).flops for name in instruction.called)
         moved = sum(shape.nbytes for shape in operands) + instruction.shape.nbytes
         if len(instruction.called) == 1:
             moved = _fused_traffic(self.module.called(instruction.called[0], instruction.name), instruction, operands)
-        return Cost(flops, moved)
+        return InstructionCost(flops, moved)
 
     def _flops(self, instruction: Instruction, operands: Sequence[Shape]) -> int:
         opcode, made = instruction.opcode, instruction.shape.elements
@@ -173,7 +175,7 @@ def _convolution(instruction: Instruction, operands: Sequence[Shape]) -> int:
     return 2 * pairs * made.get("b", 1) * made.get("f", 1) * weights.get("i", 1) // max(instruction.groups, 1)
 
 
-def _meetings(window: Window, read: int, made: int) -> int:
+def _meetings(window: AxisWindow, read: int, made: int) -> int:
     if window.size * made > _MOST_POSITIONS:
         return window.size * made
     place = np.arange(made)[:, None] * window.stride + np.arange(window.size) * window.window_dilation - window.pad_low

@@ -14,7 +14,7 @@ from typing import Any
 from loadmaster.errors import ImportFailed, InvalidSetting
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.importers.hlo.cost import Costs
-from loadmaster.importers.hlo.module import Computation, Instruction, Module, Shape
+from loadmaster.importers.hlo.module import Computation, HloModule, Instruction, Shape
 
 KEEP, OPEN = "keep", "open"
 Value = Any  # index of a tensor, or a list of values for a tuple
@@ -25,11 +25,11 @@ _MOST_OPS = 2_000_000  # calls that double would otherwise fill memory
 _DEEPEST = 100  # computations within each other
 
 
-def graph_of(module: Module, name: str = "", *, fusions: str = KEEP, trips: int | None = None) -> Graph:
+def graph_of(module: HloModule, name: str = "", *, fusions: str = KEEP, trips: int | None = None) -> Graph:
     """`fusions`: "keep" or "open"; `trips`: rounds of loops that do not say how often they run (default: one)."""
     if fusions not in (KEEP, OPEN):
         raise InvalidSetting(f"fusions is '{fusions}'", name or module.name, "write fusions=keep or fusions=open")
-    return _Writer(module, name or module.name, fusions == OPEN, trips).write()
+    return _HloWriter(module, name or module.name, fusions == OPEN, trips).write()
 
 
 def _is_free(instruction: Instruction) -> bool:
@@ -38,8 +38,8 @@ def _is_free(instruction: Instruction) -> bool:
     return instruction.opcode in _NAMES or (hands_on and len(instruction.operands) > 0)
 
 
-class _Writer:
-    def __init__(self, module: Module, name: str, opens: bool, trips: int | None) -> None:
+class _HloWriter:
+    def __init__(self, module: HloModule, name: str, opens: bool, trips: int | None) -> None:
         self.module, self.name, self.opens = module, name, opens
         self.costs = Costs(module, trips)
         self.builder = GraphBuilder(name)

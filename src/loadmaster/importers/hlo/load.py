@@ -8,7 +8,7 @@ from loadmaster.errors import ImportFailed, MissingExtra, UnreadableFile
 from loadmaster.files.text import PathLike
 from loadmaster.graph import Graph
 from loadmaster.importers.hlo.graph import KEEP, graph_of
-from loadmaster.importers.hlo.module import Module
+from loadmaster.importers.hlo.module import HloModule
 from loadmaster.importers.hlo.proto import parse_hlo_proto
 from loadmaster.importers.hlo.stablehlo import parse_stablehlo
 from loadmaster.importers.hlo.text import parse_hlo
@@ -25,7 +25,7 @@ def load_hlo(path: PathLike, *, fusions: str = KEEP, trips: int | None = None, n
             raise UnreadableFile("it is nested too deeply", str(path), "is it an XLA program?") from None
 
 
-def parse(raw: bytes, where: str) -> Module:
+def parse(raw: bytes, where: str) -> HloModule:
     if b"\0" in raw[:4096] or not is_text(raw[:4096]):
         return parse_hlo_proto(raw, where)
     try:

@@ -60,7 +60,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class AxisWindow:
     """How a convolution or a pooling looks at one axis of its input."""
 
     size: int = 1
@@ -82,7 +82,7 @@ class Instruction:
     called: Sequence[str] = ()  # computations: of a while its condition and its body
     number: int = 0  # of a parameter; index of a get-tuple-element
     contracted: Sequence[int] = ()  # axes of the left operand that a dot sums over
-    windows: Sequence[Window] = ()
+    windows: Sequence[AxisWindow] = ()
     labels: str = ""  # of a convolution's axes, such as b01f_01io->b01f
     groups: int = 1  # of the batch of a convolution
     trips: int | None = None  # of a while, where it says so
@@ -113,7 +113,7 @@ class Computation:
 
 
 @dataclass(slots=True)
-class Module:
+class HloModule:
     """Computations by name; the program is the entry."""
 
     name: str

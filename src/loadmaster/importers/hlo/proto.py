@@ -7,7 +7,7 @@ import json
 from contextlib import suppress
 
 from loadmaster.errors import UnreadableFile
-from loadmaster.importers.hlo.module import Computation, Instruction, Module, Shape, Window
+from loadmaster.importers.hlo.module import AxisWindow, Computation, HloModule, Instruction, Shape
 from loadmaster.importers.wire import Message, broken
 
 # PrimitiveType
@@ -49,7 +49,7 @@ def _has_computations(message: Message) -> bool:
     return 6 in computation.fields and 3 in instruction.fields
 
 
-def parse_hlo_proto(raw: bytes, where: str) -> Module:
+def parse_hlo_proto(raw: bytes, where: str) -> HloModule:
     module = _module(raw, where)
     if module is None:
         raise broken(where, "there is no HLO module in it")
@@ -64,7 +64,7 @@ def parse_hlo_proto(raw: bytes, where: str) -> Module:
     for entry in module.message(8).messages(1):
         aliases[tuple(entry.numbers(1))] = entry.number(2)
     entry_name = names.get(module.number(6), module.text(2))
-    return Module(module.text(1) or "hlo", computations, entry_name, aliases)
+    return HloModule(module.text(1) or "hlo", computations, entry_name, aliases)
 
 
 def _computation(part: Message, names: dict[int, str], order: list[int] | None, where: str) -> Computation:
@@ -120,8 +120,8 @@ def _shape(message: Message, where: str, depth: int = 0) -> Shape:
     return Shape(_KINDS[kind], tuple(dims))
 
 
-def _window(axis: Message) -> Window:
-    return Window(
+def _window(axis: Message) -> AxisWindow:
+    return AxisWindow(
         axis.number(1, 1), axis.number(2, 1), axis.number(3), axis.number(4), axis.number(6, 1), axis.number(5, 1)
     )
 

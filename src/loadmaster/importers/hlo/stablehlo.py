@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 
 from loadmaster.errors import UnreadableFile
-from loadmaster.importers.hlo.module import Computation, Instruction, Module, Shape, Window, is_dtype
+from loadmaster.importers.hlo.module import AxisWindow, Computation, HloModule, Instruction, Shape, is_dtype
 
 _FUNCTION = re.compile(r"\s*func\.func\s+(public\s+|private\s+)?@\"?([\w.\-$]+)\"?\s*\((.*)$")
 _OP = re.compile(
@@ -37,11 +37,11 @@ class _Block:
     names: dict[str, str] = field(default_factory=dict)  # of the text -> of the instruction
 
 
-def parse_stablehlo(text: str, where: str) -> Module:
-    return _Reader(text, where).read()
+def parse_stablehlo(text: str, where: str) -> HloModule:
+    return _StablehloReader(text, where).read()
 
 
-class _Reader:
+class _StablehloReader:
     def __init__(self, text: str, where: str) -> None:
         self.lines, self.where = text.splitlines(), where
         self.computations: dict[str, Computation] = {}
@@ -49,7 +49,7 @@ class _Reader:
         self.blocks: list[_Block | None] = []  # None: a brace that holds no ops
         self.number = 0
 
-    def read(self) -> Module:
+    def read(self) -> HloModule:
         for line in self.lines:
             self.number += 1
             code = line.partition("//")[0].rstrip() if '"' not in line else line.rstrip()
@@ -61,7 +61,7 @@ class _Reader:
         for name, computation in self.computations.items():
             if not computation.instructions:
                 raise UnreadableFile(f"function '{name}' is empty", self.where, "is the file cut short?")
-        return Module(entry, self.computations, entry)
+        return HloModule(entry, self.computations, entry)
 
     def _line(self, line: str) -> None:
         function = _FUNCTION.match(line)
@@ -254,7 +254,7 @@ def _ints(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part.strip().isdecimal() and len(part.strip()) < 10)
 
 
-def _convolution(head: str) -> tuple[list[Window], str]:
+def _convolution(head: str) -> tuple[list[AxisWindow], str]:
     """Of "dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {stride = [2], pad = [[0, 1]], lhs_dilate = [1]}"."""
     labels = re.search(r"\[([\w,\s]*)\]x\[([\w,\s]*)\]->\[([\w,\s]*)\]", head)
     rows = ["".join(part.strip() for part in row.split(",")) for row in labels.groups()] if labels else ["", "", ""]
@@ -269,4 +269,4 @@ def _convolution(head: str) -> tuple[list[Window], str]:
     lows = [int(low) for low in re.findall(r"\[\s*(-?\d{1,9})", pads[1])] if pads else []
     lows = lows if len(lows) == rank else [0] * rank
     rows_ = zip(axes("stride", 1), lows, axes("lhs_dilate", 1), axes("rhs_dilate", 1), strict=True)
-    return [Window(0, s, low, 0, a, b) for s, low, a, b in rows_], f"{rows[0]}_{rows[1]}->{rows[2]}"
+    return [AxisWindow(0, s, low, 0, a, b) for s, low, a, b in rows_], f"{rows[0]}_{rows[1]}->{rows[2]}"

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 from loadmaster.errors import UnreadableFile
-from loadmaster.importers.hlo.module import Computation, Instruction, Module, Shape, Window, is_dtype
+from loadmaster.importers.hlo.module import AxisWindow, Computation, HloModule, Instruction, Shape, is_dtype
 
 _HEAD = re.compile(r"\s*(ROOT\s+)?%?([\w.\-]+)\s*=\s*")
 _ARRAY = re.compile(r"(\w+)\[([^\]]*)\](?:\{[^}]*\})?")
@@ -34,7 +34,7 @@ _FACTS = {
 _WINDOWED = ("convolution", "reduce-window", "select-and-scatter")
 
 
-def parse_hlo(text: str, where: str) -> Module:
+def parse_hlo(text: str, where: str) -> HloModule:
     lines = text.splitlines()
     head = next((line for line in lines if line.startswith("HloModule")), None)
     if head is None:
@@ -55,7 +55,7 @@ def parse_hlo(text: str, where: str) -> Module:
     if not entry:
         raise UnreadableFile("it has no ENTRY computation", where, "is the file cut short?")
     name = head.removeprefix("HloModule").strip().partition(",")[0].partition(" ")[0]
-    return Module(name or "hlo", computations, entry, _aliases(head))
+    return HloModule(name or "hlo", computations, entry, _aliases(head))
 
 
 def _close(computations: dict[str, Computation], where: str) -> None:
@@ -149,7 +149,7 @@ def _operands(text: str) -> list[str]:
     return _NAME.findall(_ARRAY.sub("", text)) if text.strip() else []
 
 
-def _windows(text: str) -> list[Window]:
+def _windows(text: str) -> list[AxisWindow]:
     """Of "size=3x3 stride=2x2 pad=0_1x0_1 lhs_dilate=2x2 rhs_dilate=1x1"."""
     facts = {key: value.split("x") for key, _, value in (part.partition("=") for part in text.split())}
     rank = len(facts.get("size", ()))
@@ -165,7 +165,7 @@ def _windows(text: str) -> list[Window]:
     for axis in range(rank):
         low, _, high = at("pad", axis, "0_0").partition("_")
         sizes = [whole(at(key, axis, "1")) for key in ("size", "stride", "lhs_dilate", "rhs_dilate")]
-        windows.append(Window(sizes[0], sizes[1], whole(low), whole(high or "0"), sizes[2], sizes[3]))
+        windows.append(AxisWindow(sizes[0], sizes[1], whole(low), whole(high or "0"), sizes[2], sizes[3]))
     return windows
 
 

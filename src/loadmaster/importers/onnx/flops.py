@@ -12,10 +12,10 @@ from typing import Any
 
 from onnx import NodeProto
 
-from loadmaster.importers.onnx.shapes import Known, attributes
+from loadmaster.importers.onnx.shapes import TypedShape, attributes
 
-Reads = Sequence[Known | None]  # by position, None where an optional input is left out
-Formula = Callable[[Mapping[str, Any], Reads, Sequence[Known]], int]
+Reads = Sequence[TypedShape | None]  # by position, None where an optional input is left out
+Formula = Callable[[Mapping[str, Any], Reads, Sequence[TypedShape]], int]
 
 VIEWS = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"))
 
@@ -38,7 +38,7 @@ _PER_ELEMENT = {
 }  # fmt: skip
 
 
-def flops_of(node: NodeProto, reads: Reads, made: Sequence[Known]) -> int:
+def flops_of(node: NodeProto, reads: Reads, made: Sequence[TypedShape]) -> int:
     """Of one op without bodies. Raises IndexError and the like when its operands are not those of its kind."""
     if node.op_type in _FORMULAS:
         return _FORMULAS[node.op_type](attributes(node), reads, made)
@@ -53,7 +53,7 @@ def is_counted(node: NodeProto) -> bool:
     return node.domain in ("", "ai.onnx") or node.op_type in _FORMULAS or node.op_type in _PER_ELEMENT
 
 
-def _at(reads: Reads, position: int) -> Known:
+def _at(reads: Reads, position: int) -> TypedShape:
     known = reads[position]
     if known is None:
         raise IndexError(f"input {position} is left out")
@@ -61,26 +61,26 @@ def _at(reads: Reads, position: int) -> Known:
 
 
 def _convolution(at_weight: int) -> Formula:
-    def formula(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+    def formula(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
         return 2 * made[0].elements * math.prod(_at(reads, at_weight).shape[1:])  # weight: [out, in / groups, ...]
 
     return formula
 
 
-def _convolution_transposed(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+def _convolution_transposed(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
     return 2 * _at(reads, 0).elements * math.prod(_at(reads, 1).shape[1:])  # weight: [in, out / groups, ...]
 
 
-def _gemm(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+def _gemm(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
     rows, columns = _at(reads, 0).shape
     return 2 * made[0].elements * (rows if settings.get("transA") else columns)
 
 
-def _matmul(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+def _matmul(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
     return 2 * made[0].elements * _at(reads, 0).shape[-2 if settings.get("transA") else -1]
 
 
-def _einsum(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+def _einsum(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
     """Each point of the space of all letters: a product of the operands, and a sum."""
     terms = settings["equation"].decode().replace(" ", "").partition("->")[0].split(",")
     size: dict[str, int] = {}
@@ -94,13 +94,13 @@ def _einsum(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) ->
     return max(1, len(terms)) * math.prod(size.values())
 
 
-def _recurrent(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+def _recurrent(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
     """Every weight of every gate and direction meets every step of every sequence."""
     steps = math.prod(_at(reads, 0).shape[:2])
     return 2 * steps * (_at(reads, 1).elements + _at(reads, 2).elements)
 
 
-def _attention(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+def _attention(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
     """Scores from query and key, then their product with value; heads apart [b, h, s, d] or together [b, s, h * d]."""
     query, key, value = (_at(reads, position).shape for position in range(3))
     past = reads[4].shape[-2] if len(reads) > 4 and reads[4] else 0
@@ -111,43 +111,43 @@ def _attention(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known])
     return 2 * math.prod(query[:2]) * context * (query[-1] + value[-1] * heads // shared)
 
 
-def _pool(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+def _pool(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
     return made[0].elements * int(math.prod(settings["kernel_shape"]))
 
 
-def _whole_input(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+def _whole_input(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
     return _at(reads, 0).elements
 
 
-def _batch_norm(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+def _batch_norm(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
     return _at(reads, 0).elements * (8 if settings.get("training_mode") else 4)
 
 
-def _local_response(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+def _local_response(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
     """Square, sum over the window, scale and shift, power, divide."""
     return made[0].elements * int(1 + settings["size"] - 1 + 2 + 4 + 1)
 
 
-def _variadic(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+def _variadic(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
     return made[0].elements * max(1, len(reads) - 1)
 
 
-def _mean(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+def _mean(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
     return made[0].elements * len(reads)
 
 
-def _resize(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+def _resize(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
     """A weighted sum of 2 or 4 neighbours along each axis that changes; the nearest one is a move."""
     neighbours = {b"nearest": 0, b"linear": 2, b"bilinear": 2, b"cubic": 4}[settings.get("mode", b"nearest")]
     axes = sum(a != b for a, b in zip(_at(reads, 0).shape, made[0].shape, strict=True))
     return 2 * made[0].elements * neighbours**axes if neighbours else 0
 
 
-def _top(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+def _top(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
     return _at(reads, 0).elements * max(1, math.ceil(math.log2(max(2, made[0].shape[settings.get("axis", -1)]))))
 
 
-def _fourier(settings: Mapping[str, Any], reads: Reads, made: Sequence[Known]) -> int:
+def _fourier(settings: Mapping[str, Any], reads: Reads, made: Sequence[TypedShape]) -> int:
     """The usual 5 n log2 n of a radix-2 transform (Cooley and Tukey 1965)."""
     points = max(_at(reads, 0).elements, made[0].elements)
     length = made[0].shape[-2] if len(made[0].shape) > 1 else points

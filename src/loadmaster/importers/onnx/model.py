@@ -22,8 +22,8 @@ except ModuleNotFoundError as error:
 
 from loadmaster.importers.onnx.flops import is_counted
 from loadmaster.importers.onnx.shapes import (
-    Known,
     Scope,
+    TypedShape,
     bind_dims,
     bodies_of,
     has_broken_text,
@@ -31,7 +31,7 @@ from loadmaster.importers.onnx.shapes import (
     known_of,
     lean,
 )
-from loadmaster.importers.onnx.walk import Call, kind_of, label_of, scope_of, source_of, walk
+from loadmaster.importers.onnx.walk import OnnxOp, kind_of, label_of, scope_of, source_of, walk
 
 
 def load_onnx(model: PathLike | onnx.ModelProto, *, dims: Mapping[str, int] | None = None, name: str = "") -> Graph:
@@ -72,7 +72,7 @@ def _import(model: onnx.ModelProto, dims: Mapping[str, int], name: str) -> Graph
         if known and value.name not in scope.known:
             scope.known[value.name] = known
     calls = walk(small.graph, scope, dims, name)
-    return _Writer(name, scope, small.graph).write(calls)
+    return _OnnxWriter(name, scope, small.graph).write(calls)
 
 
 def _check_names(graph: onnx.GraphProto, dims: Mapping[str, int], name: str) -> None:
@@ -98,7 +98,7 @@ def _loops(graph: onnx.GraphProto) -> Iterator[str]:
             yield from _loops(body)
 
 
-class _Writer:
+class _OnnxWriter:
     """Puts calls into a GraphBuilder; tensors come in with the first op that touches them."""
 
     def __init__(self, name: str, scope: Scope, graph: onnx.GraphProto) -> None:
@@ -108,7 +108,7 @@ class _Writer:
         self.taken: set[str] = set()
         self.number: dict[str, int] = {}  # of the next op of that label
 
-    def write(self, calls: list[Call]) -> Graph:
+    def write(self, calls: list[OnnxOp]) -> Graph:
         for call in calls:
             if not call.is_constant or self.outputs & call.made.keys():
                 self._add(call)
@@ -119,7 +119,7 @@ class _Writer:
         self._warn_of_strangers(calls)
         return self.builder.build()
 
-    def _add(self, call: Call) -> None:
+    def _add(self, call: OnnxOp) -> None:
         label = self._unique(label_of(call.node))
         reads = [self._read(name) for name in call.reads]
         for weight, known in (call.weights or {}).items():
@@ -155,17 +155,17 @@ class _Writer:
             return self.index[name]
         return self._tensor(name, self.scope.known[name], "weight" if name in self.scope.constant else "input")
 
-    def _tensor(self, name: str, known: Known, role: str, alias: int | None = None) -> int:
+    def _tensor(self, name: str, known: TypedShape, role: str, alias: int | None = None) -> int:
         settings: dict[str, Any] = {"name": name, "shape": known.shape, "dtype": known.dtype, "alias_of": alias}
         self.index[name] = self.builder.tensor(known.nbytes, role, **settings)
         return self.index[name]
 
-    def _dtype(self, call: Call) -> str:
+    def _dtype(self, call: OnnxOp) -> str:
         """Of its first floating-point result; of what it reads when it makes numbers of another kind."""
         kinds = [known.dtype for known in call.made.values()] + [self.scope.known[name].dtype for name in call.reads]
         return next((kind for kind in kinds if "float" in kind), next(iter(kinds), "float32"))
 
-    def _warn_of_strangers(self, calls: list[Call]) -> None:
+    def _warn_of_strangers(self, calls: list[OnnxOp]) -> None:
         strangers = sorted({kind_of(call.node) for call in calls if not is_counted(call.node) and not call.weights})
         if strangers:
             said = f"{self.name}: the arithmetic of {', '.join(strangers)} is not known; counted one per element"

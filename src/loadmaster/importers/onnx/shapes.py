@@ -29,7 +29,7 @@ _SUBGRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
 @dataclass(frozen=True)
-class Known:
+class TypedShape:
     """Element type and shape of a tensor."""
 
     elem_type: int
@@ -62,14 +62,14 @@ def _is_type(elem_type: int) -> bool:
     return elem_type in TensorProto.DataType.values() and elem_type != TensorProto.UNDEFINED
 
 
-def known_of(kind: TypeProto) -> Known | None:
+def known_of(kind: TypeProto) -> TypedShape | None:
     """None when a dimension, the rank or the element type is unknown."""
     if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
     elem_type, dims = kind.tensor_type.elem_type, kind.tensor_type.shape.dim
     if not _is_type(elem_type) or not all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims):
         return None
-    return Known(elem_type, tuple(dim.dim_value for dim in dims))
+    return TypedShape(elem_type, tuple(dim.dim_value for dim in dims))
 
 
 def bodies_of(node: NodeProto) -> list[onnx.GraphProto]:
@@ -217,7 +217,7 @@ class Scope:
         self, graph: onnx.GraphProto, opsets: Sequence[onnx.OperatorSetIdProto], outer: Scope | None = None
     ) -> None:
         self.opsets, self.outer = opsets, outer
-        self.known: dict[str, Known] = dict(outer.known) if outer else {}
+        self.known: dict[str, TypedShape] = dict(outer.known) if outer else {}
         self.value: dict[str, Array] = dict(outer.value) if outer else {}
         self.constant: set[str] = set(outer.constant) if outer else set()
         self.version = {opset.domain or "ai.onnx": opset.version for opset in opsets}
@@ -228,7 +228,7 @@ class Scope:
             if not _is_type(weight.data_type) or min(weight.dims, default=0) < 0:
                 what = f"weight '{weight.name}' has the type {weight.data_type} and the shape {list(weight.dims)}"
                 raise ImportFailed(what, graph.name, "is the file damaged? export it again")
-            self.known[weight.name] = Known(weight.data_type, tuple(weight.dims))
+            self.known[weight.name] = TypedShape(weight.data_type, tuple(weight.dims))
             self.constant.add(weight.name)
             self._keep_value(weight)
 
@@ -237,7 +237,7 @@ class Scope:
             with suppress(Exception):  # damaged data matters only where a shape depends on it
                 self.value[weight.name] = numpy_helper.to_array(weight)
 
-    def add(self, node: NodeProto, made: Mapping[str, Known]) -> None:
+    def add(self, node: NodeProto, made: Mapping[str, TypedShape]) -> None:
         self.known.update(made)
         if self.is_constant(node):
             self.constant.update(made)
@@ -258,18 +258,18 @@ class Scope:
         inputs = [name for name in node.input if name]
         return bool(inputs) and all(name in self.constant for name in inputs)
 
-    def infer(self, node: NodeProto) -> dict[str, Known]:
+    def infer(self, node: NodeProto) -> dict[str, TypedShape]:
         """Outputs by name, as far as they are known: declared, computed, or inferred from the inputs."""
         names = [name for name in node.output if name]
         found = {name: self.declared[name] for name in names if name in self.declared}
         for name, value in self._evaluate(node).items():
             self.value[name] = value
-            found[name] = Known(helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+            found[name] = TypedShape(helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         if len(found) < len(names):
             found = {**self._ask_schema(node), **found}
         return found
 
-    def _ask_schema(self, node: NodeProto) -> dict[str, Known]:
+    def _ask_schema(self, node: NodeProto) -> dict[str, TypedShape]:
         if node.op_type == "Constant" and _has_external(node):
             return _external(node)
         if fault_of(node, self.opsets) or (node.op_type == "Einsum" and not self._fits_equation(node)):
@@ -322,11 +322,11 @@ def _has_external(node: NodeProto) -> bool:
     return any(attribute.t.data_location == TensorProto.EXTERNAL for attribute in node.attribute)
 
 
-def _external(node: NodeProto) -> dict[str, Known]:
+def _external(node: NodeProto) -> dict[str, TypedShape]:
     """The size of a Constant whose data are elsewhere: they are not looked at."""
     value = next(attribute.t for attribute in node.attribute if attribute.HasField("t"))
     sound = _is_type(value.data_type) and min(value.dims, default=0) >= 0
-    return {node.output[0]: Known(value.data_type, tuple(value.dims))} if sound and node.output else {}
+    return {node.output[0]: TypedShape(value.data_type, tuple(value.dims))} if sound and node.output else {}
 
 
 # Letters, each term with one "..." at most; onnx loops for ever on some that are not.
@@ -345,7 +345,7 @@ _EVALUATED = frozenset((
 ))  # fmt: skip
 
 
-def _is_small(known: Known | None) -> bool:
+def _is_small(known: TypedShape | None) -> bool:
     """Whether it may be a shape, a list of axes or a number of rounds; computing every small weight would be slow."""
     whole = known is not None and ("int" in known.dtype or known.dtype == "bool")
     return known is not None and known.elements <= (SMALL if whole else 16)
@@ -358,7 +358,7 @@ _FRESH = {
 }  # fmt: skip
 
 
-def _shape_value(node: NodeProto, known: Known) -> Array:
+def _shape_value(node: NodeProto, known: TypedShape) -> Array:
     if node.op_type == "Size":
         return np.array(known.elements, np.int64)
     bounds = attributes(node)

@@ -11,24 +11,24 @@ from onnx import GraphProto, NodeProto, TensorProto
 
 from loadmaster.errors import ImportFailed
 from loadmaster.importers.onnx.flops import VIEWS, flops_of
-from loadmaster.importers.onnx.shapes import Known, Scope, attributes, bodies_of, fault_of, reads_of
+from loadmaster.importers.onnx.shapes import Scope, TypedShape, attributes, bodies_of, fault_of, reads_of
 
-Weights = dict[str, Known]
+Weights = dict[str, TypedShape]
 
 
 @dataclass(frozen=True)
-class Call:
+class OnnxOp:
     """One op of a graph, with all that is known of it."""
 
     node: NodeProto
     reads: tuple[str, ...]  # also what its bodies read of the graph around them
-    made: Mapping[str, Known]
+    made: Mapping[str, TypedShape]
     flops: int
     is_constant: bool = False  # the same in every step
     view_of: str | None = None  # its result is this tensor in another shape
     bytes_moved: int | None = None  # of its bodies
     workspace_bytes: int = 0
-    weights: Mapping[str, Known] | None = None  # constants inside its bodies
+    weights: Mapping[str, TypedShape] | None = None  # constants inside its bodies
 
 
 def label_of(node: NodeProto) -> str:
@@ -39,7 +39,7 @@ def kind_of(node: NodeProto) -> str:
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
 
-def walk(graph: GraphProto, scope: Scope, trips: Mapping[str, int], where: str) -> list[Call]:
+def walk(graph: GraphProto, scope: Scope, trips: Mapping[str, int], where: str) -> list[OnnxOp]:
     """`trips` has the number of rounds of loops that do not say it themselves, by the loop's name."""
     inputs = {value.name for value in graph.input}
     calls = []
@@ -62,7 +62,7 @@ def _unknown_read(node: NodeProto, name: str, is_input: bool, where: str) -> Imp
     return ImportFailed(what, where, "ONNX wants ops in the order of their data: export the model again")
 
 
-def _plain_call(node: NodeProto, scope: Scope, where: str) -> Call:
+def _plain_call(node: NodeProto, scope: Scope, where: str) -> OnnxOp:
     found = scope.infer(node)
     made = {name: found[name] for name in node.output if name in found}
     for position, name in enumerate(node.output):
@@ -77,7 +77,7 @@ def _plain_call(node: NodeProto, scope: Scope, where: str) -> Call:
     except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
         what = f"op '{label_of(node)}' does not have the operands of a {kind_of(node)}: {error}"
         raise ImportFailed(what, where, "check the model with onnx.checker.check_model") from None
-    return Call(node, tuple(dict.fromkeys(filter(None, node.input))), made, flops, constant, view)
+    return OnnxOp(node, tuple(dict.fromkeys(filter(None, node.input))), made, flops, constant, view)
 
 
 def _unknown_size(node: NodeProto, name: str, fault: str, where: str) -> ImportFailed:
@@ -109,10 +109,10 @@ def _view_of(node: NodeProto, scope: Scope) -> str | None:
 
 @dataclass(frozen=True)
 class _Body:
-    calls: Sequence[Call]
-    outputs: Sequence[Known]
+    calls: Sequence[OnnxOp]
+    outputs: Sequence[TypedShape]
     weights: Weights
-    known: Mapping[str, Known]
+    known: Mapping[str, TypedShape]
 
     @property
     def flops(self) -> int:
@@ -128,7 +128,7 @@ class _Control:
     trips: Mapping[str, int]
     where: str
 
-    def call(self) -> Call:
+    def call(self) -> OnnxOp:
         kinds = {"If": self._if, "Loop": self._loop, "Scan": self._scan}
         if self.node.op_type not in kinds:
             raise self._failed(
@@ -143,7 +143,7 @@ class _Control:
     def _failed(self, what: str, fix: str) -> ImportFailed:
         return ImportFailed(f"op '{label_of(self.node)}' {what}", self.where, fix)
 
-    def _body(self, name: str, inputs: Sequence[Known]) -> _Body:
+    def _body(self, name: str, inputs: Sequence[TypedShape]) -> _Body:
         graph = {attribute.name: attribute.g for attribute in self.node.attribute}[name]
         scope = Scope(graph, self.scope.opsets, self.scope)
         scope.forget(value.name for value in graph.input)
@@ -157,13 +157,13 @@ class _Control:
                 weights.update({read: scope.known[read] for read in own})
         return _Body(calls, [scope.known[value.name] for value in graph.output], weights, scope.known)
 
-    def _made(self, outputs: Iterable[Known]) -> dict[str, Known]:
+    def _made(self, outputs: Iterable[TypedShape]) -> dict[str, TypedShape]:
         return {name: known for name, known in zip(self.node.output, outputs, strict=False) if name}
 
-    def _finish(self, bodies: Sequence[_Body], dear: _Body, rounds: int, outputs: Iterable[Known]) -> Call:
+    def _finish(self, bodies: Sequence[_Body], dear: _Body, rounds: int, outputs: Iterable[TypedShape]) -> OnnxOp:
         weights = {name: known for body in bodies for name, known in body.weights.items()}
         moved, held = _traffic(dear)
-        return Call(
+        return OnnxOp(
             self.node,
             tuple(reads_of(self.node)),
             self._made(outputs),
@@ -173,7 +173,7 @@ class _Control:
             weights=weights,
         )
 
-    def _if(self) -> Call:
+    def _if(self) -> OnnxOp:
         """The branch that is taken, or the dearer one when that depends on data."""
         branches = [self._body(name, []) for name in ("then_branch", "else_branch")]
         condition = self.scope.value.get(self.node.input[0])
@@ -183,12 +183,12 @@ class _Control:
             dear = max(branches, key=lambda body: (body.flops, sum(known.nbytes for known in body.outputs)))
         return self._finish(branches, dear, 1, dear.outputs)
 
-    def _loop(self) -> Call:
+    def _loop(self) -> OnnxOp:
         rounds = self._rounds()
         carried = [self.scope.known[name] for name in self.node.input[2:]]
-        body = self._body("body", [Known(TensorProto.INT64, ()), Known(TensorProto.BOOL, ()), *carried])
+        body = self._body("body", [TypedShape(TensorProto.INT64, ()), TypedShape(TensorProto.BOOL, ()), *carried])
         kept, stacked = body.outputs[1 : 1 + len(carried)], body.outputs[1 + len(carried) :]
-        outputs = [*kept, *(Known(known.elem_type, (rounds, *known.shape)) for known in stacked)]
+        outputs = [*kept, *(TypedShape(known.elem_type, (rounds, *known.shape)) for known in stacked)]
         return self._finish([body], body, rounds, outputs)
 
     def _rounds(self) -> int:
@@ -199,7 +199,7 @@ class _Control:
             return int(self.scope.value[limit])
         raise self._failed("is a Loop whose number of rounds depends on data", f"pass dims={{'{label}': rounds}}")
 
-    def _scan(self) -> Call:
+    def _scan(self) -> OnnxOp:
         if self.scope.version.get("ai.onnx", 1) < 9:
             raise self._failed("is a Scan of an opset before 9", "export the model with opset 9 or later")
         settings = attributes(self.node)
@@ -209,7 +209,7 @@ class _Control:
         axes = settings.get("scan_input_axes", [0] * count)
         rounds = scanned[0].shape[axes[0]]
         slices = [
-            Known(known.elem_type, _without(known.shape, axis)) for known, axis in zip(scanned, axes, strict=True)
+            TypedShape(known.elem_type, _without(known.shape, axis)) for known, axis in zip(scanned, axes, strict=True)
         ]
         body = self._body("body", [*states, *slices])
         stacked = body.outputs[len(states) :]
@@ -223,9 +223,9 @@ def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return shape[:axis] + shape[axis + 1 :]
 
 
-def _with(known: Known, axis: int, length: int) -> Known:
+def _with(known: TypedShape, axis: int, length: int) -> TypedShape:
     axis %= len(known.shape) + 1
-    return Known(known.elem_type, (*known.shape[:axis], length, *known.shape[axis:]))
+    return TypedShape(known.elem_type, (*known.shape[:axis], length, *known.shape[axis:]))
 
 
 def _traffic(body: _Body) -> tuple[int, int]:

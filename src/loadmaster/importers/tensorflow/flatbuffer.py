@@ -24,12 +24,12 @@ class Buffer:
     def follow(self, place: int) -> int:
         return place + self.number("I", place)
 
-    def root(self) -> Table:
-        return Table(self, self.follow(0))
+    def root(self) -> FlatTable:
+        return FlatTable(self, self.follow(0))
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FlatTable:
     """One table: its fields by their number in the schema."""
 
     buffer: Buffer
@@ -63,9 +63,9 @@ class Table:
         start, count = self.vector(field, struct.calcsize(kind))
         return list(struct.unpack_from(f"<{count}{kind}", self.buffer.raw, start)) if count else []
 
-    def tables(self, field: int) -> list[Table]:
+    def tables(self, field: int) -> list[FlatTable]:
         start, count = self.vector(field, 4)
-        return [Table(self.buffer, self.buffer.follow(start + 4 * index)) for index in range(count)]
+        return [FlatTable(self.buffer, self.buffer.follow(start + 4 * index)) for index in range(count)]
 
     def text(self, field: int) -> str:
         start, count = self.vector(field, 1)

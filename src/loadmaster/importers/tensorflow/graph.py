@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from loadmaster.errors import ImportFailed
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.importers.tensorflow.nodes import Definition, Function, Node
-from loadmaster.importers.tensorflow.shapes import VIEWS, Known, flops_of, infer
+from loadmaster.importers.tensorflow.shapes import VIEWS, KnownTensor, flops_of, infer
 
 _INPUTS = {"Placeholder", "PlaceholderV2", "IteratorGetNext", "_Arg"}
 _WEIGHTS = {"Const", "Variable", "VariableV2", "VarHandleOp", "AutoReloadVariable", "VarIsInitializedOp"}
@@ -19,14 +19,14 @@ _MOST_OPS, _MOST_DEPTH, _MOST_OUTPUTS = 1_000_000, 50, 4096
 
 def graph_of(definition: Definition, name: str, batch: int | None = None) -> Graph:
     """`batch` is the size of axes that the graph leaves open (default: 1)."""
-    return _Writer(definition, name, batch).write()
+    return _TensorflowWriter(definition, name, batch).write()
 
 
-class _Writer:
+class _TensorflowWriter:
     def __init__(self, definition: Definition, name: str, batch: int | None) -> None:
         self.definition, self.name, self.batch = definition, name, batch
         self.builder = GraphBuilder(name)
-        self.known: dict[int, Known] = {}  # by tensor
+        self.known: dict[int, KnownTensor] = {}  # by tensor
         self.unsized: set[str] = set()
         self.open_axes = False
         self.taken: set[str] = set()
@@ -99,10 +99,10 @@ class _Writer:
     def _source(self, node: Node, prefix: str) -> list[int]:
         given = node.of("value").tensor if node.op == "Const" else None
         if given is not None:
-            known = Known(given[0], self._closed(given[1]), self._values(given[2], given[1]))
+            known = KnownTensor(given[0], self._closed(given[1]), self._values(given[2], given[1]))
         else:
             shape = next(iter([*node.of("shape").shapes, *node.of("_output_shapes").shapes]), None)
-            known = Known(node.of("dtype").kind or 1, self._closed(shape or ()))
+            known = KnownTensor(node.of("dtype").kind or 1, self._closed(shape or ()))
         role = "input" if node.op in _INPUTS else "weight"
         tensor = self.builder.tensor(
             known.nbytes, role, name=f"{prefix}{node.name}", shape=known.dims, dtype=known.dtype
@@ -151,7 +151,7 @@ class _Writer:
         self.taken.add(label)
         return tensors
 
-    def _made(self, node: Node, reads: Sequence[Known]) -> list[Known]:
+    def _made(self, node: Node, reads: Sequence[KnownTensor]) -> list[KnownTensor]:
         shapes = node.of("_output_shapes").shapes
         kind = node.of("T").kind or node.of("dtype").kind or (reads[0].kind if reads else 1)
         inferred = infer(node, reads)
@@ -159,7 +159,7 @@ class _Writer:
             kinds = [known.kind for known in inferred or ()] or [kind]
             values = [known.values for known in inferred or ()] or [None]
             return [
-                Known(kinds[min(i, len(kinds) - 1)], self._closed(shape or ()), values[min(i, len(values) - 1)])
+                KnownTensor(kinds[min(i, len(kinds) - 1)], self._closed(shape or ()), values[min(i, len(values) - 1)])
                 for i, shape in enumerate(shapes[:_MOST_OUTPUTS])
             ]
         if inferred is not None:
@@ -167,7 +167,7 @@ class _Writer:
         if node.op in _NOTHING:
             return []
         self.unsized.add(node.op or node.name)
-        return [Known(kind, reads[0].dims if reads else ())]
+        return [KnownTensor(kind, reads[0].dims if reads else ())]
 
 
 def _plain(text: str) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from loadmaster.importers.tensorflow.nodes import DTYPES, Dims, Node
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownTensor:
     """A tensor: DataType, shape, and its values where it is a small constant of whole numbers."""
 
     kind: int
@@ -34,7 +34,7 @@ class Known:
         return self.elements * DTYPES.get(self.kind, ("float32", 4))[1]
 
 
-Reads = Sequence[Known]
+Reads = Sequence[KnownTensor]
 VIEWS = {"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "Snapshot", "EnsureShape",
          "ReadVariableOp", "Bitcast", "PlaceholderWithDefault", "IdentityN", "CheckNumerics"}  # fmt: skip
 _MOVES = {"ConcatV2", "Concat", "Pack", "Unpack", "Transpose", "GatherV2", "Gather", "ResourceGather", "Pad", "PadV2",
@@ -46,7 +46,7 @@ _REDUCES = {"Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin
 _POOLS = {"MaxPool", "AvgPool", "MaxPoolV2"}
 
 
-def infer(node: Node, reads: Reads) -> list[Known] | None:
+def infer(node: Node, reads: Reads) -> list[KnownTensor] | None:
     """What it makes; None where that is not known."""
     rule = _RULES.get(node.op)
     if rule is not None and len(reads) >= _NEEDS.get(node.op, 1):
@@ -59,7 +59,7 @@ def infer(node: Node, reads: Reads) -> list[Known] | None:
     return None
 
 
-def flops_of(node: Node, reads: Reads, made: Sequence[Known]) -> int:
+def flops_of(node: Node, reads: Reads, made: Sequence[KnownTensor]) -> int:
     if node.op in VIEWS or node.op in _MOVES or not made:
         return 0
     out = made[0].elements
@@ -83,37 +83,37 @@ def flops_of(node: Node, reads: Reads, made: Sequence[Known]) -> int:
     return passes.get(node.op, 1) * most
 
 
-def _same(node: Node, reads: Reads) -> list[Known]:
-    return [Known(reads[0].kind, reads[0].dims)]
+def _same(node: Node, reads: Reads) -> list[KnownTensor]:
+    return [KnownTensor(reads[0].kind, reads[0].dims)]
 
 
-def _broadcast(node: Node, reads: Reads) -> list[Known]:
+def _broadcast(node: Node, reads: Reads) -> list[KnownTensor]:
     dims: Dims = ()
     for known in reads:
         longer, shorter = (dims, known.dims) if len(dims) >= len(known.dims) else (known.dims, dims)
         padded = (1,) * (len(longer) - len(shorter)) + shorter
         dims = tuple(a if b == 1 else b for a, b in zip(longer, padded, strict=True))
-    return [Known(reads[0].kind, dims)]
+    return [KnownTensor(reads[0].kind, dims)]
 
 
-def _compared(node: Node, reads: Reads) -> list[Known]:
-    return [Known(10, _broadcast(node, reads)[0].dims)]
+def _compared(node: Node, reads: Reads) -> list[KnownTensor]:
+    return [KnownTensor(10, _broadcast(node, reads)[0].dims)]
 
 
-def _matmul(node: Node, reads: Reads) -> list[Known]:
+def _matmul(node: Node, reads: Reads) -> list[KnownTensor]:
     rows = reads[0].dims[1 if node.of("transpose_a").flag else 0]
     columns = reads[1].dims[0 if node.of("transpose_b").flag else 1]
-    return [Known(reads[0].kind, (rows, columns))]
+    return [KnownTensor(reads[0].kind, (rows, columns))]
 
 
-def _batch_matmul(node: Node, reads: Reads) -> list[Known]:
+def _batch_matmul(node: Node, reads: Reads) -> list[KnownTensor]:
     rows = reads[0].dims[-1 if node.of("adj_x").flag else -2]
     columns = reads[1].dims[-2 if node.of("adj_y").flag else -1]
     batch = max(reads[0].dims[:-2], reads[1].dims[:-2], key=len)
-    return [Known(reads[0].kind, (*batch, rows, columns))]
+    return [KnownTensor(reads[0].kind, (*batch, rows, columns))]
 
 
-def _windowed(node: Node, image: Known, window: Sequence[int], channels: int) -> list[Known]:
+def _windowed(node: Node, image: KnownTensor, window: Sequence[int], channels: int) -> list[KnownTensor]:
     channels_first = node.of("data_format").text == "NCHW"
     axes = (2, 3) if channels_first else (1, 2)
     strides = [max(n, 1) for n in node.of("strides").numbers] or [1] * 4
@@ -123,118 +123,118 @@ def _windowed(node: Node, image: Known, window: Sequence[int], channels: int) ->
         reach = size if node.of("padding").text == "VALID" else 1
         dims[axis] = max((dims[axis] - (reach - 1) * holes[axis] - 1) // strides[axis] + 1, 0)
     dims[1 if channels_first else 3] = channels
-    return [Known(image.kind, tuple(dims))]
+    return [KnownTensor(image.kind, tuple(dims))]
 
 
-def _conv(node: Node, reads: Reads) -> list[Known]:
+def _conv(node: Node, reads: Reads) -> list[KnownTensor]:
     weights = reads[1].dims
     channels = weights[3] if node.op != "DepthwiseConv2dNative" else weights[2] * weights[3]
     return _windowed(node, reads[0], weights[:2], channels)
 
 
-def _pool(node: Node, reads: Reads) -> list[Known]:
+def _pool(node: Node, reads: Reads) -> list[KnownTensor]:
     first = node.of("data_format").text == "NCHW"
     sizes = node.of("ksize").numbers or (1, 1, 1, 1)
     window = (sizes[2], sizes[3]) if first else (sizes[1], sizes[2])
     return _windowed(node, reads[0], window, reads[0].dims[1 if first else 3])
 
 
-def _reshape(node: Node, reads: Reads) -> list[Known]:
+def _reshape(node: Node, reads: Reads) -> list[KnownTensor]:
     wanted = reads[1].values
     if wanted is None:
         raise ValueError
     rest = math.prod(n for n in wanted if n >= 0)
     free = reads[0].elements // rest if rest else 0
-    return [Known(reads[0].kind, tuple(free if n < 0 else n for n in wanted))]
+    return [KnownTensor(reads[0].kind, tuple(free if n < 0 else n for n in wanted))]
 
 
-def _expand(node: Node, reads: Reads) -> list[Known]:
+def _expand(node: Node, reads: Reads) -> list[KnownTensor]:
     if not reads[1].values:
         raise ValueError
     axis = reads[1].values[0] % (len(reads[0].dims) + 1)
-    return [Known(reads[0].kind, (*reads[0].dims[:axis], 1, *reads[0].dims[axis:]))]
+    return [KnownTensor(reads[0].kind, (*reads[0].dims[:axis], 1, *reads[0].dims[axis:]))]
 
 
-def _squeeze(node: Node, reads: Reads) -> list[Known]:
+def _squeeze(node: Node, reads: Reads) -> list[KnownTensor]:
     dims = reads[0].dims
     axes = {axis % len(dims) for axis in node.of("squeeze_dims").numbers} if dims else set()
     kept = [n for axis, n in enumerate(dims) if (axis not in axes if axes else n != 1)]
-    return [Known(reads[0].kind, tuple(kept))]
+    return [KnownTensor(reads[0].kind, tuple(kept))]
 
 
-def _concat(node: Node, reads: Reads) -> list[Known]:
+def _concat(node: Node, reads: Reads) -> list[KnownTensor]:
     parts, axis = (reads[:-1], reads[-1]) if node.op == "ConcatV2" else (reads[1:], reads[0])
     if not axis.values:
         raise ValueError
     at = axis.values[0] % len(parts[0].dims)
     dims = list(parts[0].dims)
     dims[at] = sum(part.dims[at] for part in parts)
-    return [Known(parts[0].kind, tuple(dims))]
+    return [KnownTensor(parts[0].kind, tuple(dims))]
 
 
-def _pack(node: Node, reads: Reads) -> list[Known]:
+def _pack(node: Node, reads: Reads) -> list[KnownTensor]:
     axis = node.of("axis").number % (len(reads[0].dims) + 1)
     dims = (*reads[0].dims[:axis], len(reads), *reads[0].dims[axis:])
     values = [v for known in reads for v in known.values or ()]
     whole = tuple(values) if len(values) == len(reads) else None
-    return [Known(reads[0].kind, dims, whole)]
+    return [KnownTensor(reads[0].kind, dims, whole)]
 
 
-def _transpose(node: Node, reads: Reads) -> list[Known]:
+def _transpose(node: Node, reads: Reads) -> list[KnownTensor]:
     if reads[1].values is None:
         raise ValueError
-    return [Known(reads[0].kind, tuple(reads[0].dims[axis] for axis in reads[1].values))]
+    return [KnownTensor(reads[0].kind, tuple(reads[0].dims[axis] for axis in reads[1].values))]
 
 
-def _pad(node: Node, reads: Reads) -> list[Known]:
+def _pad(node: Node, reads: Reads) -> list[KnownTensor]:
     pads = reads[1].values
     if pads is None:
         raise ValueError
     dims = tuple(n + pads[2 * axis] + pads[2 * axis + 1] for axis, n in enumerate(reads[0].dims))
-    return [Known(reads[0].kind, dims)]
+    return [KnownTensor(reads[0].kind, dims)]
 
 
-def _gather(node: Node, reads: Reads) -> list[Known]:
+def _gather(node: Node, reads: Reads) -> list[KnownTensor]:
     axis = (reads[2].values or (0,))[0] if len(reads) > 2 else 0
     dims = (*reads[0].dims[:axis], *reads[1].dims, *reads[0].dims[axis + 1 :])
-    return [Known(reads[0].kind, dims)]
+    return [KnownTensor(reads[0].kind, dims)]
 
 
-def _shape(node: Node, reads: Reads) -> list[Known]:
-    return [Known(node.of("out_type").kind or 3, (len(reads[0].dims),), tuple(reads[0].dims))]
+def _shape(node: Node, reads: Reads) -> list[KnownTensor]:
+    return [KnownTensor(node.of("out_type").kind or 3, (len(reads[0].dims),), tuple(reads[0].dims))]
 
 
-def _batch_norm(node: Node, reads: Reads) -> list[Known]:
-    return [Known(reads[0].kind, reads[0].dims), *(Known(reads[1].kind, reads[1].dims) for _ in range(4))]
+def _batch_norm(node: Node, reads: Reads) -> list[KnownTensor]:
+    return [KnownTensor(reads[0].kind, reads[0].dims), *(KnownTensor(reads[1].kind, reads[1].dims) for _ in range(4))]
 
 
-def _split(node: Node, reads: Reads) -> list[Known]:
+def _split(node: Node, reads: Reads) -> list[KnownTensor]:
     count, axis = max(node.of("num_split").number, 1), (reads[0].values or (0,))[0]
     dims = list(reads[1].dims)
     dims[axis] //= count
-    return [Known(reads[1].kind, tuple(dims)) for _ in range(min(count, 4096))]
+    return [KnownTensor(reads[1].kind, tuple(dims)) for _ in range(min(count, 4096))]
 
 
-def _cast(node: Node, reads: Reads) -> list[Known]:
-    return [Known(node.of("DstT").kind or reads[0].kind, reads[0].dims, reads[0].values)]
+def _cast(node: Node, reads: Reads) -> list[KnownTensor]:
+    return [KnownTensor(node.of("DstT").kind or reads[0].kind, reads[0].dims, reads[0].values)]
 
 
-def _cross_entropy(node: Node, reads: Reads) -> list[Known]:
-    return [Known(reads[0].kind, reads[0].dims[:1]), Known(reads[0].kind, reads[0].dims)]
+def _cross_entropy(node: Node, reads: Reads) -> list[KnownTensor]:
+    return [KnownTensor(reads[0].kind, reads[0].dims[:1]), KnownTensor(reads[0].kind, reads[0].dims)]
 
 
-def _reduced(node: Node, reads: Reads) -> Known:
+def _reduced(node: Node, reads: Reads) -> KnownTensor:
     kind = reads[0].kind if not node.op.startswith("Arg") else node.of("output_type").kind or 9
     axes = reads[1].values if len(reads) > 1 else None
     rank = len(reads[0].dims)
     if axes is None or not rank:
-        return Known(kind, ())
+        return KnownTensor(kind, ())
     gone = {axis % rank for axis in axes}
     kept = node.of("keep_dims").flag
-    return Known(kind, tuple(1 if i in gone else n for i, n in enumerate(reads[0].dims) if kept or i not in gone))
+    return KnownTensor(kind, tuple(1 if i in gone else n for i, n in enumerate(reads[0].dims) if kept or i not in gone))
 
 
-_Rule = Callable[[Node, Reads], list[Known]]
+_Rule = Callable[[Node, Reads], list[KnownTensor]]
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(["Identity", "Relu", "Relu6", "Elu", "Selu", "LeakyRelu", "Sigmoid", "Tanh", "Softplus", "Exp",
                      "Log", "Neg", "Sqrt", "Rsqrt", "Square", "Abs", "Erf", "Softmax", "LogSoftmax", "BiasAdd",

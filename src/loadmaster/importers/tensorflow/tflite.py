@@ -17,7 +17,7 @@ from loadmaster.files.text import PathLike
 from loadmaster.files.writing import write_bytes
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.importers.reading import read_bytes, stem_of
-from loadmaster.importers.tensorflow.flatbuffer import Buffer, Table
+from loadmaster.importers.tensorflow.flatbuffer import Buffer, FlatTable
 from loadmaster.plans import Plan
 
 _TYPES = (
@@ -62,13 +62,13 @@ class _Tensor:
 
 def load_tflite(path: PathLike, *, name: str = "") -> Graph:
     """The graph of the first subgraph of a .tflite file; constants are weights."""
-    return _Reader(read_bytes(path), str(path), name or stem_of(path)).graph()
+    return _TfliteReader(read_bytes(path), str(path), name or stem_of(path)).graph()
 
 
 def write_order(model: PathLike, plan: Plan, out: PathLike) -> list[str]:
     """Writes the model with its ops in the order in which one device runs them under the plan; their names in that
     order. Nothing else of the file is changed."""
-    reader = _Reader(read_bytes(model), str(model), stem_of(model))
+    reader = _TfliteReader(read_bytes(model), str(model), stem_of(model))
     order = _order(reader.graph(), plan)
     if Path(out).suffix != ".tflite":
         raise InvalidPlan(f"'{out}' is no name for a TFLite model", str(out), "end it in .tflite")
@@ -111,7 +111,7 @@ def _order(graph: Graph, plan: Plan) -> list[int]:
     return order
 
 
-class _Reader:
+class _TfliteReader:
     def __init__(self, raw: bytes, where: str, name: str) -> None:
         self.raw, self.where, self.name = raw, where, name
         if raw[4:8] != b"TFL3":
@@ -124,13 +124,13 @@ class _Reader:
         self.codes = [self._code(code) for code in self.model.tables(1)]
         self.sizes = [buffer.vector(0, 1)[1] or buffer.number(2, "Q") for buffer in self.model.tables(4)]
 
-    def _code(self, code: Table) -> str:
+    def _code(self, code: FlatTable) -> str:
         number = max(code.number(0, "b"), code.number(3))
         if number == 32:
             return code.text(1) or "CUSTOM"
         return _OPS[number] if number < len(_OPS) else _MORE_OPS.get(number, f"BUILTIN_{number}")
 
-    def _tensor(self, table: Table) -> _Tensor:
+    def _tensor(self, table: FlatTable) -> _Tensor:
         dims = table.numbers(0)
         kind = table.number(1, "b")
         if not 0 <= kind < len(_TYPES) or any(n < 0 for n in dims):
@@ -161,7 +161,7 @@ class _Reader:
         self._add(builder, operators, tensors, index)
         return builder.build()
 
-    def _add(self, builder: GraphBuilder, operators: list[Table], tensors: list[_Tensor], index: list[int]) -> None:
+    def _add(self, builder: GraphBuilder, operators: list[FlatTable], tensors: list[_Tensor], index: list[int]) -> None:
         last = ""
         for number, operator in enumerate(operators):
             code = operator.number(0, "I")

@@ -89,7 +89,7 @@ def graph_of(trace: Trace, optimizer: str, name: str) -> Graph:
 
 
 def captured_of(trace: Trace, optimizer: str, name: str, training: bool) -> CapturedStep:
-    writer = _Writer(trace, name, gradients_stay=optimizer == "none")
+    writer = _TorchWriter(trace, name, gradients_stay=optimizer == "none")
     for node in trace.module.graph.nodes:
         writer.add(node)
     outputs = tuple(writer.index(node) for node in trace.outputs)
@@ -124,7 +124,7 @@ class _Made:
     owns: bool = False  # at least one output has memory of its own
 
 
-class _Writer:
+class _TorchWriter:
     """Adds traced ops in program order, and keeps which tensor of the graph each of their results is."""
 
     def __init__(self, trace: Trace, name: str, gradients_stay: bool = False) -> None:

@@ -18,15 +18,15 @@ from torch.nn import functional
 from loadmaster.errors import UnreadableFile
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.adam import Adam
-from loadmaster.learn.go2020.chains import Manner, Pace, PolicyChains, Sample
+from loadmaster.learn.go2020.chains import DrawPace, Manner, PolicyChains, Sample
 from loadmaster.learn.go2020.input import go_input, group_majority
 from loadmaster.learn.go2020.losses import entropy_of, freed, imitation_loss, policy_loss, sample_loss
-from loadmaster.learn.go2020.network import Decisions, GoNetwork, GoOutputs, go_batch, shape_of
+from loadmaster.learn.go2020.network import GoNetwork, GoOutputs, LastDecisions, go_batch, shape_of
 from loadmaster.learn.go2020.policy import (
     Decided,
     Drawing,
     Draws,
-    Given,
+    Fixed,
     Stand,
     advantages,
     decided_key,
@@ -38,7 +38,7 @@ from loadmaster.learn.go2020.policy import (
     score_decided,
     stand_of,
 )
-from loadmaster.learn.go2020.zero import Outcome, candidate_decided, outcome_of, seen_decisions, zero_shot
+from loadmaster.learn.go2020.zero import Judged, candidate_decided, outcome_of, seen_decisions, zero_shot
 from loadmaster.learn.weights import network_of, read_tensors
 from loadmaster.optimizers.annealing.proposals import Policy, chances
 from loadmaster.optimizers.fusion.starts import simple_fusions
@@ -70,9 +70,9 @@ class Agent:
         self.how = Drawing(WHOLE, whole=1.0, uniform=settings.uniform, tasks=settings.wanted)
         # Without placement among the tasks, another optimizer's stands.
         self.fixed = None if "placement" in settings.wanted else self._inner()
-        self.given = Given(self.fixed, "schedule" not in settings.wanted, settings.order == "fifo")
+        self.given = Fixed(self.fixed, "schedule" not in settings.wanted, settings.order == "fifo")
         self.manner = Manner(placing, ordering, fusing, self.given.fifo, settings.uniform)
-        self.pool: list[Outcome] = []
+        self.pool: list[Judged] = []
         self.unit = 1.0
 
     def _inner(self) -> Plan:
@@ -108,7 +108,7 @@ class Agent:
                 outputs = self.network(self.batch, seen_decisions(self.batch, [self.pool[0]]))
             self.score([stand_of(outputs, self.batch, 0, self.one).decided])
 
-    def _look(self, many: list[Decided]) -> list[Outcome]:
+    def _look(self, many: list[Decided]) -> list[Judged]:
         """Simulates decisions one by one, with what their timelines show."""
         found = []
         for decided in many[: self.search.simulations_left]:
@@ -131,7 +131,7 @@ class Agent:
         plans = [self.plan_of(replace(outcome.decided, fusion=ints([]))) for outcome in self.pool]
         chains = PolicyChains(self.search, self.one, self.manner, plans)
         adam = Adam(self.network.parameters(), self.settings.rate)
-        pace, step = Pace(self.search, self.settings, steps, self.settings.temperature * self.manner.warmth), 0
+        pace, step = DrawPace(self.search, self.settings, steps, self.settings.temperature * self.manner.warmth), 0
         while not self.search.spent and (steps is None or step < steps):
             base = self._base(chains)
             last = seen_decisions(self.batch, [base])
@@ -148,12 +148,12 @@ class Agent:
             step += 1
             self.search.note = f"go: step {step}"
 
-    def _policy(self, outputs: GoOutputs, last: Decisions) -> Policy:
+    def _policy(self, outputs: GoOutputs, last: LastDecisions) -> Policy:
         said = self._scores(outputs, last)
         place, level, fusion = (np.ascontiguousarray(part.detach()[0].numpy(), np.float64) for part in said)
         return Policy(self.one.label, place, level, fusion, chances(fusion), self.settings.uniform)
 
-    def _scores(self, outputs: GoOutputs, last: Decisions) -> tuple[Tensor, Tensor, Tensor]:
+    def _scores(self, outputs: GoOutputs, last: LastDecisions) -> tuple[Tensor, Tensor, Tensor]:
         """By which chains draw devices, levels and fusion."""
         return *freed(outputs, last, self.network.stay), outputs.fusion[None]
 
@@ -168,7 +168,7 @@ class Agent:
         self,
         adam: Adam,
         outputs: GoOutputs,
-        last: Decisions,
+        last: LastDecisions,
         whole: tuple[Draws, NDArray[np.float64]],
         sample: Sample,
         left: float,
@@ -204,11 +204,11 @@ class Agent:
             many += [candidate_decided(self.one, candidate) for candidate in range(len(self.one.candidates))]
         self.score(list({decided_key(decided): decided for decided in many}.values()))
 
-    def _base(self, chains: PolicyChains) -> Outcome:
+    def _base(self, chains: PolicyChains) -> Judged:
         """Where the better chain stands. A trained network sees its timeline, which costs a simulation; one from
         scratch does not: that did not pay."""
         plan, fusion, score = chains.standing()
-        outcome = Outcome(score, decided_of(self.problem, self.one.label, plan, fusion))
+        outcome = Judged(score, decided_of(self.problem, self.one.label, plan, fusion))
         if not self.settings.scratch and self.search.simulations_left > 1:
             line = simulate(self.problem, plan)
             self.search.count(1)
@@ -222,10 +222,10 @@ class Agent:
         """Simulates decisions and keeps the best few."""
         over, value = score_decided(self.search, self.one.label, many, self.given)
         scores = [Score(int(o), int(v)) for o, v in zip(over, value, strict=True)]
-        self._keep([Outcome(score, decided) for score, decided in zip(scores, many, strict=True)])
+        self._keep([Judged(score, decided) for score, decided in zip(scores, many, strict=True)])
         return over, value
 
-    def _keep(self, found: Sequence[Outcome]) -> None:
+    def _keep(self, found: Sequence[Judged]) -> None:
         for outcome in found:
             if outcome.score.value < WORST.value and all(outcome.score != other.score for other in self.pool):
                 self.pool = sorted([*self.pool, outcome], key=lambda each: each.score)[:4]

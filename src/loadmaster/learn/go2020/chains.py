@@ -17,7 +17,7 @@ from loadmaster.optimizers.annealing.chains import Chains, Decisions, Start, epo
 from loadmaster.optimizers.annealing.proposals import Policy, make_log
 from loadmaster.optimizers.annealing.state import LEVELS, NEAR, SWAP
 from loadmaster.optimizers.fusion.greedy import Merges
-from loadmaster.optimizers.fusion.starts import Kernels, fusing_for, simple_fusions
+from loadmaster.optimizers.fusion.starts import FusionStart, fusing_for, simple_fusions
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -35,10 +35,10 @@ FEWEST, EIGHTH = 16, 8  # draws between two passes: at least so many, and so man
 FIRST_EPOCH = 1_024  # simulations until draws are cold for the first time
 DEAR, DEAR_SHARE = 200, 0.9  # draws that a step of learning costs, from which on draws get that share of the time
 SLICE_S = 0.1  # between two looks at the clock
-NOTHING_FUSED = Kernels(np.zeros(0), np.zeros(0, np.int32), np.zeros(0, np.int32))
+NOTHING_FUSED = FusionStart(np.zeros(0), np.zeros(0, np.int32), np.zeros(0, np.int32))
 
 
-class Pace:
+class DrawPace:
     """How much is drawn between two passes of the network, and how warm. Where the budget is one of simulations, that
     depends on how many there were and not on the budget: more of them go on where fewer end. Else simulating takes a
     share of the time, and a given number of steps all of it."""
@@ -140,7 +140,7 @@ class PolicyChains:
     def chains(self) -> list[Any]:
         return self.walking.chains
 
-    def _fusions(self, plan: Plan) -> list[tuple[Kernels, Score]]:
+    def _fusions(self, plan: Plan) -> list[tuple[FusionStart, Score]]:
         if not self.manner.fusing or not self.search.simulations_left:
             return []
         rank = ints(np.arange(len(plan.device))) if self.manner.fifo else self._rank(plan)
@@ -151,7 +151,7 @@ class PolicyChains:
             return ints([])
         return spread_ranks(self.problem, plan) if self.manner.ordering else plan.rank
 
-    def _start(self, plan: Plan, fusion: list[tuple[Kernels, Score]]) -> Start:
+    def _start(self, plan: Plan, fusion: list[tuple[FusionStart, Score]]) -> Start:
         rank, (kernels, score) = self._rank(plan), fusion[0] if fusion else (NOTHING_FUSED, WORST)
         if not fusion and self.search.simulations_left:
             ordered = plan if self.manner.fifo else Plan.of(self.problem, plan.device, rank)

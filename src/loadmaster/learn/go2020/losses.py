@@ -11,8 +11,8 @@ from torch import Tensor
 
 from loadmaster.graph.columns import Ints
 from loadmaster.learn.go2020.chains import Sample
-from loadmaster.learn.go2020.network import MIDDLE, Decisions, GoBatch, GoOutputs
-from loadmaster.learn.go2020.policy import OFF, Draws, Part
+from loadmaster.learn.go2020.network import MIDDLE, GoBatch, GoOutputs, LastDecisions
+from loadmaster.learn.go2020.policy import OFF, DrawnPart, Draws
 
 
 def policy_loss(
@@ -35,7 +35,7 @@ def policy_loss(
 
 
 def _ratios(
-    scores: Tensor, parts: Sequence[Part], first_row: Ints, gain: Sequence[NDArray[np.float64]]
+    scores: Tensor, parts: Sequence[DrawnPart], first_row: Ints, gain: Sequence[NDArray[np.float64]]
 ) -> tuple[Tensor, Tensor]:
     """[units of all draws] how much likelier what was drawn is now, and what it gained."""
     rows, units, picks, before, weight = [], [], [], [], []
@@ -68,7 +68,7 @@ def _ratios(
 REST = 5.0  # how much the middle level of an untrained network is ahead of the others
 
 
-def freed(outputs: GoOutputs, last: Decisions, stay: Tensor) -> tuple[Tensor, Tensor]:
+def freed(outputs: GoOutputs, last: LastDecisions, stay: Tensor) -> tuple[Tensor, Tensor]:
     """Scores [graphs, groups, devices] and [graphs, groups, levels] by which chains draw: without the lead that staying
     has in a network, for a chain simulates nothing but changes."""
     level = outputs.level - REST * torch.nn.functional.one_hot(torch.tensor(MIDDLE), outputs.level.shape[2])
@@ -91,7 +91,7 @@ def sample_loss(scores: Sequence[Tensor], sample: Sample, clip: float = 0.2) -> 
 
 
 def imitation_loss(
-    outputs: GoOutputs, batch: GoBatch, last: Decisions, device: Tensor, level: Tensor, moved_share: float = 0.4
+    outputs: GoOutputs, batch: GoBatch, last: LastDecisions, device: Tensor, level: Tensor, moved_share: float = 0.4
 ) -> Tensor:
     """Cross-entropy of a better plan's devices and levels. What it changes of the last decisions is little, and counts
     for a fixed share of the whole; heavy groups count more."""

@@ -27,7 +27,7 @@ NEVER = -30.0  # the score of a device that cannot run the group
 
 
 @dataclass(frozen=True)
-class Shape:
+class NetworkShape:
     """Sizes and switches of the network; what a file of weights says of itself."""
 
     hidden: int = 64
@@ -67,7 +67,7 @@ class GoBatch:
 
 
 @dataclass(frozen=True, eq=False)
-class Decisions:
+class LastDecisions:
     """What was decided last: shares of devices, levels from -1 to 1; what its simulation showed, if there was one."""
 
     device: Tensor  # [graphs, groups, devices]
@@ -127,19 +127,19 @@ def _candidate_rows(one: GoInput) -> NDArray[np.float32]:
     return np.concatenate([np.eye(len(SLOTS), dtype=np.float32)[one.candidates.slot], one.candidates.summary], axis=1)
 
 
-def first_decisions(many: Sequence[GoInput], batch: GoBatch, candidates: Sequence[int]) -> Decisions:
+def first_decisions(many: Sequence[GoInput], batch: GoBatch, candidates: Sequence[int]) -> LastDecisions:
     """A candidate by its number, -1: none; ops in the critical-path order."""
     device = torch.zeros_like(batch.time)
     for row, (one, candidate) in enumerate(zip(many, candidates, strict=True)):
         if candidate >= 0:
             shares = torch.from_numpy(one.candidate_shares(candidate))
             device[row, : one.num_groups, : one.num_devices] = shares.to(device.device)
-    return Decisions(device, torch.zeros_like(batch.size))
+    return LastDecisions(device, torch.zeros_like(batch.size))
 
 
 def decisions_of(
     batch: GoBatch, device: Sequence[np.ndarray], level: Sequence[np.ndarray], seen: Sequence[Seen | None] = ()
-) -> Decisions:
+) -> LastDecisions:
     """Of given devices and levels [groups] of each graph, with what their simulations showed."""
     place, levels = torch.zeros_like(batch.time), torch.zeros_like(batch.size)
     for row, (one, two) in enumerate(zip(device, level, strict=True)):
@@ -147,13 +147,15 @@ def decisions_of(
         place[row, rows, torch.as_tensor(np.array(one, np.int64), device=place.device)] = 1.0
         levels[row, : len(two)] = torch.as_tensor((np.array(two) - MIDDLE) / MIDDLE, dtype=torch.float32)
     if not seen:
-        return Decisions(place, levels)
+        return LastDecisions(place, levels)
     own, pairs = np.zeros((*levels.shape, SEEN_WIDTH), np.float32), np.zeros((*place.shape, SEEN_PAIRS), np.float32)
     for row, each in enumerate(seen):
         if each is not None:
             count, devices = each.pairs.shape[:2]
             own[row, :count], pairs[row, :count, :devices] = each.groups, each.pairs
-    return Decisions(place, levels, torch.from_numpy(own).to(place.device), torch.from_numpy(pairs).to(place.device))
+    return LastDecisions(
+        place, levels, torch.from_numpy(own).to(place.device), torch.from_numpy(pairs).to(place.device)
+    )
 
 
 def mlp(*widths: int) -> nn.Sequential:
@@ -232,7 +234,7 @@ class GoNetwork(nn.Module):
     """Shared layers, then one recurrent attention layer per task: fusion, placement, schedule, each seeing the one
     before."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: NetworkShape) -> None:
         super().__init__()
         self.shape = shape
         hidden = shape.hidden
@@ -262,7 +264,7 @@ class GoNetwork(nn.Module):
             last: Any = self.level[-1]
             last.bias[MIDDLE] = 5.0  # an untrained schedule is nearly the critical-path order
 
-    def forward(self, batch: GoBatch, last: Decisions) -> GoOutputs:
+    def forward(self, batch: GoBatch, last: LastDecisions) -> GoOutputs:
         near, load = _under(batch, last)
         pairs = near.new_zeros(*near.shape[:3], SEEN_PAIRS) if last.seen_pairs is None else last.seen_pairs
         near = torch.cat([near, pairs], dim=3)
@@ -278,7 +280,7 @@ class GoNetwork(nn.Module):
     def choose(self, batch: GoBatch) -> Tensor:
         """[candidates of all graphs] how promising each is, from the pooled graph, read once for all of its candidates,
         and what can be said of the candidate."""
-        nothing = Decisions(torch.zeros_like(batch.time), torch.zeros_like(batch.size))
+        nothing = LastDecisions(torch.zeros_like(batch.time), torch.zeros_like(batch.size))
         near, load = _under(batch, nothing)
         near = torch.cat([near, near.new_zeros(*near.shape[:3], SEEN_PAIRS)], dim=3)
         state, _ = self._embed(batch, nothing, near, load)
@@ -290,7 +292,7 @@ class GoNetwork(nn.Module):
         prior: Tensor = scores - known[:, [BOUND, OVER]] @ self.choice_prior
         return prior
 
-    def _embed(self, batch: GoBatch, last: Decisions, near: Tensor, load: Tensor) -> tuple[Tensor, Tensor]:
+    def _embed(self, batch: GoBatch, last: LastDecisions, near: Tensor, load: Tensor) -> tuple[Tensor, Tensor]:
         def whole(rows: int) -> Tensor:
             return batch.graphs[:, None].expand(-1, rows, -1)
 
@@ -350,7 +352,7 @@ def _pooled(state: Tensor, batch: GoBatch) -> Tensor:
     return state.masked_fill(~batch.there[:, :, None], -torch.inf).amax(dim=1)
 
 
-def _under(batch: GoBatch, last: Decisions) -> tuple[Tensor, Tensor]:
+def _under(batch: GoBatch, last: LastDecisions) -> tuple[Tensor, Tensor]:
     """What the last decisions mean: [graphs, groups, devices, STATE_WIDTH] and [graphs, devices, 2].
 
     Of each pair: whether the group is there, how much of its incoming and outgoing traffic is, and how full the device
@@ -379,7 +381,7 @@ def _start_at_zero(head: nn.Sequential) -> None:
     nn.init.zeros_(last.bias)
 
 
-def shape_of(known: dict[str, object]) -> Shape:
+def shape_of(known: dict[str, object]) -> NetworkShape:
     """The shape that a file of weights tells of; one that does not say so chose before the body had read the graph."""
-    shape = Shape(**{"choice": "sage", **known})  # type: ignore[arg-type]
+    shape = NetworkShape(**{"choice": "sage", **known})  # type: ignore[arg-type]
     return replace(shape, tasks=tuple(shape.tasks))

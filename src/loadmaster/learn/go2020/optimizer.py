@@ -12,7 +12,7 @@ from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
 
 if TYPE_CHECKING:
-    from loadmaster.learn.go2020.network import Shape
+    from loadmaster.learn.go2020.network import NetworkShape
 
 TASKS = ("fusion", "placement", "schedule")
 
@@ -78,11 +78,13 @@ class Go:
         return tuple(task for task in tasks if task != "schedule" or self.order == "critical")
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> NetworkShape:
         """Of a network from scratch."""
-        from loadmaster.learn.go2020.network import Shape
+        from loadmaster.learn.go2020.network import NetworkShape
 
-        return Shape(tasks=self.wanted, attention=self.attention, modulation=self.modulation, pooling=self.pooling)
+        return NetworkShape(
+            tasks=self.wanted, attention=self.attention, modulation=self.modulation, pooling=self.pooling
+        )
 
     def optimize(self, search: Search) -> Plan:
         if search.problem.num_devices == 1 and "placement" in self.wanted and len(self.wanted) == 1:

@@ -53,7 +53,7 @@ class Stand:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class DrawnPart:
     """One kind of decision of several draws: what was decided, and which of it was drawn together by what chance."""
 
     made: Ints  # [samples, groups or ops]
@@ -65,9 +65,9 @@ class Part:
 class Draws:
     """Several draws for one problem."""
 
-    device: Part
-    level: Part
-    fusion: Part
+    device: DrawnPart
+    level: DrawnPart
+    fusion: DrawnPart
     whole: NDArray[np.bool_]  # [samples] all groups were drawn
     base: Ints  # [ops] or [], of what stood
 
@@ -99,10 +99,10 @@ def draw_changes(one: GoInput, stand: Stand, how: Drawing, rng: np.random.Genera
         if len(kept) == how.samples:
             break
 
-    def part(name: str) -> Part:
+    def part(name: str) -> DrawnPart:
         rows = [(getattr(draws, name), row) for draws, row in kept]
         made, unit = (np.stack([getattr(each, column)[row] for each, row in rows]) for column in ("made", "unit"))
-        return Part(ints(made), ints(unit), [each.chance[row] for each, row in rows])
+        return DrawnPart(ints(made), ints(unit), [each.chance[row] for each, row in rows])
 
     whole = np.array([draws.whole[row] for draws, row in kept])
     return Draws(part("device"), part("level"), part("fusion"), whole, stand.decided.base)
@@ -119,7 +119,7 @@ def draw_plans(one: GoInput, stand: Stand, how: Drawing, rng: np.random.Generato
     choices = [_tasks_of_draw(how.tasks, bool(all_of_it), rng) for all_of_it in whole]
     base = stand.decided
 
-    def part(task: str, scores: Floats, made: Ints, spare: float) -> Part:
+    def part(task: str, scores: Floats, made: Ints, spare: float) -> DrawnPart:
         units = _fusion_units if task == "fusion" else draw_units
         rows = [
             units(one, order, bool(all_of_it), rng) if task in chosen else np.full(len(made), OFF)
@@ -144,14 +144,14 @@ def _tasks_of_draw(tasks: tuple[str, ...], whole: bool, rng: np.random.Generator
     return (tasks[int(rng.choice(len(tasks), p=weight / weight.sum()))],)
 
 
-def _draw(unit: Ints, scores: Floats, base: Ints, spare: float, rng: np.random.Generator) -> Part:
+def _draw(unit: Ints, scores: Floats, base: Ints, spare: float, rng: np.random.Generator) -> DrawnPart:
     made, chances = np.repeat(base[None], len(unit), axis=0), []
     for row, units in enumerate(unit):
         picks, chance = _pick(units, scores, spare, rng)
         drawn = units != OFF
         made[row, drawn] = picks[units[drawn]]
         chances.append(chance)
-    return Part(ints(made), ints(unit), chances)
+    return DrawnPart(ints(made), ints(unit), chances)
 
 
 def draw_units(one: GoInput, order: Ints, whole: bool, rng: np.random.Generator) -> Ints:
@@ -248,7 +248,7 @@ def place_ops(problem: Problem, label: Ints, many: Sequence[Decided]) -> Ints:
 
 
 @dataclass(frozen=True)
-class Given:
+class Fixed:
     """What is not decided: the devices of a plan that stands, its order too, or first come, first served."""
 
     plan: Plan | None = None
@@ -256,10 +256,10 @@ class Given:
     fifo: bool = False
 
 
-NOTHING = Given()
+NOTHING = Fixed()
 
 
-def score_decided(search: Search, label: Ints, many: Sequence[Decided], given: Given = NOTHING) -> tuple[Ints, Ints]:
+def score_decided(search: Search, label: Ints, many: Sequence[Decided], given: Fixed = NOTHING) -> tuple[Ints, Ints]:
     """(over_bytes, value) of decisions, WORST past the budget."""
     if given.fifo:
         scores = [search.score(plan_of(search.problem, label, one, given)) for one in many[: search.simulations_left]]
@@ -273,7 +273,7 @@ def score_decided(search: Search, label: Ints, many: Sequence[Decided], given: G
     return search.score_fused(placed, ranks, merges.kernels(placed, priority))
 
 
-def _places_and_ranks(problem: Problem, label: Ints, many: Sequence[Decided], given: Given) -> tuple[Ints, Ints]:
+def _places_and_ranks(problem: Problem, label: Ints, many: Sequence[Decided], given: Fixed) -> tuple[Ints, Ints]:
     if given.plan is None:
         placed = place_ops(problem, label, many)
     else:
@@ -287,7 +287,7 @@ def _places_and_ranks(problem: Problem, label: Ints, many: Sequence[Decided], gi
     return placed, ints(ranks)
 
 
-def plan_of(problem: Problem, label: Ints, decided: Decided, given: Given = NOTHING) -> Plan:
+def plan_of(problem: Problem, label: Ints, decided: Decided, given: Fixed = NOTHING) -> Plan:
     """The plan that decisions stand for."""
     [placed], [rank] = _places_and_ranks(problem, label, [decided], given)
     plan = fused(problem, placed, rank, decided.fusion) if len(decided.fusion) else Plan.of(problem, placed, rank)

@@ -24,7 +24,7 @@ from loadmaster.learn.go2020.examples import GoElite, GoKey
 from loadmaster.learn.go2020.input import GoInput, group_shares
 from loadmaster.learn.go2020.moves import Moves, all_changes, draw_moves
 from loadmaster.learn.go2020.policy import Decided, plan_of, score_decided
-from loadmaster.learn.go2020.zero import Outcome, candidate_decided, outcome_of
+from loadmaster.learn.go2020.zero import Judged, candidate_decided, outcome_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search
@@ -34,10 +34,10 @@ MOVES = 64  # single changes of each start
 
 
 @dataclass(frozen=True, eq=False)
-class Start:
+class RolloutStart:
     """A plan that was simulated, and a better one that a search made of it: devices and levels of groups."""
 
-    outcome: Outcome
+    outcome: Judged
     device: Ints  # [groups] of the better plan; of this one, where no search was made
     level: Ints  # [groups]
     moves: Moves  # simulated one by one
@@ -51,7 +51,7 @@ class GoExample:
     one: GoInput
     plain: Ints  # [BASELINES]
     candidate_value: Ints  # [candidates], or none where no candidate was simulated
-    starts: tuple[Start, ...]
+    starts: tuple[RolloutStart, ...]
     value: int = 0  # of a long classical run, where there was one
 
 
@@ -85,7 +85,7 @@ def example_job(job: tuple[GoKey, GoElite | None, int, bool]) -> GoExample | Non
 
 def starts_of(
     problem: Problem, one: GoInput, candidate: int, device: Ints, turn: Ints, rng: np.random.Generator
-) -> Iterator[Start]:
+) -> Iterator[RolloutStart]:
     """The candidate that a search began with, and a plan on the way: some of what it changed is changed already."""
     first = candidate_decided(one, candidate)
     shares = like_devices(
@@ -111,17 +111,17 @@ def _window(members: Ints, size: int, rng: np.random.Generator) -> Ints:
 
 def start_at(
     problem: Problem, one: GoInput, decided: Decided, device: Ints, level: Ints, rng: np.random.Generator
-) -> Start:
+) -> RolloutStart:
     """With single changes of it simulated."""
     outcome = look(problem, one.label, decided)
     moves = draw_moves(one, decided, device, MOVES, rng)
     over, value = score_decided(Search(problem, Budget(None, MOVES)), one.label, all_changes(decided, moves))
     [now] = examples.worth(problem, ints([outcome.score.over_bytes]), ints([outcome.score.value]))
     gain = np.log(now) - np.log(examples.worth(problem, over, value))
-    return Start(outcome, device, level, replace(moves, gain=gain.astype(np.float32)))
+    return RolloutStart(outcome, device, level, replace(moves, gain=gain.astype(np.float32)))
 
 
-def look(problem: Problem, label: Ints, decided: Decided) -> Outcome:
+def look(problem: Problem, label: Ints, decided: Decided) -> Judged:
     """Decisions, simulated."""
     plan = plan_of(problem, label, decided)
     return outcome_of(problem, label, decided, plan, simulate(problem, plan))
@@ -165,7 +165,7 @@ def worth_job(job: tuple[GoKey, list[Score]]) -> int:
     return int(examples.worth(examples.make_problem(key), over, value).min())
 
 
-def look_job(job: tuple[GoKey, Ints, list[Decided]]) -> list[Outcome]:
+def look_job(job: tuple[GoKey, Ints, list[Decided]]) -> list[Judged]:
     key, label, many = job
     return [look(examples.make_problem(key), label, decided) for decided in many]
 

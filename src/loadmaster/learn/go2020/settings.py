@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from loadmaster.errors import InvalidSetting
 from loadmaster.learn import training
-from loadmaster.learn.go2020.network import TASKS, Shape
+from loadmaster.learn.go2020.network import TASKS, NetworkShape
 
 ONE_OF = {"pooling": ("max", "sum"), "choice": ("body", "sage")}
 
@@ -64,8 +64,8 @@ class GoSettings(training.TrainingSettings):
         return max(1, self.workers or os.cpu_count() or 1)
 
     @property
-    def shape(self) -> Shape:
-        return Shape(
+    def shape(self) -> NetworkShape:
+        return NetworkShape(
             hidden=self.hidden,
             layers=self.layers,
             tasks=self.wanted,

@@ -24,7 +24,7 @@ from loadmaster.learn.go2020.controls import controls
 from loadmaster.learn.go2020.examples import BASELINES, GoElite, GoKey, load_elites, save_elites
 from loadmaster.learn.go2020.losses import choice_loss, entropy_of, imitation_loss, policy_loss
 from loadmaster.learn.go2020.moves import move_loss
-from loadmaster.learn.go2020.network import Decisions, GoBatch, GoNetwork, GoOutputs, go_batch
+from loadmaster.learn.go2020.network import GoBatch, GoNetwork, GoOutputs, LastDecisions, go_batch
 from loadmaster.learn.go2020.policy import (
     Decided,
     Drawing,
@@ -38,7 +38,7 @@ from loadmaster.learn.go2020.policy import (
 from loadmaster.learn.go2020.rollouts import (
     GoExample,
     Pools,
-    Start,
+    RolloutStart,
     elite_job,
     example_job,
     long_job,
@@ -47,7 +47,7 @@ from loadmaster.learn.go2020.rollouts import (
     worth_job,
 )
 from loadmaster.learn.go2020.settings import GoSettings, GoState
-from loadmaster.learn.go2020.zero import Outcome, seen_decisions, zero_shot
+from loadmaster.learn.go2020.zero import Judged, seen_decisions, zero_shot
 from loadmaster.search import Score
 
 AGAINST = (*BASELINES, "long", "candidates", "fixed")
@@ -72,7 +72,7 @@ class GoRun(training.TrainingRun):
         self.pools, self.keys = pools, keys
         self.valid: list[GoExample] = []
         self.controls: dict[str, np.ndarray] = {}
-        self.looked: dict[tuple[GoKey, bytes], Outcome] = {}  # the candidates of `valid`: the same in every validation
+        self.looked: dict[tuple[GoKey, bytes], Judged] = {}  # the candidates of `valid`: the same in every validation
         self.how = Drawing(
             settings.samples,
             whole=0.4,
@@ -169,13 +169,13 @@ class GoRun(training.TrainingRun):
         value = np.concatenate([example.candidate_value for example in chosen]).astype(np.float32)
         return choice_loss(self.network.choose(batch), batch, torch.from_numpy(value).to(self.device))
 
-    def _starts(self, chosen: list[GoExample], rng: np.random.Generator) -> list[Start]:
+    def _starts(self, chosen: list[GoExample], rng: np.random.Generator) -> list[RolloutStart]:
         return [example.starts[int(rng.integers(len(example.starts)))] for example in chosen]
 
     def _batch(self, chosen: list[GoExample]) -> GoBatch:
         return go_batch([example.one for example in chosen], self.device)
 
-    def _targets(self, chosen: list[GoExample], starts: list[Start]) -> tuple[Tensor, Tensor]:
+    def _targets(self, chosen: list[GoExample], starts: list[RolloutStart]) -> tuple[Tensor, Tensor]:
         groups = max(example.one.num_groups for example in chosen)
         device, level = (np.zeros((len(chosen), groups), np.int64) for _ in range(2))
         for row, start in enumerate(starts):
@@ -212,7 +212,7 @@ class GoRun(training.TrainingRun):
             self.save_now_and_then()
 
     def _pull(
-        self, said: GoOutputs, batch: GoBatch, last: Decisions, chosen: list[GoExample], starts: list[Start]
+        self, said: GoOutputs, batch: GoBatch, last: LastDecisions, chosen: list[GoExample], starts: list[RolloutStart]
     ) -> Tensor | float:
         if not self.settings.imitate or not all(len(example.candidate_value) for example in chosen):
             return 0.0
@@ -222,7 +222,7 @@ class GoRun(training.TrainingRun):
     def _rollouts(
         self,
         chosen: list[GoExample],
-        starts: list[Start],
+        starts: list[RolloutStart],
         batch: GoBatch,
         outputs: GoOutputs,
         rng: np.random.Generator,
@@ -268,7 +268,7 @@ class GoRun(training.TrainingRun):
         for first in range(0, len(many), 16):
             part = many[first : first + 16]
 
-            def judge(wanted: list[list[Decided]], part: list[GoExample] = part) -> list[list[Outcome]]:
+            def judge(wanted: list[list[Decided]], part: list[GoExample] = part) -> list[list[Judged]]:
                 return self._look(part, wanted)
 
             for outcomes in zero_shot(self.network, [e.one for e in part], self._batch(part), SAMPLES, judge):
@@ -276,7 +276,7 @@ class GoRun(training.TrainingRun):
         jobs = [(example.key, value) for example, value in zip(many, values, strict=True)]
         return np.array(list(self.pools.in_order(worth_job, jobs)), np.float64)
 
-    def _look(self, many: list[GoExample], wanted: list[list[Decided]]) -> list[list[Outcome]]:
+    def _look(self, many: list[GoExample], wanted: list[list[Decided]]) -> list[list[Judged]]:
         """Simulates what was not simulated before."""
         asked = [[((e.key, decided_key(each)), each) for each in some] for e, some in zip(many, wanted, strict=True)]
         fresh = [[each for key, each in some if key not in self.looked] for some in asked]

@@ -10,7 +10,7 @@ import torch
 
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.go2020.input import GoInput
-from loadmaster.learn.go2020.network import Decisions, GoBatch, GoNetwork, decisions_of
+from loadmaster.learn.go2020.network import GoBatch, GoNetwork, LastDecisions, decisions_of
 from loadmaster.learn.go2020.policy import Decided, middle_levels
 from loadmaster.learn.go2020.timeline import Seen, seen_of
 from loadmaster.plans import Plan
@@ -20,7 +20,7 @@ from loadmaster.simulator import Timeline
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class Judged:
     """Decisions that were simulated, and what that showed."""
 
     score: Score
@@ -28,12 +28,12 @@ class Outcome:
     seen: Seen | None = None
 
 
-Judge: TypeAlias = Callable[[list[list[Decided]]], list[list[Outcome]]]
+Judge: TypeAlias = Callable[[list[list[Decided]]], list[list[Judged]]]
 
 
 def zero_shot(
     network: GoNetwork, many: Sequence[GoInput], batch: GoBatch, samples: int, judge: Judge
-) -> list[list[Outcome]]:
+) -> list[list[Judged]]:
     """For each problem, all that was simulated."""
     with torch.no_grad():
         return judge([order[:samples] for order in favoured(network, many, batch)])
@@ -53,11 +53,11 @@ def candidate_decided(one: GoInput, candidate: int, exact: bool = True) -> Decid
     return Decided(ints(one.candidate_groups[candidate]), middle_levels(count), middle_levels(len(one.single)), base)
 
 
-def seen_decisions(batch: GoBatch, outcomes: Sequence[Outcome]) -> Decisions:
+def seen_decisions(batch: GoBatch, outcomes: Sequence[Judged]) -> LastDecisions:
     decided = [outcome.decided for outcome in outcomes]
     seen = [outcome.seen for outcome in outcomes]
     return decisions_of(batch, [each.device for each in decided], [each.level for each in decided], seen)
 
 
-def outcome_of(problem: Problem, label: Ints, decided: Decided, plan: Plan, line: Timeline) -> Outcome:
-    return Outcome(Score.of(problem, line), decided, seen_of(problem, label, plan.device, line))
+def outcome_of(problem: Problem, label: Ints, decided: Decided, plan: Plan, line: Timeline) -> Judged:
+    return Judged(Score.of(problem, line), decided, seen_of(problem, label, plan.device, line))

@@ -25,7 +25,7 @@ from loadmaster.learn.recurrent.inputs import (
     wires,
 )
 from loadmaster.learn.recurrent.reinforce import Drawn, Likelihood
-from loadmaster.learn.recurrent.seq2seq import Placer, Scene, Shape, gumbel, moved
+from loadmaster.learn.recurrent.seq2seq import Placer, PlacerShape, Scene, gumbel, moved
 from loadmaster.passes.groups import mirrored_position
 from loadmaster.problem import Problem
 
@@ -38,7 +38,7 @@ NOISY, SETTLED = 0.1, 0.8  # shares of the budget: logit noise ends, groups are 
 
 
 @dataclass(frozen=True, eq=False)
-class Units:
+class GrouperUnits:
     """What the grouper acts on: ops, or what the first coarsening of a large graph left of them."""
 
     vectors: Tensor  # [units, UNIT_WIDTH]
@@ -52,7 +52,7 @@ class Units:
         return self.able.shape[1]
 
 
-def units_of(problem: Problem, label: Ints) -> Units:
+def units_of(problem: Problem, label: Ints) -> GrouperUnits:
     count = int(label.max()) + 1
     kinds = totals(label, one_hot(kinds_of(problem), KINDS), count)
     shapes = totals(label, output_shapes(problem), count)
@@ -67,7 +67,7 @@ def units_of(problem: Problem, label: Ints) -> Units:
     def floats(values: NDArray[np.floating]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values, np.float32))
 
-    return Units(
+    return GrouperUnits(
         floats(vectors), floats(kinds), floats(shapes), torch.from_numpy(able), torch.from_numpy(beside.copy())
     )
 
@@ -96,13 +96,13 @@ def _mates(beside: Ints, count: int) -> NDArray[np.float64]:
 class HdpPolicy(nn.Module):
     """Draws a group for each unit, then a device for each group."""
 
-    def __init__(self, units: Units, groups: int, hidden: int) -> None:
+    def __init__(self, units: GrouperUnits, groups: int, hidden: int) -> None:
         super().__init__()
         self.units, self.groups = units, groups
         self.grouper = nn.Sequential(
             nn.Linear(UNIT_WIDTH, GROUPER_HIDDEN), nn.ReLU(), nn.Linear(GROUPER_HIDDEN, groups)
         )
-        self.placer = Placer(Shape(KINDS + SHAPES + groups, units.num_devices, hidden, both_ways=True))
+        self.placer = Placer(PlacerShape(KINDS + SHAPES + groups, units.num_devices, hidden, both_ways=True))
 
     def move(self, device: torch.device) -> None:
         self.units = moved(self.units, device)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from loadmaster.graph.columns import ints
 from loadmaster.learn.recurrent.reinforce import Drawn, Likelihood
-from loadmaster.learn.recurrent.seq2seq import Placer, Scene, Shape, gumbel, moved
+from loadmaster.learn.recurrent.seq2seq import Placer, PlacerShape, Scene, gumbel, moved
 
 
 class RnnPolicy(nn.Module):
@@ -54,7 +54,7 @@ def entropy_of(chances: Tensor) -> Tensor:
     return -(chances.exp() * chances).sum(dim=(1, 2)).mean()
 
 
-def shape_of(scene: Scene, hidden: int, both_ways: bool = False) -> Shape:
+def shape_of(scene: Scene, hidden: int, both_ways: bool = False) -> PlacerShape:
     full = scene.full
     widths = (full.devices.shape[1], full.pairs.shape[2]) if full else (0, 0)
-    return Shape(scene.vectors.shape[2], scene.num_devices, hidden, both_ways, *widths)
+    return PlacerShape(scene.vectors.shape[2], scene.num_devices, hidden, both_ways, *widths)

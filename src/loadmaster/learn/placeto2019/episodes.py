@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.learn.environment import PENALTY, Environment, Measured
+from loadmaster.learn.environment import PENALTY, Environment, Measurements
 from loadmaster.learn.placeto2019.board import ANCESTORS, UNRELATED, Board, squeezed
 from loadmaster.learn.placeto2019.network import PAIRS_WIDTH, BoardTensors, Once, PlacetoNetwork, changing
 
@@ -277,7 +277,7 @@ def costs(environment: Environment, episodes: Episodes, every: int = 1) -> Float
     return np.asarray(cost[:, at])
 
 
-def cost_of(environment: Environment, measured: Measured) -> Floats:
+def cost_of(environment: Environment, measured: Measurements) -> Floats:
     """[n] the root of the step time in the environment's units, and what the bytes over the limits cost; nan: failed.
 
     Each is capped. The paper counts 2 per GB over the limit; here it is by the share of all memory.

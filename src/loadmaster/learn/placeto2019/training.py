@@ -95,7 +95,7 @@ class PlacetoState:
     results: dict[str, float] = field(default_factory=dict)
 
 
-class Key(NamedTuple):
+class VariantKey(NamedTuple):
     """Which problem: a line of the corpus and a variant of the cluster."""
 
     line: int
@@ -145,7 +145,7 @@ def _captured(family: str) -> Iterator[Graph]:
 
 
 @lru_cache(maxsize=512)
-def make_problem(key: Key) -> Problem:
+def make_problem(key: VariantKey) -> Problem:
     line = _lines[key.line]
     where = f"line {key.line + 1} of the corpus"
     graph = line if isinstance(line, Graph) else graph_from_json(parse_json(line, where), where)
@@ -180,7 +180,7 @@ def _tight(problem: Problem, rng: np.random.Generator) -> Problem:
 
 
 @lru_cache(maxsize=512)
-def make_board(key: Key, groups: int) -> tuple[Board, Ints, Ints]:
+def make_board(key: VariantKey, groups: int) -> tuple[Board, Ints, Ints]:
     """The board, the label of each op, and the start: all on one device."""
     problem = make_problem(key)
     label = groups_of(problem, groups)
@@ -191,10 +191,10 @@ def make_board(key: Key, groups: int) -> tuple[Board, Ints, Ints]:
 # ---------------------------------------------------------------- what the processes do
 
 
-class Job(NamedTuple):
+class EpisodeJob(NamedTuple):
     """Episodes over one problem under the weights of the moment."""
 
-    key: Key
+    key: VariantKey
     weights: dict[str, np.ndarray]
     settings: PlacetoSettings
     seed: tuple[int, ...]
@@ -206,11 +206,11 @@ def alone() -> None:
     torch.set_num_threads(1)
 
 
-def board_job(job: tuple[Key, int]) -> Board:
+def board_job(job: tuple[VariantKey, int]) -> Board:
     return make_board(*job)[0]
 
 
-def episodes_job(job: Job) -> tuple[Episodes, np.ndarray]:
+def episodes_job(job: EpisodeJob) -> tuple[Episodes, np.ndarray]:
     """Episodes and what they cost."""
     settings, rng = job.settings, np.random.default_rng(job.seed)
     board, label, start = make_board(job.key, settings.groups)
@@ -220,7 +220,7 @@ def episodes_job(job: Job) -> tuple[Episodes, np.ndarray]:
     return played, cost
 
 
-def valid_job(job: Job) -> tuple[float, float]:
+def valid_job(job: EpisodeJob) -> tuple[float, float]:
     """Step time over that of one device: of the likeliest episode, and of the best of it and 15 more."""
     board, label, start = make_board(job.key, job.settings.groups)
     problem = make_problem(job.key)
@@ -231,7 +231,7 @@ def valid_job(job: Job) -> tuple[float, float]:
     return float(step[1] / step[0]), float(step[1:].min() / step[0])
 
 
-def _play(job: Job, board: Board, start: Ints, rng: np.random.Generator | None, count: int) -> Episodes:
+def _play(job: EpisodeJob, board: Board, start: Ints, rng: np.random.Generator | None, count: int) -> Episodes:
     settings: Any = job.settings
     network = PlacetoNetwork(settings.aggregator, settings.embedding)
     network.load_state_dict({name: torch.from_numpy(value) for name, value in job.weights.items()})
@@ -257,9 +257,9 @@ class PlacetoRun(training.TrainingRun):
             settings, PlacetoNetwork(chosen.aggregator, chosen.embedding), PlacetoState(), settings.rate, begun
         )
         self.pool, self.options = pool, settings
-        self.tensors: dict[Key, BoardTensors] = {}
+        self.tensors: dict[VariantKey, BoardTensors] = {}
 
-    def see(self, keys: list[Key]) -> None:
+    def see(self, keys: list[VariantKey]) -> None:
         """Makes the boards of all problems, in all processes."""
         jobs = [(key, self.options.groups) for key in keys]
         boards = in_order(self.pool, board_job, jobs, self.options.window)
@@ -267,7 +267,7 @@ class PlacetoRun(training.TrainingRun):
             self.tensors[key] = tensors_of(board, self.device)
         self.say(f"{len(keys)} problems")
 
-    def learn(self, keys: list[Key], valid: list[Key]) -> None:
+    def learn(self, keys: list[VariantKey], valid: list[VariantKey]) -> None:
         settings = self.options
         while self.state.step < settings.steps and not self.late(0.95):
             rng = self.rng(1, self.state.step)
@@ -279,7 +279,7 @@ class PlacetoRun(training.TrainingRun):
                 self.validate(valid)
             self.save_now_and_then()
 
-    def _step(self, chosen: list[Key], played: list[tuple[Episodes, np.ndarray]]) -> None:
+    def _step(self, chosen: list[VariantKey], played: list[tuple[Episodes, np.ndarray]]) -> None:
         settings = self.options
         share = self._share()
         rate = settings.rate * (settings.last_rate / settings.rate) ** share
@@ -308,14 +308,14 @@ class PlacetoRun(training.TrainingRun):
         spent = (time.monotonic() - self.begun) / 60 / self.options.minutes
         return min(1.0, max(by_step, spent))
 
-    def _job(self, key: Key, seed: tuple[int, ...]) -> Job:
+    def _job(self, key: VariantKey, seed: tuple[int, ...]) -> EpisodeJob:
         weights = {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.network.state_dict().items()}
         start = None
         if seed[0] == 2 and self.rng(3, *seed[1:]).random() < self.options.elsewhere:
             start = self._other_start(key, self.rng(4, *seed[1:]))
-        return Job(key, weights, self.options, (self.options.seed, *seed), start)
+        return EpisodeJob(key, weights, self.options, (self.options.seed, *seed), start)
 
-    def _other_start(self, key: Key, rng: np.random.Generator) -> Ints:
+    def _other_start(self, key: VariantKey, rng: np.random.Generator) -> Ints:
         """Any placement: groups in random runs along the order."""
         able = self.tensors[key].able.cpu().numpy()
         count, devices = able.shape
@@ -323,7 +323,7 @@ class PlacetoRun(training.TrainingRun):
         device = rng.integers(0, devices, len(cuts) + 1)[np.searchsorted(cuts, np.arange(count), side="right")]
         return ints(np.where(able[np.arange(count), device], device, able.argmax(axis=1)))
 
-    def validate(self, valid: list[Key]) -> None:
+    def validate(self, valid: list[VariantKey]) -> None:
         """The policy on graphs kept apart, on the named clusters; keeps the best weights."""
         jobs = [self._job(key, (5, i)) for i, key in enumerate(valid)]
         found = np.log(np.array(list(in_order(self.pool, valid_job, jobs, self.options.window))))
@@ -348,10 +348,10 @@ def train(settings: training.TrainingSettings) -> Path:
     if not learn:
         raise InvalidSetting("too few graphs to learn from", "placeto", "give a corpus of several graphs")
     apart = apart or learn[:1]
-    keys = [Key(line, variant) for variant in range(max(1, settings.variants)) for line in learn]
-    valid = [Key(line, variant) for line in apart for variant in range(len(NAMED))]
+    keys = [VariantKey(line, variant) for variant in range(max(1, settings.variants)) for line in learn]
+    valid = [VariantKey(line, variant) for line in apart for variant in range(len(NAMED))]
     make_board(keys[0], settings.groups)  # compiles what the processes will call, before they part
-    episodes_job(Job(keys[0], _fresh(settings), replace(settings, episodes=2, every=10**6), (0,), None))
+    episodes_job(EpisodeJob(keys[0], _fresh(settings), replace(settings, episodes=2, every=10**6), (0,), None))
     with examples.crew(settings.workers or os.cpu_count(), settings.ray, alone) as pool:
         list(pool.map(abs, range(64)))  # starts the processes before this one has threads of its own
         run = PlacetoRun(settings, pool, begun)

@@ -18,7 +18,7 @@ from torch import nn
 from loadmaster.graph.columns import Ints
 from loadmaster.learn.environment import Order, Simulated
 from loadmaster.learn.examples import alone
-from loadmaster.learn.recurrent.reinforce import Learner, Outcome, Rule, Standing, learn, reinforce
+from loadmaster.learn.recurrent.reinforce import Learner, LearningRule, Standing, StepSummary, learn, reinforce
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search
@@ -33,7 +33,7 @@ class Workplace:
 
     problem: Problem
     policy: nn.Module
-    rule: Rule
+    rule: LearningRule
     label: Ints
     order: Order
     noise: float
@@ -56,7 +56,7 @@ class Answer(NamedTuple):
 
     number: int
     gradient: NDArray[np.float32]
-    outcome: Outcome
+    outcome: StepSummary
     plan: Plan | None
     score: Score
     simulations: int
@@ -90,7 +90,7 @@ class Controller:
 def run(
     environment: Simulated,
     policy: nn.Module,
-    rule: Rule,
+    rule: LearningRule,
     trained: bool = False,
     controllers: int = 1,
     workers: int = 1,

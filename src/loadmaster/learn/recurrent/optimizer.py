@@ -14,7 +14,7 @@ from loadmaster.problem import Problem
 from loadmaster.search import Search
 
 if TYPE_CHECKING:
-    from loadmaster.learn.recurrent.reinforce import Rule
+    from loadmaster.learn.recurrent.reinforce import LearningRule
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ class Recurrent:
         return settings_from(self, self.POLICY, self.TRAINED)
 
     @property
-    def rule(self) -> Rule:
-        from loadmaster.learn.recurrent.reinforce import Rule
+    def rule(self) -> LearningRule:
+        from loadmaster.learn.recurrent.reinforce import LearningRule
 
-        return Rule(rate=self.rate, samples=self.samples, entropy=self.entropy, root=self.root)
+        return LearningRule(rate=self.rate, samples=self.samples, entropy=self.entropy, root=self.root)
 
 
 def with_torch() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from loadmaster.graph.columns import Ints
-from loadmaster.learn.environment import PENALTY, Environment, Measured, Simulated, reward
+from loadmaster.learn.environment import PENALTY, Environment, Measurements, Simulated, reward
 
 HASTE = 0.2  # how fast the temperature changes in a step, at most
 LEAST_TEMPERATURE = 0.05  # of the first one at the present spread of rewards
@@ -36,7 +36,7 @@ class Likelihood:
         self.even = float(entropy.detach()) / max(most, 1e-9)  # as a share of that of even choices
 
 
-class Policy(Protocol):
+class PlacingPolicy(Protocol):
     """A network that places the groups of one environment."""
 
     @property
@@ -50,7 +50,7 @@ class Policy(Protocol):
 
 
 @dataclass(frozen=True)
-class Rule:
+class LearningRule:
     """How to learn."""
 
     rate: float = 3e-3
@@ -86,7 +86,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepSummary:
     """What a step saw: plain values, so that it can travel."""
 
     loss: float
@@ -98,8 +98,13 @@ class Outcome:
 
 
 def learn(
-    policy: Policy, environment: Environment, rule: Rule, standing: Standing, rng: np.random.Generator, share: float
-) -> Outcome:
+    policy: PlacingPolicy,
+    environment: Environment,
+    rule: LearningRule,
+    standing: Standing,
+    rng: np.random.Generator,
+    share: float,
+) -> StepSummary:
     """One step up to the gradients: they lie in the policy's parameters. `share` of the budget is gone."""
     drawn = policy.draw(
         max(1, min(rule.samples, environment.measurements_left)), rng, share
@@ -116,7 +121,7 @@ def learn(
     scaled = torch.from_numpy((advantage / temperature).astype(np.float32)).to(said.chance.device)
     loss = -(scaled * said.chance).mean() - said.entropy
     loss.backward()  # type: ignore[no-untyped-call]
-    return Outcome(float(loss.detach()), float(gained.mean()), said.even, int(valid.sum()), mean, spread)
+    return StepSummary(float(loss.detach()), float(gained.mean()), said.even, int(valid.sum()), mean, spread)
 
 
 def first_temperature(spread: float, choices: int) -> float:
@@ -124,7 +129,7 @@ def first_temperature(spread: float, choices: int) -> float:
     return 4 * spread * choices**-0.5 or 1.0
 
 
-def note(standing: Standing, outcome: Outcome, rule: Rule, choices: int, share: float) -> None:
+def note(standing: Standing, outcome: StepSummary, rule: LearningRule, choices: int, share: float) -> None:
     """Takes in what a step saw."""
     standing.temperature = standing.temperature or first_temperature(outcome.spread, choices)
     if outcome.valid:
@@ -136,7 +141,7 @@ def note(standing: Standing, outcome: Outcome, rule: Rule, choices: int, share: 
 
 
 def advantages(
-    measured: Measured, gained: NDArray[np.float64], standing: Standing, fresh: tuple[float, float]
+    measured: Measurements, gained: NDArray[np.float64], standing: Standing, fresh: tuple[float, float]
 ) -> NDArray[np.float64]:
     """[n] how much better than the moving average of valid placements; at first, than that of this step.
 
@@ -150,7 +155,7 @@ def advantages(
     return np.clip(np.where(measured.valid, gained - mean, -most), -most, most)
 
 
-def _by_excess(measured: Measured) -> NDArray[np.float64]:
+def _by_excess(measured: Measurements) -> NDArray[np.float64]:
     ran = ~measured.failed
     scaled = np.zeros(len(ran))
     if ran.any():
@@ -162,11 +167,11 @@ def _by_excess(measured: Measured) -> NDArray[np.float64]:
 class Learner:
     """A policy with its optimiser."""
 
-    def __init__(self, policy: nn.Module, rule: Rule) -> None:
+    def __init__(self, policy: nn.Module, rule: LearningRule) -> None:
         self.policy, self.rule, self.standing = policy, rule, Standing()
         self.adam = torch.optim.Adam(self._drawing.rates(rule.rate))
 
-    def step(self, environment: Environment, rng: np.random.Generator, share: float) -> Outcome:
+    def step(self, environment: Environment, rng: np.random.Generator, share: float) -> StepSummary:
         self.adam.zero_grad()
         outcome = learn(self._drawing, environment, self.rule, self.standing, rng, share)
         self.follow(outcome, share)
@@ -174,7 +179,7 @@ class Learner:
             self.look(environment, rng)
         return outcome
 
-    def follow(self, outcome: Outcome, share: float) -> None:
+    def follow(self, outcome: StepSummary, share: float) -> None:
         """Follows the gradients that lie in the parameters."""
         nn.utils.clip_grad_norm_(self.policy.parameters(), 1.0)
         self.adam.step()
@@ -193,8 +198,8 @@ class Learner:
         self.rule = replace(self.rule, entropy=min(even, self.rule.entropy))
 
     @property
-    def _drawing(self) -> Policy:
-        policy: Policy = self.policy  # type: ignore[assignment]
+    def _drawing(self) -> PlacingPolicy:
+        policy: PlacingPolicy = self.policy  # type: ignore[assignment]
         return policy
 
 

@@ -47,7 +47,7 @@ class Full:
 
 
 @dataclass(frozen=True)
-class Shape:
+class PlacerShape:
     """What is needed to build the network again."""
 
     width: int  # of a group's vector
@@ -65,7 +65,7 @@ class Shape:
 class Placer(nn.Module):
     """LSTM encoder, LSTM decoder with attention that is fed the device of the group before."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: PlacerShape) -> None:
         super().__init__()
         hidden = shape.hidden
         self.shape = shape
@@ -128,7 +128,7 @@ def _second(picks: Tensor, full: Full) -> Tensor:
 class DeviceHead(nn.Module):
     """A score for each group and device from the features of both, so that unlike devices are told apart."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: PlacerShape) -> None:
         super().__init__()
         inner = shape.hidden // 2
         self.state = nn.Linear(shape.hidden, inner)

@@ -20,7 +20,7 @@ from loadmaster.learn import training
 from loadmaster.learn.environment import Order, Simulated
 from loadmaster.learn.hdp2018.optimizer import Hdp
 from loadmaster.learn.mirhoseini2017.optimizer import Rnn
-from loadmaster.learn.recurrent.reinforce import Learner, Outcome, Standing
+from loadmaster.learn.recurrent.reinforce import Learner, Standing, StepSummary
 from loadmaster.passes.groups import GROUPERS
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -133,7 +133,7 @@ class RecurrentRun(training.TrainingRun):
             self.state.best = (search.best_score.over_bytes, search.best_score.value)
             self.state.device, self.state.rank = search.best.device.tolist(), search.best.rank.tolist()
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _tell(self, outcome: StepSummary) -> None:
         over, value = self.state.best
         known = {"simulations": self.state.simulations, "valid": outcome.valid}
         best = {"best_over_bytes": over, "best_value": value} if self.state.device else {}

@@ -19,7 +19,7 @@ from loadmaster.learn.regal2020.optimizer import (
     SPREAD,
     STRENGTH,
     WIDTH,
-    Action,
+    RegalAction,
     level_targets,
     likeliest_choices,
 )
@@ -55,10 +55,12 @@ def imitation_loss(outputs: Outputs, chosen: list[Example]) -> tuple[Tensor, flo
     return loss, float((likely.detach() > np.log(0.5)).float().mean())
 
 
-def draw_actions(outputs: Outputs, chosen: list[Example], samples: int, rng: np.random.Generator) -> list[list[Action]]:
+def draw_actions(
+    outputs: Outputs, chosen: list[Example], samples: int, rng: np.random.Generator
+) -> list[list[RegalAction]]:
     """[graphs][samples] actions drawn from the policy."""
     logits = outputs.choices.cpu().numpy().astype(np.float64)
-    actions: list[list[Action]] = []
+    actions: list[list[RegalAction]] = []
     for index, part in enumerate(_parts(outputs, [example.features for example in chosen])):
         drawn = []
         for _ in range(samples):
@@ -68,7 +70,7 @@ def draw_actions(outputs: Outputs, chosen: list[Example], samples: int, rng: np.
     return actions
 
 
-def likeliest_action(outputs: Outputs, features: Features) -> Action:
+def likeliest_action(outputs: Outputs, features: Features) -> RegalAction:
     choices = likeliest_choices(outputs.choices[0].cpu().numpy())
     return _levels_around(next(_parts(outputs, [features])), features, choices, None)
 
@@ -90,13 +92,13 @@ def _draw_choices(logits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def _levels_around(
     part: tuple[np.ndarray, ...], features: Features, choices: np.ndarray, rng: np.random.Generator | None
-) -> Action:
+) -> RegalAction:
     chance, place, shift = part
     levels = []
     for target in level_targets(chance, shift, choices, features.num_devices):
         noise = 0.0 if rng is None else NOISE * rng.standard_normal(len(target))
         levels.append(np.clip(np.round(target + noise), 0, LEVELS - 1).astype(np.uint8))
-    return Action(choices, levels[0], levels[1], levels[2], levels[3], chance, place)
+    return RegalAction(choices, levels[0], levels[1], levels[2], levels[3], chance, place)
 
 
 def choice_log_chance(logits: Tensor, picks: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,7 +112,7 @@ def choice_log_chance(logits: Tensor, picks: Tensor) -> tuple[Tensor, Tensor]:
     return total, entropy
 
 
-def level_log_chance(outputs: Outputs, batch: Batch, chosen: list[Example], actions: list[list[Action]]) -> Tensor:
+def level_log_chance(outputs: Outputs, batch: Batch, chosen: list[Example], actions: list[list[RegalAction]]) -> Tensor:
     """[graphs, samples] log-density of the drawn levels around their targets, the mean over ops."""
     device, count = outputs.chance.device, batch.num_graphs
     graph_of_pair = batch.graph_of_op[batch.op_of_pair]
@@ -125,7 +127,7 @@ def level_log_chance(outputs: Outputs, batch: Batch, chosen: list[Example], acti
         def per_graph(table: Sequence[float], column: int, picks: np.ndarray = picks) -> Tensor:
             return torch.tensor([float(table[i]) for i in picks[:, column]], device=device)
 
-        def levels(name: str, drawn: list[Action] = drawn) -> Tensor:
+        def levels(name: str, drawn: list[RegalAction] = drawn) -> Tensor:
             return torch.from_numpy(np.concatenate([getattr(a, name) for a in drawn]).astype(np.float32)).to(device)
 
         mean = (0.5 + (centred - 0.5) * per_graph(STRENGTH, 0)[graph_of_pair]) * LEVELS

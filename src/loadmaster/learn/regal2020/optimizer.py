@@ -63,7 +63,7 @@ NETWORKS = ("graph", "sequence", "both")
 SHIFTS = (0.0, 0.7, -0.7, 1.5, -1.5, 3.0, -3.0, 5.0)  # of the chances' logits, towards the last or the first devices
 
 
-class Action(NamedTuple):
+class RegalAction(NamedTuple):
     """What the policy does to one problem: levels, and the choices for the whole graph."""
 
     choices: NDArray[np.int64]  # [choices]
@@ -128,7 +128,7 @@ class Regal:
         shape = {"population": self.population, "elites": self.elites, "mutants": self.mutants}
         return replace(plain, **shape, evaluations=evaluations, patience=self.patience)  # type: ignore[arg-type]
 
-    def act(self, features: Features, search: Search) -> Action:
+    def act(self, features: Features, search: Search) -> RegalAction:
         """The action this policy takes, at its most likely."""
         if self.policy == "random":
             return random_action(features, search.rng)
@@ -142,7 +142,7 @@ class Regal:
         return replace_blocks(action, self.by, self.blocks)
 
 
-def replace_blocks(action: Action, by: str, blocks: int) -> Action:
+def replace_blocks(action: RegalAction, by: str, blocks: int) -> RegalAction:
     """The action with affinities by op, or by the number of blocks nearest to the one asked for."""
     if by == "policy":
         return action
@@ -152,7 +152,7 @@ def replace_blocks(action: Action, by: str, blocks: int) -> Action:
     return action._replace(choices=choices)
 
 
-def run_action(search: Search, features: Features, action: Action, settings: Regal, evaluations: int) -> Plan:
+def run_action(search: Search, features: Features, action: RegalAction, settings: Regal, evaluations: int) -> Plan:
     """Tries the plans read off the action and the other ways to draw, then BRKGA with the prior of the best of them."""
     part = search.part(simulations=evaluations)
     most = min(settings.proposals, part.simulations_left if settings.plans_only else part.simulations_left // 4)
@@ -165,13 +165,13 @@ def run_action(search: Search, features: Features, action: Action, settings: Reg
     return _best(search)
 
 
-def _guide(search: Search, features: Features, action: Action, settings: Regal, first: Plan | None) -> None:
+def _guide(search: Search, features: Features, action: RegalAction, settings: Regal, first: Plan | None) -> None:
     """BRKGA under the best of the ways to draw; when it tires, around the best plan and under the others in turn."""
     ways, each = [action], min(settings.hedge, search.simulations_left // HEDGED)
     if each >= LEAST_HEDGE:
         ways = _ranked_ways(search, features, action, settings, each)
         first = search.best
-    later: list[Action | None] = [turn for way in [*ways[1:], ways[0]] for turn in (None, way)]
+    later: list[RegalAction | None] = [turn for way in [*ways[1:], ways[0]] for turn in (None, way)]
     for turn in chain(ways[:1], cycle(later)):
         decoder, prior, plain = _prior_of_turn(search, features, turn)
         evolve(search, settings.shaped(plain, search.simulations_left), decoder, prior, first)
@@ -181,8 +181,8 @@ def _guide(search: Search, features: Features, action: Action, settings: Regal, 
 
 
 def _prior_of_turn(
-    search: Search, features: Features, turn: Action | None
-) -> tuple[breeding.Decoder, breeding.Prior, Brkga]:
+    search: Search, features: Features, turn: RegalAction | None
+) -> tuple[breeding.GeneDecoder, breeding.Prior, Brkga]:
     """Of a way to draw; of none: around the best plan."""
     if turn is None:
         return prior_around(search.problem, _best(search))
@@ -194,14 +194,16 @@ def _best(search: Search) -> Plan:
     return search.best
 
 
-def _draw_only(search: Search, features: Features, action: Action, settings: Regal) -> None:
+def _draw_only(search: Search, features: Features, action: RegalAction, settings: Regal) -> None:
     decoder, prior, plain = prior_of_action(search.problem, features, action)
     while not search.spent:
         count = min(search.simulations_left, settings.population)
         evolve(search, replace(settings.shaped(plain, count), population=count), decoder, prior)
 
 
-def _ranked_ways(search: Search, features: Features, action: Action, settings: Regal, each: int) -> list[Action]:
+def _ranked_ways(
+    search: Search, features: Features, action: RegalAction, settings: Regal, each: int
+) -> list[RegalAction]:
     """One generation under each way to draw; the way whose best plan is best comes first."""
     shared = [replace_blocks(action, by, blocks) for by, blocks in WAYS]
     ways = [action, *shared, constant_action(features, STANDARD)]
@@ -215,7 +217,7 @@ def _ranked_ways(search: Search, features: Features, action: Action, settings: R
     return [ways[at] for at in sorted(range(len(ways)), key=lambda at: scores[at])]
 
 
-def prior_around(problem: Problem, plan: Plan) -> tuple[breeding.Decoder, breeding.Prior, Brkga]:
+def prior_around(problem: Problem, plan: Plan) -> tuple[breeding.GeneDecoder, breeding.Prior, Brkga]:
     """Genes op by op near those of the plan: most keep its devices, ranks move a little."""
     plain = Brkga(by="op", sends=False, rho=0.6)
     decoder, uniform = decoder_of(problem, plain), prior_of(problem, plain)
@@ -231,7 +233,7 @@ def prior_around(problem: Problem, plan: Plan) -> tuple[breeding.Decoder, breedi
     return decoder, breeding.Prior(center, width, shape, beta_table(shape), uniform.bias), plain
 
 
-def propose(search: Search, features: Features, action: Action, most: int) -> Plan:
+def propose(search: Search, features: Features, action: RegalAction, most: int) -> Plan:
     """The best of up to `most` plans: the likeliest device per op, tilted this way and that, under each order."""
     problem = search.problem
     chance = action.chance.reshape(problem.num_ops, problem.num_devices)
@@ -245,15 +247,15 @@ def propose(search: Search, features: Features, action: Action, most: int) -> Pl
     return Plan.of(problem, pairs[at][0], pairs[at][1])
 
 
-def orders_of(features: Features, action: Action) -> Iterator[NDArray[np.float32]]:
+def orders_of(features: Features, action: RegalAction) -> Iterator[NDArray[np.float32]]:
     """The learned order, then those that the policy may choose from."""
     yield action.place
     yield from features.orders.T[: len(ORDER) - 1]
 
 
 def prior_of_action(
-    problem: Problem, features: Features, action: Action
-) -> tuple[breeding.Decoder, breeding.Prior, Brkga]:
+    problem: Problem, features: Features, action: RegalAction
+) -> tuple[breeding.GeneDecoder, breeding.Prior, Brkga]:
     """Where BRKGA draws its genes from under the action."""
     choices = dict(
         zip(("strength", "spread", "order", "width", "bias", "blocks", "sends"), action.choices.tolist(), strict=True)
@@ -279,7 +281,9 @@ def prior_of_action(
     return decoder, breeding.Prior(center, width, shape, beta_table(shape), bias), plain
 
 
-def _by_block(levels: NDArray[np.uint8], decoder: breeding.Decoder, weight: NDArray[np.float32]) -> NDArray[np.int64]:
+def _by_block(
+    levels: NDArray[np.uint8], decoder: breeding.GeneDecoder, weight: NDArray[np.float32]
+) -> NDArray[np.int64]:
     """[blocks, width] the mean level of the ops of each block, the heavy ones counting more."""
     total = np.zeros((decoder.blocks, levels.shape[1]))
     np.add.at(total, decoder.block_of, levels * weight[:, None])
@@ -289,7 +293,7 @@ def _by_block(levels: NDArray[np.uint8], decoder: breeding.Decoder, weight: NDAr
     return rounded
 
 
-def _position(features: Features, action: Action, order: int) -> NDArray[np.float64]:
+def _position(features: Features, action: RegalAction, order: int) -> NDArray[np.float64]:
     """[ops] places 0 to 1 in the chosen order."""
     if order < len(ORDER) - 1:
         return features.orders[:, order].astype(np.float64)
@@ -321,10 +325,10 @@ def beta_parameters() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return MEANS[:, None] * rest, (1 - MEANS[:, None]) * rest
 
 
-def random_action(features: Features, rng: np.random.Generator) -> Action:
+def random_action(features: Features, rng: np.random.Generator) -> RegalAction:
     """Every level and every choice at random: what the policy has to beat."""
     pairs, ops = features.num_ops * features.num_devices, features.num_ops
-    return Action(
+    return RegalAction(
         choices=np.array([rng.integers(size) for size in CHOICES]),
         mean=rng.integers(LEVELS, size=pairs).astype(np.uint8),
         variance=rng.integers(LEVELS, size=pairs).astype(np.uint8),
@@ -335,10 +339,10 @@ def random_action(features: Features, rng: np.random.Generator) -> Action:
     )
 
 
-def constant_action(features: Features, choices: tuple[int, ...]) -> Action:
+def constant_action(features: Features, choices: tuple[int, ...]) -> RegalAction:
     """The same for all ops: no preference for a device, priorities around the order that `choices` names."""
     pairs, ops = features.num_ops * features.num_devices, features.num_ops
-    return Action(
+    return RegalAction(
         choices=np.array(choices),
         mean=np.full(pairs, HALF, np.uint8),
         variance=np.full(pairs, SPREAD[choices[1]], np.uint8),
@@ -349,7 +353,7 @@ def constant_action(features: Features, choices: tuple[int, ...]) -> Action:
     )
 
 
-def best_action(features: Features, network: PolicyNetwork, choices: tuple[int, ...] | None = None) -> Action:
+def best_action(features: Features, network: PolicyNetwork, choices: tuple[int, ...] | None = None) -> RegalAction:
     """The likeliest action of the network; with the given choices, if any."""
     import torch
 
@@ -368,13 +372,13 @@ def likeliest_choices(logits: NDArray[np.floating]) -> NDArray[np.int64]:
 
 def action_of(
     outputs: Outputs, features: Features, choices: NDArray[np.int64], rng: np.random.Generator | None
-) -> Action:
+) -> RegalAction:
     """The levels nearest to their targets, or drawn around them, of a batch with one problem."""
     chance = outputs.chance.cpu().numpy()
     shift = outputs.shift.cpu().numpy()
     targets = level_targets(chance, shift, choices, features.num_devices)
     mean, variance, width, bias = (_levels(target, rng) for target in targets)
-    return Action(choices, mean, variance, width, bias, chance, outputs.place.cpu().numpy())
+    return RegalAction(choices, mean, variance, width, bias, chance, outputs.place.cpu().numpy())
 
 
 def level_targets(

@@ -10,7 +10,7 @@ from typing import Any
 from loadmaster.learn import examples
 from loadmaster.learn.examples import Elite, Key
 from loadmaster.learn.features import Features
-from loadmaster.learn.regal2020.optimizer import STANDARD, Action, Regal, constant_action, run_action
+from loadmaster.learn.regal2020.optimizer import STANDARD, Regal, RegalAction, constant_action, run_action
 from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.search import Budget, Search
 
@@ -55,7 +55,7 @@ def standard_job(job: tuple[Key, int]) -> int:
     return _value(search)
 
 
-def action_job(job: tuple[Key, list[Action], int, int], settings: Regal = ALONE) -> list[int]:
+def action_job(job: tuple[Key, list[RegalAction], int, int], settings: Regal = ALONE) -> list[int]:
     """What BRKGA reaches under each action alone, so that what it is worth shows."""
     key, actions, seed, evaluations = job
     values = []
@@ -66,7 +66,7 @@ def action_job(job: tuple[Key, list[Action], int, int], settings: Regal = ALONE)
     return values
 
 
-def whole_job(job: tuple[Key, list[Action], int, int]) -> list[int]:
+def whole_job(job: tuple[Key, list[RegalAction], int, int]) -> list[int]:
     """What the method reaches with each action, hedged as it ships, but with BRKGA to the end."""
     return action_job(job, Regal(finish=None))
 

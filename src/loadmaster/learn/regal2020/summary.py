@@ -26,7 +26,7 @@ from loadmaster.learn.regal2020.optimizer import (
     VARIANCES,
     WIDTH,
     WIDTHS,
-    Action,
+    RegalAction,
     action_of,
     likeliest_choices,
     load_policy,
@@ -53,7 +53,7 @@ _ORDER_WORDS = {
 
 
 @dataclass(frozen=True)
-class Choice:
+class GraphChoice:
     """One of the choices for the whole graph, in words, and how sure the policy is of it."""
 
     name: str
@@ -149,7 +149,7 @@ class PolicySummary:
     devices: tuple[str, ...]
     first_to_last: tuple[str, ...]  # devices in the order that lean counts in
     op_names: tuple[str, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[GraphChoice, ...]
     measures: Measures
     said: Said
     relations: tuple[Relation, ...]
@@ -241,7 +241,7 @@ def _depth(start: Ints, before: Ints) -> Ints:
     return ints(depth)
 
 
-def said_of(problem: Problem, features: Features, action: Action) -> Said:
+def said_of(problem: Problem, features: Features, action: RegalAction) -> Said:
     shape = (problem.num_ops, problem.num_devices)
     chance = np.exp(action.chance.astype(np.float64)).reshape(shape)
     chance /= chance.sum(axis=1, keepdims=True)
@@ -358,12 +358,12 @@ def _share(weight: Ints, ops: Ints) -> float:
     return float(weight[ops].sum() / max(1, weight.sum()))
 
 
-def _choices(logits: Reals, picked: Ints) -> tuple[Choice, ...]:
+def _choices(logits: Reals, picked: Ints) -> tuple[GraphChoice, ...]:
     found = []
     parts = np.split(logits, np.cumsum(CHOICES)[:-1])
     for (name, words), part, at in zip(_words(picked.tolist()), parts, picked.tolist(), strict=True):
         chances = np.exp(part - part.max())
-        found.append(Choice(name, words, float(chances[at] / chances.sum())))
+        found.append(GraphChoice(name, words, float(chances[at] / chances.sum())))
     return tuple(found)
 
 

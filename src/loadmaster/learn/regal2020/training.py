@@ -30,7 +30,7 @@ from loadmaster.learn.regal2020.losses import (
     likeliest_action,
 )
 from loadmaster.learn.regal2020.networks import BODIES, Batch, Kind, Outputs, PolicyNetwork, batch_of
-from loadmaster.learn.regal2020.optimizer import CHOICES, FIRST, Action
+from loadmaster.learn.regal2020.optimizer import CHOICES, FIRST, RegalAction
 from loadmaster.learn.regal2020.rollouts import (
     action_job,
     compile_all,
@@ -250,7 +250,7 @@ class RegalRun(training.TrainingRun):
                 self.validate()
             self.save_now_and_then()
 
-    def _rewards(self, chosen: list[Example], actions: list[list[Action]]) -> np.ndarray:
+    def _rewards(self, chosen: list[Example], actions: list[list[RegalAction]]) -> np.ndarray:
         """[graphs, samples] how much better than standard BRKGA with as many evaluations, as a logarithm."""
         settings, jobs = self.settings, []
         standard = self._standard([example.key for example in chosen], settings.evaluations)
@@ -272,7 +272,7 @@ class RegalRun(training.TrainingRun):
         return np.array([self.state.standard[name] for name in names], np.float64)
 
     def _learn(
-        self, batch: Batch, chosen: list[Example], actions: list[list[Action]], old: Outputs, rewards: np.ndarray
+        self, batch: Batch, chosen: list[Example], actions: list[list[RegalAction]], old: Outputs, rewards: np.ndarray
     ) -> tuple[float, float]:
         # A floor under the deviation: where all samples end alike, their order is noise.
         scaled = (rewards - rewards.mean(axis=1, keepdims=True)) / (rewards.std(axis=1, keepdims=True) + 0.003)
@@ -314,7 +314,7 @@ class RegalRun(training.TrainingRun):
         self.note(**means)
         self._keep_if_best(means, actions)
 
-    def _keep_if_best(self, means: dict[str, float], actions: list[Action]) -> None:
+    def _keep_if_best(self, means: dict[str, float], actions: list[RegalAction]) -> None:
         mark = means.get("regal", 0.0) + 0.1 * sum(value for name, value in means.items() if name != "regal")
         rows = np.stack([action.choices for action in actions])
         common = [int(np.bincount(column).argmax()) for column in rows.T]

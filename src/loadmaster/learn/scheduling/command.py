@@ -16,8 +16,8 @@ import numpy as np
 from loadmaster.errors import UnreadableFile
 from loadmaster.files.writing import write_text, writing
 from loadmaster.learn import examples
-from loadmaster.learn.scheduling.examples import Key
-from loadmaster.learn.scheduling.training import Ascent, Crew, Settings, ascend
+from loadmaster.learn.scheduling.examples import ScheduleKey
+from loadmaster.learn.scheduling.training import Ascent, ForkedCrew, Settings, ascend
 from loadmaster.learn.training import TrainingSettings
 from loadmaster.optimizers.policy.policy import first_weights
 from loadmaster.optimizers.policy.weights import read_weights, write_weights
@@ -49,7 +49,7 @@ def train(settings: TrainingSettings) -> Path:
     assert isinstance(settings, ScheduleSettings)
     keys, held, corpus = _keys(settings)
     run = Run.begun(settings)
-    crew = Crew(keys, held, settings.workers or os.cpu_count() or 1)
+    crew = ForkedCrew(keys, held, settings.workers or os.cpu_count() or 1)
     run.say(f"{len(keys)} problems to learn from, {len(held)} to choose by")
     try:
         run.climb(crew)
@@ -76,7 +76,7 @@ class Run:
     def say(self, text: str) -> None:
         print(f"[{self.used:6.1f} s] {text}", flush=True)
 
-    def climb(self, crew: Crew) -> None:
+    def climb(self, crew: ForkedCrew) -> None:
         """The phases that are left, each to the end of its share of the time."""
         for phase in list(PHASES)[list(PHASES).index(self.phase) :]:
             if phase != self.phase:
@@ -143,7 +143,7 @@ class Run:
         return path
 
 
-def _keys(settings: ScheduleSettings) -> tuple[list[Key], list[Key], str]:
+def _keys(settings: ScheduleSettings) -> tuple[list[ScheduleKey], list[ScheduleKey], str]:
     """(Problems to learn from, to choose by, the digest of the corpus)."""
     lines, corpus = examples.read_corpus(settings.corpus, seed=settings.seed)
     mixed = np.random.default_rng(settings.seed).permutation(lines).tolist()
@@ -151,7 +151,7 @@ def _keys(settings: ScheduleSettings) -> tuple[list[Key], list[Key], str]:
         kept, _ = examples.read_corpus(settings.valid, seed=settings.seed)
     else:
         kept, mixed = mixed[: len(mixed) // 6], mixed[len(mixed) // 6 :]
-    keys = [Key(-1, seed) for seed in range(settings.generated)]
-    keys += [Key(line, draw) for draw in range(settings.draws) for line in mixed]
-    held = [Key(-1, HELD_OUT + seed) for seed in range(settings.kept)] + [Key(line, 0) for line in kept]
+    keys = [ScheduleKey(-1, seed) for seed in range(settings.generated)]
+    keys += [ScheduleKey(line, draw) for draw in range(settings.draws) for line in mixed]
+    held = [ScheduleKey(-1, HELD_OUT + seed) for seed in range(settings.kept)] + [ScheduleKey(line, 0) for line in kept]
     return keys, held, corpus

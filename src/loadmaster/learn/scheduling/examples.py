@@ -37,7 +37,7 @@ SHORT = 60  # simulations of a search before the policy
 COUNTS = (2, 2, 3, 4, 4, 4, 5, 6, 8, 8, 12, 16)  # of devices, each as likely
 
 
-class Key(NamedTuple):
+class ScheduleKey(NamedTuple):
     """Which example: a line of the corpus, or -1, and a seed."""
 
     line: int
@@ -45,7 +45,7 @@ class Key(NamedTuple):
 
 
 @lru_cache(maxsize=KEPT)
-def make_example(key: Key) -> tuple[Problem, View, Plan] | None:
+def make_example(key: ScheduleKey) -> tuple[Problem, View, Plan] | None:
     """The problem, what the policy sees of it and a plan by rules; None where there is nothing to decide."""
     rng = np.random.default_rng([key.line + 1, key.seed, 7])
     graph = draw_graph(rng) if key.line < 0 else vary(graph_of(key.line), rng)

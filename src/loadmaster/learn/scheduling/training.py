@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from loadmaster.graph.columns import ints
 from loadmaster.learn.examples import alone
-from loadmaster.learn.scheduling.examples import Key, make_example
+from loadmaster.learn.scheduling.examples import ScheduleKey, make_example
 from loadmaster.optimizers.annealing.anneal import improve
 from loadmaster.optimizers.annealing.chains import Chains, Decisions, start_of
 from loadmaster.optimizers.policy.policy import decoded, net_of
@@ -106,7 +106,7 @@ def outcome(example: tuple[Problem, View, Plan], weights: Floats, settings: Sett
     return reached(*example, weights, settings.simulations, seed)
 
 
-def _work(keys: Sequence[Key], held: Sequence[Key], pipe: Any) -> None:
+def _work(keys: Sequence[ScheduleKey], held: Sequence[ScheduleKey], pipe: Any) -> None:
     """A worker: answers until it is told to end."""
     alone()
     mine = [example for key in keys if (example := make_example(key)) is not None]
@@ -127,10 +127,10 @@ def _work(keys: Sequence[Key], held: Sequence[Key], pipe: Any) -> None:
         pipe.send(gains)
 
 
-class Crew:
+class ForkedCrew:
     """Workers that are forked from this process, each with a part of the examples."""
 
-    def __init__(self, keys: Sequence[Key], held: Sequence[Key], workers: int) -> None:
+    def __init__(self, keys: Sequence[ScheduleKey], held: Sequence[ScheduleKey], workers: int) -> None:
         context = get_context("fork")
         self.pipes, self.jobs = [], []
         for number in range(workers):
@@ -195,7 +195,7 @@ class Ascent:
 
 
 def ascend(
-    crew: Crew, ascent: Ascent, settings: Settings, seconds: float, steps: int,
+    crew: ForkedCrew, ascent: Ascent, settings: Settings, seconds: float, steps: int,
     tell: Callable[[dict[str, float], Ascent], None], every: int = 10,
 ) -> Floats:  # fmt: skip
     """Goes on for so many seconds, or to that generation, with smaller and smaller steps; the weights that were best on

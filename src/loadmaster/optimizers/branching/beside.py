@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Thread
 
-from loadmaster.optimizers.branching.branch_and_bound import STEP, Branches, can_branch
+from loadmaster.optimizers.branching.branch_and_bound import STEP, SearchTree, can_branch
 from loadmaster.plans import Plan
 from loadmaster.search import Search
 
@@ -17,7 +17,7 @@ class Beside(Thread):
     def __init__(self, search: Search, plan: Plan) -> None:
         super().__init__(daemon=True)
         self.search, self.best, self.score = search, plan, search.best_score
-        self.branches, self.ended = Branches(search.problem, plan), False
+        self.branches, self.ended = SearchTree(search.problem, plan), False
 
     @staticmethod
     def of(search: Search, least_seconds: float) -> Beside | None:

@@ -44,11 +44,11 @@ class BranchAndBound:
         assert search.best is not None, "it was just scored"
         search.prove(lower_bound(search.problem, fitting=True, seconds=search.bound_seconds))
         if can_branch(search.problem) and not search.closed:
-            _run(search, Branches(search.problem, search.best))
+            _run(search, SearchTree(search.problem, search.best))
         return search.best
 
 
-def _run(search: Search, branches: Branches) -> None:
+def _run(search: Search, branches: SearchTree) -> None:
     """Until all is proved or the budget is spent, of which each moment looked at takes as much as a simulation."""
     while not branches.finished and not search.spent:
         before = branches.looked_at
@@ -69,7 +69,7 @@ def can_branch(problem: Problem) -> bool:
     return small and few and plain
 
 
-class Branches:
+class SearchTree:
     """The tree of one problem, which is gone through bit by bit."""
 
     def __init__(self, problem: Problem, usual: Plan) -> None:
@@ -126,7 +126,7 @@ def may_be_full(problem: Problem) -> bool:
     return int(graph.nbytes.sum() + graph.workspace_bytes.max()) > int(problem.memory_bytes.min())
 
 
-def _facts(problem: Problem, usual: Plan) -> moments.Facts:
+def _facts(problem: Problem, usual: Plan) -> moments.BranchFacts:
     graph, devices, plain = problem.graph, problem.num_devices, layout(problem)
     updates = np.zeros(problem.num_ops, np.int64)
     updates[problem.updater[problem.updater >= 0]] = 1
@@ -135,7 +135,7 @@ def _facts(problem: Problem, usual: Plan) -> moments.Facts:
     sends = np.zeros((graph.num_tensors, devices, devices), np.int64)
     if devices > 1:
         sends[:] = np.where(np.eye(devices, dtype=bool)[None], 0, problem.send_ns[:, problem.send_class])
-    return moments.Facts(
+    return moments.BranchFacts(
         devices,
         plain.channels,
         bool(problem.cluster.contention),

@@ -23,7 +23,7 @@ LEADER, UPDATES, TWIN, USUAL = 0, 1, 2, 3  # columns of ops
 FAR = np.iinfo(np.int64).max // 4
 
 
-class Facts(NamedTuple):
+class BranchFacts(NamedTuple):
     """The problem as these loops want it. Ragged columns: entry i lies at [column[i], column[i + 1]) of the same array.
     Few arrays, since each is compiled into every call."""
 

@@ -19,8 +19,8 @@ from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Search
 
 if TYPE_CHECKING:
-    from loadmaster.optimizers.downsets.stages import Loads
-    from loadmaster.optimizers.pipeline.stages import Moves
+    from loadmaster.optimizers.downsets.stages import UnitCosts
+    from loadmaster.optimizers.pipeline.stages import DeviceSets
 
 # Where no reason is given, chosen by hand.
 CANNOT_NS = 2**42  # of an op on a device that cannot run it: over an hour
@@ -118,8 +118,8 @@ def _kinds(problem: Problem) -> Ints:
     return numbered(zip(problem.device_kind.tolist(), overlap, strict=True))
 
 
-def _loads(problem: Problem, units: Units, kind_of: Ints) -> Loads:
-    from loadmaster.optimizers.downsets.stages import Loads
+def _loads(problem: Problem, units: Units, kind_of: Ints) -> UnitCosts:
+    from loadmaster.optimizers.downsets.stages import UnitCosts
 
     graph, first = problem.graph, np.unique(kind_of, return_index=True)[1]
     times = np.zeros((units.count, len(first)), np.int64)
@@ -136,7 +136,7 @@ def _loads(problem: Problem, units: Units, kind_of: Ints) -> Loads:
     touch_start, touch = from_pairs(
         np.concatenate([reader[away], home]), np.concatenate([tensor[away], np.arange(len(moving))]), units.count
     )
-    return Loads(
+    return UnitCosts(
         times,
         ints(np.bincount(units.unit, weights=op_bytes(problem), minlength=units.count)),
         ints(problem.memory_bytes[first]),
@@ -153,7 +153,7 @@ def _placement(
     problem: Problem,
     units: Units,
     downs: Downs,
-    moves: Moves,
+    moves: DeviceSets,
     kind_of: Ints,
     answer: tuple[int, Ints, Ints],
 ) -> Ints:

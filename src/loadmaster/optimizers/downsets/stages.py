@@ -20,7 +20,7 @@ class Lattice(NamedTuple):
     after: np.ndarray  # the downset with that unit
 
 
-class Loads(NamedTuple):
+class UnitCosts(NamedTuple):
     """What units cost. A touch is a tensor that a unit makes or reads."""
 
     times: np.ndarray  # [units, kinds] NEVER where it cannot run

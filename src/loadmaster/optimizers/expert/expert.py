@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from loadmaster.graph.columns import Bools, Ints, ints
-from loadmaster.optimizers.expert.known import Advice, Lane, advice_for, unit_of
+from loadmaster.optimizers.expert.known import Lane, Recipe, advice_for, unit_of
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
@@ -96,7 +96,7 @@ def _load(problem: Problem, unit: Ints) -> Ints:
     return ints(load)
 
 
-def _follow(device: Ints, problem: Problem, advice: Advice) -> None:
+def _follow(device: Ints, problem: Problem, advice: Recipe) -> None:
     """Places what the advice names."""
     for lane in advice.lanes:
         unit = _number(problem.graph.scope, lane.modules)

@@ -26,7 +26,7 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Recipe:
     """What an expert does with the models whose graph has such a name, and why."""
 
     models: str  # regular expression of the graph's name without its mode
@@ -35,14 +35,14 @@ class Advice:
 
 
 ADVICE = (
-    Advice(
+    Recipe(
         r"rnnlm(-.*)?",
         (Lane(("layers.*",), "layers", ("embedding",), ("head",)),),
         "One LSTM layer per device: layer i works on word t while layer i - 1 works on word t + 1, and one hidden "
         "state a word crosses. The embedding sits with the first layer and the softmax with the last (Mirhoseini et "
         "al. 2017, arXiv 1706.04972, section 4.2), or on a device of its own where one is left.",
     ),
-    Advice(
+    Recipe(
         r"(gnmt|nmt)(-.*)?",
         (
             Lane(("encoder.layers.*",), "layers", ("source_embedding",)),
@@ -53,32 +53,32 @@ ADVICE = (
         "The paper cuts the softmax into pieces of the vocabulary; here it is one product and sits with the top layer, "
         "or on a device of its own where one is left.",
     ),
-    Advice(
+    Recipe(
         r"transformer-xl-.*",
         (Lane(("layers.*",), "layers", ("embedding", "dropout"), ("head",)),),
         "Equal layers in equal contiguous blocks: one hidden state crosses each cut, once forward and once backward. "
         "The embedding sits with the first block and the small softmax with the last.",
     ),
-    Advice(
+    Recipe(
         r"inception-v3(-.*)?",
         (Lane(("stem.*", "early.*", "late.*", "head")),),
         "Whole modules in contiguous shares of equal time: a cut between modules sends one tensor, a cut through one "
         "a tensor for each branch. One device is faster while the batch fits on it; two hold twice the batch.",
     ),
-    Advice(
+    Recipe(
         r"(amoebanet|nasnet|nas-cells)([-/].*)?",
         (Lane(("stem", "cells.*", "head")),),
         "Whole cells in contiguous shares of equal time, as GPipe cuts AmoebaNet (Huang et al. 2018, arXiv "
         "1811.06965): a cell reads the two before it, so a cut sends two tensors, while the ops inside a cell exchange "
         "a dozen.",
     ),
-    Advice(
+    Recipe(
         r"wavenet-.*",
         (Lane(("layers.*",), "layers", ("enter",), ("head",)),),
         "One stack of dilated layers per device: the residual and the running sum of the skips cross each cut, and the "
         "head sits where the sum ends.",
     ),
-    Advice(
+    Recipe(
         r"gpt2",
         (
             Lane(
@@ -91,7 +91,7 @@ ADVICE = (
 )
 
 
-def advice_for(name: str) -> Advice | None:
+def advice_for(name: str) -> Recipe | None:
     """What an expert says of the graph of that name ("gnmt-4/train"), if it is a known model."""
     model = re.sub(r"/(train|infer)$", "", name)
     return next((advice for advice in ADVICE if re.fullmatch(advice.models, model)), None)

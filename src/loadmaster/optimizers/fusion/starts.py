@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 BATCH = 8  # kernels scored between two looks at the budget; chosen by hand
 
 
-class Kernels(NamedTuple):
+class FusionStart(NamedTuple):
     """How ops are fused, and which merges are to be tried first when that is to change."""
 
     priority: Floats  # [pairs of ops that may share a kernel] 1 to LEVELS, the highest first; -1: not at all
@@ -33,7 +33,7 @@ class Kernels(NamedTuple):
     sequence: NDArray[np.int32]  # [ops] kernels in an order in which each comes after those it waits for, then -1
 
 
-def kernels_of(problem: Problem, kernel: Ints, order: Floats | None = None) -> Kernels:
+def kernels_of(problem: Problem, kernel: Ints, order: Floats | None = None) -> FusionStart:
     """Kernels with priorities: those that are drawn from an order of merges in [0, 1), below 0 for none; else such that
     give about these kernels."""
     if order is None:
@@ -42,10 +42,10 @@ def kernels_of(problem: Problem, kernel: Ints, order: Floats | None = None) -> K
     priority = np.where(order < 0, -1.0, np.minimum(order, 0.999) * (LEVELS - 1) + 1.0)
     sequence, heads = np.full(len(kernel), -1, np.int32), coarsen(problem, kernel).heads
     sequence[: len(heads)] = heads
-    return Kernels(priority, kernel.astype(np.int32), sequence)
+    return FusionStart(priority, kernel.astype(np.int32), sequence)
 
 
-def simple_fusions(search: Search, plan: Plan, most: int, fifo: bool = False) -> list[tuple[Kernels, Score]]:
+def simple_fusions(search: Search, plan: Plan, most: int, fifo: bool = False) -> list[tuple[FusionStart, Score]]:
     """The best few of simple fusions of a plan, best first: what graph compilers do, and every merge that is legal, in
     several orders; as many as the budget still simulates."""
     problem, merges = search.problem, Merges.of(search.problem)

@@ -18,7 +18,7 @@ HEAVY_PENALTY = np.int64(2**61)  # above every value: plans that do not fit come
 STOPPED = np.int64(2**62)
 
 
-class Decoder(NamedTuple):
+class GeneDecoder(NamedTuple):
     """How genes become a plan: affinities of a block of ops to devices, priorities of ops, priorities of sends."""
 
     block_of: np.ndarray  # [ops] block whose affinities place the op

@@ -71,9 +71,9 @@ def tuned_settings(objective: Objective) -> dict[str, Any]:
     return found.get(objective.name, found["step-time"])
 
 
-def decoder_of(problem: Problem, settings: Brkga) -> breeding.Decoder:
+def decoder_of(problem: Problem, settings: Brkga) -> breeding.GeneDecoder:
     block_of = _blocks(problem, settings)
-    return breeding.Decoder(
+    return breeding.GeneDecoder(
         block_of[problem.leader],
         int(block_of.max()) + 1,
         settings.sends,
@@ -117,7 +117,7 @@ def prior_of(problem: Problem, settings: Brkga) -> breeding.Prior:
 
 
 def evolve(
-    search: Search, settings: Brkga, decoder: breeding.Decoder, prior: breeding.Prior, first: Plan | None = None
+    search: Search, settings: Brkga, decoder: breeding.GeneDecoder, prior: breeding.Prior, first: Plan | None = None
 ) -> Plan:
     """Generations until the evaluations or the budget are spent."""
     size = max(3, min(settings.population, settings.evaluations))
@@ -169,7 +169,7 @@ def _fitness(score: Score) -> int:
     return int(breeding.HEAVY_PENALTY) + score.over_bytes if score.over_bytes else score.value
 
 
-def _offer(search: Search, plain: Any, decoder: breeding.Decoder, genes: NDArray[np.uint16], fitness: int) -> bool:
+def _offer(search: Search, plain: Any, decoder: breeding.GeneDecoder, genes: NDArray[np.uint16], fitness: int) -> bool:
     fits = fitness < breeding.HEAVY_PENALTY
     score = Score(0, fitness) if fits else Score(fitness - int(breeding.HEAVY_PENALTY), 0)
     if score >= search.best_score and search.best is not None:
@@ -187,7 +187,7 @@ def _score_again(problem: Problem, plan: Plan) -> Score:
     return Score.of(problem, line)
 
 
-def genes_of(problem: Problem, decoder: breeding.Decoder, plan: Plan) -> NDArray[np.uint16]:
+def genes_of(problem: Problem, decoder: breeding.GeneDecoder, plan: Plan) -> NDArray[np.uint16]:
     """A chromosome that decodes to the plan, as far as blocks allow."""
     affinity = np.full((decoder.blocks, problem.num_devices), 16_384, np.uint16)
     affinity[decoder.block_of, plan.device] = 49_152

@@ -105,7 +105,7 @@ def account(layout, op, device, fixed_start, fixed, has, used, left, home):
                         has[tensor * devices + other] = 0
 
 
-class State(Struct):
+class ListState(Struct):
     """What is decided so far, and what is where. It is made in Python: loops that make no arrays need not count who
     still uses them, and are compiled in half the time."""
 
@@ -124,9 +124,9 @@ class State(Struct):
     used: np.ndarray  # [devices] bytes
 
 
-def fresh_state(layout: Layout, colocate: Ints, home_of: np.ndarray) -> State:
+def fresh_state(layout: Layout, colocate: Ints, home_of: np.ndarray) -> ListState:
     ops, tensors, devices = len(layout.waits), len(layout.nbytes), layout.devices
-    return State(
+    return ListState(
         np.zeros(tensors, np.int64),
         np.full(tensors, -1, np.int64),
         np.full(tensors * devices, -1, np.int64),

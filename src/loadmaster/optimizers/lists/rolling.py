@@ -45,12 +45,12 @@ class Rolling:
         order = np.lexsort((np.arange(problem.num_ops), -level))
         many = np.random.default_rng(search.seed).random(max(0, self.ways - len(THRIFTS)))
         thrifts, state = np.array((*THRIFTS, *many)), make_state(layout(problem), problem.graph.colocate)
-        given = Given(
+        given = RollingColumns(
             *problem.graph.dependencies, problem.graph.colocate, np.ascontiguousarray(problem.able), order, level,
             mean_times(problem),
         )  # fmt: skip
         chunk, random = max(8, CHUNK_PER_DEVICE * problem.num_devices), seeded(search.seed + 1)
-        pace = Pace(search, problem.num_ops, self.ways)
+        pace = WaysPace(search, problem.num_ops, self.ways)
         for low, high in pairwise([*range(0, problem.num_ops, max(1, SLICE // chunk) * chunk), problem.num_ops]):
             ways = pace.ways(low)
             roll(
@@ -60,7 +60,7 @@ class Rolling:
         return Plan.of(problem, ints(state.where), positions(np.lexsort((-level, state.begin))))
 
 
-class Pace:
+class WaysPace:
     """In how many ways there is time for, from how long those before took. Where simulations alone are counted, in as
     many as were asked for."""
 
@@ -80,7 +80,7 @@ class Pace:
         return self.now
 
 
-class Given(NamedTuple):
+class RollingColumns(NamedTuple):
     """Columns of the problem."""
 
     start: np.ndarray  # [ops + 1] of before
@@ -92,7 +92,7 @@ class Given(NamedTuple):
     mean: np.ndarray  # [ops] mean time
 
 
-class State(NamedTuple):
+class RollingState(NamedTuple):
     """What is decided so far, and where devices and channels stand."""
 
     made_ns: np.ndarray  # [tensors]
@@ -109,9 +109,9 @@ class State(NamedTuple):
     spans: np.ndarray  # [devices] how many
 
 
-def make_state(plain: Layout, colocate: Ints) -> State:
+def make_state(plain: Layout, colocate: Ints) -> RollingState:
     ops, tensors, devices = len(plain.waits), len(plain.nbytes), plain.devices
-    return State(
+    return RollingState(
         np.zeros(tensors, np.int64),
         np.full(tensors, -1, np.int64),
         np.full(tensors * devices, -1, np.int64),
@@ -130,7 +130,7 @@ def make_state(plain: Layout, colocate: Ints) -> State:
 THERE, HOME, HOME_OF, GROUP, WHERE = range(5)  # columns of the state that a log names
 
 
-class Log(NamedTuple):
+class UndoLog(NamedTuple):
     """What deciding ops wrote over, so that it can be taken back. Spans and channels are copied whole instead."""
 
     column: np.ndarray
@@ -141,7 +141,7 @@ class Log(NamedTuple):
 
 @compiled
 def make_log(size):
-    return Log(np.empty(size, np.int8), np.empty(size, np.int64), np.empty(size, np.int64), np.zeros(1, np.int64))
+    return UndoLog(np.empty(size, np.int8), np.empty(size, np.int64), np.empty(size, np.int64), np.zeros(1, np.int64))
 
 
 @compiled

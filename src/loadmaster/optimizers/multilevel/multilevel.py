@@ -47,7 +47,7 @@ class Multilevel:
     inner: str = "placement"  # plans the coarser problem
 
     def optimize(self, search: Search) -> Plan:
-        clock, first = Clock(search), None
+        clock, first = TimeLeft(search), None
         for plan in self._plans(search, clock):
             first = first or plan
             if search.simulations_left:
@@ -57,7 +57,7 @@ class Multilevel:
         assert first is not None
         return search.best or first
 
-    def _plans(self, search: Search, clock: Clock) -> Iterator[Plan]:
+    def _plans(self, search: Search, clock: TimeLeft) -> Iterator[Plan]:
         problem = search.problem
         yield make_optimizer("one-device").optimize(search)
         if problem.num_devices == 1:
@@ -89,7 +89,7 @@ class Multilevel:
         yield lifted
         yield lifted.with_rank(critical_rank(problem, lifted.device))
 
-    def _windows(self, search: Search, clock: Clock) -> None:
+    def _windows(self, search: Search, clock: TimeLeft) -> None:
         with search.keeping(clock.share_before_the_end()) as part:
             part.best, part.best_score = search.best, search.best_score
             turn, before = 0, -1
@@ -99,7 +99,7 @@ class Multilevel:
                 turn += 1
 
 
-class Clock:
+class TimeLeft:
     """What there is still time for. Where the budget counts simulations alone, there is time for all of it."""
 
     def __init__(self, search: Search) -> None:

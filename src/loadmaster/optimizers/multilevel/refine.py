@@ -33,7 +33,7 @@ SPARE = 4  # a window may take one part in so many of the memory that is left
 HOT, COLD = 1e-3, 1e-4  # first and last temperature, as shares of the value
 
 
-class Found(NamedTuple):
+class FoundWindow(NamedTuple):
     """What a window came to: its ops that may move, their devices, and the order of their ranks."""
 
     ops: Ints
@@ -43,7 +43,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
+class WindowScene:
     """A plan, what it does, and what windows need to know of it."""
 
     problem: Problem
@@ -55,12 +55,12 @@ class Scene:
     spare_bytes: Ints  # [devices]
 
     @staticmethod
-    def of(problem: Problem, plan: Plan) -> Scene:
+    def of(problem: Problem, plan: Plan) -> WindowScene:
         line = simulate(problem, plan)
         spare = np.maximum(0, problem.memory_bytes - line.peak_bytes)
         order = ints(np.argsort(line.turn, kind="stable"))
         latest, follower = latest_starts(problem, plan.device, line)
-        return Scene(problem, plan, line, order, ints(latest), ints(follower), ints(spare // SPARE))
+        return WindowScene(problem, plan, line, order, ints(latest), ints(follower), ints(spare // SPARE))
 
     def rest_ns(self, ops: Ints) -> Ints:
         """[ops] how long the step goes on after each because of readers, or followers on its device, that are not among
@@ -87,7 +87,7 @@ def refine(search: Search, plan: Plan, simulations: int, turn: int) -> Plan:
     for odd in (False, True):
         if search.spent:
             break
-        scene = Scene.of(search.problem, plan)
+        scene = WindowScene.of(search.problem, plan)
         found = _wave(search, scene, simulations, turn, odd)
         plan = _better(search, plan, found)
     return plan
@@ -97,7 +97,7 @@ def window_ops(problem: Problem) -> int:
     return max(OPS, OPS_PER_DEVICE * problem.num_devices)
 
 
-def _wave(search: Search, scene: Scene, simulations: int, turn: int, odd: bool) -> list[Found]:
+def _wave(search: Search, scene: WindowScene, simulations: int, turn: int, odd: bool) -> list[FoundWindow]:
     """What every other window came to, as far as the budget goes. No two of them have ops in common that may move, so
     that nothing depends on which is done first, or where."""
     size, ops = window_ops(scene.problem), scene.problem.num_ops
@@ -105,9 +105,9 @@ def _wave(search: Search, scene: Scene, simulations: int, turn: int, odd: bool) 
     lows = edges[1 if odd else 0 :: 2]
     cost = simulations * size * (1 + 2 * BESIDE) / ops  # of a window, in simulations of the whole
     lows = lows[: int(min(len(lows), search.simulations_left // cost if cost > 0 else len(lows)))]
-    known: dict[bytes, Found] = {}
+    known: dict[bytes, FoundWindow] = {}
 
-    def one(low: int) -> Found | None:
+    def one(low: int) -> FoundWindow | None:
         if search.spent:
             return None
         return _search_window(
@@ -120,7 +120,9 @@ def _wave(search: Search, scene: Scene, simulations: int, turn: int, odd: bool) 
     return [one for one in found if one.gain > 0]
 
 
-def _search_window(scene: Scene, low: int, high: int, simulations: int, seed: int, known: dict[bytes, Found]) -> Found:
+def _search_window(
+    scene: WindowScene, low: int, high: int, simulations: int, seed: int, known: dict[bytes, FoundWindow]
+) -> FoundWindow:
     """Anneals the ops that start low-th to high-th, with some before and behind them pinned. A window that is the same
     in every number as one that was searched already gets its answer: repeated blocks are planned once."""
     beside, plan = int(BESIDE * (high - low)), scene.plan
@@ -136,15 +138,17 @@ def _search_window(scene: Scene, low: int, high: int, simulations: int, seed: in
     line = simulate(part.problem, Plan.of(part.problem, place, rank))
     value = part.problem.value(line)
     start = chains.Start(place, rank, Score(0, value))
-    walking = Walk(search, part.problem, start, ints(line.peak_bytes + scene.spare_bytes))
+    walking = WindowChain(search, part.problem, start, ints(line.peak_bytes + scene.spare_bytes))
     walking.cool(simulations, HOT, COLD)
     best = walking.best
     gain = 1 - int(best.score[3]) / max(1, value) if best.score[2] == 0 else 0.0
-    known[alike] = Found(ints(ops[loose]), part.part(best.best_place)[loose], part.part(best.best_rank)[loose], gain)
+    known[alike] = FoundWindow(
+        ints(ops[loose]), part.part(best.best_place)[loose], part.part(best.best_rank)[loose], gain
+    )
     return known[alike]
 
 
-class Walk(chains.Chains):
+class WindowChain(chains.Chains):
     """One chain on a window. Groups of ops take longer to find than its search takes."""
 
     def __init__(self, search: Search, problem: Problem, start: chains.Start, limits: Ints) -> None:
@@ -185,7 +189,7 @@ def _alike(part: Window, place: Ints, rank: Ints, loose: NDArray[np.bool_]) -> b
     return state.digest()
 
 
-def _better(search: Search, plan: Plan, found: list[Found]) -> Plan:
+def _better(search: Search, plan: Plan, found: list[FoundWindow]) -> Plan:
     """The plan with what the windows found, with the half of them that gained most, or as it was: whichever is best.
     What is good for two windows need not be good for both together."""
     ranked = sorted(found, key=lambda one: -one.gain)
@@ -198,7 +202,7 @@ def _better(search: Search, plan: Plan, found: list[Found]) -> Plan:
     return plan
 
 
-def _with(problem: Problem, plan: Plan, found: list[Found]) -> Plan:
+def _with(problem: Problem, plan: Plan, found: list[FoundWindow]) -> Plan:
     """Ops of a window share the ranks they had, in another order."""
     device, rank = np.array(plan.device), np.array(plan.rank)
     for one in found:

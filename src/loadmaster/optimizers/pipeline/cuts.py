@@ -19,7 +19,7 @@ ROUNDS = ((0.4, 1.0), (0.3, 0.25), (0.3, 0.1))  # share of the rehearsals, and o
 
 
 @dataclass(frozen=True)
-class Line:
+class StageLine:
     """Stages from left to right."""
 
     edges: tuple[int, ...]  # [stages - 1] first slot of each but the first
@@ -41,16 +41,16 @@ class Rehearsals:
         self.desk = _desk(self.room, self.devices, count)
         self.state = seeded(seed)
 
-    def worth(self, line: Line) -> Worth:
+    def worth(self, line: StageLine) -> Worth:
         value, over = rehearse(self.slots, self._stages(line), self.desk, self.count)
         return int(over), int(value)
 
-    def actions(self, line: Line) -> list[Action]:
+    def actions(self, line: StageLine) -> list[Action]:
         """What is done, in the order in which it begins."""
         self.worth(line)
         return [Action(*row) for row in self.desk.log[: 3 * len(line.device) * self.count].tolist()]
 
-    def best(self, starts: Iterable[Line], rehearsals: int, kept: int) -> list[Line]:
+    def best(self, starts: Iterable[StageLine], rehearsals: int, kept: int) -> list[StageLine]:
         """Best first: of all starts a little, then of the best ones more."""
         lines = [line for line in dict.fromkeys(starts) if len(line.device) <= self.room]
         found = {line: self.worth(line) for line in lines}
@@ -64,16 +64,16 @@ class Rehearsals:
                 found[better] = worth
         return sorted(found, key=lambda line: found[line])[:kept]
 
-    def anneal(self, line: Line, rehearsals: int) -> tuple[Worth, Line]:
+    def anneal(self, line: StageLine, rehearsals: int) -> tuple[Worth, StageLine]:
         here, tried, best = (self._stages(line) for _ in range(3))
         value, over = anneal(self.slots, here, tried, best, self.desk, self.count, rehearsals, HOT, self.state)
         number = int(best.number[0])
-        found = Line(
+        found = StageLine(
             *(tuple(column.tolist()) for column in (best.begin[1:number], best.device[:number], best.most[:number]))
         )
         return (int(over), int(value)), found
 
-    def _stages(self, line: Line) -> Stages:
+    def _stages(self, line: StageLine) -> Stages:
         begin, device, most = (np.zeros(self.room + 1, np.int64) for _ in range(3))
         number = len(line.device)
         begin[1:number], begin[number] = line.edges, self.size

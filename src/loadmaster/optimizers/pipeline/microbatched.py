@@ -22,7 +22,7 @@ from loadmaster.graph import PIPELINE
 from loadmaster.graph import WEIGHT as WEIGHT_ROLE
 from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.optimizers.pipeline import schedules
-from loadmaster.optimizers.pipeline.cuts import Line, Rehearsals
+from loadmaster.optimizers.pipeline.cuts import Rehearsals, StageLine
 from loadmaster.optimizers.pipeline.rehearsal import Slots
 from loadmaster.optimizers.pipeline.replicas import replicated_splits
 from loadmaster.optimizers.pipeline.schedules import Orders
@@ -53,7 +53,7 @@ FAR = 1.3  # times the best: a layout of ops on a line that is worse than that i
 
 
 @dataclass(frozen=True)
-class Cut:
+class StageCut:
     """Where stages begin, in slots, and on which device each replica of each is."""
 
     slot: Ints  # [ops]
@@ -83,7 +83,7 @@ class Pipeline:
     """A candidate, judged."""
 
     schedule: str  # gpipe, 1f1b, interleaved, zb-h1 or eager
-    cut: Cut
+    cut: StageCut
     most: tuple[int, ...]  # microbatches that each stage of an eager schedule may hold
     orders: Orders  # [devices]
     problem: Problem  # of the actions
@@ -231,8 +231,8 @@ class _Planner:
                     break
                 slots = _tighter(slots, judged)
 
-    def _judge_line(self, slot: Ints, line: Line, rehearsals: Rehearsals) -> Pipeline:
-        cut = Cut(slot, line.edges, tuple((device,) for device in line.device), "searched")
+    def _judge_line(self, slot: Ints, line: StageLine, rehearsals: Rehearsals) -> Pipeline:
+        cut = StageCut(slot, line.edges, tuple((device,) for device in line.device), "searched")
         orders: Orders = [[] for _ in range(self.problem.num_devices)]
         for action in rehearsals.actions(line):
             orders[line.device[action.stage]].append(action)
@@ -245,7 +245,7 @@ class _Planner:
         most = max(MOST_REHEARSED, MOST_REHEARSED * given // USUAL)
         return min(most // actions, REHEARSALS, REHEARSALS_EACH * given)
 
-    def _lines(self, slot: Ints) -> Iterator[Line]:
+    def _lines(self, slot: Ints) -> Iterator[StageLine]:
         """One to three stages on each device, there or there and back, from every device on."""
         count, work, crossing = int(slot.max()) + 1, self._work(slot), self._crossing(slot)
         for order in self._turned():
@@ -255,8 +255,8 @@ class _Planner:
                     continue
                 edges = balanced_edges(work, line, crossing)
                 ahead = [-(-(len(line) - stage) * len(order) // len(line)) for stage in range(len(line))]
-                yield Line(edges, line, tuple(min(self.count, most) for most in ahead))
-                yield Line(edges, line, (self.count,) * len(line))
+                yield StageLine(edges, line, tuple(min(self.count, most) for most in ahead))
+                yield StageLine(edges, line, (self.count,) * len(line))
 
     def _turned(self) -> list[tuple[int, ...]]:
         """Orders of the devices: unlike ones from fast to slow, begun at each."""
@@ -277,7 +277,7 @@ class _Planner:
         for way in found:
             ends = np.cumsum(way.replicas).tolist()
             places = tuple(tuple(range(end - r, end)) for end, r in zip(ends, way.replicas, strict=True))
-            cut = Cut(slot, way.edges, places, "replicated")
+            cut = StageCut(slot, way.edges, places, "replicated")
             for times in (1.0, 2.0):
                 held = tuple(max(1, min(self.count, round(times * (cut.stages - s)))) for s in range(cut.stages))
                 if not self.search.spent:
@@ -293,7 +293,7 @@ class _Planner:
             return
         edges = balanced_edges(self._work(slot), tuple(range(devices)), self._crossing(slot))
         places = tuple((stage, devices - 1 - stage) for stage in range(devices))
-        cut = Cut(slot, edges, places, "bidirectional")
+        cut = StageCut(slot, edges, places, "bidirectional")
         yield self.judge("eager", cut, tuple(min(self.count, devices - stage) for stage in range(devices)))
 
     def _gradients(self, slot: Ints) -> Ints:
@@ -304,7 +304,7 @@ class _Planner:
         np.add.at(total, slot[self.problem.updater[weights]], graph.nbytes[weights])
         return ints(total)
 
-    def cuts(self, stages: int) -> Iterator[Cut]:
+    def cuts(self, stages: int) -> Iterator[StageCut]:
         """Equal ones on the first layout, balanced ones on each; unlike devices in several orders."""
         devices = self.problem.num_devices
         for number, slot in enumerate(self.layouts):
@@ -313,11 +313,11 @@ class _Planner:
                 continue
             if not number:
                 edges = tuple(count * stage // stages for stage in range(1, stages))
-                yield Cut(slot, edges, tuple((stage % devices,) for stage in range(stages)), "equal")
+                yield StageCut(slot, edges, tuple((stage % devices,) for stage in range(stages)), "equal")
             for order in self._orders():
                 line = tuple(order[stage % devices] for stage in range(stages))
                 edges = balanced_edges(self._work(slot), line, self._crossing(slot))
-                yield Cut(slot, edges, tuple((d,) for d in line), "balanced")
+                yield StageCut(slot, edges, tuple((d,) for d in line), "balanced")
 
     def _layouts(self) -> list[Ints]:
         """[ops] slots: by module where modules are known, and by place in the forward pass."""
@@ -358,7 +358,7 @@ class _Planner:
 
     # Judging
 
-    def judge(self, schedule: str, cut: Cut, most: tuple[int, ...] = (), given: Orders | None = None) -> Pipeline:
+    def judge(self, schedule: str, cut: StageCut, most: tuple[int, ...] = (), given: Orders | None = None) -> Pipeline:
         """`given`: the orders of devices, in place of those by the rules of the schedule."""
         split = schedule in ("zb-h1", "eager") and self.trains
         staged = self._staged(cut, split)
@@ -375,7 +375,7 @@ class _Planner:
         bubble = 1 - float(busy) / max(1, line.step_ns * used)
         return Pipeline(schedule, cut, most, orders, problem, plan, Score.of(problem, line), bubble, line.peak_bytes)
 
-    def _orders_of(self, schedule: str, cut: Cut, staged: Staged, most: tuple[int, ...]) -> Orders:
+    def _orders_of(self, schedule: str, cut: StageCut, staged: Staged, most: tuple[int, ...]) -> Orders:
         if schedule == "gpipe":
             return schedules.gpipe(cut.stages, self.count)
         if schedule == "1f1b":
@@ -384,9 +384,9 @@ class _Planner:
             return schedules.zb_h1(cut.stages, self.count)
         if schedule == "interleaved":
             return schedules.interleaved(self.problem.num_devices, cut.stages // self.problem.num_devices, self.count)
-        return schedules.eager(schedules.Line.of(staged, cut.device), self.count, most)
+        return schedules.eager(schedules.ActionTimes.of(staged, cut.device), self.count, most)
 
-    def _replicas(self, cut: Cut) -> Replicas:
+    def _replicas(self, cut: StageCut) -> Replicas:
         """The ring of each stage: its replicas in their order, as fast as the slowest link between neighbours."""
         links: list[Link | None] = []
         for places in cut.device:
@@ -398,7 +398,7 @@ class _Planner:
             links.append(min(ring, key=lambda link: link.bytes_per_s or float("inf"), default=None))
         return Replicas(tuple(len(places) for places in cut.device), tuple(links))
 
-    def _staged(self, cut: Cut, split: bool) -> Staged:
+    def _staged(self, cut: StageCut, split: bool) -> Staged:
         stage = settle_stages(self.problem, cut.stage_of(), self.phase)
         key = (stage.tobytes(), split)
         if key not in self.staged:
@@ -444,12 +444,12 @@ class _Planner:
         return None
 
 
-def _lines_of(made: Sequence[Pipeline], slot: Ints) -> Iterator[Line]:
+def _lines_of(made: Sequence[Pipeline], slot: Ints) -> Iterator[StageLine]:
     """Those of the best pipelines so far that are cut from the same slots."""
     for pipeline in [one for one in made if one.cut.slot is slot and not one.cut.replicated][:KEPT]:
         device = tuple(places[0] for places in pipeline.cut.device)
         ahead = tuple(len(device) - stage for stage in range(len(device)))
-        yield Line(pipeline.cut.edges, device, pipeline.most or ahead)
+        yield StageLine(pipeline.cut.edges, device, pipeline.most or ahead)
 
 
 def _tighter(slots: Slots, judged: Sequence[Pipeline]) -> Slots:
@@ -467,7 +467,7 @@ def _near(scores: Sequence[Score]) -> list[bool]:
     return [close or score.value <= FAR * quickest for close, score in zip(fits, scores, strict=True)]
 
 
-def _by_device(orders: Orders, cut: Cut, devices: int) -> Orders:
+def _by_device(orders: Orders, cut: StageCut, devices: int) -> Orders:
     """The orders of stages, or of devices, on the devices that the cut gives them."""
     found: Orders = [[] for _ in range(devices)]
     for order in orders:

@@ -81,7 +81,7 @@ def existing(orders: Orders, staged: Staged) -> Orders:
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class ActionTimes:
     """What `eager` needs of a staged microbatch: times, and what each action waits for."""
 
     time_ns: Ints  # [actions] on its device
@@ -90,7 +90,7 @@ class Line:
     device: tuple[tuple[int, ...], ...]  # [stages] of its replicas
 
     @classmethod
-    def of(cls, staged: Staged, device: tuple[tuple[int, ...], ...]) -> Line:
+    def of(cls, staged: Staged, device: tuple[tuple[int, ...], ...]) -> ActionTimes:
         problem, graph = staged.problem, staged.problem.graph
         where = [device[stage][0] for stage in staged.stage.tolist()]
         reader, maker = rows_of(graph.read_start), graph.producer[graph.reads]
@@ -107,7 +107,7 @@ class Line:
         return cls(ints(times), tuple(tuple(row) for row in waits), staged, device)
 
 
-def eager(line: Line, microbatches: int, most: Sequence[int]) -> Orders:
+def eager(line: ActionTimes, microbatches: int, most: Sequence[int]) -> Orders:
     """Each device takes what is ready: backward passes first, then forward passes while its stage holds fewer than
     `most` microbatches, then gradients of weights."""
     return _Eager(line, microbatches, most).run()
@@ -117,7 +117,7 @@ Task = tuple[int, int]  # action, replica
 
 
 class _Eager:
-    def __init__(self, line: Line, microbatches: int, most: Sequence[int]) -> None:
+    def __init__(self, line: ActionTimes, microbatches: int, most: Sequence[int]) -> None:
         staged = line.staged
         self.line, self.count, self.most = line, microbatches, most
         self.phase, self.stage = staged.phase.tolist(), staged.stage.tolist()

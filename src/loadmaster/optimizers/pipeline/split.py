@@ -19,7 +19,7 @@ from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Search
 
 if TYPE_CHECKING:
-    from loadmaster.optimizers.pipeline.stages import Line, Moves
+    from loadmaster.optimizers.pipeline.stages import DeviceSets, SlotLine
 
 Goal = Literal["step-time", "max-load"]
 Fold = Literal["auto", "program", "mirror", "scope"]
@@ -101,7 +101,7 @@ def _splits(problem: Problem, slot: Ints, *, longest: bool) -> list[tuple[float,
     return [(float(value[state, -1]), _placement(problem, slot, state, cut, by, moves, kind_of)) for state in chosen]
 
 
-def _placement(problem: Problem, slot: Ints, state: int, cut: Ints, by: Ints, moves: Moves, kind_of: Ints) -> Ints:
+def _placement(problem: Problem, slot: Ints, state: int, cut: Ints, by: Ints, moves: DeviceSets, kind_of: Ints) -> Ints:
     """[ops] devices, stages from the last to the first; devices of one kind are taken in order of stage."""
     stages, right = [], cut.shape[1] - 1
     while right > 0:
@@ -115,14 +115,14 @@ def _placement(problem: Problem, slot: Ints, state: int, cut: Ints, by: Ints, mo
     return legal(problem, of_slot[slot])
 
 
-def all_moves(count: Ints) -> Moves:
+def all_moves(count: Ints) -> DeviceSets:
     """Every way to add devices one by one; where that is too much, in order of kind only."""
-    from loadmaster.optimizers.pipeline.stages import Moves
+    from loadmaster.optimizers.pipeline.stages import DeviceSets
 
     if np.prod(count + 1.0) > MOST_STATES:
         kinds = np.repeat(np.arange(len(count)), count)
         source = np.arange(len(kinds))
-        return Moves(source, source + 1, kinds, len(kinds) + 1)
+        return DeviceSets(source, source + 1, kinds, len(kinds) + 1)
     states = {used: number for number, used in enumerate(product(*(range(c + 1) for c in count)))}
     moves = []
     for used, number in states.items():
@@ -131,10 +131,10 @@ def all_moves(count: Ints) -> Moves:
             if more in states:
                 moves.append((number, states[more], kind))
     source, target, kind_column = (np.array(column, np.int64) for column in zip(*moves, strict=True))
-    return Moves(source, target, kind_column, len(states))
+    return DeviceSets(source, target, kind_column, len(states))
 
 
-def _devices_used(moves: Moves) -> list[int]:
+def _devices_used(moves: DeviceSets) -> list[int]:
     used = [0] * moves.states
     for source, target in zip(moves.source.tolist(), moves.target.tolist(), strict=True):
         used[target] = used[source] + 1
@@ -151,13 +151,13 @@ def merged_slots(slot: Ints, work: np.ndarray, most: int) -> Ints:
     return ints(np.unique((share * most).astype(np.int64)[slot], return_inverse=True)[1].reshape(-1))
 
 
-def _line(problem: Problem, slot: Ints, kind_of: Ints, limits: Ints) -> Line:
-    from loadmaster.optimizers.pipeline.stages import Line
+def _line(problem: Problem, slot: Ints, kind_of: Ints, limits: Ints) -> SlotLine:
+    from loadmaster.optimizers.pipeline.stages import SlotLine
 
     slots = int(slot.max()) + 1
     first = np.unique(kind_of, return_index=True)[1]
     able = problem.op_ns[:, first] != CANNOT
-    return Line(
+    return SlotLine(
         _summed(np.where(able, problem.op_ns[:, first], 0), slot, slots),
         _summed((~able).astype(np.int64), slot, slots),
         _summed(_saved_bytes(problem), slot, slots),

@@ -12,7 +12,7 @@ from loadmaster.compiled import compiled
 NEVER = 1e300  # cost of a stage that cannot be
 
 
-class Line(NamedTuple):
+class SlotLine(NamedTuple):
     """Work laid out in slots from left to right. A touch is a tensor that some op of a slot makes or reads."""
 
     times: np.ndarray  # [slots + 1, kinds] ns of all slots before this one
@@ -27,7 +27,7 @@ class Line(NamedTuple):
     memory: np.ndarray  # [kinds]
 
 
-class Moves(NamedTuple):
+class DeviceSets(NamedTuple):
     """Sets of devices used so far, and how one more device of some kind leads from one to the next."""
 
     source: np.ndarray  # [moves]

@@ -6,18 +6,18 @@ together; `parts` makes the graph. `sharding` says which ops could run on every 
 op, too, with its time and its memory."""
 
 from loadmaster.passes.splitting.axes import Axis, axes_of
-from loadmaster.passes.splitting.parts import Origin, SplitGraph, is_part, part_name, split_graph, split_region
-from loadmaster.passes.splitting.regions import Region, Split, grow, splits_of
+from loadmaster.passes.splitting.parts import SplitGraph, SplitOrigin, is_part, part_name, split_graph, split_region
+from loadmaster.passes.splitting.regions import Split, SplitRegion, grow, splits_of
 from loadmaster.passes.splitting.sharded import Sharded, ShardedGraph, sharded_graph, sharded_of
 
 __all__ = [
     "Axis",
-    "Origin",
-    "Region",
     "Sharded",
     "ShardedGraph",
     "Split",
     "SplitGraph",
+    "SplitOrigin",
+    "SplitRegion",
     "axes_of",
     "grow",
     "is_part",

@@ -11,7 +11,7 @@ import numpy as np
 
 from loadmaster.graph import ACTIVATION, ROLES, Graph, GraphBuilder
 from loadmaster.passes.splitting.axes import LOSS, SUM
-from loadmaster.passes.splitting.regions import Region, Split, grow, remembered
+from loadmaster.passes.splitting.regions import Split, SplitRegion, grow, remembered
 
 SLICE, CONCATENATE, ADD, JOIN_LOSS = (
     "aten.slice_copy.Tensor",
@@ -22,7 +22,7 @@ SLICE, CONCATENATE, ADD, JOIN_LOSS = (
 
 
 @dataclass(frozen=True)
-class Origin:
+class SplitOrigin:
     """Where an op that a split has made comes from."""
 
     op: int  # of the graph before: the one it is a part of, whose result it joins, or whose result it slices
@@ -35,7 +35,7 @@ class SplitGraph:
     """The graph after a split, and where its new ops come from, by name."""
 
     graph: Graph
-    origin: Mapping[str, Origin]
+    origin: Mapping[str, SplitOrigin]
 
 
 def split_graph(graph: Graph, splits: Sequence[Split]) -> Graph:
@@ -45,9 +45,9 @@ def split_graph(graph: Graph, splits: Sequence[Split]) -> Graph:
     return graph
 
 
-def split_region(graph: Graph, region: Region) -> SplitGraph:
+def split_region(graph: Graph, region: SplitRegion) -> SplitGraph:
     """The graph with the ops of the region in parts."""
-    rewrite = _Rewrite(graph, region)
+    rewrite = _GraphRewrite(graph, region)
     return SplitGraph(rewrite.graph(), rewrite.origin)
 
 
@@ -59,16 +59,16 @@ def is_part(name: str) -> bool:
     return re.search(r"/part\d+$", name) is not None
 
 
-class _Rewrite:
+class _GraphRewrite:
     """Copies a graph op by op; what is whole keeps its name, and a split tensor is made whole for those who need it."""
 
-    def __init__(self, graph: Graph, region: Region) -> None:
+    def __init__(self, graph: Graph, region: SplitRegion) -> None:
         self.old, self.region, self.parts = graph, region, region.parts
         self.build = GraphBuilder(graph.name)
         self.whole: dict[int, int] = {}  # old tensor -> new one
         self.pieces: dict[tuple[int, int], list[int]] = {}  # (old tensor, dimension) -> its parts
         self.sliced: dict[int, list[str]] = {}  # old op -> names of what reads for its parts
-        self.origin: dict[str, Origin] = {}
+        self.origin: dict[str, SplitOrigin] = {}
         self.adds = 0
         self.taken = {*graph.op_name, *graph.tensor_name}  # of earlier splits, too
         self.colocated = [f"group {g}" if g >= 0 else None for g in graph.colocate.tolist()]
@@ -143,7 +143,7 @@ class _Rewrite:
         after, moved = self._after(op), self._moved(op)
         for p in range(self.parts):
             name = part_name(old.op_name[op], p)
-            self.origin[name] = Origin(op, p)
+            self.origin[name] = SplitOrigin(op, p)
             self.build.op(
                 name,
                 old.kind[op],
@@ -182,7 +182,7 @@ class _Rewrite:
         names = self._slice_names(tensor, dim)
         after = [name for name in self._after(op) if name not in names]
         maker = int(self.old.producer[self.old.owner[tensor]])
-        origin = Origin(maker if maker >= 0 else op, dim=dim)
+        origin = SplitOrigin(maker if maker >= 0 else op, dim=dim)
         for name, piece in zip(names, pieces, strict=True):
             self._helper(name, SLICE, op, [source], [piece], 0, 2 * size, after)
             self.origin[name] = origin
@@ -254,7 +254,7 @@ class _Rewrite:
     def _joining(self, tensor: int, kind: str, parts: list[int], makes: list[int], flops: int, moved: int) -> None:
         name, maker = f"join:{self.old.tensor_name[tensor]}", int(self.old.producer[tensor])
         self._helper(name, kind, maker, parts, makes, flops, moved, [])
-        self.origin[name] = Origin(maker, dim=self.region.dims.get(tensor, -1))
+        self.origin[name] = SplitOrigin(maker, dim=self.region.dims.get(tensor, -1))
 
     def _helper(
         self,
@@ -269,7 +269,7 @@ class _Rewrite:
     ) -> None:
         """An op that comes with the parts of `op`: it has their module and their source line."""
         old = self.old
-        self.origin[name] = Origin(op)
+        self.origin[name] = SplitOrigin(op)
         self.build.op(
             name,
             kind,

@@ -25,7 +25,7 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class Region:
+class SplitRegion:
     """What a split means for a graph."""
 
     parts: int
@@ -53,7 +53,7 @@ def remembered(captured: Mapping[str, Any], split: Split | None) -> dict[str, An
     return {**captured, **({} if split is None else {"splits": [*captured.get("splits", ()), asdict(split)]})}
 
 
-def grow(graph: Graph, split: Split) -> Region:
+def grow(graph: Graph, split: Split) -> SplitRegion:
     """The ops that go along: from the seed over tensors that are split, while the number of parts divides."""
     seed = _find(graph, split)
     axes = axes_of(graph, seed)
@@ -74,7 +74,7 @@ def grow(graph: Graph, split: Split) -> Region:
         costly += not graph.is_view[op]
         dims |= {int(t): d for t, d in zip(graph.makes_of(op), way.makes, strict=True) if isinstance(d, int)}
         waiting.extend(_neighbours(graph, op, way))
-    return _without_loose_views(graph, Region(split.parts, axis, dims, split))
+    return _without_loose_views(graph, SplitRegion(split.parts, axis, dims, split))
 
 
 def _find(graph: Graph, split: Split) -> int:
@@ -104,7 +104,7 @@ def _fitting(graph: Graph, op: int, tensor: int, dim: int, *, made: bool) -> Ite
             return
 
 
-def _without_loose_views(graph: Graph, region: Region) -> Region:
+def _without_loose_views(graph: Graph, region: SplitRegion) -> SplitRegion:
     """The same without views that nothing in the region reads and that read nothing of it: they only add ops."""
     axis = dict(region.axis)
     for op in sorted(axis, reverse=True):
@@ -112,4 +112,4 @@ def _without_loose_views(graph: Graph, region: Region) -> Region:
         if graph.is_view[op] and not inside:
             del axis[op]
     made = {int(t) for op in axis for t in graph.makes_of(op)}
-    return Region(region.parts, axis, {t: d for t, d in region.dims.items() if t in made}, region.split)
+    return SplitRegion(region.parts, axis, {t: d for t, d in region.dims.items() if t in made}, region.split)

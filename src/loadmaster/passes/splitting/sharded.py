@@ -76,12 +76,12 @@ def sharded_graph(graph: Graph, cluster: Cluster, way: Way) -> ShardedGraph | No
     found = shard(graph, ways, way)
     if not any(found.on_shares(graph, op) for op in range(graph.num_ops) if not graph.is_view[op]):
         return None
-    writer = _Writer(graph, found, ring)
+    writer = _ShardedWriter(graph, found, ring)
     made = replace(writer.graph(), captured={**graph.captured, SHARDING: vars(Sharded(way, ways, graph.digest))})
     return ShardedGraph(made, writer.device)
 
 
-class _Writer:
+class _ShardedWriter:
     def __init__(self, graph: Graph, sharding: Sharding, ring: Ring) -> None:
         self.old, self.sharding, self.ways, self.ring = graph, sharding, sharding.ways, ring
         self.build = GraphBuilder(f"{graph.name} on {sharding.ways} devices")

@@ -46,7 +46,7 @@ def tensor_parallel(
     graph: Graph, ways: int, reduce_ns: Callable[[int], int], cut: re.Pattern[str] = MEGATRON
 ) -> TensorParallel:
     """`reduce_ns`: time of an all-reduce of so many bytes over all devices; `cut`: names of weights that are cut."""
-    writer = _Writer(graph, ways, reduce_ns, cut)
+    writer = _TensorParallelWriter(graph, ways, reduce_ns, cut)
     for op in range(graph.num_ops):
         writer.add(op)
     if not writer.cut_shapes:
@@ -55,7 +55,7 @@ def tensor_parallel(
     return TensorParallel(writer.build.build(), writer.device, writer.reductions)
 
 
-class _Writer:
+class _TensorParallelWriter:
     def __init__(self, graph: Graph, ways: int, reduce_ns: Callable[[int], int], cut: re.Pattern[str]) -> None:
         self.old, self.ways, self.reduce_ns = graph, ways, reduce_ns
         self.build = GraphBuilder(f"{graph.name}, tensor parallel {ways}")

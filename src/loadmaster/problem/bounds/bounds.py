@@ -16,7 +16,7 @@ from loadmaster.problem import CANNOT, Problem, check_problem
 from loadmaster.problem.bounds.kernels import Saving, Sharing
 
 if TYPE_CHECKING:
-    from loadmaster.problem.bounds.cuts import Net
+    from loadmaster.problem.bounds.cuts import CutView
 
 # Where no reason is given, chosen by hand.
 EFFORT = 150_000_000  # arcs that minimum cuts may look at: about a second
@@ -218,7 +218,7 @@ def _together(given: _Given, head: Ints, tail: Ints, span: int) -> int:
     (work, share), (later, earlier) = ahead[-2:], _ways(problem, kinds)
     took, first, last = (ints(np.ascontiguousarray(column[:, 0])) for column in (kinds.times, head, tail))
     known = (later, earlier, ahead, behind, first, last)
-    facts = turns.Facts(took, work, share, int(kinds.count[0]), problem.leader, *known, allowed.is_up)
+    facts = turns.EqualDeviceFacts(took, work, share, int(kinds.count[0]), problem.leader, *known, allowed.is_up)
     if problem.num_ops <= MOST_TOGETHER:
         return together.least_step(facts, span)
     return turns.least_step(facts, span)
@@ -469,8 +469,8 @@ class Storages:
         return int((needs[order] + np.cumsum(lasts[order])).max(initial=0))
 
     @cached_property
-    def net(self) -> Net:
-        from loadmaster.problem.bounds.cuts import Net
+    def net(self) -> CutView:
+        from loadmaster.problem.bounds.cuts import CutView
 
         problem, graph = self.problem, self.problem.graph
         storages = np.flatnonzero((graph.producer >= 0) & (graph.alias_of < 0))
@@ -487,7 +487,7 @@ class Storages:
         wait_start, waits = graph.dependencies
         user_start, users = inverse(ints(use_start), ints(use_storage), len(storages))
         follow_start, follows = inverse(wait_start, waits, problem.num_ops)
-        return Net(
+        return CutView(
             wait_start,
             waits,
             follow_start,

@@ -20,7 +20,7 @@ FREE, BEFORE, AFTER = 0, 1, 2  # of an op as seen from v: may have ended or not;
 ENDLESS = np.iinfo(np.int64).max // 4
 
 
-class Net(NamedTuple):
+class CutView(NamedTuple):
     """A problem as cuts see it. A storage is a made tensor with all that is written over it in place."""
 
     wait_start: np.ndarray  # [ops + 1]
@@ -36,7 +36,7 @@ class Net(NamedTuple):
     own: np.ndarray  # [ops] bytes that appear when the op starts
 
 
-class Flow(NamedTuple):
+class FlowNetwork(NamedTuple):
     """Scratch for one flow network: nodes are ops, then storages, then source and sink; arcs in pairs."""
 
     head: np.ndarray  # [nodes] first arc out
@@ -53,7 +53,7 @@ class Flow(NamedTuple):
 def make_flow(net):
     nodes = len(net.own) + len(net.nbytes) + 2
     arcs = 2 * (len(net.waits) + len(net.users) + 2 * len(net.nbytes) + len(net.own)) + 2
-    return Flow(
+    return FlowNetwork(
         np.empty(nodes, np.int32),
         np.empty(nodes, np.int32),
         np.empty(nodes, np.int32),

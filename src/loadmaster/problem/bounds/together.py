@@ -12,7 +12,17 @@ import numpy as np
 
 from loadmaster.graph.columns import Bools, Ints, ints
 from loadmaster.problem.bounds import levels
-from loadmaster.problem.bounds.turns import CELLS, HALVINGS, MOST, ROUNDS, Facts, halved, in_turn, members, merged
+from loadmaster.problem.bounds.turns import (
+    CELLS,
+    HALVINGS,
+    MOST,
+    ROUNDS,
+    EqualDeviceFacts,
+    halved,
+    in_turn,
+    members,
+    merged,
+)
 
 # Where no reason is given, chosen by hand.
 PROBED = 5  # times that the interval in which the bound lies is halved with pairs that are tried
@@ -22,7 +32,7 @@ MOST_PROBED = 256  # ops whose pairs are tried: half a second for so many
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class Implications:
     """What follows from a step of at most some time."""
 
     head: Ints
@@ -30,22 +40,22 @@ class Known:
     group: Ints  # [ops] those of a group share a device
     apart: Bools  # [groups, groups] they do not
 
-    def joined(self, one: Ints, other: Ints) -> Known | None:
+    def joined(self, one: Ints, other: Ints) -> Implications | None:
         """With groups made one; none where they are apart."""
         count = len(self.apart)
         new = merged(one, other, count)
         apart = np.zeros((int(new.max()) + 1,) * 2, bool)
         first, second = np.nonzero(self.apart)
         apart[new[first], new[second]] = True
-        return None if apart.diagonal().any() else Known(self.head, self.tail, ints(new[self.group]), apart)
+        return None if apart.diagonal().any() else Implications(self.head, self.tail, ints(new[self.group]), apart)
 
-    def kept_apart(self, one: int, other: int) -> Known:
+    def kept_apart(self, one: int, other: int) -> Implications:
         apart = self.apart.copy()
         apart[one, other] = apart[other, one] = True
-        return Known(self.head, self.tail, self.group, apart)
+        return Implications(self.head, self.tail, self.group, apart)
 
 
-def least_step(facts: Facts, least_ns: int) -> int:
+def least_step(facts: EqualDeviceFacts, least_ns: int) -> int:
     """No step takes less; at least what was known before. Once its time is up it looks no further."""
     first, most_ns = _first(facts), int(MOST * least_ns)
     least_ns = halved(least_ns, most_ns, HALVINGS, facts.is_up, lambda most: _conclude(facts, first, most) is None)
@@ -54,13 +64,13 @@ def least_step(facts: Facts, least_ns: int) -> int:
     return halved(least_ns, most_ns, PROBED, facts.is_up, lambda most: _refuted(facts, first, most))
 
 
-def _first(facts: Facts) -> Known:
+def _first(facts: EqualDeviceFacts) -> Implications:
     _, group = np.unique(facts.leader, return_inverse=True)
     count = int(group.max()) + 1
-    return Known(facts.head, facts.tail, ints(group), np.zeros((count, count), bool))
+    return Implications(facts.head, facts.tail, ints(group), np.zeros((count, count), bool))
 
 
-def _refuted(facts: Facts, known: Known, most: int) -> bool:
+def _refuted(facts: EqualDeviceFacts, known: Implications, most: int) -> bool:
     """Whether no plan is left: two groups either share a device or do not, and where one of the two cannot be, the
     other must."""
     now, tries = _conclude(facts, known, most), 0
@@ -84,7 +94,7 @@ def _refuted(facts: Facts, known: Known, most: int) -> bool:
     return True
 
 
-def _pairs(facts: Facts, known: Known) -> list[tuple[int, int]]:
+def _pairs(facts: EqualDeviceFacts, known: Implications) -> list[tuple[int, int]]:
     """Of groups of which it is not known whether they share a device: those that much would be sent between, and the
     largest, which would keep one device busy for long."""
     sender, reader, wide = facts.sends
@@ -102,7 +112,7 @@ def _pairs(facts: Facts, known: Known) -> list[tuple[int, int]]:
     return [(int(pair) // len(known.apart), int(pair) % len(known.apart)) for pair in best]
 
 
-def _conclude(facts: Facts, known: Known, most: int) -> Known | None:
+def _conclude(facts: EqualDeviceFacts, known: Implications, most: int) -> Implications | None:
     """All that follows, or none where nothing can be so; once no time is left, less."""
     for _ in range(ROUNDS):
         if facts.is_up():
@@ -119,7 +129,7 @@ def _conclude(facts: Facts, known: Known, most: int) -> Known | None:
     return known
 
 
-def _narrow(facts: Facts, known: Known, most: int) -> Known | None:
+def _narrow(facts: EqualDeviceFacts, known: Implications, most: int) -> Implications | None:
     """Later starts and longer ends."""
     head, tail, time, apart = known.head.copy(), known.tail.copy(), facts.time, known.apart.copy()
     rest = (time, known.group, apart)
@@ -131,10 +141,10 @@ def _narrow(facts: Facts, known: Known, most: int) -> Known | None:
     shared = (facts.work, facts.devices, CELLS // 2)
     head = ints(np.maximum(head, levels.apart(*facts.later, head, *shared, True)))
     tail = ints(np.maximum(tail, levels.apart(*facts.earlier, tail, *shared, False)))
-    return None if facts.too_long(head, tail, most) else Known(head, tail, known.group, apart)
+    return None if facts.too_long(head, tail, most) else Implications(head, tail, known.group, apart)
 
 
-def _share(facts: Facts, known: Known, most: int) -> Known | None:
+def _share(facts: EqualDeviceFacts, known: Implications, most: int) -> Implications | None:
     """Groups that sending would make too late are one; those that are too much for one device are apart; and of two
     devices, whoever is apart from the same is together."""
     one, other = known.group[facts.sends[0]], known.group[facts.sends[1]]
@@ -156,11 +166,11 @@ def _share(facts: Facts, known: Known, most: int) -> Known | None:
     return _with(known, first != second, ints(first), ints(second))
 
 
-def _with(known: Known, asked: Bools, one: Ints, other: Ints) -> Known | None:
+def _with(known: Implications, asked: Bools, one: Ints, other: Ints) -> Implications | None:
     return known.joined(ints(one[asked]), ints(other[asked])) if asked.any() else known
 
 
-def _too_much(facts: Facts, known: Known, most: int) -> Known:
+def _too_much(facts: EqualDeviceFacts, known: Implications, most: int) -> Implications:
     """The largest groups, two of which would take too long one after the other."""
     count = len(known.apart)
     load, first, last = np.bincount(known.group, facts.time, count), *(np.full(count, 2**60) for _ in range(2))
@@ -171,4 +181,4 @@ def _too_much(facts: Facts, known: Known, most: int) -> Known:
     span = load[:, None] + load + np.minimum(first[:, None], first) + np.minimum(last[:, None], last)
     apart = known.apart.copy()
     apart[np.ix_(large, large)] |= (span > most) & ~np.eye(len(large), dtype=bool)
-    return Known(known.head, known.tail, known.group, apart)
+    return Implications(known.head, known.tail, known.group, apart)

@@ -30,7 +30,7 @@ NOTHING = np.zeros((0, 0), bool)
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
+class EqualDeviceFacts:
     """What is known of a problem of equal devices."""
 
     time: Ints  # [ops]
@@ -72,7 +72,7 @@ class Facts:
         return int(levels.least_span(*columns, self.work, self.share, CELLS)) > most
 
 
-def least_step(facts: Facts, least_ns: int) -> int:
+def least_step(facts: EqualDeviceFacts, least_ns: int) -> int:
     """No step takes less; at least what was known before. Once its time is up it looks no further."""
     return halved(least_ns, int(MOST * least_ns), HALVINGS, facts.is_up, lambda most: _refuted(facts, most))
 
@@ -90,7 +90,7 @@ def halved(low: int, high: int, times: int, is_up: Callable[[], bool], refuted: 
     return low
 
 
-def _refuted(facts: Facts, most: int) -> bool:
+def _refuted(facts: EqualDeviceFacts, most: int) -> bool:
     """Whether no plan is left."""
     (sender, reader, _), head, tail = facts.sends, facts.head, facts.tail
     group = ints(np.unique(facts.leader, return_inverse=True)[1])
@@ -117,7 +117,9 @@ def merged(one: Ints, other: Ints, count: int) -> np.ndarray:
     return found
 
 
-def in_turn(facts: Facts, group: Ints, head: Ints, tail: Ints, most: int, apart: Bools = NOTHING) -> tuple[Ints, Ints]:
+def in_turn(
+    facts: EqualDeviceFacts, group: Ints, head: Ints, tail: Ints, most: int, apart: Bools = NOTHING
+) -> tuple[Ints, Ints]:
     """Later starts and longer ends, by what shares a device; `apart`: which groups do not, if it is kept, and then what
     is found out is marked there."""
     head, tail, common = head.copy(), tail.copy(), (facts.time, group, apart)

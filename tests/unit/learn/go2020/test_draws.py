@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.adam import Adam  # noqa: E402
-from loadmaster.learn.go2020.chains import CHAINS, Manner, Pace, PolicyChains, Sample  # noqa: E402
+from loadmaster.learn.go2020.chains import CHAINS, DrawPace, Manner, PolicyChains, Sample  # noqa: E402
 from loadmaster.learn.go2020.input import GoInput, go_input  # noqa: E402
 from loadmaster.learn.go2020.losses import sample_loss  # noqa: E402
 from loadmaster.learn.go2020.optimizer import Go  # noqa: E402
@@ -186,14 +186,14 @@ def test_adam_steps_as_that_of_torch_does() -> None:
 
 
 def test_the_pace_shares_time_between_network_and_draws(problem: Problem) -> None:
-    timed = Pace(Search(problem, Budget(1_000.0)), Go(scratch=True, share=0.75), None, 0.01)
+    timed = DrawPace(Search(problem, Budget(1_000.0)), Go(scratch=True, share=0.75), None, 0.01)
     timed.network_s = [0.1, 0.3]
     assert timed.next(5, 0.01) == (pytest.approx(1.2), 2**31)
     assert timed.next(5, 0.001) == (pytest.approx(3.6), 2**31)  # learning costs 400 draws
-    fifty = Pace(Search(problem, Budget(1_000.0)), Go(finetune=50), 50, 0.01)
+    fifty = DrawPace(Search(problem, Budget(1_000.0)), Go(finetune=50), 50, 0.01)
     fifty.network_s = [0.1, 0.3]
     assert fifty.next(10, 0.01)[0] == pytest.approx(1_000 / 40 - 0.4, abs=0.1)
-    counted = Pace(Search(problem, Budget(None, 10_000)), Go(scratch=True), None, 0.01)
+    counted = DrawPace(Search(problem, Budget(None, 10_000)), Go(scratch=True), None, 0.01)
     assert counted.next(0, 1e-6) == (None, 16)
     assert counted.temperature(0) == 0.01
     counted.search.count(1_000)
@@ -206,14 +206,16 @@ def test_the_pace_shares_time_between_network_and_draws(problem: Problem) -> Non
 
 
 def test_what_is_drawn_with_a_budget_begins_what_is_drawn_with_more(problem: Problem) -> None:
-    small, large = (Pace(Search(problem, Budget(None, most)), Go(scratch=True), None, 0.01) for most in (500, 9_000))
+    small, large = (
+        DrawPace(Search(problem, Budget(None, most)), Go(scratch=True), None, 0.01) for most in (500, 9_000)
+    )
     for pace in (small, large):
         pace.search.count(300)
     assert small.next(1, 0.0) == large.next(1, 0.0) and small.temperature(1) == large.temperature(1)
 
 
 def test_near_the_end_no_pass_is_begun_that_would_outlast_the_budget(problem: Problem) -> None:
-    pace = Pace(Search(problem, Budget(1.0)), Go(scratch=True, share=0.5), None, 0.01)
+    pace = DrawPace(Search(problem, Budget(1.0)), Go(scratch=True, share=0.5), None, 0.01)
     pace.network_s = [0.3, 0.6]
     seconds, _ = pace.next(1, 0.01)
     assert seconds is not None

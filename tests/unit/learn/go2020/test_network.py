@@ -15,12 +15,12 @@ from loadmaster.learn.go2020.candidates import BOUND, OVER  # noqa: E402
 from loadmaster.learn.go2020.input import GoInput, go_input  # noqa: E402
 from loadmaster.learn.go2020.network import (  # noqa: E402
     MIDDLE,
-    Decisions,
     GoBatch,
     GoNetwork,
     GoOutputs,
+    LastDecisions,
+    NetworkShape,
     SegmentAttention,
-    Shape,
     decisions_of,
     first_decisions,
     go_batch,
@@ -42,7 +42,7 @@ def given(ops: int, cluster: str, groups: int = 0, kernels: bool = False) -> GoI
     return go_input(price(graph, cluster), groups, kernels=kernels)
 
 
-def shaken(shape: Shape) -> GoNetwork:
+def shaken(shape: NetworkShape) -> GoNetwork:
     """A network in which no head is zero."""
     network = GoNetwork(shape)
     with torch.no_grad():
@@ -53,7 +53,7 @@ def shaken(shape: Shape) -> GoNetwork:
 
 @pytest.mark.parametrize("pooling", ["max", "sum"])
 def test_a_problem_gets_the_same_answer_alone_and_in_a_batch(pooling: str) -> None:
-    network = shaken(Shape(hidden=16, tasks=ALL, pooling=pooling))
+    network = shaken(NetworkShape(hidden=16, tasks=ALL, pooling=pooling))
     many = [given(90, "2xp100-pcie", kernels=True), given(60, "4xp100-pcie+1xk80", 40, kernels=True)]
     whole = go_batch(many)
     together = network(whole, first_decisions(many, whole, [0, 2]))
@@ -69,7 +69,7 @@ def test_a_problem_gets_the_same_answer_alone_and_in_a_batch(pooling: str) -> No
         first_op += len(one.single)
 
 
-def likeliest(batch: GoBatch, outputs: GoOutputs) -> Decisions:
+def likeliest(batch: GoBatch, outputs: GoOutputs) -> LastDecisions:
     return decisions_of(batch, [outputs.place[0].argmax(1).numpy()], [outputs.level[0].argmax(1).numpy()])
 
 
@@ -77,7 +77,7 @@ def test_untrained_it_keeps_its_first_decisions_in_the_critical_path_order() -> 
     one = given(80, "4xp100-pcie")
     batch = go_batch([one])
     for candidate in range(3):
-        network, last = GoNetwork(Shape(hidden=16)), first_decisions([one], batch, [candidate])
+        network, last = GoNetwork(NetworkShape(hidden=16)), first_decisions([one], batch, [candidate])
         for _ in range(3):
             each = network(batch, last)
             last = likeliest(batch, each)
@@ -88,14 +88,14 @@ def test_untrained_it_keeps_its_first_decisions_in_the_critical_path_order() -> 
 def test_untrained_candidates_are_chosen_by_their_bound() -> None:
     one = given(80, "4xp100-pcie")
     for choice in ("body", "sage"):
-        scores = GoNetwork(Shape(hidden=16, choice=choice)).choose(go_batch([one])).detach().numpy()
+        scores = GoNetwork(NetworkShape(hidden=16, choice=choice)).choose(go_batch([one])).detach().numpy()
         bound = -4 * one.candidates.summary[:, BOUND] - 8 * one.candidates.summary[:, OVER]
         np.testing.assert_allclose(scores, bound, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("choice", ["body", "sage"])
 def test_candidates_are_scored_alike_alone_and_in_a_batch(choice: str) -> None:
-    network = shaken(Shape(hidden=16, choice=choice))
+    network = shaken(NetworkShape(hidden=16, choice=choice))
     many = [given(90, "2xp100-pcie"), given(60, "4xp100-pcie+1xk80", 40)]
     together = torch.split(network.choose(go_batch(many)), [len(one.candidates) for one in many])
     for one, part in zip(many, together, strict=True):
@@ -105,7 +105,7 @@ def test_candidates_are_scored_alike_alone_and_in_a_batch(choice: str) -> None:
 def test_the_choice_of_candidates_learns_through_attention_and_modulation() -> None:
     batch = go_batch([given(80, "4xp100-pcie")])
     for switched in ({}, {"attention": False}, {"modulation": False}, {"choice": "sage"}):
-        network = shaken(replace(Shape(hidden=16), **switched))
+        network = shaken(replace(NetworkShape(hidden=16), **switched))
         network.choose(batch).std().backward()
         reached = {name for name, weight in network.named_parameters() if weight.grad is not None}
         through = "choice" not in switched
@@ -116,14 +116,16 @@ def test_the_choice_of_candidates_learns_through_attention_and_modulation() -> N
 
 
 def test_a_file_that_says_nothing_of_the_choice_is_an_older_one() -> None:
-    assert shape_of({"hidden": 16, "tasks": ["placement"]}) == Shape(hidden=16, tasks=("placement",), choice="sage")
-    assert shape_of({"choice": "body"}) == Shape()
+    assert shape_of({"hidden": 16, "tasks": ["placement"]}) == NetworkShape(
+        hidden=16, tasks=("placement",), choice="sage"
+    )
+    assert shape_of({"choice": "body"}) == NetworkShape()
 
 
 def test_later_passes_see_the_decisions_before() -> None:
     one = given(80, "2xp100-pcie")
     batch = go_batch([one])
-    network = shaken(Shape(hidden=16))
+    network = shaken(NetworkShape(hidden=16))
     first = first_decisions([one], batch, [-1])
     one_pass = network(batch, first)
     two = network(batch, likeliest(batch, one_pass))
@@ -165,7 +167,7 @@ def test_modulation_makes_a_group_depend_on_the_whole_graph() -> None:
     far = int(np.setdiff1d(np.arange(1, one.num_groups), _reach(one, 0, 2))[-1])
     other.ops[far] += 4
     for modulation in (True, False):
-        network = shaken(Shape(hidden=16, attention=False, modulation=modulation))
+        network = shaken(NetworkShape(hidden=16, attention=False, modulation=modulation))
         answers = []
         for each in (one, other):
             batch = go_batch([each])

@@ -17,7 +17,7 @@ from loadmaster.catalog.specs import make_optimizer  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import InvalidSetting, UnreadableFile  # noqa: E402
 from loadmaster.learn.go2020.agent import Agent, load_go  # noqa: E402
-from loadmaster.learn.go2020.network import GoNetwork, Shape  # noqa: E402
+from loadmaster.learn.go2020.network import GoNetwork, NetworkShape  # noqa: E402
 from loadmaster.learn.go2020.optimizer import Go  # noqa: E402
 from loadmaster.learn.training import write_tensors  # noqa: E402
 from loadmaster.optimizers.lists.schedulers import Heft  # noqa: E402
@@ -47,7 +47,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An untrained network in a file, with a schedule that moves ops."""
     path = tmp_path_factory.mktemp("weights") / "go.safetensors"
     torch.manual_seed(3)
-    shape = Shape(hidden=16, tasks=("placement", "schedule"))
+    shape = NetworkShape(hidden=16, tasks=("placement", "schedule"))
     tensors = {f"network.{name}": tensor for name, tensor in GoNetwork(shape).state_dict().items()}
     write_tensors(path, tensors, {"policy": {"shape": asdict(shape), "groups": 1024}})
     return str(path)

@@ -11,7 +11,7 @@ from loadmaster.cost import price  # noqa: E402
 from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.go2020.input import GoInput, go_input  # noqa: E402
 from loadmaster.learn.go2020.losses import policy_loss  # noqa: E402
-from loadmaster.learn.go2020.network import MIDDLE, GoNetwork, GoOutputs, Shape, first_decisions, go_batch  # noqa: E402
+from loadmaster.learn.go2020.network import MIDDLE, GoNetwork, GoOutputs, NetworkShape, first_decisions, go_batch  # noqa: E402
 from loadmaster.learn.go2020.policy import (  # noqa: E402
     OFF,
     Decided,
@@ -94,7 +94,7 @@ def test_changes_differ_from_what_stands_and_from_each_other(one: GoInput) -> No
 def test_repeated_gains_make_a_choice_likely() -> None:
     """PPO on a game whose answer is known: the second device is right for every group."""
     one = go_input(price(next(iter(generate("layered", 1, 5, (60, 60)))), "2xp100-pcie"), 20)
-    batch, network = go_batch([one]), GoNetwork(Shape(hidden=16, tasks=("placement",)))
+    batch, network = go_batch([one]), GoNetwork(NetworkShape(hidden=16, tasks=("placement",)))
     adam, rng = torch.optim.Adam(network.parameters(), lr=5e-3), np.random.default_rng(0)
     nothing = first_decisions([one], batch, [-1])
     for _ in range(60):

@@ -18,11 +18,11 @@ from loadmaster.learn.go2020.examples import DRAWN, GoKey, find_elite, make_prob
 from loadmaster.learn.go2020.input import GoInput, go_input  # noqa: E402
 from loadmaster.learn.go2020.losses import choice_loss  # noqa: E402
 from loadmaster.learn.go2020.moves import Moves, all_changes, draw_moves, move_loss  # noqa: E402
-from loadmaster.learn.go2020.network import GoNetwork, GoOutputs, Shape, go_batch  # noqa: E402
+from loadmaster.learn.go2020.network import GoNetwork, GoOutputs, NetworkShape, go_batch  # noqa: E402
 from loadmaster.learn.go2020.policy import place_ops  # noqa: E402
 from loadmaster.learn.go2020.rollouts import example_job, look  # noqa: E402
 from loadmaster.learn.go2020.timeline import seen_of  # noqa: E402
-from loadmaster.learn.go2020.zero import Outcome, candidate_decided, zero_shot  # noqa: E402
+from loadmaster.learn.go2020.zero import Judged, candidate_decided, zero_shot  # noqa: E402
 from loadmaster.optimizers.cuts import cut_stacks  # noqa: E402
 from loadmaster.plans import Plan, check  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
@@ -133,13 +133,13 @@ def test_each_change_moves_its_members_and_nothing_else(one: GoInput) -> None:
 
 
 def test_the_samples_are_the_most_promising_candidates(problem: Problem, one: GoInput) -> None:
-    network = GoNetwork(Shape(hidden=16))
+    network = GoNetwork(NetworkShape(hidden=16))
     with torch.no_grad():
         for weight in network.parameters():
             weight += 0.2 * torch.randn_like(weight)
         scores = network.choose(go_batch([one])).numpy()
 
-    def judge(wanted: list[list]) -> list[list[Outcome]]:  # type: ignore[type-arg]
+    def judge(wanted: list[list]) -> list[list[Judged]]:  # type: ignore[type-arg]
         return [[look(problem, one.label, decided) for decided in wanted[0]]]
 
     [outcomes] = zero_shot(network, [one], go_batch([one]), 5, judge)
@@ -163,7 +163,7 @@ def test_zero_shot_leaves_fusion_to_rules_within_its_samples(problem: Problem, c
 
 
 def test_the_choice_learns_which_candidate_is_best(one: GoInput) -> None:
-    batch, network = go_batch([one]), GoNetwork(Shape(hidden=16))
+    batch, network = go_batch([one]), GoNetwork(NetworkShape(hidden=16))
     value = torch.linspace(100, 200, len(one.candidates)).flip(0)
     adam = torch.optim.Adam(network.parameters(), lr=1e-2)
     for _ in range(40):

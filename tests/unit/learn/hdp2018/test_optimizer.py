@@ -13,7 +13,7 @@ from loadmaster.learn.environment import Simulated  # noqa: E402
 from loadmaster.learn.hdp2018.optimizer import Hdp  # noqa: E402
 from loadmaster.learn.hdp2018.policy import MATES, NOISY, UNIT_WIDTH, WAVES, HdpPolicy, units_of  # noqa: E402
 from loadmaster.learn.recurrent.inputs import KINDS, SHAPES, kinds_of  # noqa: E402
-from loadmaster.learn.recurrent.reinforce import Learner, Rule, Standing, learn  # noqa: E402
+from loadmaster.learn.recurrent.reinforce import Learner, LearningRule, Standing, learn  # noqa: E402
 from loadmaster.passes.groups import group_ops  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
@@ -145,7 +145,7 @@ def test_both_networks_learn() -> None:
     environment = Simulated(search, ints(range(problem.num_ops)))
     policy = Hdp(groups=4, hidden=16).policy_of(problem, environment.label, 0)
     before = {name: parameter.detach().clone() for name, parameter in policy.named_parameters()}
-    learner = Learner(policy, Rule(samples=8, rate=1e-2))
+    learner = Learner(policy, LearningRule(samples=8, rate=1e-2))
     rewards = [learner.step(environment, np.random.default_rng(step), step / 150).reward for step in range(150)]
     assert np.mean(rewards[-10:]) > np.mean(rewards[:10]) + 0.02
     for part in ("grouper", "placer"):

@@ -16,11 +16,11 @@ from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import InvalidSetting, MissingExtra  # noqa: E402
 from loadmaster.graph import GraphBuilder  # noqa: E402
 from loadmaster.graph.columns import ints  # noqa: E402
-from loadmaster.learn.environment import Measured, Simulated  # noqa: E402
+from loadmaster.learn.environment import Measurements, Simulated  # noqa: E402
 from loadmaster.learn.mirhoseini2017.optimizer import Rnn  # noqa: E402
 from loadmaster.learn.mirhoseini2017.policy import RnnPolicy  # noqa: E402
 from loadmaster.learn.recurrent.inputs import KINDS, SHAPES, published_vectors, scene_of  # noqa: E402
-from loadmaster.learn.recurrent.reinforce import Learner, Rule, Standing, advantages  # noqa: E402
+from loadmaster.learn.recurrent.reinforce import Learner, LearningRule, Standing, advantages  # noqa: E402
 from loadmaster.learn.recurrent.weights import seeded  # noqa: E402
 from loadmaster.passes.groups import group_ops  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
@@ -131,7 +131,7 @@ def test_two_groups_with_a_known_optimum_are_learned() -> None:
     environment = Simulated(search, label)
     with seeded(0):
         policy = RnnPolicy(scene_of(problem, label, 2, True), 16)
-    learner = Learner(policy, Rule(samples=8, rate=1e-2))
+    learner = Learner(policy, LearningRule(samples=8, rate=1e-2))
     for step in range(150):
         learner.step(environment, np.random.default_rng(step), step / 150)
     drawn = policy.draw(50, np.random.default_rng(0), 1.0).placement
@@ -167,15 +167,17 @@ def test_a_plan_found_under_noise_is_judged_without() -> None:
 
 def test_advantages_are_against_valid_placements_alone() -> None:
     gained = np.array([-1.0, -0.8, -10.0, -10.0])
-    measured = Measured(np.array([1.0, 1.0, 1.0, np.nan]), ints([0, 0, 5, 0]), np.array([False, False, False, True]))
+    measured = Measurements(
+        np.array([1.0, 1.0, 1.0, np.nan]), ints([0, 0, 5, 0]), np.array([False, False, False, True])
+    )
     first = advantages(measured, gained, Standing(), (-0.9, 0.1))
     np.testing.assert_allclose(first, [-0.1, 0.1, -0.3, -0.3])
     later = advantages(measured, gained, Standing(known=True, mean=-1.2, spread=0.2), (-0.9, 0.1))
     np.testing.assert_allclose(later, [0.2, 0.4, -0.6, -0.6])
-    nothing = Measured(np.ones(3), ints([30, 10, 20]), np.array([False, False, False]))
+    nothing = Measurements(np.ones(3), ints([30, 10, 20]), np.array([False, False, False]))
     order = advantages(nothing, np.full(3, -10.0), Standing(), (0.0, 0.0))
     assert order[1] > order[2] > order[0] and abs(order.sum()) < 1e-9
-    broken = Measured(np.full(2, np.nan), ints([0, 0]), np.array([True, True]))
+    broken = Measurements(np.full(2, np.nan), ints([0, 0]), np.array([True, True]))
     assert advantages(broken, np.full(2, -10.0), Standing(), (0.0, 0.0)).tolist() == [0, 0]
 
 

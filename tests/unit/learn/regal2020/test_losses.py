@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from loadmaster.learn.features import features_of  # noqa: E402
 from loadmaster.learn.regal2020 import losses, optimizer  # noqa: E402
 from loadmaster.learn.regal2020.networks import Outputs, batch_of  # noqa: E402
-from loadmaster.learn.regal2020.optimizer import Action  # noqa: E402
+from loadmaster.learn.regal2020.optimizer import RegalAction  # noqa: E402
 from tests.golden.plans import tasks, unlike  # noqa: E402
 
 
@@ -40,7 +40,7 @@ def test_the_density_of_levels_is_that_of_normal_draws_around_their_targets() ->
         first_op, first_pair = first_op + features.num_ops, first_pair + features.num_ops * features.num_devices
 
 
-def _action(features: object, rng: np.random.Generator) -> Action:
+def _action(features: object, rng: np.random.Generator) -> RegalAction:
     ops, devices = features.num_ops, features.num_devices  # type: ignore[attr-defined]
     choices = np.array([rng.integers(size) for size in optimizer.CHOICES])
 
@@ -48,10 +48,10 @@ def _action(features: object, rng: np.random.Generator) -> Action:
         return rng.integers(0, optimizer.LEVELS, count).astype(np.uint8)
 
     wide, empty = ops * devices, np.zeros(0, np.float32)
-    return Action(choices, levels(wide), levels(wide), levels(ops), levels(ops), empty, empty)
+    return RegalAction(choices, levels(wide), levels(wide), levels(ops), levels(ops), empty, empty)
 
 
-def _density(features: object, action: Action, chance: np.ndarray, shift: np.ndarray) -> float:
+def _density(features: object, action: RegalAction, chance: np.ndarray, shift: np.ndarray) -> float:
     ops, devices = features.num_ops, features.num_devices  # type: ignore[attr-defined]
     strength, spread = optimizer.STRENGTH[action.choices[0]], optimizer.SPREAD[action.choices[1]]
     width, bias = optimizer.WIDTH[action.choices[3]], optimizer.BIAS[action.choices[4]]

@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 
 from loadmaster.graph import Graph
-from loadmaster.learn.scheduling.examples import Key, best_by_rule, make_example, tightened, unrolled_step
-from loadmaster.learn.scheduling.training import Ascent, Crew, Settings, ascend, directions, outcome, worth
+from loadmaster.learn.scheduling.examples import ScheduleKey, best_by_rule, make_example, tightened, unrolled_step
+from loadmaster.learn.scheduling.training import Ascent, ForkedCrew, Settings, ascend, directions, outcome, worth
 from loadmaster.optimizers.policy.policy import first_weights
 from loadmaster.search import Score
 from loadmaster.simulator import simulate
 
-KEYS = [key for key in (Key(-1, seed) for seed in range(12)) if (found := make_example(key)) and found[0].num_ops < 300]
+KEYS = [
+    key
+    for key in (ScheduleKey(-1, seed) for seed in range(12))
+    if (found := make_example(key)) and found[0].num_ops < 300
+]
 
 
 def test_an_example_is_the_same_everywhere() -> None:
@@ -56,7 +60,7 @@ def test_a_plan_that_fits_counts_for_more_than_a_faster_one_that_does_not() -> N
 )
 def test_the_gradient_is_that_of_the_outcomes(settings: Settings) -> None:
     weights = first_weights(0)
-    crew = Crew(KEYS[:1], [], 1)
+    crew = ForkedCrew(KEYS[:1], [], 1)
     try:
         gradient, _ = crew.gradient(weights, 4, settings)
     finally:
@@ -82,7 +86,7 @@ def test_adam_goes_uphill() -> None:
 
 def test_training_returns_the_weights_that_were_best_on_problems_held_out() -> None:
     told: list[tuple[float, np.ndarray]] = []
-    crew = Crew(KEYS[:1], KEYS[:1], 1)
+    crew = ForkedCrew(KEYS[:1], KEYS[:1], 1)
     try:
         found = ascend(
             crew,

@@ -16,7 +16,7 @@ from loadmaster.optimizers.expert.known import ADVICE, advice_for, unit_of
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, solve
 from loadmaster.zoo import ENTRIES
-from loadmaster.zoo.page import Race, expert_workloads, race
+from loadmaster.zoo.page import FivePlans, expert_workloads, race
 from loadmaster.zoo.shelf import load_zoo
 
 PAGE = Path(__file__).parents[4] / "docs" / "zoo.md"
@@ -31,7 +31,7 @@ WORSE = {
 
 
 @cache
-def raced(model: str, devices: int) -> Race:
+def raced(model: str, devices: int) -> FivePlans:
     return race(model, devices)
 
 

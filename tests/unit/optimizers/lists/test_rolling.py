@@ -7,7 +7,7 @@ import pytest
 
 from loadmaster.cost import price
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.lists.rolling import Given, Rolling, decide, make_log, make_state, take_back
+from loadmaster.optimizers.lists.rolling import Rolling, RollingColumns, decide, make_log, make_state, take_back
 from loadmaster.optimizers.lists.schedulers import Heft, mean_times, upward_rank
 from loadmaster.plans import check
 from loadmaster.problem import Problem
@@ -23,11 +23,11 @@ def problem() -> Problem:
     return price(load_zoo("transformer-xl-2"), "4xp100-pcie")  # updates, colocated ones among them
 
 
-def given_of(problem: Problem) -> Given:
+def given_of(problem: Problem) -> RollingColumns:
     level = upward_rank(problem)
     order = np.lexsort((np.arange(problem.num_ops), -level))
     graph, able = problem.graph, np.ascontiguousarray(problem.able)
-    return Given(*graph.dependencies, graph.colocate, able, order, level, mean_times(problem))
+    return RollingColumns(*graph.dependencies, graph.colocate, able, order, level, mean_times(problem))
 
 
 def test_what_a_way_decides_is_taken_back_wherever_it_begins(problem: Problem) -> None:

@@ -59,7 +59,7 @@ def test_a_window_of_everything_takes_as_long_as_the_whole() -> None:
 def test_a_window_holds_pinned_ops_and_ends_when_the_step_would() -> None:
     problem = layered()
     plan = Heft().optimize(Search(problem, Budget(None, 1)))
-    scene = refine.Scene.of(problem, plan)
+    scene = refine.WindowScene.of(problem, plan)
     ops = ints(np.sort(scene.order[100:200]))
     pinned = np.isin(ops, scene.order[100:120])
     part = window(problem, plan.device, ops, pinned, scene.rest_ns(ops))
@@ -116,13 +116,13 @@ def test_a_large_graph_is_planned_better_than_by_any_one_shot_and_the_same_each_
 
 def test_the_clock_leaves_out_what_would_not_be_ready_in_time() -> None:
     search = Search(layered(), Budget(1.0))
-    clock = multilevel.Clock(search)
+    clock = multilevel.TimeLeft(search)
     assert clock.allows(60.0)
     assert not clock.allows(60.0 * 10**6)
     assert 0.5 < clock.share_before_the_end() < 1
     clock.run_s = 1.0  # a simulation takes all the time there is
     assert not clock.allows(1.0) and clock.share_before_the_end() == 0
-    assert multilevel.Clock(Search(layered(), Budget(None, 5))).allows(60.0 * 10**6)
+    assert multilevel.TimeLeft(Search(layered(), Budget(None, 5))).allows(60.0 * 10**6)
 
 
 def test_windows_that_are_alike_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,8 +131,8 @@ def test_windows_that_are_alike_are_searched_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(refine, "OPS", 40)  # four blocks
     monkeypatch.setattr(refine, "OPS_PER_DEVICE", 1)
     walks: list[Any] = []
-    cool = refine.Walk.cool
-    monkeypatch.setattr(refine.Walk, "cool", lambda self, *given: (walks.append(self), cool(self, *given))[1])
+    cool = refine.WindowChain.cool
+    monkeypatch.setattr(refine.WindowChain, "cool", lambda self, *given: (walks.append(self), cool(self, *given))[1])
     monkeypatch.setenv("LOADMASTER_THREADS", "1")
     search = Search(problem, Budget(None, 500))
     search.score(plan)

@@ -10,7 +10,7 @@ import pytest
 from loadmaster import price
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.multilevel import multilevel, refine
-from loadmaster.optimizers.multilevel.refine import Found
+from loadmaster.optimizers.multilevel.refine import FoundWindow
 from loadmaster.plans import Plan
 from loadmaster.search import Score
 from tests.graphs.tiny import ladder, pair
@@ -37,7 +37,7 @@ class Judge:
 def test_all_or_the_better_half_or_nothing(both: int, one: int, kept: tuple[int, ...], looks: int) -> None:
     problem = price(ladder(), pair())
     plan = Plan.of(problem, [0] * problem.num_ops)
-    found = [Found(ints([0]), ints([1]), ints([0]), 0.1), Found(ints([2]), ints([1]), ints([0]), 0.3)]
+    found = [FoundWindow(ints([0]), ints([1]), ints([0]), 0.1), FoundWindow(ints([2]), ints([1]), ints([0]), 0.3)]
     judge: Any = Judge(problem, {(0, 2): both, (2,): one})
     better = refine._better(judge, plan, found)
     assert tuple(np.flatnonzero(better.device).tolist()) == kept

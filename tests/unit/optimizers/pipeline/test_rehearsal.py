@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmaster.cost import price
-from loadmaster.optimizers.pipeline.cuts import Line, Rehearsals
+from loadmaster.optimizers.pipeline.cuts import Rehearsals, StageLine
 from loadmaster.optimizers.pipeline.microbatched import _Planner, plan_pipeline
 from loadmaster.optimizers.pipeline.slots import slots_of
 from loadmaster.search import Budget
@@ -19,11 +19,11 @@ LAYERS, DEVICES = 7, 3
 
 
 @st.composite
-def lines(draw: st.DrawFn) -> Line:
+def lines(draw: st.DrawFn) -> StageLine:
     edges = sorted(draw(st.sets(st.integers(1, LAYERS - 1), max_size=5)))
     stages = len(edges) + 1
     device = draw(st.tuples(*[st.integers(0, DEVICES - 1)] * stages))
-    return Line(tuple(edges), device, draw(st.tuples(*[st.integers(1, 4)] * stages)))
+    return StageLine(tuple(edges), device, draw(st.tuples(*[st.integers(1, 4)] * stages)))
 
 
 def rehearsing(count: int, memory: int = 2**40) -> tuple[_Planner, Rehearsals]:
@@ -36,7 +36,7 @@ def rehearsing(count: int, memory: int = 2**40) -> tuple[_Planner, Rehearsals]:
 
 @settings(max_examples=25, deadline=None)
 @given(lines(), st.integers(1, 5))
-def test_the_simulator_finds_what_was_rehearsed(found: Line, count: int) -> None:
+def test_the_simulator_finds_what_was_rehearsed(found: StageLine, count: int) -> None:
     planner, rehearsals = rehearsing(count)
     judged = planner._judge_line(planner.layouts[0], found, rehearsals)
     assert rehearsals.worth(found) == (0, judged.score.value)
@@ -44,7 +44,7 @@ def test_the_simulator_finds_what_was_rehearsed(found: Line, count: int) -> None
 
 @settings(max_examples=25, deadline=None)
 @given(lines(), st.integers(1, 5), st.integers(0, 30_000))
-def test_what_fits_in_a_rehearsal_fits(found: Line, count: int, memory: int) -> None:
+def test_what_fits_in_a_rehearsal_fits(found: StageLine, count: int, memory: int) -> None:
     """A layer saves 2,000 bytes, of which a rehearsal keeps all until the gradients of weights are there."""
     planner, rehearsals = rehearsing(count, memory)
     judged = planner._judge_line(planner.layouts[0], found, rehearsals)
@@ -53,7 +53,7 @@ def test_what_fits_in_a_rehearsal_fits(found: Line, count: int, memory: int) -> 
 
 @settings(max_examples=15, deadline=None)
 @given(lines(), st.integers(1, 5))
-def test_annealing_leaves_whole_lines_no_worse_than_its_start(start: Line, count: int) -> None:
+def test_annealing_leaves_whole_lines_no_worse_than_its_start(start: StageLine, count: int) -> None:
     _, rehearsals = rehearsing(count)
     worth, found = rehearsals.anneal(start, 300)
     assert worth == rehearsals.worth(found) <= rehearsals.worth(start)

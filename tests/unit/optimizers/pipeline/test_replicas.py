@@ -12,7 +12,7 @@ from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import WEIGHT
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.pipeline.microbatched import Cut, _Planner, plan_pipeline
+from loadmaster.optimizers.pipeline.microbatched import StageCut, _Planner, plan_pipeline
 from loadmaster.optimizers.pipeline.replicas import replicated_splits
 from loadmaster.report.pipeline import picture, schedule_csv, stage_rows
 from loadmaster.search import Budget
@@ -26,7 +26,7 @@ def test_data_parallelism_is_one_stage_on_all_devices() -> None:
     """Six microbatches on three devices: each takes two of 4 x 300, adds up gradients of 4 x 90 bytes once, then passes
     a third of them on four times."""
     planner = _Planner(problem(4, 3, LINK, weights=90, saved=10), 6, Budget(None, 10), 0)
-    cut = Cut(planner.layouts[0], (), ((0, 1, 2),), "replicated")
+    cut = StageCut(planner.layouts[0], (), ((0, 1, 2),), "replicated")
     found = planner.judge("eager", cut, (1,))
     assert found.score.value == 2 * 4 * 300 + 3 * 4 * 90 + 4 * (50 + 120)
     # Weights, gradients and what the microbatches save, on every device.
@@ -36,7 +36,7 @@ def test_data_parallelism_is_one_stage_on_all_devices() -> None:
 
 def test_replicas_of_one_stage_feed_the_next() -> None:
     planner = _Planner(problem(4, 3, LINK, weights=0, sent=30), 4, Budget(None, 10), 0)
-    cut = Cut(planner.layouts[0], (2,), ((0, 1), (2,)), "replicated")
+    cut = StageCut(planner.layouts[0], (2,), ((0, 1), (2,)), "replicated")
     found = planner.judge("eager", cut, (4, 4))
     names, timeline = found.problem.graph.op_name, simulate(found.problem, found.plan)
     where = dict(zip(names, found.plan.device.tolist(), strict=True))
