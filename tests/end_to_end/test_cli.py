@@ -467,7 +467,7 @@ def test_every_verb_has_json_and_debug() -> None:
 
 def test_warnings_of_ours_are_a_line_and_log_lines_of_others_are_not_shown(folder: Path) -> None:
     code = (
-        "import logging, warnings; from loadmaster.cli.verbs import _quieten; _quieten(); "
+        "import logging, warnings; from loadmaster.cli.guarding import quieten; quieten(); "
         "logging.getLogger('torch.export').warning('theirs'); "
         "warnings.warn_explicit('theirs', UserWarning, '/lib/torch/export.py', 1); "
         "warnings.warn_explicit('ours', UserWarning, '/lib/loadmaster/importers/onnx/model.py', 1)"
@@ -479,7 +479,7 @@ def test_warnings_of_ours_are_a_line_and_log_lines_of_others_are_not_shown(folde
 def test_zoo_capture_writes_into_the_current_folder_by_default() -> None:
     from inspect import signature
 
-    from loadmaster.cli.verbs import zoo_capture
+    from loadmaster.cli.shelves import zoo_capture
 
     assert signature(zoo_capture).parameters["out"].default == Path(".")
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json as json_text
 import sys
-from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from loadmaster.cli import words
+from loadmaster.cli.guarding import print_json
 from loadmaster.cli.options import Debug, Json, Ray, Seed, Simulations
 from loadmaster.errors import InvalidSetting, MissingExtra, UnreadableFile, printable
 
@@ -40,7 +39,7 @@ def generate(
     words.check_writable(out)
     save_graphs(graphs, out)
     if json:
-        _print_json({"kind": kind, "count": count, "seed": seed, "ops": ops, "file": str(out)})
+        print_json({"kind": kind, "count": count, "seed": seed, "ops": ops, "file": str(out)})
     else:
         print(f"{count:,} graphs of kind {kind}, seed {seed}, in {out}")
 
@@ -95,7 +94,7 @@ def bench(
     specs = None if optimizers is None else words.split_specs(optimizers)
     found = call(what, BenchSettings(specs, seeds, allowance, source, out, best, again, solving, ray=ray or ""))
     if json:
-        _print_json({"suites": [report.as_data() for report in found]})
+        print_json({"suites": [report.as_data() for report in found]})
     else:
         print(printable("\n".join(report.text() for report in found)))
     if any(report.outcome.failed or report.outcome.stopped for report in found):
@@ -162,7 +161,3 @@ def _named(text: str) -> tuple[str, str]:
 
 
 VERBS = (generate, bench, train)
-
-
-def _print_json(document: Mapping[str, Any]) -> None:
-    print(json_text.dumps(document, indent=2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from loadmaster.cli import serve as serving
 from loadmaster.cli import stages, words
+from loadmaster.cli.guarding import print_json
 from loadmaster.cli.options import Batch, Debug, Dtype, Json, Seconds, Seed, Simulations, TrainedBy, Training
 from loadmaster.errors import DoesNotFit, InvalidSetting
 
@@ -53,7 +53,7 @@ def fits(
         found = _step(model, on, how, words.budget_of(seconds or (None if simulations else SECONDS), simulations), seed)
         rows = [(c.what, c.step_ns, c.peak_bytes, c.command) for c in found.changes]
     if json:
-        print(json_text.dumps(asdict(found), indent=2))
+        print_json(asdict(found))
     else:
         _show(model, found, rows, "request" if serving.is_served(model) else "step")
     if not found.fits:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from loadmaster.cli import words
+from loadmaster.cli.guarding import print_json
 from loadmaster.cli.options import Debug, Json, Mode, Model, Seconds, Seed, Simulations
 
 ModelToTime = Annotated[
@@ -52,7 +53,7 @@ def measure(
     if save is not None:
         save_cluster(cluster, save)
     if json:
-        words.print_json(found)
+        print_json(found)
         return
     from loadmaster.report.machine import machine_tables
     from loadmaster.report.terminal import console
@@ -112,7 +113,7 @@ def race(
     if save is not None and outcome.won:
         save_plan(outcome.result.plan, outcome.result.problem, save)
     if json:
-        words.print_json(outcome.as_data())
+        print_json(outcome.as_data())
         return
     console().print(race_table(outcome.as_data()["rows"]), "")
     print(outcome.verdict)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from loadmaster.cli import splits, stages, words
+from loadmaster.cli.guarding import print_json
 from loadmaster.cli.options import OBJECTIVES, Debug, Json, MemoryLimit, Report, Trace, known_objective
 from loadmaster.errors import InvalidSetting, LoadmasterError, printable
 
@@ -79,7 +80,7 @@ def explain(
     better = None if save is None else _save_better(result, found, save)
     if json:
         wrote = {} if save is None else {"saved": None if better is None else better.value}
-        print(json_text.dumps({**found.to_json(), **said, **wrote}, indent=2))
+        print_json({**found.to_json(), **said, **wrote})
         return
     from loadmaster.report.gantt import print_gantt
     from loadmaster.report.policy import policy_text

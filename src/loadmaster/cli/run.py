@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadmaster.cli import stages
+from loadmaster.cli.guarding import print_json
 from loadmaster.cli.options import Debug, Json
 from loadmaster.errors import InvalidSetting, MissingExtra
 
@@ -54,7 +55,7 @@ def run(
     if ran is None:  # another process of this run reports
         return
     if json:
-        print(json_text.dumps(ran.as_data(), indent=2))
+        print_json(ran.as_data())
     else:
         _show(ran)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_text
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from loadmaster.cli import reports, stages, words
+from loadmaster.cli.guarding import print_json
 from loadmaster.cli.options import Debug, Json
 from loadmaster.cli.reports import OfModel
 from loadmaster.errors import InvalidSetting
@@ -165,7 +165,7 @@ def _show_sweep(found: list[tuple[int, ServingResult]], plot: Path | None, json:
             str(context): {**to_json(module_plan(r.name, r.service, r.best)), "serving": summary(r.service, r.best)}
             for context, r in found
         }
-        print(json_text.dumps(told, indent=2))
+        print_json(told)
         return
     new = {0, *changes(columns)}
     table = plain_table(">context", ">first token", ">per token", "fits", "~split")
@@ -279,7 +279,7 @@ def _show(result: ServingResult, saved: Path | None, json: bool) -> None:
     service, plan = result.service, module_plan(result.name, result.service, result.best)
     if json:
         rules = {name: summary(service, rule) for name, rule in result.rules.items()}
-        print(json_text.dumps({**to_json(plan), "serving": summary(service, result.best), "rules": rules}, indent=2))
+        print_json({**to_json(plan), "serving": summary(service, result.best), "rules": rules})
         return
     screen = console()
     screen.print(
@@ -318,7 +318,7 @@ def export(
     target, loaded = target_of(to), _read_modules(plan, to, model, on)
     text = target.write(loaded)
     if json:
-        print(json_text.dumps({"target": to, "text": text, "main_device": main_device(loaded)}, indent=2))
+        print_json({"target": to, "text": text, "main_device": main_device(loaded)})
     else:
         print(text)
 

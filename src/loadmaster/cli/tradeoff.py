@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_text
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from loadmaster.cli import stages, words
+from loadmaster.cli.guarding import print_json
 from loadmaster.cli.options import (
     OPTIMIZER_HELP,
     Debug,
@@ -69,7 +69,7 @@ def tradeoff(
         for i, p in enumerate(found)
     ]
     if json:
-        print(json_text.dumps({"graph": problem.source.name, "cluster": problem.cluster.name, "plans": rows}, indent=2))
+        print_json({"graph": problem.source.name, "cluster": problem.cluster.name, "plans": rows})
     else:
         _show(rows)
 

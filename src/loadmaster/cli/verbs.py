@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import functools
-import json as json_text
-import logging
 import os
 import sys
-import traceback
-import warnings
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,6 +18,7 @@ from loadmaster.cli import pipelines, planning, reports, splits, stages, words
 from loadmaster.cli import run as running
 from loadmaster.cli import serve as serving
 from loadmaster.cli import tradeoff as tradeoffs
+from loadmaster.cli.guarding import finish, print_json, quieten, verb, with_error
 from loadmaster.cli.options import (
     OPTIMIZER_HELP,
     Addresses,
@@ -56,7 +50,8 @@ from loadmaster.cli.options import (
     TrainedBy,
     Training,
 )
-from loadmaster.errors import InvalidSetting, LoadmasterError, MissingExtra, printable
+from loadmaster.cli.shelves import plans_app, zoo_app
+from loadmaster.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from loadmaster.problem import Problem
@@ -71,14 +66,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # square brackets in help are meant as such
     epilog="Exit codes: 0 ok, 1 error, 2 wrong usage, 3 the plan does not fit in memory.",
 )
-zoo_app = typer.Typer(
-    help="Real models to plan without bringing one.", invoke_without_command=True, rich_markup_mode=None
-)
-plans_app = typer.Typer(
-    help="Plans found before, from which searches on similar problems begin.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 app.add_typer(zoo_app, name="zoo")
 app.add_typer(plans_app, name="plans")
 
@@ -89,76 +76,8 @@ def main() -> None:
     for name in ("stdout", "stderr"):  # closed by the caller: there is nobody to tell
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-    _quieten()
+    quieten()
     app()
-
-
-def _quieten() -> None:
-    """Log lines and warnings of other packages are not for users of ours; our own warnings come in a line each."""
-    logging.disable(logging.WARNING)
-
-    def show(message: Warning | str, category: type[Warning], filename: str, *_: Any) -> None:
-        if f"{os.sep}loadmaster{os.sep}" in filename:
-            print(f"warning: {printable(str(message))}", file=sys.stderr)
-
-    warnings.showwarning = show  # type: ignore[assignment]
-
-
-def _verb(function: Callable[..., None]) -> Callable[..., None]:
-    """Errors of ours without a traceback, on stderr, and as JSON on stdout too when asked for."""
-
-    @functools.wraps(function)
-    def guarded(**settings: Any) -> None:
-        try:
-            function(**settings)
-            sys.stdout.flush()
-        except (typer.Exit, typer.Abort, BrokenPipeError):
-            raise
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
-            raise typer.Exit(1) from None
-        except Exception as error:
-            raise typer.Exit(_tell(error, settings["json"], settings["debug"])) from None
-
-    return guarded
-
-
-def _tell(error: Exception, as_json: bool, debug: bool) -> int:
-    """Prints the error; returns the exit code."""
-    if debug:
-        traceback.print_exception(error)
-    ours = error if isinstance(error, LoadmasterError) else _of_ours(error)
-    try:
-        if as_json:
-            _print_json({"error": _error_data(ours)})
-        sys.stdout.flush()
-    except OSError:  # what is left in its buffer would be tried again, and complained of, at the very end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    print(ours, file=sys.stderr)
-    return ours.exit_code
-
-
-def _of_ours(error: Exception) -> LoadmasterError:
-    """What the machine did is no bug."""
-    if isinstance(error, OSError) and error.errno is not None:
-        place = printable(str(error.filename)) if error.filename else "an open file, or standard output"
-        fix = "make room on the disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the disk and the path"
-        return LoadmasterError(f"the system says: {os.strerror(error.errno)}", place, fix)
-    if isinstance(error, MemoryError):
-        return LoadmasterError("there is not enough memory for this", "", "give a smaller graph, or fewer devices")
-    if isinstance(error, RecursionError):
-        return LoadmasterError("it is nested too deeply", "", "give something simpler")
-    what = f"something went wrong inside loadmaster: {type(error).__name__}: {error}"
-    return LoadmasterError(what, "", "this is a bug; --debug shows where")
-
-
-def _error_data(error: LoadmasterError) -> dict[str, Any]:
-    data = {"type": type(error).__name__, "what": error.what, "where": error.where, "fix": error.fix}
-    return {**data, "exit_code": error.exit_code}
-
-
-def _print_json(document: Mapping[str, Any]) -> None:
-    print(json_text.dumps(document, indent=2))
 
 
 def _version(wanted: bool) -> None:
@@ -177,7 +96,7 @@ def _top(
 
 
 @app.command()
-@_verb
+@verb
 def plan(
     model: Model,
     on: On = None,
@@ -268,7 +187,7 @@ def plan(
         told = pipelines.save(found, save if misfit is None else None, schedule)
         reports.write_files(found.result, [], report, trace)
         print(pipelines.summary(found, misfit)) if json else pipelines.tell(found, told)
-        _finish(misfit)
+        finish(misfit)
         return
     asked = planning.Asked(
         spec=spec,
@@ -292,15 +211,15 @@ def plan(
     plans = planning.find(problem, asked)
     misfit, beside = planning.save(plans, asked)
     if json:
-        _print_json(_with_error(planning.summary(plans, asked), misfit))
+        print_json(with_error(planning.summary(plans, asked), misfit))
     else:
         _show_methods(problem, choice, planning.rows(plans, asked), save if misfit is None else None)
         planning.tell(plans, asked, beside)
-    _finish(misfit)
+    finish(misfit)
 
 
 @app.command()
-@_verb
+@verb
 def simulate(
     model: Model,
     on: NeededOn,
@@ -325,16 +244,16 @@ def simulate(
     misfit = None if result.fits else does_not_fit(result, limit)
     arenas = stages.lay_out(result, addresses) if addresses is not None and misfit is None else None
     if json:
-        _print_json(_with_error(simulation_summary(result, arenas), misfit))
+        print_json(with_error(simulation_summary(result, arenas), misfit))
     else:
         _show_methods(problem, choice, [(plan.name, result)], None)
         if arenas is not None:
             reports.tell_arenas(problem, arenas, addresses)
-    _finish(misfit)
+    finish(misfit)
 
 
 @app.command()
-@_verb
+@verb
 def pack(
     lifetimes: Annotated[
         Path, typer.Argument(metavar="LIFETIMES", help="A CSV file with columns id, lower, upper and size.")
@@ -350,14 +269,14 @@ def pack(
 
     told = packed(lifetimes, capacity, out, seconds)
     if json:
-        _print_json(told)
+        print_json(told)
         return
     arena, most = told["arena_bytes"], told["peak_bytes"]
     print(f"{told['blocks']} blocks in {arena:,} bytes; {most:,} are alive at once; offsets written to {out}")
 
 
 @app.command()
-@_verb
+@verb
 def compare(
     model: Model,
     on: On = None,
@@ -394,17 +313,17 @@ def compare(
     misfit = stages.save_or_explain(best_of(results), limit, save)
     reports.write_files(best_of(results), results, report, trace)
     if json:
-        _print_json(_with_error(compare_summary(results, left), misfit))
+        print_json(with_error(compare_summary(results, left), misfit))
     else:
         _show_methods(problem, choice, rows, save if misfit is None else None)
         if left:
             print(f"interrupted; not run: {', '.join(left)}")
         reports.tell_files(report, trace)
-    _finish(misfit)
+    finish(misfit)
 
 
 @app.command()
-@_verb
+@verb
 def inspect(model: Model, on: On = None, json: Json = False, debug: Debug = False) -> None:
     """Show what is in a model: ops, arithmetic, bytes by role, critical path, largest tensors."""
     from loadmaster.report.inspection import inspect_problem
@@ -413,7 +332,7 @@ def inspect(model: Model, on: On = None, json: Json = False, debug: Debug = Fals
     found = inspect_problem(problem)
     if json:
         graph = {"name": problem.source.name, "digest": problem.source.digest}
-        _print_json({"graph": graph, **found.as_data()})
+        print_json({"graph": graph, **found.as_data()})
         return
     from loadmaster.report.terminal import console, inspection_view
 
@@ -422,7 +341,7 @@ def inspect(model: Model, on: On = None, json: Json = False, debug: Debug = Fals
 
 
 @app.command("list")
-@_verb
+@verb
 def list_names(
     what: Annotated[Literal["optimizers", "clusters"], typer.Argument(show_default=False)],
     json: Json = False,
@@ -434,109 +353,14 @@ def list_names(
 
     rows = optimizer_rows() if what == "optimizers" else cluster_rows()
     if json:
-        _print_json({what: rows})
+        print_json({what: rows})
     else:
         console().print((optimizers_table if what == "optimizers" else clusters_table)(rows))
 
 
-@plans_app.command("list")
-@_verb
-def plans_list(json: Json = False, debug: Debug = False) -> None:
-    """List the plans found before, the last used first."""
-    from loadmaster.optimizers.experience import Store
-
-    if json:
-        _print_json(experiences.listed(Store.default()))
-    else:
-        experiences.show_list(Store.default())
-
-
-@plans_app.command("clear")
-@_verb
-def plans_clear(json: Json = False, debug: Debug = False) -> None:
-    """Forget the plans found before."""
-    from loadmaster.optimizers.experience import Store
-
-    store = Store.default()
-    removed = 0 if store is None else store.clear()
-    if json:
-        _print_json({"removed": removed})
-    else:
-        print(f"{removed} plans removed")
-
-
-@zoo_app.callback()
-def zoo(context: typer.Context, json: Json = False, debug: Debug = False) -> None:
-    """Real models to plan without bringing one: list them, or capture one again."""
-    if context.invoked_subcommand is None:
-        _list_zoo(json=json, debug=debug)
-
-
-@_verb
-def _list_zoo(json: bool, debug: bool) -> None:
-    from loadmaster.zoo import ENTRIES
-    from loadmaster.zoo.shelf import shelf_rows
-
-    rows = shelf_rows()
-    shipped = {row["name"].rpartition("/")[0] for row in rows}
-    others = [name for name in ENTRIES if name not in shipped]
-    if json:
-        _print_json({"models": rows, "to_capture": others})
-        return
-    from loadmaster.report.terminal import console, zoo_models_table, zoo_table
-
-    screen = console()
-    screen.print(zoo_table(rows))
-    screen.print()
-    screen.print(zoo_models_table(rows))
-    if others:
-        screen.print(f"\nmade by 'loadmaster zoo capture NAME', which needs torch: {', '.join(others)}")
-
-
-@zoo_app.command("capture")
-@_verb
-def zoo_capture(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from 'loadmaster zoo', with /train or /infer.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to.")] = Path("."),
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Make the graph of a model in the zoo again from its source, without its weights. Needs torch."""
-    from loadmaster.files import load_graph
-    from loadmaster.zoo.shelf import capture
-
-    stem = name.removeprefix("zoo:")
-    try:
-        with stages.status(f"capturing {stem}"):
-            file = capture(stem, out)
-            graph = load_graph(file)
-    except ModuleNotFoundError as error:
-        raise MissingExtra.of(error.name or "torch", "zoo", "capturing a model of the zoo") from error
-    if json:
-        facts = {"name": graph.name, "digest": graph.digest, "ops": graph.num_ops, "tensors": graph.num_tensors}
-        _print_json({"graph": facts, "file": str(file)})
-    else:
-        name = printable(graph.name)
-        print(f"{name}: {graph.num_ops:,} ops, {graph.num_tensors:,} tensors, digest {graph.digest}, in {file}")
-
-
 _GROUPS = (running, reports, workshop, serving, fitting, measuring, tradeoffs)
-for _function in (verb for group in _GROUPS for verb in group.VERBS):
-    app.command()(_verb(_function))
-
-
-# Answers
-
-
-def _with_error(document: dict[str, Any], error: LoadmasterError | None) -> dict[str, Any]:
-    return document if error is None else {**document, "error": _error_data(error)}
-
-
-def _finish(misfit: LoadmasterError | None) -> None:
-    if misfit is not None:
-        sys.stdout.flush()
-        print(misfit, file=sys.stderr)
-        raise typer.Exit(misfit.exit_code)
+for _function in (each for group in _GROUPS for each in group.VERBS):
+    app.command()(verb(_function))
 
 
 def _show_methods(problem: Problem, choice: str, rows: list[tuple[str, Result]], saved: Path | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import sys
@@ -220,10 +219,6 @@ def module_of(model: str) -> tuple[Any, Any]:
 def check_needed(module: str, extra: str, doing: str) -> None:
     if importlib.util.find_spec(module) is None:
         raise MissingExtra.of(module, extra, doing)
-
-
-def print_json(document: Mapping[str, Any]) -> None:
-    print(json.dumps(document, indent=2))
 
 
 def on_ray(spec: str, address: str | None) -> str:

@@ -1,0 +1,97 @@
+"""What every verb is wrapped in: errors of ours without a traceback, exit codes, and answers as JSON."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json as json_text
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import typer
+
+from loadmaster.errors import LoadmasterError, printable
+
+
+def quieten() -> None:
+    """Log lines and warnings of other packages are not for users of ours; our own warnings come in a line each."""
+    logging.disable(logging.WARNING)
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *_: Any) -> None:
+        if f"{os.sep}loadmaster{os.sep}" in filename:
+            print(f"warning: {printable(str(message))}", file=sys.stderr)
+
+    warnings.showwarning = show  # type: ignore[assignment]
+
+
+def verb(function: Callable[..., None]) -> Callable[..., None]:
+    """Errors of ours without a traceback, on stderr, and as JSON on stdout too when asked for."""
+
+    @functools.wraps(function)
+    def guarded(**settings: Any) -> None:
+        try:
+            function(**settings)
+            sys.stdout.flush()
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(1) from None
+        except Exception as error:
+            raise typer.Exit(_tell(error, settings["json"], settings["debug"])) from None
+
+    return guarded
+
+
+def _tell(error: Exception, as_json: bool, debug: bool) -> int:
+    """Prints the error; returns the exit code."""
+    if debug:
+        traceback.print_exception(error)
+    ours = error if isinstance(error, LoadmasterError) else _of_ours(error)
+    try:
+        if as_json:
+            print_json({"error": error_data(ours)})
+        sys.stdout.flush()
+    except OSError:  # what is left in its buffer would be tried again, and complained of, at the very end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    print(ours, file=sys.stderr)
+    return ours.exit_code
+
+
+def _of_ours(error: Exception) -> LoadmasterError:
+    """What the machine did is no bug."""
+    if isinstance(error, OSError) and error.errno is not None:
+        place = printable(str(error.filename)) if error.filename else "an open file, or standard output"
+        fix = "make room on the disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the disk and the path"
+        return LoadmasterError(f"the system says: {os.strerror(error.errno)}", place, fix)
+    if isinstance(error, MemoryError):
+        return LoadmasterError("there is not enough memory for this", "", "give a smaller graph, or fewer devices")
+    if isinstance(error, RecursionError):
+        return LoadmasterError("it is nested too deeply", "", "give something simpler")
+    what = f"something went wrong inside loadmaster: {type(error).__name__}: {error}"
+    return LoadmasterError(what, "", "this is a bug; --debug shows where")
+
+
+def error_data(error: LoadmasterError) -> dict[str, Any]:
+    data = {"type": type(error).__name__, "what": error.what, "where": error.where, "fix": error.fix}
+    return {**data, "exit_code": error.exit_code}
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    print(json_text.dumps(document, indent=2))
+
+
+def with_error(document: dict[str, Any], error: LoadmasterError | None) -> dict[str, Any]:
+    return document if error is None else {**document, "error": error_data(error)}
+
+
+def finish(misfit: LoadmasterError | None) -> None:
+    if misfit is not None:
+        sys.stdout.flush()
+        print(misfit, file=sys.stderr)
+        raise typer.Exit(misfit.exit_code)
