@@ -22,9 +22,9 @@ from pathlib import Path
 from loadmaster.cluster import Cluster
 from loadmaster.serving.exports import target_of
 from loadmaster.serving.phases import serve
-from loadmaster.serving.placing import service_of
 from loadmaster.serving.planning import plan_serving
 from loadmaster.serving.requests import Requests
+from loadmaster.serving.services import service_of
 
 LLAMA = {"model_type": "llama", "vocab_size": 128256, "num_key_value_heads": 8}
 MODELS = {

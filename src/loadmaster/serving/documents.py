@@ -11,7 +11,8 @@ from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidPlan
 from loadmaster.files.text import Row, read_json, write_json
 from loadmaster.serving.exports import ModulePlan, ModuleRow
-from loadmaster.serving.placing import Placement, Service
+from loadmaster.serving.placing import Placement
+from loadmaster.serving.services import Service
 
 MODULES_SCHEMA = "loadmaster.modules/1"
 

@@ -15,10 +15,11 @@ from loadmaster.graph.columns import Ints, ints
 from loadmaster.search import Budget, solve
 from loadmaster.serving.exports import ExportTarget, target_of
 from loadmaster.serving.overheads import as_run
-from loadmaster.serving.placing import Placement, Service, evaluate, place, service_of, value_of
+from loadmaster.serving.placing import Placement, evaluate, place, value_of
 from loadmaster.serving.quantizing import Precision, quantized
 from loadmaster.serving.requests import Goal, Requests
 from loadmaster.serving.rules import all_rules, gpus_of, layers_of
+from loadmaster.serving.services import Service, service_of
 
 
 @dataclass(frozen=True, eq=False)

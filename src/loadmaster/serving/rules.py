@@ -16,7 +16,7 @@ import numpy as np
 
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.serving.placing import Service, cache_bytes
+from loadmaster.serving.services import Service, cache_bytes
 
 ACCELERATE = ("auto", "balanced", "balanced_low_0", "sequential")
 ROOM = 0.9  # of a GPU's memory that accelerate gives to weights where the user says nothing

@@ -18,9 +18,10 @@ from loadmaster.serving.documents import module_plan  # noqa: E402
 from loadmaster.serving.experts import Apart, apart, used_share  # noqa: E402
 from loadmaster.serving.exports import ModulePlan, ModuleRow, module_table, target_of  # noqa: E402
 from loadmaster.serving.phases import serve  # noqa: E402
-from loadmaster.serving.placing import Service, evaluate, place, service_of  # noqa: E402
+from loadmaster.serving.placing import evaluate, place  # noqa: E402
 from loadmaster.serving.planning import plan_serving  # noqa: E402
 from loadmaster.serving.requests import Requests  # noqa: E402
+from loadmaster.serving.services import Service, service_of  # noqa: E402
 
 ASKED = Requests(prompt=32, new=4, batch=1)
 SHAPE = {

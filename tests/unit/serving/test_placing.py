@@ -15,10 +15,11 @@ from loadmaster import Cluster, ImportFailed, InvalidSetting, UnknownName, Unrea
 from loadmaster.plans import Plan
 from loadmaster.serving.exports import target_of
 from loadmaster.serving.phases import build, serve
-from loadmaster.serving.placing import Service, cache_bytes, evaluate, place, service_of
+from loadmaster.serving.placing import evaluate, place
 from loadmaster.serving.planning import op_by_op, plan_serving, service_for
 from loadmaster.serving.quantizing import quantized
 from loadmaster.serving.requests import Requests
+from loadmaster.serving.services import Service, cache_bytes, service_of
 
 ASKED = Requests(prompt=32, new=8, batch=2)
 
