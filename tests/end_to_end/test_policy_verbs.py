@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 from loadmaster.cli.verbs import app
 from loadmaster.files import load_plan, save_graph
-from loadmaster.learn.regal2020.optimizer import load_policy
+from loadmaster.learn.regal2020.actions import load_policy
 from tests.end_to_end.conftest import parsed
 from tests.unit.learn.regal2020.test_summary import saved
 from tests.unit.report.subjects import training_like

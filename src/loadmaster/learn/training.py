@@ -6,13 +6,12 @@ was not; on a GPU, sums may round differently. How a policy learns is in its own
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from pathlib import Path
@@ -220,21 +219,3 @@ def train(settings: TrainingSettings) -> Path:
     """Trains a policy, or goes on with what `out` holds; returns the file of the weights."""
     trained: Path = import_module(f"loadmaster.learn.{TRAINERS[settings.policy]}").train(settings)
     return trained
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """python -m loadmaster.learn.training POLICY --corpus FILE --out DIR [--SETTING VALUE …]"""
-    first = argparse.ArgumentParser(prog="loadmaster train", add_help=False)
-    first.add_argument("policy", choices=list(TRAINERS))
-    policy, rest = first.parse_known_args(arguments)
-    parser = argparse.ArgumentParser(prog=f"loadmaster train {policy.policy}")
-    for field in fields(settings_of(policy.policy)):
-        if field.name != "policy":
-            required = field.name in ("corpus", "out")
-            parser.add_argument(f"--{field.name.replace('_', '-')}", required=required, help=f"[{field.default}]")
-    given = {name: value for name, value in vars(parser.parse_args(rest)).items() if value is not None}
-    train(make_settings(policy.policy, given))
-
-
-if __name__ == "__main__":
-    main()

@@ -236,7 +236,7 @@ def build(
         if rank is None and len({place.type for place in places}) > 1:
             events = host_last(problem, plan, events, {d for d, place in enumerate(places) if place.type == "cpu"})
         wanted = [place.type != "cpu" if compile_kernels is None else compile_kernels for place in places]
-        compiled = frozenset(device for device, wish in enumerate(wanted) if wish)
+        compiled = frozenset(device for device, compiles in enumerate(wanted) if compiles)
         backend = Backend(places, updates, post=post, together=together, compiled=compiled)
         program = write_program(captured, problem, plan, events, backend)
         return AppliedStep(program, binding, updates, problem, places, plan.device.tolist(), cuda_graphs, post)

@@ -242,7 +242,7 @@ def _together(call: Any) -> None:
         raise CannotRun(f"another process is gone or does not answer: {reason}", "all processes", fix) from error
 
 
-def joined_group(devices: int, *, timeout_s: float = TIMEOUT_S) -> int | None:
+def joined_group(devices: int) -> int | None:
     """This process's rank in a run of several, started by torchrun; None in a run of one."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if dist.is_initialized():
@@ -254,7 +254,7 @@ def joined_group(devices: int, *, timeout_s: float = TIMEOUT_S) -> int | None:
         raise InvalidSetting(what, "torchrun", f"give --nproc-per-node {devices}")
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+        dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_S))
         atexit.register(_leave_group)
     return dist.get_rank()
 

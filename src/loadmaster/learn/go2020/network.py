@@ -127,16 +127,6 @@ def _candidate_rows(one: GoInput) -> NDArray[np.float32]:
     return np.concatenate([np.eye(len(SLOTS), dtype=np.float32)[one.candidates.slot], one.candidates.summary], axis=1)
 
 
-def first_decisions(many: Sequence[GoInput], batch: GoBatch, candidates: Sequence[int]) -> LastDecisions:
-    """A candidate by its number, -1: none; ops in the critical-path order."""
-    device = torch.zeros_like(batch.time)
-    for row, (one, candidate) in enumerate(zip(many, candidates, strict=True)):
-        if candidate >= 0:
-            shares = torch.from_numpy(one.candidate_shares(candidate))
-            device[row, : one.num_groups, : one.num_devices] = shares.to(device.device)
-    return LastDecisions(device, torch.zeros_like(batch.size))
-
-
 def decisions_of(
     batch: GoBatch, device: Sequence[np.ndarray], level: Sequence[np.ndarray], seen: Sequence[Seen | None] = ()
 ) -> LastDecisions:

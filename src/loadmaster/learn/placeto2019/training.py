@@ -79,7 +79,7 @@ class PlacetoSettings(training.TrainingSettings):
                 what = f"'{getattr(self, name)}' is no {name}"
                 raise InvalidSetting(what, "placeto", f"use one of {', '.join(known)}")
         if not self.corpus and not self.family:
-            raise InvalidSetting("nothing to learn from", "placeto", "give --corpus FILE or --family NAME")
+            raise InvalidSetting("nothing to learn from", "placeto", "give --corpus FILE, or --set family=NAME")
         if not self.out:
             raise InvalidSetting("nowhere to write", "placeto", "give --out DIR")
         if self.episodes < 2:

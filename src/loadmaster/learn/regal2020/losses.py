@@ -11,8 +11,7 @@ from torch import Tensor
 
 from loadmaster.learn.examples import Elite, Key
 from loadmaster.learn.features import Features
-from loadmaster.learn.regal2020.networks import Batch, Outputs
-from loadmaster.learn.regal2020.optimizer import (
+from loadmaster.learn.regal2020.actions import (
     BIAS,
     CHOICES,
     LEVELS,
@@ -23,6 +22,7 @@ from loadmaster.learn.regal2020.optimizer import (
     level_targets,
     likeliest_choices,
 )
+from loadmaster.learn.regal2020.networks import Batch, Outputs
 
 NOISE = 0.5  # deviation of drawn levels around their targets, in levels
 

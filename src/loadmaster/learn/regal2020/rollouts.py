@@ -10,7 +10,8 @@ from typing import Any
 from loadmaster.learn import examples
 from loadmaster.learn.examples import Elite, Key
 from loadmaster.learn.features import Features
-from loadmaster.learn.regal2020.optimizer import STANDARD, Regal, RegalAction, constant_action, run_action
+from loadmaster.learn.regal2020.actions import STANDARD, RegalAction, constant_action
+from loadmaster.learn.regal2020.optimizer import Regal, run_action
 from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.search import Budget, Search
 

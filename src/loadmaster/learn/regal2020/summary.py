@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.learn.features import Features, device_class, features_of
-from loadmaster.learn.regal2020.optimizer import (
+from loadmaster.learn.regal2020.actions import (
     BIAS,
     BIASES,
     BLOCKS,

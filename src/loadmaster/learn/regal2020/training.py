@@ -21,6 +21,7 @@ import torch
 from loadmaster.errors import InvalidSetting
 from loadmaster.learn import examples, training
 from loadmaster.learn.examples import Elite, Key, load_elites, save_elites
+from loadmaster.learn.regal2020.actions import CHOICES, FIRST, RegalAction
 from loadmaster.learn.regal2020.losses import (
     Example,
     choice_log_chance,
@@ -30,7 +31,6 @@ from loadmaster.learn.regal2020.losses import (
     likeliest_action,
 )
 from loadmaster.learn.regal2020.networks import BODIES, Batch, Kind, Outputs, PolicyNetwork, batch_of
-from loadmaster.learn.regal2020.optimizer import CHOICES, FIRST, RegalAction
 from loadmaster.learn.regal2020.rollouts import (
     action_job,
     compile_all,

@@ -22,11 +22,11 @@ from loadmaster.learn.go2020.network import (  # noqa: E402
     NetworkShape,
     SegmentAttention,
     decisions_of,
-    first_decisions,
     go_batch,
     shape_of,
 )
 from loadmaster.zoo.synthetic import generate  # noqa: E402
+from tests.unit.learn.go2020.decisions import first_decisions  # noqa: E402
 
 ALL = ("fusion", "placement", "schedule")
 

@@ -11,7 +11,7 @@ from loadmaster.cost import price  # noqa: E402
 from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.go2020.input import GoInput, go_input  # noqa: E402
 from loadmaster.learn.go2020.losses import policy_loss  # noqa: E402
-from loadmaster.learn.go2020.network import MIDDLE, GoNetwork, GoOutputs, NetworkShape, first_decisions, go_batch  # noqa: E402
+from loadmaster.learn.go2020.network import MIDDLE, GoNetwork, GoOutputs, NetworkShape, go_batch  # noqa: E402
 from loadmaster.learn.go2020.policy import (  # noqa: E402
     OFF,
     Decided,
@@ -34,6 +34,7 @@ from loadmaster.search import Budget, Search  # noqa: E402
 from loadmaster.simulator import simulate  # noqa: E402
 from loadmaster.zoo.shelf import load_zoo  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
+from tests.unit.learn.go2020.decisions import first_decisions  # noqa: E402
 
 ALL = ("fusion", "placement", "schedule")
 

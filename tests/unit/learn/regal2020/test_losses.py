@@ -8,9 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from loadmaster.learn.features import features_of  # noqa: E402
-from loadmaster.learn.regal2020 import losses, optimizer  # noqa: E402
+from loadmaster.learn.regal2020 import actions, losses  # noqa: E402
+from loadmaster.learn.regal2020.actions import RegalAction  # noqa: E402
 from loadmaster.learn.regal2020.networks import Outputs, batch_of  # noqa: E402
-from loadmaster.learn.regal2020.optimizer import RegalAction  # noqa: E402
 from tests.golden.plans import tasks, unlike  # noqa: E402
 
 
@@ -28,13 +28,13 @@ def test_the_density_of_levels_is_that_of_normal_draws_around_their_targets() ->
     ops, pairs = len(batch.graph_of_op), len(batch.op_of_pair)
     shift = rng.normal(size=(ops, 3))
     chance = rng.uniform(-3, 0, pairs)
-    given = (chance, np.zeros(ops), shift, np.zeros((2, sum(optimizer.CHOICES))))
+    given = (chance, np.zeros(ops), shift, np.zeros((2, sum(actions.CHOICES))))
     outputs = Outputs(*(torch.tensor(each, dtype=torch.float32) for each in given))
-    actions = [[_action(features, rng) for _ in range(2)] for features in many]
-    found = losses.level_log_chance(outputs, batch, [Chosen(f) for f in many], actions)  # type: ignore[arg-type]
+    drawn = [[_action(features, rng) for _ in range(2)] for features in many]
+    found = losses.level_log_chance(outputs, batch, [Chosen(f) for f in many], drawn)  # type: ignore[arg-type]
     first_op = first_pair = 0
     for graph, features in enumerate(many):
-        for sample, action in enumerate(actions[graph]):
+        for sample, action in enumerate(drawn[graph]):
             wanted = _density(features, action, chance[first_pair:], shift[first_op:])
             assert float(found[graph, sample]) == pytest.approx(wanted, rel=1e-4)
         first_op, first_pair = first_op + features.num_ops, first_pair + features.num_ops * features.num_devices
@@ -42,10 +42,10 @@ def test_the_density_of_levels_is_that_of_normal_draws_around_their_targets() ->
 
 def _action(features: object, rng: np.random.Generator) -> RegalAction:
     ops, devices = features.num_ops, features.num_devices  # type: ignore[attr-defined]
-    choices = np.array([rng.integers(size) for size in optimizer.CHOICES])
+    choices = np.array([rng.integers(size) for size in actions.CHOICES])
 
     def levels(count: int) -> np.ndarray:
-        return rng.integers(0, optimizer.LEVELS, count).astype(np.uint8)
+        return rng.integers(0, actions.LEVELS, count).astype(np.uint8)
 
     wide, empty = ops * devices, np.zeros(0, np.float32)
     return RegalAction(choices, levels(wide), levels(wide), levels(ops), levels(ops), empty, empty)
@@ -53,8 +53,8 @@ def _action(features: object, rng: np.random.Generator) -> RegalAction:
 
 def _density(features: object, action: RegalAction, chance: np.ndarray, shift: np.ndarray) -> float:
     ops, devices = features.num_ops, features.num_devices  # type: ignore[attr-defined]
-    strength, spread = optimizer.STRENGTH[action.choices[0]], optimizer.SPREAD[action.choices[1]]
-    width, bias = optimizer.WIDTH[action.choices[3]], optimizer.BIAS[action.choices[4]]
+    strength, spread = actions.STRENGTH[action.choices[0]], actions.SPREAD[action.choices[1]]
+    width, bias = actions.WIDTH[action.choices[3]], actions.BIAS[action.choices[4]]
     by_pair, by_op = [], []
     for op in range(ops):
         by_op.append(
@@ -64,23 +64,23 @@ def _density(features: object, action: RegalAction, chance: np.ndarray, shift: n
             at, even = op * devices + device, 1 / devices
             likely = np.exp(chance[at])
             middle = 0.5 + 0.5 * (likely - even) / (1 - even) if likely >= even else 0.5 * likely / even
-            mean = (0.5 + (middle - 0.5) * strength) * optimizer.LEVELS
+            mean = (0.5 + (middle - 0.5) * strength) * actions.LEVELS
             by_pair.append((int(action.mean[at]) - mean) ** 2 + (int(action.variance[at]) - spread - shift[op, 1]) ** 2)
     return -(np.mean(by_pair) + np.mean(by_op)) / (2 * losses.NOISE**2)
 
 
 def test_the_chance_of_choices_is_the_product_of_each() -> None:
     rng = np.random.default_rng(1)
-    logits = torch.tensor(rng.normal(size=(2, sum(optimizer.CHOICES))))
-    picks = torch.tensor(np.stack([[rng.integers(size) for size in optimizer.CHOICES] for _ in range(6)]))
-    picks = picks.reshape(2, 3, len(optimizer.CHOICES))
+    logits = torch.tensor(rng.normal(size=(2, sum(actions.CHOICES))))
+    picks = torch.tensor(np.stack([[rng.integers(size) for size in actions.CHOICES] for _ in range(6)]))
+    picks = picks.reshape(2, 3, len(actions.CHOICES))
     total, entropy = losses.choice_log_chance(logits, picks)
     wanted, surprise, low = np.zeros((2, 3)), 0.0, 0
-    for index, size in enumerate(optimizer.CHOICES):
+    for index, size in enumerate(actions.CHOICES):
         part = np.exp(logits.numpy()[:, low : low + size])
         part /= part.sum(axis=1, keepdims=True)
         wanted += np.log(np.take_along_axis(part, picks.numpy()[:, :, index], axis=1))
-        surprise += -(part * np.log(part)).sum(axis=1).mean() / len(optimizer.CHOICES)
+        surprise += -(part * np.log(part)).sum(axis=1).mean() / len(actions.CHOICES)
         low += size
     np.testing.assert_allclose(total.numpy(), wanted, rtol=1e-5)
     assert float(entropy) == pytest.approx(surprise, rel=1e-4)

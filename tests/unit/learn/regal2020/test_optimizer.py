@@ -16,9 +16,10 @@ from scipy import stats  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import UnreadableFile  # noqa: E402
 from loadmaster.learn.features import features_of  # noqa: E402
-from loadmaster.learn.regal2020 import optimizer  # noqa: E402
+from loadmaster.learn.regal2020 import actions, optimizer  # noqa: E402
+from loadmaster.learn.regal2020.actions import CHOICES, LEVELS, MEANS, STANDARD, VARIANCES  # noqa: E402
 from loadmaster.learn.regal2020.networks import PolicyNetwork, batch_of  # noqa: E402
-from loadmaster.learn.regal2020.optimizer import CHOICES, LEVELS, MEANS, STANDARD, VARIANCES, Regal  # noqa: E402
+from loadmaster.learn.regal2020.optimizer import Regal  # noqa: E402
 from loadmaster.optimizers.cuts import device_order  # noqa: E402
 from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, prior_of  # noqa: E402
 from loadmaster.plans import Plan  # noqa: E402
@@ -74,7 +75,7 @@ def test_rows_of_the_table_are_the_inverse_distribution_functions() -> None:
 def test_the_standard_action_is_standard_brkga(cluster: str) -> None:
     problem = problem_on(cluster)
     features = features_of(problem)
-    action = optimizer.constant_action(features, STANDARD)
+    action = actions.constant_action(features, STANDARD)
     _, prior, plain = optimizer.prior_of_action(problem, features, action)
     standard = prior_of(problem, Brkga())
     assert plain == Brkga()
@@ -95,7 +96,7 @@ def test_one_set_of_weights_serves_any_number_of_unlike_devices(kind: str) -> No
     for cluster in ("1xp100-pcie", "regal", "2xp100-pcie+1xcpu", "4xp100-pcie+2xk80+1xcpu"):
         problem = problem_on(cluster, objective="step-time")
         features = features_of(problem)
-        action = optimizer.best_action(features, policy)
+        action = actions.best_action(features, policy)
         chance = np.exp(action.chance).reshape(problem.num_ops, problem.num_devices)
         np.testing.assert_allclose(chance.sum(axis=1), 1, atol=1e-5)
         search = Search(problem, Budget(None, 120), 0)
@@ -142,9 +143,9 @@ def test_same_seed_same_plan_within_the_budget(checkpoint: str, settings: dict[s
 @pytest.mark.parametrize("method", ["regal:checkpoint=none", "gas:checkpoint=none"])
 def test_random_weights_come_from_the_seed(method: str) -> None:
     problem = problem_on("regal")
-    first, second = (optimizer.untrained_policy("graph", seed)[0] for seed in (1, 2))
+    first, second = (actions.untrained_policy("graph", seed)[0] for seed in (1, 2))
     features = features_of(problem)
-    assert (optimizer.best_action(features, first).chance != optimizer.best_action(features, second).chance).any()
+    assert (actions.best_action(features, first).chance != actions.best_action(features, second).chance).any()
     one, two = (solve(problem, method, BUDGET, seed=9) for _ in range(2))
     np.testing.assert_array_equal(one.plan.device, two.plan.device)
 
@@ -157,8 +158,8 @@ def test_the_way_whose_first_generation_is_best_goes_on(checkpoint: str) -> None
     ways = optimizer._ranked_ways(search, features, action, Regal(), 40)
     assert len(ways) == 2 + len(optimizer.WAYS) and search.simulations == 40 * len(ways)
     again = Search(problem, Budget(None, 1_000), 3)
-    tried = [action, *(optimizer.replace_blocks(action, *way) for way in optimizer.WAYS)]
-    tried.append(optimizer.constant_action(features, STANDARD))
+    tried = [action, *(actions.replace_blocks(action, *way) for way in optimizer.WAYS)]
+    tried.append(actions.constant_action(features, STANDARD))
     scores = {}
     for way in tried:
         part = again.part(simulations=40)
@@ -208,12 +209,12 @@ def test_the_level_of_a_block_is_the_mean_of_its_ops_by_weight() -> None:
 def test_every_op_has_the_elite_bias_that_the_action_says() -> None:
     problem = problem_on("2xp100-pcie", 20, "step-time")
     features = features_of(problem)
-    action = optimizer.random_action(features, np.random.default_rng(2))
+    action = actions.random_action(features, np.random.default_rng(2))
     action.choices[5] = 0  # affinities op by op
     action.choices[6] = 0  # no genes for sends
     decoder, prior, _ = optimizer.prior_of_action(problem, features, action)
     ops, places = problem.num_ops, problem.num_ops * problem.num_devices
-    said = np.round(optimizer.BIASES[action.bias] * 256).clip(0, 255)
+    said = np.round(actions.BIASES[action.bias] * 256).clip(0, 255)
     assert len(set(said.tolist())) > 3
     assert prior.bias[places : places + ops].tolist() == said.tolist()
     of_block = np.empty(ops)
@@ -246,7 +247,7 @@ def test_plans_read_off_even_chances_are_tilted_to_either_end_of_the_devices() -
             return super().score_many(device, *rest)
 
     search = Watched(problem, BUDGET)
-    plan = optimizer.propose(search, features, optimizer.constant_action(features, STANDARD), 32)
+    plan = optimizer.propose(search, features, actions.constant_action(features, STANDARD), 32)
     order = device_order(problem)
     used = {frozenset(row.tolist()) for row in tried[0]}
     assert frozenset([int(order[0])]) in used and frozenset([int(order[-1])]) in used
