@@ -57,6 +57,7 @@ FILE_S = 150.0  # that the tests of one file may take to be watched
 SHARD_BYTES = 8_000  # of a file of tests that one process watches
 NEEDS = {
     "optimizers/exact.py": "ortools",
+    "optimizers/exact_model.py": "ortools",
     "optimizers/memory/exact_again.py": "ortools",
     "optimizers/partition/partitioners.py": "pymetis",
     "search/workers.py": "ray",

@@ -68,7 +68,7 @@ ROWS = [
         "no op is ready twice",
     ),
     (
-        "optimizers/memory/exact_orders.py",
+        "optimizers/memory/order_moves.py",
         "for at in range(max(last, there - 1) + 1, here):",
         "there - 1",
         "there - 2",
@@ -76,7 +76,7 @@ ROWS = [
     ),
     (
         "passes/splitting/parts.py",
-        "self.origin[name] = Origin(maker, dim=self.region.dims.get(tensor, -1))",
+        "self.origin[name] = SplitOrigin(maker, dim=self.region.dims.get(tensor, -1))",
         "-1",
         "-2",
         "of a sum, which is along no dimension, nobody asks for one",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numba
 from numba.core.types import unliteral
@@ -25,15 +25,16 @@ from loadmaster.compiled.structs import Struct
 
 __all__ = ["Struct", "cache_folder", "compile_for", "compiled", "seconds_compiling", "telling"]
 
+F = TypeVar("F", bound=Callable[..., Any])
 _NJIT: Any = numba.njit
 _UNLITERAL: Any = unliteral
 remember_operators()
 
 
 @overload
-def compiled(function: Callable[..., Any]) -> Any: ...
+def compiled(function: F) -> F: ...
 @overload
-def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]: ...
+def compiled(**options: Any) -> Callable[[F], F]: ...
 
 
 def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:

@@ -14,7 +14,8 @@ Ints: TypeAlias = NDArray[np.int64]
 Ints32: TypeAlias = NDArray[np.int32]
 Bools: TypeAlias = NDArray[np.bool_]
 Floats: TypeAlias = NDArray[np.float64]
-Whole: TypeAlias = int | np.int64  # a whole number in compiled loops, which know no other
+Whole: TypeAlias = int | np.signedinteger[Any]  # a whole number in compiled loops
+Truth: TypeAlias = bool | np.bool_  # likewise
 
 
 def ints(values: Any) -> Ints:

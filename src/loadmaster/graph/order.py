@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.graph.columns import Ints
+from loadmaster.graph.columns import Ints, Whole
 
 
 @compiled
@@ -102,7 +102,7 @@ def longest_path_to(start: Ints, before: Ints, weight: Ints) -> Ints:
 
 
 @compiled(_nrt=False)
-def sort_by(key: Ints, items: Ints, count: int, spare: Ints) -> None:
+def sort_by(key: Ints, items: Ints, count: Whole, spare: Ints) -> None:
     """Sorts so many items by their keys, lowest first; equal ones keep their order. A merge sort from short runs up: it
     compiles in a tenth of the time that np.argsort takes."""
     width = 1

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Balancing: groups of ops go from device to device until none holds much more at any moment than the others, if the
 program ran one op after another. Nothing is simulated: what devices hold is added up, which is the peak of most plans
 to a tenth of a percent and takes a fraction of the time."""
@@ -6,13 +5,13 @@ to a tenth of a percent and takes a fraction of the time."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.graph.columns import Ints, ints, ragged, rows_of
-from loadmaster.optimizers.annealing.xorshift import below, seeded
+from loadmaster.graph.columns import Ints, Whole, ints, ragged, rows_of
+from loadmaster.optimizers.annealing.xorshift import RandomState, below, seeded
 from loadmaster.optimizers.simple import legal
 from loadmaster.passes.groups import Grouper, group_ops, sets_of
 from loadmaster.problem import CANNOT, Problem
@@ -92,10 +91,10 @@ def held_of(problem: Problem) -> Held:
     )
 
 
-def _pools_of(problem: Problem, groups: Sequence[tuple[Grouper, int]]) -> Callable[[], tuple[Any, ...]]:
+def _pools_of(problem: Problem, groups: Sequence[tuple[Grouper, int]]) -> Callable[[], tuple[Ints, Ints, Ints]]:
     """(start, group start, ops): groups of one pool after those of another, and the ops of each."""
 
-    def make() -> tuple[Any, ...]:
+    def make() -> tuple[Ints, Ints, Ints]:
         pools = [sets_of(group_ops(problem, most, by)) for by, most in groups]
         start = np.cumsum([0, *map(len, pools)])
         return ints(start), *ragged([group for pool in pools for group in pool])
@@ -104,11 +103,11 @@ def _pools_of(problem: Problem, groups: Sequence[tuple[Grouper, int]]) -> Callab
 
 
 _HELD: LastFew[Held] = LastFew("held", 1)
-_POOLS: LastFew[tuple[Any, ...]] = LastFew("pools", 8)
+_POOLS: LastFew[tuple[Ints, Ints, Ints]] = LastFew("pools", 8)
 
 
 @compiled(_nrt=False)
-def _peaks(held, device, change, last):
+def _peaks(held: Held, device: Ints, change: Ints, last: Ints) -> tuple[Whole, Whole, Whole]:
     """(bytes of the fullest device, of all at their fullest, over their memory). A copy is there from when its tensor
     is made, since sends go as soon as they can, until the last op that reads it."""
     devices, ops = change.shape[0], len(device)
@@ -155,14 +154,24 @@ def _peaks(held, device, change, last):
 
 
 @compiled(_nrt=False)
-def _value(held, device, change, last):
+def _value(held: Held, device: Ints, change: Ints, last: Ints) -> Whole:
     """Less is better: the fullest first of all, but others count, too, so that moves between them are told apart."""
     most, total, over = _peaks(held, device, change, last)
     return 8 * most + total // len(last) + 64 * over
 
 
 @compiled(_nrt=False)
-def _move(held, low, high, ops, device, there, changed, before, count):
+def _move(
+    held: Held,
+    low: Whole,
+    high: Whole,
+    ops: Ints,
+    device: Ints,
+    there: Whole,
+    changed: Ints,
+    before: Ints,
+    count: Whole,
+) -> Whole:
     """Moves the ops of a group, if all can run there; returns how many have been moved by now, or -1."""
     for at in range(low, high):
         if not held.able[ops[at], there]:
@@ -175,7 +184,7 @@ def _move(held, low, high, ops, device, there, changed, before, count):
 
 
 @compiled
-def balance(held, pools, start, ops, given, moves, state):
+def balance(held: Held, pools: Ints, start: Ints, ops: Ints, given: Ints, moves: Whole, state: RandomState) -> Ints:
     """[ops] devices: groups of a pool are moved, or two of them swapped, and it stays so unless the fullest device then
     holds more, or at first much more, than before (threshold accepting: Dueck and Scheuer, 1990)."""
     devices, count = len(held.memory), len(given)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from loadmaster.errors import InvalidSetting
-from loadmaster.optimizers.pipeline.microbatched import Pipeline, PipelineResult
+from loadmaster.optimizers.pipeline.judging import Pipeline
+from loadmaster.optimizers.pipeline.microbatched import PipelineResult
 from loadmaster.passes.microbatches import parse_action
 from loadmaster.passes.stages import BACKWARD, FORWARD, LETTERS, REDUCE, UPDATE, WEIGHT, phases_of, settle_stages
 from loadmaster.simulator import Timeline

@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """The compiled way from kernels to a score: what `problem.fuse` makes of a plan's kernels, for one plan after another.
 
 A kernel goes by the number of its lowest op, and tensors keep theirs, so that nothing has to be numbered anew: what a
@@ -8,14 +6,16 @@ run gives depends on the order of ties and of tensors alone. Ops that are no low
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from loadmaster.compiled import Struct, compiled
 from loadmaster.graph import ACTIVATION
-from loadmaster.graph.columns import ints
+from loadmaster.graph.columns import Ints, Ints32, Whole, ints
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.simulator.loop import run
-from loadmaster.simulator.state import FIXED, MADE, Layout, make_record, make_run_scratch
+from loadmaster.simulator.state import FIXED, MADE, Layout, Record, RunScratch, make_record, make_run_scratch
 
 NO_KERNELS = -2  # instead of a step time: the entries are no kernels, or a kernel would wait for itself
 NEVER = 2**30  # things to wait for of an op that is part of another's kernel
@@ -135,17 +135,32 @@ def make_space(layout: Layout) -> tuple[Layout, Space]:
     return layout._replace(**columns, sources=sources), space
 
 
-def run_many(layout, facts, shown, *given) -> None:
+def run_many(layout: Layout, facts: Facts, shown: Layout, *given: Any) -> None:
     """Scores plans low … high-1; `shown` is the layout that make_space made of `layout`."""
     scratch = (make_run_scratch(shown, False), make_record(0, 0, 0), np.empty(0, np.int64))
-    _run_many(layout, facts, shown, *given, *scratch)
+    _run_many(layout, facts, shown, *given, *scratch)  # type: ignore[call-arg]
 
 
 @compiled(_nrt=False)
 def _run_many(
-    layout, facts, shown, space, places, ranks, kernels, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns,
-    scratch, record, no_sends,
-):  # fmt: skip
+    layout: Layout,
+    facts: Facts,
+    shown: Layout,
+    space: Space,
+    places: Ints32,
+    ranks: Ints32,
+    kernels: Ints32,
+    low: Whole,
+    high: Whole,
+    most_ns: Whole,
+    most_bytes: Whole,
+    step_ns: Ints,
+    peaks: Ints,
+    busy_ns: Ints,
+    scratch: RunScratch,
+    record: Record,
+    no_sends: Ints,
+) -> None:
     rank, left = space.rank, scratch.left
     for k in range(low, high):
         kernel = kernels[k if len(kernels) > 1 else 0]
@@ -163,7 +178,7 @@ def _run_many(
 
 
 @compiled(_nrt=False, apart=True, no_cpython_wrapper=True)
-def contract(layout, facts, space, place, rank, kernel):
+def contract(layout: Layout, facts: Facts, space: Space, place: Ints32, rank: Ints32, kernel: Ints32) -> bool:
     """Writes the layout of the kernels into the space; False where the entries are no kernels."""
     ops = len(kernel)
     for op in range(ops):
@@ -183,7 +198,7 @@ def contract(layout, facts, space, place, rank, kernel):
 
 
 @compiled(_nrt=False)
-def _tensors(layout, facts, space, kernel):
+def _tensors(layout: Layout, facts: Facts, space: Space, kernel: Ints32) -> None:
     """Readers of each tensor, each kernel once; which tensors vanish; how much each kernel reads and makes."""
     producer, may_vanish, reader_bytes = facts.producer, facts.may_vanish, facts.reader_bytes
     reader_start, readers, nbytes = layout.reader_start, layout.readers, layout.nbytes
@@ -222,7 +237,7 @@ def _tensors(layout, facts, space, kernel):
 
 
 @compiled(_nrt=False)
-def _reads(layout, space):
+def _reads(layout: Layout, space: Space) -> None:
     """The readers of tensors that come and go, the other way round."""
     origin, reader_start, readers = layout.origin, space.reader_start, space.readers
     read_start, reads, fill = space.read_start, space.reads, space.fill
@@ -236,7 +251,7 @@ def _reads(layout, space):
 
 
 @compiled(_nrt=False)
-def _start_rows(start, fill):
+def _start_rows(start: Ints32, fill: Ints) -> None:
     """Counts to starts, in place, and where each row is filled from."""
     for row in range(len(fill)):
         start[row + 1] += start[row]
@@ -244,7 +259,7 @@ def _start_rows(start, fill):
 
 
 @compiled(_nrt=False)
-def _makes(facts, space, kernel):
+def _makes(facts: Facts, space: Space, kernel: Ints32) -> None:
     producer, bases_first, inner = facts.producer, facts.bases_first, space.inner
     make_start, makes, fill = space.make_start, space.makes, space.fill
     _start_rows(make_start, fill)
@@ -256,7 +271,7 @@ def _makes(facts, space, kernel):
 
 
 @compiled(_nrt=False)
-def _afters(facts, space, kernel):
+def _afters(facts: Facts, space: Space, kernel: Ints32) -> None:
     """What comes after each kernel, each pair once."""
     after_start, after = facts.after_start, facts.after
     next_start, nexts, waits = space.next_start, space.nexts, space.waits
@@ -291,7 +306,7 @@ def _afters(facts, space, kernel):
 
 
 @compiled(_nrt=False)
-def _prices(layout, facts, space, place, rank, kernel):
+def _prices(layout: Layout, facts: Facts, space: Space, place: Ints32, rank: Ints32, kernel: Ints32) -> None:
     """Sums and lowest of the members' columns, and the time of each kernel on its device (rule 12)."""
     devices, old_ns, old_tie, old_workspace = layout.devices, layout.op_ns, layout.tie, layout.workspace
     traffic, compute, fixed = facts.traffic, facts.compute, facts.fixed
@@ -329,7 +344,7 @@ def _prices(layout, facts, space, place, rank, kernel):
 
 
 @compiled(_nrt=False)
-def _moving_ns(moved, rate):
+def _moving_ns(moved: Whole, rate: Whole) -> Whole:
     """Bytes ÷ bandwidth, rounded up, without ever needing more than 64 bits; see `problem.time_of`."""
     ns = np.int64(np.ceil(moved * 1e9 / rate))
     left = moved * 10**9 - ns * rate
@@ -339,7 +354,7 @@ def _moving_ns(moved, rate):
 
 
 @compiled(_nrt=False)
-def _sources(space):
+def _sources(space: Space) -> None:
     """Kernels that wait for nothing; the rest of the list is filled with an op that waits for ever."""
     waits, sources = space.waits, space.sources
     count, other = 0, -1

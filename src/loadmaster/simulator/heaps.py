@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Compiled: heaps of what waits for a device, a channel or the host, and of what ends when."""
 
 from __future__ import annotations
@@ -6,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.simulator.state import FIXED
+from loadmaster.graph.columns import Ints, Ints32, Whole
+from loadmaster.simulator.state import FIXED, Layout, RunScratch
 
 # Each becomes machine code within a run. They are given the few arrays that they need.
 part = compiled(error_model="numpy", _nrt=False, forceinline=True)
 
 
 @part
-def push(heap, start, size, key):
+def push(heap: Ints, start: Whole, size: Whole, key: Whole) -> None:
     """Puts a key on the heap of so many that lies at `start`."""
     here = np.int64(size)
     while here > 0:
@@ -26,7 +26,7 @@ def push(heap, start, size, key):
 
 
 @part
-def pop(heap, start, left_over):
+def pop(heap: Ints, start: Whole, left_over: Whole) -> Whole:
     """Takes the lowest key off the heap at `start`, where so many are left then."""
     lowest, moved, here = heap[start], heap[start + left_over], 0
     while True:
@@ -40,11 +40,11 @@ def pop(heap, start, left_over):
         heap[start + here] = heap[start + child]
         here = child
     heap[start + here] = moved
-    return lowest
+    return lowest  # type: ignore[no-any-return]
 
 
 @part
-def push_event(event_ns, event_at, events, end, at):
+def push_event(event_ns: Ints, event_at: Ints32, events: Whole, end: Whole, at: Whole) -> None:
     here = events
     while here > 0:
         parent = (here - 1) >> 1
@@ -58,7 +58,7 @@ def push_event(event_ns, event_at, events, end, at):
 
 
 @part
-def pop_event(event_ns, event_at, left_over):
+def pop_event(event_ns: Ints, event_at: Ints32, left_over: Whole) -> Whole:
     """What ends first; so many are left then."""
     first = np.int64(event_at[0])
     end, moved_at, here = event_ns[left_over], event_at[left_over], 0
@@ -79,7 +79,7 @@ def pop_event(event_ns, event_at, left_over):
 
 
 @compiled(_nrt=False)
-def pack_heaps(layout, place, scratch):
+def pack_heaps(layout: Layout, place: Ints32, scratch: RunScratch) -> None:
     """Lays heaps side by side with room for what this placement can make wait: the ops of each device, the sends of
     each channel."""
     devices, maker, origin, channel = layout.devices, layout.maker, layout.origin, layout.channel

@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """The compiled inner loop of the simulator: arrays in, arrays out. The rules are in rules.py.
 
 One call runs one step. Devices and channels are resources 0 … devices-1, devices … devices+channels-1; each has a
@@ -9,18 +7,22 @@ heap of what waits for it, keyed (rank << 32) | id. Nothing of size tensors x de
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.compiled import compiled
-from loadmaster.problem.objective import BUSIEST, PEAK
+from loadmaster.graph.columns import Ints, Ints32, Whole
+from loadmaster.problem.objective import BUSIEST, PEAK, Goal
 from loadmaster.simulator.heaps import pack_heaps, part, pop, pop_event, push, push_event
-from loadmaster.simulator.state import MADE, make_record, make_run_scratch
+from loadmaster.simulator.state import MADE, Layout, Record, RunScratch, make_record, make_run_scratch
 
 FOREVER = np.iinfo(np.int64).max
 
 
 @part
-def _wake(waking, op):
+def _wake(waking: tuple[Ints32, Ints32, Ints32, Ints32, Ints, bool, Ints32, Ints, Ints], op: Whole) -> None:
     """One thing less to wait for; an op that waits for nothing more will be queued."""
     left, place, rank, tie, queue, hosted, come_at, come_key, tally = waking
     left[op] -= 1
@@ -34,8 +36,11 @@ def _wake(waking, op):
         tally[2] += 1
 
 
+Asking: TypeAlias = tuple[np.ndarray, Ints32, np.ndarray, int, np.ndarray, np.ndarray, np.ndarray]  # see `run`
+
+
 @part
-def _ask(asking, op):
+def _ask(asking: Asking, op: Whole) -> None:
     """Queues it for the host, which asks for what has the lowest rank."""
     _, rank, tie, host, come_at, come_key, tally = asking
     order = np.int64(rank[op]) if len(rank) > 0 else np.int64(0)
@@ -45,7 +50,7 @@ def _ask(asking, op):
 
 
 @part
-def _ask_later(asking, op):
+def _ask_later(asking: Asking, op: Whole) -> None:
     """One thing less that must be asked for before it."""
     unasked = asking[0]
     unasked[op] -= 1
@@ -54,7 +59,9 @@ def _ask_later(asking, op):
 
 
 @part
-def _let_go(holding, tensor, device):
+def _let_go(
+    holding: tuple[Ints32, Ints32, Ints32, Ints32, NDArray[np.int8], Ints, Ints, Whole], tensor: Whole, device: Whole
+) -> None:
     """One use of the tensor on the device less; when none is left it is freed, and what it kept alive there."""
     hold, base, place, maker, origin, nbytes, memory, devices = holding
     while True:
@@ -71,7 +78,15 @@ def _let_go(holding, tensor, device):
 
 
 @part
-def _announce(reading, holding, waking, linked, tensor, device, made):
+def _announce(
+    reading: tuple[Ints32, Ints32, NDArray[np.int8], Ints32, Ints, Ints],
+    holding: tuple[Ints32, Ints32, Ints32, Ints32, NDArray[np.int8], Ints, Ints, Whole],
+    waking: tuple[Ints32, Ints32, Ints32, Ints32, Ints, bool, Ints32, Ints, Ints],
+    linked: tuple[Ints, Whole, Ints32, Ints32, Ints, Ints, Whole],
+    tensor: Whole,
+    device: Whole,
+    made: bool,
+) -> None:
     """Counts who needs the tensor where, queues its sends, and wakes its readers on the device."""
     reader_start, readers, stays, count, far, low = reading
     left, place, rank, _, _, _, come_at, come_key, tally = waking
@@ -116,12 +131,28 @@ def _announce(reading, holding, waking, linked, tensor, device, made):
 
 
 @compiled(error_model="numpy", _nrt=False, apart=True)  # callers without number: it takes seconds to compile
-def run(layout, place, rank, send_rank, scratch, most_ns, most_bytes, peak, recording, record):
+def run(
+    layout: Layout,
+    place: Ints32,
+    rank: Ints32,
+    send_rank: Ints,
+    scratch: RunScratch,
+    most_ns: Whole,
+    most_bytes: Whole,
+    peak: Ints,
+    recording: bool,
+    record: Record,
+) -> Whole:
     """Runs one step; returns its time, or -1 once it must pass most_ns or a device passes most_bytes.
 
     Without ranks, ops and sends go first come first served. Arrays are taken out of their tuples once: reading one from
     a tuple inside the loop would count its references each time, which costs more than the loop itself.
     """
+    at: Whole
+    op: Whole
+    running: Whole
+    tensor: Whole
+    where: Whole
     devices, op_ns, workspace, tie, op_of_tie = (
         layout.devices,
         layout.op_ns,
@@ -352,13 +383,13 @@ def run(layout, place, rank, send_rank, scratch, most_ns, most_bytes, peak, reco
 
 
 @compiled(_nrt=False)
-def value_of(goal, step_ns, peak, worked):
+def value_of(goal: Goal, step_ns: Whole, peak: Ints, worked: Ints) -> Whole:
     """What a step that ran to its end is worth; the same as Goal.values."""
     if goal.kind == PEAK:
         largest = peak[0]
         for device in range(1, len(peak)):
             largest = max(largest, peak[device])
-        return largest
+        return largest  # type: ignore[no-any-return]
     if goal.kind == BUSIEST:
         held_up, most = goal.held_up, np.int64(0)
         devices, resources = len(held_up), len(worked) - len(held_up)
@@ -373,14 +404,25 @@ def value_of(goal, step_ns, peak, worked):
 
 
 @compiled(_nrt=False)
-def stops_at(goal, most):
+def stops_at(goal: Goal, most: Whole) -> tuple[Whole, Whole]:
     """(most_ns, most_bytes): a run that passes either is worth more than `most`."""
     if goal.kind == PEAK:
         return FOREVER, most
     return (most // goal.step_price if goal.step_price > 0 else FOREVER), FOREVER
 
 
-def run_many(layout, places, ranks, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns) -> None:
+def run_many(
+    layout: Layout,
+    places: Ints32,
+    ranks: np.ndarray,
+    low: Whole,
+    high: Whole,
+    most_ns: Whole,
+    most_bytes: Whole,
+    step_ns: Ints,
+    peaks: Ints,
+    busy_ns: Ints,
+) -> None:
     """Scores candidates low … high-1; a single row of ranks serves all."""
     scratch = (make_run_scratch(layout, False), make_record(0, 0, 0), np.empty(0, np.int64))
     _run_many(layout, places, ranks, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns, *scratch)
@@ -388,8 +430,20 @@ def run_many(layout, places, ranks, low, high, most_ns, most_bytes, step_ns, pea
 
 @compiled(_nrt=False)
 def _run_many(
-    layout, places, ranks, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns, scratch, record, no_sends
-):  # fmt: skip
+    layout: Layout,
+    places: Ints32,
+    ranks: Ints32,
+    low: Whole,
+    high: Whole,
+    most_ns: Whole,
+    most_bytes: Whole,
+    step_ns: Ints,
+    peaks: Ints,
+    busy_ns: Ints,
+    scratch: RunScratch,
+    record: Record,
+    no_sends: Ints,
+) -> None:
     worked = scratch.worked
     for k in range(low, high):
         rank = ranks[k if len(ranks) > 1 else 0]

@@ -57,7 +57,7 @@ def judged(schedule: str, module: nn.Module, inputs: Any, devices: int) -> Resul
     stages = devices * (CHUNKS if schedule == "interleaved" else 1)
     cut = next(cut for cut in planner.cuts(stages) if cut.name == "balanced")
     most = tuple(min(COUNT, 2 * (cut.stages - stage)) for stage in range(cut.stages)) if schedule == "eager" else ()
-    found = planner.remembering(planner.judge(schedule, cut, most))
+    found = planner.judge.remembering(planner.judge(schedule, cut, most))
     line = simulate(found.problem, found.plan)
     return Result(found.problem, found.plan, line, schedule, 0, (), 0, 1, 0.0)
 

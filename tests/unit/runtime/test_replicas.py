@@ -15,7 +15,8 @@ from torch import Tensor, nn  # noqa: E402
 import loadmaster as lm  # noqa: E402
 from loadmaster.errors import CannotRun  # noqa: E402
 from loadmaster.importers.torch.export import capture_step  # noqa: E402
-from loadmaster.optimizers.pipeline.microbatched import StageCut, _Planner, plan_pipeline  # noqa: E402
+from loadmaster.optimizers.pipeline.judging import StageCut  # noqa: E402
+from loadmaster.optimizers.pipeline.microbatched import _Planner, plan_pipeline  # noqa: E402
 from loadmaster.runtime.apply import apply  # noqa: E402
 from loadmaster.runtime.microbatches import whole_batch  # noqa: E402
 from loadmaster.runtime.running import run_plan, verify_of  # noqa: E402
@@ -41,7 +42,7 @@ def judged(module: nn.Module, inputs: Any, places: tuple[tuple[int, ...], ...], 
     slot = planner.layouts[0]
     edges = tuple((int(slot.max()) + 1) * stage // len(places) for stage in range(1, len(places)))
     cut = StageCut(slot, edges, places, "replicated")
-    found = planner.remembering(planner.judge("eager", cut, (2,) * len(places)))
+    found = planner.judge.remembering(planner.judge("eager", cut, (2,) * len(places)))
     return Result(found.problem, found.plan, simulate(found.problem, found.plan), "eager", 0, (), 0, 1, 0.0)
 
 

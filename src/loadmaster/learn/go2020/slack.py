@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """The compiled loop behind GO's look at a timeline."""
 
 from __future__ import annotations
@@ -6,10 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Ints
 
 
 @compiled
-def arrivals(read_start, reads, home, after_start, after, device, start_ns, end_ns, send_ns, send_class, turn):
+def arrivals(
+    read_start: Ints,
+    reads: Ints,
+    home: Ints,
+    after_start: Ints,
+    after: Ints,
+    device: Ints,
+    start_ns: Ints,
+    end_ns: Ints,
+    send_ns: Ints,
+    send_class: Ints,
+    turn: Ints,
+) -> tuple[Ints, Ints, Ints]:
     """[ops] when all it reads was made, when that was there, and how late it may end without the step ending later."""
     ops = len(start_ns)
     made, there = np.zeros(ops, np.int64), np.zeros(ops, np.int64)

@@ -1,9 +1,9 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Compiled: which kind of move is tried next. Kinds that paid of late are tried more often."""
 
 from __future__ import annotations
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Floats, Whole
 from loadmaster.optimizers.annealing.state import ARMS, CRITICAL, OVERTAKE, SHIFT, WAYS
 
 # Chosen together on the zoo by step time at equal simulations; none of them matters much alone.
@@ -13,7 +13,7 @@ LEAST, MOST = 0.05, 6.0  # times its given chance that a kind of move has at lea
 
 
 @compiled(_nrt=False)
-def fade(spent, gained, moves):
+def fade(spent: Floats, gained: Floats, moves: Whole) -> None:
     kept = FADE**moves
     for arm in range(ARMS):
         spent[arm] *= kept
@@ -21,7 +21,9 @@ def fade(spent, gained, moves):
 
 
 @compiled(_nrt=False)
-def choose(weights, follow, aim, fused, spent, gained, chances):
+def choose(
+    weights: Floats, follow: float, aim: float, fused: bool, spent: Floats, gained: Floats, chances: Floats
+) -> float:
     """Writes chances of every way of every kind: as given, times how much it gained of late for what it cost, against
     the average of all; returns their sum."""
     gains, runs, total = 1.0, TRIAL, 0.0

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """What a step waits for: the longest ways to its end, and the chain of ops or kernels that its last moment hangs on."""
 
 from __future__ import annotations
@@ -6,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.optimizers.annealing.xorshift import below
-from loadmaster.simulator.state import MADE
+from loadmaster.graph.columns import Bools, Ints, Ints32, Whole
+from loadmaster.optimizers.annealing.state import Scratch, Terrain
+from loadmaster.optimizers.annealing.xorshift import RandomState, below
+from loadmaster.simulator.state import MADE, Layout, Record
 
 
 @compiled(_nrt=False)
-def measure_tails(layout, place, top, tail):
+def measure_tails(layout: Layout, place: Ints32, top: Whole, tail: Ints) -> None:
     """The longest path from the start of each op to the end of the step, sends included, for ops up to `top`; those
     of later ops are taken as they are. No run can be shorter than when an op starts and its tail."""
     devices, classes, op_ns, send_ns, send_class = (
@@ -39,7 +40,7 @@ def measure_tails(layout, place, top, tail):
 
 
 @compiled(_nrt=False)
-def _ends_last(end, rest):
+def _ends_last(end: Ints, rest: Ints) -> Whole:
     """The first of the ops after which the step ends last."""
     last, latest = np.int64(0), np.int64(-1)
     for op in range(len(end)):
@@ -50,10 +51,12 @@ def _ends_last(end, rest):
 
 
 @compiled(_nrt=False)
-def critical_ops(layout, terrain, place, scratch):
+def critical_ops(layout: Layout, terrain: Terrain, place: Ints32, scratch: Scratch) -> Whole:
     """How many ops a chain has that ends with the step and in which each op starts because the one before it ended:
     on the same device (then it was queued there), or as the last maker of what it reads. Writes them, last one first,
     and all ops in order of dispatch."""
+    count: Whole
+    op: Whole
     ops, devices, classes, record = len(place), layout.devices, layout.send_classes, scratch.record
     start, end, turn, producer = record.start_ns, record.end_ns, record.turn, terrain.producer
     turns, found, queued = scratch.turns, scratch.critical, scratch.queued
@@ -92,7 +95,16 @@ def critical_ops(layout, terrain, place, scratch):
 
 
 @compiled(_nrt=False)
-def overtaking(layout, terrain, place, record, found, queued, count, state):
+def overtaking(
+    layout: Layout,
+    terrain: Terrain,
+    place: Ints32,
+    record: Record,
+    found: Ints,
+    queued: Bools,
+    count: Whole,
+    state: RandomState,
+) -> tuple[Whole, Whole]:
     """An op of the chain that waited for its device, and one that the device ran meanwhile; -1 where none did."""
     at = below(state, count)
     for _ in range(count):
@@ -120,9 +132,10 @@ def overtaking(layout, terrain, place, record, found, queued, count, state):
 
 
 @compiled(_nrt=False)
-def critical_kernels(shown, place, kernel, scratch):
+def critical_kernels(shown: Layout, place: Ints32, kernel: Ints32, scratch: Scratch) -> None:
     """Writes, for each op, whether it stands for a kernel of a chain that ends with the step and in which each starts
     because the one before it ended: on the same device, or as the last maker of what it reads."""
+    op: Whole
     devices, classes, ops, record = shown.devices, shown.send_classes, len(place), scratch.record
     start, end, turn, on_chain = record.start_ns, record.end_ns, record.turn, scratch.queued
     turns, before, last = scratch.turns, scratch.old_tail, scratch.peak  # free until the next move

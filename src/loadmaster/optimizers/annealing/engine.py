@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """The compiled loop of every search that anneals: propose a change of placement, order or fusion, simulate, keep it or
 take it back.
 
@@ -11,15 +10,19 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import Struct, compile_for, compiled
+from loadmaster.graph.columns import Ints32, Truth, Whole
 from loadmaster.optimizers.annealing import choice
-from loadmaster.optimizers.annealing.acceptance import slack_of
+from loadmaster.optimizers.annealing.acceptance import cooled, slack_of
 from loadmaster.optimizers.annealing.critical import critical_kernels, critical_ops, measure_tails, overtaking
 from loadmaster.optimizers.annealing.moves import fusion, order, place
+from loadmaster.optimizers.annealing.moves.fusion import Fusing
 from loadmaster.optimizers.annealing.proposals import (
     DEVICE,
     FUSION,
     LEVEL,
     NOBODY,
+    Log,
+    Policy,
     device_of,
     priorities_of,
     shift_of,
@@ -37,10 +40,14 @@ from loadmaster.optimizers.annealing.state import (
     SWAP,
     WAITED,
     WAYS,
+    Chain,
+    Scratch,
+    Terrain,
     copy,
 )
-from loadmaster.optimizers.annealing.xorshift import below, pick
+from loadmaster.optimizers.annealing.xorshift import RandomState, below, pick
 from loadmaster.simulator.loop import run, stops_at, value_of
+from loadmaster.simulator.state import Layout
 
 FOREVER = np.iinfo(np.int64).max
 # Where no reason is given, chosen by hand.
@@ -63,16 +70,26 @@ class Habits(Struct):
 
 
 @compiled(_nrt=False)
-def temperature(habits, ran):
+def temperature(habits: Habits, ran: Whole) -> float:
     """Geometric cooling: from hot to cold over the length, then cold."""
     if habits.hot <= 0.0:
         return 0.0
     share = min(1.0, (ran - habits.begun) / max(1, habits.length))
-    return habits.hot * (habits.cold / habits.hot) ** share
+    return cooled(habits.hot, habits.cold, share)
 
 
 @compiled(_nrt=False)
-def walk(layout, terrain, chain, scratch, policy, fusing, habits, simulations, log):
+def walk(
+    layout: Layout,
+    terrain: Terrain,
+    chain: Chain,
+    scratch: Scratch,
+    policy: Policy | None,
+    fusing: Fusing | None,
+    habits: Habits,
+    simulations: Whole,
+    log: Log | None,
+) -> None:
     """Moves until so many simulations are run."""
     counts, state = chain.counts, chain.random
     measure(layout, chain, scratch)
@@ -103,12 +120,14 @@ def walk(layout, terrain, chain, scratch, policy, fusing, habits, simulations, l
         chain.spent[arm] += np.float64(scratch.running.tally[1]) / len(chain.place)
         chain.gained[arm] += gain > 0.0
         counts[RAN] += 1
-        write_down(log, policy, scratch, what, count, column, gain, counts[RAN])
+        write_down(log, policy, scratch, what, count, column, gain, counts[RAN])  # type: ignore[arg-type]  # None only without a policy
         if not keep:
             _undo(layout, terrain, chain, scratch, fusing, moved, top, pairs, ranked)
 
 
-def compile_walk(layout, terrain, chain, scratch, fusing, habits) -> None:
+def compile_walk(
+    layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, fusing: Fusing | None, habits: Habits
+) -> None:
     """Makes what a walk needs, without a step. First what needs no simulator: another process may be making that."""
     given, one = (layout, terrain, chain, scratch), np.int64(1)
     compile_for(_move, *given, None, fusing, one, True, chain.random, part=True)
@@ -122,7 +141,7 @@ def compile_walk(layout, terrain, chain, scratch, fusing, habits) -> None:
 
 
 @compiled(_nrt=False)
-def measure(layout, chain, scratch):
+def measure(layout: Layout, chain: Chain, scratch: Scratch) -> None:
     """Loads and tails of where the chain stands, from nothing."""
     place, load, devices, op_ns = chain.place, scratch.load, layout.devices, layout.op_ns
     measure_tails(layout, place, len(place) - 1, scratch.tail)
@@ -132,7 +151,9 @@ def measure(layout, chain, scratch):
 
 
 @compiled(_nrt=False)
-def _look(layout, terrain, chain, scratch, fusing, habits):
+def _look(
+    layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, fusing: Fusing | None, habits: Habits
+) -> None:
     """Looks up what the step waits for, which counts as a simulation, and what kinds of moves paid."""
     counts, aims = chain.counts, habits.aim > 0.0 and terrain.by_time
     choice.fade(chain.spent, chain.gained, REFRESH)
@@ -146,7 +167,7 @@ def _look(layout, terrain, chain, scratch, fusing, habits):
 
 
 @compiled(_nrt=False)
-def _critical(layout, terrain, chain, scratch, fusing):
+def _critical(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, fusing: Fusing | None) -> Whole:
     """How many ops the step waits for; writes them, and all ops in order of dispatch."""
     place, record, peak = chain.place, scratch.record, scratch.peak
     given = (scratch.no_sends, scratch.running, FOREVER, FOREVER, peak, True, record)
@@ -168,7 +189,7 @@ def _critical(layout, terrain, chain, scratch, fusing):
 
 
 @compiled(_nrt=False)
-def _turns_of_members(kernel, scratch):
+def _turns_of_members(kernel: Ints32, scratch: Scratch) -> None:
     """Ops in order of dispatch of their kernels, then of the program."""
     turn, turns, turn_of, first = scratch.record.turn, scratch.turns, scratch.turn_of, scratch.old_tail
     first[:] = 0
@@ -184,7 +205,17 @@ def _turns_of_members(kernel, scratch):
 
 
 @compiled(_nrt=False, apart=True, no_cpython_wrapper=True)
-def _move(layout, terrain, chain, scratch, policy, fusing, arm, evicting, state):
+def _move(
+    layout: Layout,
+    terrain: Terrain,
+    chain: Chain,
+    scratch: Scratch,
+    policy: Policy | None,
+    fusing: Fusing | None,
+    arm: Whole,
+    evicting: bool,
+    state: RandomState,
+) -> tuple[Whole, Whole, Whole, Whole, Whole, Whole, Truth]:
     """Draws a move and applies it. (What was decided, about how many members, what was taken, ops moved, the last of
     them, pairs with new priorities, whether ranks changed.)"""
     kind, anew, ops, waited = arm // WAYS, arm % WAYS >= 2, len(chain.place), chain.counts[WAITED]
@@ -224,7 +255,7 @@ def _move(layout, terrain, chain, scratch, policy, fusing, arm, evicting, state)
 
 
 @compiled(_nrt=False)
-def _crowded(terrain, chain, scratch, seed, state):
+def _crowded(terrain: Terrain, chain: Chain, scratch: Scratch, seed: Whole, state: RandomState) -> Whole:
     """An op on a device that is too full, if a few draws find one."""
     full, limits, op = scratch.full, terrain.limits, seed
     for _ in range(LOOKS):
@@ -235,7 +266,7 @@ def _crowded(terrain, chain, scratch, seed, state):
 
 
 @compiled(_nrt=False)
-def _roomiest(terrain, scratch):
+def _roomiest(terrain: Terrain, scratch: Scratch) -> Whole:
     """The device with the most memory left."""
     full, limits, best = scratch.full, terrain.limits, np.int64(0)
     for device in range(len(limits)):
@@ -245,8 +276,20 @@ def _roomiest(terrain, scratch):
 
 
 @compiled(_nrt=False)
-def _order_move(layout, terrain, chain, scratch, policy, kind, seed, aimed, state):
+def _order_move(
+    layout: Layout,
+    terrain: Terrain,
+    chain: Chain,
+    scratch: Scratch,
+    policy: Policy | None,
+    kind: Whole,
+    seed: Whole,
+    aimed: bool,
+    state: RandomState,
+) -> tuple[Whole, Whole, Whole]:
     """(How many members, by how much their ranks are shifted, the level that said so)."""
+    op: Whole
+    other: Whole
     rank, members, op, other, nobody = chain.rank, scratch.members, seed, np.int64(-1), np.int64(NOBODY)
     if kind == SHIFT:
         count, _ = draw_set(layout, terrain, chain.place, scratch, kind, seed, aimed, state)
@@ -271,7 +314,17 @@ def _order_move(layout, terrain, chain, scratch, policy, kind, seed, aimed, stat
 
 
 @compiled(_nrt=False)
-def _undo(layout, terrain, chain, scratch, fusing, moved, top, pairs, ranked):
+def _undo(
+    layout: Layout,
+    terrain: Terrain,
+    chain: Chain,
+    scratch: Scratch,
+    fusing: Fusing | None,
+    moved: Whole,
+    top: Whole,
+    pairs: Whole,
+    ranked: Truth,
+) -> None:
     place.undo(layout, terrain, chain, scratch, moved, top)
     if ranked:
         order.undo(chain, scratch)
@@ -280,8 +333,12 @@ def _undo(layout, terrain, chain, scratch, fusing, moved, top, pairs, ranked):
 
 
 @compiled(_nrt=False)
-def _judge(layout, terrain, chain, scratch, fusing, slack):
+def _judge(
+    layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, fusing: Fusing | None, slack: float
+) -> tuple[Truth, float]:
     """Simulates what stands now; (whether it is kept, the share of the value, or of the bytes over, that it saves)."""
+    most_bytes: Whole
+    most_ns: Whole
     score, limits, goal, peak = chain.score, terrain.limits, terrain.goal, scratch.peak
     over, value = score[0], score[1]
     bar = np.int64(min(value + value * slack, 9e18))
@@ -319,7 +376,7 @@ def _judge(layout, terrain, chain, scratch, fusing, slack):
 
 
 @compiled(_nrt=False)
-def _remember(chain):
+def _remember(chain: Chain) -> None:
     """Where the chain stands is the best it has seen."""
     score = chain.score
     score[2], score[3] = score[0], score[1]

@@ -1,18 +1,19 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """Compiled: what a drawn set is to become. Two distributions: by hand (no policy), where a suggested device is taken
 and else all are alike; or by the scores of a network (`Policy`). PPO learns from a sample of the draws (`Log`)."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.compiled import Struct, compiled
-from loadmaster.optimizers.annealing.moves.fusion import shift
+from loadmaster.graph.columns import Floats, Ints, Ints32, Whole
+from loadmaster.optimizers.annealing.moves.fusion import Fusing, shift
 from loadmaster.optimizers.annealing.moves.order import TOP_RANK, distance
 from loadmaster.optimizers.annealing.sets import ANYWHERE, next_to
-from loadmaster.optimizers.annealing.state import FUSE_SHIFT, FUSE_WINDOW, LEVELS, copy
-from loadmaster.optimizers.annealing.xorshift import below, pick, unit
+from loadmaster.optimizers.annealing.state import FUSE_SHIFT, FUSE_WINDOW, LEVELS, Chain, Scratch, Terrain, copy
+from loadmaster.optimizers.annealing.xorshift import RandomState, below, pick, unit
+from loadmaster.simulator.state import Layout
 
 DEVICE, LEVEL, FUSION = range(3)  # kinds of decisions that are written down
 NOBODY = -1  # a decision that no score was asked for
@@ -52,7 +53,18 @@ def make_log(rows: int, wide: int) -> Log:
 
 
 @compiled(_nrt=False)
-def device_of(layout, terrain, place, scratch, policy, count, toward, seed, aimed, state):
+def device_of(
+    layout: Layout,
+    terrain: Terrain,
+    place: Ints32,
+    scratch: Scratch,
+    policy: Policy | None,
+    count: Whole,
+    toward: Whole,
+    seed: Whole,
+    aimed: bool,
+    state: RandomState,
+) -> Whole:
     """Where a set goes."""
     if policy is None:
         if toward != ANYWHERE:
@@ -67,7 +79,9 @@ def device_of(layout, terrain, place, scratch, policy, count, toward, seed, aime
 
 
 @compiled(_nrt=False)
-def shift_of(scratch, policy, count, ops, state):
+def shift_of(
+    scratch: Scratch, policy: Policy | None, count: Whole, ops: Whole, state: RandomState
+) -> tuple[Whole, Whole]:
     """(how far the ranks of a set are shifted, the level that said so)."""
     if policy is None:
         far = distance(ops, state)
@@ -82,7 +96,16 @@ def shift_of(scratch, policy, count, ops, state):
 
 
 @compiled(_nrt=False)
-def priorities_of(policy, fusing, chain, scratch, kind, count, toward, state):
+def priorities_of(
+    policy: Policy,
+    fusing: Fusing,
+    chain: Chain,
+    scratch: Scratch,
+    kind: Whole,
+    count: Whole,
+    toward: Whole,
+    state: RandomState,
+) -> tuple[Whole, Whole]:
     """(how many members stand for one decision, the priority it took or NOBODY): priorities for pairs by the scores of
     their producers, one for all or one for each, of which one is written down; or those they have are shifted."""
     priority, members, drawn, producer = chain.priority, scratch.members, fusing.drawn, fusing.rules.producer
@@ -107,7 +130,10 @@ def priorities_of(policy, fusing, chain, scratch, kind, count, toward, state):
 
 
 @compiled(_nrt=False)
-def _one_each(policy, fusing, priority, scratch, count, state):
+def _one_each(
+    policy: Policy, fusing: Fusing, priority: Floats, scratch: Scratch, count: Whole, state: RandomState
+) -> Whole:
+    column: Whole
     drawn, producer, fused, column = fusing.drawn, fusing.rules.producer, policy.fused, np.int64(0)
     op, mixed = np.int64(0), below(state, 2) == 1
     for at in range(count):
@@ -120,7 +146,15 @@ def _one_each(policy, fusing, priority, scratch, count, state):
 
 
 @compiled(_nrt=False)
-def weigh(label, scores, members, count, toward, uniform, chance):
+def weigh(
+    label: Ints,
+    scores: NDArray[np.floating],
+    members: Ints,
+    count: Whole,
+    toward: Whole,
+    uniform: float,
+    chance: Floats,
+) -> None:
     """Writes the chances of what a set may take: by its ops' mean scores; some are left to a rule or to nobody."""
     wide = len(chance)
     chance[:] = 0.0
@@ -144,7 +178,16 @@ def weigh(label, scores, members, count, toward, uniform, chance):
 
 
 @compiled(_nrt=False)
-def write_down(log, policy, scratch, what, count, column, gain, draw):
+def write_down(
+    log: Log,
+    policy: Policy | None,
+    scratch: Scratch,
+    what: Whole,
+    count: Whole,
+    column: Whole,
+    gain: float,
+    draw: Whole,
+) -> None:
     """A row of the sample, where one is due and there is space."""
     if policy is None or column == NOBODY or (gain <= 0 and draw % log.every[0]) or log.filled[0] == len(log.kind):
         return

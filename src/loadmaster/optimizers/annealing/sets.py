@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Compiled: which ops a move is about."""
 
 from __future__ import annotations
@@ -6,15 +5,37 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.optimizers.annealing.state import BORDER, NEAR, SCOPE, SHIFT, SINGLE, SLICE, SWAP, copy
-from loadmaster.optimizers.annealing.xorshift import below, length
+from loadmaster.graph.columns import Ints, Ints32, Whole
+from loadmaster.optimizers.annealing.state import (
+    BORDER,
+    NEAR,
+    SCOPE,
+    SHIFT,
+    SINGLE,
+    SLICE,
+    SWAP,
+    Scratch,
+    Terrain,
+    copy,
+)
+from loadmaster.optimizers.annealing.xorshift import RandomState, below, length
+from loadmaster.simulator.state import Layout
 
 MOST_NEAR = 64  # ops of a neighbourhood; chosen by hand
 ANYWHERE = -1  # no device suggests itself
 
 
 @compiled(_nrt=False)
-def draw_set(layout, terrain, place, scratch, kind, seed, aimed, state):
+def draw_set(
+    layout: Layout,
+    terrain: Terrain,
+    place: Ints32,
+    scratch: Scratch,
+    kind: Whole,
+    seed: Whole,
+    aimed: bool,
+    state: RandomState,
+) -> tuple[Whole, Whole]:
     """(how many ops are drawn, a device that suggests itself or ANYWHERE); the ops are in scratch.members. `aimed`: the
     seed is an op that the step waits for, and the set is about it."""
     members, groups = scratch.members, len(terrain.group_start) - 1
@@ -35,7 +56,7 @@ def draw_set(layout, terrain, place, scratch, kind, seed, aimed, state):
 
 
 @compiled(_nrt=False)
-def _group(terrain, members, sliced, seed, aimed, state):
+def _group(terrain: Terrain, members: Ints, sliced: bool, seed: Whole, aimed: bool, state: RandomState) -> Whole:
     """A group, or a part of one; any of them alike, or one that holds the seed."""
     group, at = below(state, len(terrain.group_start) - 1), np.int64(0)
     if aimed:
@@ -48,11 +69,13 @@ def _group(terrain, members, sliced, seed, aimed, state):
         low = max(low, at - below(state, size)) if aimed else low + below(state, high - low)
         high = min(high, low + size)
     copy(terrain.group_ops, low, high, members)
-    return high - low
+    return high - low  # type: ignore[no-any-return]
 
 
 @compiled(_nrt=False)
-def _window(terrain, place, scratch, kind, seed, aimed, state):
+def _window(
+    terrain: Terrain, place: Ints32, scratch: Scratch, kind: Whole, seed: Whole, aimed: bool, state: RandomState
+) -> Whole:
     """Ops in a row: of the mirrored order, in which a backward op is beside its forward op, or of the program; about an
     op that the step waits for, also what its device ran about that time."""
     members, ops = scratch.members, len(place)
@@ -75,7 +98,7 @@ def _window(terrain, place, scratch, kind, seed, aimed, state):
 
 
 @compiled(_nrt=False)
-def _grow(layout, terrain, scratch, seed, state):
+def _grow(layout: Layout, terrain: Terrain, scratch: Scratch, seed: Whole, state: RandomState) -> Whole:
     members, stamp = scratch.members, scratch.stamp
     size = length(state, min(MOST_NEAR, len(stamp)))
     scratch.mark[0] += 1
@@ -93,7 +116,7 @@ def _grow(layout, terrain, scratch, seed, state):
 
 
 @compiled(_nrt=False)
-def _border(terrain, place, members, seed, state):
+def _border(terrain: Terrain, place: Ints32, members: Ints, seed: Whole, state: RandomState) -> tuple[Whole, Whole]:
     """Ops on one side of a place where the mirrored order changes device; they might go to the other side."""
     by_mirror, ops = terrain.by_mirror, len(place)
     here = terrain.mirror_at[seed]
@@ -111,7 +134,7 @@ def _border(terrain, place, members, seed, state):
 
 
 @compiled(_nrt=False)
-def next_to(layout, terrain, op, state):
+def next_to(layout: Layout, terrain: Terrain, op: Whole, state: RandomState) -> Whole:
     """A random op that this one reads from or feeds, or -1."""
     read_start, make_start, reader_start = terrain.read_start, layout.make_start, layout.reader_start
     inputs, outputs = read_start[op + 1] - read_start[op], make_start[op + 1] - make_start[op]
@@ -123,7 +146,7 @@ def next_to(layout, terrain, op, state):
     else:
         tensor = np.int64(layout.makes[make_start[op] + chosen - inputs])
     if chosen < inputs and terrain.producer[tensor] >= 0:
-        return terrain.producer[tensor]
+        return terrain.producer[tensor]  # type: ignore[no-any-return]
     count = reader_start[tensor + 1] - reader_start[tensor]
     if count == 0:
         return np.int64(-1)

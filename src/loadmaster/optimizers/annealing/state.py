@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """What the compiled loop of annealing works on: the terrain that moves need to know, a chain, and scratch space."""
 
 from __future__ import annotations
@@ -7,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import Struct, compiled
-from loadmaster.graph.columns import Ints, ints, inverse, rows_of
+from loadmaster.graph.columns import Floats, Ints, Ints32, Whole, ints, inverse, rows_of
+from loadmaster.optimizers.annealing.xorshift import RandomState
 from loadmaster.passes.groups import Grouping, grouping
 from loadmaster.problem import Problem
 from loadmaster.problem.objective import Goal
-from loadmaster.simulator.state import make_record, make_run_scratch
+from loadmaster.search.budget import Score
+from loadmaster.simulator.state import Layout, Record, RunScratch, make_record, make_run_scratch
 
 # Kinds of moves. Place: a window of the program, a group, a part of one, a neighbourhood, one op, ops beside a border
 # between devices, and two devices' ops swapped in a window.
@@ -30,7 +30,7 @@ LEVELS = 20  # fusion priorities are 1 … LEVELS, the highest first; -1: not me
 
 
 @compiled(_nrt=False)
-def copy(source, low, high, target):
+def copy(source: Floats | Ints32 | Ints, low: Whole, high: Whole, target: Floats | Ints32 | Ints) -> None:
     """Entries low … high-1 to the front of another array. A slice would first ask whether the two overlap."""
     for at in range(low, high):
         target[at - low] = source[at]
@@ -83,9 +83,9 @@ class Chain(Struct):
 class Scratch(Struct):
     """What one chain writes to between and during moves; kept, so that a walk can stop and go on at any move."""
 
-    running: object  # of the simulator
-    record: object  # of the last look
-    empty: object  # a record of nothing
+    running: RunScratch  # of the simulator
+    record: Record  # of the last look
+    empty: Record  # a record of nothing
     no_sends: np.ndarray
     tail: np.ndarray  # [ops] least time from the start of an op to the end of the step
     load: np.ndarray  # [devices] time of the ops placed there
@@ -144,7 +144,9 @@ def no_groups(problem: Problem) -> Grouping:
     return Grouping(ints([0]), ints([]), program, program)
 
 
-def chain_of(place, rank, fused, score, random) -> Chain:
+def chain_of(
+    place: np.ndarray, rank: np.ndarray, fused: tuple[np.ndarray, ...], score: Score, random: RandomState
+) -> Chain:
     """A walker at a start; `fused`: its priorities, kernels and their sequence."""
     columns = (place.astype(np.int32), rank.astype(np.int32), *(column.copy() for column in fused))
     return Chain(  # type: ignore[call-arg]
@@ -158,7 +160,7 @@ def chain_of(place, rank, fused, score, random) -> Chain:
     )
 
 
-def make_scratch(layout, fused: bool, aims: bool) -> Scratch:
+def make_scratch(layout: Layout, fused: bool, aims: bool) -> Scratch:
     """For one chain. `aims`: it looks at what the step waits for. Kernels take less time than their ops: with them no
     bound on a run can be told from tails."""
     ops, devices = len(layout.waits), layout.devices

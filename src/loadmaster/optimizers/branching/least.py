@@ -1,12 +1,12 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """What no way on from a moment can beat, and moments that need not be looked at twice; compiled."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Floats, Ints, Whole
 from loadmaster.optimizers.branching.moments import (
     ENDED,
     FAR,
@@ -19,18 +19,21 @@ from loadmaster.optimizers.branching.moments import (
     UPDATED,
     UPDATES,
     WAITS,
+    BranchFacts,
     parts,
 )
 
 
 @compiled
-def _may_run(facts, place, op, device):
-    return place[op] == device if place[op] >= 0 else facts.times[op, device] >= 0
+def _may_run(facts: BranchFacts, place: Ints, op: Whole, device: Whole) -> bool:
+    return place[op] == device if place[op] >= 0 else facts.times[op, device] >= 0  # type: ignore[no-any-return]
 
 
 @compiled
-def tails(facts, place, status, tail):
+def tails(facts: BranchFacts, place: Ints, status: Ints, tail: Ints) -> None:
     """[ops, devices] the step does not end sooner than this after the op's end there."""
+    longest: Whole
+    soonest: Whole
     devices = facts.devices
     for op in range(len(status) - 1, -1, -1):
         if status[op] == ENDED:
@@ -59,26 +62,38 @@ def tails(facts, place, status, tail):
 
 
 @compiled
-def _arrives(facts, row, tensor, device, place, status, end, copy, copy_end, channel, head):
+def _arrives(
+    facts: BranchFacts,
+    row: Ints,
+    tensor: Whole,
+    device: Whole,
+    place: Ints,
+    status: Ints,
+    end: Ints,
+    copy: Ints,
+    copy_end: Ints,
+    channel: Ints,
+    head: Ints,
+) -> Whole:
     """When the tensor can be on the device at the soonest."""
     devices, maker = facts.devices, facts.tensors[tensor, MAKER]
     slot, home = tensor * devices + device, place[facts.tensors[tensor, MAKER]]
     if home == device:
-        return row[0] if facts.tensors[tensor, UPDATED] or status[maker] == ENDED else head[maker, device]
+        return row[0] if facts.tensors[tensor, UPDATED] or status[maker] == ENDED else head[maker, device]  # type: ignore[no-any-return]
     if copy[slot] == THERE:
-        return row[0]
+        return row[0]  # type: ignore[no-any-return]
     if copy[slot] == ON_ITS_WAY:
-        return copy_end[slot]
+        return copy_end[slot]  # type: ignore[no-any-return]
     if copy[slot] == QUEUED:
         free, wire = row[0], facts.channel[home * devices + device] - devices
         if facts.contention and channel[wire] >= 0:
             free = copy_end[channel[wire]]
-        return free + facts.sends[tensor, home, device]
+        return free + facts.sends[tensor, home, device]  # type: ignore[no-any-return]
     if home >= 0:
         made = row[0]
         if not facts.tensors[tensor, UPDATED] and status[maker] != ENDED:
             made = head[maker, home]
-        return made + facts.sends[tensor, home, device]
+        return made + facts.sends[tensor, home, device]  # type: ignore[no-any-return]
     soonest = FAR
     for other in range(devices):
         if facts.times[maker, other] >= 0:
@@ -88,7 +103,7 @@ def _arrives(facts, row, tensor, device, place, status, end, copy, copy_end, cha
 
 
 @compiled
-def least(facts, row, head, tail, first, last, order):
+def least(facts: BranchFacts, row: Ints, head: Ints, tail: Ints, first: Ints, last: Ints, order: Ints) -> Whole:
     """No timeline that goes on from here ends sooner. `head` becomes the soonest end of each op on each device."""
     ops, devices = len(facts.ops), facts.devices
     place, status, end, copy, copy_end, device, channel, _, _ = parts(facts, row)
@@ -131,11 +146,21 @@ def least(facts, row, head, tail, first, last, order):
             here -= 1
         order[here] = op
         count += 1
-    return max(longest, _crowds(facts, row, place, end, device, first, last, order, count))
+    return max(longest, _crowds(facts, row, place, end, device, first, last, order, count))  # type: ignore[no-any-return]
 
 
 @compiled
-def _crowds(facts, row, place, end, device, first, last, order, count):
+def _crowds(
+    facts: BranchFacts,
+    row: Ints,
+    place: Ints,
+    end: Ints,
+    device: Ints,
+    first: Ints,
+    last: Ints,
+    order: Ints,
+    count: Whole,
+) -> Whole:
     """Over sets of ops that all start late and have much after them: their work on one device, and on all."""
     longest, devices = row[0], len(device)
     free = np.empty(devices, np.int64)
@@ -162,11 +187,11 @@ def _crowds(facts, row, place, end, device, first, last, order, count):
             if (since_all + work) * (1 - 1e-9) + last[op] - 1e-6 > longest:
                 done = _level(facts.price, free, work) * (1 - 1e-9) - 1e-6
                 longest = max(longest, np.int64(np.ceil(done)) + last[op])
-    return longest
+    return longest  # type: ignore[no-any-return]
 
 
 @compiled
-def _level(price, free, work):
+def _level(price: Floats, free: Ints, work: float) -> float:
     """When devices that are free at those times have done so much work, weighed by price, if all are kept busy."""
     top = np.int64(np.iinfo(np.int64).max)
     while True:
@@ -184,13 +209,13 @@ def _level(price, free, work):
 
 
 @compiled
-def _mix(digest, value):
+def _mix(digest: np.uint64, value: Whole) -> np.uint64:
     digest = (digest ^ np.uint64(value)) * np.uint64(0x9E3779B97F4A7C15)
     return digest ^ (digest >> np.uint64(29))
 
 
 @compiled
-def digest(facts, row):
+def digest(facts: BranchFacts, row: Ints) -> tuple[np.uint64, np.uint64]:
     """128 bits of all that what follows depends on, times counted from now."""
     ops, slots = len(facts.ops), len(facts.tensors) * facts.devices
     place, status, end, copy, copy_end, _, _, _, _ = parts(facts, row)
@@ -212,7 +237,7 @@ def digest(facts, row):
 
 
 @compiled
-def _is_awaited(facts, op, status):
+def _is_awaited(facts: BranchFacts, op: Whole, status: Ints) -> bool:
     """Something that it made is yet to be read."""
     for make in range(facts.makes[op], facts.makes[op + 1]):
         tensor = facts.makes[make]
@@ -223,7 +248,7 @@ def _is_awaited(facts, op, status):
 
 
 @compiled
-def _is_used(facts, slot, place, status):
+def _is_used(facts: BranchFacts, slot: Whole, place: Ints, status: Ints) -> bool:
     tensor, device = slot // facts.devices, slot % facts.devices
     for at in range(facts.readers[tensor], facts.readers[tensor + 1]):
         reader = facts.readers[at]
@@ -233,7 +258,7 @@ def _is_used(facts, slot, place, status):
 
 
 @compiled
-def was_seen(memory, facts, row):
+def was_seen(memory: NDArray[np.uint64], facts: BranchFacts, row: Ints) -> bool:
     """Whether the same moment was met before, no later; remembers it. `memory`: [entries, 3], 0 where empty."""
     one, two = digest(facts, row)
     entries = np.uint64(len(memory))

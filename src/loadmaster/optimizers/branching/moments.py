@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """A step stopped in the middle, as a row of numbers, and what can be decided next; compiled.
 
 A row holds where each op is to run (-1: not decided), whether it waits, runs or has ended, which copies of tensors wait
@@ -14,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Ints, Whole
 
 WAITS, RUNS, ENDED = 0, 1, 2  # of an op
 NOWHERE, QUEUED, ON_ITS_WAY, THERE = 0, 1, 2, 3  # of a copy
@@ -47,7 +47,7 @@ class BranchFacts(NamedTuple):
 
 
 @compiled
-def parts(facts, row):
+def parts(facts: BranchFacts, row: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints]:
     """(place, status, end, copy, copy_end, device, channel, turn, copy_turn) views of a row; row[0] is the time and
     row[1] counts what was started."""
     ops, devices, slots = len(facts.ops), facts.devices, len(facts.tensors) * facts.devices
@@ -67,14 +67,14 @@ def parts(facts, row):
 
 
 @compiled
-def room_of(facts):
+def room_of(facts: BranchFacts) -> tuple[Whole, Whole]:
     """(numbers in a row, decisions at most)"""
     ops, slots = len(facts.ops), len(facts.tensors) * facts.devices
     return 2 + 4 * ops + 3 * slots + facts.devices + facts.channels, 2 * ops + slots + 3
 
 
 @compiled
-def begin(facts, row):
+def begin(facts: BranchFacts, row: Ints) -> None:
     row[:] = 0
     place, _, end, _, copy_end, device, channel, turn, copy_turn = parts(facts, row)
     for column in (place, end, copy_end, device, channel, turn, copy_turn):
@@ -82,7 +82,7 @@ def begin(facts, row):
 
 
 @compiled
-def _is_due(facts, op, status):
+def _is_due(facts: BranchFacts, op: Whole, status: Ints) -> bool:
     """Whether it must have a device now: something that it reads is made, or it waits for nothing."""
     if facts.ops[op, UPDATES]:
         return True
@@ -97,7 +97,7 @@ def _is_due(facts, op, status):
 
 
 @compiled
-def _is_ready(facts, op, place, status, copy):
+def _is_ready(facts: BranchFacts, op: Whole, place: Ints, status: Ints, copy: Ints) -> bool:
     for at in range(facts.after[op], facts.after[op + 1]):
         if status[facts.after[at]] != ENDED:
             return False
@@ -112,7 +112,7 @@ def _is_ready(facts, op, place, status, copy):
 
 
 @compiled
-def settle(facts, place, op, device):
+def settle(facts: BranchFacts, place: Ints, op: Whole, device: Whole) -> None:
     """The op, and all of its colocation group, will run there."""
     for other in range(len(place)):
         if facts.ops[other, LEADER] == facts.ops[op, LEADER]:
@@ -120,7 +120,7 @@ def settle(facts, place, op, device):
 
 
 @compiled
-def launch(facts, row, what, on):
+def launch(facts: BranchFacts, row: Ints, what: Whole, on: Whole) -> None:
     """Starts op `what` on device `on`."""
     _, status, end, _, _, device, _, turn, _ = parts(facts, row)
     status[what], end[what], turn[what] = RUNS, row[0] + facts.times[what, on], row[1]
@@ -129,7 +129,7 @@ def launch(facts, row, what, on):
 
 
 @compiled
-def send(facts, row, slot):
+def send(facts: BranchFacts, row: Ints, slot: Whole) -> None:
     """Starts the transfer of a copy."""
     devices = facts.devices
     place, _, _, copy, copy_end, _, channel, _, copy_turn = parts(facts, row)
@@ -143,7 +143,7 @@ def send(facts, row, slot):
 
 
 @compiled
-def options(facts, row, kind, what, found):
+def options(facts: BranchFacts, row: Ints, kind: Whole, what: Whole, found: Ints) -> Whole:
     """Writes what can be chosen into `found` and returns how many there are."""
     ops, devices, slots = len(facts.ops), facts.devices, len(facts.tensors) * facts.devices
     place, status, _, copy, _, _, _, _, _ = parts(facts, row)
@@ -172,13 +172,13 @@ def options(facts, row, kind, what, found):
 
 
 @compiled
-def _channel_of(facts, place, slot):
+def _channel_of(facts: BranchFacts, place: Ints, slot: Whole) -> Whole:
     devices = facts.devices
-    return facts.channel[place[facts.tensors[slot // devices, MAKER]] * devices + slot % devices] - devices
+    return facts.channel[place[facts.tensors[slot // devices, MAKER]] * devices + slot % devices] - devices  # type: ignore[no-any-return]
 
 
 @compiled
-def _has_a_fresh_twin(facts, place, device):
+def _has_a_fresh_twin(facts: BranchFacts, place: Ints, device: Whole) -> bool:
     """Nothing is on the device, nor on an earlier one that is just like it."""
     for other in range(device):
         if facts.alike[other, device]:
@@ -193,7 +193,7 @@ def _has_a_fresh_twin(facts, place, device):
 
 
 @compiled
-def choose(facts, row, kind, what, option):
+def choose(facts: BranchFacts, row: Ints, kind: Whole, what: Whole, option: Whole) -> None:
     if kind == PLACE:
         settle(facts, parts(facts, row)[0], what, option)
     elif kind == SEND:
@@ -203,7 +203,7 @@ def choose(facts, row, kind, what, option):
 
 
 @compiled
-def advance(facts, row, found):
+def advance(facts: BranchFacts, row: Ints, found: Ints) -> tuple[Whole, Whole]:
     """Goes on until there is a choice of two or more; returns (kind, what)."""
     ops, devices, slots = len(facts.ops), facts.devices, len(facts.tensors) * facts.devices
     place, status, end, copy, copy_end, device, channel, _, _ = parts(facts, row)
@@ -238,7 +238,7 @@ def advance(facts, row, found):
 
 
 @compiled
-def _queue(facts, place, status, copy):
+def _queue(facts: BranchFacts, place: Ints, status: Ints, copy: Ints) -> None:
     """Copies that readers elsewhere need, of tensors that are made."""
     for tensor in range(len(facts.tensors)):
         maker = facts.tensors[tensor, MAKER]
@@ -251,7 +251,9 @@ def _queue(facts, place, status, copy):
 
 
 @compiled
-def _wait(facts, row, status, end, copy, copy_end, device, channel):
+def _wait(
+    facts: BranchFacts, row: Ints, status: Ints, end: Ints, copy: Ints, copy_end: Ints, device: Ints, channel: Ints
+) -> bool:
     """To the next instant in which something ends; False where nothing is going on."""
     soonest = FAR
     for op in range(len(status)):

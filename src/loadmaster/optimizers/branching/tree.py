@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """The tree of decisions, depth first, the most promising first; compiled, and stopped and resumed at will."""
 
 from __future__ import annotations
@@ -9,8 +7,19 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Whole
 from loadmaster.optimizers.branching.least import least, was_seen
-from loadmaster.optimizers.branching.moments import OVER, PLACE, USUAL, advance, begin, choose, options, room_of
+from loadmaster.optimizers.branching.moments import (
+    OVER,
+    PLACE,
+    USUAL,
+    BranchFacts,
+    advance,
+    begin,
+    choose,
+    options,
+    room_of,
+)
 
 FINISHED, STOPPED, FOUND = 0, 1, 2
 
@@ -23,7 +32,7 @@ class Tree(NamedTuple):
     what: np.ndarray  # [levels]
     option: np.ndarray  # [levels, widest] what can be chosen, best first
     bound: np.ndarray  # [levels, widest] what none of its timelines beats
-    count: np.ndarray  # [levels]
+    count: np.ndarray  # type: ignore[assignment]  # [levels]
     next: np.ndarray  # [levels] the option that is looked at next
     depth: np.ndarray  # [1] levels in use; 0: finished
     nodes: np.ndarray  # [1] moments looked at
@@ -37,7 +46,7 @@ class Tree(NamedTuple):
 
 
 @compiled
-def make_tree(facts, entries):
+def make_tree(facts: BranchFacts, entries: Whole) -> Tree:
     numbers, levels = room_of(facts)
     ops, devices = len(facts.ops), facts.devices
     widest = max(ops, devices, len(facts.tensors) * devices)
@@ -66,7 +75,7 @@ def make_tree(facts, entries):
 
 
 @compiled
-def _open(facts, tree, level):
+def _open(facts: BranchFacts, tree: Tree, level: Whole) -> bool:
     """The moment of that level goes on to its next decision, whose options are weighed and sorted. Returns whether
     there is one."""
     row, trial = tree.rows[level], tree.leaf
@@ -95,7 +104,7 @@ def _open(facts, tree, level):
 
 
 @compiled
-def explore(facts, tree, limit, most):
+def explore(facts: BranchFacts, tree: Tree, limit: Whole, most: Whole) -> Whole:
     """Looks for a timeline under `limit` until there is none (FINISHED), one is in `tree.leaf` (FOUND), or so many
     moments more were looked at (STOPPED)."""
     stop = tree.nodes[0] + most
@@ -122,7 +131,7 @@ def explore(facts, tree, limit, most):
 
 
 @compiled
-def proven(tree, limit):
+def proven(tree: Tree, limit: Whole) -> Whole:
     """No timeline that was not met yet is under this, nor under `limit`."""
     bound = limit
     for level in range(tree.depth[0]):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loadmaster.graph.columns import Ints, from_pairs, ints, numbered, rows_of
+from loadmaster.graph.columns import Ints, Ints32, from_pairs, ints, numbered, rows_of
 from loadmaster.optimizers.downsets.units import Downs, Units, downsets, joined, units_of
 from loadmaster.optimizers.ordering import Order, ordered
 from loadmaster.optimizers.partition.parts import op_bytes
@@ -155,7 +155,7 @@ def _placement(
     downs: Downs,
     moves: DeviceSets,
     kind_of: Ints,
-    answer: tuple[int, Ints, Ints],
+    answer: tuple[int, Ints32, Ints32],
 ) -> Ints:
     """[ops] devices, stages from the last to the first; devices of one kind are taken in order of stage."""
     state, before, by = answer

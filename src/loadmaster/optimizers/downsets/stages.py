@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """The compiled dynamic programme: from every downset, all larger ones that one more device can reach."""
 
 from __future__ import annotations
@@ -8,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Bools, Ints, Ints32, Whole
+from loadmaster.optimizers.pipeline.stages import DeviceSets
 
 NEVER = np.int64(2**62)
 
@@ -35,7 +36,7 @@ class UnitCosts(NamedTuple):
 
 
 @compiled
-def _turn(loads, inside, count, unit, by, flow):
+def _turn(loads: UnitCosts, inside: Bools, count: Ints32, unit: Whole, by: Whole, flow: Ints) -> None:
     """Puts a unit into the stage (by = 1) or takes it out (-1); flow: ns received and sent by the stage."""
     maker, readers, send_ns = loads.maker, loads.readers, loads.send_ns
     for at in range(loads.touch_start[unit], loads.touch_start[unit + 1]):
@@ -56,7 +57,9 @@ def _turn(loads, inside, count, unit, by, flow):
 
 
 @compiled
-def best_stages(lattice, loads, moves, most, effort):
+def best_stages(
+    lattice: Lattice, loads: UnitCosts, moves: DeviceSets, most: Whole, effort: Whole
+) -> tuple[Ints, Ints32, Ints32]:
     """(value, before, by): of the best stages that cover each downset and use each set of devices, the largest load,
     the downset before the last stage and the move that added it; values over `most` are not looked for. An empty value:
     it takes more effort than that."""

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Which pairs of ops can share a kernel in any way of fusing: a kernel holds all that lies between its ops."""
 
 from __future__ import annotations
@@ -6,14 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Bools, Ints, Ints32, Whole
 from loadmaster.graph.order import sort_by
 
 MOST_BETWEEN = 400  # ops looked at from each end; pairs with more between them count as impossible; chosen by hand
 
 
 @compiled
-def possible(before_start, before, follow_start, follow, producers, consumers, fusable, most_members):
+def possible(
+    before_start: Ints32,
+    before: Ints32,
+    follow_start: Ints32,
+    follow: Ints32,
+    producers: Ints,
+    consumers: Ints,
+    fusable: Bools,
+    most_members: Whole,
+) -> Bools:
     """[pairs] whether all that lies on a way from producer to consumer may be one kernel with them."""
+    found: Whole
+    met: Whole
     ops = len(fusable)
     ahead, behind, between = np.full(ops, -1, np.int64), np.full(ops, -1, np.int64), np.full(ops, -1, np.int64)
     stack, other_stack = np.empty(ops, np.int64), np.empty(ops, np.int64)
@@ -39,7 +50,17 @@ def possible(before_start, before, follow_start, follow, producers, consumers, f
 
 
 @compiled(_nrt=False)
-def _spread(start, others, stack, turn, size, low, high, stamps, mark):
+def _spread(
+    start: Ints32,
+    others: Ints32,
+    stack: Ints,
+    turn: Whole,
+    size: Whole,
+    low: Whole,
+    high: Whole,
+    stamps: Ints,
+    mark: Whole,
+) -> Whole:
     """Puts the neighbours of the op whose turn it is on the stack; ops are in program order. With more than there are
     turns for, it cannot come to a stop, and the rest of them need no look: an op may have very many readers."""
     here = stack[turn]
@@ -55,7 +76,16 @@ def _spread(start, others, stack, turn, size, low, high, stamps, mark):
 
 
 @compiled(_nrt=False)
-def _fit_behind(start, before, first, known, between, mark, fusable, most_members):
+def _fit_behind(
+    start: Ints32,
+    before: Ints32,
+    first: Whole,
+    known: Ints,
+    between: Ints,
+    mark: Whole,
+    fusable: Bools,
+    most_members: Whole,
+) -> bool:
     """The same from the other end: of the known, which all lead to the consumer, those that the first op leads to."""
     size = 0
     between[first] = mark
@@ -72,7 +102,17 @@ def _fit_behind(start, before, first, known, between, mark, fusable, most_member
 
 
 @compiled(_nrt=False)
-def _fits(start, others, first, known, between, mark, stack, fusable, most_members):
+def _fits(
+    start: Ints32,
+    others: Ints32,
+    first: Whole,
+    known: Ints,
+    between: Ints,
+    mark: Whole,
+    stack: Ints,
+    fusable: Bools,
+    most_members: Whole,
+) -> bool:
     """Whether what can be reached from the first op among the known may be one kernel."""
     stack[0], size, done = first, 1, 0
     between[first] = mark

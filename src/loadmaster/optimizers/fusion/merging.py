@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """The compiled loop of fusion: tries merges one by one and keeps every kernel convex.
 
 Kernels are kept in an order in which each comes after those it waits for, as in Pearce and Kelly, "A dynamic
@@ -13,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import Struct, compiled
-from loadmaster.graph.columns import Ints
+from loadmaster.graph.columns import Bools, Floats, Ints, Ints32, Whole
 from loadmaster.graph.order import sort_by
 from loadmaster.optimizers.fusion.spaces import fits
 
@@ -60,7 +58,7 @@ class Kernels(Struct):
     other_stack: np.ndarray
     chosen: np.ndarray  # [pairs] that are to be tried
     spare: np.ndarray  # [pairs]
-    wish: np.ndarray  # [pairs] less than 0 by how much each is wished for
+    sort_key: np.ndarray  # [pairs] the priority below 0: sorted by it, the highest comes first
 
 
 def make_kernels(rules: Rules) -> Kernels:
@@ -75,7 +73,7 @@ def make_kernels(rules: Rules) -> Kernels:
 
 
 @compiled(_nrt=False)
-def _reset(rules, kernels):
+def _reset(rules: Rules, kernels: Kernels) -> None:
     parent, ring, members, can, able = kernels.parent, kernels.ring, kernels.members, kernels.can, rules.able
     position, at, ahead, behind = kernels.position, kernels.at, kernels.ahead, kernels.behind
     points, rows, apart = kernels.points, kernels.rows, kernels.apart
@@ -99,49 +97,64 @@ def merge(rules: Rules, producers: Ints, consumers: Ints) -> np.ndarray:
 def merge_many(rules: Rules, places: np.ndarray, priorities: np.ndarray, low: int, high: int, out: np.ndarray) -> None:
     """[candidates, ops] kernels: producers in order of priority, highest first and none below 0, join their readers on
     the same device; among equal ones, pairs go by reader, then by producer."""
-    pairs = [np.empty(len(rules.consumer), np.int32) for _ in range(2)]
+    pairs = (np.empty(len(rules.consumer), np.int32), np.empty(len(rules.consumer), np.int32))
     _merge_many(rules, make_kernels(rules), places, priorities, low, high, *pairs, out)
 
 
 @compiled(_nrt=False)
-def _merge_many(rules, kernels, places, priorities, low, high, producers, consumers, out):
+def _merge_many(
+    rules: Rules,
+    kernels: Kernels,
+    places: Ints32,
+    priorities: Floats,
+    low: Whole,
+    high: Whole,
+    producers: Ints32,
+    consumers: Ints32,
+    out: Ints32,
+) -> None:
     for k in range(low, high):
         place = places[k if len(places) > 1 else 0]
         merge_into(rules, kernels, place, priorities[k], producers, consumers, out[k])
 
 
 @compiled(_nrt=False)
-def merge_into(rules, kernels, place, priority, producers, consumers, out):
+def merge_into(
+    rules: Rules, kernels: Kernels, place: Ints32, priority: Floats, producers: Ints32, consumers: Ints32, out: Ints32
+) -> None:
     count = wanted_pairs(rules, kernels, place, priority, producers, consumers)
     _merge(rules, kernels, producers, consumers, count, out)
 
 
 @compiled(_nrt=False)
-def wanted_pairs(rules, kernels, place, priority, producers, consumers):
+def wanted_pairs(
+    rules: Rules, kernels: Kernels, place: Ints32, priority: Floats, producers: Ints32, consumers: Ints32
+) -> Whole:
     """Writes the pairs in the order in which they are tried; returns how many."""
     producer, consumer, given = rules.producer, rules.consumer, rules.given  # given: by reader, then by producer
-    chosen, wish, count = kernels.chosen, kernels.wish, 0
+    chosen, sort_key, count = kernels.chosen, kernels.sort_key, 0
     for index in range(len(given)):
         pair = given[index]
         maker = producer[pair]
         if priority[maker] >= 0 and place[consumer[pair]] == place[maker]:
-            chosen[count], wish[pair] = pair, -priority[maker]
+            chosen[count], sort_key[pair] = pair, -priority[maker]
             count += 1
-    sort_by(wish, chosen, count, kernels.spare)
+    sort_by(sort_key, chosen, count, kernels.spare)
     _write_pairs(rules, chosen, count, producers, consumers)
     return count
 
 
 @compiled(_nrt=False)
-def _write_pairs(rules, chosen, count, producers, consumers):
+def _write_pairs(rules: Rules, chosen: Ints32, count: Whole, producers: Ints32, consumers: Ints32) -> None:
     producer, consumer = rules.producer, rules.consumer
     for index in range(count):
         producers[index], consumers[index] = producer[chosen[index]], consumer[chosen[index]]
 
 
 @compiled(_nrt=False)
-def reopen(rules, kernel, at, opened, kernels):
+def reopen(rules: Rules, kernel: Ints32, at: Ints32, opened: Bools, kernels: Kernels) -> None:
     """The given kernels, in the order in which `at` lists them, but those opened (by their number) are single ops."""
+    op: Whole
     parent, ring, members, can = kernels.parent, kernels.ring, kernels.members, kernels.can
     points, rows, apart_of = kernels.points, kernels.rows, kernels.apart
     position, place_of, ahead, behind = kernels.position, kernels.at, kernels.ahead, kernels.behind
@@ -181,32 +194,41 @@ def reopen(rules, kernel, at, opened, kernels):
 
 
 @compiled(_nrt=False)
-def pairs_within(rules, kernels, place, priority, kernel, opened, producers, consumers):
-    """Writes the pairs that are wished for (0 and more, highest first) and of which one op at least is in an opened
+def pairs_within(
+    rules: Rules,
+    kernels: Kernels,
+    place: Ints32,
+    priority: Floats,
+    kernel: Ints32,
+    opened: Bools,
+    producers: Ints32,
+    consumers: Ints32,
+) -> Whole:
+    """Writes the pairs to be tried (priority 0 and more, highest first) and of which one op at least is in an opened
     kernel, in the order in which they are tried; returns how many."""
     pair_start, consumer, producer = rules.pair_start, rules.consumer, rules.producer
     given_start, given = rules.given_start, rules.given
-    chosen, wish, count = kernels.chosen, kernels.wish, 0
+    chosen, sort_key, count = kernels.chosen, kernels.sort_key, 0
     for op in range(len(place)):
         if not opened[kernel[op]]:
             continue
         for pair in range(pair_start[op], pair_start[op + 1]):
             if priority[pair] >= 0 and place[consumer[pair]] == place[op]:
-                chosen[count], wish[pair] = pair, -priority[pair]
+                chosen[count], sort_key[pair] = pair, -priority[pair]
                 count += 1
         for index in range(given_start[op], given_start[op + 1]):
             pair = given[index]
             other = producer[pair]
             if priority[pair] >= 0 and place[other] == place[op] and not opened[kernel[other]]:
-                chosen[count], wish[pair] = pair, -priority[pair]
+                chosen[count], sort_key[pair] = pair, -priority[pair]
                 count += 1
-    sort_by(wish, chosen, count, kernels.spare)
+    sort_by(sort_key, chosen, count, kernels.spare)
     _write_pairs(rules, chosen, count, producers, consumers)
     return count
 
 
 @compiled(_nrt=False, forceinline=True)
-def _find(parent, op):
+def _find(parent: Ints32, op: Whole) -> Whole:
     while parent[op] != op:
         parent[op] = parent[parent[op]]
         op = parent[op]
@@ -214,21 +236,21 @@ def _find(parent, op):
 
 
 @compiled(_nrt=False)
-def _merge(rules, kernels, producers, consumers, count, out):
+def _merge(rules: Rules, kernels: Kernels, producers: Ints32, consumers: Ints32, count: Whole, out: Ints32) -> None:
     _reset(rules, kernels)
     merge_on(rules, kernels, producers, consumers, count)
     read_off(kernels, out)
 
 
 @compiled(_nrt=False)
-def read_off(kernels, out):
+def read_off(kernels: Kernels, out: Ints32) -> None:
     parent = kernels.parent
     for op in range(len(out)):
         out[op] = _find(parent, op)
 
 
 @compiled(_nrt=False, apart=True, no_cpython_wrapper=True)
-def merge_on(rules, kernels, producers, consumers, count):
+def merge_on(rules: Rules, kernels: Kernels, producers: Ints32, consumers: Ints32, count: Whole) -> None:
     """Tries the pairs in order, from the kernels there are. Arrays are taken out of their tuples once: reading one
     inside the loop would count its references."""
     most_members = rules.most_members
@@ -266,7 +288,7 @@ def merge_on(rules, kernels, producers, consumers, count):
 
 
 @compiled(_nrt=False)
-def _barred(start, barred, parent, ring, a, b):
+def _barred(start: Ints32, barred: Ints32, parent: Ints32, ring: Ints32, a: Whole, b: Whole) -> bool:
     """Whether an op of the one kernel may share none with an op of the other."""
     op = a
     while True:
@@ -279,7 +301,13 @@ def _barred(start, barred, parent, ring, a, b):
 
 
 @compiled(_nrt=False)
-def _search(forward, backward, a, b, mark):
+def _search(
+    forward: tuple[Ints32, Ints32, Ints32, Ints32, Ints32, Ints32, Ints32, Ints32],
+    backward: tuple[Ints32, Ints32, Ints32, Ints32, Ints32, Ints32, Ints32, Ints32],
+    a: Whole,
+    b: Whole,
+    mark: Whole,
+) -> Whole:
     """Which search came to a stop: AHEAD, and all that a leads to before b is stamped, or BEHIND, and all that leads to
     b after a is; BLOCKED where they meet, or there is too much to look at."""
     position, ahead, behind = forward[4], forward[5], forward[6]
@@ -303,7 +331,15 @@ def _search(forward, backward, a, b, mark):
 
 
 @compiled(_nrt=False)
-def _look(way, here, spared, low, high, size, mark):
+def _look(
+    way: tuple[Ints32, Ints32, Ints32, Ints32, Ints32, Ints32, Ints32, Ints32],
+    here: Whole,
+    spared: Whole,
+    low: Whole,
+    high: Whole,
+    size: Whole,
+    mark: Whole,
+) -> Whole:
     """Puts the neighbours of a kernel between the two positions on the stack; -1 where the other search has been."""
     start, others, parent, ring, position, mine, theirs, stack = way
     op = here
@@ -323,7 +359,17 @@ def _look(way, here, spared, low, high, size, mark):
 
 
 @compiled(_nrt=False)
-def _close_up(at, position, first, last, step, stamps, mark, moved, merged):
+def _close_up(
+    at: Ints32,
+    position: Ints32,
+    first: Whole,
+    last: Whole,
+    step: Whole,
+    stamps: Ints32,
+    mark: Whole,
+    moved: Ints32,
+    merged: Whole,
+) -> None:
     """Puts the merged kernel between those that are stamped, which go towards `last`, and those that are not."""
     free, count = first, 0
     for place in range(first + step, last, step):

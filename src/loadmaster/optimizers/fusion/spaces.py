@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """The loops of ops, which decide what may share a kernel: what PyTorch's Inductor fuses for a GPU.
 
 A kernel is one loop over points, or over rows and the points of each. Pointwise ops join where they have as many
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from loadmaster.compiled import compiled
 from loadmaster.graph import ACTIVATION, Graph
-from loadmaster.graph.columns import Bools, Ints, ints, rows_of
+from loadmaster.graph.columns import Bools, Ints, Whole, ints, rows_of
 from loadmaster.graph.kinds import ALONE, GATHERING, POINTWISE, REDUCING, SCATTERING, bare_name, fusing_of
 
 # Inductor cuts a row into parts where rows are fewer than twice a GPU's multiprocessors and longer than this.
@@ -33,7 +32,7 @@ class Spaces(NamedTuple):
 
 
 @compiled(inline="always")
-def fits(points, rows, apart, other_points, other_rows):
+def fits(points: Whole, rows: Whole, apart: bool, other_points: Whole, other_rows: Whole) -> bool:
     """Whether a kernel may hold the first loop and another that reads what it makes."""
     if points == 0 or other_points == 0:
         return True
@@ -84,7 +83,7 @@ def joinable(graph: Graph, spaces: Spaces, producers: Ints, consumers: Ints) -> 
 
 
 @compiled
-def fit_each(points, rows, apart, producers, consumers):
+def fit_each(points: Ints, rows: Ints, apart: Bools, producers: Ints, consumers: Ints) -> Bools:
     able = np.empty(len(producers), np.bool_)
     for pair in range(len(producers)):
         a, b = producers[pair], consumers[pair]

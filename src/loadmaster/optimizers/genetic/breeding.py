@@ -1,18 +1,18 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """The compiled loop of BRKGA: draw, cross, decode, simulate."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.compiled import compiled
-from loadmaster.optimizers.annealing.xorshift import draw
+from loadmaster.graph.columns import Ints, Ints32, Whole
+from loadmaster.optimizers.annealing.xorshift import RandomState, draw
 from loadmaster.problem.objective import Goal
 from loadmaster.simulator.loop import run, stops_at, value_of
-from loadmaster.simulator.state import make_record, make_run_scratch
+from loadmaster.simulator.state import Layout, Record, RunScratch, make_record, make_run_scratch
 
 HEAVY_PENALTY = np.int64(2**61)  # above every value: plans that do not fit come last, by how much they are over
 STOPPED = np.int64(2**62)
@@ -40,7 +40,7 @@ class Prior(NamedTuple):
 
 
 @compiled(inline="always")
-def _mix(value):
+def _mix(value: np.uint64) -> np.uint64:
     """splitmix64: unlike seeds for neighbouring numbers."""
     value += np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -49,7 +49,7 @@ def _mix(value):
 
 
 @compiled(inline="always")
-def _mutant(genes, prior, state):
+def _mutant(genes: NDArray[np.uint16], prior: Prior, state: RandomState) -> None:
     # Arrays are taken out of their tuples once, as in the simulator's loop.
     table, shape, center, width = prior.table, prior.shape, prior.center, prior.width
     for gene in range(len(genes)):
@@ -65,7 +65,13 @@ def _mutant(genes, prior, state):
 
 
 @compiled(inline="always")
-def _child(genes, elite, other, bias, state):
+def _child(
+    genes: NDArray[np.uint16],
+    elite: NDArray[np.uint16],
+    other: NDArray[np.uint16],
+    bias: NDArray[np.uint8],
+    state: RandomState,
+) -> None:
     count = len(genes)
     for start in range(0, count, 8):
         bits = draw(state)
@@ -75,7 +81,11 @@ def _child(genes, elite, other, bias, state):
 
 
 @compiled(inline="always")
-def decode(layout, decoder, genes, place, rank, send_rank):
+def decode(
+    layout: Layout, decoder: GeneDecoder, genes: NDArray[np.uint16], place: Ints32, rank: Ints32, send_rank: Ints
+) -> None:
+    best: Whole
+    chosen: Whole
     devices, ops = layout.devices, len(place)
     block_of, able = decoder.block_of, decoder.able
     for op in range(ops):
@@ -95,13 +105,29 @@ def decode(layout, decoder, genes, place, rank, send_rank):
             send_rank[slot] = genes[base + slot]
 
 
-def breed(layout, *given) -> None:
+def breed(layout: Layout, *given: Any) -> None:
     """Fills rows low … high-1 of the new population and scores them. `order`: old rows, elites first."""
-    _breed(layout, *given, make_run_scratch(layout, False), make_record(0, 0, 0))
+    _breed(layout, *given, make_run_scratch(layout, False), make_record(0, 0, 0))  # type: ignore[call-arg]
 
 
 @compiled
-def _breed(layout, decoder, prior, old, new, order, elites, mutants, seed, low, high, fitness, most, scratch, record):
+def _breed(
+    layout: Layout,
+    decoder: GeneDecoder,
+    prior: Prior,
+    old: NDArray[np.uint16],
+    new: NDArray[np.uint16],
+    order: Ints,
+    elites: Whole,
+    mutants: Whole,
+    seed: Whole,
+    low: Whole,
+    high: Whole,
+    fitness: Ints,
+    most: Whole,
+    scratch: RunScratch,
+    record: Record,
+) -> None:
     place, rank = np.empty(len(layout.waits), np.int32), np.empty(len(layout.waits), np.int32)
     send_rank = np.empty(len(layout.nbytes) * layout.devices if decoder.sends else 0, np.int64)
     peak, state = np.empty(layout.devices, np.int64), np.empty(2, np.uint64)
@@ -120,7 +146,17 @@ def _breed(layout, decoder, prior, old, new, order, elites, mutants, seed, low, 
 
 
 @compiled
-def score(layout, decoder, place, rank, send_rank, scratch, record, peak, most):
+def score(
+    layout: Layout,
+    decoder: GeneDecoder,
+    place: Ints32,
+    rank: Ints32,
+    send_rank: Ints,
+    scratch: RunScratch,
+    record: Record,
+    peak: Ints,
+    most: Whole,
+) -> Whole:
     """The value; for a plan that does not fit, a number above every value; STOPPED when it passes `most`."""
     most_ns, most_bytes = stops_at(decoder.goal, np.int64(most))
     step = run(layout, place, rank, send_rank, scratch, most_ns, most_bytes, peak, False, record)
@@ -135,7 +171,7 @@ def score(layout, decoder, place, rank, send_rank, scratch, record, peak, most):
 
 
 @compiled
-def decode_one(layout, decoder, genes):
+def decode_one(layout: Layout, decoder: GeneDecoder, genes: NDArray[np.uint16]) -> tuple[Ints32, Ints32, Ints]:
     place, rank = np.empty(len(layout.waits), np.int32), np.empty(len(layout.waits), np.int32)
     send_rank = np.empty(len(layout.nbytes) * layout.devices if decoder.sends else 0, np.int64)
     decode(layout, decoder, genes, place, rank, send_rank)

@@ -175,7 +175,7 @@ def _offer(search: Search, plain: Any, decoder: breeding.GeneDecoder, genes: NDA
     if score >= search.best_score and search.best is not None:
         return False
     place, rank, sends = breeding.decode_one(plain, decoder, genes)
-    plan = Plan.of(search.problem, place, rank)
+    plan = Plan.of(search.problem, ints(place), ints(rank))
     if decoder.sends:
         plan = replace(plan, send_rank=ints(sends.reshape(-1, search.problem.num_devices)))
     return search.offer(plan, score if fits else _score_again(search.problem, plan))

@@ -1,20 +1,21 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """The compiled loops of the list schedulers: arrays in, arrays out."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.compiled import Struct, compiled
-from loadmaster.graph.columns import Bools, Ints
+from loadmaster.graph.columns import Bools, Ints, Whole
 from loadmaster.graph.order import followers
 from loadmaster.optimizers.lists.steps import FAR, arrival, commit, gap, occupy, settle, thrifty
 from loadmaster.simulator.state import MADE, UPDATED, Layout
 
 
 @compiled
-def upward(read_start, reads, producer, after_start, after, times, sends):
+def upward(
+    read_start: Ints, reads: Ints, producer: Ints, after_start: Ints, after: Ints, times: Ints, sends: Ints
+) -> Ints:
     level = np.zeros(len(times), np.int64)
     for op in range(len(times) - 1, -1, -1):
         level[op] += times[op]
@@ -28,7 +29,9 @@ def upward(read_start, reads, producer, after_start, after, times, sends):
 
 
 @compiled
-def downward(read_start, reads, producer, after_start, after, times, sends):
+def downward(
+    read_start: Ints, reads: Ints, producer: Ints, after_start: Ints, after: Ints, times: Ints, sends: Ints
+) -> Ints:
     level = np.zeros(len(times), np.int64)
     for op in range(len(times)):
         longest = np.int64(0)
@@ -43,7 +46,17 @@ def downward(read_start, reads, producer, after_start, after, times, sends):
 
 
 @compiled
-def upward_placed(read_start, reads, producer, after_start, after, times, send_ns, send_class, device):
+def upward_placed(
+    read_start: Ints,
+    reads: Ints,
+    producer: Ints,
+    after_start: Ints,
+    after: Ints,
+    times: Ints,
+    send_ns: Ints,
+    send_class: Ints,
+    device: Ints,
+) -> Ints:
     level = np.zeros(len(times), np.int64)
     for op in range(len(times) - 1, -1, -1):
         level[op] += times[op]
@@ -61,7 +74,9 @@ def upward_placed(read_start, reads, producer, after_start, after, times, send_n
 
 
 @compiled(_nrt=False)
-def new_bytes(layout, op, device, fixed_start, fixed, there, has):
+def new_bytes(
+    layout: Layout, op: Whole, device: Whole, fixed_start: Ints, fixed: Ints, there: Ints, has: NDArray[np.int8]
+) -> Whole:
     """Bytes that running the op here adds for good or for a while: outputs, workspace, residents not there yet."""
     total = layout.workspace[op]
     for at in range(layout.make_start[op], layout.make_start[op + 1]):
@@ -74,11 +89,21 @@ def new_bytes(layout, op, device, fixed_start, fixed, there, has):
     for at in range(fixed_start[op], fixed_start[op + 1]):
         if has[fixed[at] * layout.devices + device] == 0:
             total += layout.nbytes[fixed[at]]
-    return total
+    return total  # type: ignore[no-any-return]
 
 
 @compiled(_nrt=False)
-def account(layout, op, device, fixed_start, fixed, has, used, left, home):
+def account(
+    layout: Layout,
+    op: Whole,
+    device: Whole,
+    fixed_start: Ints,
+    fixed: Ints,
+    has: NDArray[np.int8],
+    used: Ints,
+    left: Ints,
+    home: Ints,
+) -> None:
     """Memory after the op is placed: residents for good, made tensors until their last reader is placed."""
     devices = layout.devices
     for at in range(fixed_start[op], fixed_start[op + 1]):
@@ -144,9 +169,18 @@ def fresh_state(layout: Layout, colocate: Ints, home_of: np.ndarray) -> ListStat
 
 
 def in_order(
-    layout: Layout, start: Ints, before: Ints, fixed_reads: tuple[Ints, Ints], colocate: Ints, able: Bools, order: Ints,
-    fixed_device: Ints, limits: Ints, contention: bool, thrift: float,
-) -> tuple[Ints, Ints]:  # fmt: skip
+    layout: Layout,
+    start: Ints,
+    before: Ints,
+    fixed_reads: tuple[Ints, Ints],
+    colocate: Ints,
+    able: Bools,
+    order: Ints,
+    fixed_device: Ints,
+    limits: Ints,
+    contention: bool,
+    thrift: float,
+) -> tuple[Ints, Ints]:
     """Ops in the given topological order, each where it ends first, in the earliest gap that holds it. `thrift`: a
     device also counts as later by that share of the sends that it needs, and of the wait at its way out."""
     state, size = fresh_state(layout, colocate, fixed_device.copy()), (layout.devices, len(layout.waits))
@@ -157,9 +191,22 @@ def in_order(
 
 @compiled(_nrt=False)
 def _in_order(
-    layout, start, before, fixed_start, fixed, colocate, able, order, limits, contention, thrift, state,
-    busy_from, busy_to, count,
-):  # fmt: skip
+    layout: Layout,
+    start: Ints,
+    before: Ints,
+    fixed_start: Ints,
+    fixed: Ints,
+    colocate: Ints,
+    able: Bools,
+    order: Ints,
+    limits: Ints,
+    contention: bool,
+    thrift: float,
+    state: ListState,
+    busy_from: Ints,
+    busy_to: Ints,
+    count: Ints,
+) -> None:
     devices, made_ns, home, there = layout.devices, state.made_ns, state.home, state.there
     channel_free, added, where, begin, end = state.channel_free, state.added, state.where, state.begin, state.end
     groups, home_of, has, left, used = state.groups, state.home_of, state.has, state.left, state.used
@@ -198,7 +245,7 @@ def _in_order(
 
 
 @compiled(_nrt=False)
-def _push(heap_ns, heap_level, heap_op, size, ns, level, op):
+def _push(heap_ns: Ints, heap_level: Ints, heap_op: Ints, size: Whole, ns: Whole, level: Whole, op: Whole) -> None:
     here = size
     while here > 0:
         parent = (here - 1) >> 1
@@ -210,7 +257,7 @@ def _push(heap_ns, heap_level, heap_op, size, ns, level, op):
 
 
 @compiled(_nrt=False)
-def _pop(heap_ns, heap_level, heap_op, size):
+def _pop(heap_ns: Ints, heap_level: Ints, heap_op: Ints, size: Whole) -> None:
     """Removes the first entry, `size` remaining."""
     ns, level, op = heap_ns[size], heap_level[size], heap_op[size]
     here = 0
@@ -246,9 +293,17 @@ def _heaps(devices: int, ops: int) -> Heaps:
 
 
 def earliest_first(
-    layout: Layout, start: Ints, before: Ints, fixed_reads: tuple[Ints, Ints], colocate: Ints, able: Bools, level: Ints,
-    favourite: Ints, limits: Ints, contention: bool,
-) -> tuple[Ints, Ints]:  # fmt: skip
+    layout: Layout,
+    start: Ints,
+    before: Ints,
+    fixed_reads: tuple[Ints, Ints],
+    colocate: Ints,
+    able: Bools,
+    level: Ints,
+    favourite: Ints,
+    limits: Ints,
+    contention: bool,
+) -> tuple[Ints, Ints]:
     """Of all ready ops and devices, the pair that can start soonest; ties by level.
 
     Two heaps per device: ops whose data will come (by time), ops that could start as soon as it is free (by level).
@@ -265,15 +320,37 @@ def earliest_first(
     )
     follow = followers(start, before)
     given = (*fixed_reads, colocate, able, level, favourite, limits, contention)
-    _earliest_first(layout, *follow, *given, state, _heaps(devices, ops), _heaps(devices, ops), *scratch)
+    _earliest_first(layout, *follow, *given, state, _heaps(devices, ops), _heaps(devices, ops), *scratch)  # type: ignore[arg-type]
     return state.where, state.begin
 
 
 @compiled(_nrt=False)
 def _earliest_first(
-    layout, follow_start, follow, fixed_start, fixed, colocate, able, level, favourite, limits, contention, state,
-    soon_heaps, now_heaps, free, last_op, waiting, base, fresh,
-):  # fmt: skip
+    layout: Layout,
+    follow_start: Ints,
+    follow: Ints,
+    fixed_start: Ints,
+    fixed: Ints,
+    colocate: Ints,
+    able: Bools,
+    level: Ints,
+    favourite: Ints,
+    limits: Ints,
+    contention: bool,
+    state: ListState,
+    soon_heaps: Heaps,
+    now_heaps: Heaps,
+    free: Ints,
+    last_op: Ints,
+    waiting: Ints,
+    base: Ints,
+    fresh: Ints,
+) -> None:
+    chosen_op: Whole
+    full_op: Whole
+    best: Whole
+    full_best: Whole
+    op: Whole
     devices, ops, made_ns, home, there = layout.devices, len(layout.waits), state.made_ns, state.home, state.there
     channel_free, added, where, begin, end = state.channel_free, state.added, state.where, state.begin, state.end
     groups, home_of, has, left, used = state.groups, state.home_of, state.has, state.left, state.used

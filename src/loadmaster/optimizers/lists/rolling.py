@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Rolling: a list schedule made a few ops at a time, in several ways each, of which the one that leads on best is kept.
 
 One rule for a whole graph wins here and loses there, and over many ops that evens out. Chosen anew every few ops, by
@@ -15,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.graph.columns import Ints, ints, positions
-from loadmaster.optimizers.annealing.xorshift import seeded, unit
+from loadmaster.graph.columns import Floats, Ints, Whole, ints, positions
+from loadmaster.optimizers.annealing.xorshift import RandomState, seeded, unit
 from loadmaster.optimizers.lists.schedulers import mean_times, upward_rank
 from loadmaster.optimizers.lists.steps import FAR, arrival, commit, gap, occupy, settle, thrifty
 from loadmaster.plans import Plan
@@ -140,12 +139,23 @@ class UndoLog(NamedTuple):
 
 
 @compiled
-def make_log(size):
+def make_log(size: Whole) -> UndoLog:
     return UndoLog(np.empty(size, np.int8), np.empty(size, np.int64), np.empty(size, np.int64), np.zeros(1, np.int64))
 
 
 @compiled
-def roll(layout, given, contention, chunk, ahead, thrifts, random, state, low, stop_at):
+def roll(
+    layout: Layout,
+    given: RollingColumns,
+    contention: bool,
+    chunk: Whole,
+    ahead: Whole,
+    thrifts: Floats,
+    random: RandomState,
+    state: RollingState,
+    low: Whole,
+    stop_at: Whole,
+) -> None:
     """Decides the ops from low-th to the one before stop_at; ways look beyond it."""
     ops, added, log = len(given.order), np.zeros(layout.channels + 1, np.int64), make_log(1024)
     saved = (state.busy_from.copy(), state.busy_to.copy(), state.spans.copy(), state.channel_free.copy())
@@ -176,7 +186,7 @@ def roll(layout, given, contention, chunk, ahead, thrifts, random, state, low, s
 
 
 @compiled
-def _most_written(layout, ops):
+def _most_written(layout: Layout, ops: Ints) -> Whole:
     """How many entries of a log these ops make at most."""
     total = 0
     for op in ops:
@@ -186,7 +196,9 @@ def _most_written(layout, ops):
 
 
 @compiled
-def _draw_order(given, low, high, far, shuffled, random, trial):
+def _draw_order(
+    given: RollingColumns, low: Whole, high: Whole, far: Whole, shuffled: bool, random: RandomState, trial: Ints
+) -> None:
     """Those to be decided by upward rank, some a little later than theirs; those after them as they are."""
     key = np.empty(high - low)
     for at in range(high - low):
@@ -198,8 +210,20 @@ def _draw_order(given, low, high, far, shuffled, random, trial):
 
 
 @compiled
-def _try(layout, given, contention, added, trial, near, thrift, thrift_after, state, log):
+def _try(
+    layout: Layout,
+    given: RollingColumns,
+    contention: bool,
+    added: Ints,
+    trial: Ints,
+    near: Whole,
+    thrift: float,
+    thrift_after: float,
+    state: RollingState,
+    log: UndoLog,
+) -> float:
     """How long the way is on which these ops lead on: at worst, and on the mean of them."""
+    worst: Whole
     worst, total = np.int64(0), 0.0
     for at in range(len(trial)):
         chosen = thrift if at < near else thrift_after
@@ -210,7 +234,16 @@ def _try(layout, given, contention, added, trial, near, thrift, thrift_after, st
 
 
 @compiled
-def decide(layout, given, contention, added, op, thrift, state, log):
+def decide(
+    layout: Layout,
+    given: RollingColumns,
+    contention: bool,
+    added: Ints,
+    op: Whole,
+    thrift: float,
+    state: RollingState,
+    log: UndoLog,
+) -> Whole:
     """Gives the op the device and the gap where it ends first. Returns the length of the way through it: when it
     begins, and its upward rank."""
     base = np.int64(0)
@@ -234,11 +267,20 @@ def decide(layout, given, contention, added, op, thrift, state, log):
         layout, op, device, begin + time, state.made_ns, state.home, state.there, given.colocate, state.groups,
         state.where,
     )  # fmt: skip
-    return begin + given.level[op]
+    return begin + given.level[op]  # type: ignore[no-any-return]
 
 
 @compiled
-def _best_device(layout, given, contention, added, op, base, thrift, state):
+def _best_device(
+    layout: Layout,
+    given: RollingColumns,
+    contention: bool,
+    added: Ints,
+    op: Whole,
+    base: Whole,
+    thrift: float,
+    state: RollingState,
+) -> Whole:
     only = state.groups[given.colocate[op]] if given.colocate[op] >= 0 else -1
     if only < 0:
         only = state.home_of[op]
@@ -260,7 +302,7 @@ def _best_device(layout, given, contention, added, op, base, thrift, state):
 
 
 @compiled
-def _occupy(state, device, begin, end):
+def _occupy(state: RollingState, device: Whole, begin: Whole, end: Whole) -> None:
     """Adds a busy span to the few that are known; a gap that is forgotten holds no later op."""
     busy_from, busy_to = state.busy_from[device], state.busy_to[device]
     if state.spans[device] == SPANS:
@@ -274,7 +316,7 @@ def _occupy(state, device, begin, end):
 
 
 @compiled
-def _note(layout, colocate, op, device, state, log):
+def _note(layout: Layout, colocate: Ints, op: Whole, device: Whole, state: RollingState, log: UndoLog) -> None:
     """Logs what `commit` and `settle` are about to write over."""
     for at in range(layout.read_start[op], layout.read_start[op + 1]):
         tensor = np.int64(layout.reads[at])
@@ -295,14 +337,14 @@ def _note(layout, colocate, op, device, state, log):
 
 
 @compiled
-def _write(log, column, at, values):
+def _write(log: UndoLog, column: Whole, at: Whole, values: Ints) -> None:
     here = log.used[0]
     log.column[here], log.at[here], log.was[here] = column, at, values[at]
     log.used[0] = here + 1
 
 
 @compiled
-def take_back(state, log):
+def take_back(state: RollingState, log: UndoLog) -> None:
     """The state as it was before what is logged, the last first; the log is empty then."""
     for here in range(log.used[0] - 1, -1, -1):
         column, at, was = log.column[here], log.at[here], log.was[here]

@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """The steps of every list scheduler: when data could come, bringing it, the gap for an op, what is known after it."""
 
 from __future__ import annotations
@@ -7,12 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Ints, Whole
+from loadmaster.simulator.state import Layout
 
 FAR = np.iinfo(np.int64).max // 4
 
 
 @compiled(_nrt=False)
-def arrival(layout, op, device, made_ns, home, there, channel_free, added, contention):
+def arrival(
+    layout: Layout,
+    op: Whole,
+    device: Whole,
+    made_ns: Ints,
+    home: Ints,
+    there: Ints,
+    channel_free: Ints,
+    added: Ints,
+    contention: bool,
+) -> Whole:
     """When all that the op reads could be on the device; `added` collects tentative use of channels."""
     devices = layout.devices
     latest = np.int64(0)
@@ -40,7 +50,9 @@ def arrival(layout, op, device, made_ns, home, there, channel_free, added, conte
 
 
 @compiled(_nrt=False)
-def thrifty(layout, op, device, finish, home, there, channel_free, thrift):
+def thrifty(
+    layout: Layout, op: Whole, device: Whole, finish: Whole, home: Ints, there: Ints, channel_free: Ints, thrift: float
+) -> Whole:
     """When the op ends, later by a share of the sends that it needs here, and of how long what it makes would then wait
     for a way out that all destinations share."""
     devices, total = layout.devices, np.int64(0)
@@ -57,7 +69,20 @@ def thrifty(layout, op, device, finish, home, there, channel_free, thrift):
 
 
 @compiled(_nrt=False)
-def commit(layout, op, device, made_ns, home, there, channel_free, contention, home_of, colocate, groups, where):
+def commit(
+    layout: Layout,
+    op: Whole,
+    device: Whole,
+    made_ns: Ints,
+    home: Ints,
+    there: Ints,
+    channel_free: Ints,
+    contention: bool,
+    home_of: Ints,
+    colocate: Ints,
+    groups: Ints,
+    where: Ints,
+) -> Whole:
     """Brings what the op reads to the device for good and returns when it is all there."""
     devices = layout.devices
     latest = np.int64(0)
@@ -87,7 +112,18 @@ def commit(layout, op, device, made_ns, home, there, channel_free, contention, h
 
 
 @compiled(_nrt=False)
-def settle(layout, op, device, end, made_ns, home, there, colocate, groups, where):
+def settle(
+    layout: Layout,
+    op: Whole,
+    device: Whole,
+    end: Whole,
+    made_ns: Ints,
+    home: Ints,
+    there: Ints,
+    colocate: Ints,
+    groups: Ints,
+    where: Ints,
+) -> None:
     where[op] = device
     if colocate[op] >= 0:
         groups[colocate[op]] = device
@@ -99,8 +135,9 @@ def settle(layout, op, device, end, made_ns, home, there, colocate, groups, wher
 
 
 @compiled(_nrt=False)
-def gap(busy_from, busy_to, count, ready, time):
+def gap(busy_from: Ints, busy_to: Ints, count: Whole, ready: Whole, time: Whole) -> Whole:
     """The earliest start at or after `ready` in a gap of that length between busy spans."""
+    low: Whole
     low, high = 0, count
     while low < high:
         middle = (low + high) >> 1
@@ -118,7 +155,7 @@ def gap(busy_from, busy_to, count, ready, time):
 
 
 @compiled(_nrt=False)
-def occupy(busy_from, busy_to, count, begin, end):
+def occupy(busy_from: Ints, busy_to: Ints, count: Whole, begin: Whole, end: Whole) -> Whole:
     """Adds a busy span; how many there are. Spans without a gap between them are one, so that full stretches, in which
     nothing fits, are passed at once."""
     here = count

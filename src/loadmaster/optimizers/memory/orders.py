@@ -8,8 +8,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from loadmaster.graph.columns import Ints, ints, inverse, positions, rows_of
+from loadmaster.optimizers.annealing.acceptance import cooled
 from loadmaster.optimizers.annealing.chains import epochs
-from loadmaster.optimizers.memory import exact_orders
+from loadmaster.optimizers.memory import exact_orders, order_moves
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import cut_order
@@ -41,8 +42,7 @@ class AnnealOrder:
     """Annealing over topological orders of one device with exact differences: millions of moves a second.
 
     Starts from the best simple rule. A thousand moves count as one simulation: a move is judged by the bytes it changes
-    and not by a simulation, so it is none of the annealing engine's, whose acceptance, random numbers and lengths of
-    coolings it shares.
+    and not by a simulation. Acceptance, cooling, its length and random numbers are those of every other annealing.
     """
 
     temperature: float = 3e-3
@@ -80,10 +80,10 @@ def anneal_order(search: Search, hot: float, cold: float, window: int) -> list[I
     for length in epochs():
         order, done = best.copy(), 0
         while done < length and not search.spent and search.simulations_left > 1:
-            here = hot * (cold / hot) ** (done / length)
+            here = cooled(hot, cold, done / length)
             count = min(CHUNK, length - done, search.simulations_left - 1)
             trial = order.copy()
-            peak, _ = exact_orders.anneal(flow, order, trial, count * MOVES_PER_SIMULATION, window, here, state)
+            peak, _ = order_moves.anneal(flow, order, trial, count * MOVES_PER_SIMULATION, window, here, state)
             if peak < exact_orders.profile(flow, best, profile):
                 best = trial
             search.count(count)

@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """Compiled: how late ops could start for the step to end when it does, devices and channels kept in their order."""
 
 from __future__ import annotations
@@ -7,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Ints, Whole
 from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline, layout
+from loadmaster.simulator.state import Layout
 
 
 def latest_starts(problem: Problem, device: np.ndarray, line: Timeline) -> tuple[np.ndarray, np.ndarray]:
@@ -17,11 +17,23 @@ def latest_starts(problem: Problem, device: np.ndarray, line: Timeline) -> tuple
     order = np.argsort(start, kind="stable")[::-1]  # of those that start together, sends first
     channel = problem.cluster.channel[line.send_src, line.send_dst]
     sends = (line.send_tensor, line.send_dst, channel, line.send_end_ns - line.send_start_ns)
-    return _latest(layout(problem), device, line.end_ns - line.start_ns, line.step_ns, order, line.turn, *sends)  # type: ignore[no-any-return]
+    return _latest(layout(problem), device, line.end_ns - line.start_ns, line.step_ns, order, line.turn, *sends)
 
 
 @compiled
-def _latest(layout, device, took_ns, step_ns, order, turn, send_tensor, send_dst, send_channel, send_ns):
+def _latest(
+    layout: Layout,
+    device: Ints,
+    took_ns: Ints,
+    step_ns: Whole,
+    order: Ints,
+    turn: Ints,
+    send_tensor: Ints,
+    send_dst: Ints,
+    send_channel: Ints,
+    send_ns: Ints,
+) -> tuple[Ints, Ints]:
+    op: Whole
     ops, reader_start, readers, nexts = len(device), layout.reader_start, layout.readers, layout.nexts
     latest, needed = np.full(ops, step_ns, np.int64), np.full(len(layout.nbytes), step_ns, np.int64)
     of_device, of_channel = np.full(layout.devices, step_ns), np.full(layout.channels + 1, step_ns)

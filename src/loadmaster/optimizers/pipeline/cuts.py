@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmaster.optimizers.annealing.xorshift import seeded
-from loadmaster.optimizers.pipeline.rehearsal import Desk, Slots, Stages, anneal, rehearse
+from loadmaster.optimizers.pipeline.rehearsal import RehearsalScratch, Slots, Stages, anneal, rehearse
 from loadmaster.passes.microbatches import Action
 
 # Chosen by hand.
@@ -38,17 +38,17 @@ class Rehearsals:
         self.slots, self.count, self.spent = slots, count, spent
         self.size, self.devices = len(slots.saved) - 1, len(slots.memory)
         self.room = MOST_CHUNKS * self.devices
-        self.desk = _desk(self.room, self.devices, count)
+        self.scratch = _scratch(self.room, self.devices, count)
         self.state = seeded(seed)
 
     def worth(self, line: StageLine) -> Worth:
-        value, over = rehearse(self.slots, self._stages(line), self.desk, self.count)
+        value, over = rehearse(self.slots, self._stages(line), self.scratch, self.count)
         return int(over), int(value)
 
     def actions(self, line: StageLine) -> list[Action]:
         """What is done, in the order in which it begins."""
         self.worth(line)
-        return [Action(*row) for row in self.desk.log[: 3 * len(line.device) * self.count].tolist()]
+        return [Action(*row) for row in self.scratch.log[: 3 * len(line.device) * self.count].tolist()]
 
     def best(self, starts: Iterable[StageLine], rehearsals: int, kept: int) -> list[StageLine]:
         """Best first: of all starts a little, then of the best ones more."""
@@ -66,7 +66,7 @@ class Rehearsals:
 
     def anneal(self, line: StageLine, rehearsals: int) -> tuple[Worth, StageLine]:
         here, tried, best = (self._stages(line) for _ in range(3))
-        value, over = anneal(self.slots, here, tried, best, self.desk, self.count, rehearsals, HOT, self.state)
+        value, over = anneal(self.slots, here, tried, best, self.scratch, self.count, rehearsals, HOT, self.state)
         number = int(best.number[0])
         found = StageLine(
             *(tuple(column.tolist()) for column in (best.begin[1:number], best.device[:number], best.most[:number]))
@@ -81,11 +81,11 @@ class Rehearsals:
         return Stages(begin, device[:-1].copy(), most[:-1].copy(), np.array([number]))
 
 
-def _desk(room: int, devices: int, count: int) -> Desk:
+def _scratch(room: int, devices: int, count: int) -> RehearsalScratch:
     def zeros(*shape: int) -> np.ndarray:
         return np.zeros(shape, np.int64)
 
-    return Desk(
+    return RehearsalScratch(
         time=zeros(3, room),
         saved=zeros(room),
         up=zeros(room),

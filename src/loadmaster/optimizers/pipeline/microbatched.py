@@ -7,22 +7,17 @@ moved while that helps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loadmaster.cluster import Link
-from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
-from loadmaster.graph import PIPELINE
-from loadmaster.graph import WEIGHT as WEIGHT_ROLE
 from loadmaster.graph.columns import Ints, ints, rows_of
-from loadmaster.optimizers.pipeline import schedules
 from loadmaster.optimizers.pipeline.cuts import Rehearsals, StageLine
+from loadmaster.optimizers.pipeline.edges import balanced_edges, crossing_of, gradients_of, work_of
+from loadmaster.optimizers.pipeline.judging import Judge, Pipeline, StageCut
 from loadmaster.optimizers.pipeline.rehearsal import Slots
 from loadmaster.optimizers.pipeline.replicas import replicated_splits
 from loadmaster.optimizers.pipeline.schedules import Orders
@@ -30,14 +25,10 @@ from loadmaster.optimizers.pipeline.slots import slots_of
 from loadmaster.optimizers.pipeline.split import merged_slots, scope_slots
 from loadmaster.optimizers.simple import Ready
 from loadmaster.passes.groups import mirrored_position
-from loadmaster.passes.microbatches import Action, Replicas, parse_action, repeated
-from loadmaster.passes.pipelined import Pipelined
-from loadmaster.passes.stages import UPDATE, Staged, in_stages, phases_of, settle_stages
-from loadmaster.plans import Plan
+from loadmaster.passes.stages import UPDATE, phases_of
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.problem.bounds import lower_bound
 from loadmaster.search import Budget, Result, Score, Search, as_budget, solve
-from loadmaster.simulator import simulate
 
 # Where no reason is given, chosen by hand.
 MOST_SLOTS = 512  # on a line of ops; with more, neighbours with little work are one
@@ -50,51 +41,6 @@ MOST_REHEARSED = 40_000_000  # actions in all, some seconds; with more than the 
 USUAL = 60  # simulations
 JUDGED = 6  # lines of rehearsals that the simulator judges, on each layout
 FAR = 1.3  # times the best: a layout of ops on a line that is worse than that is left out
-
-
-@dataclass(frozen=True)
-class StageCut:
-    """Where stages begin, in slots, and on which device each replica of each is."""
-
-    slot: Ints  # [ops]
-    edges: tuple[int, ...]  # [stages - 1] first slot of each stage but the first
-    device: tuple[tuple[int, ...], ...]  # [stages] of its replicas
-    name: str  # "equal", "balanced", "bidirectional", "replicated" or "searched"
-
-    @property
-    def stages(self) -> int:
-        return len(self.device)
-
-    @property
-    def replicated(self) -> bool:
-        return any(len(places) > 1 for places in self.device)
-
-    def device_of(self, action: Action) -> int:
-        """A replica takes the microbatches that its number leaves over."""
-        places = self.device[action.stage]
-        return places[action.microbatch % len(places)]
-
-    def stage_of(self) -> Ints:
-        return ints(np.searchsorted(np.array(self.edges), self.slot, side="right"))
-
-
-@dataclass(frozen=True, eq=False)
-class Pipeline:
-    """A candidate, judged."""
-
-    schedule: str  # gpipe, 1f1b, interleaved, zb-h1 or eager
-    cut: StageCut
-    most: tuple[int, ...]  # microbatches that each stage of an eager schedule may hold
-    orders: Orders  # [devices]
-    problem: Problem  # of the actions
-    plan: Plan
-    score: Score
-    bubble: float  # share of the devices' time in which they stand idle
-    peak_bytes: Ints  # [devices]
-
-    @property
-    def name(self) -> str:
-        return f"{self.schedule}, {self.cut.name}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +78,7 @@ def plan_pipeline(
     several = list(planner.replicated()) if replicate else []
     own = sorted([*planner.eager(made), *several, *made], key=lambda pipeline: pipeline.score)
     own = sorted([*own, *planner.rehearsed(own)], key=lambda pipeline: pipeline.score)
-    best = planner.remembering(planner.improve(own[:KEPT]))
+    best = planner.judge.remembering(planner.improve(own[:KEPT]))
     result = solve(best.problem, Ready(best.plan), Budget(None, 1), seed)
     spent = planner.search
     result = replace(
@@ -175,9 +121,9 @@ def coupled_ops(problem: Problem) -> tuple[str, ...]:
 class _Planner:
     def __init__(self, problem: Problem, microbatches: int, budget: Budget, seed: int) -> None:
         self.problem, self.count, self.budget = problem, microbatches, budget
-        self.phase = phases_of(problem)
         self.search = Search(problem, budget, seed)
-        self.staged: dict[tuple[bytes, bool], Staged] = {}
+        self.judge = Judge(problem, microbatches, self.search)
+        self.phase, self.trains = self.judge.phase, self.judge.trains
         self.layouts = self._layouts()
 
     # Candidates
@@ -198,10 +144,6 @@ class _Planner:
         if self.count % devices == 0 and devices > 1 and self.trains:
             for cut in self.cuts(CHUNKS * devices):
                 yield self.judge("interleaved", cut)
-
-    @property
-    def trains(self) -> bool:
-        return bool((self.phase == UPDATE).any())
 
     def eager(self, made: Sequence[Pipeline]) -> Iterator[Pipeline]:
         """Schedules that take what is ready, on the best cuts so far, holding more and more microbatches."""
@@ -247,7 +189,7 @@ class _Planner:
 
     def _lines(self, slot: Ints) -> Iterator[StageLine]:
         """One to three stages on each device, there or there and back, from every device on."""
-        count, work, crossing = int(slot.max()) + 1, self._work(slot), self._crossing(slot)
+        count, work, crossing = int(slot.max()) + 1, self._work(slot), crossing_of(self.problem, slot)
         for order in self._turned():
             back = order[::-1]
             for line in (order, order * 2, order + back, order + back + order):
@@ -273,7 +215,9 @@ class _Planner:
             return
         link = min(self.problem.cluster.links.values(), key=lambda link: link.bytes_per_s or float("inf"))
         most = min(devices, self.count)
-        found = replicated_splits(self._work(slot)[:, 0] * self.count, self._gradients(slot), devices, most, link)
+        found = replicated_splits(
+            self._work(slot)[:, 0] * self.count, gradients_of(self.problem, slot), devices, most, link
+        )
         for way in found:
             ends = np.cumsum(way.replicas).tolist()
             places = tuple(tuple(range(end - r, end)) for end, r in zip(ends, way.replicas, strict=True))
@@ -291,18 +235,13 @@ class _Planner:
         alike = self.trains and not self.problem.device_kind.any()
         if not alike or devices % 2 or self.count < 2 or int(slot.max()) + 1 < devices:
             return
-        edges = balanced_edges(self._work(slot), tuple(range(devices)), self._crossing(slot))
+        edges = balanced_edges(self._work(slot), tuple(range(devices)), crossing_of(self.problem, slot))
         places = tuple((stage, devices - 1 - stage) for stage in range(devices))
         cut = StageCut(slot, edges, places, "bidirectional")
         yield self.judge("eager", cut, tuple(min(self.count, devices - stage) for stage in range(devices)))
 
-    def _gradients(self, slot: Ints) -> Ints:
-        """[slots] bytes of weights that are updated there."""
-        graph, total = self.problem.graph, np.zeros(int(slot.max()) + 1, np.int64)
-        updated = np.flatnonzero(self.problem.updater >= 0)
-        weights = updated[graph.role[updated] == WEIGHT_ROLE]
-        np.add.at(total, slot[self.problem.updater[weights]], graph.nbytes[weights])
-        return ints(total)
+    def _work(self, slot: Ints) -> Ints:
+        return work_of(self.problem, slot, self.phase, self.count)
 
     def cuts(self, stages: int) -> Iterator[StageCut]:
         """Equal ones on the first layout, balanced ones on each; unlike devices in several orders."""
@@ -316,7 +255,7 @@ class _Planner:
                 yield StageCut(slot, edges, tuple((stage % devices,) for stage in range(stages)), "equal")
             for order in self._orders():
                 line = tuple(order[stage % devices] for stage in range(stages))
-                edges = balanced_edges(self._work(slot), line, self._crossing(slot))
+                edges = balanced_edges(self._work(slot), line, crossing_of(self.problem, slot))
                 yield StageCut(slot, edges, tuple((d,) for d in line), "balanced")
 
     def _layouts(self) -> list[Ints]:
@@ -333,86 +272,6 @@ class _Planner:
         orders = [tuple(given), tuple(np.argsort(speed, kind="stable").tolist())]
         orders.append(orders[1][::-1])
         return list(dict.fromkeys(orders)) if len(set(speed.tolist())) > 1 else [tuple(given)]
-
-    def _work(self, slot: Ints) -> Ints:
-        """[slots, devices] ns for one microbatch, with its share of the update."""
-        share = np.where(self.phase == UPDATE, 1.0 / self.count, 1.0)
-        times = np.where(self.problem.op_ns == CANNOT, 2**50, self.problem.op_ns) * share[:, None]
-        work = np.zeros((int(slot.max()) + 1, self.problem.num_devices))
-        np.add.at(work, slot, times)
-        return ints(work)
-
-    def _crossing(self, slot: Ints) -> Ints:
-        """[slots + 1] ns of sending, once a microbatch, what is on both sides of the edge before each slot."""
-        graph, count = self.problem.graph, int(slot.max()) + 1
-        moved = np.flatnonzero((graph.producer >= 0) & (graph.alias_of < 0))
-        low, high = np.full(graph.num_tensors, count), np.full(graph.num_tensors, -1)
-        low[moved] = high[moved] = slot[graph.producer[moved]]
-        np.minimum.at(low, graph.reads, slot[rows_of(graph.read_start)])
-        np.maximum.at(high, graph.reads, slot[rows_of(graph.read_start)])
-        change = np.zeros(count + 2, np.int64)
-        ns = self.problem.send_ns.max(axis=1, initial=0)
-        np.add.at(change, low[moved] + 1, ns[moved])
-        np.add.at(change, high[moved] + 1, -ns[moved])
-        return ints(np.cumsum(change)[: count + 1])
-
-    # Judging
-
-    def judge(self, schedule: str, cut: StageCut, most: tuple[int, ...] = (), given: Orders | None = None) -> Pipeline:
-        """`given`: the orders of devices, in place of those by the rules of the schedule."""
-        split = schedule in ("zb-h1", "eager") and self.trains
-        staged = self._staged(cut, split)
-        orders = schedules.existing(given or self._orders_of(schedule, cut, staged, most), staged)
-        orders = orders if given else _by_device(orders, cut, self.problem.num_devices)
-        graph = repeated(staged, self.count, orders, self._replicas(cut))
-        problem = price(graph, self.problem.cluster, objective=self.problem.objective)
-        device = [cut.device_of(parse_action(name)) for name in problem.graph.op_name]
-        plan = Plan.of(problem, device)
-        line = simulate(problem, plan)
-        self.search.count(1)
-        busy = line.busy_ns[: problem.num_devices].sum()
-        used = len({device for places in cut.device for device in places})
-        bubble = 1 - float(busy) / max(1, line.step_ns * used)
-        return Pipeline(schedule, cut, most, orders, problem, plan, Score.of(problem, line), bubble, line.peak_bytes)
-
-    def _orders_of(self, schedule: str, cut: StageCut, staged: Staged, most: tuple[int, ...]) -> Orders:
-        if schedule == "gpipe":
-            return schedules.gpipe(cut.stages, self.count)
-        if schedule == "1f1b":
-            return schedules.one_f_one_b(cut.stages, self.count)
-        if schedule == "zb-h1":
-            return schedules.zb_h1(cut.stages, self.count)
-        if schedule == "interleaved":
-            return schedules.interleaved(self.problem.num_devices, cut.stages // self.problem.num_devices, self.count)
-        return schedules.eager(schedules.ActionTimes.of(staged, cut.device), self.count, most)
-
-    def _replicas(self, cut: StageCut) -> Replicas:
-        """The ring of each stage: its replicas in their order, as fast as the slowest link between neighbours."""
-        links: list[Link | None] = []
-        for places in cut.device:
-            ring = [
-                self.problem.cluster.links[a, b]
-                for a, b in zip(places, (*places[1:], places[0]), strict=True)
-                if a != b
-            ]
-            links.append(min(ring, key=lambda link: link.bytes_per_s or float("inf"), default=None))
-        return Replicas(tuple(len(places) for places in cut.device), tuple(links))
-
-    def _staged(self, cut: StageCut, split: bool) -> Staged:
-        stage = settle_stages(self.problem, cut.stage_of(), self.phase)
-        key = (stage.tobytes(), split)
-        if key not in self.staged:
-            self.staged[key] = in_stages(self.problem, stage, self.phase, split_backward=split)
-        return self.staged[key]
-
-    def remembering(self, best: Pipeline) -> Pipeline:
-        """The same, whose graph says how it was made."""
-        stage, source = settle_stages(self.problem, best.cut.stage_of(), self.phase), self.problem.source
-        apart = best.schedule in ("zb-h1", "eager") and self.trains
-        made = Pipelined(self.count, source.digest, tuple(stage.tolist()), apart, best.cut.replicated)
-        graph = replace(best.problem.source, captured={**source.captured, PIPELINE: made.to_json()})
-        problem = price(graph, self.problem.cluster, objective=self.problem.objective)
-        return replace(best, problem=problem)
 
     # Moving cuts
 
@@ -465,47 +324,3 @@ def _near(scores: Sequence[Score]) -> list[bool]:
     quickest, best = min(score.value for score in scores), min(scores)
     fits = [score.over_bytes <= best.over_bytes and score.value <= FAR * best.value for score in scores]
     return [close or score.value <= FAR * quickest for close, score in zip(fits, scores, strict=True)]
-
-
-def _by_device(orders: Orders, cut: StageCut, devices: int) -> Orders:
-    """The orders of stages, or of devices, on the devices that the cut gives them."""
-    found: Orders = [[] for _ in range(devices)]
-    for order in orders:
-        if order:
-            found[cut.device_of(order[0])] = order
-    return found
-
-
-def balanced_edges(work: Ints, device: Sequence[int], crossing: Ints | None = None) -> tuple[int, ...]:
-    """First slots of all stages but the first, such that the longest stage is as short as can be and, where there is a
-    choice, the others are alike. A stage is as long as its work or, if that is more, what it sends."""
-    total = np.concatenate([np.zeros((1, work.shape[1])), np.cumsum(work, axis=0)])
-    ahead = np.tri(len(work) + 1, k=-1, dtype=bool)  # [end, begin]: a stage has at least one slot
-    sent = np.zeros(len(total)) if crossing is None else crossing / 2  # what crosses an edge goes half each way
-    both = sent[:, None] + sent[None, :]
-    lengths = [
-        np.where(ahead, np.maximum(total[:, where][:, None] - total[:, where][None, :], both), np.inf)
-        for where in device
-    ]
-    longest, _ = _line_of_stages(lengths, np.maximum)
-    squares = [np.where(length <= longest, length * length, np.inf) for length in lengths]
-    return _line_of_stages(squares, np.add)[1]
-
-
-def _line_of_stages(
-    costs: Sequence[NDArray[np.float64]], joined: Callable[[Any, Any], NDArray[np.float64]]
-) -> tuple[float, tuple[int, ...]]:
-    """(least cost, edges) of all slots in that many stages, of which each costs [end, begin]."""
-    slots = len(costs[0]) - 1
-    best = np.full(slots + 1, np.inf)
-    best[0] = 0.0
-    begins = []
-    for cost in costs:
-        value = joined(best[None, :], cost)
-        begins.append(value.argmin(axis=1))
-        best = value.min(axis=1)
-    edges, end = [], slots
-    for begin in reversed(begins[1:]):
-        end = int(begin[end])
-        edges.append(end)
-    return float(best[slots]), tuple(reversed(edges))

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Rehearsals: a quick estimate of what a pipeline takes, and annealing over cuts by it: tens of thousands of cuts in
 the time in which the simulator judges a few.
 
@@ -14,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.optimizers.annealing.xorshift import below, unit
+from loadmaster.graph.columns import Ints, Whole
+from loadmaster.optimizers.annealing.acceptance import cooled, slack_of
+from loadmaster.optimizers.annealing.xorshift import RandomState, below, unit
 
 _FAR = 2**62
 # Chosen by hand.
@@ -45,7 +46,7 @@ class Stages(NamedTuple):
     number: np.ndarray  # [1]
 
 
-class Desk(NamedTuple):
+class RehearsalScratch(NamedTuple):
     """Memory of a rehearsal, made once."""
 
     time: np.ndarray  # [3, room]
@@ -67,13 +68,13 @@ class Desk(NamedTuple):
 
 
 @compiled
-def rehearse(slots, stages, desk, count):
+def rehearse(slots: Slots, stages: Stages, scratch: RehearsalScratch, count: Whole) -> tuple[Whole, Whole]:
     """(ns of the step, bytes over the limits)."""
-    _lay_out(slots, stages, desk, count)
+    _lay_out(slots, stages, scratch, count)
     number, devices = stages.number[0], len(slots.memory)
-    device, most, first, own = stages.device, stages.most, desk.first, desk.own
-    time, ready, following, held, free = desk.time, desk.ready, desk.following, desk.held, desk.free
-    start, task = desk.start, desk.task
+    device, most, first, own = stages.device, stages.most, scratch.first, scratch.own
+    time, ready, following, held, free = scratch.time, scratch.ready, scratch.following, scratch.held, scratch.free
+    start, task = scratch.start, scratch.task
     for d in range(devices):
         _choose(d, first, own, ready, following, held, most, free, start, task, count)
     for turn in range(3 * number * count):
@@ -86,38 +87,50 @@ def rehearse(slots, stages, desk, count):
         phase, s = task[d] // len(own), task[d] % len(own)
         m, end = following[phase, s], start[d] + time[phase, s]
         free[d] = end
-        desk.log[turn, 0], desk.log[turn, 1], desk.log[turn, 2] = phase, s, m
+        scratch.log[turn, 0], scratch.log[turn, 1], scratch.log[turn, 2] = phase, s, m
         following[phase, s] += 1
         told = d
         if phase == 0:
             held[s] += 1
-            desk.now[d] += desk.saved[s]
-            desk.peak[d] = max(desk.peak[d], desk.now[d])
+            scratch.now[d] += scratch.saved[s]
+            scratch.peak[d] = max(scratch.peak[d], scratch.now[d])
             if s + 1 < number:
-                ready[0, s + 1, m] = end + desk.up[s + 1]
+                ready[0, s + 1, m] = end + scratch.up[s + 1]
                 told = device[s + 1]
             else:
                 ready[1, s, m] = end
         elif phase == 1:
             ready[2, s, m] = end
             if s > 0:
-                ready[1, s - 1, m] = end + desk.down[s - 1]
+                ready[1, s - 1, m] = end + scratch.down[s - 1]
                 told = device[s - 1]
         else:
             held[s] -= 1
-            desk.now[d] -= desk.saved[s]
+            scratch.now[d] -= scratch.saved[s]
         _choose(d, first, own, ready, following, held, most, free, start, task, count)
         if told != d:
             _choose(told, first, own, ready, following, held, most, free, start, task, count)
     over, end = np.int64(0), np.int64(0)
     for d in range(devices):
-        over += max(np.int64(0), desk.peak[d] - slots.memory[d])
-        end = max(end, free[d] + desk.last[d])
+        over += max(np.int64(0), scratch.peak[d] - slots.memory[d])
+        end = max(end, free[d] + scratch.last[d])
     return end, over
 
 
 @compiled
-def _choose(d, first, own, ready, following, held, most, free, start, task, count):
+def _choose(
+    d: Whole,
+    first: Ints,
+    own: Ints,
+    ready: Ints,
+    following: Ints,
+    held: Ints,
+    most: Ints,
+    free: Ints,
+    start: Ints,
+    task: Ints,
+    count: Whole,
+) -> None:
     """What a device does next, and when: backward passes first, then forward passes where there is room, then
     gradients of weights; of these the first microbatch, and the last stage."""
     soonest = _FAR
@@ -144,51 +157,61 @@ def _choose(d, first, own, ready, following, held, most, free, start, task, coun
 
 
 @compiled
-def _lay_out(slots, stages, desk, count):
+def _lay_out(slots: Slots, stages: Stages, scratch: RehearsalScratch, count: Whole) -> None:
     """Times and bytes of each stage on its device, and what is ready at the start."""
     number, devices = stages.number[0], len(slots.memory)
-    desk.last[:], desk.now[:], desk.free[:] = 0, 0, 0
-    desk.following[:], desk.held[:], desk.ready[:] = 0, 0, _FAR
-    desk.ready[0, 0, :] = 0
-    desk.up[:], desk.down[:] = 0, 0
+    scratch.last[:], scratch.now[:], scratch.free[:] = 0, 0, 0
+    scratch.following[:], scratch.held[:], scratch.ready[:] = 0, 0, _FAR
+    scratch.ready[0, 0, :] = 0
+    scratch.up[:], scratch.down[:] = 0, 0
     for s in range(number):
         low, high, d = stages.begin[s], stages.begin[s + 1], stages.device[s]
-        desk.time[0, s] = slots.forward[high, d] - slots.forward[low, d]
-        desk.time[1, s] = slots.backward[high, d] - slots.backward[low, d]
-        desk.time[2, s] = slots.weight[high, d] - slots.weight[low, d]
-        desk.saved[s] = slots.saved[high] - slots.saved[low]
-        desk.last[d] += slots.update[high, d] - slots.update[low, d]
-        desk.now[d] += slots.resident[high] - slots.resident[low]
+        scratch.time[0, s] = slots.forward[high, d] - slots.forward[low, d]
+        scratch.time[1, s] = slots.backward[high, d] - slots.backward[low, d]
+        scratch.time[2, s] = slots.weight[high, d] - slots.weight[low, d]
+        scratch.saved[s] = slots.saved[high] - slots.saved[low]
+        scratch.last[d] += slots.update[high, d] - slots.update[low, d]
+        scratch.now[d] += slots.resident[high] - slots.resident[low]
         if s > 0 and stages.device[s - 1] != d:
-            desk.up[s], desk.down[s - 1] = slots.up_ns[low], slots.down_ns[low]
-    desk.time[2, 0] += desk.time[1, 0]  # nobody waits for what the first stage passes on
-    desk.time[1, 0] = 0
-    desk.peak[:] = desk.now
+            scratch.up[s], scratch.down[s - 1] = slots.up_ns[low], slots.down_ns[low]
+    scratch.time[2, 0] += scratch.time[1, 0]  # nobody waits for what the first stage passes on
+    scratch.time[1, 0] = 0
+    scratch.peak[:] = scratch.now
     at = 0
     for d in range(devices):
-        desk.first[d] = at
+        scratch.first[d] = at
         for s in range(number):
             if stages.device[s] == d:
-                desk.own[at] = s
+                scratch.own[at] = s
                 at += 1
-    desk.first[devices] = at
+    scratch.first[devices] = at
 
 
 @compiled
-def anneal(slots, stages, tried, best, desk, count, rehearsals, hot, state):
+def anneal(
+    slots: Slots,
+    stages: Stages,
+    tried: Stages,
+    best: Stages,
+    scratch: RehearsalScratch,
+    count: Whole,
+    rehearsals: Whole,
+    hot: float,
+    state: RandomState,
+) -> tuple[Whole, Whole]:
     """Moves `stages` about; (ns, bytes over) of the best, which is left in `best`. `tried` has room for one more."""
-    value, over = rehearse(slots, stages, desk, count)
+    value, over = rehearse(slots, stages, scratch, count)
     least, least_over = value, over
     _copy(stages, best)
     for turn in range(rehearsals):
         _copy(stages, tried)
         if not _move(slots, tried, count, state):
             continue
-        new, new_over = rehearse(slots, tried, desk, count)
-        heat = hot * (COLD / hot) ** (turn / rehearsals) * least
+        new, new_over = rehearse(slots, tried, scratch, count)
         if new_over > over:
             continue
-        if new_over < over or new <= value or unit(state) < np.exp((value - new) / heat):
+        temperature = cooled(hot, COLD, turn / rehearsals)
+        if new_over < over or new <= value or new - value < least * slack_of(temperature, state):
             value, over = new, new_over
             _copy(tried, stages)
             if over < least_over or (over == least_over and value < least):
@@ -198,13 +221,13 @@ def anneal(slots, stages, tried, best, desk, count, rehearsals, hot, state):
 
 
 @compiled
-def _copy(source, target):
+def _copy(source: Stages, target: Stages) -> None:
     target.begin[:], target.device[:], target.most[:] = source.begin, source.device, source.most
     target.number[0] = source.number[0]
 
 
 @compiled
-def _move(slots, stages, count, state):
+def _move(slots: Slots, stages: Stages, count: Whole, state: RandomState) -> bool:
     """Whether something could be moved."""
     number, kind = stages.number[0], unit(state)
     s = below(state, number)
@@ -214,7 +237,7 @@ def _move(slots, stages, count, state):
         far = max(1, stages.begin[number] // 16) if unit(state) < 0.3 else 2
         way = 1 + below(state, far)
         stages.begin[s] += way if unit(state) < 0.5 else -way
-        return stages.begin[s - 1] < stages.begin[s] < stages.begin[s + 1]
+        return stages.begin[s - 1] < stages.begin[s] < stages.begin[s + 1]  # type: ignore[no-any-return]
     if kind < HOLD:
         stages.most[s] = min(count, max(1, stages.most[s] + below(state, 5) - 2))
         return True
@@ -228,7 +251,7 @@ def _move(slots, stages, count, state):
 
 
 @compiled
-def _part(stages, s, device, left, state):
+def _part(stages: Stages, s: Whole, device: Whole, left: bool, state: RandomState) -> bool:
     """A stage becomes two, of which one goes to another device."""
     number, low, high = stages.number[0], stages.begin[s], stages.begin[s + 1]
     if high - low < 2 or number >= len(stages.device):
@@ -243,7 +266,7 @@ def _part(stages, s, device, left, state):
 
 
 @compiled
-def _join(stages, s, left):
+def _join(stages: Stages, s: Whole, left: bool) -> bool:
     """A stage takes in the next one, unless a device would have nothing left."""
     number = stages.number[0]
     if s + 1 >= number:

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """The compiled dynamic program of the pipeline split: arrays in, arrays out."""
 
 from __future__ import annotations
@@ -8,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Floats, Ints
 
 NEVER = 1e300  # cost of a stage that cannot be
 
@@ -37,7 +37,7 @@ class DeviceSets(NamedTuple):
 
 
 @compiled
-def best_splits(line, moves, longest):
+def best_splits(line: SlotLine, moves: DeviceSets, longest: bool) -> tuple[Floats, Ints, Ints]:
     """(value, cut, move): of the best split of slots 0 … j-1 that ends in each state, its value, where its last stage
     begins, and the move that added it.
 

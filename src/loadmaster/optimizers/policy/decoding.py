@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """Compiled: a list schedule in which a network says what each device is worth to the next op.
 
 A score is linear in what the op and the device are to each other, plus a layer of hidden units over that and what is
@@ -13,15 +11,16 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.graph.columns import Ints, ints
-from loadmaster.optimizers.annealing.xorshift import seeded, unit
-from loadmaster.optimizers.lists.loop import account, fresh_state, new_bytes
+from loadmaster.graph.columns import Bools, Floats, Ints, Whole, ints
+from loadmaster.optimizers.annealing.xorshift import RandomState, seeded, unit
+from loadmaster.optimizers.lists.loop import ListState, account, fresh_state, new_bytes
 from loadmaster.optimizers.lists.schedulers import fixed_reads, no_device
 from loadmaster.optimizers.lists.steps import arrival, commit, gap, occupy, settle
 from loadmaster.optimizers.policy.views import View
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import layout, simulate
+from loadmaster.simulator.state import Layout
 
 # What an op and a device are to each other, all about 0 to 1: how much later than elsewhere it would end, and its data
 # come; the time on links that it costs; how much of what it reads is there, of weights too; how much slower the device
@@ -93,9 +92,16 @@ class Decoded(NamedTuple):
 
 
 def decode(
-    problem: Problem, view: View, net: Net, order: Ints, former: Former, *, forced: bool = False,
-    noise: float = 0.0, seed: int = 1,
-) -> Decoded:  # fmt: skip
+    problem: Problem,
+    view: View,
+    net: Net,
+    order: Ints,
+    former: Former,
+    *,
+    forced: bool = False,
+    noise: float = 0.0,
+    seed: int = 1,
+) -> Decoded:
     """`forced`: ops go where the former plan has them whatever the scores say, so that these are about that plan. With
     noise, one of many."""
     plain = layout(problem)
@@ -131,9 +137,25 @@ def _speeds(problem: Problem) -> np.ndarray:
 
 @compiled(_nrt=False)
 def _decode(
-    layout, start, before, fixed_start, fixed, colocate, able, order, limits, contention, state, scratch, view, net,
-    former, forced, noise, random,
-):  # fmt: skip
+    layout: Layout,
+    start: Ints,
+    before: Ints,
+    fixed_start: Ints,
+    fixed: Ints,
+    colocate: Ints,
+    able: Bools,
+    order: Ints,
+    limits: Floats,
+    contention: bool,
+    state: ListState,
+    scratch: Scratch,
+    view: View,
+    net: Net,
+    former: Former,
+    forced: bool,
+    noise: float,
+    random: RandomState,
+) -> None:
     devices, done_ns = layout.devices, 0.0
     for op in order:
         base = np.int64(0)
@@ -168,7 +190,7 @@ def _decode(
 
 
 @compiled(_nrt=False)
-def _only(able, op, only, devices):
+def _only(able: Bools, op: Whole, only: Whole, devices: Whole) -> tuple[Whole, Whole]:
     """(The one device on which the op can run, how many there are)."""
     if only >= 0 and able[op, only]:
         return only, 1
@@ -180,8 +202,25 @@ def _only(able, op, only, devices):
 
 
 @compiled(_nrt=False)
-def _look(layout, op, base, fixed_start, fixed, able, limits, contention, state, scratch, view, former, done_ns):
+def _look(
+    layout: Layout,
+    op: Whole,
+    base: Whole,
+    fixed_start: Ints,
+    fixed: Ints,
+    able: Bools,
+    limits: Floats,
+    contention: bool,
+    state: ListState,
+    scratch: Scratch,
+    view: View,
+    former: Former,
+    done_ns: float,
+) -> None:
     """Writes what the op and each device are to each other."""
+    fastest: float | Whole
+    first: float | Whole
+    soonest: float | Whole
     devices, pair, scale = layout.devices, scratch.pair, view.scale_ns[op]
     soonest, first, fastest, free_mean, room_mean = np.inf, np.inf, np.inf, 0.0, 0.0
     for device in range(devices):
@@ -223,7 +262,16 @@ def _look(layout, op, base, fixed_start, fixed, able, limits, contention, state,
 
 
 @compiled(_nrt=False)
-def _look_at_tensors(layout, op, device, fixed_start, fixed, state, pair, scale):
+def _look_at_tensors(
+    layout: Layout,
+    op: Whole,
+    device: Whole,
+    fixed_start: Ints,
+    fixed: Ints,
+    state: ListState,
+    pair: Floats,
+    scale: float,
+) -> None:
     devices, sent, there, all_bytes = layout.devices, np.int64(0), 0.0, 1.0
     for at in range(layout.read_start[op], layout.read_start[op + 1]):
         tensor = np.int64(layout.reads[at])
@@ -244,17 +292,17 @@ def _look_at_tensors(layout, op, device, fixed_start, fixed, state, pair, scale)
 
 
 @compiled(_nrt=False)
-def _way_out(layout, device, finish, channel_free, scale):
+def _way_out(layout: Layout, device: Whole, finish: Whole, channel_free: Ints, scale: float) -> float:
     """How long what the op makes would wait for a channel, at worst, of those to the next two devices."""
     devices, worst = layout.devices, 0.0
     for step in range(1, min(3, devices)):
         out = layout.channel[device * devices + (device + step) % devices] - devices
         worst = max(worst, float(channel_free[out] - finish))
-    return np.log1p(worst / scale)
+    return np.log1p(worst / scale)  # type: ignore[no-any-return]
 
 
 @compiled(_nrt=False)
-def _mates(layout, op, device, state):
+def _mates(layout: Layout, op: Whole, device: Whole, state: ListState) -> float:
     """Of the other things that readers of the op's first tensor read and that are made, the share that is there."""
     if layout.make_start[op] == layout.make_start[op + 1]:
         return 0.0
@@ -272,7 +320,7 @@ def _mates(layout, op, device, state):
 
 
 @compiled(_nrt=False)
-def _formerly(layout, op, device, former):
+def _formerly(layout: Layout, op: Whole, device: Whole, former: Ints) -> float:
     """Of the readers of the op's first tensor, the share that the plan to be improved has on the device."""
     if layout.make_start[op] == layout.make_start[op + 1]:
         return 0.0
@@ -281,11 +329,13 @@ def _formerly(layout, op, device, former):
     high = min(high, low + 2 * LOOKED_AT)
     for at in range(low, high):
         here += former[layout.readers[at]] == device
-    return here / max(1, high - low)
+    return here / max(1, high - low)  # type: ignore[no-any-return]
 
 
 @compiled(_nrt=False)
-def _choose(op, able, scratch, net, noise, random, devices):
+def _choose(
+    op: Whole, able: Bools, scratch: Scratch, net: Net, noise: float, random: RandomState, devices: Whole
+) -> Whole:
     """The device with the highest score; with noise, a draw: the larger the noise, the less scores count."""
     hidden, pair, best, chosen = scratch.hidden, scratch.pair, -np.inf, np.int64(-1)
     for device in range(devices):

@@ -17,6 +17,7 @@ from loadmaster.problem.bounds.kernels import Saving, Sharing
 
 if TYPE_CHECKING:
     from loadmaster.problem.bounds.cuts import CutView
+    from loadmaster.problem.bounds.levels import Ahead, Behind
 
 # Where no reason is given, chosen by hand.
 EFFORT = 150_000_000  # arcs that minimum cuts may look at: about a second
@@ -160,8 +161,8 @@ class _Given(NamedTuple):
 
     problem: Problem
     kinds: _Kinds
-    ahead: tuple[Any, ...]  # what `levels.heads` is given
-    behind: tuple[Any, ...]  # what `levels.tails` is given
+    ahead: Ahead  # what `levels.heads` is given
+    behind: Behind  # what `levels.tails` is given
     allowed: Time
 
 

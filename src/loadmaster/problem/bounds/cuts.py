@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Compiled minimum cuts for the bound on peak memory: arrays in, numbers out.
 
 Plain loops instead of array expressions: those take seconds to compile.
@@ -13,8 +12,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Ints, Whole
 
 FREE, BEFORE, AFTER = 0, 1, 2  # of an op as seen from v: may have ended or not; must have; cannot have
 ENDLESS = np.iinfo(np.int64).max // 4
@@ -50,7 +51,7 @@ class FlowNetwork(NamedTuple):
 
 
 @compiled
-def make_flow(net):
+def make_flow(net: CutView) -> FlowNetwork:
     nodes = len(net.own) + len(net.nbytes) + 2
     arcs = 2 * (len(net.waits) + len(net.users) + 2 * len(net.nbytes) + len(net.own)) + 2
     return FlowNetwork(
@@ -66,7 +67,7 @@ def make_flow(net):
 
 
 @compiled
-def live_bytes(net, order):
+def live_bytes(net: CutView, order: Ints) -> Ints:
     """[ops] bytes of storages alive while each op runs, when ops run one at a time in this order."""
     ops = len(order)
     place = np.empty(ops, np.int64)
@@ -92,7 +93,7 @@ def live_bytes(net, order):
 
 
 @compiled
-def _mark(net, op, side, stack):
+def _mark(net: CutView, op: Whole, side: NDArray[np.int8], stack: Ints) -> Whole:
     """Which ops must have ended when `op` starts, and which cannot have; returns how many arcs it looked at."""
     for other in range(len(side)):
         side[other] = FREE
@@ -116,7 +117,7 @@ def _mark(net, op, side, stack):
 
 
 @compiled(inline="always")
-def _arc(flow, arcs, tail, tip, room):
+def _arc(flow: FlowNetwork, arcs: Whole, tail: Whole, tip: Whole, room: Whole) -> Whole:
     flow.to[arcs], flow.room[arcs], flow.after[arcs] = tip, room, flow.head[tail]
     flow.head[tail] = arcs
     flow.to[arcs + 1], flow.room[arcs + 1], flow.after[arcs + 1] = tail, 0, flow.head[tip]
@@ -125,8 +126,9 @@ def _arc(flow, arcs, tail, tip, room):
 
 
 @compiled
-def _build(net, flow, side):
+def _build(net: CutView, flow: FlowNetwork, side: NDArray[np.int8]) -> tuple[Whole, Whole]:
     """The network over ops that are free; returns (bytes alive whatever the choice, arcs)."""
+    arcs: Whole
     ops, storages = len(side), len(net.nbytes)
     source, sink = ops + storages, ops + storages + 1
     for node in range(len(flow.head)):
@@ -167,7 +169,7 @@ def _build(net, flow, side):
 
 
 @compiled
-def _levels(flow, source, sink):
+def _levels(flow: FlowNetwork, source: Whole, sink: Whole) -> Whole:
     """Distances from the source in arcs with room; returns how many arcs it looked at, under 0 if it met no sink."""
     for node in range(len(flow.level)):
         flow.level[node] = -1
@@ -192,7 +194,7 @@ def _levels(flow, source, sink):
 
 
 @compiled
-def _push(flow, source, sink, work):
+def _push(flow: FlowNetwork, source: Whole, sink: Whole, work: Whole) -> tuple[Whole, Whole]:
     """One blocking flow along rising levels; returns (flow, work left)."""
     total, length, here = np.int64(0), 0, source
     while work > 0:
@@ -234,7 +236,7 @@ def _push(flow, source, sink, work):
 
 
 @compiled
-def _run(flow, source, sink, enough, work):
+def _run(flow: FlowNetwork, source: Whole, sink: Whole, enough: Whole, work: Whole) -> tuple[Whole, Whole, bool]:
     """Dinic's maximum flow (1970), up to `enough`; returns (flow, work left, whether it is the maximum).
 
     Stopped early, the flow is still no more than the minimum cut.
@@ -253,7 +255,7 @@ def _run(flow, source, sink, enough, work):
 
 
 @compiled
-def _order_after(flow, side, best, op):
+def _order_after(flow: FlowNetwork, side: NDArray[np.int8], best: Ints, op: Whole) -> Ints:
     """The known order, but first all that the cut says has ended, then `op`, then the rest."""
     ops = len(side)
     order = np.empty(ops, np.int64)
@@ -271,7 +273,7 @@ def _order_after(flow, side, best, op):
 
 
 @compiled(inline="always")
-def _largest(values):
+def _largest(values: Ints) -> tuple[Whole, Whole]:
     """(place, value) of the first of the largest."""
     place = 0
     for other in range(len(values)):
@@ -281,7 +283,7 @@ def _largest(values):
 
 
 @compiled
-def largest_cut(net, order, floor, work):
+def largest_cut(net: CutView, order: Ints, floor: Whole, work: Whole) -> tuple[Whole, Ints]:
     """The largest minimum cut over all ops, at least `floor`; returns it and the best order met.
 
     Ops are tried by the bytes alive at them in the orders known so far, which is no less than their minimum cut; each

@@ -1,13 +1,14 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """Compiled walks for the bound on step time: how early an op can start, how much must follow it, and what lies
 between."""
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Bools, Floats, Ints, Whole
 
 FAR = np.iinfo(np.int64).max // 4
 # Where no reason is given, chosen by hand.
@@ -15,9 +16,13 @@ WIDTHS = 14  # classes of how long sends take, each twice the one before, from 4
 MEMBERS = 1_024  # of a group, after which an op may have to wait
 FEW = 12  # ops before or after an op that are told apart by where they run
 
+# What `heads` and `tails` are given, but for what is known already.
+Ahead: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Bools, Bools, Ints, Whole]
+Behind: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Bools, Bools, Ints, Whole]
+
 
 @compiled
-def bottlenecks(start, before):
+def bottlenecks(start: Ints, before: Ints) -> Bools:
     """[ops] every other op is its ancestor or its descendant.
 
     All earlier ops are ancestors of op c when each has a follower at or before c, and likewise backwards.
@@ -45,7 +50,7 @@ def bottlenecks(start, before):
 
 
 @compiled
-def prices(times, count, most_ops, turns):
+def prices(times: Ints, count: Ints, most_ops: Whole, turns: Whole) -> Floats:
     """[kinds] prices of device time, 1 over all devices, under which the ops cost much at their cheapest places.
 
     Multiplicative weights, over the given number of ops evenly spread.
@@ -83,7 +88,7 @@ def prices(times, count, most_ops, turns):
 
 
 @compiled
-def cheapest(times, price, scale):
+def cheapest(times: Ints, price: Floats, scale: Whole) -> Ints:
     """[ops] price x time at the cheapest kind, in whole parts of 1 / scale, rounded down."""
     work = np.empty(len(times), np.int64)
     for op in range(len(times)):
@@ -97,7 +102,9 @@ def cheapest(times, price, scale):
 
 
 @compiled(inline="always")
-def _from_afar(finish, sends, column, several, tensor, op, kind, kinds):
+def _from_afar(
+    finish: Ints, sends: Ints, column: Ints, several: Bools, tensor: Whole, op: Whole, kind: Whole, kinds: Whole
+) -> Whole:
     """When what the op makes can be on a device of that kind that does not run the op itself."""
     best = FAR
     for other in range(kinds):
@@ -107,13 +114,15 @@ def _from_afar(finish, sends, column, several, tensor, op, kind, kinds):
 
 
 @compiled(_nrt=False)
-def _near_or_far(far, begin, time, count):
+def _near_or_far(far: Ints, begin: Ints, time: Ints, count: Whole) -> Whole:
     """The soonest that an op can have what some others make: each runs on the op's own device, one at a time, from
     `begin` on for `time`, or elsewhere, and then its result is there at `far`.
 
     If the op starts at t, those that would come later from afar are all on its device (Papadimitriou and Yannakakis,
     1990), so that only sets of those with the latest `far` need be tried.
     """
+    done: Whole
+    best: Whole
     for at in range(1, count):
         late, first, long, here = far[at], begin[at], time[at], at
         while here > 0 and far[here - 1] < late:
@@ -138,7 +147,9 @@ def _near_or_far(far, begin, time, count):
 
 
 @compiled(inline="always")
-def _keep(far, begin, time, of, count, late, first, long, op):
+def _keep(
+    far: Ints, begin: Ints, time: Ints, of: Ints, count: Whole, late: Whole, first: Whole, long: Whole, op: Whole
+) -> Whole:
     """One more of the few with the latest `far`, each op once; returns how many there are."""
     for here in range(count):
         if of[here] == op:
@@ -157,13 +168,30 @@ def _keep(far, begin, time, of, count, late, first, long, op):
 
 
 @compiled
-def heads(read_start, reads, producer, after_start, after, times, sends, column, several, joins, work, share, known):
+def heads(
+    read_start: Ints,
+    reads: Ints,
+    producer: Ints,
+    after_start: Ints,
+    after: Ints,
+    times: Ints,
+    sends: Ints,
+    column: Ints,
+    several: Bools,
+    joins: Bools,
+    work: Ints,
+    share: Whole,
+    known: Ints,
+) -> Ints:
     """[ops, kinds] no op starts sooner on a device of that kind; `known`: [ops] what was found out before.
 
     `sends[tensor, column[from, to]]`: least time between kinds; `several`: kinds of more than one device; `joins`: ops
     that all earlier ones lead to, so that all work since the last such op is done before them, which takes at least
     work ÷ share.
     """
+    between: Whole
+    count: Whole
+    floor: Whole
     ops, kinds = times.shape
     start = np.zeros((ops, kinds), np.int64)
     finish = np.zeros((ops, kinds), np.int64)
@@ -199,10 +227,27 @@ def heads(read_start, reads, producer, after_start, after, times, sends, column,
 
 
 @compiled
-def tails(reader_start, readers, makes, make_start, next_start, nexts, times, sends, column, several, joins, work,
-          share, known):  # fmt: skip
+def tails(
+    reader_start: Ints,
+    readers: Ints,
+    makes: Ints,
+    make_start: Ints,
+    next_start: Ints,
+    nexts: Ints,
+    times: Ints,
+    sends: Ints,
+    column: Ints,
+    several: Bools,
+    joins: Bools,
+    work: Ints,
+    share: Whole,
+    known: Ints,
+) -> Ints:
     """[ops, kinds] the step does not end sooner than this after the op's end on a device of that kind; `known`: [ops]
     what was found out before."""
+    between: Whole
+    count: Whole
+    floor: Whole
     ops, kinds = times.shape
     left, whole = np.zeros((ops, kinds), np.int64), np.zeros((ops, kinds), np.int64)
     far, begin, time, of = np.empty((4, FEW), np.int64)
@@ -240,7 +285,7 @@ def tails(reader_start, readers, makes, make_start, next_start, nexts, times, se
 
 
 @compiled
-def crowd(start, near, far, work, share, cells, forward):
+def crowd(start: Ints, near: Ints, far: Ints, work: Ints, share: Whole, cells: Whole, forward: bool) -> Ints:
     """[ops] when each op can start at the soonest for the work of all that leads to it: of its ancestors that start
     late, no sooner than the first of them and their work ÷ share.
 
@@ -287,7 +332,9 @@ def crowd(start, near, far, work, share, cells, forward):
 
 
 @compiled
-def apart(start, near, wide, far, work, devices, cells, forward):
+def apart(
+    start: Ints, near: Ints, wide: Ints, far: Ints, work: Ints, devices: Whole, cells: Whole, forward: bool
+) -> Ints:
     """[ops] as `crowd`, on that many equal devices, with the time that is lost by sending: what runs on another device
     than the op is sent to it, or to what leads to it.
 
@@ -334,7 +381,7 @@ def apart(start, near, wide, far, work, devices, cells, forward):
 
 
 @compiled(_nrt=False)
-def _with_sends(total, low, least, any_there, devices, cells):
+def _with_sends(total: Ints, low: Ints, least: Ints, any_there: Bools, devices: Whole, cells: Whole) -> Whole:
     """The largest of `apart` over widths and starts; empties what it was given."""
     latest, lost = np.int64(0), FAR
     for width in range(WIDTHS - 1, -1, -1):
@@ -359,7 +406,7 @@ def _with_sends(total, low, least, any_there, devices, cells):
 
 
 @compiled
-def reach(start, before):
+def reach(start: Ints, before: Ints) -> Bools:
     """[ops, ops] whether the second comes before the first."""
     ops = len(start) - 1
     above = np.zeros((ops, ops), np.bool_)
@@ -373,7 +420,19 @@ def reach(start, before):
 
 
 @compiled(_nrt=False)
-def follow(start, near, wide, time, group, apart, first, members, reach, early, forward):
+def follow(
+    start: Ints,
+    near: Ints,
+    wide: Ints,
+    time: Ints,
+    group: Ints,
+    apart: Bools,
+    first: Ints,
+    members: Ints,
+    reach: Bools,
+    early: Ints,
+    forward: bool,
+) -> None:
     """Raises `early`, when each op can start at the soonest: after those it waits for, with a send from groups that are
     apart; and after all that lead to it in its own group, which share its device and run one after the other.
     `first`, `members`: the ops of each group. Backwards: what must follow."""
@@ -396,13 +455,27 @@ def follow(start, near, wide, time, group, apart, first, members, reach, early, 
 
 
 @compiled(_nrt=False)
-def in_turn(start, near, wide, time, group, apart, first, members, early, late, most, forward):
+def in_turn(
+    start: Ints,
+    near: Ints,
+    wide: Ints,
+    time: Ints,
+    group: Ints,
+    apart: Bools,
+    first: Ints,
+    members: Ints,
+    early: Ints,
+    late: Ints,
+    most: Whole,
+    forward: bool,
+) -> None:
     """Raises `early`, when each op can start at the soonest if the step takes `most`, by what shares a device and so
     runs in turn. Either an op does not share the device of one that it waits for, and waits for a send; or it does, and
     comes after all of that one's group that it cannot come before (Vilim, 2004: detectable precedences). `late`: what
     must follow each op; `first`, `members`: the ops of each group, the latest start first. `apart`: [groups, groups]
     they do not share a device; more is marked, unless it is empty. Backwards: what must follow, given when each can
     start."""
+    here: Whole
     ops = len(time)
     for turn in range(ops):
         op = turn if forward else ops - 1 - turn
@@ -423,7 +496,9 @@ def in_turn(start, near, wide, time, group, apart, first, members, early, late, 
 
 
 @compiled(_nrt=False)
-def _after_group(which, op, time, first, members, early, late, most):
+def _after_group(
+    which: Whole, op: Whole, time: Ints, first: Ints, members: Ints, early: Ints, late: Ints, most: Whole
+) -> Whole:
     """When the op can start at the soonest on the device of the group; of large groups only some are looked at."""
     soonest, total, least = np.int64(0), np.int64(0), FAR
     end = early[op] + time[op]
@@ -437,7 +512,7 @@ def _after_group(which, op, time, first, members, early, late, most):
 
 
 @compiled(_nrt=False)
-def longest_alone(first, members, by_tail, group, time, head, tail):
+def longest_alone(first: Ints, members: Ints, by_tail: Ints, group: Ints, time: Ints, head: Ints, tail: Ints) -> Whole:
     """The largest, over groups and sets of their ops that all start late and all have much after them, of the least
     start, the time of all, one after the other, and the least that follows. `members`: those of each group, the latest
     start first; `by_tail`: all ops, those with most after them first."""
@@ -457,7 +532,7 @@ def longest_alone(first, members, by_tail, group, time, head, tail):
 
 
 @compiled(inline="always")
-def _place_of(bit):
+def _place_of(bit: np.uint64) -> Whole:
     """Of the only bit that is set."""
     place = np.int64(0)
     for half in (32, 16, 8, 4, 2, 1):
@@ -468,7 +543,7 @@ def _place_of(bit):
 
 
 @compiled
-def _used(values, wide, cells):
+def _used(values: Ints, wide: Whole, cells: Whole) -> tuple[Ints, Whole]:
     """([ops] number of its cell among those that are used, how many are): empty ones add no set of ops."""
     number, cell = np.full(cells + 1, -1, np.int64), np.empty(len(values), np.int64)
     for op in range(len(values)):
@@ -484,13 +559,15 @@ def _used(values, wide, cells):
 
 
 @compiled
-def least_span(start, left, times, work, share, cells):
+def least_span(start: Ints, left: Ints, times: Ints, work: Ints, share: Whole, cells: Whole) -> Whole:
     """The largest of: start + time + what follows of one op; and over sets of ops that all start late and all have
     much after them, their least start + their work ÷ share + the least that follows.
 
     Sets are the corners of a grid of `cells` x `cells` over (start, what follows), of which used rows and columns are
     kept.
     """
+    longest: Whole
+    through: Whole
     ops, kinds = times.shape
     head, tail = np.empty(ops, np.int64), np.empty(ops, np.int64)
     longest, top_head, top_tail = np.int64(0), np.int64(0), np.int64(0)

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from loadmaster.graph.columns import Bools, Ints, ints, rows_of
+from loadmaster.graph.columns import Bools, Ints, Whole, ints, rows_of
 from loadmaster.problem.bounds import levels
 
 # Where no reason is given, chosen by hand.
@@ -35,13 +35,13 @@ class EqualDeviceFacts:
 
     time: Ints  # [ops]
     work: Ints  # [ops] the same, as the sets that share all devices count it
-    share: int
+    share: Whole
     devices: int
     leader: Ints  # [ops] the first of those that must share its device
     later: tuple[Ints, Ints, Ints]  # (start, ops, ns): what follows each op, and how long it takes to send it there
     earlier: tuple[Ints, Ints, Ints]  # what comes before
-    ahead: tuple[Any, ...]  # what `levels.heads` and `levels.tails` are given
-    behind: tuple[Any, ...]
+    ahead: levels.Ahead  # what `levels.heads` and `levels.tails` are given
+    behind: levels.Behind
     head: Ints  # [ops] no op starts sooner
     tail: Ints  # [ops] the step does not end sooner after its end
     is_up: Callable[[], bool] = lambda: False  # whether no time is left
@@ -68,8 +68,8 @@ class EqualDeviceFacts:
         """Whether an op, or ops that share the time between, would end too late."""
         if int((head + self.time + tail).max()) > most:
             return True
-        columns = (np.ascontiguousarray(column[:, None]) for column in (head, tail, self.time))
-        return int(levels.least_span(*columns, self.work, self.share, CELLS)) > most
+        start, left, times = (np.ascontiguousarray(column[:, None]) for column in (head, tail, self.time))
+        return int(levels.least_span(start, left, times, self.work, self.share, CELLS)) > most
 
 
 def least_step(facts: EqualDeviceFacts, least_ns: int) -> int:

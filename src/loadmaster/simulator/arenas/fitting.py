@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """Blocks into an arena of a given capacity: a compiled depth-first search over canonical layouts.
 
 Blocks are placed from the bottom up, each as low as what lies under it allows, so that every layout that fits has an
@@ -16,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Ints, Truth, Whole
 
 FOUND, NONE, STOPPED = 1, 0, -1  # a layout; there is none; the work given was not enough
 FAR = np.iinfo(np.int64).max // 4
@@ -34,14 +33,14 @@ class Blocks(NamedTuple):
     sections: int
 
 
-def blocks_of(begin, end, nbytes) -> Blocks:
+def blocks_of(begin: Ints, end: Ints, nbytes: Ints) -> Blocks:
     """Lives that are half-open in any unit of time."""
     first, last, sections = _sections(begin, end)
     start, mates = _mates(first, last, sections)
-    return Blocks(np.asarray(nbytes, np.int64), first, last, start, mates, *_members(first, last, sections), sections)  # type: ignore[call-arg]
+    return Blocks(np.asarray(nbytes, np.int64), first, last, start, mates, *_members(first, last, sections), sections)
 
 
-def _sections(begin, end):
+def _sections(begin: Ints, end: Ints) -> tuple[Ints, Ints, int]:
     """Sections end where the first of their blocks does."""
     times = np.concatenate([begin, end])
     is_end = np.repeat([0, 1], len(begin))
@@ -56,7 +55,7 @@ def _sections(begin, end):
 
 
 @compiled
-def _mates(first, last, sections):
+def _mates(first: Ints, last: Ints, sections: Whole) -> tuple[Ints, Ints]:
     """Pairs of blocks with a section in common, block by block."""
     count = len(first)
     fill = np.zeros(sections + 1, np.int64)
@@ -92,7 +91,7 @@ def _mates(first, last, sections):
 
 
 @compiled
-def _members(first, last, sections):
+def _members(first: Ints, last: Ints, sections: Whole) -> tuple[Ints, Ints]:
     start = np.zeros(sections + 1, np.int64)
     for block in range(len(first)):
         for section in range(first[block], last[block]):
@@ -132,7 +131,7 @@ class State(NamedTuple):
 
 
 @compiled
-def make_state(blocks):
+def make_state(blocks: Blocks) -> State:
     count = len(blocks.size)
     total, cut = np.zeros(blocks.sections, np.int64), np.zeros(blocks.sections, np.int64)
     for block in range(count):
@@ -157,7 +156,7 @@ def make_state(blocks):
 
 
 @compiled(inline="always")
-def _place(blocks, state, block, mark):
+def _place(blocks: Blocks, state: State, block: Whole, mark: Whole) -> tuple[Whole, bool]:
     """Puts the block at its lowest place; returns (the end of the trail, whether anything waits above it)."""
     size, first, last, mate_start, mates = blocks.size, blocks.first, blocks.last, blocks.mate_start, blocks.mates
     offset, low, total, cut, trail, before = state.offset, state.low, state.total, state.cut, state.trail, state.before
@@ -181,7 +180,7 @@ def _place(blocks, state, block, mark):
 
 
 @compiled(inline="always")
-def _undo(blocks, state, mark, until):
+def _undo(blocks: Blocks, state: State, mark: Whole, until: Whole) -> Whole:
     size, first, last = blocks.size, blocks.first, blocks.last
     offset, low, total, cut, trail, before = state.offset, state.low, state.total, state.cut, state.trail, state.before
     count, turn = len(size), state.turn
@@ -204,7 +203,7 @@ def _undo(blocks, state, mark, until):
 
 
 @compiled(inline="always")
-def _sort(items, begin, end, low, turn, offset):
+def _sort(items: Ints, begin: Whole, end: Whole, low: Ints, turn: Ints, offset: Ints) -> Whole:
     """Waiting blocks first, by lowest place, then by turn; nearly sorted already. Returns where the waiting end."""
     for at in range(begin + 1, end):
         block = items[at]
@@ -224,12 +223,12 @@ def _sort(items, begin, end, low, turn, offset):
 
 
 @compiled(inline="always")
-def _base(blocks, state, block, least, least_turn):
+def _base(blocks: Blocks, state: State, block: Whole, least: Whole, least_turn: Whole) -> Whole:
     """The lowest place that a waiting block can take: not under `least`; one that was passed over for another can only
     lie on a block that still waits."""
     low, offset = state.low, state.offset
     if low[block] > least or (low[block] == least and state.turn[block] >= least_turn):
-        return low[block]
+        return low[block]  # type: ignore[no-any-return]
     under = FAR
     for at in range(blocks.mate_start[block], blocks.mate_start[block + 1]):
         mate = blocks.mates[at]
@@ -239,7 +238,7 @@ def _base(blocks, state, block, least, least_turn):
 
 
 @compiled(inline="always")
-def _fits_hot(blocks, state, least, least_turn, capacity):
+def _fits_hot(blocks: Blocks, state: State, least: Whole, least_turn: Whole, capacity: Whole) -> Truth:
     """Whether what waits can be stacked in the section where that failed the last time: it often fails again."""
     size, offset, base, order, hot = blocks.size, state.offset, state.base, state.order, state.hot[0]
     count = 0
@@ -261,7 +260,16 @@ def _fits_hot(blocks, state, least, least_turn, capacity):
 
 
 @compiled(inline="always")
-def _fits(blocks, state, items, begin, end, least, least_turn, capacity):
+def _fits(
+    blocks: Blocks,
+    state: State,
+    items: Ints,
+    begin: Whole,
+    end: Whole,
+    least: Whole,
+    least_turn: Whole,
+    capacity: Whole,
+) -> bool:
     """Whether what waits can be stacked in each section under the capacity."""
     size, first, last = blocks.size, blocks.first, blocks.last
     height, base, order = state.height, state.base, state.order
@@ -292,7 +300,19 @@ def _fits(blocks, state, items, begin, end, least, least_turn, capacity):
 
 
 @compiled(inline="always")
-def _choices(blocks, state, items, begin, end, least, least_turn, turn, twin, choices, used):
+def _choices(
+    blocks: Blocks,
+    state: State,
+    items: Ints,
+    begin: Whole,
+    end: Whole,
+    least: Whole,
+    least_turn: Whole,
+    turn: Ints,
+    twin: Ints,
+    choices: Ints,
+    used: Whole,
+) -> Whole:
     """Blocks that may come next, in order: not under the last one, and none that leaves a gap in which another fits;
     of blocks alike only the first."""
     size, low, offset = blocks.size, state.low, state.offset
@@ -313,9 +333,23 @@ def _choices(blocks, state, items, begin, end, least, least_turn, turn, twin, ch
 
 
 @compiled(inline="always")
-def _split(blocks, state, items, begin, end, lowest, highest, since, until, parts, parts_used, items_used):
+def _split(
+    blocks: Blocks,
+    state: State,
+    items: Ints,
+    begin: Whole,
+    end: Whole,
+    lowest: Whole,
+    highest: Whole,
+    since: Whole,
+    until: Whole,
+    parts: Ints,
+    parts_used: Whole,
+    items_used: Whole,
+) -> tuple[Whole, Whole]:
     """The waiting blocks of a part, in sections lowest … highest - 1, as parts that none of them joins; cuts may be new
     between sections since … until - 1 alone. Returns (parts used, items used)."""
+    low_section: Whole
     first, cut = blocks.first, state.cut
     low_section, found = np.int64(lowest), False
     for section in range(since, until):
@@ -344,7 +378,7 @@ def _split(blocks, state, items, begin, end, lowest, highest, since, until, part
 
 
 @compiled
-def _take_turns(blocks, state, items, begin, end, rule, mark):
+def _take_turns(blocks: Blocks, state: State, items: Ints, begin: Whole, end: Whole, rule: Rule, mark: Whole) -> Whole:
     """Gives the blocks of a part their turns by the rule, as their sections are now; returns the end of the trail."""
     size, first, last, total, turn = blocks.size, blocks.first, blocks.last, state.total, state.turn
     count = end - begin
@@ -391,11 +425,13 @@ def _take_turns(blocks, state, items, begin, end, rule, mark):
 
 
 @compiled
-def fit(blocks, state, rule, twin, capacity, work):
+def fit(blocks: Blocks, state: State, rule: Rule, twin: Ints, capacity: Whole, work: Whole) -> tuple[Whole, Whole]:
     """(FOUND, NONE or STOPPED, work done); the layout is in state.offset.
 
     `twin`: a block just like it with a lower number, or -1; `work` counts blocks looked at.
     """
+    above: Whole
+    mark: Whole
     count = len(blocks.size)
     offset, low, turn = state.offset, state.low, state.turn
     # A frame is a choice among the waiting blocks of one part, items[begin:end].

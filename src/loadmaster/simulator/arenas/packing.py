@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """Compiled loops behind static addresses: rounds of a timeline, and blocks packed into an arena."""
 
 from __future__ import annotations
@@ -9,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Ints, Whole
 
 
 class Steps(NamedTuple):
@@ -27,12 +26,12 @@ class Steps(NamedTuple):
 
 
 @compiled(inline="always")
-def _no_sooner(now, ns, round_, least):
+def _no_sooner(now: Whole, ns: Whole, round_: Whole, least: Whole) -> Whole:
     return max(least, round_) if ns == now else least
 
 
 @compiled
-def rounds(steps, devices, channels):
+def rounds(steps: Steps, devices: Whole, channels: Whole) -> tuple[Ints, Ints]:
     """(round in which each op, then each send, starts; round in which it ends), within their instants.
 
     What starts does so in the first round in which its device or channel is free and all it waits for has ended:
@@ -83,11 +82,12 @@ def rounds(steps, devices, channels):
 
 
 @compiled
-def pack(order, begin, end, size, most):
+def pack(order: Ints, begin: Ints, end: Ints, size: Ints, most: Whole) -> tuple[Ints, Whole, Whole]:
     """(offsets, arena bytes, work): each block in turn at the lowest address free during its whole life.
 
     Gives up, with arena bytes `most`, once the arena would reach `most`.
     """
+    work: Whole
     count = len(order)
     offset = np.zeros(len(size), np.int64)
     low, high = np.empty(count, np.int64), np.empty(count, np.int64)  # addresses of placed blocks, lowest first
@@ -118,7 +118,9 @@ def pack(order, begin, end, size, most):
 
 
 @compiled
-def improve(order, offset, begin, end, size, top, goal, work, seed):
+def improve(
+    order: Ints, offset: Ints, begin: Ints, end: Ints, size: Ints, top: Whole, goal: Whole, work: Whole, seed: Whole
+) -> tuple[Ints, Whole]:
     """Moves a block that reaches the top of the arena forward in the order, again and again, and keeps what is no
     worse."""
     np.random.seed(seed)

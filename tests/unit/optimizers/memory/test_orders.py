@@ -12,7 +12,15 @@ from loadmaster.cluster import Cluster
 from loadmaster.cost import price
 from loadmaster.files import load_graph
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.optimizers.memory.orders import RULES, AnnealOrder, MemoryOrder, exact_orders, flow_of, memory_order
+from loadmaster.optimizers.memory.orders import (
+    RULES,
+    AnnealOrder,
+    MemoryOrder,
+    exact_orders,
+    flow_of,
+    memory_order,
+    order_moves,
+)
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, solve
 
@@ -73,9 +81,34 @@ def test_annealing_keeps_its_profile_exact(seed: int) -> None:
     flow, order = flow_of(problem), memory_order(problem, "given").copy()
     best = order.copy()
     state = np.array([seed + 1, 99], np.uint64)
-    told, last = exact_orders.anneal(flow, order, best, 5_000, 30, 0.02, state)
+    told, last = order_moves.anneal(flow, order, best, 5_000, 30, 0.02, state)
     assert told == peak_by_hand(problem, best.tolist())
     assert last == peak_by_hand(problem, order.tolist())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_move_of_order_leaves_what_the_order_itself_gives_and_its_way_back_what_there_was(seed: int) -> None:
+    problem = one_device(random_graph(seed, ops=40))
+    flow, order = flow_of(problem), memory_order(problem, "given").copy()
+    standing, state = order_moves.standing_of(flow, order), np.array([seed + 1, 7], np.uint64)
+    profile, moved = np.empty(len(order), np.int64), 0
+    for _ in range(200):
+        op, there = order_moves.draw(flow, standing, 20, state)
+        here, before, alive = int(standing.position[op]), order.copy(), standing.total.copy()
+        if there == here:
+            continue
+        moved += 1
+        for place in (there, here, there):
+            look = order_moves.look_later if place > standing.position[op] else order_moves.look_sooner
+            look(flow, standing, op, place)
+            peak = order_moves.peak_after(standing, min(here, there), max(here, there))
+            order_moves.apply(standing, op, place)
+            assert exact_orders.profile(flow, order, profile) == peak == standing.tree[1]
+            assert standing.total.tolist() == profile.tolist()
+            if place == here:
+                assert order.tolist() == before.tolist()
+                assert standing.total.tolist() == alive.tolist()
+    assert moved > 20
 
 
 def test_annealing_is_no_worse_than_the_best_rule_and_reproducible() -> None:

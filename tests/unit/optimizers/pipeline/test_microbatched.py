@@ -18,7 +18,9 @@ from loadmaster.errors import InvalidSetting
 from loadmaster.files import save_graph
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.optimizers.pipeline import schedules
-from loadmaster.optimizers.pipeline.microbatched import Pipeline, _Planner, balanced_edges, plan_pipeline
+from loadmaster.optimizers.pipeline.edges import balanced_edges
+from loadmaster.optimizers.pipeline.judging import Pipeline
+from loadmaster.optimizers.pipeline.microbatched import _Planner, plan_pipeline
 from loadmaster.passes.microbatches import Action, parse_action
 from loadmaster.passes.stages import BACKWARD, FORWARD, UPDATE, WEIGHT, in_stages, phases_of, settle_stages
 from loadmaster.plans import Plan

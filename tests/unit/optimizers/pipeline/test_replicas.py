@@ -12,7 +12,8 @@ from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import WEIGHT
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.pipeline.microbatched import StageCut, _Planner, plan_pipeline
+from loadmaster.optimizers.pipeline.judging import StageCut
+from loadmaster.optimizers.pipeline.microbatched import _Planner, plan_pipeline
 from loadmaster.optimizers.pipeline.replicas import replicated_splits
 from loadmaster.report.pipeline import picture, schedule_csv, stage_rows
 from loadmaster.search import Budget

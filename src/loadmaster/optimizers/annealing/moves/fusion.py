@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-# mypy: disable-error-code="assignment,arg-type"
 """Moves of fusion: priorities of pairs change; kernels that hold them, or ops that moved, are merged anew."""
 
 from __future__ import annotations
@@ -7,17 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import Struct, compiled
+from loadmaster.graph.columns import Floats, Ints, Ints32, Whole
 from loadmaster.optimizers.annealing.state import (
     FUSE_ONE,
     FUSE_SHIFT,
     FUSE_SOME,
     FUSE_WINDOW,
     LEVELS,
+    Chain,
+    Scratch,
     copy,
 )
-from loadmaster.optimizers.annealing.xorshift import below, length, unit
-from loadmaster.optimizers.fusion.merging import merge_on, pairs_within, read_off, reopen
-from loadmaster.simulator.contraction import contract
+from loadmaster.optimizers.annealing.xorshift import RandomState, below, length, unit
+from loadmaster.optimizers.fusion.merging import Kernels, Rules, merge_on, pairs_within, read_off, reopen
+from loadmaster.simulator.contraction import Facts, Space, contract
+from loadmaster.simulator.state import Layout
 
 # Where no reason is given, chosen by hand.
 LOOKS = 8  # at pairs, for one that may be drawn, or that is merged, or that is not
@@ -29,10 +31,10 @@ ANY_PRIORITY, PART, JOIN = -1, 0, LEVELS - 1
 class Fusing(Struct):
     """What it takes to judge a plan with kernels, for one chain; None where nothing is fused."""
 
-    rules: object
-    facts: object
-    shown: object  # the layout of the kernels of a plan
-    space: object
+    rules: Rules
+    facts: Facts
+    shown: Layout  # the layout of the kernels of a plan
+    space: Space
     pairs: np.ndarray  # those that are drawn, by producer, then reader
     index: np.ndarray  # [all pairs] where each is among them, -1 where it is not
     alike_start: np.ndarray  # sets of pairs that do the same work
@@ -40,7 +42,7 @@ class Fusing(Struct):
     within_start: np.ndarray  # [all pairs + 1]
     within: np.ndarray  # positions of each pair in alike
     alike_at: np.ndarray  # set of each position
-    merging: object  # scratch for merging
+    merging: Kernels  # scratch for merging
     pair_from: np.ndarray
     pair_to: np.ndarray
     trial: np.ndarray  # [ops] kernels that are tried
@@ -50,7 +52,7 @@ class Fusing(Struct):
 
 
 @compiled(_nrt=False)
-def draw_pairs(fusing, chain, kind, seed, state):
+def draw_pairs(fusing: Fusing, chain: Chain, kind: Whole, seed: Whole, state: RandomState) -> tuple[Whole, Whole]:
     """(how many pairs a move is about, ANY_PRIORITY or what suggests itself); about an op where there is one."""
     pairs, drawn, starts, alike = fusing.pairs, fusing.drawn, fusing.alike_start, fusing.alike
     pair = _pair_about(fusing, seed, state)
@@ -78,7 +80,7 @@ def draw_pairs(fusing, chain, kind, seed, state):
 
 
 @compiled(_nrt=False)
-def _pair_about(fusing, seed, state):
+def _pair_about(fusing: Fusing, seed: Whole, state: RandomState) -> Whole:
     """A pair, about an op if there is one and it has one to draw."""
     rules, pairs, index = fusing.rules, fusing.pairs, fusing.index
     if seed >= 0:
@@ -93,7 +95,7 @@ def _pair_about(fusing, seed, state):
 
 
 @compiled(_nrt=False)
-def _one(fusing, chain, seed, pair, state):
+def _one(fusing: Fusing, chain: Chain, seed: Whole, pair: Whole, state: RandomState) -> Whole:
     """A pair to part or to join, as a coin says; what that means for its priority."""
     rules, kernel, place = fusing.rules, chain.kernel, chain.place
     parts = below(state, 2) == 1
@@ -108,12 +110,12 @@ def _one(fusing, chain, seed, pair, state):
 
 
 @compiled(_nrt=False)
-def fresh(state):
+def fresh(state: RandomState) -> float:
     return -1.0 if unit(state) < KEEP_APART else 1.0 + unit(state) * (LEVELS - 1)
 
 
 @compiled(_nrt=False)
-def apply(fusing, chain, kind, count, toward, state):
+def apply(fusing: Fusing, chain: Chain, kind: Whole, count: Whole, toward: Whole, state: RandomState) -> None:
     """New priorities for the pairs drawn, by hand: one each in a window, one for all that are alike, or a shift."""
     priority, drawn = chain.priority, fusing.drawn
     copy(priority, 0, len(priority), fusing.old_priority)
@@ -128,7 +130,7 @@ def apply(fusing, chain, kind, count, toward, state):
 
 
 @compiled(_nrt=False)
-def shift(priority, drawn, count, state):
+def shift(priority: Floats, drawn: Ints, count: Whole, state: RandomState) -> None:
     by = (unit(state) - 0.5) * LEVELS
     for at in range(count):
         if priority[drawn[at]] >= 0:
@@ -136,12 +138,12 @@ def shift(priority, drawn, count, state):
 
 
 @compiled(_nrt=False)
-def undo(fusing, chain):
+def undo(fusing: Fusing, chain: Chain) -> None:
     copy(fusing.old_priority, 0, len(chain.priority), chain.priority)
 
 
 @compiled(_nrt=False)
-def merge_anew(fusing, chain, scratch, moved, pairs):
+def merge_anew(fusing: Fusing | None, chain: Chain, scratch: Scratch, moved: Whole, pairs: Whole) -> bool:
     """Merges anew what holds ops that moved or pairs that were drawn; whether other kernels come of it."""
     if fusing is None:
         return True
@@ -165,14 +167,14 @@ def merge_anew(fusing, chain, scratch, moved, pairs):
 
 
 @compiled(_nrt=False)
-def take(fusing, chain):
+def take(fusing: Fusing, chain: Chain) -> None:
     """The kernels that were tried are the chain's."""
     copy(fusing.trial, 0, len(chain.kernel), chain.kernel)
     copy(fusing.merging.at, 0, len(chain.sequence), chain.sequence)
 
 
 @compiled(_nrt=False)
-def contract_ranked(layout, chain, fusing, kernel):
+def contract_ranked(layout: Layout, chain: Chain, fusing: Fusing, kernel: Ints32) -> None:
     """Writes the layout of the kernels into the space, with their ranks where there are any."""
     rank = chain.rank if len(chain.rank) > 0 else kernel
     contract(layout, fusing.facts, fusing.space, chain.place, rank, kernel)

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Moves of order: ranks of some ops shifted, or all of them set anew by the critical path."""
 
 from __future__ import annotations
@@ -6,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Whole
 from loadmaster.optimizers.annealing.critical import measure_tails
-from loadmaster.optimizers.annealing.state import copy
-from loadmaster.optimizers.annealing.xorshift import unit
+from loadmaster.optimizers.annealing.state import Chain, Scratch, Terrain, copy
+from loadmaster.optimizers.annealing.xorshift import RandomState, unit
+from loadmaster.simulator.state import Layout
 
 TOP_RANK = 2**31 - 1
 
 
 @compiled(_nrt=False)
-def apply(chain, scratch, count, by):
+def apply(chain: Chain, scratch: Scratch, count: Whole, by: Whole) -> None:
     """Shifts the ranks of the first `count` members."""
     rank, members = chain.rank, scratch.members
     copy(rank, 0, len(rank), scratch.old_rank)
@@ -24,7 +25,7 @@ def apply(chain, scratch, count, by):
 
 
 @compiled(_nrt=False)
-def follow(layout, terrain, chain, scratch):
+def follow(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch) -> None:
     """Ranks by the longest way to the end, over the whole scale so that there is room between them."""
     rank, tail = chain.rank, scratch.tail
     copy(rank, 0, len(rank), scratch.old_rank)
@@ -39,11 +40,11 @@ def follow(layout, terrain, chain, scratch):
 
 
 @compiled(_nrt=False)
-def undo(chain, scratch):
+def undo(chain: Chain, scratch: Scratch) -> None:
     copy(scratch.old_rank, 0, len(chain.rank), chain.rank)
 
 
 @compiled(_nrt=False)
-def distance(ops, state):
+def distance(ops: Whole, state: RandomState) -> Whole:
     """How far ranks are shifted: log-uniform from half the mean distance of two ops to half the scale."""
     return np.int64(np.exp(np.log(float(TOP_RANK // 2)) - unit(state) * np.log(float(ops) * 2.0)))

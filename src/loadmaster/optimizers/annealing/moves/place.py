@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Moves of placement: ops go to another device, with what is bound to them. Loads and tails are kept up."""
 
 from __future__ import annotations
@@ -6,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Whole
 from loadmaster.optimizers.annealing.critical import measure_tails
-from loadmaster.optimizers.annealing.state import copy
+from loadmaster.optimizers.annealing.state import Chain, Scratch, Terrain, copy
+from loadmaster.simulator.state import Layout
 
 
 @compiled(_nrt=False)
-def apply(layout, terrain, chain, scratch, count, target, swapped):
+def apply(
+    layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, count: Whole, target: Whole, swapped: Whole
+) -> tuple[Whole, Whole]:
     """(ops moved, the last of them in the program). The first `count` of the members that can run on the target go
     there; with a device to swap with, those on one of the two go to the other, and others stay."""
     devices, op_ns, place, load = layout.devices, layout.op_ns, chain.place, scratch.load
@@ -44,7 +47,7 @@ def apply(layout, terrain, chain, scratch, count, target, swapped):
 
 
 @compiled(_nrt=False)
-def undo(layout, terrain, chain, scratch, moved, top):
+def undo(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, moved: Whole, top: Whole) -> None:
     """The ops that have moved go back to where they were, last one first."""
     devices, op_ns, place, load = layout.devices, layout.op_ns, chain.place, scratch.load
     touched, old_place = scratch.touched, scratch.old_place
