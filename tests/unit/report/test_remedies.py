@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,12 +22,18 @@ WEIGHTS = DEPTH * (WIDTH * WIDTH + WIDTH) * 4
 
 
 def mlp(settings: Mapping[str, Any]) -> Graph:
-    with default_dtype(settings.get("dtype")):
+    return captured(settings.get("dtype"), settings.get("batch", BATCH), settings.get("optimizer", "adam"))
+
+
+@cache
+def captured(dtype: str | None, batch: int, optimizer: str) -> Graph:
+    with default_dtype(dtype):
         layers = [part for _ in range(DEPTH) for part in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
-        module, inputs = nn.Sequential(*layers), torch.zeros(settings.get("batch", BATCH), WIDTH)
-    return capture(module, inputs, training=True, optimizer=settings.get("optimizer", "adam"), name="mlp")
+        module, inputs = nn.Sequential(*layers), torch.zeros(batch, WIDTH)
+    return capture(module, inputs, training=True, optimizer=optimizer, name="mlp")
 
 
+@cache
 def asked(memory_bytes: int) -> Verdict:
     return verdict(mlp, Cluster.preset(f"{memory_bytes}b"), {"optimizer": "adam"}, budget=BUDGET)
 
@@ -53,6 +60,7 @@ def test_every_change_makes_it_fit_and_fewer_do_not(share: float) -> None:
     assert list(found.changes) == sorted(found.changes, key=lambda change: (change.cost, change.step_ns))
 
 
+@cache
 def made(command: str, small_states: bool, have: int) -> bool:
     """Whether a plan with those options fits, by the words of the command."""
     given = dict(re.findall(r"--(\w+) (\S+)", command))
