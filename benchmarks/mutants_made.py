@@ -39,6 +39,7 @@ class Mutant:
     function: str  # that it is in; "" for none
     words: str  # where and what it is
     text: str
+    compiled: bool = False  # what it is in is compiled, or frozen into what is
     same: str = ""  # why it behaves as the source does, where that has been judged
 
 
@@ -113,6 +114,16 @@ def function_at(tree: ast.Module, line: int) -> str:
     return ""
 
 
+def is_compiled(tree: ast.Module, function: str) -> bool:
+    """Whether the function is compiled; of what stands outside functions, whether the file has one that is."""
+    marked = [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and any("compiled" in ast.unparse(mark) for mark in node.decorator_list)
+    ]
+    return function in marked if function else bool(marked)
+
+
 # Mutants
 
 
@@ -147,10 +158,12 @@ def picked(told: str) -> list[Mutant]:
 def _mutant(file: Path, number: int) -> Mutant:
     source, inside = file.read_text(), str(file.relative_to(HOME))
     text, line, right, wrong = mutated(source, number)
-    function = function_at(ast.parse(source), line)
+    tree = ast.parse(source)
+    function = function_at(tree, line)
     shown = source.splitlines()[line - 1].strip()[:SHOWN]
     words = f"{inside}:{line} #{number} {shown}  [{right} -> {wrong}]"
-    return Mutant(inside, function, words, text, EQUIVALENT.get((inside, shown, right, wrong), ""))
+    same = EQUIVALENT.get((inside, shown, right, wrong), "")
+    return Mutant(inside, function, words, text, is_compiled(tree, function), same)
 
 
 def named() -> list[Mutant]:
@@ -162,5 +175,7 @@ def named() -> list[Mutant]:
         text = source.replace(mistake.right, mistake.wrong)
         pairs = zip(source.splitlines(), text.splitlines(), strict=False)
         line = next(at for at, (right, wrong) in enumerate(pairs, 1) if right != wrong)
-        found.append(Mutant(mistake.file, function_at(ast.parse(source), line), mistake.name, text))
+        tree = ast.parse(source)
+        function = function_at(tree, line)
+        found.append(Mutant(mistake.file, function, mistake.name, text, is_compiled(tree, function)))
     return found
