@@ -584,7 +584,7 @@ METHODS = {
 
 def planned(method: str, simulations: int) -> Told:
     found: Told = {}
-    for name in ("unlike", "tight"):
+    for name in ("unlike", "tight", "odd"):
         found |= {f"{name} {part}": told for part, told in _planned(method, name, simulations).items()}
     return found
 

@@ -1,6 +1,6 @@
-"""Writes the golden plans afresh: python -m tests.golden.plans [METHOD ...]
+"""Writes the golden plans afresh: python -m tests.golden.plans [METHOD or PROBLEM ...]
 
-What every method that counts in whole numbers finds with a seed and so many simulations, on five small problems that
+What every method that counts in whole numbers finds with a seed and so many simulations, on six small problems that
 together have what plans must heed: unlike devices, groups that stay together, tensors written in place, shared
 channels, a limit on memory, ops that may share a kernel, modules, tasks of given times. A plan that changes is no
 mistake in itself; a plan that changes unawares is one. Read the difference before you keep it.
@@ -12,6 +12,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from loadmaster.graph import Graph
 from loadmaster.problem import Problem
 
 FILE = Path(__file__).parent / "plans.json"
-SIMULATIONS = {"unlike": 300, "tight": 200, "halves": 120, "small": 120, "tasks": 120}
+SIMULATIONS = {"unlike": 300, "tight": 200, "halves": 120, "small": 120, "tasks": 120, "odd": 60}
 # Networks add up fractions, whose last digits are the machine's; others call packages that may be of another version.
 LEFT_OUT = {"cp-sat", "kahip", "metis", "mtkahypar", "scotch"}
 LEFT_OUT |= {"gas", "go", "go-fusion", "go-one", "hdp", "learned-list", "placeto", "regal", "rnn"}
@@ -126,8 +127,29 @@ def tasks() -> Problem:
     return price(layers(3, 4, 4, given=4), cluster)
 
 
+def odd() -> Problem:
+    """What is at the edge: times of a few nanoseconds and of none, ops that some devices cannot run, tensors of no
+    bytes, ops that read or make nothing, or only wait for others; memory for most of it on one device."""
+    build, made = GraphBuilder("odd"), list[int]()
+    rng = np.random.default_rng(7)
+    for at in range(16):
+        times: list[int | None] = [int(time) for time in rng.integers(0, 9, 3)]
+        if at % 4 == 1:
+            times[at % 3] = None
+        reads = [made[int(one)] for one in sorted({*rng.integers(0, len(made), 2).tolist()})] if at > 2 else []
+        makes = [build.tensor(int(size) * (at % 5)) for size in rng.integers(1, 40, 1 + at % 2)] if at != 9 else []
+        group = {"colocate": "pair"} if at in (4, 6) else {}
+        after = [f"op{at - 2}"] if at % 5 == 4 else []
+        build.op(f"op{at}", "any", reads, makes, time_ns=times, after=after, scope=f"part{at // 4}", **group)
+        made += makes
+    cluster = wired((1e9, 1e9, 1e9), lambda one, two: one + two == 1, lambda one, two: one)
+    links = {pair: Link(4e10 if sum(pair) == 1 else 2e10, sum(pair) - 1) for pair in cluster.links}
+    devices = tuple(replace(device, launch_ns=1) for device in cluster.devices)
+    return price(build.build(), replace(cluster, links=links, devices=devices), memory_limit=400)
+
+
 PROBLEMS: dict[str, Callable[[], Problem]] = {
-    problem.__name__: problem for problem in (unlike, tight, halves, small, tasks)
+    problem.__name__: problem for problem in (unlike, tight, halves, small, tasks, odd)
 }
 
 
@@ -147,9 +169,11 @@ def found(method: str, name: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    methods = [name for name in sys.argv[1:] if name not in PROBLEMS]
+    problems = [name for name in sys.argv[1:] if name in PROBLEMS]
     kept = json.loads(FILE.read_text()) if sys.argv[1:] else {}
-    for method in sys.argv[1:] or METHODS:
-        kept[method] = {name: found(method, name) for name in PROBLEMS}
+    for method in methods or METHODS:
+        kept.setdefault(method, {}).update({name: found(method, name) for name in problems or PROBLEMS})
     rows = [
         f'"{method}": {{\n' + ",\n".join(f'  "{name}": {json.dumps(row)}' for name, row in kept[method].items()) + "\n}"
         for method in METHODS

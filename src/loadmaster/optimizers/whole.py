@@ -9,6 +9,7 @@ import numpy as np
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.graph.modules import Granularity, bind, units_of
 from loadmaster.optimizers.auto import Auto
+from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Search
@@ -53,10 +54,12 @@ def _staged(search: Search, granularity: Granularity) -> Plan:
     weights = (speed, memory, np.ones(len(devices)), *np.eye(len(devices)))
     cuts = {tuple(np.round(np.cumsum(w / w.sum()) * layers).astype(int)[:-1].tolist()) for w in weights}
 
+    def placed(cut: tuple[int, ...]) -> Ints:
+        return legal(problem, ints(np.array(devices)[np.searchsorted(cut, position, side="right")]))
+
     def best_of(tried: set[tuple[int, ...]]) -> tuple[tuple[int, int], tuple[int, ...]]:
         rows = sorted(tried)
-        table = np.stack([np.array(devices)[np.searchsorted(cut, position, side="right")] for cut in rows])
-        over, value = search.score_many(table)
+        over, value = search.score_many(np.stack([placed(cut) for cut in rows]))
         first = int(np.lexsort((value, over))[0])
         return (int(over[first]), int(value[first])), rows[first]
 
@@ -65,7 +68,7 @@ def _staged(search: Search, granularity: Granularity) -> Plan:
     while step and not search.spent and cut:
         better, moved = best_of(_moved(cut, step, layers))
         score, cut, step = (better, moved, step) if better < score else (score, cut, step // 2)
-    return Plan.of(problem, np.array(devices)[np.searchsorted(cut, position, side="right")])
+    return Plan.of(problem, placed(cut))
 
 
 def _moved(cut: tuple[int, ...], step: int, layers: int) -> set[tuple[int, ...]]:
