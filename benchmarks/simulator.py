@@ -111,8 +111,8 @@ class InC:
         kinds += [(name, np.int8) for name in BYTES]
         columns = {name: np.ascontiguousarray(getattr(plain, name), kind) for name, kind in kinds}
         numbers = (problem.num_ops, len(plain.nbytes), plain.devices, plain.channels, plain.send_classes)
-        room = (plain.most_sends, plain.packed, plain.heap_entries)
-        given = Given(*numbers, *room, *(column.ctypes.data for column in columns.values()))
+        heaps = (plain.most_sends, plain.packed, plain.heap_entries)
+        given = Given(*numbers, *heaps, *(column.ctypes.data for column in columns.values()))
         rank = np.arange(problem.num_ops, dtype=np.int32)
         step, peaks = np.zeros(len(places), np.int64), np.zeros((len(places), plain.devices), np.int64)
         arrays = [ctypes.c_void_p(array.ctypes.data) for array in (places, rank, step, peaks)]

@@ -80,7 +80,11 @@ class Complete:
         self._part.optimize(search)
 
     def compile_late(self, search: Search) -> None:
-        (self._part if self.fusion == "none" else Joint(self._part)).compile_late(search)
+        """Bounds, for which the starts leave time, and the walk."""
+        if self.fusion == "none":
+            return self._part.compile_late(search)
+        lower_bound(search.problem, fitting=True)
+        Joint(self._part).compile_late(search)
 
     @property
     def _part(self) -> Auto:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.compiled import compiled
-from loadmaster.graph.columns import Ints
+from loadmaster.graph.columns import Ints, ints
 
 ROUNDS = 6  # the bound on a group's time doubles from one to the next; chosen by hand
 
@@ -34,19 +34,18 @@ def join_edges(heads: Ints, tails: Ints, forced: int, time: NDArray[np.float64],
     return np.array([_root(parent, op) for op in range(count)])
 
 
-@compiled
 def join_neighbours(time: NDArray[np.float64], most: int) -> Ints:
-    """[rows] runs of neighbouring rows, at most so many: the two runs that take the least together are joined first."""
+    """[rows] runs of neighbouring rows, at most so many: the two runs that take the least together are joined first.
+    In Python: 40,000 rows take a tenth of the time that numba takes to compile the loop with its heap."""
     count = len(time)
-    load, after = time.copy(), np.arange(1, count + 1)
-    before = np.arange(-1, count - 1)
+    load: list[float] = time.tolist()
+    after, before, gone = list(range(1, count + 1)), list(range(-1, count - 1)), [False] * count
     heap = [(load[row] + load[row + 1], row, load[row], load[row + 1]) for row in range(count - 1)]
     heapq.heapify(heap)
     runs = count
-    gone = np.zeros(count, np.bool_)
     while runs > most:
         _, row, mine, theirs = heapq.heappop(heap)
-        nearest = after[row] if not gone[row] else count
+        nearest = after[row]
         if gone[row] or nearest >= count or load[row] != mine or load[nearest] != theirs:
             continue  # one of the two has grown since
         load[row] += load[nearest]
@@ -58,7 +57,7 @@ def join_neighbours(time: NDArray[np.float64], most: int) -> Ints:
         if before[row] >= 0:
             heapq.heappush(heap, (load[before[row]] + load[row], before[row], load[before[row]], load[row]))
         runs -= 1
-    return np.cumsum(~gone) - 1
+    return ints(np.cumsum(~np.array(gone)) - 1)
 
 
 @compiled(_nrt=False)

@@ -148,7 +148,7 @@ def step_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = Fals
     head, tail = levels.heads(*ahead, nothing), levels.tails(*behind, nothing)
     if problem.num_ops <= MOST_CROWDED:
         head, tail = _sent(given, *_crowded(given, head, tail))
-    span = int(levels.least_span(head, tail, kinds.times, work, share, CELLS))
+    span = int(levels.least_span(ints(head), ints(tail), kinds.times, work, share, CELLS))
     if not fusing and not allowed.is_up():
         span = _together(given, head, tail, span)
     if fitting and not allowed.is_up():
