@@ -1,7 +1,7 @@
 """What earlier plans are worth: models of the zoo are planned, changed, and planned again, with and without the plan of
 the unchanged one as a start.
 
-    python benchmarks/experience.py FOLDER [--seconds 20] [--workers 2] [--limit N] [--stop 500]
+    python benchmarks/experience.py FOLDER [--seconds 20] [--method auto] [--workers 2] [--limit N] [--stop 500]
 
 FOLDER keeps the captured graphs, the plans of the unchanged models and a line per row (rows.csv); a run that is
 repeated goes on where it stopped, and none is begun after `--stop` seconds. Each row compares values at 0.5 and 2
@@ -113,14 +113,14 @@ def problem_after(workload: str, change: str, folder: Path) -> lm.Problem | None
     return lm.price(graph_after(change, lm.load(path)), cluster_after(change))
 
 
-def known_before(workload: str, folder: Path, seconds: float) -> Known:
+def known_before(workload: str, folder: Path, seconds: float, method: str) -> Known:
     """The plan of the unchanged model, found once."""
     path = folder / f"{workload}.known"
     if not path.exists():
         before = problem_after(workload, "", folder)
         assert before is not None
         part = path.with_suffix(f".{os.getpid()}")
-        part.write_bytes(Known.of(before, solve(before, "placement", seconds).plan).to_bytes())
+        part.write_bytes(Known.of(before, solve(before, method, seconds).plan).to_bytes())
         part.replace(path)
     return Known.from_bytes(path.read_bytes(), str(path))
 
@@ -132,34 +132,34 @@ def anew(problem: lm.Problem) -> lm.Problem:
     return fresh
 
 
-def found_in(changed: lm.Problem, seconds: float) -> int:
+def found_in(changed: lm.Problem, seconds: float, method: str) -> int:
     """What a search without an earlier plan finds."""
-    return solve(anew(changed), "placement", seconds).value
+    return solve(anew(changed), method, seconds).value
 
 
-def begun_from(known: Known, changed: lm.Problem, seconds: float) -> int:
+def begun_from(known: Known, changed: lm.Problem, seconds: float, method: str) -> int:
     """What it finds from an earlier plan in that time, all of it counted."""
     changed = anew(changed)
     clock = time.perf_counter()
     starts = [Start(plan, "earlier") for plan in adapt(known, changed)[0]]
     left = max(1e-3, seconds - (time.perf_counter() - clock))
-    return solve(changed, "placement", left, starts=starts).value
+    return solve(changed, method, left, starts=starts).value
 
 
-def row(workload: str, change: str, folder: Path, seconds: float) -> dict[str, Any] | None:
+def row(workload: str, change: str, folder: Path, seconds: float, method: str) -> dict[str, Any] | None:
     os.environ["LOADMASTER_THREADS"] = "1"
     changed = problem_after(workload, change, folder)
     if changed is None:
         return None
-    known = known_before(workload, folder, seconds)
+    known = known_before(workload, folder, seconds, method)
     shuffled = replace(known, device=ints(np.random.default_rng(0).permutation(known.device)))
     found: dict[str, Any] = {"workload": workload, "change": change}
-    begun_from(known, changed, BUDGETS[0])  # what is compiled is not counted
+    begun_from(known, changed, BUDGETS[0], method)  # what is compiled is not counted
     for budget in BUDGETS:
-        found[f"auto_{budget}"] = found_in(changed, budget)
-        found[f"like_{budget}"] = begun_from(known, changed, budget)
-    found["control_0.5"] = begun_from(shuffled, changed, BUDGETS[0])
-    found["long"] = found_in(changed, seconds)
+        found[f"auto_{budget}"] = found_in(changed, budget, method)
+        found[f"like_{budget}"] = begun_from(known, changed, budget, method)
+    found["control_0.5"] = begun_from(shuffled, changed, BUDGETS[0], method)
+    found["long"] = found_in(changed, seconds, method)
     found["adapted"] = min(lm.simulate(changed, plan).step_ns for plan in adapt(known, changed)[0])
     return found
 
@@ -199,6 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seconds", type=float, default=20.0, help="of the long runs")
+    parser.add_argument("--method", default="placement", help="that plans all of them; a folder is of one method")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--limit", type=int, default=None, help="rows")
     parser.add_argument("--changes", default="", help="some of them, with commas")
@@ -208,9 +209,10 @@ def main() -> None:
     path = given.folder / "rows.csv"
     if not path.exists():
         path.write_text(",".join(COLUMNS) + "\n")
+    rest = (given.folder, given.seconds, given.method)
     begun, waiting = time.monotonic(), list(todo(path, given.limit, given.changes))
     with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(row, *pair, given.folder, given.seconds) for pair in waiting[: given.workers]}
+        running = {pool.submit(row, *pair, *rest) for pair in waiting[: given.workers]}
         waiting = waiting[given.workers :]
         while running:
             ended = next(as_completed(running))
@@ -221,7 +223,7 @@ def main() -> None:
                     csv.DictWriter(file, COLUMNS).writerow(found)
                 print(found, flush=True)
             if waiting and time.monotonic() - begun < given.stop:
-                running.add(pool.submit(row, *waiting.pop(0), given.folder, given.seconds))
+                running.add(pool.submit(row, *waiting.pop(0), *rest))
     summary(rows_of(path))
 
 
