@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from loadmaster.graph.columns import Bools, Ints, ints, positions, rows_of
 from loadmaster.optimizers.experience.known import Known, speeds
-from loadmaster.optimizers.experience.likeness import Sight, match
+from loadmaster.optimizers.experience.likeness import Sight, matches
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 
@@ -16,11 +16,14 @@ REACH = 4  # steps that a device is carried to ops without a like
 
 def adapt(known: Known, problem: Problem, seen: Sight | None = None) -> tuple[list[Plan], float]:
     """(plans for the problem after a known one, the share of its work whose like was found by more than its name)."""
-    like, close = match(known.sight, seen or Sight.of(problem.graph))
-    work = np.where(problem.op_ns == CANNOT, np.iinfo(np.int64).max, problem.op_ns).min(axis=1)
-    rank = positions(np.lexsort((np.arange(problem.num_ops), _places(known, like))))
-    plans = [Plan.of(problem, _allowed(problem, device), rank) for device in _devices(known, like, problem, ints(work))]
-    return plans, float(work[close].sum() / max(1, work.sum()))
+    work = ints(np.where(problem.op_ns == CANNOT, np.iinfo(np.int64).max, problem.op_ns).min(axis=1))
+    plans, shares = list[Plan](), list[float]()
+    for like, close in matches(known.sight, seen or Sight.of(problem.graph)):
+        rank = positions(np.lexsort((np.arange(problem.num_ops), _places(known, like))))
+        devices = _devices(known, like, problem, work)
+        plans += [Plan.of(problem, _allowed(problem, device), rank) for device in devices]
+        shares.append(float(work[close].sum() / max(1, work.sum())))
+    return plans, max(shares)
 
 
 def _places(known: Known, like: Ints) -> Ints:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from loadmaster.graph import Graph
 from loadmaster.graph.columns import Bools, Ints, ints, rows_of
 
 Classes = NDArray[np.uint32]  # [levels, ops]
+Lean = Literal["middle", "first", "last"]  # where a stack that grew is stretched
+LEANS: tuple[Lean, ...] = ("middle", "first", "last")
 
 # Rounds of each level, coarsest first. Two steps tell an attention's products apart, six a first layer from a second;
 # level 0 is the name of the work alone, which nearly always finds something.
@@ -84,7 +87,7 @@ def _sums(values: NDArray[np.uint64], rows: Ints, count: int) -> NDArray[np.uint
     return total
 
 
-def match(known: Sight, new: Sight) -> tuple[Ints, Bools]:
+def match(known: Sight, new: Sight, lean: Lean = "middle") -> tuple[Ints, Bools]:
     """(for each op of `new` the op of `known` that is most like it or -1, whether more than its name is alike).
 
     Modules first: of those with one pattern, the middle one of nine is like the middle one of seven, so that what grew
@@ -93,7 +96,7 @@ def match(known: Sight, new: Sight) -> tuple[Ints, Bools]:
     """
     count = new.classes.shape[1]
     like, close = np.full(count, -1, np.int64), np.zeros(count, bool)
-    module = _stretched(known.pattern, new.pattern)[new.module]
+    module = _stretched(known.pattern, new.pattern, lean=lean)[new.module]
     for within, level in product((True, False), range(len(new.classes) - 1, -1, -1)):
         left = np.flatnonzero((like < 0) & (module >= 0) if within else like < 0)
         theirs, ours = (sight.classes[level].astype(np.int64) << 31 for sight in (known, new))
@@ -104,9 +107,20 @@ def match(known: Sight, new: Sight) -> tuple[Ints, Bools]:
     return ints(like), close
 
 
-def _stretched(known: Ints, new: Ints, part: Ints | None = None) -> Ints:
+def matches(known: Sight, new: Sight) -> Iterator[tuple[Ints, Bools]]:
+    """As `match` has it; where a stack grew or shrank, stretched in the other ways too, each once."""
+    seen = set[bytes]()
+    for lean in LEANS:
+        modules = _stretched(known.pattern, new.pattern, lean=lean).tobytes()
+        if modules not in seen:
+            seen.add(modules)
+            yield match(known, new, lean)
+
+
+def _stretched(known: Ints, new: Ints, part: Ints | None = None, lean: Lean = "middle") -> Ints:
     """For each new key, where among the known ones it stands: the first of five at the first of three, the last at the
-    last; -1 where there is none. With `part`, each part of the new keys is laid over all known ones by itself."""
+    last; -1 where there is none. With `part`, each part of the new keys is laid over all known ones by itself. Of five
+    over four, the two that share one stand in the middle, or are the first or the last of them."""
     like = np.full(len(new), -1, np.int64)
     if not len(known) or not len(new):
         return ints(like)
@@ -119,6 +133,14 @@ def _stretched(known: Ints, new: Ints, part: Ints | None = None) -> Ints:
     size = np.bincount(row)
     place = np.arange(len(new)) - (np.cumsum(size) - size)[row]
     found = np.minimum(np.searchsorted(names, new[here]), len(names) - 1)
-    target = first[found] + (2 * place + 1) * count[found] // (2 * size[row])
+    over, under = size[row], count[found]
+    target = (
+        first[found]
+        + {
+            "first": place * under // over,
+            "middle": (2 * place + 1) * under // (2 * over),
+            "last": under - 1 - (over - 1 - place) * under // over,
+        }[lean]
+    )
     like[here] = np.where(names[found] == new[here], there[target], -1)
     return ints(like)

@@ -13,6 +13,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
 
+ORDERED = 3  # unlike plans that came with the problem, that are tried under the usual orders: the best ones
 MODULES = Way("scope", 128, "load", 4.0)  # groups by modules, listed: half precision, unrolled nets
 RULES = ("one-device", "expert", "heft")  # quick ones, each best on some kind of cluster
 # How much worse the rules' plans must be for a given one to be improved before anything else is tried. Where sizes or
@@ -22,18 +23,19 @@ STANDS_OUT = 1.15
 
 
 def suited(search: Search) -> list[Scored]:
-    """The best plan that came with the problem, also with its islands rejoined, and the best of these under the usual
-    orders, best first: where links are slower than those that it was made for, it sends too much, and a further layer
-    has its ops in a bad order."""
+    """Plans that came with the problem, the best of them also with its islands rejoined, and the best of all under
+    the usual orders, best first: where links are slower than those that it was made for, a plan sends too much, and a
+    further layer has its ops in a bad order."""
     problem, given = search.problem, search.best
     if not search.starts or given is None or search.spent:
         return []
     found = [Scored(search.best_score, given)]
+    found += [Scored(search.score(plan), plan) for plan in search.starts if plan is not given]
     for dear in DEAR if problem.num_devices > 1 and not problem.objective.of_memory else ():
         if not search.spent:
             plan = rejoined(problem, given, dear)
             found.append(Scored(search.score(plan), plan))
-    return ordered(search, sorted(found, key=lambda start: start.score)[:1], 1)
+    return ordered(search, found, min(ORDERED, len(search.starts)))
 
 
 def stands_out(search: Search, given: Score) -> bool:

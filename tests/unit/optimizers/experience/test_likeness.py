@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import networkx as nx
 import numpy as np
+import pytest
 from hypothesis import given
 
 from loadmaster.graph import Graph
-from loadmaster.optimizers.experience.likeness import ROUNDS, Sight, classes, match
+from loadmaster.optimizers.experience.likeness import ROUNDS, Sight, classes, match, matches
 from tests.strategies import graphs
 from tests.unit.optimizers.experience.stacks import stack
 
@@ -56,3 +59,20 @@ def test_a_round_tells_apart_what_has_other_neighbours_and_nothing_else(graph: G
 
 def look(graph: Graph, op: int) -> tuple[str, str]:
     return graph.kind[op], "".join(letter for letter in graph.scope[op] if not letter.isdigit())
+
+
+@pytest.mark.parametrize(
+    ("lean", "layers"), [("middle", [0, 1, 2, 2, 3]), ("first", [0, 0, 1, 2, 3]), ("last", [0, 1, 2, 3, 3])]
+)
+def test_a_stack_that_grew_by_a_layer_has_two_on_the_first_the_middle_or_the_last(lean: Any, layers: list[int]) -> None:
+    four, five = stack(4), stack(5)
+    like, _ = match(Sight.of(four), Sight.of(five), lean)
+    assert [four.scope[like[five.op_name.index(f"add{layer}")]] for layer in range(5)] == [
+        f"layers.{i}" for i in layers
+    ]
+
+
+def test_what_has_as_many_layers_is_laid_over_in_one_way() -> None:
+    same, deeper = (list(matches(Sight.of(stack(4)), Sight.of(stack(layers, 512)))) for layers in (4, 5))
+    assert len(same) == 1 and len(deeper) == 3
+    assert np.array_equal(same[0][0], np.arange(stack(4).num_ops))
