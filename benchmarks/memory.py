@@ -35,7 +35,7 @@ from loadmaster.graph.columns import ints
 from loadmaster.optimizers.fusion.greedy import Merges
 from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.fusion.starts import simple_orders
-from loadmaster.optimizers.memory.checkpoints import ActivationBudget, LayerCheckpointing, MinCut, SqrtCheckpointing
+from loadmaster.optimizers.memory.checkpoints import LayerCheckpointing, MinCut, SqrtCheckpointing
 from loadmaster.optimizers.memory.recompute import Recompute
 from loadmaster.optimizers.simple import Ready
 from loadmaster.plans import Plan
@@ -55,7 +55,7 @@ ZOO = (
     "inception-v3-b32",
     "rnnlm",
 )
-OURS, ONE = Budget(None, 24), Budget(None, 40)
+OURS, ONE = Budget(None, 60), Budget(None, 60)  # simulations, those of drafts among them
 LONG = ("gpt2", "bert-base", "inception-v3-b32", "unet-ddpm", "rnnlm")  # the last takes longest
 Cell = dict[str, Any]
 Job = tuple[str, str, list[str]]  # table, model, figures
@@ -171,12 +171,8 @@ def beside(method: Optimizer) -> Callable[[Case], Cell]:
     return found
 
 
-def at_share(share: float, of_torch: bool) -> Callable[[Case], Cell]:
-    def found(case: Case) -> Cell:
-        limit = share * case.peak
-        return case.at(limit, ActivationBudget(case.known), ONE) if of_torch else case.ours(limit)
-
-    return found
+def at_share(share: float) -> Callable[[Case], Cell]:
+    return lambda case: case.ours(share * case.peak)
 
 
 STEPS: dict[str, Callable[[Case], Cell]] = {
@@ -184,14 +180,12 @@ STEPS: dict[str, Callable[[Case], Cell]] = {
     "min-cut": beside(MinCut()),
     "sqrt": beside(SqrtCheckpointing()),
     "layers": beside(LayerCheckpointing()),
-    "60": at_share(0.6, False),
-    "40": at_share(0.4, False),
-    "budget 60": at_share(0.6, True),
-    "budget 40": at_share(0.4, True),
+    "60": at_share(0.6),
+    "40": at_share(0.4),
 }
 
 
-HALVES = (["facts", "60", "40", "min-cut", "budget 60", "budget 40"], ["sqrt", "layers"])
+HALVES = (["facts", "60", "40"], ["min-cut", "sqrt", "layers"])
 
 
 def with_host() -> Cluster:
@@ -277,7 +271,7 @@ def size(count: int, method: str) -> Cell:
         line = simulate(problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64)))
         begun = time.process_time(), time.perf_counter()
         small = limited(problem, int(line.peak_bytes[0] * 0.6))
-        found = solve(small, method, Budget(SECONDS[count], None) if method == "auto" else Budget(None, 6))
+        found = solve(small, method, Budget(SECONDS[count], None) if method == "auto" else Budget(None, 12))
         spent = time.process_time() - begun[0], time.perf_counter() - begun[1]
     return {
         "ops": problem.num_ops,

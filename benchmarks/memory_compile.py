@@ -29,7 +29,6 @@ from loadmaster.cost import Calibrated, price
 from loadmaster.importers.torch.arguments import as_arguments, split
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.step import Target, loss_of
-from loadmaster.search import Budget
 from loadmaster.zoo import find
 from loadmaster.zoo.pieces import images
 
@@ -123,7 +122,7 @@ def row_of(name: str) -> dict[str, Any]:
     case = Case(price(captured.graph, "1xh200" if GPU else "1xa100-nvlink", cost=Calibrated.shipped()))
     row |= facts(case) | {"fused": case.peak}
     limit = row["compiled"] - LIBRARIES if GPU else int(0.8 * case.peak)
-    found = case.ours(limit, Budget(None, 24))
+    found = case.ours(limit)
     row |= {f"ours: {key}": value for key, value in found.items()}
     row["limit"] = limit
     return row

@@ -1,12 +1,13 @@
 """Plans that run ops again, on a GPU: peak and step beside what was modelled, and results beside those of the module.
 
     PYTHONPATH=src python3 benchmarks/memory_gpu.py FOLDER [--seconds 220] [--share 0.6] [--only gpt2,bert-base]
-        [--plans program,share,fused,peaks] [--budgets 0.5]
+        [--plans program,share,fused,peaks] [--budgets 0.5] [--limits BYTES,…] [--inlining no]
 
 For each training step of the zoo: torch's eager and compiled steps, the latter also with such budgets of activation
 memory; then our plan in program order (`program`), one that fits into a share of its peak (`share`), both op by op, one
 with kernels, compiled as regions (`fused`), and with kernels one each that is to fit into what torch.compile needed
-(`peaks`), less what libraries take. Prints as it goes; writes memory.csv into FOLDER.
+(`peaks`), less what libraries take; peaks that are known may be given as `--limits`. With `--inlining no`, light ops
+are not computed again in each kernel that reads them. Prints as it goes; writes memory.csv into FOLDER.
 """
 
 from __future__ import annotations
@@ -51,10 +52,11 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 GPU = torch.cuda.is_available()  # without one it shows that it runs, no more
 PLACE = "cuda:0" if GPU else "cpu"
-SMALL, KERNELS = Budget(None, 12), Budget(None, 40)
+SMALL, KERNELS = Budget(None, 24), Budget(None, 80)  # simulations, those of drafts among them
 LIBRARIES = 100_000_000  # bytes that measured peaks are above modelled ones, at most
 BEGUN = time.perf_counter()
 FIELDS = ("model", "plan", "limit", "modelled_peak", "measured_peak", "modelled_ms", "measured_ms", "again", "verified")
+FIELDS += ("kernels",)
 
 
 def say(*words: Any) -> None:
@@ -153,6 +155,7 @@ def rows_of(name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
     say(name, problem.num_ops, "ops captured")
     module.to(PLACE)
     peaks = {row["plan"]: row["measured_peak"] for row in rows[1:]}
+    peaks |= {f"{int(limit):,} bytes": int(limit) for limit in given.limits.split(",") if limit}
     for kind, limit, result in plans_of(problem, given.share, peaks, given.plans.split(",")):
         clean()
         step = build(module, captured, planning_of(captured, result), devices=[PLACE], cuda_graphs=False)
@@ -170,6 +173,7 @@ def rows_of(name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
                 measured_ms=round(took, 3),
                 again=0 if added is None else added.num_again,
                 verified=f"{found.ok}: {found}",
+                kernels=str(step.kernels) if hasattr(step, "kernels") else "",
             )
         )
         step.detach()
@@ -186,7 +190,11 @@ def main() -> None:
     options.add_argument("--plans", default="program,share,fused,peaks")
     options.add_argument("--budgets", default="", help="of activation memory, for torch.compile")
     options.add_argument("--compile", default="gpt2,bert-base,vit-base", help="also run by torch.compile")
+    options.add_argument("--limits", default="", help="peaks to fit into, besides those measured here")
+    options.add_argument("--inlining", default="yes", help="no: without it")
     given = options.parse_args()
+    if given.inlining == "no":
+        Recompute._firsts = lambda self, plan: ("nothing", "cut")  # type: ignore[method-assign]
     given.folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     for name in given.only.split(",") if given.only else [name for name in MODELS if name != "tiny"]:

@@ -45,7 +45,6 @@ from loadmaster.optimizers.memory.inlining import inlined
 from loadmaster.passes import fuse
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Budget
 from loadmaster.simulator import simulate
 from loadmaster.zoo import find
 
@@ -61,7 +60,6 @@ MODELS = (
 )
 SHARES = (0.6, 0.4)
 HALVINGS = 6  # of the budget
-OURS = Budget(None, 24)
 Cell = dict[str, Any]
 
 
@@ -231,7 +229,7 @@ class Beside:
         """Ours at its peak, or at the fused one where that is less."""
         if cell["peak"] >= 1:
             return cell | {"our step": 1.0, "our peak": 1.0, "our fits": True, "our again": 0}
-        ours = self.case.ours(cell["peak"] * self.case.peak, OURS)
+        ours = self.case.ours(cell["peak"] * self.case.peak)
         return cell | {f"our {key}": value for key, value in ours.items()}
 
 

@@ -97,7 +97,8 @@ def _stage(problem: Problem, memory: Any) -> _Stage:
         buffers |= {buffer.name: buffer for buffer in made}
         nodes.append(_Node(op, made, _dependencies(problem, op, memory)))
     stays = memory.OrderedSet(f"t{tensor}" for tensor in problem.stays.nonzero()[0].tolist())
-    sizes = SimpleNamespace(optimization_hint=lambda size, fallback=0: size)
+    hints = dict.fromkeys(("optimization_hint", "size_hint"), lambda size, fallback=0: size)  # by torch's version
+    sizes = SimpleNamespace(**hints)
     handler = SimpleNamespace(scheduler=SimpleNamespace(mutation_real_name=real), sizevars=sizes)
     return _Stage(nodes, buffers, stays, handler)
 

@@ -57,7 +57,6 @@ OPTIMIZERS: Mapping[str, str] = {
     "layer-checkpointing": "loadmaster.optimizers.memory.checkpoints:LayerCheckpointing",
     "min-cut": "loadmaster.optimizers.memory.checkpoints:MinCut",
     "inline": "loadmaster.optimizers.memory.inlining:Inline",
-    "activation-budget": "loadmaster.optimizers.memory.checkpoints:ActivationBudget",
     "whole-modules": "loadmaster.optimizers.whole:WholeModules",
     "islands": "loadmaster.optimizers.islands:Islands",
     "best-of": "loadmaster.optimizers.simple:BestOf",

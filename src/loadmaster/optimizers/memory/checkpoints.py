@@ -17,7 +17,6 @@ from loadmaster.optimizers.memory.recompute import Recompute
 from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
 
-SIZES = 6  # of the knapsack; chosen by hand
 _LAYER = re.compile(r"^(.*?\.\d+)(?:\.|$)")
 
 
@@ -73,29 +72,6 @@ class MinCut:
         draft = _drafted(search, self.inner)
         make_light_again(draft, saved_by_cut(draft, turning_point(draft)))
         return _scored(search, plan_of(draft))
-
-
-@dataclass(frozen=True)
-class ActivationBudget:
-    """In the manner of torch's `activation_memory_budget`: the minimum cut, then a knapsack over what it keeps, filled
-    by time for bytes: what takes the least time for its bytes is made again as well. Several sizes of the knapsack are
-    tried, with copies that are shared and with copies for each reader; the best plan counts."""
-
-    inner: Optimizer | None = None
-
-    def optimize(self, search: Search) -> Plan:
-        base = _drafted(search, self.inner)
-        turn = turning_point(base)
-        saved = saved_by_cut(base, turn)
-        items = sorted((t for t in saved if base.able[base.producer[t]]), key=lambda t: base.nbytes[t] / base.op_ns(t))
-        for made_again in np.unique(np.linspace(0, len(items), SIZES).astype(int)).tolist():
-            for share in (True, False):
-                if search.spent:
-                    break
-                draft = Draft(base.problem, base.plan, base.line)
-                make_light_again(draft, saved - set(items[len(items) - made_again :]), heavy=True, share=share)
-                search.score(plan_of(draft))
-        return search.best if search.best is not None else base.plan
 
 
 def _drafted(search: Search, inner: Optimizer | None) -> Draft:

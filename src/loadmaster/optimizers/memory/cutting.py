@@ -63,22 +63,18 @@ def _cut(rows: list[tuple[int, int, int]], source: int, sink: int, count: int) -
     return [bool(reached[2 * i] and not reached[2 * i + 1]) for i in range(count)]
 
 
-def make_light_again(draft: Draft, saved: set[int], heavy: bool = False, share: bool = True) -> None:
+def make_light_again(draft: Draft, saved: set[int]) -> None:
     """Makes all that is read after the turn again from what is saved, as late as possible."""
     turn = turning_point(draft)
-    allowed = np.array([not any(t in saved for t in makes) for makes in draft.makes]) & draft.able
-    if not heavy:
-        allowed &= ~draft.heavy
+    allowed = np.array([not any(t in saved for t in makes) for makes in draft.makes]) & draft.able & ~draft.heavy
     left = {}
     for number, version in enumerate(draft.versions):
         later = [use for use in version.uses if use[0] > turn]
         if version.made < turn and later and version.tensor not in saved and can_leave(draft, number):
             left[version.tensor] = (number, later)
-    # Copies that are shared are made for their first reader; else what is made from another goes after it.
-    order = sorted(left, key=lambda t: min(at for at, _ in left[t][1]) if share else draft.at[draft.producer[t]])
-    for tensor in order:
+    for tensor in sorted(left, key=lambda t: min(at for at, _ in left[t][1])):
         if tensor in left and not _joined(draft, left, tensor, allowed):
-            _apart(draft, left, tensor, allowed, share)
+            _apart(draft, left, tensor, allowed)
 
 
 def _joined(draft: Draft, left: dict[int, Drop], tensor: int, allowed: Bools) -> bool:
@@ -95,15 +91,15 @@ def _joined(draft: Draft, left: dict[int, Drop], tensor: int, allowed: Bools) ->
     return True
 
 
-def _apart(draft: Draft, left: dict[int, Drop], tensor: int, allowed: Bools, share: bool) -> None:
-    """Makes it once, for all that read it; `share`: and what is made on the way, for all that read that."""
+def _apart(draft: Draft, left: dict[int, Drop], tensor: int, allowed: Bools) -> None:
+    """Makes it once, for all that read it, and what is made on the way for all that read that."""
     first = min(at for at, _ in left[tensor][1])
     closure = closure_of(draft, (tensor,), first, allowed, False, left)
     closure = closure or closure_of(draft, (tensor,), first, allowed, False)
     if closure is None:
         del left[tensor]
         return
-    made = [t for op in closure.ops for t in draft.makes[op] if t in left and share]
+    made = [t for op in closure.ops for t in draft.makes[op] if t in left]
     targets = [tensor, *(t for t in made if t != tensor and min(at for at, _ in left[t][1]) >= first)]
     whole = closure_of(draft, tuple(targets), first, allowed, False, left)
     targets, closure = (targets, whole) if whole is not None else ([tensor], closure)

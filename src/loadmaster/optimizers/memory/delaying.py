@@ -9,14 +9,15 @@ import numpy as np
 
 from loadmaster.optimizers.memory.draft import Draft, Version, draft_of
 from loadmaster.plans import Plan
-from loadmaster.problem import Problem
+from loadmaster.search import Search
 
 
-def delayed(problem: Problem, plan: Plan) -> Plan:
+def delayed(search: Search, plan: Plan) -> Plan:
     """The plan with such kernels at its end, in their order; those of one device, in which no time is lost by it."""
-    if problem.num_devices > 1 or plan.added is not None:
+    problem = search.problem
+    if problem.num_devices > 1 or plan.added is not None or search.spent:
         return plan
-    draft = draft_of(problem, plan)
+    draft = draft_of(problem, plan, search)
     late = _late(draft)
     if not late:
         return plan

@@ -8,6 +8,7 @@ host and comes back. What comes out is simulated; with time left, other tensors 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -27,12 +28,14 @@ from loadmaster.optimizers.memory.lodging import early_updates
 from loadmaster.optimizers.memory.trips import hosts_of
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
+from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Optimizer, Score, Search
 
 # Where no reason is given, chosen by hand.
 TRIES = 5  # times the limit is lowered by what the simulator still finds over it
 PARTED = 12  # kernels that may be taken apart
+REFUSED = 3  # times that a plan is fused anew
 HALVINGS = 7  # of the limit, where the least memory is wanted
 KEPT = 0.25  # share of the dropped tensors that a new choice keeps at most
 NOISE = 0.3  # of the logarithm of what a drop is worth, in a new choice
@@ -74,7 +77,7 @@ class Recompute:
                 self._least(search, plan)
         elif search.best_score.over_bytes > 0:
             self._exactly(search)
-            late = [delayed(search.problem, plan) for plan in starts]
+            late = [delayed(search, plan) for plan in starts]
             starts += [plan for plan, before in zip(late, starts, strict=True) if plan is not before]
             ways = [(plan, first) for plan in starts for first in self._firsts(plan)]
             fitted = list[Fitted]()
@@ -82,6 +85,7 @@ class Recompute:
                 if not (fitted and search.spent):
                     fitted.append(self._fitted(search, plan, set(), 0.0, first))
             best = min(range(len(fitted)), key=lambda i: fitted[i].score)
+            self._refuse(search, fitted[best], ways[best][1])
             self._vary(search, fitted[best], ways[best][1])
         assert search.best is not None
         return search.best
@@ -143,10 +147,12 @@ class Recompute:
             part.score(found)
         return part.best or found
 
-    def _fitted(self, search: Search, plan: Plan, kept: set[int], noise: float, first: First = "nothing") -> Fitted:
-        """The best plan found for the limits of the problem. A kernel that needs more than the limit by itself is taken
-        apart."""
-        lowered = search.problem.memory_bytes.astype(np.int64)
+    def _fitted(
+        self, search: Search, plan: Plan, kept: set[int], noise: float, first: First = "nothing", less: int = 0
+    ) -> Fitted:
+        """The best plan found for the limits of the problem, less so many bytes. A kernel that needs more than the
+        limit by itself is taken apart."""
+        lowered = search.problem.memory_bytes.astype(np.int64) - less
         best: Fitted | None = None
         tries, parted = 0, 0
         while tries < TRIES:
@@ -188,8 +194,34 @@ class Recompute:
             found = self._fitted(search, start.base, kept, NOISE * search.rng.random(), first)
             if search.best_score < before:
                 dropped = found.dropped
+                self._refuse(search, found, first)
             if search.simulations == used:
                 return
+
+    def _refuse(self, search: Search, found: Fitted, first: First) -> None:
+        """Fuses a plan's ops and copies anew. Where the fastest of that needs more than there is, as much more is made
+        again from the start."""
+        less = 0
+        for _ in range(REFUSED if self.fuse else 0):
+            scores = list(self._refused(search, found.plan))
+            fastest = min(scores, key=lambda score: score.value, default=found.score)
+            if fastest.over_bytes == 0 or fastest.value >= search.best_score.value or search.spent:
+                return
+            less += fastest.over_bytes
+            found = self._fitted(search, found.base, set(), 0.0, first, less)
+
+    @staticmethod
+    def _refused(search: Search, plan: Plan) -> Iterator[Score]:
+        """By the rule of compilers, and by all that is legal from the last op on."""
+        problem = whole(search.problem, plan)
+        merges = Merges.of(problem)
+        if plan.added is None or not len(merges.producers):
+            return
+        program = np.arange(problem.num_ops) / problem.num_ops
+        for kernel in (merges.greedy(plan.device), merges.kernels(plan.device, program)[0]):
+            if search.spent:
+                return
+            yield search.score(Plan.of(problem, plan.device, plan.rank, ints(kernel)))
 
     def _least(self, search: Search, plan: Plan) -> None:
         """The least limit that can be kept, by halving."""

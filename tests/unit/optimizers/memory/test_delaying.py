@@ -14,6 +14,7 @@ from loadmaster.optimizers.memory.recompute import Recompute
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
+from loadmaster.search import Search
 from loadmaster.simulator import simulate
 from tests.unit.optimizers.test_recompute import limited
 
@@ -45,7 +46,7 @@ def peak(problem: Problem, order: np.ndarray) -> int:
 def test_no_order_has_a_lower_peak_where_weights_grow_as_tensors_shrink() -> None:
     problem = narrowing((10, 400, 900), (600, 100, 10))
     plain = Plan.of(problem, np.zeros(problem.num_ops, np.int64))
-    late = delayed(problem, plain)
+    late = delayed(Search(problem, Budget(None, 9)), plain)
     check(late, problem)
     before, after = simulate(problem, plain), simulate(problem, late)
     assert after.step_ns == before.step_ns
@@ -56,12 +57,12 @@ def test_no_order_has_a_lower_peak_where_weights_grow_as_tensors_shrink() -> Non
 def test_what_holds_more_than_it_makes_does_not_wait() -> None:
     problem = narrowing((10, 20, 30), (600, 500, 400))
     plain = Plan.of(problem, np.zeros(problem.num_ops, np.int64))
-    assert delayed(problem, plain) is plain
+    assert delayed(Search(problem, Budget(None, 9)), plain) is plain
 
 
 def test_recompute_fits_what_only_another_order_can() -> None:
     problem = narrowing((10, 400, 900), (600, 100, 10))
     plain = Plan.of(problem, np.zeros(problem.num_ops, np.int64))
-    limit = int(simulate(problem, delayed(problem, plain)).peak_bytes[0])
+    limit = int(simulate(problem, delayed(Search(problem, Budget(None, 9)), plain)).peak_bytes[0])
     found = solve(limited(problem, limit), Recompute(OneDevice(), offload=False), Budget(None, 20))
     assert found.fits and found.timeline.step_ns == simulate(problem, plain).step_ns
