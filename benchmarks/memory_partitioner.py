@@ -58,8 +58,8 @@ MODELS = (
     "t5-base",
     "unet-ddpm",
 )
-SHARES = (0.6, 0.4)
-HALVINGS = 6  # of the budget
+SHARES = (0.6,)
+HALVINGS = 5  # of the budget
 Cell = dict[str, Any]
 
 
@@ -242,10 +242,10 @@ def rows_of(name: str) -> Iterator[Cell]:
     row[str(SHARES[0])] = beside.with_ours(beside.near(SHARES[0]))
     yield row
     row["1"] = beside.with_ours(beside.theirs(1.0))
-    yield row
+    yield row | {"all": list(beside.known.values())}
     for share in SHARES[1:]:
         row[str(share)] = beside.with_ours(beside.near(share))
-        yield row | {"all": list(beside.known.values())}
+        yield row
 
 
 @contextmanager
