@@ -21,6 +21,9 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Search
 
+# Tensors that an op and all that is made again for it read: Inductor stores what reads more and has several readers.
+MOST_READS = 4
+
 
 @dataclass(frozen=True)
 class Inline:
@@ -81,4 +84,8 @@ def _closure(draft: Draft, tensor: int, at: int, later: list[tuple[int, int]]) -
     plain = all(reader < len(draft.at) for where, reader in later if where == at)
     if not draft.open[at] or not plain:
         return None
-    return closure_of(draft, (tensor,), at, ~draft.heavy, True)
+    closure = closure_of(draft, (tensor,), at, ~draft.heavy, True)
+    if closure is None:
+        return None
+    made = {t for op in closure.ops for t in draft.makes[op]}
+    return closure if len({t for op in closure.ops for t in draft.reads[op]} - made) <= MOST_READS else None

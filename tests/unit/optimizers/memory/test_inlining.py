@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadmaster.cost import price
+from loadmaster import load
+from loadmaster.cost import Calibrated, price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.optimizers.fusion.greedy import greedy_kernels
 from loadmaster.optimizers.memory.inlining import inlined
@@ -83,3 +84,17 @@ def test_the_method_is_never_worse_than_what_it_starts_from(cluster: str) -> Non
     found = solve(problem, "inline:inner=greedy-fusion", Budget(None, 20))
     assert found.value <= plain.value
     assert found.value >= found.lower_bound
+
+
+def test_a_residual_sum_of_many_layers_is_stored() -> None:
+    """Else the norms of the last layers would read what all layers added: 31 tensors and more."""
+    problem = price(load("zoo:vit-base/train"), "1xh200", cost=Calibrated.shipped())
+    plan = fused(problem)
+    made = inlined(problem, plan)
+    assert made.added is not None and simulate(problem, made).step_ns < simulate(problem, plan).step_ns
+    graph, reads = whole(problem, made).graph, []
+    for kernel in set(made.kernel.tolist()):
+        members = np.flatnonzero(made.kernel == kernel).tolist()
+        own = {t for op in members for t in graph.makes_of(op).tolist()}
+        reads.append(len({t for op in members for t in graph.reads_of(op).tolist()} - own))
+    assert max(reads) <= 12
