@@ -17,6 +17,7 @@ PCIE4 = Link(25e9, 10_000)  # x16, as copies from pinned memory reach it
 
 
 def has_host(cluster: Cluster) -> bool:
+    """Whether one of the devices is a CPU, on which tensors can wait."""
     return any(device.kind.startswith("cpu") for device in cluster.devices)
 
 

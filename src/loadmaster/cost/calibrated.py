@@ -55,6 +55,8 @@ def ideal_ns(device: Device, dtype: str, flops: int, bytes_moved: int) -> float:
 
 
 def size_of(ideal: float) -> int:
+    """The class of an op's ideal time in ns, a power of four each: efficiencies grow with size, and are kept by
+    class."""
     return math.floor(math.log(max(ideal, 1.0), 4))
 
 

@@ -69,6 +69,7 @@ def plain_ns(mode: str, bare_ns: float) -> int:
 
 
 def calls_of(kind: str) -> float:
+    """Bare calls of the host that an op of that kind takes, by its group, else by its name, else one."""
     bare = bare_name(kind)
     named = next((calls for pattern, calls in NAMED if pattern.search(bare)), 1.0)
     return CALLS.get(group_of(kind), named)

@@ -32,9 +32,16 @@ def price(
     memory_limit: int | str | None = None,
     cost: CostModel | None = None,
 ) -> Problem:
-    """Folds views away and gives every op a time on every device and every tensor a time on every link.
+    """Graph and cluster to a Problem: folds views away and gives every op a time on every device and every tensor a
+    time on every link, in whole ns.
 
-    `cluster` may be the name of a preset or a cluster file, `memory_limit` (of each device) bytes or "16GiB".
+    `cluster` may be the name of a preset or a cluster file, `memory_limit` (of each device) bytes or "16GiB",
+    `objective` a name ("step-time", "peak-memory", "throughput", "energy") or an Objective. `cost` is the cost model:
+    Roofline from data sheets by default, Calibrated or Measured where times of real kernels are known. Times that the
+    graph itself gives are taken as they are.
+
+    Raises InvalidGraph where an op can run nowhere or a time is beyond reason, InvalidCluster and InvalidSetting where
+    the other arguments cannot be.
     """
     if not isinstance(graph, Graph):
         raise _not_a_graph(graph)

@@ -59,4 +59,5 @@ class Roofline:
 
 
 def unknown(graph: Graph, cluster: Cluster) -> Ints:
+    """[3, ops, devices] a cost model that knows no times of its own: median and quartiles, all ungiven."""
     return ints(np.full((3, graph.num_ops, cluster.num_devices), UNGIVEN, np.int64))

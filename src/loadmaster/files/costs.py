@@ -19,10 +19,12 @@ def load_costs(path: str | Path) -> Measured:
 
 
 def save_costs(costs: Measured, path: str | Path) -> None:
+    """Writes measured times to a JSON file (schema loadmaster.costs/1), which `--costs` reads."""
     write_json(costs_to_json(costs), path)
 
 
 def costs_to_json(costs: Measured) -> dict[str, Any]:
+    """Measured times as plain data, by kind of device and signature."""
     devices: dict[str, Any] = {}
     for kind in sorted({*costs.times, *costs.fallback}):
         rows = [[signature, *time] for signature, time in sorted(costs.times.get(kind, {}).items())]
@@ -32,6 +34,7 @@ def costs_to_json(costs: Measured) -> dict[str, Any]:
 
 
 def costs_from_json(data: Any, where: str) -> Measured:
+    """Measured times from plain data; what is not of the format is refused with its place."""
     head = Row(data, where, InvalidSetting, frozenset(("schema", "columns", "devices")))
     if data.get("schema") != COSTS_SCHEMA:
         raise InvalidSetting("it is no file of measured costs", where, "write one with 'loadmaster measure MODEL'")

@@ -91,14 +91,20 @@ def load_cluster(path: PathLike) -> Cluster:
 
 
 def save_cluster(cluster: Cluster, path: PathLike) -> None:
+    """Writes a cluster to a JSON file (schema loadmaster.cluster/1); `Cluster.load` reads it."""
     write_json(cluster_to_json(cluster), path)
 
 
 def save_plan(plan: Plan, problem: Problem, path: PathLike, extra: Mapping[str, Any] | None = None) -> None:
+    """Writes a plan to a JSON file (schema loadmaster.plan/1), after a check against its problem: InvalidPlan where it
+    breaks a rule. The file has names beside numbers, so that it can be read; numbers alone make the plan again. `extra`
+    goes beside them, such as the seed. It is written beside, then renamed: there is never half a file."""
     write_json(plan_to_json(plan, problem, extra), path)
 
 
 def load_plan(path: PathLike) -> Plan:
+    """The plan of a file. UnreadableFile where there is none or it is cut short, InvalidPlan where it is of another
+    format. What it was made for is looked at when it is used: `check(plan, problem)`."""
     return load_plan_file(path).plan
 
 

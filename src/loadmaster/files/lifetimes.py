@@ -68,6 +68,7 @@ def _block(row: list[str], at: list[int], where: str) -> tuple[str, int, int, in
 
 
 def save_offsets(blocks: Lifetimes, offset: Ints, path: str | PathLike[str]) -> None:
+    """Writes a CSV with the offset of each block, in the order of the file they came from."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("id", "offset"))

@@ -127,6 +127,7 @@ class PlanFile:
 
 
 def plan_file_from_json(data: Any, where: str = "plan") -> PlanFile:
+    """A plan and what its file says of how it was made, from plain data; refused with the place of what is wrong."""
     head = Row(data, where, InvalidPlan)
     captured = data.get("captured") or {}
     if not isinstance(captured, dict):

@@ -24,6 +24,7 @@ Key = tuple[Any, ...]
 
 
 def is_profile(data: Any) -> bool:
+    """Whether it is a trace of torch's profiler (or of Chrome): an object with events."""
     return isinstance(data, dict) and isinstance(data.get("traceEvents"), list)
 
 

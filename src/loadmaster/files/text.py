@@ -158,6 +158,7 @@ def _refuse(constant: str) -> Any:
 
 
 def too_deep(where: str) -> UnreadableFile:
+    """The error for JSON whose nesting would exhaust the parser."""
     return UnreadableFile("it is nested too deeply", where, "none of our formats is deeper than six levels")
 
 
@@ -279,6 +280,7 @@ class Row:
 
 
 def unknown_key(data: Mapping[str, Any], known: Set[str], where: str, error: type[LoadmasterError]) -> LoadmasterError:
+    """The error for a key that the format has not, with the nearest ones it has."""
     key = min(data.keys() - known)
     fix = UnknownName.among("key", key, known).fix
     return error(f"there is no key '{shown(key)[1:-1]}' in this format", where, fix)

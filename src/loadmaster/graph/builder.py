@@ -81,7 +81,13 @@ class GraphBuilder:
         dtype: str = "",
         alias_of: int | None = None,
     ) -> int:
-        """Adds a tensor and returns its index."""
+        """Adds a tensor and returns its index.
+
+        `role` is "activation", "weight", "input", "output" or "state" (of an optimizer, a cache): outputs and states
+        live to the end of the step, activations until their last reader. `alias_of`: the tensor whose memory it shares,
+        as a view of it or as that one written in place. Raises InvalidGraph for an unknown role, a negative size or an
+        index that is none.
+        """
         index = len(self._nbytes)
         label = str(index) if name is None else name
         if role not in _ROLE:
@@ -116,8 +122,14 @@ class GraphBuilder:
         time_ns: int | Sequence[int | None] | None = None,
         signature: str = "",
     ) -> int:
-        """Adds an op and returns its index; `after` names ops that must end before it starts; a time of None in a
-        list of times per device: it cannot run there."""
+        """Adds an op and returns its index.
+
+        `inputs` and `outputs` are indices of tensors. What it takes follows from `flops`, `dtype` and `bytes_moved` (by
+        default all that it reads and writes) by a cost model; or from `time_ns`, which is one time for all devices or
+        one for each, None where it cannot run. `workspace_bytes` are held while it runs. Ops with the same `colocate`
+        share a device; `after` names ops that must end before it starts. `scope` is its module path, `source` where in
+        the model's code it stands, `signature` its call as text, by which measured times are found.
+        """
         whole(flops, MOST_FLOPS, "flops of op", name, self.name)
         whole(workspace_bytes, MOST_BYTES, "workspace_bytes of op", name, self.name)
         if bytes_moved is not None:
@@ -190,7 +202,11 @@ class GraphBuilder:
         return builder
 
     def build(self) -> Graph:
-        """Checks everything, sorts the ops topologically (stable) and makes the Graph."""
+        """Checks everything, sorts the ops topologically (stable) and makes the Graph.
+
+        Raises InvalidGraph with the first thing that is wrong, in the names that were given: a cycle, a tensor made
+        twice, an alias of itself, a name that two ops share, totals beyond what 64 bits hold.
+        """
         if not self._ops:
             raise InvalidGraph("the graph has no ops", self.name, "give at least one op")
         number = self._number_ops()

@@ -29,7 +29,24 @@ MOST_DEVICES = 1024  # every pair of them has a link
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A computation: ops in topological order, joined by the tensors they make and read."""
+    """A computation: ops in topological order, joined by the tensors they make and read.
+
+    Columns in place of objects: op i is row i of every [ops] column, tensor t row t of every [tensors] one; what an op
+    reads, makes or waits for lies in ragged columns (`reads_of(i)` is reads[read_start[i]:read_start[i + 1]]). All are
+    read-only. `GraphBuilder` makes a graph, or another one from it.
+
+    What always holds: no op waits for a later one, so that the rows are a program; a tensor has one maker or none; one
+    with `alias_of` has no memory of its own, being a view of another tensor or that one written in place. Tensors that
+    nobody makes are resident: weights, states and inputs are there before the step. Sizes are bytes, times whole ns.
+
+    >>> from loadmaster import GraphBuilder
+    >>> g = GraphBuilder("tiny")
+    >>> x, w, y = g.tensor(400, "input"), g.tensor(80, "weight"), g.tensor(200, "output")
+    >>> number = g.op("mm", "aten.mm.default", [x, w], [y], flops=4_000)
+    >>> graph = g.build()
+    >>> graph.num_ops, graph.reads_of(0).tolist(), graph.producer.tolist()
+    (1, [0, 1], [-1, -1, 0])
+    """
 
     name: str
     op_name: tuple[str, ...]  # [ops] unique; the importer's own name for it
@@ -67,22 +84,28 @@ class Graph:
 
     @property
     def num_ops(self) -> int:
+        """Views included; `Problem.num_ops` is without them."""
         return len(self.op_name)
 
     @property
     def num_tensors(self) -> int:
+        """Views and what is written in place included."""
         return len(self.nbytes)
 
     def reads_of(self, op: int) -> Ints:
+        """Tensors that the op reads, each once."""
         return self.reads[self.read_start[op] : self.read_start[op + 1]]
 
     def makes_of(self, op: int) -> Ints:
+        """Tensors that the op makes."""
         return self.makes[self.make_start[op] : self.make_start[op + 1]]
 
     def after_of(self, op: int) -> Ints:
+        """Ops that must end before this one starts without giving it a tensor."""
         return self.after[self.after_start[op] : self.after_start[op + 1]]
 
     def readers_of(self, tensor: int) -> Ints:
+        """Ops that read the tensor, in program order."""
         start, ops = self.readers
         return ops[start[tensor] : start[tensor + 1]]
 

@@ -42,6 +42,7 @@ def load_textproto(path: PathLike, settings: Settings) -> Graph:
 
 
 def load_tflite(path: PathLike, settings: Settings) -> Graph:
+    """A model of TensorFlow Lite; it has no settings."""
     from loadmaster.importers.tensorflow.tflite import load_tflite
 
     checked(settings, (), path)
@@ -82,6 +83,7 @@ def load_text(path: PathLike, settings: Settings) -> Graph:
 
 
 def checked(settings: Settings, known: Sequence[str], path: PathLike) -> Settings:
+    """Refuses settings behind '#' that this kind of file has not."""
     for name in settings:
         if name not in known:
             if not known:
@@ -91,6 +93,7 @@ def checked(settings: Settings, known: Sequence[str], path: PathLike) -> Setting
 
 
 def whole(settings: Settings, name: str, path: PathLike) -> int | None:
+    """A whole number given behind '#', None where it is not there."""
     if name not in settings:
         return None
     text = settings[name]

@@ -43,6 +43,7 @@ def _read(path: Path, most: int) -> bytes:
 
 
 def read_text(path: PathLike) -> str:
+    """A file's text, unpacked where its name ends in .gz or .xz; UnreadableFile where it is not UTF-8."""
     try:
         return read_bytes(path).decode()
     except UnicodeError:

@@ -62,6 +62,7 @@ class Message:
 
 
 def broken(where: str, what: str) -> UnreadableFile:
+    """The error for bytes that are no message of the format."""
     return UnreadableFile(f"it is not what its name says: {what}", where, "is it cut short, or of another format?")
 
 

@@ -221,6 +221,7 @@ def _solved(
 
 
 def cp_model() -> Any:
+    """The module of CP-SAT, None where OR-Tools is not installed."""
     try:
         return importlib.import_module("ortools.sat.python.cp_model")
     except ImportError:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.graph.columns import Ints, ints, positions, rows_of
+from loadmaster.optimizers.branching.branch_and_bound import may_be_full
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Storages
@@ -234,8 +235,3 @@ def _common(times: Ints, sends: Ints) -> int:
     """The largest number that divides every time."""
     values = np.unique(np.concatenate([times[times > 0].reshape(-1), sends.reshape(-1)]))
     return max(1, gcd(*values.tolist())) if len(values) else 1
-
-
-def may_be_full(problem: Problem) -> bool:
-    graph = problem.graph
-    return int(graph.nbytes.sum() + graph.workspace_bytes.max()) > int(problem.memory_bytes.min())

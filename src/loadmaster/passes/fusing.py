@@ -17,7 +17,9 @@ from loadmaster.problem import CANNOT, Problem, time_of
 def fuse(problem: Problem, kernel: Ints) -> Problem:
     """The coarser problem in which each kernel (ops with equal entries) is one op.
 
-    `kernel[op]` is the lowest op of its kernel. Refuses a contraction that makes a cycle.
+    `kernel[op]` is the lowest op of its kernel. A kernel is launched once, reads what its ops read from outside and
+    writes what is read outside, and computes for as long as its ops together (rule 12 of the simulator); tensors that
+    stay inside take no memory. Raises InvalidPlan where kernels would wait for each other in a circle.
     """
     heads = kernel_order(problem, kernel)
     index = np.empty(problem.num_ops, np.int64)

@@ -42,6 +42,7 @@ def action_name(phase: int, stage: int, microbatch: int) -> str:
 
 
 def parse_action(name: str) -> Action:
+    """The action that an op of a pipeline's graph stands for, from its name."""
     stage, _, microbatch = name[1:].partition(".")
     return Action(LETTERS.index(name[0]), int(stage), int(microbatch or 0))
 

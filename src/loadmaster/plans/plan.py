@@ -18,10 +18,21 @@ MOST_RANK = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Which ops are one kernel, which device runs it, and in what order. Decisions only, no times.
+    """Which ops are one kernel, which device runs it, and in what order. Decisions only, no times: `simulate` has
+    those.
 
-    A plan may add ops to the graph: those that run again, and stays on another device. Its columns are then about the
-    ops of the expanded graph (`expansion.whole`).
+    The three columns are about the ops of a Problem, by number. `rank` is a priority, not a time: a device that is free
+    takes the ready op of lowest rank, so any ranks give a valid schedule. The digests tie a plan to its graph and
+    cluster; `check` refuses it for others. A plan may add ops to the graph: those that run again, and stays on another
+    device. Its columns are then about the ops of the expanded graph (`expansion.whole`).
+
+    >>> from loadmaster import GraphBuilder, price
+    >>> g = GraphBuilder("tiny")
+    >>> ops = [g.op(f"op{i}", "task", [], [], time_ns=100) for i in range(3)]
+    >>> problem = price(g.build(), "2xp100-pcie")
+    >>> plan = Plan.of(problem, device=[0, 1, 0], rank=[1, 0, 0])
+    >>> plan.device.tolist(), plan.fuses, plan.num_kernels
+    ([0, 1, 0], False, 3)
     """
 
     graph_digest: str
@@ -52,13 +63,16 @@ class Plan:
 
     @property
     def fuses(self) -> bool:
+        """Whether any kernel has more than one op."""
         return bool((self.kernel != np.arange(len(self.kernel))).any())
 
     @property
     def num_kernels(self) -> int:
+        """Launches of a step, an op alone counted as one."""
         return len(np.unique(self.kernel))
 
     def with_rank(self, rank: Ints) -> Plan:
+        """The same places and kernels in another order; an order of sends is dropped with the old one."""
         return replace(self, rank=ints(rank), send_rank=None)
 
     def __repr__(self) -> str:
@@ -70,7 +84,9 @@ class Plan:
 
 
 def check(plan: Plan, problem: Problem) -> None:
-    """Raises InvalidPlan with the first rule that the plan breaks."""
+    """Raises InvalidPlan with the first rule that the plan breaks, in the names of ops and devices: another graph or
+    cluster, columns of the wrong length, a device that is none or on which an op cannot run, negative ranks, kernels
+    that wait for themselves or lie on two devices, colocated ops apart. Returns nothing where all is well."""
     check_problem(problem, "check(plan, problem)")
     if not isinstance(plan, Plan):
         fix = "give a Plan: solve(problem).plan, or load_plan(file)"

@@ -180,7 +180,11 @@ class Throughput(Objective):
 
 
 def objective_named(name: str | Objective) -> Objective:
-    """The objective of that name; an objective is taken as it is."""
+    """The objective of that name; an objective is taken as it is.
+
+    >>> objective_named("peak-memory").unit
+    'bytes'
+    """
     if isinstance(name, Objective):
         return name
     if name not in catalog.OBJECTIVES:

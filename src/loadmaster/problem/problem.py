@@ -43,10 +43,20 @@ def check_problem(given: object, where: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What there is to decide, in whole nanoseconds and bytes.
+    """What there is to decide, in whole nanoseconds and bytes: all that an optimizer may know.
 
-    An op takes launch + max(compute, traffic ÷ bandwidth) + fixed; given times are all fixed, so that a fused
-    kernel is priced by the same line (rule 12 of the simulator).
+    `price` makes one of a Graph and a Cluster. Views are folded away, so that its ops are those that take time;
+    `source` is the graph as imported, `source_ops` leads back to it. An op takes launch + max(compute, traffic ÷
+    bandwidth) + fixed; given times are all fixed, so that a fused kernel is priced by the same line (rule 12 of the
+    simulator). `memory_bytes` are limits, and `objective` says what is to be small. Nothing in it is random, and
+    nothing is rounded again below it.
+
+    >>> from loadmaster import GraphBuilder, price
+    >>> g = GraphBuilder("tiny")
+    >>> number = g.op("only", "task", [], [], time_ns=[70, 100])
+    >>> problem = price(g.build(), "2xp100-pcie")
+    >>> problem.op_ns.tolist(), problem.best_ns.tolist()
+    ([[70, 100]], [70])
     """
 
     graph: Graph  # views folded away
@@ -74,10 +84,12 @@ class Problem:
 
     @property
     def num_ops(self) -> int:
+        """Without views; the length of a plan's columns."""
         return self.graph.num_ops
 
     @property
     def num_devices(self) -> int:
+        """Of the cluster."""
         return self.cluster.num_devices
 
     @property
@@ -151,6 +163,7 @@ class Problem:
         return int(self.goal.values(ints(cost.step_ns), cost.peak_bytes, cost.busy_ns))
 
     def with_objective(self, objective: Objective | str) -> Problem:
+        """The same, judged by something else; times and limits stay."""
         return replace(self, objective=objective_named(objective))
 
     def __repr__(self) -> str:

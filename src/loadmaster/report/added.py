@@ -30,6 +30,7 @@ NOTHING = Added(0, 0, 0, 0, 0, 0)
 
 
 def added_of(result: Result) -> Added:
+    """What the plan runs again and offloads, what that costs and what it spares."""
     expansion, plan = result.problem.expansion, result.plan
     if expansion is None or plan.added is None:
         return NOTHING

@@ -53,6 +53,7 @@ class Box:
 
 
 def is_pipeline(schedule: Schedule) -> bool:
+    """Whether the plan is one of microbatches in stages."""
     return bool(schedule.problem.num_ops) and all(kind.startswith("stage.") for kind in schedule.problem.graph.kind)
 
 

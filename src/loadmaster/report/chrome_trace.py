@@ -44,6 +44,8 @@ def _origin(schedule: Schedule) -> dict[str, str]:
 
 
 def trace_events(schedule: Schedule) -> Iterator[Event]:
+    """Events of Chrome's trace format (chrome://tracing, Perfetto): ops, sends, arrows between them and memory over
+    time."""
     yield from _names(schedule)
     yield from _ops(schedule)
     yield from _sends(schedule)

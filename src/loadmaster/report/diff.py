@@ -60,6 +60,7 @@ class Difference:
 
     @property
     def worth(self) -> int:
+        """What the objective changes by from the first plan to the second, in its unit; negative is better."""
         return sum(change.worth for change in self.changes)
 
     def to_json(self) -> dict[str, Any]:
@@ -71,12 +72,14 @@ class Difference:
         }
 
     def text(self) -> str:
+        """In words, a line a change."""
         return _in_words(self)
 
 
 def diff(problem: Problem, plan_a: Plan, plan_b: Plan) -> Difference:
-    """Takes kernels of a apart, moves groups of ops, fuses as b does, and last takes over b's order. Where plans add
-    other ops to the graph, what a adds is taken back first, and what b adds comes last."""
+    """What each difference between two plans is worth: takes kernels of a apart, moves groups of ops, fuses as b does,
+    and last takes over b's order, and simulates after each. Where plans add other ops to the graph, what a adds is
+    taken back first, and what b adds comes last. Both must be plans of the problem: InvalidPlan otherwise."""
     for plan in (plan_a, plan_b):
         check(plan, problem)
     if same_additions(plan_a.added, plan_b.added):

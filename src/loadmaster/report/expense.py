@@ -22,6 +22,7 @@ class Expense:
 
 
 def expense(cluster: Cluster, times: Sequence[DeviceTime], step_ns: int) -> Expense:
+    """Money and energy of a step, where the cluster has prices and watts."""
     prices = [device.price_per_hour for device in cluster.devices]
     busy = [row.compute_ns for row in times]
     paid = [(price, ns) for price, ns in zip(prices, busy, strict=True) if price is not None]

@@ -31,7 +31,12 @@ SCHEMA = "loadmaster.explanation/1"
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Times add up to the step exactly, bytes to the peaks exactly; costs of moves and changes were simulated."""
+    """Why a plan takes as long as it does: what the step waits for, what devices do meanwhile, what fills their memory,
+    what other decisions would change, and what binds.
+
+    Times add up to the step exactly, bytes to the peaks exactly; costs of moves and changes were simulated. `text` is
+    for people, `to_json` for programs; `better` is a better plan that the trials came upon, where they did.
+    """
 
     graph: str
     cluster: str
@@ -56,6 +61,7 @@ class Explanation:
 
     @property
     def gap(self) -> float:
+        """How far above the lower bound, as a share of it."""
         if self.lower_bound == 0:
             return 0.0 if self.value == 0 else math.inf
         return self.value / self.lower_bound - 1

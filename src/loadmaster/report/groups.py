@@ -66,4 +66,5 @@ def _together(problem: Problem, labels: Sequence[str]) -> list[str]:
 
 
 def can_run(problem: Problem, group: Group, device: int) -> bool:
+    """Whether every kernel of the group can run on the device."""
     return bool((problem.op_ns[group.kernels, device] != CANNOT).all())

@@ -126,6 +126,7 @@ def _figures(result: Result, found: Explanation, every: Sequence[Result]) -> str
 
 
 def figure_html(name: str, value: str, note: str, *, over: bool) -> str:
+    """One number of the page's head with its name and a note; `over`: it is past a limit."""
     kind = "'figure over'" if over else "figure"
     return f"<div class={kind}><dt>{escape(name)}</dt><dd>{escape(value)}</dd><small>{escape(note)}</small></div>"
 
@@ -160,6 +161,8 @@ def _section(section: Section) -> str:
 
 
 def grid_html(grid: Grid) -> str:
+    """A table as HTML."""
+
     def cells(row: Sequence[str], tag: str) -> str:
         kind = [" class=number" if at in grid.numbers else "" for at in range(len(row))]
         return "".join(f"<{tag}{kind[at]}>{escape(cell)}</{tag}>" for at, cell in enumerate(row))

@@ -64,6 +64,8 @@ class Inspection:
 
 
 def inspect_problem(problem: Problem) -> Inspection:
+    """What is in a model before any plan: ops by kind, arithmetic, bytes by role, the longest chain, the largest
+    tensors."""
     source = problem.source
     length, chain = _critical_path(problem)
     return Inspection(

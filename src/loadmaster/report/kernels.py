@@ -41,6 +41,7 @@ class Fusion:
 
 
 def fusion(schedule: Schedule) -> Fusion:
+    """What fusing spares: launches, traffic, and bytes that are never stored."""
     fused = np.flatnonzero(schedule.members > 1)
     launches = schedule.members - 1
     traffic, stored, spared = _traffic_saved(schedule), _never_stored(schedule), _time_saved(schedule)

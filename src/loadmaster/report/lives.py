@@ -43,6 +43,7 @@ class Lives:
 
 
 def moments(schedule: Schedule) -> Moments:
+    """When things happen, in the order in which the simulator counts memory at one instant."""
     line, kernels = schedule.timeline, schedule.num_kernels
     start = np.concatenate([schedule.start_ns, line.send_start_ns])
     end = np.concatenate([schedule.end_ns, line.send_end_ns])
@@ -96,6 +97,7 @@ def _waits(schedule: Schedule) -> tuple[Ints, Ints]:
 
 
 def lives(schedule: Schedule, when: Moments) -> Lives:
+    """From when to when each tensor is on each device."""
     problem, graph = schedule.problem, schedule.problem.graph
     sends = (schedule.send_tensor, when.send_finish)
     last = last_needed(problem, schedule.device, when.finish, sends, FOREVER)

@@ -65,6 +65,7 @@ class Peak:
 
 
 def peaks(schedule: Schedule) -> tuple[Peak, ...]:
+    """For each device, the moment at which it holds most, and what it holds then; bytes add up exactly."""
     when = moments(schedule)
     held = lives(schedule, when)
     paths = paths_of(schedule.problem.graph)

@@ -58,6 +58,7 @@ class GroupDecisions:
 
 
 def decisions(schedule: Schedule, seconds: float = 2.5) -> GroupDecisions:
+    """What each group of ops would cost elsewhere, simulated, for as many groups as there is time for."""
     problem, time_ns = schedule.problem, schedule.end_ns - schedule.start_ns
     groups = groups_of(problem, schedule.device, time_ns)
     tries = _tries(problem, groups, time_ns, affordable(problem, seconds))

@@ -36,6 +36,8 @@ class WireLoad:
 
 
 def device_times(schedule: Schedule) -> tuple[DeviceTime, ...]:
+    """For each device, what it does with the step: computes, waits for transfers, waits for what others make, is
+    done."""
     length = schedule.end_ns - schedule.start_ns
     freed = np.where(schedule.previous >= 0, schedule.end_ns[schedule.previous], 0)
     gap = schedule.start_ns - freed

@@ -30,6 +30,7 @@ class Hardware:
 
 
 def hardware_of(result: Result) -> Hardware:
+    """What a result is as a row of the table over clusters."""
     line, problem = result.timeline, result.problem
     times = device_times(Schedule.of(problem, result.plan, line))
     cost = expense(problem.cluster, times, line.step_ns)

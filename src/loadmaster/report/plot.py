@@ -113,6 +113,7 @@ def _figure(path: str | Path, rows: int, size: tuple[float, float]) -> tuple[Any
 
 
 def save_figure(figure: Any, path: str | Path) -> None:
+    """Writes it in the format that the name asks for; the same plan gives the same bytes."""
     import matplotlib
 
     # Without dates and random names, the same plan gives the same file.

@@ -33,6 +33,7 @@ MOST_DOUBTS = 8  # the heaviest; chosen by hand
 
 
 def policy_text(said: Mapping[str, Any]) -> str:
+    """What a policy says of a problem, for a terminal."""
     return section_text(policy_section(said)) + "\n"
 
 

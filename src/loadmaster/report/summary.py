@@ -68,6 +68,7 @@ def best_of(results: Sequence[Result]) -> Result:
 
 
 def problem_summary(problem: Problem) -> dict[str, Any]:
+    """What every JSON answer says of graph and cluster."""
     graph, cluster = problem.source, problem.cluster
     return {
         "graph": {
@@ -108,6 +109,7 @@ def save_result(result: Result, path: str | PathLike[str]) -> None:
 
 
 def method_summary(result: Result) -> dict[str, Any]:
+    """What JSON answers say of one method's result."""
     return {
         "optimizer": result.optimizer,
         "seed": result.seed,

@@ -232,6 +232,7 @@ def _tensors(found: Inspection) -> Table:
 
 
 def optimizers_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Methods, their settings with defaults, and what they do."""
     table = plain_table("optimizer", "~settings", "~what it does")
     for row in rows:
         settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
@@ -240,6 +241,7 @@ def optimizers_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def clusters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Presets and their data."""
     table = plain_table("cluster", ">devices", ">memory", "~>arithmetic", "~>traffic", ">launch", "~>link")
     for row in rows:
         fixed, wire = row["op_ns"], row["link_bytes_per_s"]

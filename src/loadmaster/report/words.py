@@ -34,6 +34,7 @@ class Section:
 
 
 def sections(found: Explanation) -> tuple[Section, ...]:
+    """The explanation as sections of sentences and tables; page, terminal and notebook show the same ones."""
     parts = [_headline(found), _step(found), _memory(found), _placement(found), _faster(found)]
     parts += [section(found) for section, wanted in _OPTIONAL if wanted(found)]
     return tuple(parts)
@@ -45,6 +46,7 @@ def in_words(found: Explanation) -> str:
 
 
 def share_text(part: float, whole: float) -> str:
+    """Such as "12.5 %", "-" of nothing."""
     return f"{100 * part / whole:.1f} %" if whole else "-"
 
 
@@ -176,6 +178,7 @@ def _memory(found: Explanation) -> Section:
 
 
 def peak_sentence(peak: Peak) -> str:
+    """When a device holds most, and why then."""
     reached = {
         "op": f"when {peak.cause.name} starts and needs {size_text(peak.cause.nbytes)}",
         "transfer": f"when {peak.cause.name} ({size_text(peak.cause.nbytes)}) begins to arrive",
@@ -219,6 +222,7 @@ def _change_text(found: Explanation, move: MoveCost) -> str:
 
 
 def signed(value: int, shown: Callable[[float], str]) -> str:
+    """With its sign, in the given unit."""
     return shown(0) if value == 0 else ("+" if value > 0 else "-") + shown(abs(value))
 
 
@@ -371,11 +375,13 @@ _OPTIONAL: tuple[tuple[Callable[[Explanation], Section], Callable[[Explanation],
 
 
 def section_text(section: Section) -> str:
+    """A section for a terminal."""
     title = [section.title.upper()]
     return "\n".join([*title, *section.sentences, *(f"\n{grid_text(grid)}" for grid in section.grids)])
 
 
 def grid_text(grid: Grid, most: int = ROWS_IN_TEXT) -> str:
+    """A table for a terminal, cut off after `most` rows."""
     rows = [grid.head, *grid.rows[:most]]
     widths = [max(len(row[column]) for row in rows) for column in range(len(grid.head))]
     lines = [_line(row, widths, grid.numbers) for row in rows]

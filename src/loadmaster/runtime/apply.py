@@ -158,6 +158,7 @@ def _advice(captured: Mapping[str, Any]) -> str:
 
 
 def is_result(plan: object) -> TypeGuard[Result]:
+    """Whether it is a Result of `solve`, beside whose plan the problem is known."""
     return hasattr(plan, "timeline")
 
 

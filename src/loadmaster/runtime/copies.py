@@ -46,4 +46,5 @@ class Copies:
 
 
 def part_of(whole: Tensor, cut: Cut | None) -> Tensor:
+    """A copy of the weight, or of the part that the cut names."""
     return whole.detach().clone() if cut is None else cut.of(whole.detach())

@@ -20,6 +20,7 @@ Sender = Callable[[Tensor], Tensor]
 
 
 def torch_devices(problem: Problem, given: Sequence[str | torch.device] | None) -> tuple[torch.device, ...]:
+    """The torch devices of a plan's devices, in order: those given, else those of this machine."""
     return devices_here(problem.cluster, given)
 
 
@@ -38,6 +39,7 @@ def devices_here(cluster: Cluster, given: Sequence[str | torch.device] | None) -
 
 
 def check_count(given: Sequence[str | torch.device], names: Sequence[str]) -> None:
+    """InvalidSetting unless there is one for each device of the plan."""
     if len(given) != len(names):
         what = f"{len(given)} torch devices were given for a plan on {len(names)}"
         raise InvalidSetting(what, f"devices={list(map(str, given))}", f"give one for each of {', '.join(names)}")

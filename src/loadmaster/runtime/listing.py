@@ -116,6 +116,7 @@ _FILES = count()
 
 
 def compiled_text(source: str, constants: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function that the text defines, over its constants; tracebacks show its lines."""
     filename = f"<loadmaster step {next(_FILES)}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     names = dict(constants)

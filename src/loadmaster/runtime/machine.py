@@ -56,10 +56,12 @@ def identity() -> list[str]:
 
 
 def torch_version() -> str:
+    """As files of measurements keep it."""
     return f"torch {torch.__version__}"
 
 
 def processor() -> str:
+    """The processor's own name where the system tells it."""
     try:
         with open("/proc/cpuinfo") as file:
             return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))

@@ -168,6 +168,7 @@ class Incoming:
 
 
 def waited(work: Any, who: str) -> None:
+    """Waits for a message; CannotRun where its other end is gone."""
     if work is None:
         return
     try:
@@ -200,6 +201,7 @@ def random_state(device: torch.device) -> Tensor:
 
 
 def set_random_state(state: Tensor, device: torch.device) -> None:
+    """The next numbers drawn on that device follow this state."""
     if device.type == "cuda":
         torch.cuda.set_rng_state(state, device)
     else:

@@ -68,6 +68,7 @@ class Backend:
 def write_program(
     captured: CapturedStep, problem: Problem, plan: Plan, events: Iterable[Event], backend: Backend
 ) -> Program:
+    """The captured step in the order of the events, as straight-line Python for these devices."""
     writer = _ProgramWriter(captured, problem, plan, backend)
     for event in events:
         writer.add(event)

@@ -91,6 +91,7 @@ def gathered(rank: int, times: list[int], peaks: tuple[int, ...] | None) -> tupl
 
 
 def verify_of(step: AppliedStep, inputs: Any) -> Verification:
+    """Runs the step and the model beside each other from the same weights, microbatch by microbatch in a pipeline."""
     from loadmaster.runtime.verify import verify_step
 
     pipeline = pipelined_of(step.captured.graph.captured)
@@ -136,6 +137,7 @@ def report(
     peaks: tuple[int, ...] | None,
     found: Verification | None,
 ) -> Running:
+    """What was modelled beside what was measured."""
     line = planning.modelled or planning.timeline
     notes = [] if line is not None else ["the plan's file does not say what cluster it was made for: nothing modelled"]
     if step.post is not None:

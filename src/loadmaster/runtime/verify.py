@@ -340,6 +340,7 @@ def after_update(
     outputs: list[Tensor],
     gradients: Mapping[str, Tensor | None],
 ) -> Values:
+    """Outputs, gradients and, after one step of the optimizer, weights: what two runs are compared by."""
     kept = {f"gradient of {name}": g.detach().cpu().clone() for name, g in gradients.items() if g is not None}
     if optimizer is not None:
         optimizer.step()

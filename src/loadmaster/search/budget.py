@@ -13,13 +13,20 @@ from loadmaster.simulator import Timeline
 
 
 class Score(NamedTuple):
-    """Compared in order: bytes over the memory limits, then the objective. Lower is better."""
+    """What a plan is worth: two whole numbers compared in order, and lower is better. Bytes over the memory limits come
+    first, summed over all devices, so that a plan that fits beats every plan that does not, and among plans that do not
+    fit the one that misses by least wins. There is no penalty to tune.
+
+    >>> Score(0, 900) < Score(0, 1_000) < Score(1, 5)
+    True
+    """
 
     over_bytes: int
     value: int  # of the objective, in its unit
 
     @staticmethod
     def of(problem: Problem, line: Timeline) -> Score:
+        """Of a plan's timeline; `problem` says what is judged."""
         return Score(line.over_bytes, problem.value(line))
 
 
@@ -28,7 +35,16 @@ WORST = Score(np.iinfo(np.int64).max, np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class Budget:
-    """Seconds and simulations; whichever comes first. None: no limit of that kind."""
+    """How long a search may go on: seconds, simulations, or both, whichever comes first. None: no limit of that kind.
+
+    With simulations alone, answers are the same on every machine for a seed; with seconds they depend on how fast it
+    is. The clock stands still while code is compiled, which happens once per machine.
+
+    >>> Budget(5)
+    Budget(seconds=5, simulations=None)
+    >>> Budget(None, 2_000)  # reproducible
+    Budget(seconds=None, simulations=2000)
+    """
 
     seconds: float | None = 10.0
     simulations: int | None = None
@@ -45,6 +61,7 @@ class Budget:
 
 
 def is_whole(value: object) -> bool:
+    """Whether it is a whole number, of Python or numpy; True and False are none."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 

@@ -18,9 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A checked plan, what it costs, and how far from the best possible it is at most.
+    """What a search found: a plan that was checked and simulated afresh, what it costs, and how far from the best
+    possible it is at most.
 
-    In a notebook it shows itself: figures, a timeline and a table of modules.
+    `value` is of the objective (ns, bytes or pJ: `problem.objective.unit`), `lower_bound` in the same unit what no plan
+    can beat, `gap` the share between the two. `timeline` has the start and end of every op and send and the memory of
+    every device over time. In a notebook it shows itself: figures, a timeline and a table of modules.
+
+    >>> import loadmaster as lm
+    >>> g = lm.GraphBuilder("tiny")
+    >>> ops = [g.op(f"op{i}", "task", [], [], time_ns=100) for i in range(4)]
+    >>> result = lm.solve(lm.price(g.build(), "2xp100-pcie"), "heft", lm.Budget(None, 1))
+    >>> result.value, result.lower_bound, result.gap, result.optimal
+    (200, 200, 0.0, True)
     """
 
     problem: Problem
@@ -37,6 +47,7 @@ class Result:
 
     @property
     def fits(self) -> bool:
+        """Whether no device holds more than its memory at any time."""
         return self.timeline.over_bytes == 0
 
     @property
@@ -46,6 +57,7 @@ class Result:
 
     @property
     def score(self) -> Score:
+        """What plans are compared by: bytes over the limits, then the objective."""
         return Score(self.timeline.over_bytes, self.value)
 
     def explain(self, **settings: Any) -> Explanation:

@@ -67,7 +67,22 @@ class _Ledger:
 
 
 class Search:
-    """The problem, the random numbers and the budget. Scores plans, counts, and keeps the best."""
+    """What an optimizer is given: the problem, random numbers and a budget. It scores plans, counts simulations, and
+    keeps the best plan, which is what is left when Ctrl-C ends the search.
+
+    A method asks `spent` in its loops and scores with `score` (one plan), `score_many` (placements, in threads) or
+    `score_fused` (with kernels); what its own compiled loops simulate it reports with `count` and `offer`. `part` hands
+    a share of the budget to another method. All randomness comes from `rng`, so that a seed repeats the search.
+
+    >>> from loadmaster import GraphBuilder, Plan, price
+    >>> g = GraphBuilder("tiny")
+    >>> ops = [g.op(f"op{i}", "task", [], [], time_ns=100) for i in range(2)]
+    >>> search = Search(price(g.build(), "2xp100-pcie"), Budget(None, 10))
+    >>> search.score(Plan.of(search.problem, [0, 0])), search.score(Plan.of(search.problem, [0, 1]))
+    (Score(over_bytes=0, value=200), Score(over_bytes=0, value=100))
+    >>> search.best_score.value, search.simulations, search.simulations_left
+    (100, 2, 8)
+    """
 
     def __init__(
         self,
@@ -94,18 +109,22 @@ class Search:
 
     @property
     def simulations(self) -> int:
+        """So far, by this search and all its parts."""
         return self._ledger.simulations
 
     @property
     def seconds(self) -> float:
+        """So far, on a clock that stands still while code is compiled."""
         return self._ledger.seconds
 
     @property
     def history(self) -> list[Moment]:
+        """Every improvement, in order: simulations and seconds when it was found, and its score."""
         return self._ledger.history
 
     @property
     def spent(self) -> bool:
+        """Whether to stop: a limit is reached, the best plan meets the bound, or somebody has called `halt`."""
         return self.simulations_left == 0 or self.seconds >= self._last_second or self.closed or self._ledger.halted
 
     @property
@@ -118,6 +137,7 @@ class Search:
         self._ledger.halted = True
 
     def resume(self) -> None:
+        """Goes on after `halt`, with what is left of the budget."""
         self._ledger.halted = False
 
     def prove(self, bound: int) -> None:
@@ -126,10 +146,12 @@ class Search:
 
     @property
     def simulations_left(self) -> int:
+        """That the budget allows, at most 2^31."""
         return int(min(max(0, self._last_simulation - self.simulations), 2**31))
 
     @property
     def seconds_left(self) -> float:
+        """That the budget allows; infinity where only simulations count."""
         return max(0.0, self._last_second - self.seconds)
 
     @property

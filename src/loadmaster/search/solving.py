@@ -29,8 +29,17 @@ def solve(
     listener: Callable[[Search], None] | None = None,
     starts: Sequence[Start] = (),
 ) -> Result:
-    """Runs the optimizer, then settles, checks and simulates its plan afresh. A number as `budget` is seconds. Plans
-    given as `starts` are scored first, so that no method ends up worse than the best of them."""
+    """Searches for a plan, then settles, checks and simulates what was found: no method reports its own score.
+
+    `optimizer` is a name with settings, such as "auto" or "anneal:temperature=0.1" (`loadmaster list optimizers` has
+    them all), or an object with `optimize(search)`. `budget` is seconds, or a Budget. Plans given as `starts` are
+    scored first, so that no method ends up worse than the best of them. `listener` is called with the Search every
+    tenth of a second.
+
+    Raises InvalidSetting where an argument is of the wrong kind, UnknownName where no such method is there, and
+    InvalidPlan where a method of your own returns a plan that breaks a rule. A plan that does not fit is returned like
+    any other: look at `fits`. Ctrl-C ends the search, and what it had found is returned (`interrupted`).
+    """
     _check_call(problem, optimizer, seed)
     chosen: Any = make_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
     allowed = as_budget(budget)

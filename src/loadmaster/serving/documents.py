@@ -48,6 +48,7 @@ def save_modules(plan: ModulePlan, service: Service, placement: Placement, path:
 
 
 def to_json(plan: ModulePlan) -> dict[str, Any]:
+    """A plan of modules as plain data (schema loadmaster.modules/1)."""
     devices = zip(plan.devices, plan.kinds, plan.memory_bytes, strict=True)
     return {
         "schema": MODULES_SCHEMA,

@@ -56,8 +56,8 @@ class _Layer:
 def used_share(tokens: int, chosen: int, experts: int) -> float:
     """Share of the experts that a step of so many tokens is expected to need.
 
-    >>> used_share(1, 2, 8), round(used_share(4, 2, 8), 3), round(used_share(4096, 2, 8), 3)
-    (0.25, 0.684, 1.0)
+    >>> [round(used_share(tokens, 2, 8), 3) for tokens in (1, 4, 4096)]
+    [0.25, 0.684, 1.0]
     """
     return -float(np.expm1(tokens * np.log1p(-chosen / experts))) if chosen < experts else 1.0
 

@@ -234,6 +234,7 @@ TARGETS: dict[str, ExportTarget] = {
 
 
 def target_of(name: str) -> ExportTarget:
+    """The runtime of that name; UnknownName with the nearest ones."""
     if name not in TARGETS:
         raise UnknownName.among("target", name, list(TARGETS))
     return TARGETS[name]

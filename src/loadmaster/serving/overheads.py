@@ -39,6 +39,7 @@ def as_run(cluster: Cluster, overheads: Overheads | None) -> Cluster:
 
 
 def is_host(device: Device) -> bool:
+    """Whether it is a CPU, which keeps what does not fit elsewhere."""
     return device.kind.startswith("cpu")
 
 

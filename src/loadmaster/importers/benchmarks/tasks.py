@@ -105,6 +105,7 @@ def _time(time_ns: int, path: PathLike) -> int:
 
 
 def is_doppler(text: str) -> bool:
+    """Whether five lines look like a task graph of Doppler: a count, then rows with commas."""
     lines = text.splitlines()[:5]
     return len(lines) == 5 and lines[0].strip().isdecimal() and all("," in line for line in lines[1:5])
 
@@ -148,6 +149,7 @@ def _integers(line: str) -> list[int]:
 
 
 def is_workflow(data: Any) -> bool:
+    """Whether it is a workflow of WfCommons: an object with a workflow in it."""
     return isinstance(data, dict) and isinstance(data.get("workflow"), dict)
 
 
@@ -161,6 +163,7 @@ def load_workflow(path: PathLike, name: str = "") -> Graph:
 
 
 def workflow_graph(data: Any, where: str, name: str) -> Graph:
+    """The tasks of a WfCommons workflow with the times of its execution; files are tensors."""
     workflow = Row(data["workflow"], f"{where}, workflow", ImportFailed)
     inner = workflow.data.get("specification")
     specification = Row(inner, f"{where}, specification", ImportFailed) if inner is not None else workflow

@@ -26,6 +26,7 @@ def load_hlo(path: PathLike, *, fusions: str = KEEP, trips: int | None = None, n
 
 
 def parse(raw: bytes, where: str) -> HloModule:
+    """An XLA program in any of its three forms: protocol buffer, HLO text or StableHLO."""
     if b"\0" in raw[:4096] or not is_text(raw[:4096]):
         return parse_hlo_proto(raw, where)
     try:
@@ -36,6 +37,7 @@ def parse(raw: bytes, where: str) -> HloModule:
 
 
 def is_text(raw: bytes) -> bool:
+    """Whether the bytes have no control characters but tabs and ends of lines."""
     return all(byte >= 32 or byte in b"\t\n\r" for byte in raw)
 
 

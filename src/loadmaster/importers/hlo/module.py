@@ -22,6 +22,7 @@ _DTYPES = {
 
 
 def is_dtype(name: str) -> bool:
+    """Whether XLA calls an element type so, such as "bf16"."""
     return name in _DTYPES
 
 

@@ -50,6 +50,7 @@ def _has_computations(message: Message) -> bool:
 
 
 def parse_hlo_proto(raw: bytes, where: str) -> HloModule:
+    """A module from the protocol buffer of XLA (HloModuleProto, or an HloProto around it)."""
     module = _module(raw, where)
     if module is None:
         raise broken(where, "there is no HLO module in it")

@@ -38,6 +38,7 @@ class _Block:
 
 
 def parse_stablehlo(text: str, where: str) -> HloModule:
+    """A module from the text of StableHLO, in MLIR's pretty form."""
     return _StablehloReader(text, where).read()
 
 

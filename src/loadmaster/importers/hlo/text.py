@@ -35,6 +35,7 @@ _WINDOWED = ("convolution", "reduce-window", "select-and-scatter")
 
 
 def parse_hlo(text: str, where: str) -> HloModule:
+    """A module from XLA's own text, as `compiled.as_text()` prints it."""
     lines = text.splitlines()
     head = next((line for line in lines if line.startswith("HloModule")), None)
     if head is None:

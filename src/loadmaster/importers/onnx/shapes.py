@@ -73,6 +73,7 @@ def known_of(kind: TypeProto) -> TypedShape | None:
 
 
 def bodies_of(node: NodeProto) -> list[onnx.GraphProto]:
+    """Graphs inside a node: branches of an If, bodies of a Loop or Scan."""
     graphs = [
         [a.g] if a.type == onnx.AttributeProto.GRAPH else list(a.graphs) for a in node.attribute if a.type in _SUBGRAPHS
     ]

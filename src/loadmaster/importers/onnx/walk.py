@@ -32,10 +32,12 @@ class OnnxOp:
 
 
 def label_of(node: NodeProto) -> str:
+    """What a node is called: by its name, else by its first output, else by its op."""
     return node.name or next(iter(filter(None, node.output)), node.op_type)
 
 
 def kind_of(node: NodeProto) -> str:
+    """The op's type, with its domain where that is not ONNX's own."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
 

@@ -11,6 +11,7 @@ from loadmaster.importers.tensorflow.textproto import Fields, number, parts, tex
 
 
 def is_cost_graph(fields: Fields) -> bool:
+    """Whether a graph is a CostGraphDef: its first nodes tell costs, and what they read and make."""
     marks = ("compute_cost", "output_info", "input_info")
     return any(mark in node for node in parts(fields, "node")[:50] for mark in marks)
 

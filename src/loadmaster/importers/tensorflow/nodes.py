@@ -140,6 +140,7 @@ def _tensor(tensor: Message) -> tuple[int, Dims, Sequence[int]]:
 
 
 def from_text(fields: Fields) -> Definition:
+    """Nodes and functions of a GraphDef in text form."""
     nodes = [_text_node(part) for part in parts(fields, "node")]
     functions = {}
     for library in parts(fields, "library"):

@@ -60,6 +60,8 @@ def infer(node: Node, reads: Reads) -> list[KnownTensor] | None:
 
 
 def flops_of(node: Node, reads: Reads, made: Sequence[KnownTensor]) -> int:
+    """Arithmetic of a node from shapes: two for each product of a matrix or a convolution, a few for each element of
+    the rest."""
     if node.op in VIEWS or node.op in _MOVES or not made:
         return 0
     out = made[0].elements

@@ -16,6 +16,7 @@ _MOST_DEPTH = 60  # of messages in messages: Python gives up at about a thousand
 
 
 def parse_textproto(text: str, where: str) -> Fields:
+    """The fields of a protocol buffer in text form: by name, each a list of texts and of fields."""
     root: Fields = {}
     stack = [root]
     name = ""
@@ -92,9 +93,11 @@ def number(fields: Fields, name: str, default: int = 0) -> int:
 
 
 def text_of(fields: Fields, name: str) -> str:
+    """The last text that a field has, "" where it has none."""
     values = fields.get(name)
     return values[-1] if values and isinstance(values[-1], str) else ""
 
 
 def parts(fields: Fields, name: str) -> list[Fields]:
+    """The messages that a field has."""
     return [value for value in fields.get(name, ()) if isinstance(value, dict)]

@@ -55,6 +55,7 @@ def made_for_torch(mode: ValueMode) -> bool:
 
 @contextmanager
 def without_memory(mode: ValueMode) -> Iterator[None]:
+    """Within the block, modules are built without memory for their tensors, on whatever device they ask for."""
     with mode, ValueReads(mode), _OnCpu(), _converted_one_by_one():
         yield
 

@@ -85,10 +85,12 @@ class CapturedStep:
 
 
 def graph_of(trace: Trace, optimizer: str, name: str) -> Graph:
+    """The graph of a traced step, whose trace is not needed any more."""
     return captured_of(trace, optimizer, name, training=bool(trace.gradients)).graph
 
 
 def captured_of(trace: Trace, optimizer: str, name: str, training: bool) -> CapturedStep:
+    """A traced step with its graph: which node of the trace is which op, and what updates each weight."""
     writer = _TorchWriter(trace, name, gradients_stay=optimizer == "none")
     for node in trace.module.graph.nodes:
         writer.add(node)
@@ -288,6 +290,7 @@ class _TorchWriter:
 
 
 def dtype_name(value: Tensor) -> str:
+    """Such as "bfloat16"."""
     return str(value.dtype).removeprefix("torch.")
 
 

@@ -40,6 +40,7 @@ _KEY = "loadmaster_origin"
 
 
 def origin_of(node: fx.Node) -> Origin:
+    """Module path and source line of a traced node, NOWHERE where they are not known."""
     origin: Origin = node.meta.get(_KEY, NOWHERE)
     return origin
 

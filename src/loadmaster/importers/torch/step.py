@@ -125,6 +125,7 @@ class Target:
 
 
 def fake_mode() -> ValueMode:
+    """What traces run under: tensors without memory whose values are known where they must be."""
     return ValueMode()
 
 

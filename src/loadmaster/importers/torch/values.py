@@ -269,6 +269,7 @@ def fixed_draws() -> Iterator[None]:
 
 
 def warn_of_values(lines: Sequence[str], label: str) -> None:
+    """Warns of places where a model looks at the values of its tensors: what it does there may depend on the data."""
     if lines:
         places = sorted(set(filter(None, lines)))
         said = f"{', '.join(places[:3])}{' and elsewhere' if len(places) > 3 else ''}"

@@ -122,6 +122,8 @@ class SearchTree:
 
 
 def may_be_full(problem: Problem) -> bool:
+    """Whether memory can be short at all: all tensors at once, and the largest workspace, are more than the smallest
+    device."""
     graph = problem.graph
     return int(graph.nbytes.sum() + graph.workspace_bytes.max()) > int(problem.memory_bytes.min())
 

@@ -75,6 +75,7 @@ def room_of(facts: BranchFacts) -> tuple[Whole, Whole]:
 
 @compiled
 def begin(facts: BranchFacts, row: Ints) -> None:
+    """Writes the moment at which nothing is decided."""
     row[:] = 0
     place, _, end, _, copy_end, device, channel, turn, copy_turn = parts(facts, row)
     for column in (place, end, copy_end, device, channel, turn, copy_turn):
@@ -194,6 +195,7 @@ def _has_a_fresh_twin(facts: BranchFacts, place: Ints, device: Whole) -> bool:
 
 @compiled
 def choose(facts: BranchFacts, row: Ints, kind: Whole, what: Whole, option: Whole) -> None:
+    """Makes one decision: where an op goes, which send goes next, or which op is launched."""
     if kind == PLACE:
         settle(facts, parts(facts, row)[0], what, option)
     elif kind == SEND:

@@ -47,6 +47,7 @@ class Tree(NamedTuple):
 
 @compiled
 def make_tree(facts: BranchFacts, entries: Whole) -> Tree:
+    """Memory for a search of so many remembered moments, made once."""
     numbers, levels = room_of(facts)
     ops, devices = len(facts.ops), facts.devices
     widest = max(ops, devices, len(facts.tensors) * devices)

@@ -130,6 +130,7 @@ class Merges:
 
 
 def narrow(column: NDArray[Any]) -> NDArray[np.int32]:
+    """In 32 bits, as the compiled loops of fusion want it."""
     return np.ascontiguousarray(column, np.int32)
 
 
@@ -160,6 +161,7 @@ def bytes_between(graph: Graph, producers: Ints, consumers: Ints) -> Ints:
 
 
 def heavy(problem: Problem) -> Bools:
+    """[ops] which are products, convolutions and the like, that a kernel has one of."""
     return np.array([work_of(kind) == HEAVY for kind in problem.graph.kind])
 
 
@@ -169,4 +171,5 @@ def refuse(problem: Problem, plan: Plan, priority: NDArray[Any]) -> Plan:
 
 
 def with_kernels(problem: Problem, plan: Plan, kernel: Ints) -> Plan:
+    """The same places and ranks with other kernels."""
     return Plan.of(problem, plan.device, plan.rank, kernel)

@@ -62,6 +62,7 @@ class Kernels(Struct):
 
 
 def make_kernels(rules: Rules) -> Kernels:
+    """Scratch for merging, made once."""
     ops, pairs = len(rules.points), len(rules.consumer)
 
     def columns(count: int) -> list[np.ndarray]:
@@ -122,6 +123,7 @@ def _merge_many(
 def merge_into(
     rules: Rules, kernels: Kernels, place: Ints32, priority: Floats, producers: Ints32, consumers: Ints32, out: Ints32
 ) -> None:
+    """Kernels of one plan by the priorities of its pairs, written to `out`."""
     count = wanted_pairs(rules, kernels, place, priority, producers, consumers)
     _merge(rules, kernels, producers, consumers, count, out)
 
@@ -244,6 +246,7 @@ def _merge(rules: Rules, kernels: Kernels, producers: Ints32, consumers: Ints32,
 
 @compiled(_nrt=False)
 def read_off(kernels: Kernels, out: Ints32) -> None:
+    """Writes the lowest op of each op's kernel."""
     parent = kernels.parent
     for op in range(len(out)):
         out[op] = _find(parent, op)

@@ -44,6 +44,8 @@ def fits(points: Whole, rows: Whole, apart: bool, other_points: Whole, other_row
 
 
 def spaces_of(graph: Graph) -> Spaces:
+    """What each op loops over, which decides whether two loops can be one: its points and, of reductions, their
+    rows."""
     elements = _elements(graph)
     read, made = _largest(graph.read_start, graph.reads, elements), _largest(graph.make_start, graph.makes, elements)
     ways = ways_of(graph)
@@ -56,6 +58,7 @@ def spaces_of(graph: Graph) -> Spaces:
 
 
 def ways_of(graph: Graph) -> NDArray[np.str_]:
+    """[ops] in which way each may be fused, by its kind."""
     return np.array([fusing_of(kind) for kind in graph.kind], np.str_)
 
 
@@ -84,6 +87,7 @@ def joinable(graph: Graph, spaces: Spaces, producers: Ints, consumers: Ints) -> 
 
 @compiled
 def fit_each(points: Ints, rows: Ints, apart: Bools, producers: Ints, consumers: Ints) -> Bools:
+    """[pairs] whether the loops of producer and consumer can be one."""
     able = np.empty(len(producers), np.bool_)
     for pair in range(len(producers)):
         a, b = producers[pair], consumers[pair]

@@ -84,6 +84,8 @@ def _child(
 def decode(
     layout: Layout, decoder: GeneDecoder, genes: NDArray[np.uint16], place: Ints32, rank: Ints32, send_rank: Ints
 ) -> None:
+    """Writes the plan that genes stand for: the device of highest affinity among those that can, priorities as
+    ranks."""
     best: Whole
     chosen: Whole
     devices, ops = layout.devices, len(place)
@@ -172,6 +174,7 @@ def score(
 
 @compiled
 def decode_one(layout: Layout, decoder: GeneDecoder, genes: NDArray[np.uint16]) -> tuple[Ints32, Ints32, Ints]:
+    """(place, rank, order of sends) of one row of genes."""
     place, rank = np.empty(len(layout.waits), np.int32), np.empty(len(layout.waits), np.int32)
     send_rank = np.empty(len(layout.nbytes) * layout.devices if decoder.sends else 0, np.int64)
     decode(layout, decoder, genes, place, rank, send_rank)

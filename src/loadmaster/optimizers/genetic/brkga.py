@@ -72,6 +72,7 @@ def tuned_settings(objective: Objective) -> dict[str, Any]:
 
 
 def decoder_of(problem: Problem, settings: Brkga) -> breeding.GeneDecoder:
+    """How genes become a plan of this problem under these settings."""
     block_of = _blocks(problem, settings)
     return breeding.GeneDecoder(
         block_of[problem.leader],
@@ -103,6 +104,8 @@ UNIFORM = (np.arange(256, dtype=np.float32) / 256)[None]
 
 
 def prior_of(problem: Problem, settings: Brkga) -> breeding.Prior:
+    """Where fresh genes come from: the whole range alike, as in the paper; priorities around an order where the
+    settings name one."""
     blocks = int(_blocks(problem, settings).max()) + 1
     genes = blocks * problem.num_devices + problem.num_ops
     genes += problem.graph.num_tensors * problem.num_devices if settings.sends else 0

@@ -16,6 +16,7 @@ from loadmaster.simulator.state import MADE, UPDATED, Layout
 def upward(
     read_start: Ints, reads: Ints, producer: Ints, after_start: Ints, after: Ints, times: Ints, sends: Ints
 ) -> Ints:
+    """[ops] the longest way from the start of an op to the end of the step, sends included (HEFT's upward rank)."""
     level = np.zeros(len(times), np.int64)
     for op in range(len(times) - 1, -1, -1):
         level[op] += times[op]
@@ -32,6 +33,7 @@ def upward(
 def downward(
     read_start: Ints, reads: Ints, producer: Ints, after_start: Ints, after: Ints, times: Ints, sends: Ints
 ) -> Ints:
+    """[ops] the longest way from the start of the step to that of the op (HEFT's downward rank)."""
     level = np.zeros(len(times), np.int64)
     for op in range(len(times)):
         longest = np.int64(0)
@@ -57,6 +59,7 @@ def upward_placed(
     send_class: Ints,
     device: Ints,
 ) -> Ints:
+    """As `upward`, under a placement: only what crosses between devices is sent."""
     level = np.zeros(len(times), np.int64)
     for op in range(len(times) - 1, -1, -1):
         level[op] += times[op]
@@ -150,6 +153,7 @@ class ListState(Struct):
 
 
 def fresh_state(layout: Layout, colocate: Ints, home_of: np.ndarray) -> ListState:
+    """Nothing is decided, and residents are nowhere yet."""
     ops, tensors, devices = len(layout.waits), len(layout.nbytes), layout.devices
     return ListState(
         np.zeros(tensors, np.int64),

@@ -109,6 +109,7 @@ class RollingState(NamedTuple):
 
 
 def make_state(plain: Layout, colocate: Ints) -> RollingState:
+    """Nothing is decided."""
     ops, tensors, devices = len(plain.waits), len(plain.nbytes), plain.devices
     return RollingState(
         np.zeros(tensors, np.int64),
@@ -140,6 +141,7 @@ class UndoLog(NamedTuple):
 
 @compiled
 def make_log(size: Whole) -> UndoLog:
+    """Room for so many entries."""
     return UndoLog(np.empty(size, np.int8), np.empty(size, np.int64), np.empty(size, np.int64), np.zeros(1, np.int64))
 
 

@@ -135,6 +135,7 @@ def fixed_reads(problem: Problem) -> tuple[Ints, Ints]:
 
 
 def no_device(problem: Problem) -> Ints:
+    """[ops] -1: none of them is bound to a device."""
     return ints(np.full(problem.num_ops, -1))
 
 

@@ -124,6 +124,7 @@ def settle(
     groups: Ints,
     where: Ints,
 ) -> None:
+    """The op is on the device for good: its group goes there too, and what it makes is there from `end` on."""
     where[op] = device
     if colocate[op] >= 0:
         groups[colocate[op]] = device

@@ -94,6 +94,7 @@ def refine(search: Search, plan: Plan, simulations: int, turn: int) -> Plan:
 
 
 def window_ops(problem: Problem) -> int:
+    """How many ops a window has: more devices need more of them to be worth choosing from."""
     return max(OPS, OPS_PER_DEVICE * problem.num_devices)
 
 

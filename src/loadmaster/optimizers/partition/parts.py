@@ -80,6 +80,8 @@ class Parts:
 
 
 def parts_of(problem: Problem, balance: Balance = "auto") -> Parts:
+    """The problem as a graph to be cut: units of ops that stay together, their weights by time or memory, and what
+    their edges carry."""
     unit = _units(problem)
     count = int(unit.max()) + 1
     by_memory = balance == "memory" or (balance == "auto" and problem.objective.of_memory)

@@ -52,10 +52,12 @@ def split_region(graph: Graph, region: SplitRegion) -> SplitGraph:
 
 
 def part_name(name: str, part: int) -> str:
+    """What a part of an op is called."""
     return f"{name}/part{part}"
 
 
 def is_part(name: str) -> bool:
+    """Whether an op of that name is a part of one."""
     return re.search(r"/part\d+$", name) is not None
 
 

@@ -66,6 +66,8 @@ class Sharding:
 
 
 def shard(graph: Graph, ways: int, way: Way) -> Sharding:
+    """Which share of every tensor each of so many devices has if every op runs on all of them, by samples or by
+    features."""
     return _Sharder(graph, ways, way).run()
 
 

@@ -52,6 +52,7 @@ class FlowNetwork(NamedTuple):
 
 @compiled
 def make_flow(net: CutView) -> FlowNetwork:
+    """Memory for one flow network, made once."""
     nodes = len(net.own) + len(net.nbytes) + 2
     arcs = 2 * (len(net.waits) + len(net.users) + 2 * len(net.nbytes) + len(net.own)) + 2
     return FlowNetwork(
