@@ -12,11 +12,10 @@ import numpy as np
 
 from loadmaster.errors import InvalidCluster, InvalidSetting, UnknownName
 from loadmaster.graph.columns import Ints, digest, ints
-from loadmaster.graph.graph import MOST_NS
+from loadmaster.graph.graph import MOST_DEVICES, MOST_NS
 
 GIB = 2**30
 MODES = ("eager", "planned", "compiled", "graphs")
-MOST_DEVICES = 1024  # every pair of them has a link
 MOST_MEMORY_BYTES = 2**50  # of a device: far above any, and low enough that sums stay inside int64
 
 

@@ -36,6 +36,7 @@ from loadmaster.search.workers import OnRay, end_with_parent
 from loadmaster.simulator import rules, simulate
 from loadmaster.zoo.synthetic import KINDS, generate
 
+# Where no reason is given, chosen by hand.
 FEWEST_OPS, MOST_OPS = 40, 1_600
 KIND = re.compile(rb'"kind": ?("[^"]*")')  # of an op, in a line of a corpus
 GENERATED_OPS = (60, 500)

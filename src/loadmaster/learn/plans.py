@@ -27,6 +27,7 @@ from loadmaster.optimizers.experience.entries import packed
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, solve
 
+# Where no reason is given, chosen by hand.
 FEW = 200  # simulations of the search that a kept plan must be better than
 
 

@@ -14,6 +14,7 @@ from loadmaster.report.schedule import Schedule
 from loadmaster.report.scopes import folded, paths_of
 from loadmaster.report.units import size_text, time_text
 
+# Where no reason is given, chosen by hand.
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 COLOURS = ("blue", "green", "magenta", "cyan", "yellow", "red")
 BARS, PLAIN_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"

@@ -26,6 +26,7 @@ from loadmaster.cost.hosting import plain_ns
 from loadmaster.graph.columns import ints
 from loadmaster.runtime.timing import Clock
 
+# Where no reason is given, chosen by hand.
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 SIZES = {"cuda": (512, 2048, 8192), "cpu": (128, 512, 1024)}  # rows of square products
 LENGTHS = {"cuda": (2**12, 2**16, 2**20, 2**24, 2**27), "cpu": (2**10, 2**14, 2**18, 2**22, 2**24)}

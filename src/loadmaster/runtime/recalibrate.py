@@ -25,6 +25,7 @@ from loadmaster.runtime.execute import AppliedStep
 from loadmaster.runtime.timing import Clock
 from loadmaster.runtime.verify import unchanged
 
+# Where no reason is given, chosen by hand.
 ROUNDS = 5
 
 

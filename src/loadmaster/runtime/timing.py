@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+# Where no reason is given, chosen by hand.
 ROUNDS = 5  # at least; a spread above STABLE asks for up to MOST_ROUNDS
 MOST_ROUNDS = 15
 STABLE = 0.05  # share of the median between the quartiles

@@ -17,6 +17,7 @@ from loadmaster.search.search import BOUND_SHARE, Optimizer, Search, Start
 from loadmaster.search.warming import warm_up
 from loadmaster.simulator import settle, simulate
 
+# Where no reason is given, chosen by hand.
 BOUND_S = 0.4  # that the bound may take after a search, however short that was
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from loadmaster.errors import InvalidSetting, MissingExtra
 
+# Where no reason is given, chosen by hand.
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 TRIES = 3  # in a row that may end with a killed worker and nothing done
 AUTO = "auto"  # the cluster that this machine belongs to, else one that is started on it

@@ -19,6 +19,7 @@ from loadmaster.errors import ImportFailed
 
 Array = NDArray[Any]
 
+# Where no reason is given, chosen by hand.
 MOST_NODES = 5_000_000  # of a model whose functions are written out
 DEEPEST = 200  # functions within functions
 SMALL = 4096  # elements of a constant that may be a shape, a list of axes or a number of trips
@@ -143,7 +144,9 @@ def bind_dims(model: onnx.ModelProto, dims: Mapping[str, int], name: str) -> Non
                     dim.dim_value = given.get(label, assumed.get(label, 1))
     if assumed:
         said = ", ".join(f"{label} = {size}" for label, size in assumed.items())
-        warnings.warn(f"{name}: assumed {said}; pass dims={{…}} for another size", stacklevel=5)
+        one = next(iter(assumed))
+        fix = f"another size: FILE.onnx#{one}=64, or dims={{'{one}': 64}} in Python"
+        warnings.warn(f"{name}: assumed {said}; {fix}", stacklevel=5)
     for value in (*model.graph.output, *model.graph.value_info):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in given or dim.dim_param in assumed:

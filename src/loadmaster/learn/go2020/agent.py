@@ -50,6 +50,7 @@ from loadmaster.simulator import simulate
 if TYPE_CHECKING:
     from loadmaster.learn.go2020.optimizer import Go
 
+# Where no reason is given, chosen by hand.
 WHOLE = 4  # plans a step in which all is decided anew
 
 

@@ -41,6 +41,7 @@ from loadmaster.search import Budget, Score, Search
 from loadmaster.simulator import simulate
 from loadmaster.zoo import synthetic
 
+# Where no reason is given, chosen by hand.
 FEWEST_OPS, MOST_OPS = 60, 3_000
 LEAST_PARALLEL = 1.2  # work ÷ critical path, below which step time has little to gain
 DRAWN = -1  # the line of graphs that are not of the corpus

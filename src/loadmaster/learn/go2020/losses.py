@@ -65,6 +65,7 @@ def _ratios(
     return (now - tensor(before, torch.float32)).clamp(-10, 5).exp(), tensor(weight, torch.float32)
 
 
+# Where no reason is given, chosen by hand.
 REST = 5.0  # how much the middle level of an untrained network is ahead of the others
 
 

@@ -30,6 +30,7 @@ from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search
 from loadmaster.simulator import simulate
 
+# Where no reason is given, chosen by hand.
 MOVES = 64  # single changes of each start
 
 

@@ -14,6 +14,7 @@ from loadmaster.problem import Problem
 if TYPE_CHECKING:
     from loadmaster.learn.mirhoseini2017.policy import RnnPolicy
 
+# Where no reason is given, chosen by hand.
 MOST_GROUPS = 2_000  # the decoder takes a step for each
 
 

@@ -23,8 +23,9 @@ AGGREGATORS: tuple[Aggregator, ...] = ("messages", "simple")
 EMBEDDINGS: tuple[Embedding, ...] = ("graph", "partitioner")
 ONCE: tuple[Once, ...] = ("step", "episode")
 
+# Where no reason is given, chosen by hand.
 CHANGING = 6  # columns of a group that change in an episode: see `changing`
-PAIRS_WIDTH = 21  # columns of the current group on each device: see placeto_episodes.Walk
+PAIRS_WIDTH = 21  # columns of the current group on each device: see `episodes.Walk`
 POOL = 8  # numbers pooled per relation
 CANNOT_SCORE = -1e9
 # Before training the policy leans away from sends to done neighbours and from loaded devices, towards done neighbours.

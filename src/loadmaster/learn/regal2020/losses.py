@@ -24,6 +24,7 @@ from loadmaster.learn.regal2020.actions import (
 )
 from loadmaster.learn.regal2020.networks import Batch, Outputs
 
+# Where no reason is given, chosen by hand.
 NOISE = 0.5  # deviation of drawn levels around their targets, in levels
 
 

@@ -41,6 +41,7 @@ from loadmaster.learn.regal2020.rollouts import (
     whole_job,
 )
 
+# Where no reason is given, chosen by hand.
 NETWORKS: dict[str, Kind] = {"regal": "both", "gas": "sequence"}
 COLUMNS = ("phase", "step", "seconds", "loss", "reward", "accuracy", "held", "guessed", "entropy", *examples.SETTINGS)
 IN_A_FILE = 64  # elites

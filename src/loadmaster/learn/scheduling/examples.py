@@ -31,6 +31,7 @@ from loadmaster.search import Budget, Search
 from loadmaster.simulator import simulate
 from loadmaster.zoo import synthetic
 
+# Where no reason is given, chosen by hand.
 MOST_OPS = 1_500  # of an example; larger ones are joined into blocks
 KEPT = 400  # examples in memory
 SHORT = 60  # simulations of a search before the policy
