@@ -77,18 +77,23 @@ class Recompute:
                 self._least(search, plan)
         elif search.best_score.over_bytes > 0:
             self._exactly(search)
-            late = [delayed(search, plan) for plan in starts]
-            starts += [plan for plan, before in zip(late, starts, strict=True) if plan is not before]
-            ways = [(plan, first) for plan in starts for first in self._firsts(plan)]
-            fitted = list[Fitted]()
-            for plan, first in ways:
+            fitted = list[tuple[Fitted, First]]()
+            for plan, first in self._ways(search, starts):
                 if not (fitted and search.spent):
-                    fitted.append(self._fitted(search, plan, set(), 0.0, first))
-            best = min(range(len(fitted)), key=lambda i: fitted[i].score)
-            self._refuse(search, fitted[best], ways[best][1])
-            self._vary(search, fitted[best], ways[best][1])
+                    fitted.append((self._fitted(search, plan, set(), 0.0, first), first))
+            best, first = min(fitted, key=lambda way: way[0].score)
+            self._refuse(search, best, first)
+            self._vary(search, best, first)
         assert search.best is not None
         return search.best
+
+    def _ways(self, search: Search, starts: list[Plan]) -> Iterator[tuple[Plan, First]]:
+        """Each start as it is, then, where that is another, in the order in which results wait."""
+        yield from ((plan, first) for plan in starts for first in self._firsts(plan))
+        for plan in starts:
+            late = delayed(search, plan)
+            if late is not plan:
+                yield from ((late, first) for first in self._firsts(late))
 
     def _firsts(self, plan: Plan) -> tuple[First, ...]:
         if not self.again:
