@@ -23,7 +23,8 @@ _LAYER = re.compile(r"^(.*?\.\d+)(?:\.|$)")
 @dataclass(frozen=True)
 class SqrtCheckpointing:
     """Chen et al., "Training deep nets with sublinear memory cost" (2016): the forward part is cut into √n segments, of
-    which only the ends are kept; each is run again before it is needed backwards.
+    which only the ends are kept; each but the last is run again before it is needed backwards, as torch's
+    `checkpoint_sequential` does it.
 
     Differs from the paper: n counts kernels, and a cut is made where the least bytes cross it nearby.
     """
@@ -32,10 +33,12 @@ class SqrtCheckpointing:
 
     def optimize(self, search: Search) -> Plan:
         draft = _drafted(search, self.inner)
-        turn = turning_point(draft)
+        turn = forward_end(draft)
         segments = max(1, round(np.sqrt(turn)))
         edges = narrow_cuts(draft, turn, segments)
-        return _scored(search, checkpointed(draft, turn, np.searchsorted(edges, np.arange(turn), side="right")))
+        segment = np.searchsorted(edges, np.arange(turn), side="right")
+        segment[segment == len(edges)] = -1  # what the backward part begins with
+        return _scored(search, checkpointed(draft, turn, segment))
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class LayerCheckpointing:
 
     def optimize(self, search: Search) -> Plan:
         draft = _drafted(search, self.inner)
-        turn = turning_point(draft)
+        turn = forward_end(draft)
         layers: dict[str, int] = {}
         segment = np.full(turn, -1)
         for op in range(search.problem.num_ops):
@@ -63,20 +66,28 @@ class MinCut:
     """The cut of torch's default partitioner (AOTAutograd): the fewest bytes from which light ops make again all that
     the backward part reads; matrix products and the like are never run again.
 
-    Differs from torch: the two parts meet where memory is highest; kernels are those of `inner`.
+    Differs from torch: the two parts meet where memory is highest, or where the first op goes back; kernels are those
+    of `inner`.
     """
 
     inner: Optimizer | None = None
 
     def optimize(self, search: Search) -> Plan:
         draft = _drafted(search, self.inner)
-        make_light_again(draft, saved_by_cut(draft, turning_point(draft)))
+        make_light_again(draft, saved_by_cut(draft, forward_end(draft)))
         return _scored(search, plan_of(draft))
 
 
 def _drafted(search: Search, inner: Optimizer | None) -> Draft:
     """The plan of `inner`, which is none of the plans to choose from."""
     return draft_of(search.problem, Recompute(inner).inner_plan(search.part(1.0 if inner is None else 0.5)), search)
+
+
+def forward_end(draft: Draft) -> int:
+    """The position where the forward part ends: where most is held, or the first op that is a derivative by its name,
+    whichever comes first."""
+    back = [at for at, kind in zip(draft.at, draft.problem.graph.kind, strict=True) if "backward" in kind]
+    return min([turning_point(draft), *back])
 
 
 def _scored(search: Search, plan: Plan) -> Plan:
