@@ -66,15 +66,14 @@ class MinCut:
     """The cut of torch's default partitioner (AOTAutograd): the fewest bytes from which light ops make again all that
     the backward part reads; matrix products and the like are never run again.
 
-    Differs from torch: the two parts meet where memory is highest, or where the first op goes back; kernels are those
-    of `inner`.
+    Differs from torch: the two parts meet where memory is highest; kernels are those of `inner`.
     """
 
     inner: Optimizer | None = None
 
     def optimize(self, search: Search) -> Plan:
         draft = _drafted(search, self.inner)
-        make_light_again(draft, saved_by_cut(draft, forward_end(draft)))
+        make_light_again(draft, saved_by_cut(draft, turning_point(draft)))
         return _scored(search, plan_of(draft))
 
 
