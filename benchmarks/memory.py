@@ -196,12 +196,12 @@ def with_host() -> Cluster:
     return Cluster("A100 and host", (gpu, host), pairs, ints([[-1, 0], [1, -1]]))
 
 
-def away(again: bool, offload: bool, residents: bool = False) -> Callable[[Case], Cell]:
-    """At 40 % of the peak, with a host; `residents`: weights and state may live there."""
+def away(again: bool, offload: bool, residents: bool = False, share: float = 0.4) -> Callable[[Case], Cell]:
+    """At a share of the peak, with a host; `residents`: weights and state may live there."""
 
     def found(case: Case) -> Cell:
         method = Recompute(case.known, again=again, offload=offload, residents=residents)
-        return case.at(0.4 * case.peak, method, OURS)
+        return case.at(share * case.peak, method, OURS)
 
     return found
 
@@ -212,6 +212,9 @@ OFFLOAD: dict[str, Callable[[Case], Cell]] = {
     "both": away(True, True),
     "offload with state": away(False, True, True),
     "both with state": away(True, True, True),
+    "recomputation at 20": away(True, False, False, 0.2),
+    "both at 20": away(True, True, False, 0.2),
+    "both with state at 20": away(True, True, True, 0.2),
 }
 
 

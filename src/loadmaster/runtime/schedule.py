@@ -63,16 +63,19 @@ def schedule(problem: Problem, plan: Plan, timeline: Timeline | None = None) -> 
 
 def host_last(problem: Problem, plan: Plan, events: Sequence[Event], host: set[int]) -> list[Event]:
     """The same order on every device and channel, with calls of the host itself put off while there is anything to ask
-    of another device: asking takes no time, and the host's own work would keep the others waiting for it."""
+    of another device: asking takes no time, and the host's own work would keep the others waiting for it. A stay is no
+    work, unless it brings something home, for which the host must wait until that has come."""
     work = _Work.of(problem, plan)
-    kind = problem.graph.kind
+    graph = problem.graph
+    stays = {n for n, launch in enumerate(work.launches) if graph.kind[launch.ops[0]] == STAY}
+    brief = {n for n in stays if len(graph.readers_of(int(graph.makes_of(work.launches[n].ops[0])[0])))}
     node = {event: number for number, event in enumerate([*work.launches, *work.sends])}
     place = {
-        node[event]: (int(isinstance(event, Launch) and event.device in host and kind[event.ops[0]] != STAY), at)
+        node[event]: (int(isinstance(event, Launch) and event.device in host and node[event] not in brief), at)
         for at, event in enumerate(events)
     }
-    chains = work.chains({number: (at,) for number, (_, at) in place.items()}, problem.cluster.channel.tolist())
-    return work.events(work.ordered(place, chains))
+    timed = {number: (at,) for number, (_, at) in place.items() if number not in stays}
+    return work.events(work.ordered(place, work.chains(timed, problem.cluster.channel.tolist())))
 
 
 def _neighbours(nodes: Iterable[int], group: Callable[[int], object]) -> list[tuple[int, int]]:

@@ -7,6 +7,7 @@ reads it. That is what the simulator finds on one device, and close to it on sev
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,6 +54,7 @@ class Job:
     given: int = -1  # tensor that lives on a host and comes from there, or is written over one that does and goes back
     trigger: int = -1  # position after which it comes back
     makes: tuple[int, ...] = ()  # versions
+    left: int = -1  # of what goes back updated: position at which it has
 
 
 Drop = tuple[int, list[tuple[int, int]]]  # a version, and those of its uses that read another instead
@@ -108,6 +110,9 @@ class Draft:
         self.hosts: dict[int, int] = {}  # job of a stay -> its device
         self.extra_ns = 0
         self.trips: dict[int, Trip] = {}  # job of a stay -> its two transfers
+        # Whether all that travels is moved to when links carry it whenever there is more of it, or is taken to come as
+        # it would have when it was decided; and how many times its own way before it is needed it may set out at most.
+        self.follows, self.lead = False, inf
         # Position -> jobs that run there one after the other, before its kernel; of those there, the device and the
         # bytes that are not there at once.
         self.chains: dict[int, list[range]] = {}

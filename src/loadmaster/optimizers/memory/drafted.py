@@ -46,7 +46,7 @@ def _used(draft: Draft, redirected: list[tuple[int, int, int]]) -> set[int]:
     reads: dict[int, list[int]] = {}
     for reader, _, job in redirected:
         reads.setdefault(reader, []).append(job)
-    waiting += [job for job, own in enumerate(draft.jobs) if own.given >= 0 and draft.producer[own.given] >= 0]
+    waiting += [job for job in draft.trips if draft.producer[draft.jobs[job].given] >= 0 and draft.jobs[job].given >= 0]
     while waiting:
         job = waiting.pop()
         if job not in used:

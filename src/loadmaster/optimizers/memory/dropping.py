@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,8 +13,17 @@ from loadmaster.graph.columns import Bools, Ints
 from loadmaster.optimizers.memory.changes import make_again, reuse
 from loadmaster.optimizers.memory.closures import Closure, closure_of
 from loadmaster.optimizers.memory.draft import Draft
-from loadmaster.optimizers.memory.lodging import Lodging, lodge, lodgers, lodging_of
-from loadmaster.optimizers.memory.trips import SLACK_NS, Trip, back_starts, hosts_of, out_ends, send_away
+from loadmaster.optimizers.memory.lodging import (
+    OVERLAPPED,
+    Lodging,
+    bring_home,
+    carried_bytes,
+    lodge,
+    lodgers,
+    lodging_of,
+    set_out_early,
+)
+from loadmaster.optimizers.memory.trips import SLACK_NS, Trip, back_starts, hosts_of, out_ends, send_away, waited_ns
 
 if TYPE_CHECKING:
     from loadmaster.optimizers.memory.recompute import Recompute
@@ -76,10 +86,16 @@ class Dropping:
             self._relieve(int(device), int(at))
         if not self.stuck:
             self._take_back()
+        if draft.lead < inf:
+            set_out_early(draft, self.limits)
         return self.dropped
 
     def _take_back(self) -> None:
         """Keeps tensors after all where later drops have left room for them, those that cost most first."""
+        carried = carried_bytes(self.draft) if self.draft.follows else {}
+        first = {tensor: min(where for where, _ in self.draft.given[tensor]) for tensor in carried}
+        for tensor in sorted(carried, key=lambda t: (-carried[t], first[t])):
+            bring_home(self.draft, tensor, int(self.limits[self.draft.home_of(tensor)]))
         draft, copies = self.draft, list[tuple[int, int]]()
         for number, version in enumerate(draft.versions):
             if version.uses and version.job >= 0 and draft.jobs[version.job].op >= 0:
@@ -233,10 +249,13 @@ class Dropping:
         trip = Trip(int(draft.end_ns[version.made]), out, int(draft.start_ns[first]) - SLACK_NS, back)
         trips = [*draft.trips.values(), trip]
         gone = int(np.searchsorted(draft.start_ns, out_ends(trips)[-1]))
-        returns = min(int(np.searchsorted(draft.end_ns, back_starts(trips)[-1])), first)
+        returns = min(int(np.searchsorted(draft.end_ns, back_starts(trips, draft.lead)[-1])), first)
         if gone > at or returns <= at:
             return [], 0
-        return [Act(later, max(returns, 1), None, host=host, gone=gone, trip=trip)], (out + back) // 20
+        cost = (out + back) // OVERLAPPED
+        if draft.lead < inf:
+            cost += waited_ns(trips, draft.lead) - waited_ns(trips[:-1], draft.lead)
+        return [Act(later, max(returns, 1), None, host=host, gone=gone, trip=trip)], cost
 
     def _may_lodge(self, tensor: int, at: int) -> bool:
         """It lives here, and nobody needs it at the position."""

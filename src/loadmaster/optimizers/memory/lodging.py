@@ -9,7 +9,7 @@ import numpy as np
 
 from loadmaster.graph.columns import Ints, positions, rows_of
 from loadmaster.optimizers.memory.draft import Draft, Job, Version
-from loadmaster.optimizers.memory.trips import NEVER, SLACK_NS, Trip, back_starts, begin_positions, out_ends
+from loadmaster.optimizers.memory.trips import NEVER, SLACK_NS, Trip, back_starts, begin_positions, out_ends, waited_ns
 from loadmaster.plans import Plan
 from loadmaster.plans.additions import may_live_elsewhere
 from loadmaster.problem import Problem
@@ -71,9 +71,8 @@ def lodging_of(draft: Draft, tensor: int, host: int) -> Lodging:
 
 
 def _held_up(draft: Draft, trips: list[Trip], ends: list[int]) -> int:
-    """How long the step waits at its start for what cannot come in time, and at its end for what must go back."""
-    late = max(0, -min(back_starts(trips), default=0))
-    return late + max(0, max(ends, default=0) - int(draft.end_ns[-1]))
+    """How long the step waits for what cannot come in time, and at its end for what must go back."""
+    return waited_ns(trips, draft.lead) + max(0, max(ends, default=0) - int(draft.end_ns[-1]))
 
 
 def _stretches(draft: Draft, tensor: int, apart_ns: int) -> list[list[tuple[int, int]]]:
@@ -101,16 +100,19 @@ def lodge(draft: Draft, tensor: int, host: int, lodging: Lodging) -> Callable[[]
             copy.uses.append((at, reader))
             draft.source[reader, tensor] = number
         spans.append((visit.begin, copy.last()))
+        draft.jobs[job].makes = (number,)
     if lodging.back is not None:
         update = int(draft.updates[tensor])
-        _add_job(draft, update, last, host, lodging.back)
-        written = draft.at[draft.producer[update]]
-        spans.append((written + 1, lodging.left))
+        job = _add_job(draft, update, last, host, lodging.back)
+        draft.jobs[job].left = lodging.left
+        spans.append((draft.at[draft.producer[update]] + 1, lodging.left))
     for first, end in spans:
         draft.hold_bytes(device, first, end, nbytes)
     draft.lodged.add(tensor)
+    before = _follow_links(draft) if draft.follows else {}
 
     def undo() -> None:
+        _put(draft, before)
         draft.lodged.remove(tensor)
         for first, end in spans:
             draft.hold_bytes(device, first, end, -nbytes)
@@ -126,6 +128,100 @@ def lodge(draft: Draft, tensor: int, host: int, lodging: Lodging) -> Callable[[]
             draft.jobs.pop()
 
     return undo
+
+
+def bring_home(draft: Draft, tensor: int, limit: int) -> bool:
+    """Lets what lives on a host live here after all, if that fits."""
+    device, nbytes, last = draft.home_of(tensor), draft.nbytes[tensor], len(draft.heads) - 1
+    jobs = [job for job in draft.trips if draft.jobs[job].given >= 0 and draft.owner[draft.jobs[job].given] == tensor]
+    spans = [_span_of(draft, job) for job in jobs]
+    more = np.full(last + 1, nbytes)
+    for first, end in spans:
+        more[first : end + 1] -= nbytes
+    if (draft.memory[device] + more > limit).any():
+        return False
+    for first, end in spans:
+        draft.hold_bytes(device, first, end, -nbytes)
+    draft.hold_bytes(device, 0, last, nbytes)
+    for job in jobs:
+        for number in draft.jobs[job].makes:
+            for _, reader in draft.versions[number].uses:
+                del draft.source[reader, tensor]
+        del draft.trips[job]
+    draft.lodged.remove(tensor)
+    _follow_links(draft)
+    return True
+
+
+def set_out_early(draft: Draft, limits: Ints) -> None:
+    """Lets what may only come shortly before it is needed set out sooner, as far as there is room for it."""
+    jobs = list(draft.trips)
+    starts = dict(zip(jobs, back_starts([draft.trips[job] for job in jobs]), strict=True))
+    for job in sorted(jobs, key=lambda job: draft.trips[job].due_ns):
+        own = draft.jobs[job]
+        if own.given < 0 or not own.makes:
+            continue
+        version = draft.versions[own.makes[0]]
+        device, nbytes = draft.home(version), draft.nbytes[version.tensor]
+        wanted = int(np.searchsorted(draft.end_ns, max(0, starts[job])))
+        full = np.flatnonzero(draft.memory[device, wanted : version.made] + nbytes > limits[device])
+        begin = wanted + int(full[-1]) + 1 if len(full) else wanted
+        _put(draft, {job: (min(begin, version.made), own.left)})
+
+
+def carried_bytes(draft: Draft) -> dict[int, int]:
+    """Of each tensor that lives on a host, what the links carry of it."""
+    found = dict.fromkeys(draft.lodged, 0)
+    for job in draft.trips:
+        if draft.jobs[job].given >= 0:
+            root = draft.owner[draft.jobs[job].given]
+            found[root] += draft.nbytes[root]
+    return found
+
+
+def _span_of(draft: Draft, job: int) -> tuple[int, int]:
+    """Positions from which on and until which it is here, beside the visit before that a way back ends."""
+    own = draft.jobs[job]
+    if own.makes:
+        version = draft.versions[own.makes[0]]
+        return version.made, version.last()
+    return draft.at[draft.producer[own.given]] + 1, own.left
+
+
+def _follow_links(draft: Draft) -> dict[int, tuple[int, int]]:
+    """Moves all that travels to when the links carry it, now that there is more of it. Job -> where it was."""
+    jobs = list(draft.trips)
+    trips = [draft.trips[job] for job in jobs]
+    now: dict[int, tuple[int, int]] = {}
+    for job, begin, end in zip(jobs, begin_positions(draft, trips), out_ends(trips), strict=True):
+        own = draft.jobs[job]
+        if own.makes:
+            version = draft.versions[own.makes[0]]
+            now[job] = min(begin, min((at for at, _ in version.uses), default=begin)), own.left
+        else:
+            now[job] = own.at, min(int(np.searchsorted(draft.start_ns, end)) - 1, len(draft.heads) - 1)
+    return _put(draft, now)
+
+
+def _put(draft: Draft, places: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """Lets what travels be there from, or be gone at, those positions. Job -> where it was."""
+    before = {}
+    for job, (begin, left) in places.items():
+        own = draft.jobs[job]
+        before[job] = own.at, own.left
+        if own.makes:
+            version = draft.versions[own.makes[0]]
+            draft.hold(version, begin, version.made - 1, 1)
+            draft.hold(version, version.made, begin - 1, -1)
+            version.made = begin
+        else:
+            root = draft.owner[own.given]
+            device, nbytes = draft.home_of(root), draft.nbytes[root]
+            written = draft.at[draft.producer[own.given]]
+            draft.hold_bytes(device, max(own.left, written) + 1, left, nbytes)
+            draft.hold_bytes(device, max(left, written) + 1, own.left, -nbytes)
+        own.at, own.left = begin, left
+    return before
 
 
 def _add_job(draft: Draft, tensor: int, at: int, host: int, trip: Trip) -> int:

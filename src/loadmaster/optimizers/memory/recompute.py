@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -36,6 +37,8 @@ from loadmaster.search import WORST, Optimizer, Score, Search
 TRIES = 5  # times the limit is lowered by what the simulator still finds over it
 PARTED = 12  # kernels that may be taken apart
 REFUSED = 3  # times that a plan is fused anew
+# How what lives on a host comes, the next where that does not fit: see `Draft.follows` and `Draft.lead`.
+COMING = ((False, inf), (True, inf), (True, 3.0), (True, 1.0))
 HALVINGS = 7  # of the limit, where the least memory is wanted
 KEPT = 0.25  # share of the dropped tensors that a new choice keeps at most
 NOISE = 0.3  # of the logarithm of what a drop is worth, in a new choice
@@ -159,11 +162,15 @@ class Recompute:
         limit by itself is taken apart."""
         lowered = search.problem.memory_bytes.astype(np.int64) - less
         best: Fitted | None = None
-        tries, parted = 0, 0
+        tries, parted, coming = 0, 0, list(COMING)
         while tries < TRIES:
             draft = self._drafted(search, plan, first, kept)
+            draft.follows, draft.lead = coming[0]
             pass_ = Dropping(self, draft, lowered, kept, search.rng if noise else None, noise)
             dropped = pass_.run()
+            if pass_.stuck and draft.lodged and len(coming) > 1:
+                del coming[0]
+                continue
             if pass_.stuck_at >= 0 and draft.members[pass_.stuck_at] > 1 and parted < PARTED:
                 plan, parted = apart(search.problem, plan, int(draft.heads[pass_.stuck_at])), parted + 1
                 continue
@@ -176,6 +183,9 @@ class Recompute:
                 best = Fitted(score, made, dropped, plan)
             if score.over_bytes == 0 or pass_.stuck or not draft.jobs:
                 break
+            if draft.lodged and not draft.follows:
+                del coming[0]
+                continue
             lowered = lowered - max(1, score.over_bytes)
         assert best is not None
         return best

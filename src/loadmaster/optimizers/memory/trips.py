@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -31,26 +32,38 @@ def out_ends(trips: Sequence[Trip]) -> list[int]:
     return ends
 
 
-def back_starts(trips: Sequence[Trip]) -> list[int]:
-    """[trips] when each must set out at the latest, so that all are back in time."""
+def back_starts(trips: Sequence[Trip], lead: float = inf) -> list[int]:
+    """[trips] when each must set out at the latest, so that all are back in time; none sooner than so many times its
+    own way before it is due (`lead`), though the step may then wait for it."""
     starts, free = [0] * len(trips), 1 << 62
     for i in sorted(range(len(trips)), key=lambda i: -trips[i].due_ns):
-        free = starts[i] = min(free, trips[i].due_ns) - trips[i].back_ns
+        free = min(free, trips[i].due_ns) - trips[i].back_ns
+        if lead < inf:
+            free = max(free, trips[i].due_ns - int(lead * trips[i].back_ns))
+        starts[i] = free
     return starts
+
+
+def waited_ns(trips: Sequence[Trip], lead: float) -> int:
+    """How long the step waits for what comes later than it is due."""
+    starts = back_starts(trips, lead)
+    waited, free = 0, 0
+    for i in sorted(range(len(trips)), key=lambda i: trips[i].due_ns):
+        if trips[i].back_ns:
+            free = max(free, max(starts[i], 0) + waited) + trips[i].back_ns
+            waited = max(waited, free - trips[i].due_ns)
+    return waited
 
 
 def begin_positions(draft: Draft, trips: list[Trip]) -> list[int]:
     """[trips] the position from which on each is on its way here: as late as it can be; where that would have to be
     before the step, once what comes before it is awaited."""
-    starts, first = back_starts(trips), [0] * len(trips)
+    starts, first = back_starts(trips, draft.lead), [0] * len(trips)
     before = 0
     for i in sorted(range(len(trips)), key=lambda i: trips[i].due_ns):
-        if trips[i].due_ns >= NEVER:
-            continue
-        own = int(np.searchsorted(draft.start_ns, trips[i].due_ns + SLACK_NS))
-        late = starts[i] < 0
-        first[i] = before if late else int(np.searchsorted(draft.end_ns, starts[i]))
-        before = own
+        if trips[i].due_ns < NEVER:
+            first[i] = before if starts[i] < 0 else int(np.searchsorted(draft.end_ns, starts[i]))
+            before = int(np.searchsorted(draft.start_ns, trips[i].due_ns + SLACK_NS))
     return first
 
 
@@ -66,6 +79,7 @@ def send_away(
         version.uses.remove(use)
         copy.uses.append(use)
     made = draft.add(copy)
+    draft.jobs[job].makes = (made,)
     for _, reader in later:
         draft.source[reader, version.tensor] = made
     draft.source[len(draft.at) + job, version.tensor] = number
@@ -94,7 +108,7 @@ def time_returns(draft: Draft) -> None:
     stays = list(draft.trips)
     trips = [draft.trips[job] for job in stays]
     begins = begin_positions(draft, trips)
-    for job, start, begin in zip(stays, back_starts(trips), begins, strict=True):
+    for job, start, begin in zip(stays, back_starts(trips, draft.lead), begins, strict=True):
         position = int(np.searchsorted(draft.end_ns, start, side="right")) - 1
         own = draft.jobs[job]
         if own.given < 0:
