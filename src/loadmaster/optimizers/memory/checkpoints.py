@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.graph.columns import Bools, Ints
+from loadmaster.graph.columns import Bools, Ints, ints
 from loadmaster.optimizers.memory.changes import make_again
 from loadmaster.optimizers.memory.closures import closure_of
 from loadmaster.optimizers.memory.cutting import can_leave, make_light_again, saved_by_cut, turning_point
@@ -16,6 +17,7 @@ from loadmaster.optimizers.memory.drafted import plan_of
 from loadmaster.optimizers.memory.recompute import Recompute
 from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
+from loadmaster.simulator import simulate
 
 _LAYER = re.compile(r"^(.*?\.\d+)(?:\.|$)")
 
@@ -32,13 +34,14 @@ class SqrtCheckpointing:
     inner: Optimizer | None = None
 
     def optimize(self, search: Search) -> Plan:
-        draft = _drafted(search, self.inner)
-        turn = forward_end(draft)
-        segments = max(1, round(np.sqrt(turn)))
-        edges = narrow_cuts(draft, turn, segments)
+        return _better(search, self.inner, self._segments)
+
+    @staticmethod
+    def _segments(draft: Draft, turn: int) -> Ints:
+        edges = narrow_cuts(draft, turn, max(1, round(np.sqrt(turn))))
         segment = np.searchsorted(edges, np.arange(turn), side="right")
         segment[segment == len(edges)] = -1  # what the backward part begins with
-        return _scored(search, checkpointed(draft, turn, segment))
+        return ints(segment)
 
 
 @dataclass(frozen=True)
@@ -50,15 +53,17 @@ class LayerCheckpointing:
     inner: Optimizer | None = None
 
     def optimize(self, search: Search) -> Plan:
-        draft = _drafted(search, self.inner)
-        turn = forward_end(draft)
+        return _better(search, self.inner, self._segments)
+
+    @staticmethod
+    def _segments(draft: Draft, turn: int) -> Ints:
         layers: dict[str, int] = {}
         segment = np.full(turn, -1)
-        for op in range(search.problem.num_ops):
-            found = _LAYER.match(search.problem.graph.scope[op])
+        for op, scope in enumerate(draft.problem.graph.scope):
+            found = _LAYER.match(scope)
             if draft.at[op] < turn and found:
                 segment[draft.at[op]] = layers.setdefault(found[1], len(layers))
-        return _scored(search, checkpointed(draft, turn, segment))
+        return ints(segment)
 
 
 @dataclass(frozen=True)
@@ -82,11 +87,18 @@ def _drafted(search: Search, inner: Optimizer | None) -> Draft:
     return draft_of(search.problem, Recompute(inner).inner_plan(search.part(1.0 if inner is None else 0.5)), search)
 
 
-def forward_end(draft: Draft) -> int:
-    """The position where the forward part ends: where most is held, or the first op that is a derivative by its name,
-    whichever comes first."""
-    back = [at for at, kind in zip(draft.at, draft.problem.graph.kind, strict=True) if "backward" in kind]
-    return min([turning_point(draft), *back])
+def _better(search: Search, inner: Optimizer | None, segments: Callable[[Draft, int], Ints]) -> Plan:
+    """Of two plans that of the less time x memory: the forward part ends where most is held, or where the first op is a
+    derivative by its name."""
+    draft, plans = _drafted(search, inner), list[tuple[float, Plan]]()
+    kinds = search.problem.graph.kind
+    back = [at for at, kind in zip(draft.at, kinds, strict=True) if "backward" in kind]
+    for turn in dict.fromkeys((turning_point(draft), min([turning_point(draft), *back]))):
+        fresh = Draft(draft.problem, draft.plan, draft.line)
+        plan = checkpointed(fresh, turn, segments(fresh, turn))
+        line = simulate(search.problem, plan)
+        plans.append((line.step_ns * float(line.peak_bytes.max()), plan))
+    return _scored(search, min(plans, key=lambda each: each[0])[1])
 
 
 def _scored(search: Search, plan: Plan) -> Plan:
