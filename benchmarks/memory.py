@@ -40,7 +40,7 @@ from loadmaster.optimizers.memory.recompute import Recompute
 from loadmaster.optimizers.simple import Ready
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds.bounds import peak_bound
+from loadmaster.problem.bounds import peak_bound
 from loadmaster.search import Budget, Optimizer, Result, solve
 from loadmaster.simulator import simulate, simulate_fused
 

@@ -48,7 +48,7 @@ ROWS = [
     ),
     (
         "optimizers/genetic/breeding.py",
-        "_breed(layout, *given, make_run_scratch(layout, False), make_record(0, 0, 0))",
+        "_breed(layout, *given, make_run_scratch(layout, False), make_record(0, 0, 0))  # type: ign",
         "make_record(0, 0, 0)",
         "make_record(0, 1, 0)",
         EMPTY,
@@ -82,7 +82,7 @@ ROWS = [
         "of a sum, which is along no dimension, nobody asks for one",
     ),
     (
-        "problem/bounds/bounds.py",
+        "problem/bounds/step.py",
         "return (bundle.reshape(-1), size) if size <= 400 else (bundle.reshape(-1) * 400 // size, 4",
         "size <= 400",
         "size < 400",
@@ -104,7 +104,7 @@ ROWS = [
         "no random number is exactly so large",
     ),
     (
-        "simulator/loop.py",
+        "simulator/state.py",
         "running = resources + 1 + (0 if layout.contention else layout.most_sends)",
         "resources + 1",
         "resources + 2",

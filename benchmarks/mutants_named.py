@@ -30,13 +30,13 @@ NAMED = [
     Mistake(
         "annealing: the temperature is ignored",
         "optimizers/annealing/acceptance.py",
-        "    return -np.log(unit(state)) * temperature\n",
-        "    return -np.log(unit(state)) * 0.0\n",
+        "    return -np.log(unit(state)) * temperature",
+        "    return -np.log(unit(state)) * 0.0",
     ),
     Mistake(
         "annealing: it does not cool",
         "optimizers/annealing/engine.py",
-        "    return habits.hot * (habits.cold / habits.hot) ** share\n",
+        "    return cooled(habits.hot, habits.cold, share)\n",
         "    return habits.hot\n",
     ),
     Mistake(
@@ -119,15 +119,15 @@ NAMED = [
     ),
     Mistake(
         "bound of fused plans: no launch",
-        "problem/bounds/bounds.py",
-        "    return span + (_least_launch(problem) if fusing else 0)\n",
+        "problem/bounds/step.py",
+        "    return span + (saving_of(problem, fusing).least_launch_ns if fusing else 0)\n",
         "    return span\n",
     ),
     Mistake(
         "bound of fused plans: a launch that may be saved",
-        "problem/bounds/bounds.py",
-        "(problem.launch_ns - _time_off(problem)).min()",
-        "(problem.launch_ns).min()",
+        "problem/bounds/kernels.py",
+        "(self.problem.launch_ns - off).min()",
+        "(self.problem.launch_ns).min()",
     ),
     Mistake(
         "simulate_fused: the wrong row is blamed",

@@ -59,6 +59,9 @@ class Sharing:
         return ints(connected_components(joined, directed=False)[1])
 
 
+Fusing = bool | Sharing  # whether plans may fuse, by any kernels or by those that are allowed
+
+
 @dataclass(frozen=True, eq=False)
 class Saving:
     """What kernels may save in a problem: any that there can be (`sharing` is None), or those that are allowed."""
@@ -173,3 +176,12 @@ class Saving:
             np.add.at(part, group, np.where(self.problem.op_ns == CANNOT, 0, column))
         larger: Bools = (total[0] >= total[1])[group]
         return larger
+
+
+def least_times(problem: Problem, fusing: Fusing) -> Ints:
+    """[ops, devices] the least an op adds to a device's work."""
+    return saving_of(problem, fusing).least_ns if fusing else problem.op_ns
+
+
+def saving_of(problem: Problem, fusing: Fusing) -> Saving:
+    return Saving(problem, fusing if isinstance(fusing, Sharing) else None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmaster.graph.columns import Bools, Ints, ints
-from loadmaster.problem.bounds import levels
+from loadmaster.problem.bounds import levels, sharing
 from loadmaster.problem.bounds.turns import (
     CELLS,
     HALVINGS,
@@ -133,8 +133,8 @@ def _narrow(facts: EqualDeviceFacts, known: Implications, most: int) -> Implicat
     """Later starts and longer ends."""
     head, tail, time, apart = known.head.copy(), known.tail.copy(), facts.time, known.apart.copy()
     rest = (time, known.group, apart)
-    levels.follow(*facts.earlier, *rest, *members(known.group, head), facts.reach[0], head, True)
-    levels.follow(*facts.later, *rest, *members(known.group, tail), facts.reach[1], tail, False)
+    sharing.follow(*facts.earlier, *rest, *members(known.group, head), facts.reach[0], head, True)
+    sharing.follow(*facts.later, *rest, *members(known.group, tail), facts.reach[1], tail, False)
     head, tail = in_turn(facts, known.group, head, tail, most, apart)
     if int((head + time + tail).max()) > most:
         return None
@@ -154,7 +154,7 @@ def _share(facts: EqualDeviceFacts, known: Implications, most: int) -> Implicati
     known = joined
     order = members(known.group, known.head)
     if (
-        int(levels.longest_alone(*order, np.argsort(-known.tail), known.group, facts.time, known.head, known.tail))
+        int(sharing.longest_alone(*order, np.argsort(-known.tail), known.group, facts.time, known.head, known.tail))
         > most
     ):
         return None

@@ -19,7 +19,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from loadmaster.graph.columns import Bools, Ints, Whole, ints, rows_of
-from loadmaster.problem.bounds import levels
+from loadmaster.problem.bounds import levels, sharing
 
 # Where no reason is given, chosen by hand.
 MOST = 1.25  # times the bound so far that is tried
@@ -54,7 +54,7 @@ class EqualDeviceFacts:
     @cached_property
     def reach(self) -> tuple[Bools, Bools]:
         """[ops, ops] whether the second comes before the first, and after it."""
-        before = levels.reach(*self.earlier[:2])
+        before = sharing.reach(*self.earlier[:2])
         return before, np.ascontiguousarray(before.T)
 
     def late_sends(self, head: Ints, tail: Ints, most: int) -> Bools:
@@ -123,9 +123,9 @@ def in_turn(
     """Later starts and longer ends, by what shares a device; `apart`: which groups do not, if it is kept, and then what
     is found out is marked there."""
     head, tail, common = head.copy(), tail.copy(), (facts.time, group, apart)
-    levels.in_turn(*facts.earlier, *common, *members(group, head), head, tail, most, True)
+    sharing.in_turn(*facts.earlier, *common, *members(group, head), head, tail, most, True)
     head = np.maximum(head, levels.heads(*facts.ahead, head)[:, 0])
-    levels.in_turn(*facts.later, *common, *members(group, tail), tail, head, most, False)
+    sharing.in_turn(*facts.later, *common, *members(group, tail), tail, head, most, False)
     tail = np.maximum(tail, levels.tails(*facts.behind, tail)[:, 0])
     return ints(head), ints(tail)
 

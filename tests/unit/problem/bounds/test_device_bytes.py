@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loadmaster import GraphBuilder, price
 from loadmaster.graph.columns import ints
-from loadmaster.problem.bounds import bounds
+from loadmaster.problem.bounds import holding
 from tests.graphs.tiny import pair
 
 PLACES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=12)
@@ -18,7 +18,7 @@ PLACES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=12)
 def test_a_tensor_of_a_row_counts_once(places: list[tuple[int, int]], tensors: int) -> None:
     places = [(row, tensor % tensors) for row, tensor in places]
     nbytes = [7, 11, 13, 17][:tensors]
-    found = bounds._sum_once(ints([row for row, _ in places]), ints([tensor for _, tensor in places]), ints(nbytes), 5)
+    found = holding.sum_once(ints([row for row, _ in places]), ints([tensor for _, tensor in places]), ints(nbytes), 5)
     assert found.tolist() == [sum(nbytes[t] for t in range(tensors) if (row, t) in places) for row in range(5)]
 
 
@@ -31,7 +31,7 @@ def test_what_the_first_op_updates_is_on_its_device() -> None:
     graph.op("mate", "any", [], [graph.tensor(7)], time_ns=1, colocate=0)
     problem = price(graph.build(), pair())
     assert problem.updater.max() == 0
-    found = bounds._device_bytes(problem, False)
+    found = holding.device_bytes(problem, False)
     assert found[0] == 100, "the weight, once: it is written over"
     assert found[1] == np.sum([30, 100, 5]), "what it reads, here or copied, and what it makes"
     assert found[2] == 100 + 7, "what it makes, beside what its group updates"

@@ -13,7 +13,7 @@ from loadmaster.optimizers import exact
 from loadmaster.optimizers.branching.branch_and_bound import BranchAndBound
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import bounds, step_bound
+from loadmaster.problem.bounds import allowed, step, step_bound
 from loadmaster.search import Search
 from tests.graphs.tiny import pair
 from tests.unit.problem.bounds.test_bounds import equal_problem
@@ -27,9 +27,9 @@ def test_no_optimum_is_under_the_bound_and_more_are_met(monkeypatch: pytest.Monk
         search = Search(problem, Budget(None, 30_000))
         BranchAndBound(start=OneDevice()).optimize(search)
         plain = step_bound(problem)
-        monkeypatch.setattr(bounds, "LEAST_SHARED", 2)
+        monkeypatch.setattr(step, "LEAST_SHARED", 2)
         bound = step_bound(problem)
-        monkeypatch.setattr(bounds, "MOST_TOGETHER", 1)  # as large problems are looked at
+        monkeypatch.setattr(step, "MOST_TOGETHER", 1)  # as large problems are looked at
         light = step_bound(problem)
         monkeypatch.undo()
         assert plain <= bound <= search.best_score.value and plain <= light <= search.best_score.value
@@ -98,7 +98,7 @@ def test_a_search_by_the_clock_gives_a_bound_a_tenth_of_its_time(monkeypatch: py
     assert asked[0] is not None and 5 < asked[0] <= 6 and asked[1] is None
 
 
-class _Asked(bounds.Time):
+class _Asked(allowed.Time):
     """Up after it was asked so many times."""
 
     def __init__(self, times: int) -> None:

@@ -1,0 +1,33 @@
+"""The time that a bound may take."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from loadmaster.compiled import seconds_compiling
+
+if TYPE_CHECKING:
+    pass
+
+
+class Time:
+    """What a bound may take, compiling apart. When it is up, what would raise the bound further is left out."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self.begun, self.seconds = self._now(), float("inf") if seconds is None else seconds
+        self.left_out = False
+
+    @staticmethod
+    def _now() -> float:
+        return time.perf_counter() - seconds_compiling()
+
+    def is_up(self) -> bool:
+        self.left_out = self.left_out or self._now() - self.begun > self.seconds
+        return self.left_out
+
+    def effort(self, whole: int) -> int:
+        """As much of an effort of about a second as there is time for."""
+        share = min(1.0, max(0.0, self.seconds - (self._now() - self.begun)))
+        self.left_out = self.left_out or share < 1.0
+        return int(whole * share)

@@ -1,0 +1,74 @@
+"""Devices that no op tells apart as one kind, and what work costs on them: what bounds on time start from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from loadmaster.graph.columns import Ints, digest, ints, numbered
+from loadmaster.problem import CANNOT, Problem
+from loadmaster.problem.bounds.kernels import least_times
+
+if TYPE_CHECKING:
+    pass
+
+from loadmaster.problem.bounds.holding import device_bytes
+from loadmaster.problem.bounds.kernels import Fusing
+
+
+@dataclass(frozen=True, eq=False)
+class Kinds:
+    """Devices that no op tells apart, as one kind."""
+
+    times: Ints  # [ops, kinds] the least an op adds to a device's work
+    count: Ints  # [kinds] devices
+    memory: Ints  # [kinds] bytes of each
+    sends: Ints  # [tensors, columns] times of sends
+    column: Ints  # [kinds, kinds] the column with the least time from one kind to another, or within it
+
+
+def kinds_of(problem: Problem, fusing: Fusing, fitting: bool) -> Kinds:
+    times = least_times(problem, fusing)
+    limits = problem.memory_bytes if fitting else np.zeros_like(problem.memory_bytes)
+    if fitting:
+        full = device_bytes(problem, fusing)[:, None] > problem.memory_bytes[None, :]
+        if ((times == CANNOT) | full).all(axis=1).any():  # nothing fits, so no bound can be wrong
+            full[:] = False
+        times = np.where(full, CANNOT, times)
+    kind_of = numbered((digest(times[:, device]), int(limits[device])) for device in range(problem.num_devices))
+    first = np.unique(kind_of, return_index=True)[1]
+    return Kinds(
+        ints(times[:, first]), ints(np.bincount(kind_of)), ints(problem.memory_bytes[first]), *_sends(problem, kind_of)
+    )
+
+
+def _sends(problem: Problem, kind_of: Ints) -> tuple[Ints, Ints]:
+    kinds = int(kind_of.max()) + 1
+    sends, column = problem.send_ns, np.zeros((kinds, kinds), np.int64)
+    for src, dst in np.ndindex(kinds, kinds):
+        pairs = (kind_of == src)[:, None] & (kind_of == dst)[None, :] & ~np.eye(len(kind_of), dtype=bool)
+        classes = np.unique(problem.send_class[pairs])
+        if len(classes) > 1:
+            column[src, dst] = sends.shape[1]
+            sends = ints(np.column_stack([sends, problem.send_ns[:, classes].min(axis=1)]))
+        elif len(classes):
+            column[src, dst] = classes[0]
+    return sends, ints(column)
+
+
+def work_of(kinds: Kinds) -> tuple[Ints, int]:
+    """(work, share): any set of ops keeps the devices busy for at least the sum of its work ÷ share.
+
+    For any price of device time that adds up to 1 over all devices, that is so of sum over ops of min over devices of
+    price x time: the dual of spreading ops over devices in fractions.
+    """
+    if len(kinds.count) == 1:
+        return ints(kinds.times[:, 0]), int(kinds.count[0])
+    from loadmaster.problem.bounds import levels
+
+    price = levels.prices(kinds.times, kinds.count, 4096, 60)
+    # Thousandths of a ns, unless the sums would pass what an integer holds.
+    scale = 1024 if float(kinds.times.max(axis=1).sum()) < 2**50 else 1
+    return levels.cheapest(kinds.times, price, scale), scale

@@ -1,0 +1,207 @@
+"""Bound on the step time: critical path, work shared out among the devices, and both together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from loadmaster.graph.columns import Ints, ints, inverse, rows_of
+from loadmaster.problem import CANNOT, Problem
+
+if TYPE_CHECKING:
+    from loadmaster.problem.bounds.levels import Ahead, Behind
+
+from loadmaster.problem.bounds.allowed import Time
+from loadmaster.problem.bounds.holding import op_residents
+from loadmaster.problem.bounds.kernels import Fusing, saving_of
+from loadmaster.problem.bounds.kinds import Kinds, kinds_of, work_of
+
+# Where no reason is given, chosen by hand.
+CELLS = 512  # rows and columns of the grid over (earliest start, what must follow)
+CROWD_CELLS, CROWD_TURNS = 256, 2  # starts of ancestors that are told apart; times that starts are raised
+SENT_CELLS, SENT_TURNS, SENT_EFFORT = 64, 40, 100_000_000  # likewise; ops x dependencies that are looked at
+LEAST_SHARED, MOST_SHARED = 64, 40_000  # ops between which it is looked for what must share a device: a second
+MOST_TOGETHER = 2_000  # ops of which all that follows from it is looked for
+MOST_CROWDED = 12_000  # ops whose ancestors are looked at one by one: a second for so many
+
+
+def step_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = False, allowed: Time | None = None) -> int:
+    """Of the step time: critical path, work shared out among the devices, and both together.
+
+    The path goes by the best kind of device for each op and pays the sends between kinds; ops that one op needs either
+    run on its device, one at a time, or are sent, and so for all its ancestors together. Ops that all start late and
+    all have much after them must share the time between; so must the ops between two that all others lead to or come
+    from.
+    """
+    from loadmaster.problem.bounds import levels
+
+    graph, kinds, allowed = problem.graph, kinds_of(problem, fusing, fitting), allowed or Time()
+    work, share = work_of(kinds)
+    joins = levels.bottlenecks(*graph.dependencies)
+    common = (kinds.times, kinds.sends, kinds.column, kinds.count > 1, joins, work, share)
+    ahead = (graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after, *common)
+    nexts = inverse(graph.after_start, graph.after, problem.num_ops)
+    behind = (*graph.readers, graph.makes, graph.make_start, *nexts, *common)
+    given = _Given(problem, kinds, ahead, behind, allowed)
+    nothing = np.zeros(problem.num_ops, np.int64)
+    head, tail = levels.heads(*ahead, nothing), levels.tails(*behind, nothing)
+    if problem.num_ops <= MOST_CROWDED:
+        head, tail = _sent(given, *_crowded(given, head, tail))
+    span = int(levels.least_span(ints(head), ints(tail), kinds.times, work, share, CELLS))
+    if not fusing and not allowed.is_up():
+        span = _together(given, head, tail, span)
+    if fitting and not allowed.is_up():
+        span = max(span, _work_in_memory(problem, kinds))
+    return span + (saving_of(problem, fusing).least_launch_ns if fusing else 0)
+
+
+class _Given(NamedTuple):
+    """What starts are raised by."""
+
+    problem: Problem
+    kinds: Kinds
+    ahead: Ahead  # what `levels.heads` is given
+    behind: Behind  # what `levels.tails` is given
+    allowed: Time
+
+
+def _crowded(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
+    """Starts and what follows, raised by the work of all ancestors and of all descendants of each op."""
+    from loadmaster.problem.bounds import levels
+
+    problem, kinds, ahead, behind, allowed = given
+    start, before = problem.graph.dependencies
+    follow_start, follows = inverse(start, before, problem.num_ops)
+    work, share = ahead[-2:]
+    able = kinds.times != CANNOT
+    least = np.iinfo(np.int64).max
+    for _ in range(CROWD_TURNS):
+        if allowed.is_up():
+            break
+        soonest = np.where(able, head, least).min(axis=1)
+        head = levels.heads(*ahead, levels.crowd(start, before, soonest, work, share, CROWD_CELLS, True))
+        after = np.where(able, tail, least).min(axis=1)
+        tail = levels.tails(*behind, levels.crowd(follow_start, follows, after, work, share, CROWD_CELLS, False))
+    return head, tail
+
+
+def _sent(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
+    """The same with the time that is lost by sending, over and over while it helps; on equal devices."""
+    from loadmaster.problem.bounds import levels
+
+    problem, kinds, ahead, behind, allowed = given
+    if len(kinds.count) > 1 or kinds.count[0] < 2:
+        return head, tail
+    work, later, earlier = ahead[-2], *_ways(problem, kinds)
+    rest = (int(kinds.count[0]), SENT_CELLS)
+    turns = min(SENT_TURNS, SENT_EFFORT // max(1, problem.num_ops * len(later[1])))
+    for _ in range(turns):
+        if allowed.is_up():
+            break
+        before = int(head.sum() + tail.sum())
+        known = levels.apart(*later, ints(head[:, 0]), work, *rest, True)
+        head = ints(np.maximum(head, levels.heads(*ahead, np.maximum(known, head[:, 0]))))
+        known = levels.apart(*earlier, ints(tail[:, 0]), work, *rest, False)
+        tail = ints(np.maximum(tail, levels.tails(*behind, np.maximum(known, tail[:, 0]))))
+        if int(head.sum() + tail.sum()) == before:
+            break
+    return head, tail
+
+
+def _together(given: _Given, head: Ints, tail: Ints, span: int) -> int:
+    """The span, raised by which ops must share a device; on equal ones. Small problems are closed in other ways."""
+    problem, kinds, ahead, behind, allowed = given
+    if len(kinds.count) > 1 or kinds.count[0] < 2 or not LEAST_SHARED <= problem.num_ops <= MOST_SHARED:
+        return span
+    from loadmaster.problem.bounds import together, turns
+
+    (work, share), (later, earlier) = ahead[-2:], _ways(problem, kinds)
+    took, first, last = (ints(np.ascontiguousarray(column[:, 0])) for column in (kinds.times, head, tail))
+    known = (later, earlier, ahead, behind, first, last)
+    facts = turns.EqualDeviceFacts(took, work, share, int(kinds.count[0]), problem.leader, *known, allowed.is_up)
+    if problem.num_ops <= MOST_TOGETHER:
+        return together.least_step(facts, span)
+    return turns.least_step(facts, span)
+
+
+def _ways(problem: Problem, kinds: Kinds) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints]]:
+    """(start, ops, ns) of what follows each op, and of what comes before it, with the time that sending from one to the
+    other takes: of several tensors the longest, 0 where nothing is read."""
+    graph, ops = problem.graph, problem.num_ops
+    maker = graph.producer[graph.reads]
+    made = maker >= 0
+    first = np.concatenate([maker[made], graph.after])
+    then = np.concatenate([rows_of(graph.read_start)[made], rows_of(graph.after_start)])
+    took = np.concatenate([kinds.sends[graph.reads[made], kinds.column[0, 0]], np.zeros(len(graph.after), np.int64)])
+    order = np.lexsort((took, then, first))
+    first, then, took = first[order], then[order], took[order]
+    last = np.append((first[1:] != first[:-1]) | (then[1:] != then[:-1]), True)[: len(first)]
+    first, then, took = first[last], then[last], took[last]
+    back = np.lexsort((first, then))
+    return (_starts(first, ops), ints(then), ints(took)), (_starts(then, ops), ints(first[back]), ints(took[back]))
+
+
+def _starts(rows: np.ndarray, count: int) -> Ints:
+    start = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=count), out=start[1:])
+    return ints(start)
+
+
+def _work_in_memory(problem: Problem, kinds: Kinds) -> int:
+    """As `work_of` over all ops, with a price on memory too: residents that a fast device cannot hold send their ops
+    elsewhere."""
+    held = op_residents(problem)
+    able = kinds.times != CANNOT
+    room = kinds.memory * kinds.count
+    if len(kinds.count) < 2 or int(held.sum()) <= int(kinds.memory.min()):
+        return 0
+    price, rent = _memory_prices(kinds, held)
+    cost = np.where(able, kinds.times * price[None, :] + held[:, None] * rent[None, :], np.inf)
+    value = float(cost.min(axis=1).sum()) * (1 - 1e-9) - float((room * rent).sum()) * (1 + 1e-9)
+    return max(0, int(np.floor(value)))
+
+
+def _memory_prices(kinds: Kinds, held: Ints) -> tuple[np.ndarray, np.ndarray]:
+    """Prices of device time and of memory from the linear program over bundles of similar ops; any prices give a
+    bound."""
+    from scipy.optimize import linprog
+
+    bundle, size = _bundles(kinds, held)
+    count = len(kinds.count)
+    times = np.zeros((size, count))
+    np.add.at(times, bundle, np.where(kinds.times == CANNOT, 0, kinds.times).astype(np.float64))
+    cannot = np.zeros((size, count), bool)
+    np.logical_or.at(cannot, bundle, kinds.times == CANNOT)
+    nbytes = np.bincount(bundle, weights=held, minlength=size)
+    unit_ns, unit_bytes = max(1.0, times.max()), max(1.0, float(nbytes.max()))
+    rows = np.zeros((2 * count, size * count + 1))
+    for kind in range(count):
+        rows[kind, kind : size * count : count] = times[:, kind] / unit_ns
+        rows[kind, -1] = -kinds.count[kind]
+        rows[count + kind, kind : size * count : count] = nbytes / unit_bytes
+    limit = np.concatenate([np.zeros(count), kinds.memory * kinds.count / unit_bytes])
+    each = np.kron(np.eye(size), np.ones(count))
+    goal = np.append(np.zeros(size * count), 1.0)
+    reach = [(0.0, 0.0 if no else 1.0) for no in cannot.reshape(-1)] + [(0.0, None)]
+    answer: Any = linprog(
+        goal, rows, limit, np.hstack([each, np.zeros((size, 1))]), np.ones(size), reach, method="highs"
+    )
+    if not answer.success:
+        return np.full(count, 1.0 / kinds.count.sum()), np.zeros(count)
+    dual = np.maximum(-answer.ineqlin.marginals, 0.0)
+    scale = max(1e-12, float((dual[:count] * kinds.count).sum()))
+    return dual[:count] / scale, dual[count:] / scale * (unit_ns / unit_bytes)
+
+
+def _bundles(kinds: Kinds, held: Ints) -> tuple[np.ndarray, int]:
+    """Ops alike in how much faster each kind is and in bytes per time, as one: at most a few hundred bundles."""
+    times = kinds.times.astype(np.float64)
+    best = np.maximum(1.0, np.where(times < 0, np.inf, times).min(axis=1))
+    ratio = np.rint(2 * np.log2(np.maximum(times, 1.0) / best[:, None])).clip(-20, 20)
+    ratio[times < 0] = 99
+    heft = np.rint(np.log2((held + 1.0) / best)).clip(-16, 48)
+    heft[held == 0] = -99
+    _, bundle = np.unique(np.column_stack([ratio, heft]), axis=0, return_inverse=True)
+    size = int(bundle.max()) + 1
+    return (bundle.reshape(-1), size) if size <= 400 else (bundle.reshape(-1) * 400 // size, 400)
