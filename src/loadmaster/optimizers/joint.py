@@ -69,31 +69,44 @@ class Joint:
 
     def turns(self, search: Search) -> Iterator[None]:
         """Does its work piece by piece; after each, the search has the best plan so far."""
-        search.fusing = sharing_of(search.problem)
-        kernels = finalists(search)
+        problem = search.problem
+        search.fusing = sharing_of(problem)
+        if problem.objective.of_memory and problem.num_devices > 1:  # which kernels seldom change
+            yield from self._planned(search, ints(np.arange(problem.num_ops)))
+        kernels = finalists(search) if not search.spent or search.best is None else []
         given = [refused(search, start) for start in of_another(search, self.also) if not search.spent]
         yield
-        first = given
-        if not search.spent and self._alone(search, kernels[0]):
-            with search.keeping(simulations=PLANNED) as part:
-                plan_fused(part, kernels[0], self.inner)
-            yield
+        if search.spent:
+            return
+        if problem.objective.of_memory:
+            if problem.num_devices == 1:
+                yield from self._planned(search, kernels[0])
+            yield from self._race(search, Later(search), of_best(search))
+            return
+        if coarsen(problem, kernels[0]).problem.num_ops <= TINY:  # it may be closed
+            yield from self._planned(search, kernels[0])
+            if search.spent:
+                return
         waiting = Later(search)
-        if search.problem.objective.of_memory and search.best is not None:
-            first = [Scored(search.best_score, search.best)]
-        elif not search.spent:
-            fusing = next((kernel for kernel in kernels if fuses(kernel)), kernels[0]) if waiting.left else kernels[0]
-            first = sorted([*given, *fused_first(search, fusing), *placed_first(search, waiting)], key=by_score)
-            yield
-        if not search.spent and first:
-            yield from JointRace(JointEpochs(self, search), waiting, first).turns()
+        fusing = next((kernel for kernel in kernels if fuses(kernel)), kernels[0]) if waiting.left else kernels[0]
+        first = [*given, *fused_first(search, fusing), *placed_first(search, waiting)]
+        yield
+        yield from self._race(search, waiting, first)
 
-    @staticmethod
-    def _alone(search: Search, kernel: Ints) -> bool:
-        """Whether `inner` has some simulations before: it may close a tiny problem, and for peak memory, which kernels
-        seldom change, it knows more starts."""
-        problem = search.problem
-        return problem.objective.of_memory or coarsen(problem, kernel).problem.num_ops <= TINY
+    def _planned(self, search: Search, kernel: Ints) -> Iterator[None]:
+        """What `inner` makes of kernels with some simulations."""
+        if not search.spent:
+            with search.keeping(simulations=PLANNED) as part:
+                plan_fused(part, kernel, self.inner)
+            yield
+
+    def _race(self, search: Search, waiting: Waiting, first: list[Scored]) -> Iterator[None]:
+        if not search.spent and first:
+            yield from JointRace(JointEpochs(self, search), waiting, sorted(first, key=by_score)).turns()
+
+
+def of_best(search: Search) -> list[Scored]:
+    return [] if search.best is None else [Scored(search.best_score, search.best)]
 
 
 def fuses(kernel: Ints) -> bool:
@@ -158,7 +171,7 @@ class Later(Waiting):
 
 
 @dataclass
-class Fusing(Runner):
+class FusingRunner(Runner):
     """One whose kernels change, too."""
 
     kernel: Ints | None = None  # those on which it was moved last
@@ -171,7 +184,7 @@ class JointRace(Race):
 
     def _runner(self, start: Scored) -> Runner:
         plain = super()._runner(start)
-        return Fusing(plain.score, plain.plan, plain.pace)
+        return FusingRunner(plain.score, plain.plan, plain.pace)
 
     def _take_in(self) -> None:
         search, some = self.search, self.waiting.due()
@@ -192,7 +205,7 @@ class JointEpochs:
         self.together: Chains | None = None
         self.known = OrderedDict[bytes, tuple[Coarse, Search, Epochs]]()
 
-    def go_on(self, runner: Fusing) -> None:
+    def go_on(self, runner: FusingRunner) -> None:
         """One epoch more from the best that it has found."""
         search, turn, pace = self.search, len(runner.marks), runner.pace
         if search.spent:
@@ -237,7 +250,7 @@ class JointEpochs:
         self.together.cool(simulations, hot, self.settings.cold)
         return min(start, Scored(*self.together.found), key=by_score)
 
-    def _moved(self, runner: Fusing, start: Scored, simulations: int) -> Scored:
+    def _moved(self, runner: FusingRunner, start: Scored, simulations: int) -> Scored:
         """Placement and order alone, on the kernels of a plan, as `placement` goes on from one."""
         if self.search.spent:
             return start
