@@ -14,6 +14,7 @@ from loadmaster.graph.columns import ints
 from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Reheating, compile_walk, start_of
 from loadmaster.optimizers.exact import closing
 from loadmaster.optimizers.experience.trying import stands_out, suited
+from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.optimizers.multilevel.multilevel import Multilevel, too_large
 from loadmaster.optimizers.starts import (
     VERY_FAR,
@@ -36,6 +37,8 @@ from loadmaster.search import WORST, Optimizer, Score, Search
 from loadmaster.simulator import cores
 
 # Where no reason is given, chosen by hand.
+EVOLVING = Brkga(by="edges", blocks=24, sends=False, evaluations=10**9)  # few large groups
+EVOLVED, EVOLVED_AFTER = 400, 2_000  # simulations for it, and how many there must have been before
 
 # Where the clock decides, a part waits until it costs little beside what the search has done.
 AT_ONCE = 100  # simulations' worth of starts before the search begins
@@ -203,6 +206,7 @@ class Race:
         self.again = self._more(first)
         self.leader = self._runner(first[0])
         self.others = list[Runner]()
+        self.evolved = False
 
     def run(self) -> None:
         for _ in self.turns():
@@ -232,9 +236,22 @@ class Race:
         """Starts that are due now."""
         search, problem = self.search, self.search.problem
         found = ordered(search, list(made(search, self.waiting.due())), 1)[:1]
+        if problem.objective.of_memory and problem.num_devices > 1:
+            found += self._evolve()
         self.others += [self._runner(start) for start in found if not far(start.score, self.best_start)]
         if not search.counts_simulations and problem.num_ops > SMALL and self.waiting.bound_is_due():
             search.prove(lower_bound(problem, fitting=True, seconds=search.bound_seconds))
+
+    def _evolve(self) -> list[Scored]:
+        """What a genetic search over few large groups finds: far from all rules, and on small graphs of no model often
+        the best start."""
+        search = self.search
+        if self.evolved or search.simulations < EVOLVED_AFTER:
+            return []
+        self.evolved = True
+        with search.keeping(simulations=EVOLVED) as part:
+            plan = EVOLVING.optimize(part)
+        return [Scored(part.best_score, plan if part.best is None else part.best)]
 
     def _other(self) -> Runner | None:
         """One that is not the leader, if it is time for one."""

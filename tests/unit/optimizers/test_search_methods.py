@@ -14,6 +14,7 @@ from loadmaster.cost import price
 from loadmaster.errors import MissingExtra
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import Ints
+from loadmaster.optimizers import auto
 from loadmaster.optimizers.auto import BESIDE, Auto, Waiting
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, evolve, genes_of, prior_of
@@ -139,6 +140,13 @@ def test_auto_scores_every_start_and_the_best_under_every_order() -> None:
         ranks = orders(search.problem, start.plan)
         assert {decisions(start.plan.with_rank(rank)) for rank in ranks} <= tried
     assert len(found) > len(scored) and search.best_score == found[0].score == min(start.score for start in found)
+
+
+def test_the_genetic_search_takes_no_more_than_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "EVOLVED_AFTER", 150)
+    problem = problem_of(objective="peak-memory")
+    for simulations in (200, 300, 400):
+        assert solve(problem, "placement", Budget(None, simulations)).simulations <= simulations + 1
 
 
 def made_here(start: Start) -> Plan | None:
