@@ -12,7 +12,7 @@ from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.learn.examples import canonical
 from loadmaster.learn.features import PAIRS_WIDTH, SIZES, Features
 from loadmaster.optimizers.cuts import cut_stacks
-from loadmaster.optimizers.lists import loop
+from loadmaster.optimizers.lists import ranks
 from loadmaster.optimizers.lists.schedulers import Cpop, Etf, Heft
 from loadmaster.optimizers.pipeline import split
 from loadmaster.optimizers.simple import OneDevice, legal
@@ -134,7 +134,7 @@ def _ideal_ns(problem: Problem) -> float:
     """The larger of an equal share of all work and the longest path, sends for nothing."""
     graph = problem.graph
     columns = (graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after)
-    path = loop.upward(*columns, problem.best_ns, np.zeros(graph.num_tensors, np.int64)).max(initial=1)
+    path = ranks.upward(*columns, problem.best_ns, np.zeros(graph.num_tensors, np.int64)).max(initial=1)
     return float(max(1, path, problem.best_ns.sum() / problem.num_devices))
 
 
@@ -182,4 +182,4 @@ def path_under(problem: Problem, device: Ints) -> Ints:
     graph = problem.graph
     times = ints(problem.op_ns[np.arange(problem.num_ops), device])
     columns = (graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after)
-    return ints(loop.upward_placed(*columns, times, problem.send_ns, problem.send_class, device))
+    return ints(ranks.upward_placed(*columns, times, problem.send_ns, problem.send_class, device))

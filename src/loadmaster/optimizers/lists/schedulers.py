@@ -8,7 +8,7 @@ import numpy as np
 
 from loadmaster.graph.columns import Ints, ints, positions
 from loadmaster.graph.order import topological_order
-from loadmaster.optimizers.lists import loop
+from loadmaster.optimizers.lists import loop, ranks
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Search
@@ -157,12 +157,12 @@ def mean_sends(problem: Problem) -> Ints:
 
 def upward_rank(problem: Problem) -> Ints:
     """[ops] mean length of the longest way from the op's start to the end of the step, transfers included."""
-    return ints(loop.upward(*_edges(problem), mean_times(problem), mean_sends(problem)))
+    return ints(ranks.upward(*_edges(problem), mean_times(problem), mean_sends(problem)))
 
 
 def downward_rank(problem: Problem) -> Ints:
     """[ops] mean length of the longest way from the start of the step to the op's end."""
-    return ints(loop.downward(*_edges(problem), mean_times(problem), mean_sends(problem)))
+    return ints(ranks.downward(*_edges(problem), mean_times(problem), mean_sends(problem)))
 
 
 def _edges(problem: Problem) -> tuple[Ints, Ints, Ints, Ints, Ints]:
@@ -173,7 +173,7 @@ def _edges(problem: Problem) -> tuple[Ints, Ints, Ints, Ints, Ints]:
 def critical_rank(problem: Problem, device: Ints) -> Ints:
     """[ops] ranks by the longest way to the end under this placement: the critical-path order."""
     times = ints(problem.op_ns[np.arange(problem.num_ops), device])
-    level = loop.upward_placed(*_edges(problem), times, problem.send_ns, problem.send_class, device)
+    level = ranks.upward_placed(*_edges(problem), times, problem.send_ns, problem.send_class, device)
     return positions(np.argsort(-level, kind="stable"))
 
 
