@@ -40,7 +40,7 @@ from loadmaster.importers.torch.export import capture
 from loadmaster.importers.torch.signature import UPDATED_TOGETHER, call_of, signature_of
 from loadmaster.importers.torch.step import Target, fake_mode
 from loadmaster.runtime.frames import held_by_frames
-from loadmaster.runtime.timing import Clock
+from loadmaster.runtime.timing import DeviceClock
 
 OP_COLUMNS = ("signature", "hot_ns", "low_ns", "high_ns", "cold_ns", "host_ns", "workspace_bytes", "stable", "note")
 PHASES = ("capture", "machine", "steps", "ops", "compile")
@@ -243,7 +243,7 @@ class Work(Steps):
         """Times ops from a number on, until a time."""
         wanted = json.loads((self.out / "wanted.json").read_text())
         start, until = int(self.task.split(",")[0]), float(self.task.split(",")[1])
-        clock = Clock(self.device)
+        clock = DeviceClock(self.device)
         with table(self.out / "ops.csv", OP_COLUMNS) as write:
             for number in range(start, len(wanted)):
                 (self.out / "at.txt").write_text(str(number))
@@ -258,7 +258,7 @@ class Work(Steps):
                     say(f"op {number} of {len(wanted)}")
             (self.out / "at.txt").write_text(str(len(wanted)))
 
-    def _op(self, clock: Clock, signature: str) -> dict[str, Any]:
+    def _op(self, clock: DeviceClock, signature: str) -> dict[str, Any]:
         if self.is_cuda and "_for_cpu" in signature:
             return {"note": "a CPU kernel"}
         try:
@@ -458,7 +458,7 @@ def _best_us(call: Callable[[], Any]) -> float:
 def _launches(device: str) -> dict[str, Any]:
     """What asking for an empty kernel costs the host, and what running many in a row costs the device."""
     one = torch.ones(16, device=device)
-    clock = Clock(device)
+    clock = DeviceClock(device)
     timing = clock.time(lambda: one.add_(1.0))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

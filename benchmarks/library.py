@@ -32,7 +32,7 @@ from loadmaster.files import load_graphs
 from loadmaster.graph.columns import ints
 from loadmaster.learn.plans import PlanSettings, problem_of
 from loadmaster.optimizers.experience import Library, adapt, starts_like
-from loadmaster.optimizers.experience.entries import MAGIC, Entry, known_of
+from loadmaster.optimizers.experience.entries import MAGIC, PlanHead, known_of
 from loadmaster.optimizers.experience.likeness import Sight
 from loadmaster.search import Budget, Start, solve
 
@@ -79,13 +79,13 @@ class Others:
     library: Library
     graph: str
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[PlanHead]:
         return [entry for entry in self.library.entries() if entry.model != self.graph[:200]]
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: PlanHead) -> bytes:
         return self.library.read(entry)
 
-    def used(self, entry: Entry) -> None:
+    def used(self, entry: PlanHead) -> None:
         self.library.used(entry)
 
 

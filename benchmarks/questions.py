@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.bench.rows import Row, Source, go_rows
+from loadmaster.bench.rows import Source, SuiteRow, go_rows
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.cost import price
 from loadmaster.graph import Graph
@@ -299,7 +299,7 @@ def race(seconds: float, limit: int | None) -> None:
         print(f"{other}: there on {there} of {len(heats)}, {np.median(ratios):.1f} times as soon in the median")
 
 
-def heat(row: Row, first: str, others: Sequence[str], budget: Budget) -> Heat:
+def heat(row: SuiteRow, first: str, others: Sequence[str], budget: Budget) -> Heat:
     problem = price(row.graph(), row.cluster, objective=row.objective)
     history = run_until(problem, first, budget)
     target = min(history, key=lambda moment: moment.score)

@@ -27,7 +27,7 @@ from typing import Any
 
 import loadmaster as lm
 from loadmaster import catalog
-from loadmaster.bench.records import Record, read_records
+from loadmaster.bench.records import RunRecord, read_records
 from loadmaster.cluster.sizes import parse_size
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import cluster_to_json, graph_to_json, load_cluster, load_graph, load_plan, plan_to_json
@@ -99,7 +99,9 @@ class Cases:
         self.plan = plan_to_json(result.plan, problem)
         self.graph = graph_to_json(self.graphs[0])
         self.cluster = cluster_to_json(problem.cluster)
-        self.record = json.loads(Record("r", "g", "c", "d", "step-time", "heft", "1", 0, history=((1, 2),)).to_line())
+        self.record = json.loads(
+            RunRecord("r", "g", "c", "d", "step-time", "heft", "1", 0, history=((1, 2),)).to_line()
+        )
         row = {"optimizer": "heft", "lower_bound": 1, "gap": 0.5, "fits": True}
         self.comparison = {"graph": {"name": "g"}, "methods": [row]}
         self.methods = methods or sorted(name for name in catalog.OPTIMIZERS if name not in SLOW)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import loadmaster
-from loadmaster.bench.records import Ledger, Record, read_records
+from loadmaster.bench.records import Ledger, RunRecord, read_records
 from loadmaster.bench.table import Column, Table
 from loadmaster.errors import InvalidGraph, UnreadableFile, printable
 from loadmaster.files.text import parse_json
@@ -90,7 +90,7 @@ def test_names_stay_in_their_cell(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a\u2028b", "a\u0085b", "a\x0cb", "a\x1cb", "模型", "\ud800"])
 def test_records_of_any_name_are_read_back(name: str, tmp_path: Path) -> None:
-    record = Record(name, "g", "c", "d", "step-time", "heft", "1", 0)
+    record = RunRecord(name, "g", "c", "d", "step-time", "heft", "1", 0)
     Ledger(tmp_path / "r.jsonl").add(record)
     assert Ledger(tmp_path / "r.jsonl").finished(record.key)
     assert [found.row for found in read_records(tmp_path / "r.jsonl")] == [name]
@@ -98,7 +98,7 @@ def test_records_of_any_name_are_read_back(name: str, tmp_path: Path) -> None:
 
 def test_a_line_torn_inside_a_letter_costs_that_line_alone(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
-    one, two = (Record("模型", "g", "c", "d", "step-time", "heft", "1", seed) for seed in (1, 2))
+    one, two = (RunRecord("模型", "g", "c", "d", "step-time", "heft", "1", seed) for seed in (1, 2))
     raw = '{"row": "模型'.encode()
     path.write_bytes(one.to_line().encode() + raw[:-1])
     ledger = Ledger(path)
@@ -112,7 +112,7 @@ def test_a_line_torn_inside_a_letter_costs_that_line_alone(tmp_path: Path) -> No
 def test_odd_lines_of_a_ledger_are_named(field: str, value: object, tmp_path: Path) -> None:
     import json
 
-    data = json.loads(Record("r", "g", "c", "d", "step-time", "heft", "1", 0).to_line())
+    data = json.loads(RunRecord("r", "g", "c", "d", "step-time", "heft", "1", 0).to_line())
     (tmp_path / "r.jsonl").write_text(json.dumps({**data, field: value}) + "\n")
     with pytest.raises(UnreadableFile, match="no record"):
         read_records(tmp_path / "r.jsonl")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 
-from loadmaster.bench.records import Place, Record
+from loadmaster.bench.records import Place, RunRecord
 from loadmaster.errors import UnreadableFile
 from loadmaster.files.text import read_json, write_json
 
@@ -16,7 +16,7 @@ SCHEMA = "loadmaster.best/1"
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownValue:
     """The best value of a problem, and how it was found."""
 
     graph: str
@@ -34,16 +34,16 @@ class Known:
         return self.graph, self.cluster, self.objective
 
     @staticmethod
-    def of(record: Record) -> Known:
+    def of(record: RunRecord) -> KnownValue:
         at = record.history[-1][0] if record.history else record.simulations
-        return Known(*record.place, record.value, record.spec, record.seed, at, record.date, record.row)
+        return KnownValue(*record.place, record.value, record.spec, record.seed, at, record.date, record.row)
 
 
 class BestKnown:
     """What is known, by problem."""
 
-    def __init__(self, known: Iterable[Known] = ()) -> None:
-        self._known: dict[Place, Known] = {}
+    def __init__(self, known: Iterable[KnownValue] = ()) -> None:
+        self._known: dict[Place, KnownValue] = {}
         for each in known:
             self.offer(each)
 
@@ -52,16 +52,16 @@ class BestKnown:
         return {place: known.value for place, known in self._known.items()}
 
     @property
-    def all(self) -> list[Known]:
+    def all(self) -> list[KnownValue]:
         return list(self._known.values())
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def get(self, place: Place) -> Known | None:
+    def get(self, place: Place) -> KnownValue | None:
         return self._known.get(place)
 
-    def offer(self, known: Known) -> bool:
+    def offer(self, known: KnownValue) -> bool:
         """Takes it if it is better than what there was."""
         before = self._known.get(known.place)
         better = before is None or known.value < before.value
@@ -69,10 +69,10 @@ class BestKnown:
             self._known[known.place] = known
         return better
 
-    def offer_records(self, records: Iterable[Record]) -> int:
+    def offer_records(self, records: Iterable[RunRecord]) -> int:
         """How many of the runs were better; only plans that fit, fuse nothing and keep to the bound count."""
         usable = (r for r in records if not r.error and r.fits and not r.fuses and r.value >= r.bound)
-        return sum(self.offer(Known.of(record)) for record in usable)
+        return sum(self.offer(KnownValue.of(record)) for record in usable)
 
     def save(self, path: Path) -> None:
         """Joins what the file holds by now, so that two writers never lose a better value, and replaces it at once."""
@@ -96,7 +96,7 @@ def load_best(path: Path | None = None) -> BestKnown:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise UnreadableFile(f"'{found}' holds no best-known values", "", f'it must say "schema": "{SCHEMA}"')
     try:
-        return BestKnown(Known(**row) for row in data["rows"])
+        return BestKnown(KnownValue(**row) for row in data["rows"])
     except (KeyError, TypeError) as error:
         raise UnreadableFile(f"a row cannot be read: {error}", str(found), "restore the file") from None
 

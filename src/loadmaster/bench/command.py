@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.best import BestKnown, Known, load_best, long_specs, shipped_path
+from loadmaster.bench.best import BestKnown, KnownValue, load_best, long_specs, shipped_path
 from loadmaster.bench.methods import is_known
 from loadmaster.bench.pages import ledger_path, methods_of, note_call, write_docs, write_tables
 from loadmaster.bench.quality import Quality, QualitySettings, quality
-from loadmaster.bench.records import Ledger, Record
+from loadmaster.bench.records import Ledger, RunRecord
 from loadmaster.bench.rows import Source
 from loadmaster.bench.run import Order, Outcome, Watch, run
 from loadmaster.bench.suite import Allowance, Suite, suites_of
@@ -150,9 +150,9 @@ class _Improve:
     path: Path
     count: int = 0
 
-    def __call__(self, record: Record) -> None:
+    def __call__(self, record: RunRecord) -> None:
         usable = not record.error and record.fits and not record.fuses
-        if usable and self.best.offer(Known.of(record)):
+        if usable and self.best.offer(KnownValue.of(record)):
             self.count += 1
             self.best.save(self.path)
 
@@ -171,7 +171,7 @@ def _order(
 
 
 def _run(
-    order: Order, settings: BenchSettings, best: BestKnown, landed: Callable[[Record], None], stem: str = ""
+    order: Order, settings: BenchSettings, best: BestKnown, landed: Callable[[RunRecord], None], stem: str = ""
 ) -> Report:
     ledger = Ledger(ledger_path(settings.out, stem or order.suite.name))
     outcome = run(order, ledger, settings.say, settings.watch, landed)

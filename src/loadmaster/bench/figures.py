@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.bench.records import Place, Record
+from loadmaster.bench.records import Place, RunRecord
 
 OOM = "OOM"
 
 
 @dataclass(frozen=True)
-class Cell:
+class SeedMeans:
     """What one method gave on one problem: means over its seeds."""
 
     value: float
@@ -28,11 +28,11 @@ class Cell:
     paths: tuple[tuple[tuple[int, int], ...], ...]  # per seed: (simulations, value) of improvements and the end
 
     @staticmethod
-    def of(records: Sequence[Record]) -> Cell:
+    def of(records: Sequence[RunRecord]) -> SeedMeans:
         def mean(values: Iterable[float]) -> float:
             return float(np.mean(list(values)))
 
-        return Cell(
+        return SeedMeans(
             mean(r.value for r in records),
             all(r.fits for r in records),
             max(r.bound for r in records),
@@ -54,20 +54,20 @@ class Method:
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class MeansGrid:
     """Cells by method and place, places in the order in which they were first met."""
 
     names: Mapping[Place, str]
     ops: Mapping[Place, int]
     clusters: Mapping[Place, str]
-    cells: Mapping[tuple[Method, Place], Cell]
+    cells: Mapping[tuple[Method, Place], SeedMeans]
     methods: tuple[Method, ...]
     failed: Mapping[tuple[Method, Place], str]
 
     @staticmethod
-    def of(records: Iterable[Record], methods: Sequence[Method] | None = None) -> Grid:
+    def of(records: Iterable[RunRecord], methods: Sequence[Method] | None = None) -> MeansGrid:
         """`methods`: these columns alone, in that order; else all there are."""
-        runs: dict[tuple[Method, Place], list[Record]] = {}
+        runs: dict[tuple[Method, Place], list[RunRecord]] = {}
         failed: dict[tuple[Method, Place], str] = {}
         names: dict[Place, str] = {}
         clusters: dict[Place, str] = {}
@@ -83,16 +83,16 @@ class Grid:
                 continue
             ops[record.place] = record.ops
             runs.setdefault((column, record.place), []).append(record)
-        cells = {at: Cell.of(sorted(found, key=lambda r: r.seed)) for at, found in runs.items()}
+        cells = {at: SeedMeans.of(sorted(found, key=lambda r: r.seed)) for at, found in runs.items()}
         found_methods = tuple(dict.fromkeys(column for column, _ in runs))
         columns = found_methods if methods is None else tuple(m for m in methods if m in found_methods)
-        return Grid(names, ops, clusters, cells, columns, failed)
+        return MeansGrid(names, ops, clusters, cells, columns, failed)
 
     @property
     def places(self) -> list[Place]:
         return list(self.names)
 
-    def cell(self, method: Method, place: Place) -> Cell | None:
+    def cell(self, method: Method, place: Place) -> SeedMeans | None:
         return self.cells.get((method, place))
 
     def label(self, method: Method) -> str:
@@ -107,7 +107,7 @@ class Grid:
             return "failed" if (method, place) in self.failed else None
         return cell.value if cell.fits else OOM
 
-    def pairs(self, method: Method, baseline: Method) -> list[tuple[Place, Cell, Cell]]:
+    def pairs(self, method: Method, baseline: Method) -> list[tuple[Place, SeedMeans, SeedMeans]]:
         """(place, the method's cell, the baseline's) wherever both have a plan that fits."""
         found = ((place, self.cell(method, place), self.cell(baseline, place)) for place in self.places)
         return [(place, a, b) for place, a, b in found if a is not None and b is not None and a.fits and b.fits]
@@ -154,11 +154,11 @@ class Pooled:
     simulations: float
 
 
-def pooled(grid: Grid, baseline: Method, best: Mapping[Place, int]) -> list[Pooled]:
+def pooled(grid: MeansGrid, baseline: Method, best: Mapping[Place, int]) -> list[Pooled]:
     return [_pool(grid, method, baseline, best) for method in grid.methods]
 
 
-def _pool(grid: Grid, method: Method, baseline: Method, best: Mapping[Place, int]) -> Pooled:
+def _pool(grid: MeansGrid, method: Method, baseline: Method, best: Mapping[Place, int]) -> Pooled:
     pairs = grid.pairs(method, baseline)
     mine, theirs = ([cell.value for cell in column] for column in ([a for _, a, _ in pairs], [b for _, _, b in pairs]))
     known = [float(best.get(place, math.nan)) for place, _, _ in pairs]
@@ -177,7 +177,7 @@ def _pool(grid: Grid, method: Method, baseline: Method, best: Mapping[Place, int
     )
 
 
-def improvements(grid: Grid, method: Method, baseline: Method) -> list[float]:
+def improvements(grid: MeansGrid, method: Method, baseline: Method) -> list[float]:
     """(baseline - method) ÷ baseline of each graph, values being means over seeds."""
     return [(b.value - a.value) / b.value for _, a, b in grid.pairs(method, baseline) if b.value]
 
@@ -189,7 +189,7 @@ def share_of(mine: Sequence[float], theirs: Sequence[float], goal: Sequence[floa
     return sum(b - a for a, b, _ in there) / headroom if headroom > 0 else math.nan
 
 
-def differences(grid: Grid, focus: Method, baseline: Method) -> list[tuple[Method, int, Interval]]:
+def differences(grid: MeansGrid, focus: Method, baseline: Method) -> list[tuple[Method, int, Interval]]:
     """How much better `focus` is than each other method: paired by graph, in shares of the baseline's value."""
     found = []
     for other in grid.methods:
@@ -205,7 +205,7 @@ def differences(grid: Grid, focus: Method, baseline: Method) -> list[tuple[Metho
     return found
 
 
-def speed_up(grid: Grid, method: Method, baseline: Method, place: Place) -> float | str | None:
+def speed_up(grid: MeansGrid, method: Method, baseline: Method, place: Place) -> float | str | None:
     """baseline ÷ method - 1; a text where either does not fit or failed."""
     mine, theirs = grid.shown(method, place), grid.shown(baseline, place)
     if isinstance(mine, str) or mine is None:
@@ -213,13 +213,13 @@ def speed_up(grid: Grid, method: Method, baseline: Method, place: Place) -> floa
     return f"{OOM} of {baseline.spec}" if isinstance(theirs, str) else None if theirs is None else theirs / mine - 1
 
 
-def geometric_speed_up(grid: Grid, method: Method, baseline: Method) -> tuple[float, int]:
+def geometric_speed_up(grid: MeansGrid, method: Method, baseline: Method) -> tuple[float, int]:
     """(geometric mean of baseline ÷ method, less 1; over how many problems)."""
     ratios = [b.value / a.value for _, a, b in grid.pairs(method, baseline) if a.value]
     return (math.exp(_mean([math.log(ratio) for ratio in ratios])) - 1 if ratios else math.nan), len(ratios)
 
 
-def _reach(mine: Cell, theirs: Cell) -> float:
+def _reach(mine: SeedMeans, theirs: SeedMeans) -> float:
     """Mean over seeds of the simulations until the baseline's value was met, as a share of the baseline's."""
     first = [next((at for at, value in path if value <= theirs.value), math.inf) for path in mine.paths]
     return _mean(first) / max(1.0, theirs.simulations)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.figures import Grid, Method, pooled, speed_up
-from loadmaster.bench.records import Place, Record
+from loadmaster.bench.figures import MeansGrid, Method, pooled, speed_up
+from loadmaster.bench.records import Place, RunRecord
 from loadmaster.bench.suite import Shape, Suite
 from loadmaster.bench.views import baseline_of, with_records
 from loadmaster.errors import MissingExtra
@@ -18,7 +18,7 @@ from loadmaster.report.plot import PALETTE, WIDTH_IN
 
 def draw(
     suite: Suite,
-    records: Iterable[Record],
+    records: Iterable[RunRecord],
     best: Mapping[Place, int],
     path: Path,
     methods: Sequence[Method] | None = None,
@@ -26,7 +26,7 @@ def draw(
     """Writes the picture; False where there is nothing to draw yet."""
     baseline = baseline_of(suite)
     columns = None if methods is None else list(dict.fromkeys([baseline, *methods]))
-    grid = Grid.of(records, columns)
+    grid = MeansGrid.of(records, columns)
     others = [method for method in grid.methods if method != baseline]
     if baseline not in grid.methods or not others:
         return False
@@ -53,7 +53,7 @@ def _plain(axis: Any) -> None:
     axis.tick_params(labelsize=7)
 
 
-def _draw_pooled(figure: Any, grid: Grid, baseline: Method, best: Mapping[Place, int]) -> None:
+def _draw_pooled(figure: Any, grid: MeansGrid, baseline: Method, best: Mapping[Place, int]) -> None:
     """Mean improvement with its interval, and the share of the headroom that was taken."""
     found = [each for each in pooled(grid, baseline, best) if each.method != baseline]
     left, right = figure.subplots(1, 2, sharey=True)
@@ -77,7 +77,7 @@ def _draw_pooled(figure: Any, grid: Grid, baseline: Method, best: Mapping[Place,
         _plain(axis)
 
 
-def _draw_rows(figure: Any, suite: Suite, grid: Grid, baseline: Method, others: Sequence[Method]) -> None:
+def _draw_rows(figure: Any, suite: Suite, grid: MeansGrid, baseline: Method, others: Sequence[Method]) -> None:
     """A group of bars per problem, one bar per method; what does not fit has none."""
     axis = figure.subplots()
     shown = others if suite.shape == "speed-up" else grid.methods
@@ -102,7 +102,7 @@ _LABEL: Mapping[Shape, str] = {
 }
 
 
-def _height(shape: Shape, grid: Grid, method: Method, baseline: Method, place: Place) -> float:
+def _height(shape: Shape, grid: MeansGrid, method: Method, baseline: Method, place: Place) -> float:
     cell = grid.cell(method, place)
     if cell is None or not cell.fits:
         return math.nan

@@ -19,7 +19,7 @@ Place = tuple[str, str, str]  # digests of graph and cluster, objective: which p
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """One run: which problem, which method under which budget, and what came of it."""
 
     row: str  # the graph's name
@@ -76,17 +76,17 @@ class Ledger:
         self._records = {record.key: record for record in read_records(path)} if path.exists() else {}
 
     @property
-    def records(self) -> list[Record]:
+    def records(self) -> list[RunRecord]:
         return list(self._records.values())
 
     def finished(self, key: tuple[str, ...]) -> bool:
         """A run that failed is not finished: it may have been repaired since."""
         return key in self._records and not self._records[key].error
 
-    def get(self, key: tuple[str, ...]) -> Record | None:
+    def get(self, key: tuple[str, ...]) -> RunRecord | None:
         return self._records.get(key)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: RunRecord) -> None:
         self._records[record.key] = record
         self.path.parent.mkdir(parents=True, exist_ok=True)
         append(self.path, record.to_line())
@@ -95,11 +95,11 @@ class Ledger:
 class Sheet(Ledger):
     """Records of a row that runs elsewhere: what is known of it, and what it adds. No file."""
 
-    def __init__(self, known: Iterable[Record]) -> None:
+    def __init__(self, known: Iterable[RunRecord]) -> None:
         self._records = {record.key: record for record in known}
-        self.added: list[Record] = []
+        self.added: list[RunRecord] = []
 
-    def add(self, record: Record) -> None:
+    def add(self, record: RunRecord) -> None:
         self._records[record.key] = record
         self.added.append(record)
 
@@ -126,7 +126,7 @@ def _write_all(handle: int, data: bytes) -> None:
         data = data[os.write(handle, data) :]
 
 
-def read_records(path: Path) -> Iterable[Record]:
+def read_records(path: Path) -> Iterable[RunRecord]:
     """Every whole line; one that a kill cut short is left out, and its run counts as not done."""
     return [_record(data, path) for data in read_lines(path) if "spec" in data]
 
@@ -145,22 +145,22 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-_FIELDS = frozenset(field.name for field in fields(Record))
+_FIELDS = frozenset(field.name for field in fields(RunRecord))
 
 
-def _record(data: dict[str, Any], path: Path) -> Record:
+def _record(data: dict[str, Any], path: Path) -> RunRecord:
     known = {key: value for key, value in data.items() if key in _FIELDS}
     for key, value in known.items():
         if key != "history" and not _is_kind(value, _KINDS[key]):
             raise _no_record(f"'{key}' is {str(value)[:40]!r}", path)
     try:
         known["history"] = tuple((int(at), int(value)) for at, value in known.get("history", ()))
-        return Record(**known)
+        return RunRecord(**known)
     except (TypeError, ValueError, OverflowError) as error:
         raise _no_record(str(error), path) from None
 
 
-_KINDS = {field.name: str(field.type) for field in fields(Record)}
+_KINDS = {field.name: str(field.type) for field in fields(RunRecord)}
 _MOST = 2**63  # of a whole number
 
 

@@ -27,7 +27,7 @@ Mode = Literal["training", "inference", "all"]
 
 
 @dataclass(frozen=True)
-class Row:
+class SuiteRow:
     """A graph, where it runs, and what is to be small. The graph is read when it is needed."""
 
     name: str
@@ -61,7 +61,7 @@ def _corpus_path(given: Path | None) -> Path:
     return path
 
 
-def corpus_rows(source: Source, cluster: str, objective: str) -> Iterator[Row]:
+def corpus_rows(source: Source, cluster: str, objective: str) -> Iterator[SuiteRow]:
     """Graphs of a .jsonl file, of one mode unless all are asked for; a line that says no mode counts as any. Where
     memory is what is measured, devices have room for each."""
     place, number = Cluster.preset(cluster), 0
@@ -72,7 +72,7 @@ def corpus_rows(source: Source, cluster: str, objective: str) -> Iterator[Row]:
         if source.limit is not None and number >= source.limit:
             return
         if source.takes(number):
-            yield Row(graph.name, graph.digest, partial(_same, graph), place, objective)
+            yield SuiteRow(graph.name, graph.digest, partial(_same, graph), place, objective)
         number += 1
 
 
@@ -80,7 +80,7 @@ def _same(graph: Graph) -> Graph:
     return graph
 
 
-def _some(source: Source, rows: Iterator[Row]) -> Iterator[Row]:
+def _some(source: Source, rows: Iterator[SuiteRow]) -> Iterator[SuiteRow]:
     for number, row in enumerate(rows):
         if source.limit is not None and number >= source.limit:
             return
@@ -88,12 +88,12 @@ def _some(source: Source, rows: Iterator[Row]) -> Iterator[Row]:
             yield row
 
 
-def _zoo_row(name: str, cluster: Cluster, objective: str) -> Row:
+def _zoo_row(name: str, cluster: Cluster, objective: str) -> SuiteRow:
     facts = index().get(name)
-    return Row(name, facts.digest if facts else load_zoo(name).digest, partial(load_zoo, name), cluster, objective)
+    return SuiteRow(name, facts.digest if facts else load_zoo(name).digest, partial(load_zoo, name), cluster, objective)
 
 
-def go_rows(source: Source, only: tuple[str, ...] = ()) -> Iterator[Row]:
+def go_rows(source: Source, only: tuple[str, ...] = ()) -> Iterator[SuiteRow]:
     """GO's workloads, each on as many P100 as it was published for."""
     shipped = {place.name for place in on_shelf()}
     names = [entry.name for entry in ENTRIES.values() if entry.devices and (not only or entry.name in only)]
@@ -105,17 +105,17 @@ def go_rows(source: Source, only: tuple[str, ...] = ()) -> Iterator[Row]:
     return _some(source, rows)
 
 
-def model_rows(source: Source, models: tuple[str, ...], clusters: tuple[str, ...]) -> Iterator[Row]:
+def model_rows(source: Source, models: tuple[str, ...], clusters: tuple[str, ...]) -> Iterator[SuiteRow]:
     """Training steps of some models of the zoo on each cluster, for step time."""
     rows = (_zoo_row(f"{name}/train", Cluster.preset(place), "step-time") for name in models for place in clusters)
     return _some(source, (replace(row, name=f"{row.name} on {row.cluster.name}") for row in rows))
 
 
-def family_rows(source: Source, clusters: tuple[str, ...]) -> Iterator[Row]:
+def family_rows(source: Source, clusters: tuple[str, ...]) -> Iterator[SuiteRow]:
     """Members of the families that no policy was trained on: those whose number leaves 3 when divided by 4."""
     names = (f"{family}/{number}/train" for number in range(3, MEMBERS, 4) for family in FAMILIES)
     rows = (
-        Row(f"{name} on {place}", graph.digest, partial(_same, graph), Cluster.preset(place), "step-time")
+        SuiteRow(f"{name} on {place}", graph.digest, partial(_same, graph), Cluster.preset(place), "step-time")
         for name in names
         for graph in (load_zoo(name),)
         for place in clusters
@@ -123,7 +123,7 @@ def family_rows(source: Source, clusters: tuple[str, ...]) -> Iterator[Row]:
     return _some(source, rows)
 
 
-def zoo_rows(source: Source, cluster: str, objective: str) -> Iterator[Row]:
+def zoo_rows(source: Source, cluster: str, objective: str) -> Iterator[SuiteRow]:
     """Every shipped step of the wanted mode, smallest first, with room for each: memory is what is measured."""
     wanted = {"training": ("train",), "inference": ("infer",), "all": ("train", "infer")}[source.mode]
     facts = index()
@@ -141,17 +141,17 @@ def roomy(cluster: Cluster) -> Cluster:
 OF_EACH_KIND = 10  # generated graphs where no limit is given; chosen by hand
 
 
-def synthetic_rows(source: Source, cluster: str, objective: str) -> Iterator[Row]:
+def synthetic_rows(source: Source, cluster: str, objective: str) -> Iterator[SuiteRow]:
     """Generated graphs, the kinds in turn; the limit may ask for more than there are otherwise."""
     place = Cluster.preset(cluster)
     count = OF_EACH_KIND if source.limit is None else -(-source.limit // len(KINDS))
     by_kind = [list(generate(kind, max(1, count))) for kind in KINDS]
     graphs = (graph for turn in zip(*by_kind, strict=True) for graph in turn)
-    rows = (Row(graph.name, graph.digest, partial(_same, graph), place, objective) for graph in graphs)
+    rows = (SuiteRow(graph.name, graph.digest, partial(_same, graph), place, objective) for graph in graphs)
     return _some(source, rows)
 
 
-def peer_graph_rows(source: Source) -> Iterator[Row]:
+def peer_graph_rows(source: Source) -> Iterator[SuiteRow]:
     """Training steps in graph JSON for the peers' accounting, on one device."""
     folder = Path(os.environ.get("LOADMASTER_SHARED", "../shared")) / "peers"
     place = roomy(Cluster.preset("1xa100-nvlink"))
@@ -161,18 +161,18 @@ def peer_graph_rows(source: Source) -> Iterator[Row]:
             "there are no graphs to compare peers on", "LOADMASTER_SHARED", "run 'synthetic' or 'peers-zoo' instead"
         )
     graphs = ((file.stem, load_graph(file)) for file in files)
-    rows = (Row(name, graph.digest, partial(_same, graph), place, "peak-memory") for name, graph in graphs)
+    rows = (SuiteRow(name, graph.digest, partial(_same, graph), place, "peak-memory") for name, graph in graphs)
     return _some(source, rows)
 
 
-def peer_zoo_rows(source: Source) -> Iterator[Row]:
+def peer_zoo_rows(source: Source) -> Iterator[SuiteRow]:
     return zoo_rows(source, "1xa100-nvlink", "peak-memory")
 
 
-def doppler_rows(source: Source) -> Iterator[Row]:
+def doppler_rows(source: Source) -> Iterator[SuiteRow]:
     place = Cluster.preset("4xp100-pcie")
     graphs = ((name, make()) for name, make in doppler.GRAPHS.items())
-    rows = (Row(name, graph.digest, partial(_same, graph), place, "step-time") for name, graph in graphs)
+    rows = (SuiteRow(name, graph.digest, partial(_same, graph), place, "step-time") for name, graph in graphs)
     return _some(source, rows)
 
 
@@ -192,13 +192,13 @@ LEAST_BYTES: Mapping[str, tuple[int, int]] = {
 TIGHT = (1.1, 1.25, 1.5)  # times the least
 
 
-def tight_rows(source: Source) -> Iterator[Row]:
+def tight_rows(source: Source) -> Iterator[SuiteRow]:
     """Each on devices with little more memory than the least it needs."""
     rows = (_tight_row(name, times) for name in LEAST_BYTES for times in TIGHT)
     return _some(source, rows)
 
 
-def _tight_row(name: str, times: float) -> Row:
+def _tight_row(name: str, times: float) -> SuiteRow:
     devices, least = LEAST_BYTES[name]
     cluster = Cluster.preset(f"{devices}xp100-pcie")
     small = tuple(replace(device, memory_bytes=math.ceil(times * least)) for device in cluster.devices)
@@ -207,7 +207,7 @@ def _tight_row(name: str, times: float) -> Row:
     return replace(row, name=f"{name} x {times:g}")
 
 
-def load_rows(source: Source) -> Iterator[Row]:
+def load_rows(source: Source) -> Iterator[SuiteRow]:
     """Llama 8B on four devices of which the last is slow: what a split that counts bytes alone costs."""
     rows = (_zoo_row("llama-8b/infer", _one_slow(name, speed), "step-time") for name, speed in SLOW.items())
     return _some(source, rows)

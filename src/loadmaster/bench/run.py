@@ -15,8 +15,8 @@ import numpy as np
 from loadmaster import __version__
 from loadmaster.bench.methods import is_known, method, seeds_of
 from loadmaster.bench.peers import ideal_load_ns, loads_ns
-from loadmaster.bench.records import Ledger, Record, Sheet, cluster_key
-from loadmaster.bench.rows import Row, Source
+from loadmaster.bench.records import Ledger, RunRecord, Sheet, cluster_key
+from loadmaster.bench.rows import Source, SuiteRow
 from loadmaster.bench.suite import Allowance, Suite
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting, MissingExtra
@@ -108,7 +108,7 @@ def run(
     ledger: Ledger,
     tell: Callable[[str], None] = lambda text: None,
     watch: Watch | None = None,
-    landed: Callable[[Record], None] = lambda record: None,
+    landed: Callable[[RunRecord], None] = lambda record: None,
 ) -> Outcome:
     """Runs what is not finished. `tell` gets a line per problem, `watch` shows a search, `landed` gets each record."""
     outcome = Outcome(skipped={spec: "not in this version" for spec in order.absent})
@@ -128,7 +128,7 @@ def run(
     return outcome
 
 
-def _on_ray(bench: _Bench, rows: Sequence[Row], tell: Callable[[str], None]) -> None:
+def _on_ray(bench: _Bench, rows: Sequence[SuiteRow], tell: Callable[[str], None]) -> None:
     """Rows at once on a cluster. Their records land here, in the order of the rows, each when its row is done."""
     jobs = [(row, f"{number}/{len(rows)}", bench.known(row)) for number, row in enumerate(rows, 1)]
     for found, part, line in in_order(_row_job, jobs, bench.order.ray, (bench.order,)):
@@ -139,7 +139,7 @@ def _on_ray(bench: _Bench, rows: Sequence[Row], tell: Callable[[str], None]) -> 
         tell(line)
 
 
-def _row_job(order: Order, job: tuple[Row, str, list[Record]]) -> tuple[list[Record], Outcome, str]:
+def _row_job(order: Order, job: tuple[SuiteRow, str, list[RunRecord]]) -> tuple[list[RunRecord], Outcome, str]:
     row, count, known = job
     sheet, outcome = Sheet(known), Outcome()
     line = _Bench(order, sheet, outcome, None, lambda record: None).row(row, count, _Stop())
@@ -152,10 +152,10 @@ class _Bench:
     ledger: Ledger
     outcome: Outcome
     watch: Watch | None
-    landed: Callable[[Record], None]
+    landed: Callable[[RunRecord], None]
     warm: set[tuple[str, str, str]] = field(default_factory=set)
 
-    def row(self, row: Row, count: str, stop: _Stop) -> str:
+    def row(self, row: SuiteRow, count: str, stop: _Stop) -> str:
         """Runs what is left of one problem; gives a line about it."""
         left = list(self._left(row))
         before = self.outcome.done
@@ -174,13 +174,13 @@ class _Bench:
                 self.landed(record)
         return f"{count} {row.name}: {self.outcome.done - before} runs"
 
-    def known(self, row: Row) -> list[Record]:
+    def known(self, row: SuiteRow) -> list[RunRecord]:
         """What the ledger has of the row."""
         columns = [(spec, allowance, seeds_of(spec, self.order.seeds)) for spec, allowance in self.order.columns()]
         keys = [self._blank(row, spec, allowance, seed).key for spec, allowance, seeds in columns for seed in seeds]
         return [record for record in map(self.ledger.get, keys) if record is not None]
 
-    def _left(self, row: Row) -> Iterator[tuple[str, Allowance, int]]:
+    def _left(self, row: SuiteRow) -> Iterator[tuple[str, Allowance, int]]:
         for spec, allowance in self.order.columns():
             for seed in seeds_of(spec, self.order.seeds):
                 key = self._blank(row, spec, allowance, seed).key
@@ -189,12 +189,14 @@ class _Bench:
                 else:
                     yield spec, allowance, seed
 
-    def _blank(self, row: Row, spec: str, allowance: Allowance, seed: int) -> Record:
+    def _blank(self, row: SuiteRow, spec: str, allowance: Allowance, seed: int) -> RunRecord:
         place = (row.name, row.digest, row.cluster.name, cluster_key(row.cluster), row.objective)
         today = datetime.now(UTC).date().isoformat()
-        return Record(*place, spec, allowance.text, seed, date=today, version=__version__)
+        return RunRecord(*place, spec, allowance.text, seed, date=today, version=__version__)
 
-    def _one(self, row: Row, problem: Problem, spec: str, allowance: Allowance, seed: int, label: str) -> Record | None:
+    def _one(
+        self, row: SuiteRow, problem: Problem, spec: str, allowance: Allowance, seed: int, label: str
+    ) -> RunRecord | None:
         blank = self._blank(row, spec, allowance, seed)
         try:
             budget = allowance.budget(self._baseline_seconds(row))
@@ -215,14 +217,14 @@ class _Bench:
         with self.watch(label) as listener:
             return solve(problem, method(spec), budget, seed, listener=listener)
 
-    def _baseline_seconds(self, row: Row) -> float:
+    def _baseline_seconds(self, row: SuiteRow) -> float:
         suite, found = self.order.suite, []
         for seed in seeds_of(suite.baseline, self.order.seeds):
             record = self.ledger.get(self._blank(row, suite.baseline, suite.baseline_allowance, seed).key)
             found += [record.seconds] if record is not None and not record.error else []
         return float(np.mean(found)) if found else 0.0
 
-    def _warm_up(self, spec: str, row: Row) -> None:
+    def _warm_up(self, spec: str, row: SuiteRow) -> None:
         kind = (spec, row.cluster.name, row.objective)
         if kind not in self.warm:
             self.warm.add(kind)
@@ -252,5 +254,5 @@ def facts_of(result: Result) -> Mapping[str, object]:
     }
 
 
-def _filled(record: Record, **facts: object) -> Record:
+def _filled(record: RunRecord, **facts: object) -> RunRecord:
     return replace(record, **facts)  # type: ignore[arg-type]

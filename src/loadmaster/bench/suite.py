@@ -9,8 +9,8 @@ from typing import Literal
 
 from loadmaster.bench import published
 from loadmaster.bench.rows import (
-    Row,
     Source,
+    SuiteRow,
     corpus_rows,
     doppler_rows,
     family_rows,
@@ -74,7 +74,7 @@ class Suite:
     name: str
     title: str
     shape: Shape
-    rows: Callable[[Source], Iterator[Row]]
+    rows: Callable[[Source], Iterator[SuiteRow]]
     baseline: str
     specs: tuple[str, ...]  # those not in the catalog yet are left out, and said so
     allowance: Allowance = Allowance(simulations=5_000)
@@ -163,7 +163,7 @@ _SHORT = Allowance(seconds=10.0)
 def _like_regal(
     name: str,
     title: str,
-    rows: Callable[[Source, str, str], Iterator[Row]],
+    rows: Callable[[Source, str, str], Iterator[SuiteRow]],
     cluster: str,
     objective: str,
     shown: bool = False,

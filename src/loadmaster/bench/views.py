@@ -8,7 +8,7 @@ from typing import Any
 
 from loadmaster.bench import peers
 from loadmaster.bench.figures import (
-    Grid,
+    MeansGrid,
     Method,
     Pooled,
     differences,
@@ -17,19 +17,19 @@ from loadmaster.bench.figures import (
     speed_up,
 )
 from loadmaster.bench.methods import PEERS
-from loadmaster.bench.records import Place, Record
+from loadmaster.bench.records import Place, RunRecord
 from loadmaster.bench.suite import Shape, Suite
 from loadmaster.bench.table import Column, Kind, Table
 from loadmaster.problem.objective import objective_named
 
 
 def tables_of(
-    suite: Suite, records: Iterable[Record], best: Mapping[Place, int], methods: Sequence[Method] | None = None
+    suite: Suite, records: Iterable[RunRecord], best: Mapping[Place, int], methods: Sequence[Method] | None = None
 ) -> list[Table]:
     """What the suite shows, with published figures last; `methods`: these columns and the baseline alone."""
     baseline = baseline_of(suite)
     columns = None if methods is None else list(dict.fromkeys([baseline, *methods]))
-    grid = Grid.of(records, columns)
+    grid = MeansGrid.of(records, columns)
     if baseline not in grid.methods:
         return [Table(suite.title, (Column(f"no run of {suite.baseline} yet"),), [])]
     made = _SHAPES[suite.shape](suite, grid, baseline, with_records(best, grid))
@@ -40,7 +40,7 @@ def baseline_of(suite: Suite) -> Method:
     return Method(suite.baseline, suite.baseline_allowance.text)
 
 
-def with_records(best: Mapping[Place, int], grid: Grid) -> dict[Place, int]:
+def with_records(best: Mapping[Place, int], grid: MeansGrid) -> dict[Place, int]:
     """Best-known values; a problem that the file does not have yet takes the best of the records at hand."""
     known = {place: best[place] for place in grid.places if place in best}
     for (_, place), cell in grid.cells.items():
@@ -49,7 +49,7 @@ def with_records(best: Mapping[Place, int], grid: Grid) -> dict[Place, int]:
     return known
 
 
-def improvement_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
+def improvement_tables(suite: Suite, grid: MeansGrid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
     base = suite.baseline
     columns = (
         Column("method"),
@@ -80,7 +80,7 @@ def improvement_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping
     return [*tables, _per_graph(suite, grid, baseline, best)]
 
 
-def _pooled_row(grid: Grid, figures: Pooled, is_baseline: bool) -> tuple[Any, ...]:
+def _pooled_row(grid: MeansGrid, figures: Pooled, is_baseline: bool) -> tuple[Any, ...]:
     better = figures.improvement
     reach: Any = None if is_baseline else "never" if math.isinf(figures.reach) else figures.reach
     return (
@@ -99,7 +99,7 @@ def _pooled_row(grid: Grid, figures: Pooled, is_baseline: bool) -> tuple[Any, ..
     )
 
 
-def _differences_table(grid: Grid, focus: Method, baseline: Method) -> Table:
+def _differences_table(grid: MeansGrid, focus: Method, baseline: Method) -> Table:
     columns = (
         Column("than"),
         Column("graphs", "count"),
@@ -115,7 +115,7 @@ def _differences_table(grid: Grid, focus: Method, baseline: Method) -> Table:
     return Table(f"How much better {grid.label(focus)} is", columns, rows, (note,))
 
 
-def _per_graph(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place, int]) -> Table:
+def _per_graph(suite: Suite, grid: MeansGrid, baseline: Method, best: Mapping[Place, int]) -> Table:
     """What there is to win on each graph, by the best known and by the bound, and what each method wins."""
     unit = _unit(grid)
     others = [method for method in grid.methods if method != baseline]
@@ -150,14 +150,14 @@ def _per_graph(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place, 
     return Table(f"{suite.title}: graph by graph", columns, rows)
 
 
-def _improvement(grid: Grid, method: Method, baseline: Method, place: Place) -> float | str | None:
+def _improvement(grid: MeansGrid, method: Method, baseline: Method, place: Place) -> float | str | None:
     mine, theirs = grid.shown(method, place), grid.shown(baseline, place)
     if not isinstance(mine, float) or not isinstance(theirs, float):
         return mine if isinstance(mine, str) else None
     return (theirs - mine) / theirs if theirs else None
 
 
-def speed_up_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
+def speed_up_tables(suite: Suite, grid: MeansGrid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
     """Step times, then percent over the baseline with the geometric mean."""
     unit = _unit(grid)
     names = [grid.label(method) for method in grid.methods]
@@ -190,18 +190,18 @@ def speed_up_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Pl
     ]
 
 
-def _seconds(grid: Grid, method: Method) -> float:
+def _seconds(grid: MeansGrid, method: Method) -> float:
     found = [cell.seconds for (column, _), cell in grid.cells.items() if column == method]
     return sum(found) / max(1, len(found))
 
 
-def _bound(grid: Grid, place: Place) -> int | None:
+def _bound(grid: MeansGrid, place: Place) -> int | None:
     """One that holds for every plan in the row: where some fuse, that is the lower one."""
     cells = (grid.cell(method, place) for method in grid.methods)
     return min((cell.bound for cell in cells if cell is not None), default=None)
 
 
-def peer_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
+def peer_tables(suite: Suite, grid: MeansGrid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
     """Values of every method, and what the last of ours is beside the best peer: optimal, or so much below."""
     unit = _unit(grid)
     ours = [method for method in grid.methods if method.spec not in PEERS]
@@ -226,7 +226,7 @@ def peer_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place,
     return [Table(suite.title, columns, rows, (peers.NOTE,))]
 
 
-def _verdict(grid: Grid, focus: Method, place: Place) -> str:
+def _verdict(grid: MeansGrid, focus: Method, place: Place) -> str:
     mine = grid.cell(focus, place)
     rivals = [grid.cell(method, place) for method in grid.methods if method.spec in PEERS]
     values = [rival.value for rival in rivals if rival is not None and rival.fits]
@@ -239,7 +239,7 @@ def _verdict(grid: Grid, focus: Method, place: Place) -> str:
     return ", ".join(words) or "not compared: no peer was run"
 
 
-def load_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
+def load_tables(suite: Suite, grid: MeansGrid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
     """Work of the busiest device over the ideal."""
     columns = (Column("devices"), *(Column(grid.label(method), "times") for method in grid.methods))
     rows = [(grid.clusters[place], *(_load(grid, method, place) for method in grid.methods)) for place in grid.places]
@@ -247,12 +247,12 @@ def load_tables(suite: Suite, grid: Grid, baseline: Method, best: Mapping[Place,
     return [Table(suite.title, columns, rows, (note, peers.NOTE))]
 
 
-def _load(grid: Grid, method: Method, place: Place) -> float | str | None:
+def _load(grid: MeansGrid, method: Method, place: Place) -> float | str | None:
     cell = grid.cell(method, place)
     return None if cell is None else cell.load if cell.fits else "OOM"
 
 
-def _unit(grid: Grid) -> Kind:
+def _unit(grid: MeansGrid) -> Kind:
     """Small graphs of tests and examples have nanoseconds and bytes."""
     most = max((cell.value for cell in grid.cells.values()), default=0)
     if all(objective_named(name).unit == "ns" for _, _, name in grid.places):
@@ -260,7 +260,7 @@ def _unit(grid: Grid) -> Kind:
     return "MB" if most >= 1e5 else "bytes"
 
 
-_SHAPES: Mapping[Shape, Callable[[Suite, Grid, Method, Mapping[Place, int]], list[Table]]] = {
+_SHAPES: Mapping[Shape, Callable[[Suite, MeansGrid, Method, Mapping[Place, int]], list[Table]]] = {
     "improvement": improvement_tables,
     "speed-up": speed_up_tables,
     "peers": peer_tables,

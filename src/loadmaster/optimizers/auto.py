@@ -19,7 +19,7 @@ from loadmaster.optimizers.multilevel.multilevel import Multilevel, too_large
 from loadmaster.optimizers.starts import (
     VERY_FAR,
     Scored,
-    Start,
+    StartRecipe,
     far,
     made,
     of_another,
@@ -135,11 +135,11 @@ class Waiting:
         self.search, self.stands_out, self.cost, self.bounded = search, stands_out, 0, False
 
     @cached_property
-    def left(self) -> list[Start]:
+    def left(self) -> list[StartRecipe]:
         return starts(self.search)
 
-    def due(self) -> list[Start]:
-        search, some = self.search, list[Start]()
+    def due(self) -> list[StartRecipe]:
+        search, some = self.search, list[StartRecipe]()
         at_once = search.counts_simulations and not self.stands_out
         allowed = LITTLE * search.simulations if self.stands_out else max(self.at_first, BESIDE * search.simulations)
         while self.left and (at_once or self.cost + self.left[0].price <= allowed):
@@ -149,7 +149,7 @@ class Waiting:
             self.cost += some[-1].price
         return some
 
-    def _too_late(self, start: Start) -> bool:
+    def _too_late(self, start: StartRecipe) -> bool:
         """Whether it could take much of the time that is left."""
         search = self.search
         return start.price * search.seconds / search.simulations > LATE * search.seconds_left

@@ -11,8 +11,15 @@ from typing import ClassVar
 import numpy as np
 
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Reheating, compile_walk, spread_ranks
-from loadmaster.optimizers.annealing.chains import Start as Chained
+from loadmaster.optimizers.annealing.chains import (
+    CHAINS,
+    Chains,
+    ChainStart,
+    Decisions,
+    Reheating,
+    compile_walk,
+    spread_ranks,
+)
 from loadmaster.optimizers.auto import AT_ONCE, FIRST, NEXT_OF_FEW, Auto, Epochs, Race, Runner, Waiting
 from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.fusion.greedy import Merges, plan_fused
@@ -20,7 +27,7 @@ from loadmaster.optimizers.fusion.search import fusing_chains
 from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.fusion.starts import fusing_for, kernels_of, simple_fusions, simple_orders
 from loadmaster.optimizers.lists.schedulers import Heft
-from loadmaster.optimizers.starts import Scored, Start, far, made, of_another, ordered, unlike
+from loadmaster.optimizers.starts import Scored, StartRecipe, far, made, of_another, ordered, unlike
 from loadmaster.passes import Coarse, coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -163,7 +170,7 @@ class Later(Waiting):
         return AT_ONCE if self.search.seconds <= EARLY * self.search.seconds_left else 0
 
     @cached_property
-    def left(self) -> list[Start]:
+    def left(self) -> list[StartRecipe]:
         """None where kernels first is as good."""
         problem = self.search.problem
         alone = problem.num_devices == 1 or not len(Merges.of(problem).producers)
@@ -242,7 +249,7 @@ class JointEpochs:
             self.together = fusing_chains(search, Plan.of(problem, plan.device, ranks, plan.kernel), TOGETHER)
         else:
             kernels = kernels_of(problem, plan.kernel)
-            self.together.restart(Chained(plan.device, ranks, start.score, tuple(kernels)))
+            self.together.restart(ChainStart(plan.device, ranks, start.score, tuple(kernels)))
         if self.together is None:
             return start
         many = Reheating(problem.num_ops, simulations).settled

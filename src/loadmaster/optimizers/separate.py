@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.errors import MissingExtra
-from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Start, epochs, spread_ranks
+from loadmaster.optimizers.annealing.chains import CHAINS, Chains, ChainStart, Decisions, epochs, spread_ranks
 from loadmaster.optimizers.fusion.search import improve_fusion
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.ordering import best_of
@@ -77,7 +77,7 @@ class Separate:
         if search.spent:
             return
         decisions = Decisions(placing=task == "placement", ordering=task == "schedule", follow=0.0)
-        begun = Start(start.device, spread_ranks(small, start), score)
+        begun = ChainStart(start.device, spread_ranks(small, start), score)
         walking = Chains(search, coarse, decisions, [begun] * CHAINS)
         for length in epochs():
             walking.cool(length, self.temperature, self.cold)

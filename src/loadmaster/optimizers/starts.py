@@ -75,7 +75,7 @@ ORDERED = 4  # placements that are tried under all orders: the best ones
 FAR, VERY_FAR = 1.25, 2.0  # times the best: a start that is worse is left out; the best of a family, where it is
 
 
-class Start(NamedTuple):
+class StartRecipe(NamedTuple):
     """A plan that can be made, and what that takes in simulations."""
 
     price: int
@@ -83,7 +83,7 @@ class Start(NamedTuple):
     make: Callable[[], Plan]
 
 
-def starts(search: Search) -> list[Start]:
+def starts(search: Search) -> list[StartRecipe]:
     """Of all methods that need no search, cheap ones first."""
     problem = search.problem
     tight = problem.memory_bytes.sum() < 4 * problem.graph.nbytes.sum()
@@ -91,7 +91,7 @@ def starts(search: Search) -> list[Start]:
     some = [*cuts(problem), *_held(problem, tight)]
     if problem.objective.of_memory and problem.num_devices > 1:
         known += _balanced(problem, some, BALANCED // 10)
-    known += [Start(CUT, "contiguous", partial(Plan.of, problem, device)) for device in some]
+    known += [StartRecipe(CUT, "contiguous", partial(Plan.of, problem, device)) for device in some]
     if not problem.objective.of_memory:
         known += _in_groups(problem)
     known += _named(search, LISTS | (WHEN_TIGHT if tight else {}), "list")
@@ -99,7 +99,7 @@ def starts(search: Search) -> list[Start]:
     if problem.num_devices == 1:
         return known
     others = [*dealt(problem, DEALT)] if problem.objective.of_memory else []
-    known += [Start(DEALT_PRICE, "dealt", partial(Plan.of, problem, device)) for device in others]
+    known += [StartRecipe(DEALT_PRICE, "dealt", partial(Plan.of, problem, device)) for device in others]
     partitions = PARTITIONS if problem.num_ops <= MOST_PARTITIONED else dict([*PARTITIONS.items()][:1])
     slow = [*_named(search, partitions, "partition"), *(_balanced(problem, others, BALANCED) if others else ())]
     slow += _named(search, SPLITS if problem.objective.of_order else LOAD_SPLITS, "contiguous")
@@ -113,25 +113,25 @@ def _held(problem: Problem, tight: bool) -> list[Ints]:
     return cut_by_held(problem, HELD if problem.objective.of_memory else HELD[:1])
 
 
-def _balanced(problem: Problem, given: list[Ints], price: int, seed: int = 0) -> Iterator[Start]:
+def _balanced(problem: Problem, given: list[Ints], price: int, seed: int = 0) -> Iterator[StartRecipe]:
     """Made from the best of those that are given, in two ways."""
     for turn, stages in enumerate((MIXED, FINER)):
-        yield Start(price, "balanced", partial(_plan_balanced, problem, given, stages, seed + turn))
+        yield StartRecipe(price, "balanced", partial(_plan_balanced, problem, given, stages, seed + turn))
 
 
 def _plan_balanced(problem: Problem, given: list[Ints], stages: Sequence[Stage], seed: int) -> Plan:
     return Plan.of(problem, balanced(problem, given, stages, seed))
 
 
-def _in_groups(problem: Problem) -> Iterator[Start]:
+def _in_groups(problem: Problem) -> Iterator[StartRecipe]:
     for way, price in GROUPED.items():
         if problem.num_devices > 1 and (way.by != "scope" or any(problem.graph.scope)):
-            yield Start(price, "grouped", partial(grouped, problem, way))
+            yield StartRecipe(price, "grouped", partial(grouped, problem, way))
 
 
-def _named(search: Search, methods: dict[str, int], family: Family) -> Iterator[Start]:
+def _named(search: Search, methods: dict[str, int], family: Family) -> Iterator[StartRecipe]:
     for name, price in methods.items():
-        yield Start(price, family, partial(_made_by, search, name))
+        yield StartRecipe(price, family, partial(_made_by, search, name))
 
 
 def _made_by(search: Search, name: str) -> Plan:
@@ -139,7 +139,7 @@ def _made_by(search: Search, name: str) -> Plan:
     return plan
 
 
-def made(search: Search, some: list[Start]) -> Iterator[Scored]:
+def made(search: Search, some: list[StartRecipe]) -> Iterator[Scored]:
     """Their plans, each in the order that it gives itself, none twice; those that need a package which is missing are
     left out."""
     seen = set[tuple[bytes, bytes]]()

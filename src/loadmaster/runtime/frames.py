@@ -27,14 +27,14 @@ SMALL = 2**14  # elements; a call with a larger tensor is forgotten, so that the
 
 
 @dataclass(frozen=True)
-class Held:
+class LiveBytes:
     """Bytes of live storages while an op runs, its results among them."""
 
     signature: str
     live_bytes: int
 
 
-def held_by_frames(module: nn.Module, inputs: Any, target: Target | None = None) -> list[Held]:
+def held_by_frames(module: nn.Module, inputs: Any, target: Target | None = None) -> list[LiveBytes]:
     """Op by op, for one inference of the module in Python; weights, buffers and inputs are there from the start."""
     mode = _Forgetful()
     given = as_arguments(inputs, type(module).__name__)
@@ -48,7 +48,7 @@ def held_by_frames(module: nn.Module, inputs: Any, target: Target | None = None)
     return watch.rows
 
 
-def peak_of(rows: Sequence[Held], workspace_bytes: Mapping[str, int]) -> int:
+def peak_of(rows: Sequence[LiveBytes], workspace_bytes: Mapping[str, int]) -> int:
     """The most that is held, with what libraries allocate for each op, by signature."""
     return max((row.live_bytes + workspace_bytes.get(row.signature, 0) for row in rows), default=0)
 
@@ -86,7 +86,7 @@ class _Watch(LiveStorages):  # type: ignore[no-untyped-call]
 
     def __init__(self, there: Sequence[Tensor]) -> None:
         super().__init__()
-        self.rows: list[Held] = []
+        self.rows: list[LiveBytes] = []
         for tensor in there:
             self._count(tensor)
 
@@ -94,5 +94,5 @@ class _Watch(LiveStorages):  # type: ignore[no-untyped-call]
         self.peak_bytes = 0
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if isinstance(func, OpOverload) and func.namespace != "prim" and not func.is_view:
-            self.rows.append(Held(signature_of(func, args, kwargs or {}), self.peak_bytes))
+            self.rows.append(LiveBytes(signature_of(func, args, kwargs or {}), self.peak_bytes))
         return result

@@ -24,7 +24,7 @@ from loadmaster.cost import Calibrated
 from loadmaster.cost.calibrated import Sample, fit_efficiencies
 from loadmaster.cost.hosting import plain_ns
 from loadmaster.graph.columns import ints
-from loadmaster.runtime.timing import Clock
+from loadmaster.runtime.timing import DeviceClock
 
 # Where no reason is given, chosen by hand.
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -102,14 +102,14 @@ def at_this_moment(cluster: Cluster, bare_ns: int | None = None) -> Cluster:
         return cluster
     if bare_ns is None:
         one = torch.ones(1, device=torch_names()[0])
-        bare_ns = Clock(torch_names()[0]).time(lambda: one.add_(1.0)).host_ns
+        bare_ns = DeviceClock(torch_names()[0]).time(lambda: one.add_(1.0)).host_ns
     faster = {mode: plain_ns(mode, bare_ns) / plain_ns(mode, known) for mode in cluster.dispatch_ns}
     asked = {mode: round(ns * faster[mode]) for mode, ns in cluster.dispatch_ns.items()}
     return replace(cluster, dispatch_ns=asked)
 
 
 def _device(name: str) -> tuple[Device, Calibrated, int]:
-    clock, where = Clock(name), "cuda" if name.startswith("cuda") else "cpu"
+    clock, where = DeviceClock(name), "cuda" if name.startswith("cuda") else "cpu"
     one = torch.ones(1, device=name)
     empty = clock.time(lambda: one.add_(1.0))
     samples: list[Sample] = []
@@ -120,7 +120,7 @@ def _device(name: str) -> tuple[Device, Calibrated, int]:
     return device, fit_efficiencies(device, samples, empty.hot_ns), empty.host_ns
 
 
-def _arithmetic(clock: Clock, dtype: str, sizes: tuple[int, ...], samples: list[Sample]) -> float:
+def _arithmetic(clock: DeviceClock, dtype: str, sizes: tuple[int, ...], samples: list[Sample]) -> float:
     """The best rate of products in that dtype, 0 where the device has none."""
     best, kind = 0.0, getattr(torch, dtype)
     for size in sizes:
@@ -137,7 +137,7 @@ def _arithmetic(clock: Clock, dtype: str, sizes: tuple[int, ...], samples: list[
     return best
 
 
-def _traffic(clock: Clock, lengths: tuple[int, ...], samples: list[Sample]) -> float:
+def _traffic(clock: DeviceClock, lengths: tuple[int, ...], samples: list[Sample]) -> float:
     best = 0.0
     for length in lengths:
         a, b, out = (torch.ones(length, device=clock.device) for _ in range(3))

@@ -20,7 +20,7 @@ from loadmaster.graph import Graph
 from loadmaster.graph.columns import digest
 from loadmaster.importers.torch.signature import UPDATED_TOGETHER, call_of
 from loadmaster.runtime.machine import identity, measure_machine, torch_names
-from loadmaster.runtime.timing import Clock, Timing
+from loadmaster.runtime.timing import DeviceClock, Timing
 
 Say = Callable[[str], None]
 
@@ -95,7 +95,7 @@ def _measure_on(name: str, graph: Graph, table: dict[str, OpTime], until: float,
     new = [(signature, number) for signature, number in wanted.items() if signature not in table]
     if not new:
         return
-    clock = Clock(name)
+    clock = DeviceClock(name)
     for done, (signature, number) in enumerate(new):
         if time.monotonic() > until:
             say(f"{name}: out of time, {len(new) - done} of {len(new)} ops are left to the calibrated roofline")
@@ -108,7 +108,7 @@ def _measure_on(name: str, graph: Graph, table: dict[str, OpTime], until: float,
             table[signature] = OpTime(*facts, **vars(timing))
 
 
-def _time(clock: Clock, signature: str) -> Timing | None:
+def _time(clock: DeviceClock, signature: str) -> Timing | None:
     """None where the device cannot run it or has no room for it."""
     try:
         with torch.no_grad():

@@ -22,7 +22,7 @@ from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.plans import Plan
 from loadmaster.runtime.apply import Planning, build, stand_in_cluster
 from loadmaster.runtime.execute import AppliedStep
-from loadmaster.runtime.timing import Clock
+from loadmaster.runtime.timing import DeviceClock
 from loadmaster.runtime.verify import unchanged
 
 # Where no reason is given, chosen by hand.
@@ -49,7 +49,7 @@ def times_in_course(module: nn.Module, captured: CapturedStep, inputs: Any, devi
     try:
         with unchanged(step), torch.no_grad():
             _once(step, inputs, None)
-            clock = Clock(device) if device.startswith("cuda") else None
+            clock = DeviceClock(device) if device.startswith("cuda") else None
             rounds = np.array([_once(step, inputs, clock) for _ in range(ROUNDS)])
     finally:
         step.detach()
@@ -66,7 +66,7 @@ def times_in_course(module: nn.Module, captured: CapturedStep, inputs: Any, devi
     return found
 
 
-def _once(step: AppliedStep, inputs: Any, clock: Clock | None) -> list[int]:
+def _once(step: AppliedStep, inputs: Any, clock: DeviceClock | None) -> list[int]:
     """[lines] ns of each in one step; `clock` of the CUDA device, where it is one."""
     step.bind(inputs)
     calls = step.program.listing.by_line(step.residents())
@@ -89,7 +89,7 @@ def _once(step: AppliedStep, inputs: Any, clock: Clock | None) -> list[int]:
     return [gap - idle for gap in gaps]
 
 
-def _events(step: AppliedStep, clock: Clock, sleep_ns: int) -> list[Any]:
+def _events(step: AppliedStep, clock: DeviceClock, sleep_ns: int) -> list[Any]:
     count = len(step.program.listing.lines) + 1
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(count)]  # type: ignore[no-untyped-call]
     for mark in marks:  # made when it is first recorded

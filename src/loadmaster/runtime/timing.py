@@ -35,7 +35,7 @@ class Timing:
     stable: bool
 
 
-class Clock:
+class DeviceClock:
     """Times calls on one device."""
 
     def __init__(self, device: str) -> None:

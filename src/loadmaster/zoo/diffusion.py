@@ -52,7 +52,7 @@ class Attention(nn.Module):
         return out
 
 
-class Stage(nn.Module):
+class ResolutionStage(nn.Module):
     """A residual block, with attention after it at one resolution."""
 
     def __init__(self, inputs: int, outputs: int, time: int, dropout: float, attends: bool) -> None:
@@ -114,17 +114,19 @@ class UNet(nn.Module):
         kept, channels, time = [width], width, 4 * width
         for level, factor in enumerate(factors):
             for _ in range(blocks):
-                self.down.append(Stage(channels, factor * width, time, dropout, size >> level == 16))
+                self.down.append(ResolutionStage(channels, factor * width, time, dropout, size >> level == 16))
                 channels = factor * width
                 kept.append(channels)
             if level < len(factors) - 1:
                 self.down.append(Downsample(channels))
                 kept.append(channels)
-        self.middle_in = Stage(channels, channels, time, dropout, attends=True)
-        self.middle_out = Stage(channels, channels, time, dropout, attends=False)
+        self.middle_in = ResolutionStage(channels, channels, time, dropout, attends=True)
+        self.middle_out = ResolutionStage(channels, channels, time, dropout, attends=False)
         for level, factor in reversed(list(enumerate(factors))):
             for _ in range(blocks + 1):
-                self.up.append(Stage(channels + kept.pop(), factor * width, time, dropout, size >> level == 16))
+                self.up.append(
+                    ResolutionStage(channels + kept.pop(), factor * width, time, dropout, size >> level == 16)
+                )
                 channels = factor * width
             if level:
                 self.up.append(Upsample(channels))
@@ -135,11 +137,11 @@ class UNet(nn.Module):
         x = self.enter(noisy)
         kept = [x]
         for module in self.down:
-            x = module(x, time) if isinstance(module, Stage) else module(x)
+            x = module(x, time) if isinstance(module, ResolutionStage) else module(x)
             kept.append(x)
         x = self.middle_out(self.middle_in(x, time), time)
         for module in self.up:
-            x = module(torch.cat([x, kept.pop()], dim=1), time) if isinstance(module, Stage) else module(x)
+            x = module(torch.cat([x, kept.pop()], dim=1), time) if isinstance(module, ResolutionStage) else module(x)
         predicted: Tensor = self.leave(x)
         return predicted if noise is None else F.mse_loss(predicted, noise)  # equation 14
 

@@ -6,25 +6,25 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from loadmaster.bench.records import Record
-from loadmaster.bench.rows import Row, Source
+from loadmaster.bench.records import RunRecord
+from loadmaster.bench.rows import Source, SuiteRow
 from loadmaster.bench.suite import Allowance, Suite
 from tests.graphs.tiny import chain, diamond, fork, pair
 
 BASE = "base"
 
 
-def record(graph: str, spec: str, value: int, seed: int = 0, **others: Any) -> Record:
+def record(graph: str, spec: str, value: int, seed: int = 0, **others: Any) -> RunRecord:
     known = {"bound": 50, "ops": 4, "devices": 2, "simulations": 100, "seconds": 0.5, **others}
-    return Record(
+    return RunRecord(
         graph, f"digest-{graph}", "pair", "c", "peak-memory", spec, "100 simulations", seed, value=value, **known
     )
 
 
-def tiny_rows(source: Source, memory_bytes: int = 2**30) -> Iterator[Row]:
+def tiny_rows(source: Source, memory_bytes: int = 2**30) -> Iterator[SuiteRow]:
     for make in (chain, diamond, fork):
         graph = make()
-        yield Row(graph.name, graph.digest, partial(lambda same: same, graph), pair(memory_bytes), "step-time")
+        yield SuiteRow(graph.name, graph.digest, partial(lambda same: same, graph), pair(memory_bytes), "step-time")
 
 
 def tiny_suite(**others: Any) -> Suite:

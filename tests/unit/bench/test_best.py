@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.bench.best import SCHEMA, BestKnown, Known, load_best, long_specs, shipped_path
+from loadmaster.bench.best import SCHEMA, BestKnown, KnownValue, load_best, long_specs, shipped_path
 from loadmaster.bench.methods import method
 from loadmaster.errors import UnreadableFile
 from tests.unit.bench.made import record
@@ -15,8 +15,8 @@ from tests.unit.bench.made import record
 PLACE = record("a", "x", 1).place
 
 
-def known(value: int, spec: str = "x") -> Known:
-    return Known.of(record("a", spec, value, 3, date="2026-01-02"))
+def known(value: int, spec: str = "x") -> KnownValue:
+    return KnownValue.of(record("a", spec, value, 3, date="2026-01-02"))
 
 
 def test_a_worse_or_equal_value_changes_nothing() -> None:
@@ -57,12 +57,12 @@ def test_runs_that_do_not_fit_fuse_fail_or_break_the_bound_do_not_count() -> Non
 
 def test_another_objective_or_cluster_is_another_problem() -> None:
     best = BestKnown([known(80)])
-    other = Known(*("digest-a", "c", "step-time"), 5, "x", 0, 1, "", "a")
+    other = KnownValue(*("digest-a", "c", "step-time"), 5, "x", 0, 1, "", "a")
     assert best.offer(other) and best.values == {PLACE: 80, other.place: 5}
 
 
 def test_the_simulations_are_those_after_which_it_was_found() -> None:
-    assert Known.of(record("a", "x", 60, simulations=900, history=((3, 80), (40, 60)))).simulations == 40
+    assert KnownValue.of(record("a", "x", 60, simulations=900, history=((3, 80), (40, 60)))).simulations == 40
 
 
 def test_what_is_no_such_file_is_refused(tmp_path: Path) -> None:

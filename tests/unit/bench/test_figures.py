@@ -7,7 +7,7 @@ import math
 import pytest
 
 from loadmaster.bench.figures import (
-    Grid,
+    MeansGrid,
     Method,
     differences,
     geometric_speed_up,
@@ -34,11 +34,11 @@ BEST = {RUNS[0].place: 60, RUNS[5].place: 150}
 
 
 def of(method: Method) -> int:
-    return Grid.of(RUNS).methods.index(method)
+    return MeansGrid.of(RUNS).methods.index(method)
 
 
 def test_improvement_is_the_mean_over_graphs_of_means_over_seeds() -> None:
-    grid = Grid.of(RUNS)
+    grid = MeansGrid.of(RUNS)
     assert improvements(grid, MINE, BASELINE) == pytest.approx([0.20, 0.05])  # (100-80)/100, (200-190)/200
     assert improvements(grid, OTHER, BASELINE) == pytest.approx([0.10, -0.10])
     assert pooled(grid, BASELINE, BEST)[of(MINE)].improvement.mean == pytest.approx(0.125)
@@ -46,7 +46,7 @@ def test_improvement_is_the_mean_over_graphs_of_means_over_seeds() -> None:
 
 def test_the_interval_is_students() -> None:
     # Mean 0.125, deviation 0.106066 of two values; t(0.975, 1) = 12.7062; half width 12.7062 x 0.106066 / sqrt 2.
-    found = pooled(Grid.of(RUNS), BASELINE, BEST)[of(MINE)].improvement
+    found = pooled(MeansGrid.of(RUNS), BASELINE, BEST)[of(MINE)].improvement
     assert found.high - found.mean == pytest.approx(0.95297, rel=1e-4)
     assert found.mean - found.low == pytest.approx(found.high - found.mean)
     # Five values of deviation sqrt 2.5 around 3: t(0.975, 4) = 2.7764, so 3 ± 2.7764 x 1.58114 / 2.23607.
@@ -56,20 +56,20 @@ def test_the_interval_is_students() -> None:
 
 
 def test_shares_of_the_headroom_are_pooled_not_averaged() -> None:
-    mine = pooled(Grid.of(RUNS), BASELINE, BEST)[of(MINE)]
+    mine = pooled(MeansGrid.of(RUNS), BASELINE, BEST)[of(MINE)]
     assert mine.share == pytest.approx((20 + 10) / (40 + 50))
     assert mine.share_of_bound == pytest.approx((20 + 10) / (50 + 100))
-    assert pooled(Grid.of(RUNS), BASELINE, BEST)[of(BASELINE)].share == 0
+    assert pooled(MeansGrid.of(RUNS), BASELINE, BEST)[of(BASELINE)].share == 0
 
 
 def test_gap_seconds_and_graphs() -> None:
-    mine = pooled(Grid.of(RUNS), BASELINE, BEST)[of(MINE)]
+    mine = pooled(MeansGrid.of(RUNS), BASELINE, BEST)[of(MINE)]
     assert mine.gap == pytest.approx(((80 / 60 - 1) + (190 / 150 - 1)) / 2)
     assert (mine.graphs, mine.misfits, mine.seconds, mine.simulations) == (2, 0, 0.5, 100)
 
 
 def test_a_graph_without_a_best_known_value_counts_for_improvement_only() -> None:
-    mine = pooled(Grid.of(RUNS), BASELINE, {RUNS[0].place: 60})[of(MINE)]
+    mine = pooled(MeansGrid.of(RUNS), BASELINE, {RUNS[0].place: 60})[of(MINE)]
     assert mine.graphs == 2
     assert mine.share == pytest.approx(20 / 40)
     assert mine.gap == pytest.approx(80 / 60 - 1)
@@ -77,7 +77,7 @@ def test_a_graph_without_a_best_known_value_counts_for_improvement_only() -> Non
 
 def test_no_headroom_gives_no_share() -> None:
     runs = [record("a", BASE, 50), record("a", "mine", 50)]
-    assert math.isnan(pooled(Grid.of(runs), BASELINE, {runs[0].place: 50})[1].share)
+    assert math.isnan(pooled(MeansGrid.of(runs), BASELINE, {runs[0].place: 50})[1].share)
 
 
 def test_simulations_until_the_baseline_is_met() -> None:
@@ -88,18 +88,18 @@ def test_simulations_until_the_baseline_is_met() -> None:
         record("b", BASE, 100),
         record("b", "mine", 101, history=((1, 101),)),
     ]
-    assert math.isinf(pooled(Grid.of(runs), BASELINE, {})[1].reach)  # the median of 0.4 and never
-    assert pooled(Grid.of(runs[:3]), BASELINE, {})[1].reach == pytest.approx(0.4)
+    assert math.isinf(pooled(MeansGrid.of(runs), BASELINE, {})[1].reach)  # the median of 0.4 and never
+    assert pooled(MeansGrid.of(runs[:3]), BASELINE, {})[1].reach == pytest.approx(0.4)
 
 
 def test_differences_are_paired_by_graph() -> None:
-    found = {method.spec: (count, gain.mean) for method, count, gain in differences(Grid.of(RUNS), MINE, BASELINE)}
+    found = {method.spec: (count, gain.mean) for method, count, gain in differences(MeansGrid.of(RUNS), MINE, BASELINE)}
     assert found["other"] == (2, pytest.approx(((90 - 80) / 100 + (220 - 190) / 200) / 2))
     assert found[BASE] == (2, pytest.approx(0.125))
 
 
 def test_speed_up_is_other_over_method_and_its_mean_geometric() -> None:
-    grid = Grid.of(RUNS)
+    grid = MeansGrid.of(RUNS)
     assert speed_up(grid, MINE, BASELINE, RUNS[0].place) == pytest.approx(100 / 80 - 1)
     mean, count = geometric_speed_up(grid, MINE, BASELINE)
     assert (mean, count) == (pytest.approx(math.sqrt((100 / 80) * (200 / 190)) - 1), 2)
@@ -107,7 +107,7 @@ def test_speed_up_is_other_over_method_and_its_mean_geometric() -> None:
 
 def test_what_does_not_fit_is_left_out_of_every_mean() -> None:
     runs = [*RUNS, record("c", BASE, 100), record("c", "mine", 1, over_bytes=7)]
-    grid = Grid.of(runs)
+    grid = MeansGrid.of(runs)
     mine = pooled(grid, BASELINE, BEST)[of(MINE)]
     assert (mine.graphs, mine.misfits) == (2, 1)
     assert mine.improvement.mean == pytest.approx(0.125)
@@ -118,12 +118,12 @@ def test_what_does_not_fit_is_left_out_of_every_mean() -> None:
 
 def test_one_seed_that_does_not_fit_makes_the_cell_not_fit() -> None:
     runs = [record("a", "mine", 80, 0), record("a", "mine", 80, 1, over_bytes=1)]
-    assert Grid.of(runs).shown(MINE, runs[0].place) == "OOM"
+    assert MeansGrid.of(runs).shown(MINE, runs[0].place) == "OOM"
 
 
 def test_a_failed_run_is_shown_and_not_averaged() -> None:
     runs = [record("a", BASE, 100), record("a", "mine", 0, error="ValueError: no")]
-    grid = Grid.of(runs)
+    grid = MeansGrid.of(runs)
     assert grid.shown(MINE, runs[0].place) == "failed"
     assert grid.pairs(MINE, BASELINE) == []
 
@@ -131,6 +131,6 @@ def test_a_failed_run_is_shown_and_not_averaged() -> None:
 def test_twins_of_one_spec_are_told_apart_by_their_budget() -> None:
     runs = [record("a", BASE, 100), record("a", "mine", 90)]
     longer = Method("mine", "10 s")
-    grid = Grid.of([*runs, runs[1].__class__(**{**runs[1].__dict__, "budget": "10 s"})])
+    grid = MeansGrid.of([*runs, runs[1].__class__(**{**runs[1].__dict__, "budget": "10 s"})])
     assert [grid.label(method) for method in grid.methods] == [BASE, "mine (100 simulations)", "mine (10 s)"]
-    assert Grid.of(runs, [BASELINE, longer]).methods == (BASELINE,)
+    assert MeansGrid.of(runs, [BASELINE, longer]).methods == (BASELINE,)

@@ -13,7 +13,7 @@ import pytest
 
 from loadmaster.bench import run as running
 from loadmaster.bench.methods import seeds_of
-from loadmaster.bench.records import Ledger, Record, read_records
+from loadmaster.bench.records import Ledger, RunRecord, read_records
 from loadmaster.bench.run import Order, run
 from loadmaster.bench.suite import Allowance
 from loadmaster.errors import InvalidSetting, MissingExtra, UnknownName
@@ -34,7 +34,7 @@ def ledger(folder: Path) -> Ledger:
     return Ledger(folder / "tiny.jsonl")
 
 
-def without_times(records: list[Record]) -> dict[tuple[str, ...], int]:
+def without_times(records: list[RunRecord]) -> dict[tuple[str, ...], int]:
     return {record.key: record.value for record in records}
 
 
@@ -201,7 +201,7 @@ def test_the_time_of_a_baseline_on_its_row_is_what_counts(tmp_path: Path, monkey
     first = Order.of(tiny_suite(), ["one-device"], Allowance(seconds=0.01, times=2.0), seeds=1)
     book = ledger(tmp_path)
     run(first, book)
-    slow = {record.key: Record(**{**record.__dict__, "seconds": 0.2}) for record in book.records}
+    slow = {record.key: RunRecord(**{**record.__dict__, "seconds": 0.2}) for record in book.records}
     book._records.update(slow)
     monkeypatch.setattr(running, "solve", watched)
     run(Order.of(tiny_suite(), ["heft"], Allowance(seconds=0.01, times=2.0), seeds=1), book)

@@ -19,7 +19,7 @@ from loadmaster.optimizers.auto import BESIDE, Auto, Waiting
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, evolve, genes_of, prior_of
 from loadmaster.optimizers.simple import legal
-from loadmaster.optimizers.starts import ORDERED, Start, made, of_another, ordered, orders, unlike
+from loadmaster.optimizers.starts import ORDERED, StartRecipe, made, of_another, ordered, orders, unlike
 from loadmaster.passes.groups import mirrored_position
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -149,7 +149,7 @@ def test_the_genetic_search_takes_no_more_than_is_left(monkeypatch: pytest.Monke
         assert solve(problem, "placement", Budget(None, simulations)).simulations <= simulations + 1
 
 
-def made_here(start: Start) -> Plan | None:
+def made_here(start: StartRecipe) -> Plan | None:
     """Its plan, where the package that it needs is there."""
     try:
         return start.make()

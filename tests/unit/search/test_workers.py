@@ -16,7 +16,7 @@ import pytest
 
 from loadmaster import Budget, InvalidSetting, price, solve
 from loadmaster.bench.records import Ledger
-from loadmaster.bench.rows import Row
+from loadmaster.bench.rows import SuiteRow
 from loadmaster.bench.run import Order, run
 from loadmaster.bench.suite import Allowance, Suite
 from loadmaster.cluster import Cluster
@@ -87,7 +87,7 @@ def test_jobs_of_a_machine_that_is_lost_go_to_another(cluster: Any, tmp_path: Pa
 def test_rows_of_a_benchmark_on_a_cluster_are_kept_once(cluster: Any, tmp_path: Path) -> None:
     graphs = list(generate("layered", 3, seed=1, ops=20))
     place = Cluster.preset("2xp100-pcie")
-    rows = [Row(graph.name, graph.digest, _Same(graph), place, "step-time") for graph in graphs]
+    rows = [SuiteRow(graph.name, graph.digest, _Same(graph), place, "step-time") for graph in graphs]
     suite = Suite("few", "few", "improvement", lambda source: iter(rows), "one-device", ("heft", "anneal"))
     kept = {}
     for name, address in (("here", ""), ("there", cluster.address)):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.go2020.input import Floats, GoInput
-from loadmaster.optimizers.annealing.chains import Chains, Decisions, Start, epochs, spread_ranks
+from loadmaster.optimizers.annealing.chains import Chains, ChainStart, Decisions, epochs, spread_ranks
 from loadmaster.optimizers.annealing.proposals import Policy, make_log
 from loadmaster.optimizers.annealing.state import LEVELS, NEAR, SWAP
 from loadmaster.optimizers.fusion.greedy import Merges
@@ -152,12 +152,12 @@ class PolicyChains:
             return ints([])
         return spread_ranks(self.problem, plan) if self.manner.ordering else plan.rank
 
-    def _start(self, plan: Plan, fusion: list[tuple[FusionStart, Score]]) -> Start:
+    def _start(self, plan: Plan, fusion: list[tuple[FusionStart, Score]]) -> ChainStart:
         rank, (kernels, score) = self._rank(plan), fusion[0] if fusion else (NOTHING_FUSED, WORST)
         if not fusion and self.search.simulations_left:
             ordered = plan if self.manner.fifo else Plan.of(self.problem, plan.device, rank)
             score = self.search.score(ordered)
-        return Start(plan.device, rank, score, tuple(kernels))
+        return ChainStart(plan.device, rank, score, tuple(kernels))
 
     def standing(self) -> tuple[Plan, Ints, Score]:
         """The plan of the chain that stands best, how ops are fused in it, what it is worth."""

@@ -73,7 +73,7 @@ class Decisions:
 
 
 @dataclass(frozen=True, eq=False)
-class Start:
+class ChainStart:
     """Where a chain begins: devices, ranks and what the plan is worth; with fusion also priorities, kernels and an
     order of these in which each comes after those it waits for."""
 
@@ -94,7 +94,7 @@ class Chains:
         search: Search,
         coarse: Coarse,
         decisions: Decisions,
-        starts: Sequence[Start],
+        starts: Sequence[ChainStart],
         fusing: Sequence[Any] = (),
         fifo: bool = False,
         groups: Grouping | None = None,
@@ -115,11 +115,11 @@ class Chains:
         self.active = len(self.chains)  # how many of them walk; the others stand where they were started
         self.pace = Pace(search)
 
-    def _chain(self, start: Start) -> Chain:
+    def _chain(self, start: ChainStart) -> Chain:
         random = seeded(int(self.search.rng.integers(1, 2**62)))
         return chain_of(start.device, start.rank, start.fused, start.score, random)
 
-    def restart(self, start: Start) -> None:
+    def restart(self, start: ChainStart) -> None:
         """All chains go on from there."""
         given = [column.copy() for column in (start.device, start.rank, *start.fused)]
         for chain in self.chains:
@@ -138,7 +138,7 @@ class Chains:
     def return_to_best(self) -> None:
         """All chains go on from the best that any of them has seen."""
         best = self.best
-        self.restart(Start(best.best_place, best.best_rank, self.score, best[7:10]))
+        self.restart(ChainStart(best.best_place, best.best_rank, self.score, best[7:10]))
 
     def cool(
         self, simulations: int, hot: float, cold: float, policy: Any = None, logs: Sequence[Any] | None = None
@@ -218,8 +218,8 @@ class Chains:
 def compile_walk(search: Search, fusing: Sequence[Any] = ()) -> None:
     """Makes the loop that chains walk in, without a step. It takes longest of all that is compiled."""
     problem, ops = search.problem, search.problem.num_ops
-    kernels = (np.zeros(len(fusing[0].old_priority)), *2 * (np.zeros(ops, np.int32),)) if fusing else Start.fused
-    start = Start(np.zeros(ops, np.int32), np.arange(ops), WORST, kernels)
+    kernels = (np.zeros(len(fusing[0].old_priority)), *2 * (np.zeros(ops, np.int32),)) if fusing else ChainStart.fused
+    start = ChainStart(np.zeros(ops, np.int32), np.arange(ops), WORST, kernels)
     alone = coarsen(problem, ints(np.arange(ops)))
     chains = Chains(search, alone, Decisions(fusing=bool(fusing)), [start], fusing)
     habits = engine.Habits(chains.weights, 0.5, AIM, 0.0, 0.0, 0, 1)
@@ -276,9 +276,9 @@ def epochs(first: int = EPOCH) -> Iterator[int]:
         length *= GROWTH
 
 
-def start_of(problem: Problem, coarse: Coarse, plan: Plan, score: Score) -> Start:
+def start_of(problem: Problem, coarse: Coarse, plan: Plan, score: Score) -> ChainStart:
     """A plan of the problem as a start on the coarser one."""
-    return Start(coarse.first(plan.device), coarse.lowest(spread_ranks(problem, plan)), score)
+    return ChainStart(coarse.first(plan.device), coarse.lowest(spread_ranks(problem, plan)), score)
 
 
 def walkers(search: Search, plan: Plan, score: Score, decisions: Decisions, chains: int = CHAINS) -> Chains:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from loadmaster.errors import InvalidPlan
 from loadmaster.optimizers.experience.adapting import adapt
-from loadmaster.optimizers.experience.entries import Entry, alike, known_of, sketch_of
+from loadmaster.optimizers.experience.entries import PlanHead, alike, known_of, sketch_of
 from loadmaster.optimizers.experience.likeness import Sight
 from loadmaster.problem import Problem
 from loadmaster.search import Start
@@ -24,11 +24,11 @@ OTHER_COUNT = 0.1  # of likeness, that a plan for half or twice as many devices 
 class Shelf(Protocol):
     """Where plans are kept: the user's store, or a library."""
 
-    def entries(self) -> list[Entry]: ...
+    def entries(self) -> list[PlanHead]: ...
 
-    def read(self, entry: Entry) -> bytes: ...
+    def read(self, entry: PlanHead) -> bytes: ...
 
-    def used(self, entry: Entry) -> None: ...
+    def used(self, entry: PlanHead) -> None: ...
 
 
 def starts_like(problem: Problem, shelves: Sequence[Shelf]) -> list[Start]:
@@ -54,6 +54,6 @@ def starts_like(problem: Problem, shelves: Sequence[Shelf]) -> list[Start]:
     return found
 
 
-def _apart(entry: Entry, problem: Problem) -> float:
+def _apart(entry: PlanHead, problem: Problem) -> float:
     """How often the number of devices doubles from the one to the other."""
     return abs(log2((entry.devices or problem.num_devices) / problem.num_devices))

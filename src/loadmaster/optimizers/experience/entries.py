@@ -19,7 +19,7 @@ SKETCHED = 64  # smallest hashes kept of a graph's classes: likeness to within a
 
 
 @dataclass(frozen=True)
-class Entry:
+class PlanHead:
     """What the head of a kept plan says."""
 
     name: str  # of the file, or of the member of a library
@@ -65,7 +65,7 @@ def packed(result: Result, scopes: bool = True) -> bytes:
     return MAGIC + json.dumps(head).encode() + b"\n" + known.to_bytes()
 
 
-def head_of(data: bytes, name: str) -> Entry | None:
+def head_of(data: bytes, name: str) -> PlanHead | None:
     """Of the first bytes of an entry; None for what is none of ours."""
     if not data.startswith(MAGIC):
         return None
@@ -75,7 +75,7 @@ def head_of(data: bytes, name: str) -> Entry | None:
         sketch = tuple(int(number) for number in head["sketch"])
         devices = None if head.get("devices") is None else int(head["devices"])
         numbers = (int(head["value"]), int(head["ops"]), sketch, devices)
-        return Entry(name, model, cluster, objective, *numbers, bool(head.get("scopes", True)))
+        return PlanHead(name, model, cluster, objective, *numbers, bool(head.get("scopes", True)))
     except (ValueError, KeyError, TypeError):
         return None
 

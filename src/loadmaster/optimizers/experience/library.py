@@ -14,7 +14,7 @@ from typing import Any
 
 from loadmaster.errors import InvalidPlan
 from loadmaster.files.writing import writing
-from loadmaster.optimizers.experience.entries import MAGIC, MOST_HEADER, Entry, head_of
+from loadmaster.optimizers.experience.entries import MAGIC, MOST_HEADER, PlanHead, head_of
 
 CARD = "card.json"
 MOST_ENTRY = 2**26  # bytes, packed
@@ -40,13 +40,13 @@ class Library:
         found: dict[str, Any] = json.loads(self._member(CARD, MOST_ENTRY))
         return found
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[PlanHead]:
         return list(_heads(self.path, self.path.stat().st_mtime_ns))
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: PlanHead) -> bytes:
         return self._member(entry.name, MOST_ENTRY)
 
-    def used(self, entry: Entry) -> None:
+    def used(self, entry: PlanHead) -> None:
         """Nothing is noted: the file is not ours to write."""
 
     def _member(self, name: str, most: int) -> bytes:
@@ -62,7 +62,7 @@ def is_library(path: str | PathLike[str]) -> bool:
 
 
 @lru_cache(maxsize=4)
-def _heads(path: Path, changed: int) -> tuple[Entry, ...]:
+def _heads(path: Path, changed: int) -> tuple[PlanHead, ...]:
     """Those that can be read; a library that changes is read again."""
     found = []
     with contextlib.suppress(OSError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:

@@ -18,7 +18,7 @@ from loadmaster.errors import UnwritableFile
 from loadmaster.files.writing import write_bytes
 from loadmaster.graph.columns import digest
 from loadmaster.optimizers.experience.choosing import starts_like
-from loadmaster.optimizers.experience.entries import MAGIC, MOST_HEADER, Entry, head_of, packed
+from loadmaster.optimizers.experience.entries import MAGIC, MOST_HEADER, PlanHead, head_of, packed
 from loadmaster.problem import Problem
 from loadmaster.search import Result, Start
 
@@ -42,17 +42,17 @@ class Store:
         base = _data_folder()
         return None if base is None else Store(base / "loadmaster" / "plans")
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[PlanHead]:
         """All that can be read, the last used first."""
         with contextlib.suppress(OSError):
             paths = sorted(self.folder.glob("*.plan"), key=lambda path: -_used(path))
             return [entry for path in paths if (entry := _head(path)) is not None]
         return []
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: PlanHead) -> bytes:
         return (self.folder / entry.name).read_bytes()
 
-    def used(self, entry: Entry) -> None:
+    def used(self, entry: PlanHead) -> None:
         """Notes that it was, so that others go first."""
         os.utime(self.folder / entry.name)
 
@@ -105,7 +105,7 @@ def _key(problem: Problem) -> str:
     return digest(problem.source.digest, problem.cluster.digest, problem.objective.name, limits, problem.basis)
 
 
-def _head(path: Path) -> Entry | None:
+def _head(path: Path) -> PlanHead | None:
     """None for what is no plan of ours."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         return head_of(file.read(len(MAGIC) + MOST_HEADER), path.name)

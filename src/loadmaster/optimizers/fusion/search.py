@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Start, epochs
+from loadmaster.optimizers.annealing.chains import CHAINS, Chains, ChainStart, Decisions, epochs
 from loadmaster.optimizers.fusion.greedy import Merges
 from loadmaster.optimizers.fusion.starts import fusing_for, kernels_of, simple_fusions
 from loadmaster.optimizers.lists.schedulers import Heft
@@ -102,6 +102,6 @@ def fusing_chains(search: Search, plan: Plan, decisions: Decisions, chains: int 
         found = simple_fusions(search, plan, max(1, chains))
     if search.spent:
         return None
-    starts = [Start(plan.device, plan.rank, score, tuple(kernels)) for kernels, score in found]
+    starts = [ChainStart(plan.device, plan.rank, score, tuple(kernels)) for kernels, score in found]
     fusing = fusing_for(problem, len(starts), None if decisions.placing else plan.device)
     return Chains(search, coarsen(problem, ints(np.arange(problem.num_ops))), decisions, starts, fusing)

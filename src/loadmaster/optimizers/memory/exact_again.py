@@ -27,7 +27,7 @@ def least_time(problem: Problem, seconds: float | None, effort: float, seed: int
     library = cp_model()
     if library is None or not suits(problem):
         return None
-    model = _Model(library, problem)
+    model = _AgainModel(library, problem)
     solver = library.CpSolver()
     settings = solver.parameters
     settings.random_seed, settings.num_workers = seed % 2**31, 1
@@ -43,7 +43,7 @@ def suits(problem: Problem) -> bool:
     return bool(one and problem.num_ops <= MOST_OPS and (problem.op_ns != CANNOT).all())
 
 
-class _Model:
+class _AgainModel:
     """Run r < ops is the op itself; run ops + i is op again[i] once more."""
 
     def __init__(self, library: Any, problem: Problem) -> None:

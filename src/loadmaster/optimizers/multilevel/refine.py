@@ -138,7 +138,7 @@ def _search_window(
     search = Search(part.problem, Budget(None, simulations + 1), seed)
     line = simulate(part.problem, Plan.of(part.problem, place, rank))
     value = part.problem.value(line)
-    start = chains.Start(place, rank, Score(0, value))
+    start = chains.ChainStart(place, rank, Score(0, value))
     walking = WindowChain(search, part.problem, start, ints(line.peak_bytes + scene.spare_bytes))
     walking.cool(simulations, HOT, COLD)
     best = walking.best
@@ -152,7 +152,7 @@ def _search_window(
 class WindowChain(chains.Chains):
     """One chain on a window. Groups of ops take longer to find than its search takes."""
 
-    def __init__(self, search: Search, problem: Problem, start: chains.Start, limits: Ints) -> None:
+    def __init__(self, search: Search, problem: Problem, start: chains.ChainStart, limits: Ints) -> None:
         whole = coarsen(problem, ints(np.arange(problem.num_ops)))
         super().__init__(search, whole, chains.Decisions(), [start], groups=no_groups(problem))
         self.terrain = self.terrain._replace(limits=limits)

@@ -44,7 +44,7 @@ class Net(NamedTuple):
     out: np.ndarray  # [hidden]
 
 
-class Scratch(NamedTuple):
+class DecodingScratch(NamedTuple):
     """Of one decoding."""
 
     busy_from: np.ndarray  # [devices, ops]
@@ -107,7 +107,7 @@ def decode(
     plain = layout(problem)
     state = fresh_state(plain, problem.graph.colocate, no_device(problem).copy())
     devices, ops = problem.num_devices, problem.num_ops
-    scratch = Scratch(
+    scratch = DecodingScratch(
         np.zeros((devices, ops), np.int64),
         np.zeros((devices, ops), np.int64),
         np.zeros(devices, np.int64),
@@ -148,7 +148,7 @@ def _decode(
     limits: Floats,
     contention: bool,
     state: ListState,
-    scratch: Scratch,
+    scratch: DecodingScratch,
     view: View,
     net: Net,
     former: Former,
@@ -212,7 +212,7 @@ def _look(
     limits: Floats,
     contention: bool,
     state: ListState,
-    scratch: Scratch,
+    scratch: DecodingScratch,
     view: View,
     former: Former,
     done_ns: float,
@@ -334,7 +334,7 @@ def _formerly(layout: Layout, op: Whole, device: Whole, former: Ints) -> float:
 
 @compiled(_nrt=False)
 def _choose(
-    op: Whole, able: Bools, scratch: Scratch, net: Net, noise: float, random: RandomState, devices: Whole
+    op: Whole, able: Bools, scratch: DecodingScratch, net: Net, noise: float, random: RandomState, devices: Whole
 ) -> Whole:
     """The device with the highest score; with noise, a draw: the larger the noise, the less scores count."""
     hidden, pair, best, chosen = scratch.hidden, scratch.pair, -np.inf, np.int64(-1)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.annealing import engine
 from loadmaster.optimizers.annealing.acceptance import slack_of
-from loadmaster.optimizers.annealing.chains import Chains, Decisions, Start, epochs, spread_ranks
+from loadmaster.optimizers.annealing.chains import Chains, ChainStart, Decisions, epochs, spread_ranks
 from loadmaster.optimizers.annealing.moves import fusion, order, place
 from loadmaster.optimizers.annealing.sets import draw_set
 from loadmaster.optimizers.annealing.state import BORDER, FUSE_WINDOW, KINDS, NEAR, RAN, SHIFT, SINGLE, SLICE, WINDOW
@@ -43,8 +43,8 @@ def chains_of(problem: Problem, decisions: Decisions, seed: int = 1, count: int 
     rank = spread_ranks(problem, Plan.of(problem, device, rng.permutation(problem.num_ops)))
     score = search.score(Plan.of(problem, device, rank))
     fusing = fusing_for(problem, count) if decisions.fusing else []
-    fused = tuple(kernels_of(problem, own)) if decisions.fusing else Start.fused
-    return Chains(search, coarsen(problem, own), decisions, [Start(device, rank, score, fused)] * count, fusing)
+    fused = tuple(kernels_of(problem, own)) if decisions.fusing else ChainStart.fused
+    return Chains(search, coarsen(problem, own), decisions, [ChainStart(device, rank, score, fused)] * count, fusing)
 
 
 def columns(chains: Chains) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def test_what_is_too_full_is_emptied_and_stands_where_it_says() -> None:
     left = {False: 0, True: 0}
     for evict, seed in product(left, range(10)):
         search = Search(tight, Budget(None, 10_000), seed)
-        start = Start(place, np.arange(tight.num_ops), score)
+        start = ChainStart(place, np.arange(tight.num_ops), score)
         chains = Chains(search, coarsen(tight, ints(np.arange(tight.num_ops))), Decisions(evict=evict), [start])
         chains.cool(40, 0.0, 0.0)
         best = chains.chains[0]
