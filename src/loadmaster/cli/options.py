@@ -68,7 +68,8 @@ Recompute = Annotated[
     Literal["auto", "none"], typer.Option("--recompute", help="Make tensors again where a plan does not fit.")
 ]
 Offload = Annotated[
-    Literal["auto", "none"], typer.Option("--offload", help="Let tensors wait or live on a host where a plan does not fit.")
+    Literal["auto", "none"],
+    typer.Option("--offload", help="Let tensors wait or live on a host where a plan does not fit."),
 ]
 Save = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to this JSON file.")]
 Report = Annotated[

@@ -17,7 +17,8 @@ from loadmaster.optimizers.memory.lodging import (
     OVERLAPPED,
     Lodging,
     bring_home,
-    carried_bytes,
+    heaviest,
+    least_cost_ns,
     lodge,
     lodgers,
     lodging_of,
@@ -92,9 +93,7 @@ class Dropping:
 
     def _take_back(self) -> None:
         """Keeps tensors after all where later drops have left room for them, those that cost most first."""
-        carried = carried_bytes(self.draft) if self.draft.follows else {}
-        first = {tensor: min(where for where, _ in self.draft.given[tensor]) for tensor in carried}
-        for tensor in sorted(carried, key=lambda t: (-carried[t], first[t])):
+        for tensor in heaviest(self.draft) if self.draft.follows else ():
             bring_home(self.draft, tensor, int(self.limits[self.draft.home_of(tensor)]))
         draft, copies = self.draft, list[tuple[int, int]]()
         for number, version in enumerate(draft.versions):
@@ -127,9 +126,7 @@ class Dropping:
                     heap.append((-choice.worth, number))
         for tensor in self.lodgers:
             if draft.home_of(tensor) == device and self._may_lodge(tensor, at):
-                choice = self._lodged(tensor, at)
-                if choice is not None:
-                    heap.append((-choice.worth, -1 - tensor))
+                heap.append((-self._lodging_worth(tensor), -1 - tensor))  # at most: looked at when its turn comes
         heapq.heapify(heap)
         while draft.memory[device, at] > self.limits[device]:
             if not heap:
@@ -262,6 +259,12 @@ class Dropping:
         draft = self.draft
         free = tensor not in self.kept and tensor not in draft.lodged
         return free and all(where != at for where, _ in draft.given[tensor])
+
+    def _lodging_worth(self, tensor: int) -> float:
+        """At most: here for no time, and never waited for."""
+        here = self.draft.home_of(tensor)
+        cost = least_cost_ns(self.draft, tensor, self.hosts[here])
+        return float(self.draft.nbytes[tensor] * self.over_until[-1]) / max(FLOOR_NS, cost)
 
     def _lodged(self, tensor: int, at: int) -> Choice | None:
         """On the host of its device, and here for its readers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -70,6 +71,14 @@ def lodging_of(draft: Draft, tensor: int, host: int) -> Lodging:
     return Lodging(visits, way_back, min(left, len(draft.heads) - 1), cost)
 
 
+def least_cost_ns(draft: Draft, tensor: int, host: int) -> int:
+    """Of living on the host, if it comes once and nobody waits."""
+    problem, here = draft.problem, draft.home_of(tensor)
+    back = int(problem.send_ns[tensor, problem.send_class[host, here]])
+    out = int(problem.send_ns[tensor, problem.send_class[here, host]]) if draft.updates[tensor] >= 0 else 0
+    return (back + out) // OVERLAPPED
+
+
 def _held_up(draft: Draft, trips: list[Trip], ends: list[int]) -> int:
     """How long the step waits for what cannot come in time, and at its end for what must go back."""
     return waited_ns(trips, draft.lead) + max(0, max(ends, default=0) - int(draft.end_ns[-1]))
@@ -130,7 +139,7 @@ def lodge(draft: Draft, tensor: int, host: int, lodging: Lodging) -> Callable[[]
     return undo
 
 
-def bring_home(draft: Draft, tensor: int, limit: int) -> bool:
+def bring_home(draft: Draft, tensor: int, limit: float = inf) -> None:
     """Lets what lives on a host live here after all, if that fits."""
     device, nbytes, last = draft.home_of(tensor), draft.nbytes[tensor], len(draft.heads) - 1
     jobs = [job for job in draft.trips if draft.jobs[job].given >= 0 and draft.owner[draft.jobs[job].given] == tensor]
@@ -139,7 +148,7 @@ def bring_home(draft: Draft, tensor: int, limit: int) -> bool:
     for first, end in spans:
         more[first : end + 1] -= nbytes
     if (draft.memory[device] + more > limit).any():
-        return False
+        return
     for first, end in spans:
         draft.hold_bytes(device, first, end, -nbytes)
     draft.hold_bytes(device, 0, last, nbytes)
@@ -149,8 +158,8 @@ def bring_home(draft: Draft, tensor: int, limit: int) -> bool:
                 del draft.source[reader, tensor]
         del draft.trips[job]
     draft.lodged.remove(tensor)
-    _follow_links(draft)
-    return True
+    if draft.follows:
+        _follow_links(draft)
 
 
 def set_out_early(draft: Draft, limits: Ints) -> None:
@@ -169,14 +178,14 @@ def set_out_early(draft: Draft, limits: Ints) -> None:
         _put(draft, {job: (min(begin, version.made), own.left)})
 
 
-def carried_bytes(draft: Draft) -> dict[int, int]:
-    """Of each tensor that lives on a host, what the links carry of it."""
-    found = dict.fromkeys(draft.lodged, 0)
+def heaviest(draft: Draft) -> list[int]:
+    """What lives on a host, that of which links carry most first, then what is read first."""
+    carried = dict.fromkeys(draft.lodged, 0)
     for job in draft.trips:
         if draft.jobs[job].given >= 0:
             root = draft.owner[draft.jobs[job].given]
-            found[root] += draft.nbytes[root]
-    return found
+            carried[root] += draft.nbytes[root]
+    return sorted(carried, key=lambda tensor: (-carried[tensor], min(draft.given[tensor]), tensor))
 
 
 def _span_of(draft: Draft, job: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from loadmaster.optimizers.memory.drafted import plan_of
 from loadmaster.optimizers.memory.dropping import Dropping
 from loadmaster.optimizers.memory.exact_again import least_time
 from loadmaster.optimizers.memory.inlining import inline_light
-from loadmaster.optimizers.memory.lodging import early_updates
+from loadmaster.optimizers.memory.lodging import bring_home, early_updates, heaviest
 from loadmaster.optimizers.memory.trips import hosts_of
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
@@ -181,6 +181,8 @@ class Recompute:
             score = search.score(made)
             if best is None or score < best.score:
                 best = Fitted(score, made, dropped, plan)
+            if score.over_bytes == 0 and draft.lodged and not search.spent:
+                best = min(best, self._brought_home(search, draft, best), key=lambda found: found.score)
             if score.over_bytes == 0 or pass_.stuck or not draft.jobs:
                 break
             if draft.lodged and not draft.follows:
@@ -189,6 +191,21 @@ class Recompute:
             lowered = lowered - max(1, score.over_bytes)
         assert best is not None
         return best
+
+    @staticmethod
+    def _brought_home(search: Search, draft: Draft, found: Fitted) -> Fitted:
+        """With what lives on a host here after all, as far as a plan that fits has left room for it."""
+        room = search.problem.memory_bytes - search.timeline(found.plan).peak_bytes
+        homes = [tensor for tensor in heaviest(draft) if draft.nbytes[tensor] <= room[draft.home_of(tensor)]]
+        for tensor in homes:
+            device = draft.home_of(tensor)
+            if draft.nbytes[tensor] <= room[device]:
+                bring_home(draft, tensor)
+                room[device] -= draft.nbytes[tensor]
+        if not homes or search.spent:
+            return found
+        made = plan_of(draft)
+        return Fitted(search.score(made), made, found.dropped, found.base)
 
     @staticmethod
     def _drafted(search: Search, plan: Plan, first: First, kept: set[int]) -> Draft:
