@@ -40,7 +40,7 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz --cases 20000

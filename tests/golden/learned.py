@@ -12,6 +12,7 @@ import csv
 import json
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
@@ -48,7 +49,8 @@ def told_of(name: str, value: Any) -> Told:
 def graph_told(name: str, graph: Graph) -> Told:
     columns = (graph.read_start, graph.reads, graph.producer, graph.nbytes, graph.flops, graph.bytes_moved)
     columns = (*columns, graph.role, graph.alias_of, graph.after_start, graph.after)
-    return {name: [float(graph.num_ops), float(graph.num_tensors), *(sums_of(column)[-2] for column in columns)]}
+    kinds = float(zlib.crc32(repr(graph.kind).encode()))
+    return {name: [float(graph.num_ops), float(graph.num_tensors), *(sums_of(column)[-2] for column in columns), kinds]}
 
 
 def problem_told(name: str, problem: Problem) -> Told:

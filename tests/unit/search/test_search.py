@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
+from loadmaster.cost import price
+from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Budget, Score, Search, solve
+from tests.graphs import GRAPHS, pair
 from tests.unit.optimizers.test_search_methods import problem_of
 
 
@@ -154,3 +157,12 @@ def test_a_part_has_its_share_of_the_seconds() -> None:
     assert search.progress < 0.1 and search.simulations_left > 10**9
     spent = Search(problem_of(4), Budget(1e-9, None)).part()
     assert spent.seconds_left < 1 and not spent.counts_simulations
+
+
+def test_optimal_is_what_fits_and_meets_the_bound() -> None:
+    problem = price(GRAPHS["chain"](), pair())
+    result = solve(problem, "one-device", Budget(None, 1))
+    met, missed = (replace(result, lower_bound=bound) for bound in (result.value, result.value - 1))
+    assert met.optimal and not missed.optimal
+    tight = solve(replace(problem, memory_bytes=ints([1, 1])), "one-device", Budget(None, 1))
+    assert not tight.fits and not replace(tight, lower_bound=tight.value).optimal

@@ -95,3 +95,7 @@ def test_what_cannot_be_trained_is_said(tmp_path: Path) -> None:
         PlacetoSettings(out=str(tmp_path))
     with pytest.raises(InvalidSetting, match="aggregator"):
         PlacetoSettings(corpus="x", out=str(tmp_path), aggregator="sum")
+    with pytest.raises(InvalidSetting, match="nowhere to write"):
+        PlacetoSettings(corpus="x")
+    assert PlacetoSettings(family="nas-cells", out=str(tmp_path)).corpus == "", "a family alone is enough"
+    assert PlacetoSettings(corpus="x", out=str(tmp_path), episodes=2).family == ""

@@ -71,3 +71,7 @@ def test_graphs_to_choose_by_are_not_learned_from(corpus: Path) -> None:
     keys, held, _ = command._keys(settings(corpus))
     assert not {key.line for key in keys if key.line >= 0} & {key.line for key in held if key.line >= 0}
     assert len([key for key in held if key.line >= 0]) == 1
+    given = settings(corpus)
+    drawn = {key.seed for key in held if key.line < 0}
+    assert drawn == set(range(command.HELD_OUT, command.HELD_OUT + given.kept)), "no seed that is learned from"
+    assert {key.seed for key in keys if key.line < 0} == set(range(given.generated))
