@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from loadmaster import compiled as door
-from loadmaster.compiled import cache
+from loadmaster.compiled import cache, digests
 
 INNER = "from loadmaster.compiled import compiled\n@compiled{options}\ndef inner(x):\n    return x {sign} 1\n"
 OUTER = """\
@@ -187,10 +187,25 @@ def left(pair):
 """
 
 
-def test_the_fields_of_a_named_tuple_are_part_of_its_type(kernels: Kernels) -> None:
-    for first, second, answer in (("left", "right", 1), ("right", "left", 2)):
-        module = kernels._import(f"pair_{kernels.tag}", SWAPPED.format(first=first, second=second))
+@pytest.mark.parametrize("kind", ["NamedTuple", "Struct"])
+def test_the_fields_of_a_named_tuple_or_struct_are_part_of_its_type(kernels: Kernels, kind: str) -> None:
+    for first, second, answer in (("left", "right", 1), ("right", "left", 2), ("left", "right", 1)):
+        text = SWAPPED.format(first=first, second=second).replace("(NamedTuple)", f"({kind})")
+        module = kernels._import(f"pair_{kernels.tag}", "from loadmaster.compiled import Struct\n" + text)
         assert module.left(module.Pair(1, 2)) == answer
+
+
+def test_how_functions_become_code_is_part_of_the_sources(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels.run()
+    before = kernels.misses
+    kernels.run()
+    assert kernels.misses == before
+    read = Path.read_bytes
+    edited = lambda path: read(path) + b"#" * (path.name == "structs.py")  # noqa: E731
+    monkeypatch.setattr(Path, "read_bytes", edited)
+    monkeypatch.setattr(digests, "_VERSIONS", (*digests._VERSIONS[:-1], digests._own_text()))
+    kernels.run()
+    assert kernels.misses > before
 
 
 def test_a_named_tuple_that_moved_is_compiled_anew(kernels: Kernels) -> None:

@@ -3,6 +3,7 @@ cache."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import platform
 import sys
@@ -17,9 +18,12 @@ from numba.core.dispatcher import Dispatcher
 
 
 def _own_text() -> str:
-    """What decides here how functions become code."""
-    here = Path(__file__).parent
-    return hashlib.sha256(b"".join((here / name).read_bytes() for name in ("parts.py", "structs.py"))).hexdigest()
+    """What decides here how functions become code; nothing where the package has no files of its own."""
+    here, own = Path(__file__).parent, hashlib.sha256()
+    with contextlib.suppress(OSError):
+        for name in ("parts.py", "structs.py"):
+            own.update((here / name).read_bytes())
+    return own.hexdigest()
 
 
 _VERSIONS = (sys.version_info[:3], platform.python_implementation(), numba.__version__, np.__version__, _own_text())
