@@ -84,6 +84,7 @@ class BestKnown:
 
 
 def shipped_path() -> Path:
+    """The best values that come with the package."""
     return Path(str(resources.files("loadmaster.bench").joinpath("best_known.json")))
 
 

@@ -155,6 +155,8 @@ class Pooled:
 
 
 def pooled(grid: MeansGrid, baseline: Method, best: Mapping[Place, int]) -> list[Pooled]:
+    """A row for each method: over all graphs, how much it gains on the baseline and how far it is from the best
+    known."""
     return [_pool(grid, method, baseline, best) for method in grid.methods]
 
 

@@ -28,6 +28,7 @@ SHOWN_ROWS = 60  # longer tables are in the CSV files only
 
 
 def ledger_path(out: Path, stem: str) -> Path:
+    """Where the runs of a suite are written down as they come, a line each."""
     return out / f"{stem}.jsonl"
 
 

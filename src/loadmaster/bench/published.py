@@ -75,6 +75,7 @@ SPEED_UP = "other ÷ method - 1"
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
+    """Of ratios; not a number where there are none."""
     return math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios)) if ratios else float("nan")
 
 
@@ -100,6 +101,7 @@ def go_published() -> Table:
 
 
 def go_fusion_published() -> Table:
+    """The table of GO's paper on fusion, as shares."""
     rows = [(name, *(share / 100 for share in shares)) for name, shares in GO_FUSION.items()]
     means = [geometric_mean([1 + shares[at] / 100 for shares in GO_FUSION.values()]) - 1 for at in range(3)]
     columns = (Column(who, "percent") for who in ("TensorFlow's default", "simulated annealing", "GO"))
@@ -108,6 +110,7 @@ def go_fusion_published() -> Table:
 
 
 def regal_published() -> Table:
+    """The table of REGAL's paper: gain, gap to the best found and seconds, by method."""
     rows = [(name, better / 100, gap / 100, took) for name, (better, gap, took) in REGAL_TABLE.items()]
     columns = (
         Column("method"),
@@ -119,12 +122,14 @@ def regal_published() -> Table:
 
 
 def peers_recorded() -> Table:
+    """Peaks that other tools reached on the graphs of the peers' suite, in bytes."""
     rows = [(name, *(None if mb is None else round(mb * 1e6) for mb in row)) for name, row in PEAK_MB.items()]
     columns = (Column(f"{who}, MB", "MB") for who in ("as traced", "best of Inductor's orders", "MODeL's ILP"))
     return Table("Peers as recorded: peak memory of one device", (Column("graph"), *columns), rows)
 
 
 def saga_recorded() -> Table:
+    """How far SAGA's list schedulers were above our bound, run on its own graphs."""
     rows = list(SAGA_OVER_BOUND.items())
     note = "on DOPPLER's own graphs, which are not those of the table above"
     title = "SAGA as recorded: best step over the lower bound, four devices"
@@ -132,6 +137,7 @@ def saga_recorded() -> Table:
 
 
 def accelerate_recorded() -> Table:
+    """What accelerate's device map loads the busiest device with, where one is slower."""
     rows = [(f"one device at {speed} speed", load) for speed, load in ACCELERATE_LOAD.items()]
     title = "accelerate as recorded: largest load over the ideal, a Llama-8B shape"
     return Table(title, (Column("devices"), Column("accelerate", "times")), rows)

@@ -75,6 +75,7 @@ class Quality:
 
 
 def quality(settings: QualitySettings) -> Quality:
+    """All checks, one after the other."""
     every = (never_worse, closed, best_of_its_parts, best_over_seeds, without_contention)
     checks = [check(settings) for check in every]
     return Quality(checks, Outcome(failed=[check.verdict for check in checks if not check.holds]))
@@ -104,6 +105,7 @@ def _ladder(problem: Problem, spec: str, settings: QualitySettings) -> list[Resu
 
 
 def never_worse(settings: QualitySettings) -> Check:
+    """More simulations never give a worse plan."""
     rows, worse = list[tuple[Any, ...]](), 0
     for name, problem in _rows(settings):
         settings.say(f"more is never worse: {name}")
@@ -118,6 +120,7 @@ def never_worse(settings: QualitySettings) -> Check:
 
 
 def closed(settings: QualitySettings) -> Check:
+    """Tiny problems are solved to the proof."""
     rows, done = list[tuple[Any, ...]](), 0
     for name, problem in _tiny(settings, SMALL, Cluster.preset(UNLIKE)):
         settings.say(f"small problems are closed: {name}")
@@ -130,6 +133,7 @@ def closed(settings: QualitySettings) -> Check:
 
 
 def best_of_its_parts(settings: QualitySettings) -> Check:
+    """`placement` is as good as the best other method at every budget, problem by problem."""
     rows, ratios = list[tuple[Any, ...]](), list[float]()
     for name, problem in _rows(settings):
         settings.say(f"{PLACEMENT} is the best of its parts: {name}")
@@ -182,6 +186,8 @@ def _over_seeds(problem: Problem, spec: str, simulations: int) -> tuple[float, f
 
 
 def without_contention(settings: QualitySettings) -> Check:
+    """Where links carry any number of transfers, as the literature has it, `placement` beats list
+    schedulers."""
     rows, ratios = list[tuple[Any, ...]](), list[float]()
     for name, problem in _tiny(settings, MEDIUM, replace(Cluster.preset(UNLIKE), contention=False)):
         settings.say(f"links without contention: {name}")

@@ -132,6 +132,7 @@ def read_records(path: Path) -> Iterable[RunRecord]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a ledger; one that was cut off when a run was killed is left out."""
     if not path.exists():
         return []
     found = []

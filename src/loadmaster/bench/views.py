@@ -37,6 +37,7 @@ def tables_of(
 
 
 def baseline_of(suite: Suite) -> Method:
+    """The method that a suite compares with, and its allowance."""
     return Method(suite.baseline, suite.baseline_allowance.text)
 
 

@@ -26,6 +26,7 @@ def store_for(wanted: bool | None, budget: Budget, named: bool) -> Store | None:
 
 
 def starts_for(problem: Problem, like: Path | None, store: Store | None) -> list[Start]:
+    """Plans to begin from: those of `--like`, then the most alike of the user's own."""
     from loadmaster.cli.stages import status
     from loadmaster.optimizers.experience import starts_from
 
@@ -37,6 +38,7 @@ def starts_for(problem: Problem, like: Path | None, store: Store | None) -> list
 
 
 def tell_starts(result: Result) -> None:
+    """Says which earlier plans a search began from."""
     if result.started_from:
         print(f"begun from earlier plans: {', '.join(result.started_from)}")
 
@@ -59,6 +61,7 @@ def listed(store: Store | None) -> dict[str, Any]:
 
 
 def show_list(store: Store | None) -> None:
+    """Prints what `plans list` shows."""
     from loadmaster.errors import printable
     from loadmaster.problem.objective import objective_named
     from loadmaster.report.units import size_text, value_text

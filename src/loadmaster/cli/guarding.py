@@ -78,19 +78,23 @@ def _of_ours(error: Exception) -> LoadmasterError:
 
 
 def error_data(error: LoadmasterError) -> dict[str, Any]:
+    """An error as JSON answers have it."""
     data = {"type": type(error).__name__, "what": error.what, "where": error.where, "fix": error.fix}
     return {**data, "exit_code": error.exit_code}
 
 
 def print_json(document: Mapping[str, Any]) -> None:
+    """Prints the answer of a verb under `--json`; nothing else goes to standard output then."""
     print(json_text.dumps(document, indent=2))
 
 
 def with_error(document: dict[str, Any], error: LoadmasterError | None) -> dict[str, Any]:
+    """The answer, with what is wrong beside it where a plan was found that does not fit."""
     return document if error is None else {**document, "error": error_data(error)}
 
 
 def finish(misfit: LoadmasterError | None) -> None:
+    """Ends a verb whose answer is out: with the exit code of what is wrong, where something is."""
     if misfit is not None:
         sys.stdout.flush()
         print(misfit, file=sys.stderr)

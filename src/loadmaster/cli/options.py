@@ -20,6 +20,7 @@ NeededOn = Annotated[str, _ON]
 
 
 def known_objective(name: str | None) -> str | None:
+    """Refuses a name that is no objective as wrong usage (exit code 2)."""
     if name is not None and name not in catalog.OBJECTIVES:
         raise typer.BadParameter(f"'{name}' is not one of {', '.join(catalog.OBJECTIVES)}")
     return name

@@ -25,6 +25,7 @@ def run(
     split: str,
     replicate: str,
 ) -> PipelineResult:
+    """Plans a pipeline of microbatches, with what was asked for beside it checked."""
     from loadmaster.optimizers.pipeline.microbatched import plan_pipeline
 
     if optimizer is not None or split != "none":
@@ -58,6 +59,7 @@ def save(found: PipelineResult, path: Path | None, schedule: Path | None) -> lis
 
 
 def tell(found: PipelineResult, told: list[str]) -> None:
+    """Prints the pipeline: its stages, its picture, and the hand-made schedules beside it."""
     from loadmaster.report.pipeline import picture, stage_rows
     from loadmaster.report.terminal import console, pipelines_table
 
@@ -77,6 +79,7 @@ def tell(found: PipelineResult, told: list[str]) -> None:
 
 
 def summary(found: PipelineResult, misfit: LoadmasterError | None) -> str:
+    """The same as JSON."""
     from loadmaster.report.pipeline import summary as facts
 
     return json_text.dumps(facts(found) | ({"error": misfit.what} if misfit else {}), indent=2)

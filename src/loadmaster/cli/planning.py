@@ -50,6 +50,7 @@ class Found:
 
 
 def find(problem: Problem, asked: Asked) -> Found:
+    """Searches as `plan` was asked to: whole modules, ops in parts, a pipeline, from earlier plans, made to fit."""
     serving.check_modules(problem, asked.kept)
     if asked.like is not None and (asked.kept != "op" or asked.split == "auto"):
         fix = "leave out --granularity, --for and --split, or leave out --like"
@@ -85,6 +86,7 @@ def save(found: Found, asked: Asked) -> tuple[LoadmasterError | None, Path | Non
 
 
 def summary(found: Found, asked: Asked) -> dict[str, Any]:
+    """What `plan --json` answers."""
     from loadmaster.report.summary import plan_summary
 
     held = serving.restriction(found.result, found.free, asked.kept)

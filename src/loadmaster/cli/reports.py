@@ -241,6 +241,7 @@ def how_captured(head: dict[str, Any]) -> dict[str, Any]:
 
 
 def head_of(path: Path) -> dict[str, Any]:
+    """The outer object of a JSON file, empty where it is none."""
     from loadmaster.files.text import read_json
 
     data = read_json(path)
@@ -296,6 +297,7 @@ def _as_result(problem: Problem, plan: Plan, path: Path) -> Result:
 
 
 def check_targets(*targets: Path | None) -> None:
+    """Refuses files that could not be written before anything is searched for."""
     for target in targets:
         if target is not None:
             words.check_writable(target)
@@ -324,6 +326,7 @@ def write_files(
 
 
 def tell_files(report: Path | None, trace: Path | None) -> None:
+    """Says which files were written."""
     for kind, target in (("report", report), ("trace", trace)):
         if target is not None:
             print(f"{kind} written to {target}")

@@ -27,6 +27,7 @@ TARGETS_HELP = "device-map, vllm, llama.cpp, pipelining, megatron or onnxruntime
 
 
 def is_served(model: str) -> bool:
+    """Whether it is a language model by its name on Hugging Face, "hf:NAME", which is planned for requests."""
     return model.startswith("hf:")
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 def run(problem: Problem, spec: str, budget: Budget, seed: int, costs: str | None) -> SplitResult:
+    """Looks for ops to split and plans the graph that comes of it."""
     from loadmaster.cost import price
     from loadmaster.optimizers.splitting import solve_split
     from loadmaster.report.terminal import solving
@@ -76,6 +77,7 @@ def save_graph(parts: SplitResult | None, save: Path | None) -> Path | None:
 
 
 def summary(parts: SplitResult | None) -> dict[str, Any]:
+    """What `--json` says of splits."""
     if parts is None:
         return {}
     splits = [vars(split) for split in parts.splits]
@@ -83,6 +85,7 @@ def summary(parts: SplitResult | None) -> dict[str, Any]:
 
 
 def tell(parts: SplitResult | None, beside: Path | None) -> None:
+    """Prints what was split and what that brought."""
     if parts is None:
         return
     if parts.way is not None:

@@ -28,11 +28,13 @@ def problem_for(
     how: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> tuple[Problem, str]:
+    """As `words.problem_of`, with a line that says what is being loaded."""
     with status(f"loading {model}"):
         return words.problem_of(model, on, objective, memory_limit, costs, how, mode)
 
 
 def run_optimizer(problem: Problem, spec: str, budget: Budget, seed: int, starts: Sequence[Start] = ()) -> Result:
+    """`solve` with its progress on the terminal, and code compiled before the clock runs."""
     from loadmaster.catalog.specs import make_optimizer
     from loadmaster.report.terminal import solving
     from loadmaster.search import solve, warm_up
@@ -72,6 +74,7 @@ def run_all(problem: Problem, specs: Sequence[str], budget: Budget, seed: int) -
 
 
 def replay(problem: Problem, plan: Plan, name: str) -> Result:
+    """A plan from a file as a result: checked, simulated, with its bound."""
     from loadmaster.optimizers.fusion.sharing import fusing_of
     from loadmaster.plans import check
     from loadmaster.plans.expansion import whole
@@ -86,6 +89,7 @@ def replay(problem: Problem, plan: Plan, name: str) -> Result:
 
 
 def run_baselines(problem: Problem, seed: int) -> dict[str, Result]:
+    """What the plan is shown beside."""
     from loadmaster.search import Budget, solve
 
     with status("running the baselines"):

@@ -73,6 +73,7 @@ COMPARED = ("one-device", "expert", "heft", "etf", "greedy-fusion")
 
 
 def main() -> None:
+    """The command `loadmaster`."""
     for name in ("stdout", "stderr"):  # closed by the caller: there is nobody to tell
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadmaster import catalog
 from loadmaster.errors import InvalidSetting, MissingExtra, UnwritableFile
 
 if TYPE_CHECKING:
@@ -25,7 +24,8 @@ PLACEMENT = "placement"  # the part of the default that fuses nothing
 
 
 def default_optimizer() -> str:
-    return "auto" if "auto" in catalog.OPTIMIZERS else "best-of"
+    """What `plan` runs where no method is named."""
+    return "auto"
 
 
 def split_specs(text: str) -> list[str]:
@@ -59,16 +59,19 @@ def fitting(spec: str, recompute: str, offload: str) -> str:
 
 
 def with_settings(spec: str, settings: str) -> str:
+    """The spec of a method with more settings."""
     return f"{spec}{',' if ':' in spec else ':'}{settings}"
 
 
 def whole(spec: str, granularity: str, stages: bool = False) -> str:
+    """The method on whole modules, where those stay together."""
     if granularity == "op":
         return spec
     return f"whole-modules:granularity={granularity},inner=[{spec}]{',stages=yes' if stages else ''}"
 
 
 def budget_of(seconds: float | None, simulations: int | None) -> Budget:
+    """From `--seconds` and `--simulations`; with neither, ten seconds."""
     from loadmaster.search import Budget
 
     if seconds is None and simulations is None:
@@ -77,6 +80,7 @@ def budget_of(seconds: float | None, simulations: int | None) -> Budget:
 
 
 def size_of(text: str | None) -> int | None:
+    """Bytes of `--memory-limit`."""
     from loadmaster.cluster.sizes import parse_size
 
     return None if text is None else parse_size(text, "--memory-limit")
@@ -98,6 +102,7 @@ def check_settings(specs: list[str], memory_limit: str | None, save: Path | None
 
 
 def check_writable(path: Path) -> None:
+    """UnwritableFile where a file could not be written there: found out before the search, not after it."""
     folder = Path(os.path.realpath(path)).parent
     try:
         path.stat()
@@ -165,6 +170,7 @@ def problem_of(
 
 
 def cluster_of(name: str) -> Cluster:
+    """A preset, a cluster file, or "here": this machine, measured."""
     from loadmaster.cluster import Cluster
 
     if name == "here":
@@ -217,6 +223,7 @@ def module_of(model: str) -> tuple[Any, Any]:
 
 
 def check_needed(module: str, extra: str, doing: str) -> None:
+    """MissingExtra where a package is not installed."""
     if importlib.util.find_spec(module) is None:
         raise MissingExtra.of(module, extra, doing)
 

@@ -44,6 +44,7 @@ def claim(folder: Path, name: str) -> int | None:
 
 
 def give_up(folder: Path, place: int) -> None:
+    """Lets another process compile the entry."""
     file = _file(folder)
     if file is not None:
         with contextlib.suppress(OSError):

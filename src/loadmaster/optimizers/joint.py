@@ -117,6 +117,7 @@ def of_best(search: Search) -> list[Scored]:
 
 
 def fuses(kernel: Ints) -> bool:
+    """Whether any kernel has more than one op."""
     return bool((kernel != np.arange(len(kernel))).any())
 
 

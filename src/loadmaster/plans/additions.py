@@ -63,6 +63,7 @@ class Additions:
 
 
 def same_additions(one: Additions | None, other: Additions | None) -> bool:
+    """Whether two plans add the same ops, so that their columns mean the same."""
     if one is None or other is None:
         return one is other
     return one is other or one.digest == other.digest

@@ -97,6 +97,7 @@ class Record(Struct):
 
 
 def layout_of(problem: Problem) -> Layout:
+    """The problem flat and narrow, as the compiled loop wants it."""
     graph, devices = problem.graph, problem.num_devices
     narrow = np.int32
     origin = np.where(graph.producer >= 0, MADE, np.where(problem.updater >= 0, UPDATED, FIXED)).astype(np.int8)
@@ -213,6 +214,7 @@ def make_run_scratch(layout: Layout, bounded: bool) -> RunScratch:
 
 
 def make_record(ops: int, sends: int, points: int) -> Record:
+    """Room for what a recorded run writes down."""
     return Record(
         np.empty(ops, np.int64),
         np.empty(ops, np.int64),

@@ -43,11 +43,13 @@ class Log(Struct):
 
 
 def chances(scores: np.ndarray) -> np.ndarray:
+    """Scores as chances: softmax of every row."""
     raised = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf)) if len(scores) else scores
     return raised / raised.sum(axis=1, keepdims=True)  # type: ignore[no-any-return]
 
 
 def make_log(rows: int, wide: int) -> Log:
+    """Room for so many rows of a sample."""
     whole = (np.zeros(rows, np.int64), np.zeros((rows, wide), np.float32), np.zeros(rows, np.int64))
     return Log(*whole, np.zeros(rows), np.zeros(rows), np.zeros(1, np.int64), np.ones(1, np.int64))
 

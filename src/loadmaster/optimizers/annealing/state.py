@@ -140,6 +140,7 @@ def terrain_of(problem: Problem, groups: Grouping | None = None) -> Terrain:
 
 
 def no_groups(problem: Problem) -> Grouping:
+    """For searches that move no groups."""
     program: Ints = ints(np.arange(problem.num_ops))
     return Grouping(ints([0]), ints([]), program, program)
 

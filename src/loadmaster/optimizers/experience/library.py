@@ -58,6 +58,7 @@ class Library:
 
 
 def is_library(path: str | PathLike[str]) -> bool:
+    """Whether it is a library of plans (a zip file), not the file of one plan."""
     return zipfile.is_zipfile(path)
 
 

@@ -39,6 +39,7 @@ def least_time(problem: Problem, seconds: float | None, effort: float, seed: int
 
 
 def suits(problem: Problem) -> bool:
+    """Whether the model is small enough for CP-SAT: one device, no host, and few ops."""
     one = problem.num_devices == 1 and not len(problem.dispatch_ns)
     return bool(one and problem.num_ops <= MOST_OPS and (problem.op_ns != CANNOT).all())
 

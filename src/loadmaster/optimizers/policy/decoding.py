@@ -72,6 +72,7 @@ class Former(NamedTuple):
 
 
 def former_of(problem: Problem, plan: Plan | None) -> Former:
+    """A plan as what a decoding looks at: where ops were, how loaded and how full devices were."""
     if plan is None:
         nothing = np.zeros(problem.num_devices)
         return Former(no_device(problem), nothing, nothing, ints(np.arange(problem.num_ops)))

@@ -96,4 +96,5 @@ class LearnedList:
 
 @lru_cache(maxsize=4)
 def named_net(path: str) -> Net:
+    """The network of a file, or the one that comes with the package."""
     return net_of(read_weights(path or SHIPPED))

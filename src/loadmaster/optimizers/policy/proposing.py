@@ -24,6 +24,7 @@ def proposals(problem: Problem, view: View, net: Net, plan: Plan) -> Proposals:
 
 
 def scored(problem: Problem, scores: np.ndarray) -> Proposals:
+    """Scores of a decoding as proposals of annealing: every op a group of its own."""
     ops, nothing = problem.num_ops, np.zeros((0, LEVELS))
     level = np.zeros((ops, LEVELS))
     return Proposals(np.arange(ops), np.ascontiguousarray(scores, np.float64), level, nothing, nothing, UNIFORM)

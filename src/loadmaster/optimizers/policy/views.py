@@ -32,6 +32,7 @@ class View(NamedTuple):
 
 
 def view_of(problem: Problem) -> View:
+    """What the network is shown of the ops of a problem, whatever is decided."""
     time, send = mean_times(problem).astype(np.float64), mean_sends(problem).astype(np.float64)
     coming = _summed(problem, send)
     up, down = upward_rank(problem), downward_rank(problem)

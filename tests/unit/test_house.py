@@ -1,0 +1,42 @@
+"""What holds of the source as a whole: a class name stands for one idea, all of it is typed, and what is public says
+what it is."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import loadmaster
+
+SOURCE = Path(loadmaster.__file__).parent
+TREES = {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+
+
+def classes() -> list[tuple[str, ast.ClassDef]]:
+    return [(path, node) for path, tree in TREES.items() for node in tree.body if isinstance(node, ast.ClassDef)]
+
+
+def test_no_class_name_stands_twice() -> None:
+    count = Counter(node.name for _, node in classes())
+    assert {name: [path for path, node in classes() if node.name == name] for name in count if count[name] > 1} == {}
+
+
+def test_modules_and_public_classes_say_what_they_are() -> None:
+    silent = [path for path, tree in TREES.items() if not ast.get_docstring(tree)]
+    silent += [
+        f"{path}: {node.name}" for path, node in classes() if node.name[0] != "_" and not ast.get_docstring(node)
+    ]
+    assert silent == []
+
+
+def test_no_module_is_exempt_from_types() -> None:
+    exempt = [path for path in TREES if "allow-untyped" in (SOURCE / path).read_text()]
+    assert exempt == []
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                bare = [one.arg for one in given if one.annotation is None and one.arg not in ("self", "cls")]
+                assert node.returns is not None, f"{path}: {node.name}"
+                assert not bare, f"{path}: {node.name}"
