@@ -19,8 +19,9 @@ from loadmaster.simulator.arenas.capacity import fit_in
 from loadmaster.simulator.lives import last_needed, residents
 
 # Where no reason is given, chosen by hand.
-EFFORT = 400_000_000  # comparisons of two blocks over all devices: about a second
+EFFORT = 1_200_000_000  # comparisons of two blocks over all devices: about three seconds, where it is hard
 MOST_IMPROVED = 6_000  # blocks in an arena that is worth packing many times
+SQUEEZED = (4, 5, 6)  # of the orders, those in which blocks that do not fit are brought forward
 NEAR = 1000  # a part in so many above the peak is near enough, where the peak itself is not reached
 
 
@@ -118,8 +119,13 @@ class _Arena:
         return int(self.resident.sum()) + self.peak
 
     @property
+    def near(self) -> int:
+        """What is near enough to the peak."""
+        return self.peak + self.peak_bytes // NEAR
+
+    @property
     def is_near(self) -> bool:
-        return self.top <= self.peak + self.peak // NEAR
+        return self.top <= self.near
 
     def places(self) -> Ints:
         offset = np.zeros(len(self.blocks), np.int64)
@@ -140,6 +146,27 @@ class _Arena:
                 self.offset, self.top, self.best = ints(trial), int(size), order
         return effort
 
+    def squeeze(self, effort: int, seed: int) -> int:
+        """Orders in which what does not fit comes earlier each time; half of the effort is for the one that has come
+        nearest. Returns what is left."""
+        orders, each = _orders(self.begin, self.end, self.nbytes), effort // (2 * len(SQUEEZED))
+        tries = list[tuple[int, Ints]]()
+        for at in SQUEEZED:
+            effort -= each - self._squeezed(orders[at], each, seed, tries)
+        return self._squeezed(min(tries, key=lambda one: one[0])[1], effort, seed + 1, tries) if tries else effort
+
+    def _squeezed(self, order: Ints, effort: int, seed: int, tries: list[tuple[int, Ints]]) -> int:
+        from loadmaster.simulator.arenas import packing
+
+        if self.is_near or effort <= 0 or len(self.best) > MOST_IMPROVED:
+            return effort
+        given = (self.begin, self.end, self.nbytes, self.near, effort, seed)
+        offset, top, best, left = packing.squeeze(order, *given)
+        tries.append((int(top), ints(best)))
+        if top < self.top:
+            self.offset, self.top, self.best = ints(offset), int(top), ints(best)
+        return max(0, int(left))
+
     def fit(self, goal: int, effort: int) -> int:
         """Looks for offsets within the goal; returns what is left of the effort."""
         if self.top <= goal or effort <= 0 or len(self.best) > MOST_IMPROVED:
@@ -159,23 +186,37 @@ class _Arena:
 
 
 def _pack_all(arenas: list[_Arena], effort: int, seed: int) -> None:
-    """The best of a few orders for every device. What is left goes to those that are not near their peak, first to a
-    search with nearly the peak as its goal; and then to the peak itself for all."""
+    """The best of a few orders for every device. What is left goes to those that are not near their peak; then, of what
+    is left again a part, to the peak itself for all."""
+    last = effort // 3
     for number, arena in enumerate(arenas):
         share = effort // (len(arenas) - number)
         effort -= share - max(0, arena.in_orders(share))
     hard = [arena for arena in arenas if not arena.is_near]
     for number, arena in enumerate(hard):
         share = effort // (len(hard) - number)
-        left = arena.fit(arena.peak + arena.peak // NEAR, share * 3 // 4)
-        effort -= share * 3 // 4 - max(0, left)
-        if not arena.is_near:
-            arena.improve(share // 4, seed)
-            effort -= share // 4
+        effort -= share - _come_near(arena, share, seed)
+    effort = min(effort, last)
     for number, arena in enumerate(arenas):
         if arena.is_near:
             share = effort // (len(arenas) - number)
             effort -= share - max(0, arena.fit(arena.peak, share))
+
+
+def _come_near(arena: _Arena, effort: int, seed: int) -> int:
+    """In turn the ways that succeed at once or take long, each on other arenas; returns what is left of the effort."""
+    left = effort
+    for way, share in (("squeeze", 16), ("fit", 4), ("squeeze", 2), ("improve", 1)):
+        if not arena.is_near:
+            some = min(left, effort // share)
+            if way == "fit":
+                left -= some - max(0, arena.fit(arena.near, some))
+            elif way == "squeeze":
+                left -= some - max(0, arena.squeeze(some, seed))
+            else:
+                arena.improve(some, seed)
+                left -= some
+    return left
 
 
 def peak_of(begin: Ints, end: Ints, nbytes: Ints) -> int:

@@ -9,6 +9,11 @@ import numpy as np
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Whole
 
+FAR = np.iinfo(np.int64).max // 4
+# Of `squeeze`, chosen by hand; the last three as shares of the order.
+PATIENCE = 60  # packings without a gain
+SHAKE, LEAST_BUMP, MORE_BUMP = 0.01, 0.02, 0.3
+
 
 class Steps(NamedTuple):
     """A simulated step as columns; sends are in order of dispatch."""
@@ -152,3 +157,34 @@ def improve(
         if found_top <= best:
             current, best_offset, best = trial, found_offset, found_top
     return best_offset, best
+
+
+@compiled
+def squeeze(
+    order: Ints, begin: Ints, end: Ints, size: Ints, goal: Whole, work: Whole, seed: Whole
+) -> tuple[Ints, Whole, Ints, Whole]:
+    """Packs again and again; each time blocks that ended above the goal come earlier in the order, by a random part of
+    it (squeaky wheel optimization, Joslin and Clements 1999); from the best order anew, shaken, where nothing was
+    gained for long. (offsets, arena bytes, order, work left) of the best."""
+    best: Whole
+    np.random.seed(seed)
+    count, best, since = len(order), FAR, 0
+    current, kept, best_offset = order.copy(), order.copy(), np.zeros(len(size), np.int64)
+    key = np.empty(count)
+    while best == FAR or (work > 0 and best > goal):
+        offset, top, used = pack(current, begin, end, size, FAR)
+        work -= used + 16 * count
+        since += 1
+        if top < best:
+            best, since = top, 0
+            best_offset[:], kept[:] = offset, current
+        shaken = since == PATIENCE
+        if shaken:
+            current[:], since = kept, 0
+        for turn in range(count):
+            block = current[turn]
+            key[turn] = turn + (count * SHAKE * np.random.normal() if shaken else 0.0)
+            if not shaken and offset[block] + size[block] > goal:
+                key[turn] -= count * (LEAST_BUMP + MORE_BUMP * np.random.random())
+        current = current[np.argsort(key, kind="mergesort")]
+    return best_offset, best, kept, work

@@ -22,9 +22,15 @@ class Arena:
         self.given["orders"] = effort
         return effort // 2
 
+    near = 1001
+
     def fit(self, goal: int, effort: int) -> int:
         self.given["peak" if goal == self.peak else "near"] = effort
         return effort // 3
+
+    def squeeze(self, effort: int, seed: int) -> int:
+        self.given["squeeze again" if "squeeze" in self.given else "squeeze"] = effort
+        return effort // 5
 
     def improve(self, effort: int, seed: int) -> None:
         self.given["improve"] = effort
@@ -44,8 +50,12 @@ def test_all_get_a_share_and_together_no_more_than_there_is(near: list[bool], ef
     hard = [arena for arena in arenas if not arena.is_near]
     for number, arena in enumerate(hard):
         share = left // (len(hard) - number)
-        assert (arena.given["near"], arena.given["improve"]) == (share * 3 // 4, share // 4)
-        left -= share * 3 // 4 - share * 3 // 4 // 3 + share // 4
+        parts = [arena.given[way] for way in ("squeeze", "near", "squeeze again", "improve")]
+        assert parts[:3] == [share // 16, share // 4, share // 2]
+        used = parts[0] - parts[0] // 5 + parts[1] - parts[1] // 3 + parts[2] - parts[2] // 5
+        assert parts[3] == share - used
+        left -= share
+    left = min(left, effort // 3)
     for number, arena in enumerate(arenas):
         if arena.is_near:
             share = left // (count - number)
