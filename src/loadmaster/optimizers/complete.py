@@ -26,6 +26,7 @@ FITTING = 64  # simulations that fitting a plan into memory has at least: one fo
 AT_ONCE = 0.2  # of the time, where the clock counts
 SIMPLE: tuple[Optimizer, ...] = (GreedyFusion(OneDevice()), OneDevice(), GreedyFusion())
 LARGE_FIRST = 0.9  # of the time, for fitting a simple plan of a problem that is too large to search as a whole
+BOUND = 0.25  # of what a bound may take: here it only says when to stop
 BESIDE, MOSTLY = 0.5, 0.8  # of all that was spent so far, that fitting may have had; while nothing fits
 
 
@@ -58,7 +59,7 @@ class Complete:
         with search.keeping() as own:  # of plans that add nothing
             own.best, own.best_score = search.best, search.best_score
             if search.problem.num_ops <= SMALL:
-                told, seconds = search.fusing, search.bound_seconds
+                told, seconds = search.fusing, search.bound_seconds and search.bound_seconds * BOUND
                 own.prove(lower_bound(search.problem, fusing=told, fitting=True, seconds=seconds))
             for _ in Joint(self._part, also=self.also).turns(own):
                 search.keep(own)
@@ -99,6 +100,7 @@ class Fitting:
     def __init__(self, settings: Complete, search: Search) -> None:
         self.settings, self.search, self.used = settings, search, 0.0
         self.fast: Plan | None = None
+        self.looked = False  # for it: what is not faster than the best plan at first is not later on
         self.allowed = (settings.recompute or settings.offload) and not search.problem.objective.of_memory
 
     def go_on(self, own: Search) -> None:
@@ -125,8 +127,8 @@ class Fitting:
             return faster or own.best
         if not may_be_short(problem):
             return None
-        if not self.used:
-            self.fast = self._fastest(own)
+        if not self.looked:
+            self.fast, self.looked = self._fastest(own), True
         leads = self.search.best is not None and self.search.best.added is not None
         return self.fast if not self.used or leads else None
 

@@ -45,6 +45,7 @@ PLACED = 6
 FUSING, EVEN = (0.1, 0.5), 0.25  # least and most share of an epoch in which they do; where nothing was gained
 WARMTH = (0.3, 0.6, 1.0)  # of the temperature, for the epochs in turn
 EARLY = 0.1  # of the time that is left: what went before, for more starts to be made at once
+STARTING = 0.1  # of the time so far, that later ones may have taken
 KEPT = 4  # kernels for which what a walk needs is kept
 TOGETHER = Decisions(fusing=True)
 
@@ -190,17 +191,23 @@ class FusingRunner(Runner):
 class JointRace(Race):
     """A race of plans that fuse."""
 
+    took_s = 0.0  # making starts op by op: they take longer than on kernels, which their prices do not know
+
     def _runner(self, start: Scored) -> Runner:
         plain = super()._runner(start)
         return FusingRunner(plain.score, plain.plan, plain.pace)
 
     def _take_in(self) -> None:
-        search, some = self.search, self.waiting.due()
+        search, begun_s = self.search, self.search.seconds
+        if not search.counts_simulations and self.took_s > STARTING * begun_s:
+            return
+        some = self.waiting.due()
         found = ordered(search, list(made(search, some)), 1)[:1] if some else []
         for start in found:
             if not search.spent:
                 fused = refused(search, start)
                 self.others += [self._runner(fused)] if not far(fused.score, self.best_start) else []
+        self.took_s += search.seconds - begun_s
 
 
 class JointEpochs:
