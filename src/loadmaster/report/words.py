@@ -325,11 +325,13 @@ def _added(found: Explanation) -> Section:
             f"{time_text(made.again_ns)}. {size_text(made.again_bytes)} of tensors are not held meanwhile."
         )
     if made.stays:
-        lines.append(f"{_many(made.stays, 'tensor')} wait on a host, {size_text(made.stay_bytes)}, and come back.")
+        wait, come = ("waits", "comes") if made.stays == 1 else ("wait", "come")
+        lines.append(f"{_many(made.stays, 'tensor')} {wait} on a host, {size_text(made.stay_bytes)}, and {come} back.")
     if made.homes:
         back = f", {size_text(made.return_bytes)} go back updated" if made.return_bytes else ""
         lines.append(
-            f"{_many(made.homes, 'weight, state or input', 'weights, states and inputs')} live elsewhere, "
+            f"{_many(made.homes, 'weight, state or input', 'weights, states and inputs')} "
+            f"{'lives' if made.homes == 1 else 'live'} elsewhere, "
             f"{size_text(made.home_bytes)}: {size_text(made.visit_bytes)} come in a step{back}."
         )
     return Section("Recomputation and offload", tuple(lines))
