@@ -102,7 +102,7 @@ class Search:
         self.note = ""  # what the optimizer is doing, for progress
         self.bound = 0  # no plan that fits and fuses nothing is under it, as far as anyone has shown
         self.fusing: bool | Sharing = False  # what its plans may fuse: whatever comes out, its bound holds for that
-        self._lines = dict[tuple[bytes, ...], Timeline]()
+        self._lines = dict[tuple[object, ...], Timeline]()
         self._ledger = ledger or _Ledger(listener=listener)
         self._last_simulation = _limit(self._ledger.simulations, budget.simulations)
         self._last_second = _limit(self._ledger.seconds, budget.seconds)
@@ -180,8 +180,10 @@ class Search:
 
     def timeline(self, plan: Plan) -> Timeline:
         """Simulates one plan for what happens in it; those asked for last are remembered, and counted once."""
-        key = tuple(column.tobytes() for column in (plan.device, plan.rank, plan.kernel))
-        if key not in self._lines or plan.send_rank is not None:
+        sends = None if plan.send_rank is None else plan.send_rank.tobytes()
+        added = None if plan.added is None else plan.added.digest
+        key = (plan.device.tobytes(), plan.rank.tobytes(), plan.kernel.tobytes(), sends, added)
+        if key not in self._lines:
             self.count(min(1, self.simulations_left))
             self._lines = dict([*self._lines.items()][1 - REMEMBERED :]) | {key: simulate(self.problem, plan)}
         return self._lines[key]

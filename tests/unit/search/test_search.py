@@ -80,6 +80,20 @@ def test_every_plan_that_is_scored_counts_once_and_the_best_is_kept() -> None:
     assert search.simulations == 3 and len(search.history) == 2
 
 
+def test_timelines_are_remembered_by_all_that_a_plan_says() -> None:
+    problem = problem_of(8)
+    search, plan = Search(problem, Budget(None, 9)), plans_of(problem)[0]
+    plain = search.timeline(plan)
+    assert search.timeline(replace(plan)) is plain
+    assert search.simulations == 1
+    backwards = np.arange(problem.graph.num_tensors * problem.num_devices)[::-1]
+    sends = ints(backwards.reshape(problem.graph.num_tensors, problem.num_devices))
+    ordered = search.timeline(replace(plan, send_rank=sends))
+    assert search.timeline(replace(plan, send_rank=sends.copy())) is ordered
+    assert search.timeline(plan) is plain
+    assert search.simulations == 2
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_of_many_plans_those_past_the_budget_are_not_simulated(fused: bool) -> None:
     problem = problem_of(8)
