@@ -14,6 +14,7 @@ from loadmaster.optimizers.fusion.greedy import GreedyFusion, Merges
 from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.joint import Joint
 from loadmaster.optimizers.memory.recompute import Recompute
+from loadmaster.optimizers.memory.trips import one_computes
 from loadmaster.optimizers.multilevel.multilevel import too_large
 from loadmaster.optimizers.simple import OneDevice, Ready
 from loadmaster.plans import Plan
@@ -27,7 +28,8 @@ AT_ONCE = 0.2  # of the time, where the clock counts
 SIMPLE: tuple[Optimizer, ...] = (GreedyFusion(OneDevice()), OneDevice(), GreedyFusion())
 LARGE_FIRST = 0.9  # of the time, for fitting a simple plan of a problem that is too large to search as a whole
 BOUND = 0.25  # of what a bound may take: here it only says when to stop
-BESIDE, MOSTLY = 0.5, 0.8  # of all that was spent so far, that fitting may have had; while nothing fits
+BESIDE, MOSTLY = 0.5, 0.8  # of all that was spent so far, that fitting may have had; while nothing that it made fits
+LONGER = 2  # times the turn before, while nothing that it made fits: each begins anew
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Fitting:
 
     def __init__(self, settings: Complete, search: Search) -> None:
         self.settings, self.search, self.used = settings, search, 0.0
+        self.last, self.made = 0.0, False  # what the last turn took; whether a plan came of any that fits
         self.fast: Plan | None = None
         self.looked = False  # for it: what is not faster than the best plan at first is not later on
         self.allowed = (settings.recompute or settings.offload) and not search.problem.objective.of_memory
@@ -109,19 +112,23 @@ class Fitting:
         plan = self._too_large(own) if self.allowed and not search.spent else None
         if plan is None:
             return
-        left = (BESIDE if search.best_score.over_bytes == 0 else MOSTLY) * before - self.used
-        if search.spent or (self.used and left < self._least()):
+        left = (BESIDE if self.made else MOSTLY) * before - self.used
+        if search.spent or (self.used and left < max(self._least(), 0 if self.made else LONGER * self.last)):
             return
         method = Recompute(Ready(plan), again=self.settings.recompute, offload=self.settings.offload)
         with self._part(max(left, self._least())) as part:
             method.optimize(part)
-        self.used += self._spent() - before
+        self.made = self.made or part.best_score.over_bytes == 0
+        self.last = self._spent() - before
+        self.used += self.last
 
     def _too_large(self, own: Search) -> Plan | None:
-        """The plan to make fit: the best one where it does not (on one device at first the fastest, which may be
-        larger); else the fastest of some simple ones that do not, where that would be worth it: the first time, and as
-        long as what was made of it leads."""
+        """The plan to make fit. Where one device computes beside a host: all of it there. Else the best one where it
+        does not fit (on one device at first the fastest, which may be larger); else the fastest of some simple ones
+        that do not, where that would be worth it: until a plan that fits was made of it, and as long as that leads."""
         problem = self.search.problem
+        if one_computes(problem) and problem.num_devices > 1:
+            return self._computing(own)
         if own.best is not None and own.best_score.over_bytes > 0:
             faster = self._fastest(own) if not self.used and one_computes(problem) else None
             return faster or own.best
@@ -129,8 +136,19 @@ class Fitting:
             return None
         if not self.looked:
             self.fast, self.looked = self._fastest(own), True
-        leads = self.search.best is not None and self.search.best.added is not None
-        return self.fast if not self.used or leads else None
+        return self.fast if not self.made or self._leads else None
+
+    @property
+    def _leads(self) -> bool:
+        return self.search.best is not None and self.search.best.added is not None
+
+    def _computing(self, own: Search) -> Plan | None:
+        """All on the device that computes, if that does not fit: what a search puts on the host to save memory is
+        slower there than a tensor that comes and goes."""
+        if not (self.looked or own.spent):
+            plan = SIMPLE[0].optimize(own)
+            self.fast, self.looked = plan if own.score(plan).over_bytes > 0 else None, True
+        return self.fast if not self.made or self._leads else None
 
     def _fastest(self, own: Search) -> Plan | None:
         """Of plans by rules that do not fit, where it is faster than the best that does."""
@@ -153,11 +171,6 @@ class Fitting:
         if self.search.counts_simulations:
             return self.search.keeping(simulations=int(much))
         return self.search.keeping(min(1.0, much / max(1e-6, self.search.seconds_left)))
-
-
-def one_computes(problem: Problem) -> bool:
-    """Whether there is one device, hosts apart."""
-    return sum(device.kind != "cpu" for device in problem.cluster.devices) == 1
 
 
 def may_be_short(problem: Problem) -> bool:

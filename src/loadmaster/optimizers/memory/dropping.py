@@ -64,7 +64,9 @@ class Dropping:
         kept: set[int],
         rng: np.random.Generator | None,
         noise: float,
+        is_up: Callable[[], bool] = lambda: False,  # whether no time is left
     ) -> None:
+        self.is_up = is_up
         self.settings, self.draft, self.limits, self.kept = settings, draft, limits, kept
         self.rng, self.noise = rng, noise
         self.stuck, self.stuck_at = False, -1  # position
@@ -79,13 +81,13 @@ class Dropping:
     def run(self) -> set[int]:
         """The tensors that it dropped."""
         draft = self.draft
-        while not self.stuck:
+        while not (self.stuck or self.is_up()):
             over = draft.memory - self.limits[:, None]
             device, at = np.unravel_index(int(over.argmax()), over.shape)
             if over[device, at] <= 0:
                 break
             self._relieve(int(device), int(at))
-        if not self.stuck:
+        if not (self.stuck or self.is_up()):
             self._take_back()
         if draft.lead < inf:
             set_out_early(draft, self.limits)
@@ -128,7 +130,7 @@ class Dropping:
             if draft.home_of(tensor) == device and self._may_lodge(tensor, at):
                 heap.append((-self._lodging_worth(tensor), -1 - tensor))  # at most: looked at when its turn comes
         heapq.heapify(heap)
-        while draft.memory[device, at] > self.limits[device]:
+        while draft.memory[device, at] > self.limits[device] and not self.is_up():
             if not heap:
                 self.stuck, self.stuck_at = True, at
                 return

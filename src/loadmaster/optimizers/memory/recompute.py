@@ -26,7 +26,7 @@ from loadmaster.optimizers.memory.dropping import Dropping
 from loadmaster.optimizers.memory.exact_again import least_time
 from loadmaster.optimizers.memory.inlining import inline_light
 from loadmaster.optimizers.memory.lodging import bring_home, early_updates, heaviest
-from loadmaster.optimizers.memory.trips import hosts_of
+from loadmaster.optimizers.memory.trips import hosts_of, one_computes
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
 from loadmaster.plans.expansion import whole
@@ -65,7 +65,9 @@ class Recompute:
     (a device of kind cpu) and come back; `residents`: and weights, state and inputs live there; `fuse`: other kernels
     than those of `inner` are tried."""
 
-    inner: Optimizer | None = None  # by default greedy fusion; on one device in program order, else as HEFT places it
+    inner: Optimizer | None = (
+        None  # by default greedy fusion; where one device computes all there in program order, else as HEFT places it
+    )
     again: bool = True
     offload: bool = True
     fuse: bool = True
@@ -149,7 +151,8 @@ class Recompute:
 
     def inner_plan(self, part: Search) -> Plan:
         """The best that `inner` finds; of a plan that adds ops itself, without them there would be nothing to add."""
-        simple = GreedyFusion(OneDevice()) if part.problem.num_devices == 1 else GreedyFusion()
+        alone = part.problem.num_devices == 1 or one_computes(part.problem)
+        simple = GreedyFusion(OneDevice()) if alone else GreedyFusion()
         found = (self.inner or simple).optimize(part)
         if part.simulations_left:
             part.score(found)
@@ -166,8 +169,10 @@ class Recompute:
         while tries < TRIES:
             draft = self._drafted(search, plan, first, kept)
             draft.follows, draft.lead = coming[0]
-            pass_ = Dropping(self, draft, lowered, kept, search.rng if noise else None, noise)
+            pass_ = Dropping(self, draft, lowered, kept, search.rng if noise else None, noise, lambda: search.spent)
             dropped = pass_.run()
+            if search.spent:
+                return best or Fitted(WORST, plan_of(draft), dropped, plan)
             if pass_.stuck and draft.lodged and len(coming) > 1:
                 del coming[0]
                 continue
@@ -176,8 +181,6 @@ class Recompute:
                 continue
             tries += 1
             made = plan_of(draft)
-            if search.spent:
-                return best or Fitted(WORST, made, dropped, plan)
             score = search.score(made)
             if best is None or score < best.score:
                 best = Fitted(score, made, dropped, plan)
