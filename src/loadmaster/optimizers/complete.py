@@ -35,8 +35,9 @@ LONGER = 2  # times the turn before, while nothing that it made fits: each begin
 @dataclass(frozen=True)
 class Complete:
     """The whole plan. Where ops can be fused, `joint` decides kernels, devices and order together; where its plans do
-    not fit, `recompute` has turns in between, from the first plan on. Where nothing can be fused, and with
-    `fusion=none`, it is the search for placement and order alone.
+    not fit, `recompute` has turns in between, from the first plan on. Where nothing can be fused it is the search for
+    placement and order, before which a simple plan is made to fit where one device computes; with `fusion=none` that
+    search alone.
 
     What it does with N simulations is the beginning of what it does with more, so more is never worse.
     """
@@ -53,7 +54,7 @@ class Complete:
 
     def optimize(self, search: Search) -> Plan:
         if self.fusion == "none" or not can_fuse(search.problem):
-            if self.fusion != "none" and too_large(search.problem):
+            if self.fusion != "none":
                 self._fit_at_once(search)
             return replace(self._part, also=self.also).optimize(search)
         search.fusing = sharing_of(search.problem)
@@ -70,11 +71,11 @@ class Complete:
         return search.best
 
     def _fit_at_once(self, search: Search) -> None:
-        """Where a large problem of one device may be short of memory, a simple plan that fits; the search keeps it."""
+        """Where one device computes and may be short of memory, a simple plan that fits; the search keeps it."""
         problem = search.problem
         wanted = (self.recompute or self.offload) and not problem.objective.of_memory
         if wanted and one_computes(problem) and may_be_short(problem):
-            with search.keeping(LARGE_FIRST, simulations=FITTING) as part:
+            with search.keeping(LARGE_FIRST if too_large(problem) else BESIDE, simulations=FITTING) as part:
                 Recompute(again=self.recompute, offload=self.offload).optimize(part)
 
     def compile_early(self, search: Search) -> None:
@@ -105,6 +106,7 @@ class Fitting:
         self.fast: Plan | None = None
         self.looked = False  # for it: what is not faster than the best plan at first is not later on
         self.allowed = (settings.recompute or settings.offload) and not search.problem.objective.of_memory
+        search.adding = self.allowed and may_be_short(search.problem)
 
     def go_on(self, own: Search) -> None:
         """As long as its share of all there was lasts; the first time at once."""

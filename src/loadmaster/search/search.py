@@ -102,6 +102,7 @@ class Search:
         self.note = ""  # what the optimizer is doing, for progress
         self.bound = 0  # no plan that fits and fuses nothing is under it, as far as anyone has shown
         self.fusing: bool | Sharing = False  # what its plans may fuse: whatever comes out, its bound holds for that
+        self.adding = False  # whether plans that add ops were looked for: what limits of memory force is no bound then
         self._lines = dict[tuple[object, ...], Timeline]()
         self._ledger = ledger or _Ledger(listener=listener)
         self._last_simulation = _limit(self._ledger.simulations, budget.simulations)
@@ -268,8 +269,10 @@ class Search:
     def keep(self, part: Search) -> bool:
         """Takes the best plan of a part, and what it has proved; True if it is the best."""
         if part.problem is self.problem:
-            self.prove(part.bound)
+            if not self.adding:
+                self.prove(part.bound)
             self.fusing = self.fusing or part.fusing
+            self.adding = self.adding or part.adding
         return part.best is not None and self.offer(part.best, part.best_score)
 
     def __repr__(self) -> str:

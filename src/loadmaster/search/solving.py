@@ -59,9 +59,9 @@ def solve(
     told = search.fusing
     kept = isinstance(told, Sharing) and keeps_to(problem, settled, told)
     fusing = told if kept else settled.fuses or bool(told)
-    fits, seconds = line.over_bytes == 0, _bound_seconds(allowed)
+    fits, seconds = line.over_bytes == 0 and not search.adding, _bound_seconds(allowed)
     bound = lower_bound(problem, fusing=fusing, fitting=fits, adding=adding, seconds=seconds)
-    if not fusing and not adding and line.over_bytes == 0:
+    if not fusing and not adding and fits:
         bound = max(bound, search.bound)
     origins = tuple(dict.fromkeys(start.origin for start in starts))
     return Result(whole(problem, settled), settled, line, name, seed, tuple(search.history), bound, *counts, origins)

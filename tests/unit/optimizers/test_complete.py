@@ -187,3 +187,41 @@ def test_ops_without_arithmetic_are_no_tasks() -> None:
 
     assert can_fuse(copies(flops=0))
     assert not can_fuse(copies(time_ns=5))
+
+
+def test_beside_a_host_it_is_no_worse_than_fitting_alone_and_its_bound_is_under_what_fitting_finds() -> None:
+    """What fits without adding ops is on the host, which is a hundred times slower."""
+    problem = price(layers(), with_host())
+    small = limited(problem, int(0.4 * fused_peak(problem)[0]))
+    fitted = solve(small, "recompute", Budget(None, 100))
+    plain = solve(small, "placement", Budget(None, 100))
+    assert fitted.fits and 2 * fitted.timeline.step_ns < plain.timeline.step_ns
+    for simulations in (80, 200):
+        found = solve(small, "auto", Budget(None, simulations))
+        assert found.fits and found.timeline.step_ns <= 1.02 * fitted.timeline.step_ns
+        assert found.lower_bound <= fitted.timeline.step_ns
+
+
+def heavy() -> Graph:
+    """Weights of 64 MB each, a product and a light op for each."""
+    g = GraphBuilder("heavy")
+    x = g.tensor(10**6, "input")
+    for i in range(12):
+        made, out = g.tensor(10**6), g.tensor(10**6)
+        weight = g.tensor(64 * 10**6, "weight")
+        g.op(f"mm{i}", "aten.mm.default", [x, weight], [made], flops=10**11, bytes_moved=65 * 10**6)
+        g.op(f"gelu{i}", "aten.gelu.default", [made], [out], flops=10**6, bytes_moved=2 * 10**6)
+        x = out
+    return g.build()
+
+
+def test_what_memory_forces_is_no_bound_where_plans_may_add_ops() -> None:
+    """Of twelve weights three fit, so that without stays nine products are on the host."""
+    small = limited(price(heavy(), with_host()), 3 * 65 * 10**6)
+    found = solve(small, "auto", Budget(None, 100))
+    forced = lower_bound(small, fusing=sharing_of(small), fitting=True)
+    assert found.fits and found.plan.added is not None
+    assert found.lower_bound <= found.timeline.step_ns < forced
+    for method in ("auto", "recompute"):
+        first = solve(small, method, Budget(None, 1))
+        assert first.plan.added is None and first.lower_bound <= found.timeline.step_ns

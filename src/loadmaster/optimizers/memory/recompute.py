@@ -74,6 +74,7 @@ class Recompute:
     residents: bool = True
 
     def optimize(self, search: Search) -> Plan:
+        search.adding = True
         starts = self._starts(search)
         if search.spent:
             return search.best or starts[0]
