@@ -31,7 +31,7 @@ Objective = Annotated[
     str, typer.Option("--objective", metavar=OBJECTIVES, callback=known_objective, help="What to minimise.")
 ]
 MemoryLimit = Annotated[
-    str | None, typer.Option("--memory-limit", metavar="SIZE", help="At most this per device: 16GiB.")
+    str | None, typer.Option("--memory-limit", metavar="SIZE", help="At most this per device, hosts apart: 16GiB.")
 ]
 Seconds = Annotated[
     float | None,

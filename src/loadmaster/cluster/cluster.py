@@ -133,9 +133,11 @@ class Cluster:
         return replace(self, mode=mode)
 
     def with_memory(self, memory_bytes: int) -> Cluster:
-        """The same cluster with at most this much memory on every device."""
-        devices = tuple(replace(d, memory_bytes=min(d.memory_bytes, memory_bytes)) for d in self.devices)
-        return replace(self, devices=devices)
+        """The same cluster with at most this much memory on every device; a host beside others keeps what it has."""
+        hosts = {device.kind == "cpu" for device in self.devices} == {True, False}
+        limits = [d.memory_bytes if hosts and d.kind == "cpu" else memory_bytes for d in self.devices]
+        devices = zip(self.devices, limits, strict=True)
+        return replace(self, devices=tuple(replace(d, memory_bytes=min(d.memory_bytes, at)) for d, at in devices))
 
     @staticmethod
     def of(given: Cluster | str | PathLike[str]) -> Cluster:

@@ -128,6 +128,15 @@ def test_with_memory_only_takes_away() -> None:
     assert cluster.with_memory(100).memory_bytes.tolist() == [50, 100]
 
 
+def test_with_memory_leaves_a_host_beside_others_what_it_has() -> None:
+    gpu, other = pair().devices
+    host = replace(other, kind="cpu")
+    both = replace(pair(), devices=(gpu, host)).with_memory(100).memory_bytes
+    assert both.tolist() == [100, host.memory_bytes]
+    hosts = replace(pair(), devices=(replace(gpu, kind="cpu"), host)).with_memory(100).memory_bytes
+    assert hosts.tolist() == [100, 100]
+
+
 def test_dense_channels_keep_which_pairs_share() -> None:
     channel = np.array([[-1, 7, 7], [30, -1, 9], [9, 30, -1]])
     assert dense_channels(channel).tolist() == [[-1, 0, 0], [2, -1, 1], [1, 2, -1]]
