@@ -35,10 +35,10 @@ def price(
     """Graph and cluster to a Problem: folds views away and gives every op a time on every device and every tensor a
     time on every link, in whole ns.
 
-    `cluster` may be the name of a preset or a cluster file, `memory_limit` (of each device, hosts apart) bytes or "16GiB",
-    `objective` a name ("step-time", "peak-memory", "throughput", "energy") or an Objective. `cost` is the cost model:
-    Roofline from data sheets by default, Calibrated or Measured where times of real kernels are known. Times that the
-    graph itself gives are taken as they are.
+    `cluster` may be the name of a preset or a cluster file, `memory_limit` (of each device, hosts apart) bytes or
+    "16GiB", `objective` a name ("step-time", "peak-memory", "throughput", "energy") or an Objective. `cost` is the cost
+    model: Roofline from data sheets by default, Calibrated or Measured where times of real kernels are known. Times
+    that the graph itself gives are taken as they are.
 
     Raises InvalidGraph where an op can run nowhere or a time is beyond reason, InvalidCluster and InvalidSetting where
     the other arguments cannot be.

@@ -11,7 +11,7 @@ import pytest
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.cluster import Cluster
 from loadmaster.cost import price
-from loadmaster.errors import MissingExtra
+from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import Ints
 from loadmaster.optimizers import auto
@@ -284,3 +284,9 @@ class Fixed:
 
     def optimize(self, search: Search) -> Plan:
         return Plan.of(search.problem, self.device)
+
+
+@pytest.mark.parametrize("method", ["brkga:elites=4", "brkga:mutants=-1", "regal:elites=1,checkpoint=none"])
+def test_shares_of_a_population_are_shares(method: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"elites=0\.2"):
+        solve(problem_of(6), method, Budget(None, 30))

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.errors import InvalidSetting
 from loadmaster.graph.columns import Ints, ints, positions
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.memory.orders import memory_order
@@ -119,10 +120,17 @@ def prior_of(problem: Problem, settings: Brkga) -> breeding.Prior:
     return breeding.Prior(center, width, np.zeros(genes, np.uint8), UNIFORM, bias)
 
 
+def _check_shares(settings: Brkga) -> None:
+    if not (0 <= settings.elites < 1 and 0 <= settings.mutants <= 1):
+        what = f"{settings.elites} of the population as elites, {settings.mutants} as mutants"
+        raise InvalidSetting(what, "brkga", "give shares: elites=0.2,mutants=0.1")
+
+
 def evolve(
     search: Search, settings: Brkga, decoder: breeding.GeneDecoder, prior: breeding.Prior, first: Plan | None = None
 ) -> Plan:
     """Generations until the evaluations or the budget are spent."""
+    _check_shares(settings)
     size = max(3, min(settings.population, settings.evaluations))
     elites, mutants = max(1, int(size * settings.elites)), int(size * settings.mutants)
     mutants = min(mutants, size - elites - 1)
