@@ -35,7 +35,7 @@ from pathlib import Path
 folder, aim = Path(sys.argv[1]), sys.argv[2]
 import loadmaster.files.writing as writing
 from loadmaster.files.writing import write_text
-from loadmaster.bench.records import Ledger, Record
+from loadmaster.bench.records import Ledger, RunRecord
 if aim == "writes":  # says so when it stands before the renaming, and waits for the kill
     replace = os.replace
     def slow(a, b):
@@ -47,7 +47,7 @@ print("ready", flush=True)
 number = len(ledger.records)
 while True:
     write_text(folder / "plan.json", text)
-    ledger.add(Record("graph \\u2028", "g", "c", "d", "step-time", "heft", "1", number, value=number))
+    ledger.add(RunRecord("graph \\u2028", "g", "c", "d", "step-time", "heft", "1", number, value=number))
     number += 1
 """
 VERBS = """
