@@ -26,11 +26,11 @@ from loadmaster.plans.additions import (
     updated_by,
 )
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import Sharing
 from loadmaster.problem.remembering import LastFew
 
 if TYPE_CHECKING:
     from loadmaster.plans import Plan
+    from loadmaster.problem.bounds import Sharing
 
 STAY = "stay"  # the kind of an op that only keeps a tensor
 
