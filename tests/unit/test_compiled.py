@@ -86,6 +86,20 @@ def test_a_frozen_constant_is_part_of_the_sources(kernels: Kernels) -> None:
     assert kernels.run(times=7) == 36
 
 
+def test_words_of_a_kernel_are_no_part_of_its_sources_unless_it_reads_them(kernels: Kernels) -> None:
+    for result in ("x + 1", "x + 2", "x + len({words!r})"):
+        misses = []
+        for words in ("short", "longer words"):
+            shown = result.format(words=words)
+            head = "from loadmaster.compiled import compiled\n@compiled\n"
+            text = f"{head}def told(x):\n    {words!r}\n    return {shown}\n"
+            made = kernels._import(f"told_{kernels.tag}", text)
+            with door.telling(kernels._count):
+                assert made.told(4) == eval(shown, {"x": 4})
+            misses.append(kernels.misses)
+        assert (misses[1] > misses[0]) == ("len" in result)
+
+
 def test_options_of_a_callee_are_part_of_the_sources(kernels: Kernels) -> None:
     kernels.run()
     before = kernels.misses

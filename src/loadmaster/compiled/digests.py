@@ -4,10 +4,12 @@ cache."""
 from __future__ import annotations
 
 import contextlib
+import dis
 import hashlib
 import platform
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -90,11 +92,20 @@ def _parts(function: Callable[..., Any]) -> Iterator[str]:
 
 def _code_parts(code: CodeType) -> Iterator[str]:
     yield repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_flags))
-    for constant in code.co_consts:
+    for index, constant in enumerate(code.co_consts):
         if isinstance(constant, CodeType):
             yield from _code_parts(constant)
-        else:
+        elif index or _loads_first(code):
             yield repr(constant)
+
+
+@cache
+def _loads_first(code: CodeType) -> bool:
+    """Whether the function uses its first constant. That is its docstring where it has one, which changes no code
+    unless the function itself reads it."""
+    steps = code.co_code
+    plain = (at for at in range(0, len(steps), 2) if at == 0 or steps[at - 2] != dis.EXTENDED_ARG)
+    return any(steps[at] in dis.hasconst and steps[at + 1] == 0 for at in plain)
 
 
 def _names(code: CodeType) -> Iterator[str]:
