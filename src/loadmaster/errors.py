@@ -13,7 +13,13 @@
     ├── CannotRun         a plan could not be run on these devices, or does not compute what the model does
     └── DoesNotFit        no plan was found within the memory of the devices
 
-Each has three parts: what is wrong, in the user's own names; where; what to do next.
+Each has three parts: what is wrong, in the user's own names; where; what to do next. The command line prints them and
+ends with the error's `exit_code`; code can catch LoadmasterError and read the parts.
+
+>>> error = UnknownName.among("optimizer", "anneall", ["anneal", "heft"])
+>>> print(error)
+UnknownName: there is no optimizer called 'anneall'
+  fix:   did you mean anneal? choices: anneal, heft
 """
 
 from __future__ import annotations
@@ -32,7 +38,14 @@ def printable(text: str) -> str:
 
 
 class LoadmasterError(Exception):
-    """What is wrong, where, and how to fix it."""
+    """What is wrong, where, and how to fix it.
+
+    Attributes:
+        what: the mistake, in the names of ops, devices and files that the user gave.
+        where: the file, graph, cluster or argument; "" where `what` says it.
+        fix: what to do next, often what to type.
+        exit_code: of the command line: 1, and 3 for a plan that does not fit.
+    """
 
     exit_code = 1
 
@@ -50,15 +63,18 @@ class LoadmasterError(Exception):
 
 
 class InvalidGraph(LoadmasterError):
-    """A graph breaks a rule of its format."""
+    """A graph breaks a rule of its format: a cycle, a tensor made twice, a size that cannot be. `GraphBuilder.build`
+    and `price` raise it, with the name of the op or tensor."""
 
 
 class InvalidCluster(LoadmasterError):
-    """A cluster breaks a rule of its format."""
+    """A cluster breaks a rule of its format: a pair without a link, a rate that is not positive; or it lacks what an
+    objective asks for."""
 
 
 class InvalidPlan(LoadmasterError):
-    """A plan breaks a rule, or was made for another graph or cluster."""
+    """A plan breaks a rule, or was made for another graph or cluster: `check` raises it with the first rule that is
+    broken."""
 
 
 class InvalidSetting(LoadmasterError):
@@ -90,7 +106,8 @@ class ImportFailed(LoadmasterError):
 
 
 class MissingExtra(LoadmasterError):
-    """An optional package is not installed; the fix is the command that installs it."""
+    """An optional package is not installed; the fix is the command that installs it. Planning a JSON or ONNX graph
+    needs none."""
 
     @classmethod
     def of(cls, package: str, extra: str, purpose: str) -> MissingExtra:
@@ -99,10 +116,12 @@ class MissingExtra(LoadmasterError):
 
 
 class CannotRun(LoadmasterError):
-    """A plan could not be run on these devices, or does not compute what the model does."""
+    """A plan could not be run on these devices, or does not compute what the model does: an op failed or has no kernel
+    there, another process does not answer, or results differ."""
 
 
 class DoesNotFit(LoadmasterError):
-    """No plan was found within the memory of the devices."""
+    """No plan was found within the memory of the devices. `solve` returns such plans with `fits` False; saving one, or
+    asking the command line for one, raises this, and so does a run that is out of memory."""
 
     exit_code = 3

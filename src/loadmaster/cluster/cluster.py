@@ -1,4 +1,9 @@
-"""Cluster: the devices a plan may use and the links between them."""
+"""Cluster: the devices a plan may use and the links between them.
+
+Rates are floats, as data sheets have them; `price` turns them into whole nanoseconds once, and no search looks at them
+again. What cannot be is refused when a cluster is made, so that no method has to ask. A cluster is a value: all ways to
+change one (`with_memory`, `with_mode`) return another.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +26,24 @@ MOST_MEMORY_BYTES = 2**50  # of a device: far above any, and low enough that sum
 
 @dataclass(frozen=True)
 class Device:
-    """One device.
-
-    `flops_per_s` is one rate, or one per dtype with a "default"; `bytes_per_s` that of its own memory; `launch_ns` what
-    every kernel takes before it does anything. `kind` says which devices are alike: measured and calibrated times go by
-    it.
+    """One device: its memory, its rates, and what a kernel costs before it does anything.
 
     >>> Device("gpu:0", "a100", 80 * GIB, {"default": 19.5e12, "bfloat16": 312e12}, 2.0e12, 4_000).rate("bfloat16")
     312000000000000.0
+
+    Attributes:
+        name: unique in its cluster; plans and reports show it.
+        kind: which devices are alike: measured and calibrated times go by it, and "cpu" is a host, on which tensors can
+            wait.
+        memory_bytes: the limit that plans are to keep.
+        flops_per_s: one rate, or one per dtype with a "default".
+        bytes_per_s: of its own memory.
+        launch_ns: what every kernel takes before it does anything (rule 2 of the simulator); a fused one once (rule
+            12).
+        price_per_hour: in whatever currency; for reports only.
+        watts: while it computes; for reports, and where energy is the objective.
+        idle_watts: while it does not; None: nothing.
+        overlap: it computes while it sends and receives; looked at where throughput is the objective.
     """
 
     name: str
@@ -37,13 +52,13 @@ class Device:
     flops_per_s: float | Mapping[str, float]
     bytes_per_s: float
     launch_ns: int = 0
-    price_per_hour: float | None = None  # in whatever currency; for reports only
-    watts: float | None = None  # while it computes; for reports, and where energy is the objective
-    idle_watts: float | None = None  # while it does not; None: nothing
-    overlap: bool = True  # it computes while it sends and receives; where throughput is the objective
+    price_per_hour: float | None = None
+    watts: float | None = None
+    idle_watts: float | None = None
+    overlap: bool = True
 
     def rate(self, dtype: str) -> float:
-        """Arithmetic per second for ops of that dtype."""
+        """Floating-point operations per second for ops of that dtype; the default rate where it has none of its own."""
         if not isinstance(self.flops_per_s, Mapping):
             return float(self.flops_per_s)
         return float(self.flops_per_s.get(dtype, self.flops_per_s["default"]))
@@ -51,8 +66,16 @@ class Device:
 
 @dataclass(frozen=True)
 class Link:
-    """What one ordered pair of devices has: bytes a second, after a latency. `bytes_per_s` None: a transfer takes its
-    latency only, however large."""
+    """What one ordered pair of devices has: bytes a second, after a latency (rule 4 of the simulator).
+
+    >>> from loadmaster.cost import send_time_ns
+    >>> send_time_ns(Link(12e9, 10_000), 1_000_000)  # 10 us, and a megabyte at 12 GB/s, rounded up
+    93334
+
+    Attributes:
+        bytes_per_s: None: a transfer takes its latency only, however large.
+        latency_ns: of every transfer.
+    """
 
     bytes_per_s: float | None
     latency_ns: int = 0
@@ -70,19 +93,32 @@ class Cluster:
     ('p100-pcie:0', 'p100-pcie:1', 'cpu:0')
     >>> cluster.with_memory(4 * GIB).memory_bytes.tolist()[:2]
     [4294967296, 4294967296]
+
+    Attributes:
+        name: of the preset or the file.
+        devices: in the order that plans number them by.
+        links: by (from, to), for every ordered pair of two devices.
+        channel: [devices, devices] number of the wire from one to the other, -1 on the diagonal.
+        op_ns: when given, every op takes this long everywhere, as in REGAL's setting.
+        mode: how kernels are asked for, one of MODES; "": nobody waits for a host.
+        dispatch_ns: by mode, the time a host thread needs to ask for one kernel (rule 14); 0: nobody waits for it.
+        basis: where its rates come from, "data sheet" or "measured".
+        contention: False: links carry any number of transfers at once, as much of the literature has it.
+
+    Raises:
+        InvalidCluster: no devices or more than 1,024, two of one name, a rate that is not positive, a negative number
+            or one beyond reason, a pair without a link or a channel, an unknown mode; the fix says what to give.
     """
 
     name: str
     devices: tuple[Device, ...]
-    links: Mapping[tuple[int, int], Link]  # every ordered pair of two devices
-    channel: Ints  # [devices, devices] -1 on the diagonal
-    op_ns: int | None = None  # when given, every op takes this long everywhere
-    # How kernels are asked for, one of MODES, and in each mode the time a host thread needs to ask for one (rule 14).
-    # Without a mode, or where that is 0, nobody waits for a host.
+    links: Mapping[tuple[int, int], Link]
+    channel: Ints  # [devices, devices]
+    op_ns: int | None = None
     mode: str = ""
     dispatch_ns: Mapping[str, int] = field(default_factory=dict)
-    basis: str = "data sheet"  # where its rates come from: "data sheet" or "measured"
-    contention: bool = True  # False: links carry any number of transfers at once, as much of the literature has it
+    basis: str = "data sheet"
+    contention: bool = True
 
     @property
     def num_devices(self) -> int:
@@ -107,7 +143,8 @@ class Cluster:
 
     @cached_property
     def digest(self) -> str:
-        """Of all that decides times; memory sizes and names are left out."""
+        """Of all that decides times: rates, launches, links, channels, `op_ns`, the host's time, contention. Memory
+        sizes and names are left out, so that a plan can be tried under another memory limit."""
         rates = [
             (
                 sorted(d.flops_per_s.items()) if isinstance(d.flops_per_s, Mapping) else d.flops_per_s,
@@ -127,7 +164,8 @@ class Cluster:
         return self.dispatch_ns.get(self.mode, 0)
 
     def with_mode(self, mode: str) -> Cluster:
-        """The same devices, with kernels asked for in another way."""
+        """The same devices, with kernels asked for in another way: "eager", "planned", "compiled" or "graphs". Raises
+        UnknownName for any other word. It matters where `dispatch_ns` has a time for the mode."""
         if mode not in MODES:
             raise UnknownName.among("mode of execution", mode, MODES)
         return replace(self, mode=mode)
@@ -141,7 +179,12 @@ class Cluster:
 
     @staticmethod
     def of(given: Cluster | str | PathLike[str]) -> Cluster:
-        """A cluster from whatever names one: a preset, a JSON file, or a Cluster itself."""
+        """A cluster from whatever names one: a preset, a JSON file (by its suffix, or a slash in its name), or a
+        Cluster itself.
+
+        Raises InvalidSetting for anything else, UnknownName for a preset that there is none of, with the nearest names,
+        and UnreadableFile or InvalidCluster where the file is not one.
+        """
         if isinstance(given, Cluster):
             return given
         if not isinstance(given, (str, PathLike)):

@@ -1,4 +1,9 @@
-"""Growing: the same cluster with a host, or with more devices like its first, and how to ask for that."""
+"""Growing: the same cluster with a host, or with more devices like its first, and how to ask for that.
+
+For reports that say what would make a plan fit or a step shorter (`report.remedies`): each function returns the larger
+cluster and what to type for it. A preset grows by its name, so that its links are those of real machines; of any other
+cluster a device is joined by PCIe 4.0, with wires of its own.
+"""
 
 from __future__ import annotations
 

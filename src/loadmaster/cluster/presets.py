@@ -1,4 +1,14 @@
-"""Presets: clusters of real machines by name, each with the source of its figures."""
+"""Presets: clusters of real machines by name, each with the source of its figures.
+
+A name is parts joined with "+", each "COUNTxKIND", "KIND:MEMORY" or a size alone; machines are joined with "@NETWORK@".
+Arithmetic and memory rates are the vendors' peaks, links what one direction sustains; `cost.Calibrated` and `loadmaster
+measure` say what real kernels reach of them. "regal" and "placeto-2", "placeto-4" are the settings of those papers.
+
+>>> preset("2xa100+cpu").device_names
+('a100-nvlink:0', 'a100-nvlink:1', 'cpu:0')
+>>> preset("4090:20GiB").memory_bytes.tolist()
+[21474836480]
+"""
 
 from __future__ import annotations
 
@@ -164,6 +174,11 @@ def preset(name: str) -> Cluster:
     """The cluster of that name; parts of a machine are joined with '+', machines with '@' and the name of a network.
 
     A part is "2xa100", with its free memory where that is less than the whole ("4090:20GiB"), or only a size ("24GiB").
+    Among devices of one kind a transfer takes the kind's own link, between unlike ones the slower slot of the two.
+
+    Raises:
+        UnknownName: no such kind; the nearest names are in the fix.
+        InvalidCluster: more than 64 devices, none, or machines that no one network joins.
     """
     if name == "regal":
         return _regal()

@@ -29,7 +29,14 @@ _ATTENTION = re.compile(r"attention", re.IGNORECASE)
 
 
 class Efficiency(NamedTuple):
-    """The share of the peak that ops of a group reach: `size` is the whole part of log4 of the ideal nanoseconds."""
+    """The share of the peak that ops of a group reach, a row of the table that `Calibrated` is.
+
+    Attributes:
+        group: as `group_of` names it: "product", "convolution", "attention", "update", "elementwise" and so on.
+        half: float16 or bfloat16.
+        size: the whole part of log4 of the ideal nanoseconds: efficiencies grow with size.
+        share: of the peak, the median of what was measured; it may pass 1 where data comes from a cache.
+    """
 
     group: str
     half: bool
@@ -62,10 +69,21 @@ def size_of(ideal: float) -> int:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Efficiencies for every op, on devices that are no CPUs; a CPU keeps the plain roofline."""
+    """Efficiencies for every op, on devices that are no CPUs; a CPU keeps the plain roofline.
+
+    An op takes its ideal time divided by the share of its group, precision and size, and no less than the floor. A size
+    that is not in the table takes the nearest that is, a precision that is not the other one, a group that is not the
+    peak.
+
+    Attributes:
+        efficiencies: the table, in any order.
+        floor_ns: of a kernel that does next to nothing, launch on the device included. Updates of weights have none:
+            they go together, in one launch.
+        roofline: what arithmetic alone takes, which decides how much of a fused kernel is traffic.
+    """
 
     efficiencies: tuple[Efficiency, ...]
-    floor_ns: int  # of a kernel that does next to nothing, launch on the device included
+    floor_ns: int
     roofline: Roofline = field(default_factory=Roofline)
 
     @staticmethod

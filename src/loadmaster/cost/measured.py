@@ -19,7 +19,17 @@ COLD_SHARE = 0.5  # of a step's ops find their operands out of the cache; docs/f
 
 
 class OpTime(NamedTuple):
-    """One distinct op, timed alone."""
+    """One distinct op, timed alone: `loadmaster measure` times them, `files.costs` keeps them.
+
+    Attributes:
+        kind, dtype, flops, bytes_moved: of the op, as in Graph, so that efficiencies can be fitted without the graph.
+        hot_ns: the median with its operands in the cache.
+        low_ns, high_ns: the quartiles of the same runs.
+        cold_ns: the median with its operands out of the cache.
+        host_ns: what asking for it takes the host.
+        workspace_bytes: what the libraries behind it allocated while it ran.
+        stable: whether the runs agreed closely enough to be trusted.
+    """
 
     kind: str
     dtype: str
@@ -44,10 +54,19 @@ Times = Mapping[str, Mapping[str, OpTime]]  # kind of device -> signature -> tim
 
 @dataclass(frozen=True)
 class Measured:
-    """Times of ops by kind of device and signature, and what to do about the others."""
+    """Times of ops by kind of device and signature, and what to do about the others.
+
+    An op whose signature (name, shapes, strides, dtypes, attributes) was timed on a device of that kind takes what it
+    took there; one that was not takes the calibrated time of that kind of device where there is one, else the roofline.
+
+    Attributes:
+        times: kind of device to signature to time.
+        fallback: by kind of device, a calibrated model (`fit` makes one from the same measurements).
+        roofline: what arithmetic alone takes.
+    """
 
     times: Times
-    fallback: Mapping[str, Calibrated] = field(default_factory=dict)  # by kind of device
+    fallback: Mapping[str, Calibrated] = field(default_factory=dict)
     roofline: Roofline = field(default_factory=Roofline)
 
     @property

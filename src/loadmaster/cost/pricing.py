@@ -1,4 +1,12 @@
-"""price: Graph and Cluster to Problem, by a cost model."""
+"""price: Graph and Cluster to Problem, by a cost model.
+
+The one place where rates become whole nanoseconds. Views are folded away first (rule 13 of the simulator). Then every
+op gets a time on every device, launch + max(compute, traffic ÷ bandwidth) + fixed, in which what a cost model knows
+better than the roofline is `fixed`, so that a kernel of several ops is priced by the same line (rule 12); and every
+tensor a time on every kind of link, latency + bytes ÷ bandwidth rounded up (rule 4). Links of one rate and latency
+share a column, since a cluster of 64 devices has 4,032 links and mostly two kinds. Whatever would let a sum leave 64
+bits is refused here by the name of the op, tensor or link: searches below add without looking.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +43,29 @@ def price(
     """Graph and cluster to a Problem: folds views away and gives every op a time on every device and every tensor a
     time on every link, in whole ns.
 
-    `cluster` may be the name of a preset or a cluster file, `memory_limit` (of each device, hosts apart) bytes or
-    "16GiB", `objective` a name ("step-time", "peak-memory", "throughput", "energy") or an Objective. `cost` is the cost
-    model: Roofline from data sheets by default, Calibrated or Measured where times of real kernels are known. Times
-    that the graph itself gives are taken as they are.
+    >>> from loadmaster import GraphBuilder
+    >>> g = GraphBuilder("tiny")
+    >>> x, w, y = g.tensor(4_000_000, "input"), g.tensor(4_000_000, "weight"), g.tensor(4_000_000, "output")
+    >>> number = g.op("mm", "aten.mm.default", [x, w], [y], flops=2 * 1000**3)
+    >>> problem = price(g.build(), "2xp100-pcie", memory_limit="4GiB")
+    >>> problem.op_ns.tolist()  # 2 GFLOP at 9.3 TFLOP/s and a launch of 5 us
+    [[220054, 220054]]
+    >>> problem.basis, problem.memory_bytes.tolist()
+    ('data sheet', [4294967296, 4294967296])
 
-    Raises InvalidGraph where an op can run nowhere or a time is beyond reason, InvalidCluster and InvalidSetting where
-    the other arguments cannot be.
+    Args:
+        graph: what `load` or a GraphBuilder made. Times that it gives itself are taken as they are.
+        cluster: a Cluster, the name of a preset, or a cluster file.
+        objective: a name ("step-time", "peak-memory", "throughput", "energy") or an Objective.
+        memory_limit: of each device, a host beside others apart; bytes, or a text such as "16GiB". A device that has
+            less keeps what it has.
+        cost: Roofline from data sheets by default, Calibrated or Measured where times of real kernels are known.
+
+    Raises:
+        InvalidGraph: an op can run nowhere, ops that must share a device have none in common, lists of times are for
+            another number of devices, a time or a sum of bytes is beyond reason, or all ops are views.
+        InvalidCluster: a send would take days, or energy is the objective and a device has no watts.
+        InvalidSetting: the graph is none (load it first), or the objective or the limit cannot be.
     """
     if not isinstance(graph, Graph):
         raise _not_a_graph(graph)
@@ -233,7 +257,7 @@ def _check_groups(graph: Graph, op_ns: Ints) -> None:
 
 
 def send_time_ns(link: Link, nbytes: int) -> int:
-    """Latency + bytes ÷ bandwidth, rounded up (rule 4)."""
+    """Latency + bytes ÷ bandwidth, rounded up (rule 4). Exact: the rate is taken as the fraction that its float is."""
     if link.bytes_per_s is None:
         return link.latency_ns
     exact = Fraction(nbytes * 10**9) / Fraction(link.bytes_per_s)

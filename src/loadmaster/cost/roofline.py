@@ -1,4 +1,8 @@
-"""CostModel, the interface that `price` asks, and the plain roofline."""
+"""CostModel, the interface that `price` asks, and the plain roofline.
+
+The roofline needs nothing but a data sheet, and is what `plan` uses unless it is told otherwise. It is a floor, not a
+forecast: docs/fidelity.md has what real steps take beside it.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,14 @@ from loadmaster.graph.columns import Ints, ints
 
 
 class CostModel(Protocol):
-    """What ops take. Times that are known replace the roofline. Where ops are fused, what they need not move is saved
-    at the rate that known ops reach, and what else they differ by stays."""
+    """What ops take, as `price` asks for it, once for a graph and a cluster.
+
+    An op takes launch + max(compute, traffic ÷ bandwidth), the roofline, unless its time is known; known times replace
+    the roofline. Where ops are fused, what they need not move is saved at the rate that known ops reach, and what else
+    they differ by stays (`Problem.fixed_ns`). The graph that a model is given has no views; its columns may be read,
+    and what is returned must be whole numbers, 0 or more, or UNGIVEN where that is allowed. Times the graph gives by
+    itself are never asked for.
+    """
 
     @property
     def basis(self) -> str:
@@ -36,9 +46,13 @@ class CostModel(Protocol):
 
 @dataclass(frozen=True)
 class Roofline:
-    """An op takes the longer of its arithmetic and its memory traffic (Williams, Waterman and Patterson, 2009)."""
+    """An op takes the longer of its arithmetic and its memory traffic (Williams, Waterman and Patterson, 2009).
 
-    efficiency: float = 1.0  # share of the peak rate that arithmetic reaches
+    Attributes:
+        efficiency: share of the peak rate that arithmetic reaches, for all ops alike; traffic stays at its peak.
+    """
+
+    efficiency: float = 1.0
 
     @property
     def basis(self) -> str:

@@ -1,4 +1,9 @@
-"""GraphBuilder: makes a Graph op by op, in any order, and checks it."""
+"""GraphBuilder: makes a Graph op by op, in any order, and checks it.
+
+Every importer ends here, and so does code that builds a graph by hand. Numbers are checked as they come (`whole`), what
+needs the whole graph at `build`: makers, aliases, names, cycles, totals. The ops of the result stand in topological
+order; ops that were given in a valid order keep it, so that the order of a program is not lost.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +57,29 @@ _ROLE = {role: number for number, role in enumerate(ROLES)}
 class GraphBuilder:
     """Collects ops and tensors in any order, then checks them and makes a Graph.
 
+    A tensor is declared once and gives a number; ops name the numbers they read and make. An op may be added before the
+    op that makes what it reads: `build` sorts. A builder can be built more than once, with more added in between.
+
     >>> g = GraphBuilder("tiny")
     >>> x, y = g.tensor(400, "input"), g.tensor(400, "output")
     >>> g.op("relu", "relu", [x], [y], flops=100)
     0
     >>> g.build().num_ops
     1
+
+    What is wrong is told in the names that were given:
+
+    >>> z = g.tensor(400)
+    >>> g.build()
+    Traceback (most recent call last):
+        ...
+    loadmaster.errors.InvalidGraph: InvalidGraph: tensor '2' is an activation that no op makes
+      where: tiny
+      fix:   give it the role input, weight or state, or list it in an op's outputs
+
+    Attributes:
+        name: of the graph.
+        captured: as `Graph.captured`; set by importers that know how the model was captured.
     """
 
     def __init__(self, name: str = "graph") -> None:
@@ -81,12 +103,20 @@ class GraphBuilder:
         dtype: str = "",
         alias_of: int | None = None,
     ) -> int:
-        """Adds a tensor and returns its index.
+        """Adds a tensor and returns its number.
 
-        `role` is "activation", "weight", "input", "output" or "state" (of an optimizer, a cache): outputs and states
-        live to the end of the step, activations until their last reader. `alias_of`: the tensor whose memory it shares,
-        as a view of it or as that one written in place. Raises InvalidGraph for an unknown role, a negative size or an
-        index that is none.
+        Args:
+            nbytes: its size, at most 2^50.
+            role: "activation", "weight", "input", "output" or "state" (of an optimizer, a cache). Outputs and states
+                live to the end of the step, activations until their last reader; weights, inputs and states that no op
+                makes are there before the step.
+            name: as reports show it; its number by default.
+            shape, dtype: where known; they are shown and written to files, and decide no time.
+            alias_of: the tensor whose memory it shares, as a view of it or as that one written in place.
+
+        Raises:
+            InvalidGraph: an unknown role, a size that is negative, no whole number or beyond reason, an index that is
+                none.
         """
         index = len(self._nbytes)
         label = str(index) if name is None else name
@@ -122,13 +152,27 @@ class GraphBuilder:
         time_ns: int | Sequence[int | None] | None = None,
         signature: str = "",
     ) -> int:
-        """Adds an op and returns its index.
+        """Adds an op and returns its number.
 
-        `inputs` and `outputs` are indices of tensors. What it takes follows from `flops`, `dtype` and `bytes_moved` (by
-        default all that it reads and writes) by a cost model; or from `time_ns`, which is one time for all devices or
-        one for each, None where it cannot run. `workspace_bytes` are held while it runs. Ops with the same `colocate`
-        share a device; `after` names ops that must end before it starts. `scope` is its module path, `source` where in
-        the model's code it stands, `signature` its call as text, by which measured times are found.
+        What it takes follows from `flops`, `dtype` and `bytes_moved` by a cost model, unless `time_ns` says it.
+
+        Args:
+            name: unique in the graph.
+            kind: what it computes, as torch or ONNX call it: it decides what may be fused, and which efficiencies hold.
+            inputs, outputs: numbers of tensors; what is read twice counts once.
+            flops: floating-point operations.
+            scope: its module path.
+            source: where in the model's code it stands.
+            dtype: decides the arithmetic rate.
+            bytes_moved: by default all that it reads and writes.
+            workspace_bytes: held while it runs, beside what it reads and makes.
+            colocate: ops with the same word share a device.
+            after: names of ops that must end before it starts, though it reads nothing of theirs.
+            time_ns: one time for all devices or one for each, None where it cannot run; launch included.
+            signature: its call as text, by which measured times are found.
+
+        Raises:
+            InvalidGraph: a number that is negative, not whole, or beyond reason. All else is looked at by `build`.
         """
         whole(flops, MOST_FLOPS, "flops of op", name, self.name)
         whole(workspace_bytes, MOST_BYTES, "workspace_bytes of op", name, self.name)
@@ -204,8 +248,14 @@ class GraphBuilder:
     def build(self) -> Graph:
         """Checks everything, sorts the ops topologically (stable) and makes the Graph.
 
-        Raises InvalidGraph with the first thing that is wrong, in the names that were given: a cycle, a tensor made
-        twice, an alias of itself, a name that two ops share, totals beyond what 64 bits hold.
+        An op waits for the makers of what it reads, for its `after`, and, where it writes in place, for the maker of
+        what it overwrites. Linear in what was added, but for a heap of the ops that are ready.
+
+        Raises:
+            InvalidGraph: the first thing that is wrong, in the names that were given: no ops at all, a name that two
+                ops share, a tensor that does not exist, is made twice or never, an alias of itself, an `after` that
+                names no op, a cycle (with the ops on it), lists of times of unlike lengths, totals beyond what 64 bits
+                hold.
         """
         if not self._ops:
             raise InvalidGraph("the graph has no ops", self.name, "give at least one op")

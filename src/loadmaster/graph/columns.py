@@ -1,4 +1,15 @@
-"""Read-only integer columns, ragged rows over them, and digests of both."""
+"""Read-only integer columns, ragged rows over them, and digests of both.
+
+All types from Graph to Timeline are made of these. `ints` makes a column read-only, so that types can share columns and
+frozen means frozen. A ragged column is a pair (start, values): row i is values[start[i]:start[i + 1]].
+
+>>> start, values = ragged([[5, 6], [], [7]])
+>>> start.tolist(), values.tolist(), rows_of(start).tolist()
+([0, 2, 2, 3], [5, 6, 7], [0, 0, 2])
+>>> back, rows = inverse(start, values, 8)  # which rows hold 7?
+>>> rows[back[7] : back[8]].tolist()
+[2]
+"""
 
 from __future__ import annotations
 

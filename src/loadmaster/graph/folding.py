@@ -1,4 +1,11 @@
-"""Folding: views and reshapes vanish into the tensor whose memory they show (rule 13 of the simulator)."""
+"""Folding: views and reshapes vanish into the tensor whose memory they show (rule 13 of the simulator).
+
+In comes a graph as imported, in which a reshape is an op that makes an alias; out goes one whose ops all take time, and
+whose tensors all own memory or are written in place. `price` calls it first, and keeps the way back
+(`Problem.source_ops`). Two things must not be lost on the way: the bytes that an op really reads, which may be a slice
+of what it names, and the order around writes in place, since whoever read a view waited for all that the view waited
+for (`_Barrier`). Ops that overwrite one weight, state or input get one colocation group: rule 7 gives it one home.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Graph: a computation as flat columns, and GraphBuilder, which makes one op by op."""
+"""Graph: a computation as flat columns, and GraphBuilder, which makes one op by op.
+
+A graph of a real step has up to some hundred thousand ops, and a search looks at all of them thousands of times. So
+there is no object per op: a column per property, whole numbers in int64, names beside them in tuples. What one op reads
+or makes is a stretch of a longer column (a ragged column, as in compressed sparse rows).
+
+Upper limits (`MOST_BYTES` and the others) are far above any real model, and low enough that sums over a graph stay
+inside int64; the builder and `price` refuse what passes them, so that no loop below has to look for overflow.
+"""
 
 from __future__ import annotations
 
@@ -46,35 +54,64 @@ class Graph:
     >>> graph = g.build()
     >>> graph.num_ops, graph.reads_of(0).tolist(), graph.producer.tolist()
     (1, [0, 1], [-1, -1, 0])
+
+    Attributes:
+        name: what reports call it.
+        op_name: [ops] unique; the importer's own name for it.
+        kind: [ops] what it computes, such as "aten.mm.default" or "Conv"; `graph.kinds` reads these names.
+        dtype: [ops] decides the arithmetic rate (`Device.rate`).
+        scope: [ops] module path such as "layers.3.mlp", "" when unknown.
+        source: [ops] file:line of the model's code, "" when unknown.
+        flops: [ops] floating-point operations, a multiplication and an addition counted as two.
+        bytes_moved: [ops] read and written.
+        workspace_bytes: [ops] alive while the op runs (rule 8 of the simulator).
+        colocate: [ops] number of the group that must share a device, or -1.
+        time_ns: [ops, 0 or 1 or devices] given time; UNGIVEN: the cost model decides; NOWHERE: it cannot run there.
+        after_start, after: [ops + 1], [afters] op i starts once after[after_start[i]:after_start[i + 1]] have ended,
+            though it reads nothing of theirs.
+        make_start, makes: [ops + 1], [makes] tensors that op i makes.
+        read_start, reads: [ops + 1], [reads] tensors that op i reads, each once.
+        tensor_name: [tensors]
+        producer: [tensors] op that makes it, or -1: an input, a weight or a state.
+        nbytes: [tensors]
+        role: [tensors] index into ROLES; decides how long it lives (rules 7 and 8).
+        alias_of: [tensors] tensor whose memory it shares, or -1.
+        shape: [tensors] None when unknown.
+        tensor_dtype: [tensors] "" when unknown.
+        signature: by op name, where known: the call as text (name, shapes, strides, dtypes, attributes). Measured times
+            go by it (`cost.Measured`).
+        captured: how a torch model was captured: mode, optimizer, inputs, versions. Plan files carry it on, so that
+            they can run.
+
+    Raises:
+        InvalidGraph: an op stands before one it waits for. Only code that fills the columns by hand can meet it.
     """
 
     name: str
-    op_name: tuple[str, ...]  # [ops] unique; the importer's own name for it
-    kind: tuple[str, ...]  # [ops] such as "aten.mm.default" or "Conv"
-    dtype: tuple[str, ...]  # [ops] decides the arithmetic rate
-    scope: tuple[str, ...]  # [ops] module path, "" when unknown
-    source: tuple[str, ...]  # [ops] file:line, "" when unknown
+    op_name: tuple[str, ...]  # [ops]
+    kind: tuple[str, ...]  # [ops]
+    dtype: tuple[str, ...]  # [ops]
+    scope: tuple[str, ...]  # [ops]
+    source: tuple[str, ...]  # [ops]
     flops: Ints  # [ops]
-    bytes_moved: Ints  # [ops] read and written
-    workspace_bytes: Ints  # [ops] alive while the op runs
-    colocate: Ints  # [ops] group that must share a device, or -1
-    time_ns: Ints  # [ops, 0 or 1 or devices] given time; UNGIVEN: the cost model decides; NOWHERE: cannot run there
+    bytes_moved: Ints  # [ops]
+    workspace_bytes: Ints  # [ops]
+    colocate: Ints  # [ops]
+    time_ns: Ints  # [ops, 0 or 1 or devices]
     after_start: Ints  # [ops + 1]
-    after: Ints  # [afters] op i starts once after[after_start[i]:after_start[i + 1]] have ended
+    after: Ints  # [afters]
     make_start: Ints  # [ops + 1]
-    makes: Ints  # [makes] tensors that op i makes
+    makes: Ints  # [makes]
     read_start: Ints  # [ops + 1]
-    reads: Ints  # [reads] tensors that op i reads, each once
+    reads: Ints  # [reads]
     tensor_name: tuple[str, ...]  # [tensors]
-    producer: Ints  # [tensors] op that makes it, or -1: an input or a weight
+    producer: Ints  # [tensors]
     nbytes: Ints  # [tensors]
-    role: Ints  # [tensors] index into ROLES
-    alias_of: Ints  # [tensors] tensor whose memory it shares, or -1
+    role: Ints  # [tensors]
+    alias_of: Ints  # [tensors]
     shape: tuple[tuple[int, ...] | None, ...]  # [tensors]
-    tensor_dtype: tuple[str, ...]  # [tensors] "" when unknown
-    # By op name, where known: the call as text (name, shapes, strides, dtypes, attributes). Measured times go by it.
+    tensor_dtype: tuple[str, ...]  # [tensors]
     signature: Mapping[str, str] = field(default_factory=dict)
-    # How a torch model was captured: mode, optimizer, inputs, versions. Plan files carry it on, so that they can run.
     captured: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -121,7 +158,7 @@ class Graph:
 
     @cached_property
     def is_view(self) -> Bools:
-        """[ops] makes aliases only, with no flops and no time of its own."""
+        """[ops] makes aliases only, with no flops and no time of its own: rule 13 of the simulator folds it away."""
         alias = np.zeros(self.num_ops, np.int64)
         np.add.at(alias, rows_of(self.make_start), self.alias_of[self.makes] >= 0)
         made = np.diff(self.make_start)
@@ -139,7 +176,8 @@ class Graph:
 
     @cached_property
     def digest(self) -> str:
-        """Of all that matters to a plan: names, scopes and source lines are left out."""
+        """Of all that matters to a plan: names, scopes and source lines are left out, so that the same model captured
+        from another folder has the same digest. `Plan.graph_digest` holds it, and `check` compares."""
         columns = (self.flops, self.bytes_moved, self.workspace_bytes, self.colocate, self.time_ns)
         wiring = (self.after_start, self.after, self.make_start, self.makes, self.read_start, self.reads)
         tensors = (self.producer, self.nbytes, self.role, self.alias_of)

@@ -1,4 +1,15 @@
-"""What kind of work an op is, and how a graph compiler fuses it, by its name in torch or ONNX."""
+"""What kind of work an op is, and how a graph compiler fuses it, by its name in torch or ONNX.
+
+Two questions, both answered from the bare name ("aten.add_.Tensor" is "add"): `work_of`, by which cost models share
+efficiencies and fusion decides what is worth joining, and `fusing_of`, which says how torch's Inductor lowers it. A
+name that is not known counts as elementwise if it looks like an op of torch or ONNX and as opaque otherwise, and then
+it stays a kernel of its own: a wrong guess costs time and changes no result.
+
+>>> work_of("aten.mm.default"), work_of("aten.add_.Tensor"), work_of("aten.sum.dim_IntList")
+('heavy', 'elementwise', 'reduction')
+>>> fusing_of("aten.embedding.default"), fusing_of("aten.mm.default")
+('gathering', 'alone')
+"""
 
 from __future__ import annotations
 

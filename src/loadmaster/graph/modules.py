@@ -22,20 +22,35 @@ GRANULARITIES = ("op", "module", "block")
 
 @dataclass(frozen=True, eq=False)
 class ModuleUnits:
-    """What must stay whole: names are module paths in the order in which the step first uses them."""
+    """What must stay whole: names are module paths in the order in which the step first uses them.
+
+    Attributes:
+        names: [units] module paths.
+        of_op: [ops] the unit of each op; every op has one.
+        of_tensor: [tensors] the unit that reads a weight first; -1 for all else, and for weights that nobody reads.
+    """
 
     names: tuple[str, ...]
     of_op: Ints  # [ops]
-    of_tensor: Ints  # [tensors] the unit that reads a weight first; -1 for all else
+    of_tensor: Ints  # [tensors]
 
 
 def units_of(
     graph: Graph, granularity: Granularity, blocks: Collection[str] = (), apart: Collection[str] = ()
 ) -> ModuleUnits:
-    """Every op in one unit. `blocks` names modules that are blocks, where somebody knows better than their paths say;
-    `apart` names parts of blocks that are units of their own.
+    """Every op in one unit.
 
-    Ops that only a container issues (masks, residual sums of the whole model) belong to the unit that reads them first.
+    Ops that only a container issues (masks, residual sums of the whole model) belong to the unit that reads them first;
+    where nobody does, to that of what they read.
+
+    Args:
+        granularity: "module": ops of one module path are a unit; "block": a member of a list of layers with all in it.
+        blocks: modules that are blocks, where somebody knows better than their paths say.
+        apart: parts of blocks that are units of their own, such as the experts of a mixture.
+
+    Raises:
+        InvalidSetting: the granularity is "op", which names no units, or no op says which module it belongs to: plan op
+            by op, or import the model with its module paths.
     """
     if granularity not in GRANULARITIES or granularity == "op":
         raise InvalidSetting(f"'{granularity}' names no units", "granularity", "use module or block")
@@ -91,7 +106,9 @@ def _weight_units(graph: Graph, unit: Ints) -> Ints:
 
 
 def bind(graph: Graph, granularity: Granularity, blocks: Collection[str] = ()) -> Graph:
-    """The graph in which ops of one unit must share a device, and units that share a weight too."""
+    """The graph in which ops of one unit must share a device, and units that share a weight too: colocation groups that
+    every method keeps, so that a plan of any of them can be run by a runtime that places whole modules
+    (`runtime.placing`)."""
     if granularity == "op":
         return graph
     units = units_of(graph, granularity, blocks)

@@ -1,4 +1,9 @@
-"""Compiled walks over a dependency graph: arrays in, arrays out."""
+"""Compiled walks over a dependency graph: arrays in, arrays out.
+
+Dependencies come as a ragged column (start, before): row i waits for before[start[i]:start[i + 1]]. Each walk takes
+time linear in that, the topological order a logarithm more for its heap. They are called by plans, list schedulers and
+bounds, from Python and from other compiled loops; sorting is here because it compiles quicker than numpy's.
+"""
 
 from __future__ import annotations
 
