@@ -34,7 +34,7 @@ def step_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = Fals
     all have much after them must share the time between; so must the ops between two that all others lead to or come
     from.
     """
-    from loadmaster.problem.bounds import levels
+    from loadmaster.problem.bounds import crowds, levels
 
     graph, kinds, allowed = problem.graph, kinds_of(problem, fusing, fitting), allowed or Time()
     work, share = work_of(kinds)
@@ -48,7 +48,7 @@ def step_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = Fals
     head, tail = levels.heads(*ahead, nothing), levels.tails(*behind, nothing)
     if problem.num_ops <= MOST_CROWDED:
         head, tail = _sent(given, *_crowded(given, head, tail))
-    span = int(levels.least_span(ints(head), ints(tail), kinds.times, work, share, CELLS))
+    span = int(crowds.least_span(ints(head), ints(tail), kinds.times, work, share, CELLS))
     if not fusing and not allowed.is_up():
         span = _together(given, head, tail, span)
     if fitting and not allowed.is_up():
@@ -68,7 +68,7 @@ class _Given(NamedTuple):
 
 def _crowded(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
     """Starts and what follows, raised by the work of all ancestors and of all descendants of each op."""
-    from loadmaster.problem.bounds import levels
+    from loadmaster.problem.bounds import crowds, levels
 
     problem, kinds, ahead, behind, allowed = given
     start, before = problem.graph.dependencies
@@ -80,15 +80,15 @@ def _crowded(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
         if allowed.is_up():
             break
         soonest = np.where(able, head, least).min(axis=1)
-        head = levels.heads(*ahead, levels.crowd(start, before, soonest, work, share, CROWD_CELLS, True))
+        head = levels.heads(*ahead, crowds.crowd(start, before, soonest, work, share, CROWD_CELLS, True))
         after = np.where(able, tail, least).min(axis=1)
-        tail = levels.tails(*behind, levels.crowd(follow_start, follows, after, work, share, CROWD_CELLS, False))
+        tail = levels.tails(*behind, crowds.crowd(follow_start, follows, after, work, share, CROWD_CELLS, False))
     return head, tail
 
 
 def _sent(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
     """The same with the time that is lost by sending, over and over while it helps; on equal devices."""
-    from loadmaster.problem.bounds import levels
+    from loadmaster.problem.bounds import crowds, levels
 
     problem, kinds, ahead, behind, allowed = given
     if len(kinds.count) > 1 or kinds.count[0] < 2:
@@ -100,9 +100,9 @@ def _sent(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
         if allowed.is_up():
             break
         before = int(head.sum() + tail.sum())
-        known = levels.apart(*later, ints(head[:, 0]), work, *rest, True)
+        known = crowds.apart(*later, ints(head[:, 0]), work, *rest, True)
         head = ints(np.maximum(head, levels.heads(*ahead, np.maximum(known, head[:, 0]))))
-        known = levels.apart(*earlier, ints(tail[:, 0]), work, *rest, False)
+        known = crowds.apart(*earlier, ints(tail[:, 0]), work, *rest, False)
         tail = ints(np.maximum(tail, levels.tails(*behind, np.maximum(known, tail[:, 0]))))
         if int(head.sum() + tail.sum()) == before:
             break

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmaster.graph.columns import Bools, Ints, ints
-from loadmaster.problem.bounds import levels, sharing
+from loadmaster.problem.bounds import crowds, sharing
 from loadmaster.problem.bounds.turns import (
     CELLS,
     HALVINGS,
@@ -139,8 +139,8 @@ def _narrow(facts: EqualDeviceFacts, known: Implications, most: int) -> Implicat
     if int((head + time + tail).max()) > most:
         return None
     shared = (facts.work, facts.devices, CELLS // 2)
-    head = ints(np.maximum(head, levels.apart(*facts.later, head, *shared, True)))
-    tail = ints(np.maximum(tail, levels.apart(*facts.earlier, tail, *shared, False)))
+    head = ints(np.maximum(head, crowds.apart(*facts.later, head, *shared, True)))
+    tail = ints(np.maximum(tail, crowds.apart(*facts.earlier, tail, *shared, False)))
     return None if facts.too_long(head, tail, most) else Implications(head, tail, known.group, apart)
 
 

@@ -19,7 +19,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from loadmaster.graph.columns import Bools, Ints, Whole, ints, rows_of
-from loadmaster.problem.bounds import levels, sharing
+from loadmaster.problem.bounds import crowds, levels, sharing
 
 # Where no reason is given, chosen by hand.
 MOST = 1.25  # times the bound so far that is tried
@@ -69,7 +69,7 @@ class EqualDeviceFacts:
         if int((head + self.time + tail).max()) > most:
             return True
         start, left, times = (np.ascontiguousarray(column[:, None]) for column in (head, tail, self.time))
-        return int(levels.least_span(start, left, times, self.work, self.share, CELLS)) > most
+        return int(crowds.least_span(start, left, times, self.work, self.share, CELLS)) > most
 
 
 def least_step(facts: EqualDeviceFacts, least_ns: int) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmaster.problem.bounds import levels
+from loadmaster.problem.bounds import crowds
 
 NUMBERS = st.integers(0, 60)
 OPS = st.lists(st.tuples(NUMBERS, NUMBERS, st.integers(0, 9), NUMBERS), min_size=1, max_size=9)
@@ -22,5 +22,5 @@ def test_the_largest_over_all_corners_of_the_grid(ops: list[tuple[int, int, int,
             late = (head // wide >= row) & (tail // deep >= column)
             if work[late].sum() > 0:
                 spans.append(int(head[late].min() - (-work[late].sum() // share) + tail[late].min()))
-    found = levels.least_span(head[:, None], tail[:, None], time[:, None], work, share, cells)
+    found = crowds.least_span(head[:, None], tail[:, None], time[:, None], work, share, cells)
     assert found == max(spans)
