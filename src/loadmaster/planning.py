@@ -1,4 +1,9 @@
-"""plan: from a model to a checked plan in one call."""
+"""plan: from a model to a checked plan in one call.
+
+Load, price, search, and make it fit, with defaults a first user needs not know of: the cluster that a model of the zoo
+was published with, the method "auto", ten seconds. Each step is a function of its own (`load`, `price`, `solve`,
+`fitted`) for those who want to hold what lies between.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +50,37 @@ def plan(
     >>> result = lm.plan("zoo:gnmt-4", on="4xp100-pcie", budget=10)  # doctest: +SKIP
     >>> result.save("plan.json")  # doctest: +SKIP
 
-    `model` is what `load` takes: a torch module (with example `inputs`), an .onnx or .json file, "zoo:NAME",
-    "package.module:callable" or a Graph. `on` is a preset, a cluster file or a Cluster; by default that of the model's
-    publication where the zoo knows it, else two A100. `budget` is seconds or a Budget. `memory_limit` is bytes, or a
-    text such as "16GiB". `training_optimizer` updates the weights in the planned step of a torch module; `dims` gives
-    open dimensions of an ONNX model. `like` is a plan file of a similar model or cluster to begin from. `fusion="none"`
-    keeps the default method from fusing ops into kernels. Where a plan does not fit, `recompute` and `offload` say what
-    may be done to make it (see `fitted`). The rest is as in `price` and `solve`.
+    A graph of one's own, and a budget that gives the same answer everywhere:
+
+    >>> g = lm.GraphBuilder("four")
+    >>> ops = [g.op(f"op{i}", "task", [], [], time_ns=100) for i in range(4)]
+    >>> found = lm.plan(g.build(), on="2xp100-pcie", optimizer="heft", budget=lm.Budget(None, 1))
+    >>> found.value, found.fits, found.plan.device.tolist()
+    (200, True, [0, 1, 0, 1])
+
+    Args:
+        model: what `load` takes: a torch module, an .onnx or .json file, "zoo:NAME", "package.module:callable", a
+            Graph.
+        on: a preset, a cluster file or a Cluster; by default that of the model's publication where the zoo knows it,
+            else two A100.
+        inputs: examples for a torch module.
+        budget: seconds, or a Budget; ten seconds by default.
+        optimizer: a name with settings, or an object with `optimize(search)`.
+        fusion: "none" keeps the default method from fusing ops into kernels.
+        objective: what is to be small: "step-time", "peak-memory", "throughput", "energy".
+        memory_limit: of each device, bytes or a text such as "16GiB".
+        seed: of all random choices.
+        training: a step with its backward pass and updates, or an inference.
+        training_optimizer: updates the weights in the planned step of a torch module.
+        dims: open dimensions of an ONNX model, by name.
+        cost: the cost model; the roofline by default.
+        like: a plan file of a similar model or cluster to begin from.
+        recompute, offload: what may be done to make a plan fit (see `fitted`).
+        listener: called with the Search every tenth of a second.
+
+    Raises:
+        LoadmasterError: whatever `load`, `price` and `solve` raise, and InvalidSetting for a `fusion` that is neither
+            "auto" nor "none". A plan that does not fit is returned: look at `fits`.
     """
     limit = as_budget(budget)
     named = None if on is None else Cluster.of(on)
@@ -85,7 +114,18 @@ def fitted(
     listener: Callable[[Search], None] | None = None,
 ) -> Result:
     """The result itself where it fits; else one in which tensors are made again (`recompute`) or wait on a host
-    (`offload`), if that is better. `least`: also where it fits, for an objective of memory."""
+    (`offload`), if that is better.
+
+    A search of its own, by `recompute` from the plan that was found, with a budget as large as the first. What it
+    returns counts the simulations and seconds of both.
+
+    Args:
+        found: what `solve` returned.
+        budget, seed, listener: as in `solve`.
+        recompute: ops may run again.
+        offload: tensors may wait on a host, where the cluster has one.
+        least: also where it fits, for an objective of memory.
+    """
     wanted = not found.fits or (least and found.problem.objective.of_memory)
     if not wanted or not (recompute or offload) or found.plan.added is not None or found.interrupted:
         return found

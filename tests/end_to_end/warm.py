@@ -124,7 +124,7 @@ def _warm() -> None:
     its threads are ended."""
     from loadmaster import Budget, Cluster, price, solve
     from loadmaster.search.warming import _few_ops
-    from loadmaster.simulator import rules
+    from loadmaster.simulator import threads
 
     with contextlib.suppress(ImportError):
         import torch
@@ -135,8 +135,8 @@ def _warm() -> None:
         torch.set_num_threads(1)
         capture_step(torch.nn.Linear(2, 2), (torch.ones(2, 2),), training=True)
     solve(price(_few_ops(), Cluster.preset("2xp100-pcie")), "auto", Budget(None, 200))
-    while rules._pool:
-        rules._pool.pop().shutdown()
+    while threads._pool:
+        threads._pool.pop().shutdown()
 
 
 def _be(job: dict[str, Any]) -> None:

@@ -1,4 +1,9 @@
-"""Every name a user can type. Strings only: nothing is imported until it is used."""
+"""Every name a user can type. Strings only: nothing is imported until it is used.
+
+A name leads to "module:Class", so that listing methods and importers takes no torch and no numba. A line here is all
+that a new method, objective or importer needs to be found by the command line, by `make_optimizer` and by the tests
+that hold every method to what all promise.
+"""
 
 from __future__ import annotations
 

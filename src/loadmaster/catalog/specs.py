@@ -1,4 +1,9 @@
-"""Specs: "anneal:temperature=0.1,start=heft" to an optimizer, and back."""
+"""Specs: "anneal:temperature=0.1,start=heft" to an optimizer, and back.
+
+A spec is a name of the catalog, then settings by the names of the class's fields; the types of the fields say how each
+is read. Methods nest: a field that is an Optimizer takes a spec, in brackets where it has commas. `--with`, tables of
+benchmarks and plan files all have methods in this form, so that a row can be run again.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +20,20 @@ DEEPEST = 50  # brackets of a spec
 
 
 def make_optimizer(spec: str) -> Any:
-    """The optimizer of a spec: a name of the catalog, then settings. Nested ones go in brackets:
-    best-of:of=[heft,etf]."""
+    """The optimizer of a spec: a name of the catalog, then settings. Nested ones go in brackets: best-of:of=[heft,etf].
+
+    >>> make_optimizer("heft")
+    Heft(contention=True, memory=False, thrift=0.0)
+    >>> spec_of(make_optimizer("best-of:of=[heft,m-etf]"))
+    'best-of:of=[[heft],[etf:memory=True]]'
+
+    Args:
+        spec: settings are written name=value; yes and no for truths, none for nothing, [a,b] for several.
+
+    Raises:
+        UnknownName: no method of that name, with the nearest ones.
+        InvalidSetting: no such setting, or a value that does not fit its type; the fix lists what there is.
+    """
     if spec.count("[") > DEEPEST:
         raise InvalidSetting("it is nested too deeply", f"--with {spec[:60]}…", f"{DEEPEST} brackets at most")
     name, _, settings = spec.strip().partition(":")
@@ -88,7 +105,8 @@ def _inside(text: str) -> str:
 
 
 def spec_of(optimizer: Any) -> str:
-    """A spec that makes the optimizer again."""
+    """A spec that makes the optimizer again: its name and what differs from the defaults. The name of its class where
+    the catalog has none, which then makes nothing."""
     kind = f"{type(optimizer).__module__}:{type(optimizer).__qualname__}"
     name = next((name for name, target in catalog.optimizers().items() if target == kind), None)
     if name is None or not dataclasses.is_dataclass(optimizer):

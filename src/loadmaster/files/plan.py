@@ -1,4 +1,10 @@
-"""Plans as JSON, schema loadmaster.plan/1."""
+"""Plans as JSON, schema loadmaster.plan/1.
+
+A file is read by people and by programs: names of ops, devices and modules stand beside the numbers, which alone make
+the plan again. Of a captured torch model it also has what a run needs: how it was captured, the cluster in full, and
+the model's graph, packed. docs/formats.md shows every field. Whatever a file says is checked as it is read, with the
+place in the file (`files.text.Row`); whether the plan is one of a given problem is asked when it is used (`check`).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +35,13 @@ MOST_ENTRIES = 2**26  # of a table of tensors by devices: half a gigabyte
 
 
 def plan_to_json(plan: Plan, problem: Problem, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Names are there to be read; numbers alone make the plan again. `extra` goes beside them, such as the seed."""
+    """The plan as plain data. Names are there to be read; numbers alone make the plan again.
+
+    Args:
+        plan: checked here: InvalidPlan where it breaks a rule.
+        problem: that it is a plan of; expanded by what the plan adds.
+        extra: goes beside, such as the seed and the method; its keys must be none of the format's own.
+    """
     check(plan, problem)
     problem = whole(problem, plan)
     graph, devices = problem.graph, problem.cluster.device_names
@@ -117,13 +129,21 @@ def _origin(graph: Graph, op: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class PlanFile:
-    """A plan, and what its file says of the model and the cluster it was made for; older files say nothing."""
+    """A plan, and what its file says of the model and the cluster it was made for; older files say nothing.
+
+    Attributes:
+        plan: its columns, and the digests of what it was made for.
+        captured: as `Graph.captured`; empty for a graph that no torch model was captured to.
+        cluster: in full, of a plan that can be run; None otherwise.
+        modules: [ops] path of the module that an op belongs to; empty where the file names none.
+        graph: of a pipeline: its actions.
+    """
 
     plan: Plan
     captured: Mapping[str, Any]
     cluster: Cluster | None
-    modules: tuple[str, ...] = ()  # [ops] path of the module that an op belongs to
-    graph: Graph | None = None  # of a pipeline: its actions
+    modules: tuple[str, ...] = ()
+    graph: Graph | None = None
 
 
 def plan_file_from_json(data: Any, where: str = "plan") -> PlanFile:

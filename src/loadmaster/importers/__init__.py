@@ -1,4 +1,11 @@
-"""load: whatever a model is given as, to a Graph."""
+"""load: whatever a model is given as, to a Graph.
+
+What it is decides which importer reads it: the suffix of a file (`catalog.IMPORTERS`), a word before a colon ("zoo:",
+"msr:", "pipedream:", a module of Python), or the type of an object. Where a suffix does not say enough, `contents`
+looks inside. Importers of torch, ONNX and jax models are imported when they are needed, so that reading a JSON graph
+takes none of these packages. No importer runs a model: sizes come from fake tensors or from shapes in the file, flops
+from formulas. Every graph goes through `GraphBuilder`, which checks it.
+"""
 
 from __future__ import annotations
 
@@ -58,17 +65,29 @@ def load(
     """The graph of a model: a file, "zoo:NAME", "package.module:callable", a torch.nn.Module, an ExportedProgram, a
     function of jax, an onnx.ModelProto, or a Graph, which is returned as it is.
 
-    `training`, `optimizer` and `inputs` are for torch modules, and `training` for the zoo; files hold one graph or the
-    other. `inputs` are examples: a tuple of positional ones, a dict of named ones, or both as ((...), {...}); sizes of
-    the graph are theirs. `dims` gives unknown dimensions of an ONNX model by name. `dtype` and `batch` change what
-    "package.module:callable" builds: the type its tensors are made in, and the rows of its example inputs. `gpu`: a
-    torch module is captured as a CUDA device runs it, which has other kernels for attention than a CPU.
-
-    Nothing is computed and no weight is read: torch modules are traced on fake tensors. Raises ImportFailed where a
-    model cannot be traced (with its line), UnreadableFile, UnknownName, or MissingExtra with the pip command.
+    Nothing is computed and no weight is read: torch modules are traced on fake tensors.
 
     >>> load("zoo:rnnlm-2").num_ops
     4546
+
+    Args:
+        model: a file may have settings after "#": "model.onnx#batch=8", "graphs.jsonl#3", "step.hlo#trips=8".
+        training: for torch modules and the zoo: a step with its backward pass and updates, else an inference. Files
+            hold one graph or the other.
+        inputs: examples for a torch module or a function of jax: a tuple of positional ones, a dict of named ones, or
+            both as ((...), {...}); sizes of the graph are theirs.
+        optimizer: that updates the weights in a training step of torch.
+        dims: unknown dimensions of an ONNX model, by name.
+        name: of the graph; by default the model's.
+        dtype, batch: change what "package.module:callable" builds: the type its tensors are made in, and the rows of
+            its example inputs.
+        gpu: a torch module is captured as a CUDA device runs it, which has other kernels for attention than a CPU.
+
+    Raises:
+        ImportFailed: the model cannot be traced (with its line), or is no model; the fix says what to give.
+        UnreadableFile: a file that is missing or cut short.
+        UnknownName: no such model, format or function.
+        MissingExtra: a package that this importer needs, with the pip command.
     """
     if isinstance(model, Graph):
         return model
@@ -221,7 +240,8 @@ def _unknown_file(text: str, path: str) -> LoadmasterError:
 
 
 def build_module(text: str) -> tuple[Any, Any]:
-    """The torch module and the example inputs that package.module:callable returns, with memory of their own."""
+    """The torch module and the example inputs that package.module:callable returns, with memory of their own: what
+    `apply` and `loadmaster run` need, where `load` makes do with tensors that have none."""
     if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
         raise ImportFailed(f"'{text}' is no function that makes a torch module", "", "give package.module:callable")
     made = _called(_find_callable(text), text, None)

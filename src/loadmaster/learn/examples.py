@@ -33,7 +33,7 @@ from loadmaster.optimizers.auto import Auto
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 from loadmaster.search.workers import OnRay, end_with_parent
-from loadmaster.simulator import rules, simulate
+from loadmaster.simulator import simulate, threads
 from loadmaster.zoo.synthetic import KINDS, generate
 
 # Where no reason is given, chosen by hand.
@@ -219,7 +219,7 @@ def alone() -> None:
     """Keeps compiled loops of this process on one core; the other cores have processes of their own."""
     end_with_parent()
     os.environ["LOADMASTER_THREADS"] = "1"
-    rules._pool.clear()  # a pool of threads does not live through a fork
+    threads._pool.clear()  # a pool of threads does not live through a fork
 
 
 def find_elite(key: Key, simulations: int) -> Elite | None:

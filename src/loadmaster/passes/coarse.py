@@ -1,4 +1,10 @@
-"""Coarse: a coarser problem, the way there and the way back."""
+"""Coarse: a coarser problem, the way there and the way back.
+
+All passes that join ops end in one: kernels (`coarsen`), chains, blocks, groups. A method plans the coarser problem and
+brings its plan `up`; a plan of the whole goes `down` to be improved there. Where a group is a kernel (`fused`) both
+ways cost the same by the rules of the simulator; where it is only a group whose ops run in a row, the coarser one is a
+model, and a plan must be judged again above.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +22,23 @@ from loadmaster.problem.remembering import LastFew
 
 @dataclass(frozen=True, eq=False)
 class Coarse:
-    """A problem in which groups of another one's ops are single ops. Plans go down to it and back up."""
+    """A problem in which groups of another one's ops are single ops. Plans go down to it and back up.
+
+    Attributes:
+        problem: the coarser one.
+        kernel_of: [ops] coarse op of each op.
+        heads: [coarse ops] lowest member.
+        tensors: [coarse tensors] the tensor it is; those inside a kernel are in none.
+        num_tensors: of the finer problem.
+        fused: the ops of a group are one kernel; else each runs by itself, in a row.
+    """
 
     problem: Problem
-    kernel_of: Ints  # [ops] coarse op of each op
-    heads: Ints  # [coarse ops] lowest member
-    tensors: Ints  # [coarse tensors] the tensor it is
+    kernel_of: Ints  # [ops]
+    heads: Ints  # [coarse ops]
+    tensors: Ints  # [coarse tensors]
     num_tensors: int
-    fused: bool = True  # the ops of a group are one kernel; else each runs by itself, in a row
+    fused: bool = True
 
     def down(self, plan: Plan) -> Plan:
         """The plan for the coarser problem: a group is where its lowest op is, and as urgent as its most urgent one."""

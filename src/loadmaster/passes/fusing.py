@@ -1,4 +1,10 @@
-"""Fusing: the coarser problem in which each kernel of a plan is one op, priced by rule 12 of the simulator."""
+"""Fusing: the coarser problem in which each kernel of a plan is one op, priced by rule 12 of the simulator.
+
+Whatever judges or searches plans with kernels does so in this problem: it has fewer ops, and no rule but the price
+knows of fusion. A kernel takes launch + max(sum of compute, remaining traffic ÷ bandwidth) + sum of fixed; inner
+tensors, made in it and read only there, are in it no more. A pass over all columns in numpy, linear in the graph;
+`simulator.contraction` works out the same score in compiled code where thousands of fusions are tried.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +23,28 @@ from loadmaster.problem import CANNOT, Problem, time_of
 def fuse(problem: Problem, kernel: Ints) -> Problem:
     """The coarser problem in which each kernel (ops with equal entries) is one op.
 
-    `kernel[op]` is the lowest op of its kernel. A kernel is launched once, reads what its ops read from outside and
-    writes what is read outside, and computes for as long as its ops together (rule 12 of the simulator); tensors that
-    stay inside take no memory. Raises InvalidPlan where kernels would wait for each other in a circle.
+    A kernel is launched once, reads what its ops read from outside and writes what is read outside, and computes for as
+    long as its ops together (rule 12 of the simulator); tensors that stay inside take no memory. What binds its members
+    binds it: it can run where all of them can, shares a device with all their groups, and holds the sum of their
+    workspace.
+
+    >>> from loadmaster import GraphBuilder, price
+    >>> g = GraphBuilder("chain")
+    >>> x, y, z = g.tensor(7_320_000, "input"), g.tensor(7_320_000), g.tensor(7_320_000, "output")
+    >>> ops = g.op("exp", "aten.exp.default", [x], [y]), g.op("neg", "aten.neg.default", [y], [z])
+    >>> problem = price(g.build(), "1xp100-pcie")
+    >>> problem.op_ns.tolist()  # each moves 14.64 MB at 732 GB/s, and is launched in 5 us
+    [[25000], [25000]]
+    >>> fuse(problem, np.array([0, 0])).op_ns.tolist()  # y is neither written nor read
+    [[25000]]
+
+    Args:
+        problem: its ops are those that kernels are made of.
+        kernel: [ops] the lowest op of the kernel of each.
+
+    Raises:
+        InvalidPlan: kernels would wait for each other in a circle; fuse only ops with no path that leaves the kernel
+            and comes back.
     """
     heads = kernel_order(problem, kernel)
     index = np.empty(problem.num_ops, np.int64)
@@ -28,7 +53,11 @@ def fuse(problem: Problem, kernel: Ints) -> Problem:
 
 
 def inner_tensors(problem: Problem, member_of: Ints) -> Bools:
-    """[tensors] made in a kernel and read only there: they take no memory and no traffic."""
+    """[tensors] made in a kernel and read only there: they take no memory and no traffic.
+
+    Never inner are tensors that live to the end, that nobody reads, that are written over in place, or that are written
+    so: they have to be in memory (rule 12).
+    """
     graph = problem.graph
     reader = rows_of(graph.read_start)
     made = graph.producer[graph.reads] >= 0

@@ -1,5 +1,11 @@
 """Additions: the ops that a plan adds to a graph. Some run again, some keep a tensor on another device, or have it live
-there."""
+there.
+
+This is rule 15 of the simulator as data. Two questions come before any plan: what may be added (`repeatable`,
+`may_stay`, `may_live_elsewhere`), which methods ask, and whether given additions leave what is computed as it is
+(`check_additions`), which `expansion` asks. Ops that write in place are why either is a question: what was overwritten
+cannot be read again.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +39,22 @@ class Additions:
     What is there before the step lives where its stays are, all on one device. If it is updated, the op that does so
     reads it from a stay and overwrites what came; a stay of what it makes, a return, which nobody reads, brings that
     home.
+
+    Attributes:
+        op: [added] the op that runs again, -1 for a stay.
+        tensor: [added] the tensor that stays, or returns; -1 for an op that runs again.
+        after: [added] an op of the graph that must have ended before it starts, or -1.
+        reader: [redirections] an op of the graph, or an addition as num_ops + i.
+        read: [redirections] the tensor of the graph that it would have read.
+        source: [redirections] the addition whose copy it reads instead.
     """
 
-    op: Ints  # [added] the op that runs again, -1 for a stay
-    tensor: Ints  # [added] the tensor that stays, or returns; -1 for an op that runs again
-    after: Ints  # [added] an op of the graph that must have ended before it starts, or -1
-    reader: Ints  # [redirections] an op of the graph, or an addition as num_ops + i
-    read: Ints  # [redirections] the tensor of the graph that it would have read
-    source: Ints  # [redirections] the addition whose copy it reads instead
+    op: Ints  # [added]
+    tensor: Ints  # [added]
+    after: Ints  # [added]
+    reader: Ints  # [redirections]
+    read: Ints  # [redirections]
+    source: Ints  # [redirections]
 
     def __len__(self) -> int:
         return len(self.op)

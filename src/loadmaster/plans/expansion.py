@@ -37,13 +37,21 @@ STAY = "stay"  # the kind of an op that only keeps a tensor
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """What an expanded problem was made from. Nodes are the ops of the graph, then the additions."""
+    """What an expanded problem was made from. Nodes are the ops of the graph, then the additions.
+
+    Attributes:
+        base: the problem without additions.
+        added: what was added to it.
+        node: [ops] of the expanded problem: the node it is.
+        place: [nodes] its op in the expanded problem: `node` read the other way.
+        tensor: [tensors] of the expanded problem: the tensor of the graph it is, or is a copy of.
+    """
 
     base: Problem
     added: Additions
-    node: Ints  # [ops] of the expanded problem: the node it is
-    place: Ints  # [nodes] its op in the expanded problem
-    tensor: Ints  # [tensors] of the expanded problem: the tensor of the graph it is, or is a copy of
+    node: Ints  # [ops]
+    place: Ints  # [nodes]
+    tensor: Ints  # [tensors]
 
     @property
     def addition(self) -> Ints:
@@ -60,7 +68,8 @@ _REMEMBERED: LastFew[Problem] = LastFew("expanded", 4)
 
 
 def whole(problem: Problem, plan: Plan) -> Problem:
-    """The problem that the plan's columns are about: expanded by what the plan adds."""
+    """The problem that the plan's columns are about: expanded by what the plan adds, the problem itself where that adds
+    nothing or is what the problem has already. The last few are remembered, so asking again costs nothing."""
     if same_additions(problem.added, plan.added):
         return problem
     base = problem

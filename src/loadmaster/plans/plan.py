@@ -1,4 +1,8 @@
-"""Plan: the decisions, and check, which names the first rule a plan breaks."""
+"""Plan: the decisions, and check, which names the first rule a plan breaks.
+
+Methods make plans with `Plan.of` and need not check them: `solve` does, and so does whatever reads one from a file. A
+plan that passes `check` can be simulated and run; the compiled simulator itself trusts what it is given.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,10 @@ class Plan:
     """Which ops are one kernel, which device runs it, and in what order. Decisions only, no times: `simulate` has
     those.
 
-    The three columns are about the ops of a Problem, by number. `rank` is a priority, not a time: a device that is free
-    takes the ready op of lowest rank, so any ranks give a valid schedule. The digests tie a plan to its graph and
-    cluster; `check` refuses it for others. A plan may add ops to the graph: those that run again, and stays on another
-    device. Its columns are then about the ops of the expanded graph (`expansion.whole`).
+    The columns are about the ops of a Problem, by number. `rank` is a priority, not a time: a device that is free takes
+    the ready op of lowest rank (rule 3 of the simulator), so any ranks give a valid schedule. The digests tie a plan to
+    its graph and cluster; `check` refuses it for others. A plan may add ops to the graph: those that run again, and
+    stays on another device (rule 15). Its columns are then about the ops of the expanded graph (`expansion.whole`).
 
     >>> from loadmaster import GraphBuilder, price
     >>> g = GraphBuilder("tiny")
@@ -33,15 +37,24 @@ class Plan:
     >>> plan = Plan.of(problem, device=[0, 1, 0], rank=[1, 0, 0])
     >>> plan.device.tolist(), plan.fuses, plan.num_kernels
     ([0, 1, 0], False, 3)
+
+    Attributes:
+        graph_digest, cluster_digest: of what it was made for, as `Graph.digest` and `Cluster.digest`.
+        kernel: [ops] number of its kernel, which is that of the kernel's lowest op; equal = fused (rule 12).
+        device: [ops] index into the devices of the cluster.
+        rank: [ops] in [0, 2^31): a free device takes the ready op of lowest rank; ties by op index.
+        send_rank: [tensors, devices] order of the sends of a tensor to a device on its channel, -1 where not given:
+            then sends go by the ranks of those that wait for them (rule 4).
+        added: what is recomputed, what is offloaded; None: nothing.
     """
 
     graph_digest: str
     cluster_digest: str
-    kernel: Ints  # [ops] lowest op of its kernel; equal = fused
+    kernel: Ints  # [ops]
     device: Ints  # [ops]
-    rank: Ints  # [ops] in [0, 2^31): a free device takes the ready op of lowest rank
-    send_rank: Ints | None = None  # [tensors, devices] order of sends, -1 where not given
-    added: Additions | None = None  # what is recomputed, what is offloaded
+    rank: Ints  # [ops]
+    send_rank: Ints | None = None  # [tensors, devices]
+    added: Additions | None = None
 
     @staticmethod
     def of(
@@ -50,7 +63,14 @@ class Plan:
         rank: Sequence[int] | Ints | None = None,
         kernel: Sequence[int] | Ints | None = None,
     ) -> Plan:
-        """A plan for the problem; by default nothing is fused and ops go in program order."""
+        """A plan for the problem; by default nothing is fused and ops go in program order.
+
+        Args:
+            problem: gives the digests, and what it adds where it is an expanded one.
+            device: one for each op of the problem.
+            rank: priorities, lowest first.
+            kernel: for each op the lowest op of its kernel; itself where it is alone.
+        """
         program = np.arange(problem.num_ops)
         return Plan(
             problem.source.digest,
@@ -84,9 +104,26 @@ class Plan:
 
 
 def check(plan: Plan, problem: Problem) -> None:
-    """Raises InvalidPlan with the first rule that the plan breaks, in the names of ops and devices: another graph or
-    cluster, columns of the wrong length, a device that is none or on which an op cannot run, negative ranks, kernels
-    that wait for themselves or lie on two devices, colocated ops apart. Returns nothing where all is well."""
+    """Raises InvalidPlan with the first rule that the plan breaks, in the names of ops and devices. Returns nothing
+    where all is well.
+
+    >>> from loadmaster import GraphBuilder, price
+    >>> g = GraphBuilder("tiny")
+    >>> ops = [g.op(name, "task", [], [], time_ns=100, colocate="pair") for name in ("a", "b")]
+    >>> problem = price(g.build(), "2xp100-pcie")
+    >>> check(Plan.of(problem, [0, 1]), problem)
+    Traceback (most recent call last):
+        ...
+    loadmaster.errors.InvalidPlan: InvalidPlan: ops 'b' and 'a' must share a device
+      where: colocation group 0
+      fix:   place the whole group together
+
+    Raises:
+        InvalidPlan: in this order: another graph or cluster, additions that would change what is computed, columns of
+            the wrong length, a device that is none or on which an op cannot run, ranks out of range, kernels that lie
+            on two devices or wait for themselves, colocated ops apart.
+        InvalidSetting: the arguments are no plan and no problem.
+    """
     check_problem(problem, "check(plan, problem)")
     if not isinstance(plan, Plan):
         fix = "give a Plan: solve(problem).plan, or load_plan(file)"
@@ -183,8 +220,11 @@ def _check_stays(plan: Plan, problem: Problem) -> None:
 
 
 def kernel_order(problem: Problem, kernel: Ints) -> Ints:
-    """[kernels] the lowest op of each, in an order in which every kernel comes after those it waits for. Refuses one
-    that would wait for itself."""
+    """[kernels] the lowest op of each, in an order in which every kernel comes after those it waits for.
+
+    Raises InvalidPlan for one that would wait for itself: a path leaves it and comes back, so it is not convex. Convex
+    kernels can still wait for each other in a circle, which is refused here, too.
+    """
     graph = problem.graph
     heads = np.flatnonzero(kernel == np.arange(problem.num_ops))
     member_of = np.searchsorted(heads, kernel)

@@ -2,6 +2,10 @@
 
 An objective says, in one place, what a timeline is worth, when a run may stop early, which lower bound holds, and in
 which words and unit people read it. Everything else asks it. Values are whole numbers, and less is better.
+
+Compiled loops know no classes: an objective gives them a `Goal`, a kind and a few prices (`simulator.loop.value_of` is
+the same in machine code as `Goal.values` here). To add one: a subclass of Objective with its words, a `goal` in these
+numbers and a `bound` from the parts of `Least`, and a line in `catalog.OBJECTIVES`.
 """
 
 from __future__ import annotations
@@ -25,12 +29,20 @@ NOTHING = ints([])
 
 
 class Goal(NamedTuple):
-    """An objective in numbers, for one cluster, as the compiled loops take it (`simulator.loop.value_of`)."""
+    """An objective in numbers, for one cluster, as the compiled loops take it (`simulator.loop.value_of`).
+
+    Attributes:
+        kind: SUM (what the step and busy devices cost together), PEAK (the largest peak) or BUSIEST (the busiest device
+            or channel).
+        step_price: of a ns of the step; 0: how long it takes does not count.
+        busy_price: [devices] of a ns in which the device computes, on top of that; empty: nothing.
+        held_up: [devices] 1: transfers keep it from computing; empty where nobody asks.
+    """
 
     kind: int
-    step_price: int  # of a ns of the step; 0: how long it takes does not count
-    busy_price: Ints = NOTHING  # [devices] of a ns in which the device computes, on top of that; empty: nothing
-    held_up: Ints = NOTHING  # [devices] 1: transfers keep it from computing; empty where nobody asks
+    step_price: int
+    busy_price: Ints = NOTHING
+    held_up: Ints = NOTHING
 
     def values(self, step_ns: NDArray[np.int64], peak_bytes: Ints, busy_ns: Ints) -> Ints:
         """[...] what steps are worth, from [...] times, [..., devices] peaks and busy times (`Timeline.busy_ns`)."""
@@ -44,7 +56,8 @@ class Goal(NamedTuple):
 
 
 class Least(Protocol):
-    """What no plan of a problem can go under, part by part; `bounds` works them out."""
+    """What no plan of a problem can go under, part by part; `bounds` works them out, each only when an objective asks
+    for it, since some take seconds on large graphs."""
 
     def step_ns(self) -> int: ...
 
@@ -61,26 +74,45 @@ class Least(Protocol):
 
 @dataclass(frozen=True)
 class Objective:
-    """What all objectives say of themselves. `str` of one is its name, as files and the command line have it."""
+    """What all objectives say of themselves. `str` of one is its name, as files and the command line have it.
+
+    >>> objective = objective_named("energy")
+    >>> str(objective), objective.unit, objective.option
+    ('energy', 'pJ', ' --objective energy')
+
+    Attributes:
+        name: as typed after `--objective`.
+        unit: of its values: "ns", "bytes" or "pJ".
+        of_memory: bytes count, not time: orders and groups are chosen for memory.
+        of_order: the order of ops counts, not only where they are.
+        of_step: its value is the time of the step.
+        subject: "The step" goes from 3 ms to 2 ms.
+        wanted: planned "for a short step".
+        each: 3 ms "a step".
+        column: head of a column of its own in tables, which all have the step and the peaks.
+        sentence: what {value} says beside the step time.
+        binds: what stands in place of the bound on time that binds.
+    """
 
     name: ClassVar[str]
-    unit: ClassVar[Unit]  # of its values
-    of_memory: ClassVar[bool] = False  # bytes count, not time: orders and groups are chosen for memory
-    of_order: ClassVar[bool] = True  # the order of ops counts, not only where they are
-    of_step: ClassVar[bool] = False  # its value is the time of the step
-    subject: ClassVar[str]  # "The step" goes from 3 ms to 2 ms
-    wanted: ClassVar[str]  # planned "for a short step"
-    each: ClassVar[str]  # 3 ms "a step"
-    column: ClassVar[str] = ""  # head of a column of its own in tables, which all have the step and the peaks
-    sentence: ClassVar[str] = ""  # what {value} says beside the step time
-    binds: ClassVar[str] = ""  # what stands in place of the bound on time that binds
+    unit: ClassVar[Unit]
+    of_memory: ClassVar[bool] = False
+    of_order: ClassVar[bool] = True
+    of_step: ClassVar[bool] = False
+    subject: ClassVar[str]
+    wanted: ClassVar[str]
+    each: ClassVar[str]
+    column: ClassVar[str] = ""
+    sentence: ClassVar[str] = ""
+    binds: ClassVar[str] = ""
 
     def goal(self, cluster: Cluster) -> Goal:
-        """Its numbers for the cluster."""
+        """Its numbers for the cluster. Raises InvalidCluster where the cluster does not say what it needs, such as
+        watts."""
         raise NotImplementedError
 
     def bound(self, goal: Goal, least: Least) -> int:
-        """What no plan can go under."""
+        """What no plan can go under, in its unit, from the parts that are known."""
         raise NotImplementedError
 
     @property
@@ -93,7 +125,7 @@ class Objective:
 
 
 class StepTime(Objective):
-    """The time from the start of a step to the end of its last op."""
+    """The time from the start of a step to the end of its last op (rule 10 of the simulator). The default."""
 
     name = "step-time"
     of_step = True
@@ -110,7 +142,8 @@ class StepTime(Objective):
 
 
 class PeakMemory(Objective):
-    """The most bytes that any device holds at once."""
+    """The most bytes that any device holds at once (rule 9 of the simulator): REGAL's objective, and the one for a
+    model that barely fits. How long the step takes then counts for nothing."""
 
     name = "peak-memory"
     unit = "bytes"
@@ -180,7 +213,7 @@ class Throughput(Objective):
 
 
 def objective_named(name: str | Objective) -> Objective:
-    """The objective of that name; an objective is taken as it is.
+    """The objective of that name; an objective is taken as it is. Raises InvalidSetting with the names there are.
 
     >>> objective_named("peak-memory").unit
     'bytes'

@@ -1,4 +1,9 @@
-"""Problem: a priced graph on a cluster, all that an optimizer may know."""
+"""Problem: a priced graph on a cluster, all that an optimizer may know.
+
+Columns over ops, tensors and devices, all whole numbers. What can be derived from them (who must share a device, which
+devices are alike, what is overwritten) is worked out at first use and kept. A coarser problem, in which kernels are
+single ops, and an expanded one, in which ops run again, are Problems too: whatever takes one takes them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ CANNOT = -1  # in op_ns: the op cannot run on that device
 
 
 class Cost(Protocol):
-    """What an objective may look at: a Timeline has it."""
+    """What an objective may look at: a Timeline has it, and so has whatever else stands for one."""
 
     @property
     def step_ns(self) -> int: ...
@@ -57,30 +62,55 @@ class Problem:
     >>> problem = price(g.build(), "2xp100-pcie")
     >>> problem.op_ns.tolist(), problem.best_ns.tolist()
     ([[70, 100]], [70])
+
+    Attributes:
+        graph: views folded away.
+        source: as imported.
+        source_ops: [ops] index in the imported graph; of a fused kernel, of its lowest member.
+        heads: [ops] of a fused problem: the lowest member of each kernel, in the problem it was made from.
+        tie: [ops] who goes first among equal ranks: the op index; of a fused kernel, the lowest of its members'.
+        cluster: devices and links; its rates are in the columns below already.
+        op_ns: [ops, devices] launch included; CANNOT where it cannot run.
+        compute_ns: [ops, devices] arithmetic alone, 0 for given times.
+        fixed_ns: [ops, devices] what comes on top of the roofline, below 0 where less is known to be needed; of a given
+            time, that less one launch.
+        traffic_bytes: [ops] read and written, 0 for given times.
+        read_bytes: [reads] what each read moves: a slice may be less than the tensor it is taken from.
+        bytes_per_s: [devices] of its memory; what known ops reach, where a cost model knows some.
+        launch_ns: [devices]
+        send_class: [devices, devices] column of send_ns.
+        send_ns: [tensors, classes] time of sending the tensor over a link of that class (rule 4).
+        memory_bytes: [devices] the limits.
+        objective: what is to be small.
+        dispatch_ns: [ops] the host's time to ask for it (rule 14); empty: no host.
+        spread_ns: [2, ops, devices] quartiles of measured times less their median; empty where nothing was measured.
+        rest_ns: [ops] of a part cut out of a step: how long the step goes on after each; empty otherwise.
+        basis: what the times rest on, as reports say it: "given", "data sheet", "calibrated", "measured", or shares.
+        expansion: of a problem with ops that a plan added: what it was made from.
     """
 
-    graph: Graph  # views folded away
-    source: Graph  # as imported
-    source_ops: Ints  # [ops] index in the imported graph; of a fused kernel, of its lowest member
-    heads: Ints  # [ops] of a fused problem: the lowest member of each kernel, in the problem it was made from
-    tie: Ints  # [ops] who goes first among equal ranks: the op index; of a fused kernel, the lowest of its members'
+    graph: Graph
+    source: Graph
+    source_ops: Ints  # [ops]
+    heads: Ints  # [ops]
+    tie: Ints  # [ops]
     cluster: Cluster
-    op_ns: Ints  # [ops, devices] launch included; CANNOT where it cannot run
-    compute_ns: Ints  # [ops, devices] arithmetic alone, 0 for given times
-    fixed_ns: Ints  # [ops, devices] given time less one launch
-    traffic_bytes: Ints  # [ops] read and written, 0 for given times
-    read_bytes: Ints  # [reads] what each read moves
+    op_ns: Ints  # [ops, devices]
+    compute_ns: Ints  # [ops, devices]
+    fixed_ns: Ints  # [ops, devices]
+    traffic_bytes: Ints  # [ops]
+    read_bytes: Ints  # [reads]
     bytes_per_s: Ints  # [devices]
     launch_ns: Ints  # [devices]
-    send_class: Ints  # [devices, devices] column of send_ns
-    send_ns: Ints  # [tensors, classes] time of sending the tensor over a link of that class
+    send_class: Ints  # [devices, devices]
+    send_ns: Ints  # [tensors, classes]
     memory_bytes: Ints  # [devices]
     objective: Objective = field(default_factory=StepTime)
-    dispatch_ns: Ints = field(default_factory=lambda: ints([]))  # [ops] the host's time to ask for it; empty: no host
-    spread_ns: Ints = field(default_factory=lambda: ints(np.zeros((2, 0, 0))))  # [2, ops, devices] quartiles - median
-    rest_ns: Ints = field(default_factory=lambda: ints([]))  # [ops] of a part: how long the step goes on after each
-    basis: str = "data sheet"  # what the times rest on: "given", "data sheet", "calibrated" or "measured"
-    expansion: Expansion | None = None  # of a problem with ops that a plan added: what it was made from
+    dispatch_ns: Ints = field(default_factory=lambda: ints([]))  # [ops]
+    spread_ns: Ints = field(default_factory=lambda: ints(np.zeros((2, 0, 0))))  # [2, ops, devices]
+    rest_ns: Ints = field(default_factory=lambda: ints([]))  # [ops]
+    basis: str = "data sheet"
+    expansion: Expansion | None = None
 
     @property
     def num_ops(self) -> int:
@@ -138,7 +168,8 @@ class Problem:
 
     @cached_property
     def able(self) -> Bools:
-        """[ops, devices] where each op can run together with its whole colocation group."""
+        """[ops, devices] where each op can run together with its whole colocation group; of every op at least one is
+        True, since `price` refuses groups that can run nowhere."""
         able: Bools = self.op_ns != CANNOT
         if able.all():
             return able
@@ -159,11 +190,14 @@ class Problem:
         return self.objective.goal(self.cluster)
 
     def value(self, cost: Cost) -> int:
-        """What a step is worth by the objective; less is better."""
+        """What a step is worth by the objective, in its unit; less is better. Memory limits are no part of it: `Score`
+        has both."""
         return int(self.goal.values(ints(cost.step_ns), cost.peak_bytes, cost.busy_ns))
 
     def with_objective(self, objective: Objective | str) -> Problem:
-        """The same, judged by something else; times and limits stay."""
+        """The same, judged by something else; times and limits stay. Raises InvalidSetting for a name that is no
+        objective's, and InvalidCluster, when it is first asked for a value, where the cluster lacks what the objective
+        needs (watts)."""
         return replace(self, objective=objective_named(objective))
 
     def __repr__(self) -> str:
@@ -171,7 +205,8 @@ class Problem:
 
 
 def time_of(compute_ns: Ints, traffic_bytes: Ints, fixed_ns: Ints, bytes_per_s: Ints, launch_ns: Ints) -> Ints:
-    """[ops, devices] time of ops or kernels by the roofline rule, launch included."""
+    """[ops, devices] time of ops or kernels by the roofline rule, launch included: launch + max(compute, traffic ÷
+    bandwidth rounded up) + fixed, never below 0. Exact for every traffic that `price` lets through."""
     rate = bytes_per_s[None, :]
     exact_ns = traffic_bytes[:, None] * 1e9 / rate
     # Cut off far above any sensible time, before it leaves int64: `price` refuses such ops by name.

@@ -1,4 +1,8 @@
-"""Remembering: what was made of a problem is kept with the problem, the last few of it."""
+"""Remembering: what was made of a problem is kept with the problem, the last few of it.
+
+Searches ask again and again for the coarser problem of the same kernels, or the expanded one of the same additions, and
+these are costly to make. `passes.coarse` and `plans.expansion` keep theirs so.
+"""
 
 from __future__ import annotations
 

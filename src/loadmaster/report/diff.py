@@ -1,4 +1,10 @@
-"""diff: what changed between two plans of one problem, and what each change is worth."""
+"""diff: what changed between two plans of one problem, and what each change is worth.
+
+A difference of two whole plans says little: hundreds of ops moved and the step is shorter. So the way from one to the
+other is walked in a fixed order (kernels apart, groups of ops moved, kernels fused, order taken over) and simulated
+after each step; the worths add up to the whole difference exactly. A change is worth what it brings there, after those
+before it; of moves it is also told what each would bring alone.
+"""
 
 from __future__ import annotations
 
@@ -27,31 +33,54 @@ Kind = Literal["taken back", "kernels split", "moved", "kernels fused", "order",
 
 @dataclass(frozen=True)
 class PlanCost:
-    """What a plan costs, in the numbers that a diff compares."""
+    """What a plan costs, in the numbers that a diff compares.
+
+    Attributes:
+        step_ns: of the step.
+        peak_bytes: largest of any device.
+        over_bytes: over the memory of the devices.
+        value: of the objective.
+    """
 
     step_ns: int
-    peak_bytes: int  # largest of any device
+    peak_bytes: int
     over_bytes: int
-    value: int  # of the objective
+    value: int
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change, made after those before it; `worth` is what the objective then changes by: negative is better."""
+    """One change, made after those before it.
+
+    Attributes:
+        kind: "taken back" or "added" (ops that a plan adds), "kernels split", "moved", "kernels fused" or "order".
+        name: of the group of ops, or what changes.
+        ops: how many it is about.
+        source, target: devices, for a move; "" otherwise.
+        worth: what the objective then changes by: negative is better.
+        alone: of a move: what the objective changes by if this move alone is made; None otherwise.
+        after: what the plan costs with all changes so far.
+    """
 
     kind: Kind
     name: str
     ops: int
-    source: str  # device, for a move
+    source: str
     target: str
     worth: int
-    alone: int | None  # of a move: what the objective changes by if this move alone is made
+    alone: int | None
     after: PlanCost
 
 
 @dataclass(frozen=True)
 class Difference:
-    """From `before` to `after`, change by change; what they are worth adds up to the difference exactly."""
+    """From `before` to `after`, change by change; what they are worth adds up to the difference exactly.
+
+    Attributes:
+        objective: that worths are of.
+        before, after: what the two plans cost.
+        changes: in the order in which they are made; none where the plans are the same.
+    """
 
     objective: Objective
     before: PlanCost
@@ -79,7 +108,20 @@ class Difference:
 def diff(problem: Problem, plan_a: Plan, plan_b: Plan) -> Difference:
     """What each difference between two plans is worth: takes kernels of a apart, moves groups of ops, fuses as b does,
     and last takes over b's order, and simulates after each. Where plans add other ops to the graph, what a adds is
-    taken back first, and what b adds comes last. Both must be plans of the problem: InvalidPlan otherwise."""
+    taken back first, and what b adds comes last.
+
+    >>> from loadmaster import GraphBuilder, Plan, price
+    >>> g = GraphBuilder("tiny")
+    >>> ops = [g.op(f"op{i}", "task", [], [], time_ns=100) for i in range(2)]
+    >>> problem = price(g.build(), "2xp100-pcie")
+    >>> found = diff(problem, Plan.of(problem, [0, 0]), Plan.of(problem, [0, 1]))
+    >>> found.worth, [(change.kind, change.source, change.target) for change in found.changes]
+    (-100, [('moved', 'p100-pcie:0', 'p100-pcie:1')])
+
+    Args:
+        problem: of which both are plans: InvalidPlan otherwise.
+        plan_a, plan_b: from, to. At most 60 groups of moved ops are told apart, each simulated twice.
+    """
     for plan in (plan_a, plan_b):
         check(plan, problem)
     if same_additions(plan_a.added, plan_b.added):

@@ -1,4 +1,10 @@
-"""explain: why a plan costs what it costs, as data; words.py says it in words."""
+"""explain: why a plan takes as long as it does, in numbers that add up and were simulated.
+
+Reads a Result; each part is worked out by a module of its own: `critical` (what the step waits for), `occupancy` (what
+devices and wires do), `memory` (what fills them), `moves` and `whatif` (what other decisions would change), `kernels`,
+`expense`, `other_hardware`. Parts that describe the plan are exact. Parts that try alternatives simulate them, for
+about `seconds` in all, and may come upon a better plan, which is then offered.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +41,27 @@ class Explanation:
     what other decisions would change, and what binds.
 
     Times add up to the step exactly, bytes to the peaks exactly; costs of moves and changes were simulated. `text` is
-    for people, `to_json` for programs; `better` is a better plan that the trials came upon, where they did.
+    for people, `to_json` for programs (schema loadmaster.explanation/1).
+
+    Attributes:
+        graph, cluster, optimizer: names, as reports show them.
+        objective: what the plan was made for.
+        step_ns: of the plan.
+        value: of the objective, in its unit.
+        lower_bound: what no plan can beat, in the same unit.
+        over_bytes: over the memory of the devices; 0: it fits.
+        path: what the step waits for, from its start to its end.
+        devices: computing, waiting and idle time of each.
+        wires: busiest first.
+        peaks: of each device, what fills it when it is fullest.
+        decisions: groups of ops, and what moving each elsewhere would cost.
+        why_not_faster: what binds, and what changes of the problem would bring.
+        fusion: what kernels save.
+        expense: money and energy of a step, where the cluster says prices.
+        hardware: empty, or this cluster first and then the others asked for.
+        added: ops that run again, tensors that wait on a host.
+        better: a better plan that the trials came upon, where they did.
+        split: the ops are parts of a model's: the bound is of this way to split it.
     """
 
     graph: str
@@ -43,21 +69,21 @@ class Explanation:
     optimizer: str
     objective: Objective
     step_ns: int
-    value: int  # of the objective, in its unit
+    value: int
     lower_bound: int
     over_bytes: int
     path: CriticalPath
     devices: tuple[DeviceTime, ...]
-    wires: tuple[WireLoad, ...]  # busiest first
+    wires: tuple[WireLoad, ...]
     peaks: tuple[Peak, ...]
     decisions: GroupDecisions
     why_not_faster: WhyNotFaster
     fusion: Fusion
     expense: Expense
-    hardware: tuple[Hardware, ...]  # empty, or this cluster first and then the others asked for
-    added: Added = NOTHING  # ops that run again, tensors that wait on a host
-    better: Plan | None = None  # that the trials came upon, where they did
-    split: bool = False  # the ops are parts of a model's: the bound is of this way to split it
+    hardware: tuple[Hardware, ...]
+    added: Added = NOTHING
+    better: Plan | None = None
+    split: bool = False
 
     @property
     def gap(self) -> float:
@@ -72,6 +98,8 @@ class Explanation:
         return self.over_bytes == 0 and self.value == self.lower_bound and not self.split
 
     def to_json(self) -> dict[str, Any]:
+        """As plain data, all fields and those of their parts by name, with the gap and whether it is optimal; `better`
+        is only said to be there: `better_result` makes a Result of it."""
         gap = self.gap if math.isfinite(self.gap) else None
         data = asdict(replace(self, better=None))
         del data["better"], data["split"]
@@ -97,7 +125,14 @@ class Explanation:
 def explain(
     result: Result, clusters: Sequence[Cluster] = (), *, seconds: float = 4.0, optimizer: str = "best-of"
 ) -> Explanation:
-    """Explains a result. `seconds` is about what trying alternatives takes; `clusters`: others to plan for, too."""
+    """Explains a result.
+
+    Args:
+        result: of `solve`, or `replayed` of a plan from a file.
+        clusters: others to plan for, too, to say what other hardware would bring.
+        seconds: about what trying alternatives takes; planning for each other cluster takes as long again.
+        optimizer: that plans for the other clusters.
+    """
     problem, line = result.problem, result.timeline
     schedule = Schedule.of(problem, result.plan, line)
     times = device_times(schedule)

@@ -1,4 +1,11 @@
-"""apply: a module, example inputs and a plan to a step that runs as planned."""
+"""apply: a module, example inputs and a plan to a step that runs as planned.
+
+The module is captured as it was for planning (`match`), and the digest of that graph says whether the plan is of this
+model. Then the plan becomes one order of kernels and sends (`schedule`), the order straight-line Python (`program`),
+and that is bound to the module's own parameters and buffers (`execute`), which move to the devices the plan has them
+on. In a run of several processes each builds its own part of the same step (`processes`). Plans with ops in parts, with
+every op on every device, or of a pipeline come the same way through `splitting`, `sharding` and `pipelines`.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +48,20 @@ if TYPE_CHECKING:  # to run a plan takes no search and no simulator
 
 @dataclass(frozen=True, eq=False)
 class Planning:
-    """A plan with all that is known of how it was made."""
+    """A plan with all that is known of how it was made.
+
+    Attributes:
+        plan: for the captured step.
+        problem: that it is a plan of; a stand-in of equal devices where the cluster is not known.
+        timeline: gives the order of kernels and sends; None: the cluster is not known, only how many devices it has, or
+            ranks say all.
+        modelled: of a pipeline: that of its actions.
+    """
 
     plan: Plan
     problem: Problem
-    timeline: Timeline | None  # None: the cluster is not known, only how many devices it has, or ranks say all
-    modelled: Timeline | None = None  # of a pipeline: that of its actions
+    timeline: Timeline | None
+    modelled: Timeline | None = None
 
 
 def apply(
@@ -63,11 +78,30 @@ def apply(
 ) -> AppliedStep:
     """The module's step as the plan has it: placed, ordered, and called like the module.
 
-    `training` and the kind of optimizer are those of the plan's file; for a Plan or a Result they are found by the
-    graph it was made for. `devices` gives a torch device for each device of the plan. `cuda_graphs`: True always, False
-    never, by default where they are faster. `compile_kernels`: whether kernels of several ops are compiled, by default
-    on GPUs (on CPUs it takes seconds a kernel). With `verify` one step is run both ways first and compared; the module
-    is as it was afterwards.
+    >>> import loadmaster as lm, torch
+    >>> module, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), torch.randn(2, 4)
+    >>> graph = lm.load(module, inputs=(x,), training=False)
+    >>> result = lm.solve(lm.price(graph, "1xcpu"), "one-device", lm.Budget(None, 1))
+    >>> step = apply(module, (x,), result, devices=["cpu"])
+    >>> torch.equal(step(x), module(x))
+    True
+
+    Args:
+        module: with real weights; its parameters move to the devices of the plan, in place.
+        inputs: examples, as for `load`: sizes are theirs.
+        plan: a Result, a Plan, or a plan's file.
+        training, optimizer: those of the plan's file by default; for a Plan or a Result they are found by the graph it
+            was made for. An optimizer that is given does the updates, and must be of the kind that was planned.
+        devices: a torch device for each device of the plan; by default those that suit the plan's cluster.
+        cuda_graphs: True always, False never, by default where they are faster.
+        compile_kernels: whether kernels of several ops are compiled, by default on GPUs (on CPUs it takes seconds a
+            kernel).
+        verify: one step is run both ways first and compared; the module is as it was afterwards.
+
+    Raises:
+        InvalidPlan: the plan is of another model or other inputs; plan again with these.
+        InvalidSetting: an optimizer for an inference, or of another kind; too few devices.
+        CannotRun: weights without values, an op without a kernel there, or results that differ (`verify`).
     """
     captured, planning = match(module, inputs, plan, training, optimizer)
     step = build(
@@ -93,7 +127,11 @@ def match(
     training: bool | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> tuple[CapturedStep, Planning]:
-    """Captures the module the way the plan was made; refuses a plan of another model."""
+    """Captures the module the way the plan was made; refuses a plan of another model.
+
+    A plan's file says how: training or not, by which optimizer, for a GPU or not. A Plan alone does not: then each way
+    is captured in turn until a digest fits.
+    """
     file = plan_file(plan)
     made = pipelined_of(file.captured)
     if made is not None:
@@ -214,7 +252,14 @@ def build(
     together: bool = True,
 ) -> AppliedStep:
     """The step of a captured module under a plan, bound to the module; in a run of several processes, this one's part
-    of it. `together`: neighbouring updates are one call."""
+    of it.
+
+    Args:
+        module, captured, planning: as `match` returns them.
+        optimizer, devices, cuda_graphs, compile_kernels: as in `apply`.
+        throttle: slows messages between processes down to a link's rate, to try a plan for other wires.
+        together: neighbouring updates are one call.
+    """
     problem, plan = planning.problem, planning.plan
     rank = joined_group(problem.num_devices)
     if rank is None:

@@ -29,12 +29,16 @@ _ATTRIBUTE = "loadmaster_placement"
 
 @dataclass
 class ModulePlacement:
-    """Where the modules of one model run."""
+    """Where the modules of one model run; `module.loadmaster_placement` holds it.
 
-    devices: Mapping[
-        str, torch.device
-    ]  # by module path; modules that the plan does not have follow the one around them
-    before: Mapping[str, torch.device]  # of parameters and buffers
+    Attributes:
+        devices: by module path; modules that the plan does not have follow the one around them.
+        before: of parameters and buffers, where each was.
+        handles: of the hooks that move what modules are given.
+    """
+
+    devices: Mapping[str, torch.device]
+    before: Mapping[str, torch.device]
     handles: list[Any] = field(default_factory=list)
 
     def remove(self, module: nn.Module) -> None:
@@ -48,9 +52,19 @@ class ModulePlacement:
 def place(module: nn.Module, plan: Planned, *, devices: Sequence[str | torch.device] | None = None) -> nn.Module:
     """Puts parameters, buffers and the forward of every submodule where the plan has them; returns the module.
 
-    The plan must keep modules whole (`--granularity module` or `block`); one that does not is refused, with the modules
-    it splits. `devices` gives a torch device for each device of the plan. The module is used and trained as before;
-    `module.loadmaster_placement.remove(module)` takes it back.
+    The module is used and trained as before, with any batch size and any optimizer; autograd follows by itself.
+    `module.loadmaster_placement.remove(module)` takes it back, and placing again replaces what was. Unlike `apply` it
+    keeps to no order and fuses nothing: it is for those who want a plan's places and nothing else changed.
+
+    Args:
+        module: of which the plan was made.
+        plan: a Result, or a plan's file. It must keep modules whole (`--granularity module` or `block`).
+        devices: a torch device for each device of the plan; by default those that suit the plan's cluster.
+
+    Raises:
+        InvalidPlan: the plan is of another model, splits modules (the first few are named), says nothing of modules, or
+            has one shared tensor on two devices: plan with --granularity module or block.
+        InvalidSetting: a Plan alone, which knows no modules, or too few devices.
     """
     scopes, numbers, places = _ops_of(plan, devices)
     wanted = {path: places[number] for path, number in _whole(module, scopes, numbers).items()}
@@ -73,7 +87,8 @@ def place(module: nn.Module, plan: Planned, *, devices: Sequence[str | torch.dev
 def module_devices(
     plan: Planned, devices: Sequence[str | torch.device] | None = None
 ) -> tuple[dict[str, int], Sequence[torch.device]]:
-    """The device that has most ops of each module path, and a torch device for each device of the plan."""
+    """The device that has most ops of each module path, and a torch device for each device of the plan: for what takes
+    a plan as a map of devices and can do with modules that are split."""
     scopes, numbers, places = _ops_of(plan, devices)
     return {path: of.most_common(1)[0][0] for path, of in _counted(scopes, numbers).items()}, places
 

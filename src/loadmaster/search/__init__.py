@@ -1,4 +1,8 @@
-"""What an optimizer works with (`Search`, `Budget`), and `solve`, which reports only what it simulated itself."""
+"""What an optimizer works with (`Search`, `Budget`), and `solve`, which reports only what it simulated itself.
+
+`budget` says how long and by what plans are compared, `search` is what a method is given, `solving` runs one and makes
+a `Result` (`result`); `warming` compiles what a method needs before its clock runs, and `workers` runs jobs elsewhere.
+"""
 
 from loadmaster.search.budget import WORST, Budget, Score, as_budget
 from loadmaster.search.result import Result

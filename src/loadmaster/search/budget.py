@@ -1,4 +1,7 @@
-"""Budget: how long a search may go on; Score: what it compares plans by."""
+"""Budget: how long a search may go on; Score: what it compares plans by.
+
+Both are small values that cross every boundary: command line, methods, files of benchmarks, other machines.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,14 @@ class Score(NamedTuple):
 
     >>> Score(0, 900) < Score(0, 1_000) < Score(1, 5)
     True
+
+    Attributes:
+        over_bytes: over the memory of the devices (rule 9 of the simulator); 0: it fits.
+        value: of the objective, in its unit.
     """
 
     over_bytes: int
-    value: int  # of the objective, in its unit
+    value: int
 
     @staticmethod
     def of(problem: Problem, line: Timeline) -> Score:
@@ -44,6 +51,13 @@ class Budget:
     Budget(seconds=5, simulations=None)
     >>> Budget(None, 2_000)  # reproducible
     Budget(seconds=None, simulations=2000)
+
+    Attributes:
+        seconds: more than 0.
+        simulations: timelines that may be worked out, those of compiled loops counted too.
+
+    Raises:
+        InvalidSetting: a limit that is not positive, simulations that are no whole number, or no limit at all.
     """
 
     seconds: float | None = 10.0

@@ -1,4 +1,5 @@
-"""Result: what `solve` found, and what a person does with it."""
+"""Result: what `solve` found, and what a person does with it: explain it, save it, run it, or look at its plan and
+timeline."""
 
 from __future__ import annotations
 
@@ -21,9 +22,7 @@ class Result:
     """What a search found: a plan that was checked and simulated afresh, what it costs, and how far from the best
     possible it is at most.
 
-    `value` is of the objective (ns, bytes or pJ: `problem.objective.unit`), `lower_bound` in the same unit what no plan
-    can beat, `gap` the share between the two. `timeline` has the start and end of every op and send and the memory of
-    every device over time. In a notebook it shows itself: figures, a timeline and a table of modules.
+    In a notebook it shows itself: figures, a timeline and a table of modules.
 
     >>> import loadmaster as lm
     >>> g = lm.GraphBuilder("tiny")
@@ -31,6 +30,18 @@ class Result:
     >>> result = lm.solve(lm.price(g.build(), "2xp100-pcie"), "heft", lm.Budget(None, 1))
     >>> result.value, result.lower_bound, result.gap, result.optimal
     (200, 200, 0.0, True)
+
+    Attributes:
+        problem: that the plan's columns are about; expanded where the plan adds ops.
+        plan: settled: its ranks are the order in which things happen.
+        timeline: start and end of every op and send, and the memory of every device over time.
+        optimizer: as a spec.
+        seed: of the search.
+        history: every improvement, in order.
+        lower_bound: what no plan can beat, in the unit of the objective; of plans that fuse where this one may have.
+        simulations, seconds: that the search took, compiling apart.
+        interrupted: Ctrl-C ended the search early; this is the best it had found.
+        started_from: where the plans it was given to begin from came from.
     """
 
     problem: Problem
@@ -42,8 +53,8 @@ class Result:
     lower_bound: int
     simulations: int
     seconds: float
-    interrupted: bool = False  # Ctrl-C ended the search early; this is the best it had found
-    started_from: tuple[str, ...] = ()  # where the plans it was given to begin from came from
+    interrupted: bool = False
+    started_from: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -61,14 +72,17 @@ class Result:
         return Score(self.timeline.over_bytes, self.value)
 
     def explain(self, **settings: Any) -> Explanation:
-        """Where the step and the memory go, why, and what would help."""
+        """Where the step and the memory go, why, and what would help. Settings are those of
+        `report.explain.explain`."""
         from loadmaster.report.explain import explain
 
         return explain(self, **settings)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the plan, and how it was found, to a JSON file that `load_plan` and the command line read. Refuses a
-        plan that does not fit."""
+        """Writes the plan, and how it was found, to a JSON file that `load_plan` and the command line read.
+
+        Raises DoesNotFit for a plan that does not fit, and UnwritableFile where the file cannot be written.
+        """
         from loadmaster.report.summary import save_result
 
         save_result(self, path)

@@ -1,4 +1,9 @@
-"""Search: what an optimizer works with. It scores plans, counts them, and keeps the best."""
+"""Search: what an optimizer works with. It scores plans, counts them, and keeps the best.
+
+A method never sees a clock or a counter of its own: it asks `spent`, and whatever it scores is counted. Methods that
+run others hand them a `part` of the search, which counts on the same ledger, so that a method of methods is compared at
+the same budget as any other.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +33,30 @@ class Optimizer(Protocol):
     """One method: a frozen dataclass of settings with `optimize`, which scores plans with the Search it is given (as
     often as its budget allows) and returns one. Whatever it returns is checked and simulated afresh.
 
+    The contract: all randomness comes from `search.rng`; loops stop soon after `search.spent`; the plan is one of
+    `search.problem`, with ops of a colocation group on one device; a method that fuses or adds ops says so in
+    `search.fusing` or `search.adding`, since that decides which lower bound holds. The settings, with their types, are
+    what a spec can set (`catalog.specs`), and the first paragraph of the docstring is what `loadmaster list optimizers`
+    shows.
+
     One that compiles for long may also have `compile_late(search)`: what it needs last of all that it compiles, which a
     second process then makes beside the first; and `compile_early(search)`: what the first had best make before it
-    needs that."""
+    needs that.
+    """
 
-    def optimize(self, search: Search) -> Plan: ...
+    def optimize(self, search: Search) -> Plan:
+        """The plan it found. It need not be the best it scored: `solve` takes `search.best` where that is better."""
+        ...
 
 
 class Moment(NamedTuple):
-    """An improvement: when it was found and what it was."""
+    """An improvement: when it was found and what it was.
+
+    Attributes:
+        simulations: so far, of the whole search.
+        seconds: so far, compiling apart.
+        score: that was the best from then on.
+    """
 
     simulations: int
     seconds: float
@@ -44,7 +64,12 @@ class Moment(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A plan to begin from, and where it comes from, in words."""
+    """A plan to begin from, and where it comes from, in words.
+
+    Attributes:
+        plan: of the same problem; `solve` checks it and scores it first.
+        origin: such as "the plan in plan.json", as reports say it.
+    """
 
     plan: Plan
     origin: str
@@ -82,6 +107,17 @@ class Search:
     (Score(over_bytes=0, value=200), Score(over_bytes=0, value=100))
     >>> search.best_score.value, search.simulations, search.simulations_left
     (100, 2, 8)
+
+    Attributes:
+        problem: what is planned.
+        rng: the only source of random numbers; parts share it.
+        seed: what it was made from.
+        best, best_score: the best plan so far, None before the first; WORST then.
+        starts: plans to begin from, given with the problem and scored already.
+        note: what the optimizer is doing, for progress.
+        bound: no plan that fits and fuses nothing is under it, as far as anyone has shown.
+        fusing: what its plans may fuse: whatever comes out, its bound holds for that.
+        adding: whether plans that add ops were looked for: what limits of memory force is no bound then.
     """
 
     def __init__(
@@ -172,7 +208,8 @@ class Search:
         return min(1.0, max(by_count, self.seconds / self._last_second))
 
     def score(self, plan: Plan) -> Score:
-        """Simulates one plan and keeps it if it is the best so far."""
+        """Simulates one plan and keeps it if it is the best so far. The plan must be valid; it is counted though the
+        budget is spent, so that a method always has one plan to return."""
         line = simulate(self.problem, plan)
         self._ledger.simulations += 1
         score = Score.of(self.problem, line)
@@ -180,7 +217,8 @@ class Search:
         return score
 
     def timeline(self, plan: Plan) -> Timeline:
-        """Simulates one plan for what happens in it; those asked for last are remembered, and counted once."""
+        """Simulates one plan for what happens in it: moves that look at the critical path or at peaks need it. The last
+        eight that were asked for are remembered, and counted once. It is not offered as a plan."""
         sends = None if plan.send_rank is None else plan.send_rank.tobytes()
         added = None if plan.added is None else plan.added.digest
         key = (plan.device.tobytes(), plan.rank.tobytes(), plan.kernel.tobytes(), sends, added)
@@ -194,7 +232,12 @@ class Search:
         device: NDArray[np.integer],
         rank: NDArray[np.integer] | None = None,
     ) -> tuple[Ints, Ints]:
-        """(over_bytes, value) of each candidate, WORST for those past the budget; keeps the best."""
+        """(over_bytes, value) of each candidate, WORST for those past the budget; keeps the best.
+
+        Args:
+            device: [candidates, ops] of this problem.
+            rank: a row for all, or a row each; program order by default.
+        """
         count = min(len(device), self.simulations_left)
         over, value = (np.full(len(device), WORST.value) for _ in range(2))
         if not count:
@@ -231,7 +274,8 @@ class Search:
         return ints(over), ints(value)
 
     def offer(self, plan: Plan, score: Score) -> bool:
-        """Keeps a plan with a score that this search, or a part of it, simulated; True if it is the best."""
+        """Keeps a plan with a score that this search, or a part of it, simulated; True if it is the best. The score is
+        believed here, and worked out afresh by `solve`."""
         better = score < self.best_score
         if better:
             self.best, self.best_score = plan, score
@@ -245,8 +289,16 @@ class Search:
         self._tell()
 
     def part(self, share: float = 1.0, problem: Problem | None = None, *, simulations: int | None = None) -> Search:
-        """A search with that share of what is left, counted together with this one, on this problem or a coarser
-        one."""
+        """A search with that share of what is left, counted together with this one, on this problem or a coarser one.
+
+        Its best plan is its own: `keep` takes it over, where both are of the same problem; of a coarser one it goes up
+        first (`Coarse.up`).
+
+        Args:
+            share: of the seconds and of the simulations that are left; at least one simulation.
+            problem: another one, which then has no bound and no starts yet.
+            simulations: no more than so many.
+        """
         seconds = None if self.counts_simulations else max(1e-3, self.seconds_left * share)
         some = None if self._last_simulation == float("inf") else max(1, int(self.simulations_left * share))
         if simulations is not None:

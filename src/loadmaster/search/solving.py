@@ -1,4 +1,10 @@
-"""solve: runs an optimizer and reports only what it simulated itself."""
+"""solve: runs an optimizer and reports only what it simulated itself.
+
+Around a method stand the same steps for all: compile what it needs before the clock runs (`warming`), score the starts,
+run it, take the better of what it returned and what it scored, settle its order, check it, simulate it afresh, and work
+out a lower bound of the kind that holds for what it did. A tenth of the seconds, and no less than 0.4, may go into that
+bound.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +38,30 @@ def solve(
 ) -> Result:
     """Searches for a plan, then settles, checks and simulates what was found: no method reports its own score.
 
-    `optimizer` is a name with settings, such as "auto" or "anneal:temperature=0.1" (`loadmaster list optimizers` has
-    them all), or an object with `optimize(search)`. `budget` is seconds, or a Budget. Plans given as `starts` are
-    scored first, so that no method ends up worse than the best of them. `listener` is called with the Search every
-    tenth of a second.
+    >>> from loadmaster import GraphBuilder, price
+    >>> g = GraphBuilder("tiny")
+    >>> ops = [g.op(f"op{i}", "task", [], [], time_ns=100) for i in range(4)]
+    >>> result = solve(price(g.build(), "2xp100-pcie"), "anneal", Budget(None, 50), seed=1)
+    >>> result.value, result.optimal
+    (200, True)
 
-    Raises InvalidSetting where an argument is of the wrong kind, UnknownName where no such method is there, and
-    InvalidPlan where a method of your own returns a plan that breaks a rule. A plan that does not fit is returned like
-    any other: look at `fits`. Ctrl-C ends the search, and what it had found is returned (`interrupted`).
+    Args:
+        problem: what `price` made.
+        optimizer: a name with settings, such as "auto" or "anneal:temperature=0.1" (`loadmaster list optimizers` has
+            them all), or an object with `optimize(search)`.
+        budget: seconds, or a Budget; ten seconds by default.
+        seed: of all random choices, a whole number of at least 0.
+        listener: called with the Search every tenth of a second.
+        starts: plans that are scored first, so that no method ends up worse than the best of them.
+
+    Returns:
+        Result: also where nothing fits: look at `fits`. Ctrl-C ends the search, and what it had found is returned
+            (`interrupted`).
+
+    Raises:
+        InvalidSetting: an argument is of the wrong kind.
+        UnknownName: no such method is there.
+        InvalidPlan: a start is of another problem, or a method of your own returns a plan that breaks a rule.
     """
     _check_call(problem, optimizer, seed)
     chosen: Any = make_optimizer(optimizer) if isinstance(optimizer, str) else optimizer

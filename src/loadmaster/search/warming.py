@@ -1,4 +1,10 @@
-"""warm_up: compiles all that a method can reach before the clock of a search runs, in two processes where it can."""
+"""warm_up: compiles all that a method can reach before the clock of a search runs, in two processes where it can.
+
+The clock of a search stands still while code is compiled, but a process that compiles here and there as it goes cannot
+share that work. So the method first runs on a few ops, on the same cluster and for the same objective: what it will
+call is made, or loaded, and weights of policies are read. From the first thing on that is not in the cache a second
+process makes what the method says it needs last (`compile_late`). Once per process, method and objective.
+"""
 
 from __future__ import annotations
 

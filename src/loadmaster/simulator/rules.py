@@ -48,10 +48,7 @@ The rules, which every method is judged by:
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -65,11 +62,11 @@ from loadmaster.plans import Plan
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem, check_problem
 from loadmaster.simulator import contraction, loop, state
+from loadmaster.simulator.threads import spread
 
 if TYPE_CHECKING:
     from loadmaster.simulator.state import Layout
 
-MOST_THREADS = 4096  # more is a slip of the keyboard
 NO_LIMIT = np.iinfo(np.int64).max
 
 
@@ -77,25 +74,48 @@ NO_LIMIT = np.iinfo(np.int64).max
 class Timeline:
     """The consequences of a plan: when every op and send starts and ends, and what every device holds meanwhile.
 
-    Ops of one kernel share its start and end. Columns about sends are in order of dispatch. `busy_ns` has devices
-    first, then channels, then what transfers take of each device; `over_bytes` is how far peaks pass the limits, summed
-    up.
+    Ops of one kernel share its start and end. `simulate` makes it; `settle` reads the order from it, reports all the
+    rest.
+
+    >>> from loadmaster import GraphBuilder, Plan, price, simulate
+    >>> g = GraphBuilder("tiny")
+    >>> x, y = g.tensor(600), g.tensor(400, "output")
+    >>> ops = g.op("a", "task", [], [x], time_ns=100), g.op("b", "task", [x], [y], time_ns=50)
+    >>> problem = price(g.build(), "2xp100-pcie")
+    >>> line = simulate(problem, Plan.of(problem, [0, 0]))
+    >>> line.start_ns.tolist(), line.end_ns.tolist(), line.peak_bytes.tolist()
+    ([0, 100], [100, 150], [1000, 0])
+    >>> [column.tolist() for column in line.curve(0)]  # 600 bytes from 0 on, 1,000 from 100, 400 at the end
+    [[0, 0, 100, 150], [0, 600, 1000, 400]]
+
+    Attributes:
+        step_ns: the end of the last op (rule 10).
+        start_ns, end_ns: [ops]
+        turn: [ops] order of dispatch, equal within a kernel.
+        send_tensor, send_src, send_dst: [sends] in order of dispatch: which tensor, from and to which device.
+        send_start_ns, send_end_ns: [sends]
+        curve_start: [devices + 1] where the curve of each device begins in the next two.
+        curve_ns, curve_bytes: [points] device d holds curve_bytes[i] bytes from curve_ns[i] on.
+        peak_bytes: [devices] the largest total (rule 9).
+        busy_ns: [devices + channels + devices] ns that each device computes, that each channel carries, and that
+            transfers take of each device: all that come to it, and what it sends, each tensor once.
+        over_bytes: how far peaks pass the limits, summed up; 0: the plan fits.
     """
 
     step_ns: int
     start_ns: Ints  # [ops]
     end_ns: Ints  # [ops]
-    turn: Ints  # [ops] order of dispatch, equal within a kernel
-    send_tensor: Ints  # [sends] in order of dispatch
+    turn: Ints  # [ops]
+    send_tensor: Ints  # [sends]
     send_src: Ints
     send_dst: Ints
     send_start_ns: Ints
     send_end_ns: Ints
     curve_start: Ints  # [devices + 1]
-    curve_ns: Ints  # [points] device d holds curve_bytes[i] bytes from curve_ns[i] on
+    curve_ns: Ints  # [points]
     curve_bytes: Ints
     peak_bytes: Ints  # [devices]
-    busy_ns: Ints  # [devices + channels + devices] ns computing, carrying, and in transfers: to it, and from it once
+    busy_ns: Ints  # [devices + channels + devices]
     over_bytes: int
 
     @property
@@ -115,9 +135,16 @@ class Timeline:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What many plans cost, without their timelines."""
+    """What many plans cost, without their timelines: a row each, in the order of the candidates.
 
-    step_ns: Ints  # [candidates] -1: stopped early
+    Attributes:
+        step_ns: [candidates] -1: stopped early, because it passed a limit that was given.
+        peak_bytes: [candidates, devices]
+        busy_ns: [candidates, devices + channels + devices] as in Timeline.
+        over_bytes: [candidates] over the memory limits, summed over devices.
+    """
+
+    step_ns: Ints  # [candidates]
     peak_bytes: Ints  # [candidates, devices]
     busy_ns: Ints  # [candidates, devices + channels + devices]
     over_bytes: Ints  # [candidates]
@@ -162,6 +189,11 @@ def simulate(problem: Problem, plan: Plan) -> Timeline:
     >>> apart = simulate(problem, Plan.of(problem, [0, 1]))  # a megabyte over PCIe in between
     >>> apart.num_sends, apart.step_ns > 50_000
     (1, True)
+
+    Raises:
+        InvalidPlan: the placement has another length than the problem, or names a device that is none. Nothing else is
+            looked at.
+        InvalidSetting: what was given is no Problem.
     """
     check_problem(problem, "simulate")
     problem = whole(problem, plan)
@@ -242,9 +274,26 @@ def simulate_many(
     most_bytes: int = NO_LIMIT,
     workers: int | None = None,
 ) -> Scores:
-    """Scores many placements [candidates, ops] and ranks (one row for all, or a row each) on all cores.
+    """Scores many placements on all cores, in as many threads (LOADMASTER_THREADS).
 
-    A candidate that passes `most_ns`, or `most_bytes` on a device, is stopped and its step is -1.
+    >>> from loadmaster import GraphBuilder, price
+    >>> g = GraphBuilder("tiny")
+    >>> ops = [g.op(f"op{i}", "task", [], [], time_ns=100) for i in range(3)]
+    >>> problem = price(g.build(), "2xp100-pcie")
+    >>> simulate_many(problem, np.array([[0, 0, 0], [0, 1, 0]])).step_ns.tolist()
+    [300, 200]
+
+    Args:
+        problem: candidates are for its own ops; what a plan adds must be in it (`whole`).
+        device: [candidates, ops]
+        rank: a row for all candidates, or a row each; program order by default.
+        kernel: [ops] kernels that all candidates share; each is where its lowest op is.
+        most_ns, most_bytes: a candidate that passes them, in time or on one device, is stopped and its step is -1.
+        workers: threads, where not as many as there are cores.
+
+    Raises:
+        InvalidSetting: placements that are no table.
+        InvalidPlan: a placement off the cluster, or of another number of ops.
     """
     check_problem(problem, "simulate_many")
     device = np.asarray(device)
@@ -312,36 +361,9 @@ def _refuse_kernels(problem: Problem, kernel: NDArray[np.int32]) -> None:
     raise InvalidPlan(what, f"op {op} of {problem.num_ops}", "a kernel's number is that of its lowest op")
 
 
-_pool: list[ThreadPoolExecutor] = []
-
-
-def cores() -> int:
-    """How many threads to use: LOADMASTER_THREADS where it is set, else as many as there are cores."""
-    given = os.environ.get("LOADMASTER_THREADS", "").strip()
-    if given and not (given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= MOST_THREADS):
-        raise InvalidSetting(
-            f"LOADMASTER_THREADS is '{given[:40]}'", "the environment", f"give a whole number from 1 to {MOST_THREADS}"
-        )
-    return int(given) if given else max(1, os.cpu_count() or 1)
-
-
-def spread(part: object, count: int, workers: int | None = None) -> None:
-    """Calls part(low, high) over 0 … count-1 in equal shares on as many threads; `part` must release the GIL."""
-    assert callable(part)
-    threads = min(workers or cores(), count)
-    if threads <= 1:
-        part(0, count)
-        return
-    if not _pool:
-        _pool.append(ThreadPoolExecutor(cores()))
-    edges = [count * i // threads for i in range(threads + 1)]
-    for job in [_pool[0].submit(part, low, high) for low, high in pairwise(edges)]:
-        job.result()
-
-
 def first_come(problem: Problem, device: Ints, kernel: Ints | None = None) -> Plan:
     """The plan in which every device takes ready ops, and every channel sends, in the order they came: a framework's
-    ready queue."""
+    ready queue. What methods that choose places only are given as an order."""
     plan = Plan.of(problem, device, kernel=kernel)
     coarse = coarsen(problem, plan.kernel)
     line = _record(coarse.problem, coarse.first(plan.device), ints([]), None)
@@ -351,7 +373,11 @@ def first_come(problem: Problem, device: Ints, kernel: Ints | None = None) -> Pl
 
 
 def settle(problem: Problem, plan: Plan, timeline: Timeline) -> Plan:
-    """The same plan with ranks in the order in which things were dispatched: simulating it gives the same Timeline."""
+    """The same plan with ranks in the order in which things were dispatched: simulating it gives the same Timeline.
+
+    Ranks that a method gave are wishes, many of which never come to bear. Settled ones are the order that was, for
+    sends too, so that a plan file can be run in that order and a diff of two plans shows what happens otherwise.
+    """
     problem = whole(problem, plan)
     send_rank = np.full((problem.graph.num_tensors, problem.num_devices), -1, np.int64)
     send_rank[timeline.send_tensor, timeline.send_dst] = np.arange(timeline.num_sends)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from loadmaster.compiled import seconds_compiling
-
-if TYPE_CHECKING:
-    pass
 
 
 class Time:

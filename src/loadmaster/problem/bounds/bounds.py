@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.problem import CANNOT, Problem, check_problem
-from loadmaster.problem.bounds.kernels import Sharing, least_times
-
-if TYPE_CHECKING:
-    pass
-
 from loadmaster.problem.bounds.allowed import Time
-from loadmaster.problem.bounds.kernels import Fusing
+from loadmaster.problem.bounds.kernels import Fusing, Sharing, least_times
 from loadmaster.problem.bounds.kinds import kinds_of, work_of
 from loadmaster.problem.bounds.peak import EFFORT, copying, peak_bound
 from loadmaster.problem.bounds.step import step_bound
