@@ -28,6 +28,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Or: ast.And,
 }
 NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax", "argmax": "argmin"}
+MARK = re.compile(r"(compiled|part)\b")  # the decorators of compiled functions
 SHOWN = 90  # characters of a line that a mutant is told by
 
 
@@ -116,12 +117,12 @@ def function_at(tree: ast.Module, line: int) -> str:
 
 def is_compiled(tree: ast.Module, function: str) -> bool:
     """Whether the function is compiled; of what stands outside functions, whether the file has one that is."""
-    marked = [
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and any("compiled" in ast.unparse(mark) for mark in node.decorator_list)
-    ]
+    marked = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and is_marked(node)]
     return function in marked if function else bool(marked)
+
+
+def is_marked(node: ast.FunctionDef) -> bool:
+    return any(MARK.match(ast.unparse(mark)) for mark in node.decorator_list)
 
 
 # Mutants
