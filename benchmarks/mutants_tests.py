@@ -27,9 +27,10 @@ from mutants_warm import Warm
 ROOT = Path(__file__).resolve().parents[1]
 EXTRA = [str(Path(part).resolve()) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
 AGAIN = 9  # exit status of a process that mutants_watch ended after a slow test
-FILE_S = 150.0  # that the tests of one file may take to be watched
-SHARD_BYTES = 8_000  # of a file of tests that one process watches
-MANY = 8  # times as many shards of a file whose tests are made for every optimizer
+PART_S = 1_500.0  # that the tests of one process may take to be watched
+PART_BYTES = 60_000  # of files of tests that one process watches
+MANY = {"promises", "golden"}  # whose files have tests for every optimizer, and are watched in several processes
+LARGE, SMALLEST = "tests/golden/test_plans.py", "odd or small"  # its tests that do not take long without compiled code
 PLAIN = {"NUMBA_DISABLE_JIT": "1"}
 ALONE = ["-o", "addopts=", "-p", "no:cacheprovider"]  # options of pytest that do not depend on the project's
 
@@ -54,25 +55,34 @@ class Seen:
 
 
 def watched(copies: Copies, folders: list[str], limit_s: float, until: float) -> list[Seen]:
-    """Every test of the folders, watched once; shards of files side by side."""
+    """Every test of the folders, watched once; parts of them side by side."""
     files: set[Path] = set()
     for folder in folders:
         files.update((ROOT / folder).rglob("test_*.py") if (ROOT / folder).is_dir() else [ROOT / folder])
-    jobs = []
-    for file in sorted(files, key=lambda file: -file.stat().st_size):
-        shards = (1 + file.stat().st_size // SHARD_BYTES) * (MANY if {"promises", "golden"} & {*file.parts} else 1)
-        parts = [(str(file.relative_to(ROOT)), f"{shard}/{shards}") for shard in range(shards)]
-        jobs += [(*part, compiled) for part in parts for compiled in (True, False)]
+    jobs = [(*part, compiled) for part in _parts(sorted(files), copies.count) for compiled in (True, False)]
     with ThreadPoolExecutor(copies.count) as pool:
         pool.submit(_compile_ahead, copies, until)
         told = list(pool.map(lambda job: _watch(copies, *job, limit_s, until), jobs))
-    late = sum(rows == [] for rows in told)
-    if late:
-        print(f"{late} of {len(jobs)} parts of files told of no test: nothing in them to run here, or no time was left")
-    left_out = sorted({job[0] for job, rows in zip(jobs, told, strict=True) if rows is None})
-    if left_out:
-        print(f"left out, since they could not be collected here: {', '.join(left_out)}")
-    return [row for rows in told for row in rows or ()]
+    tests = [row for rows in told for row in rows]
+    unseen = {str(file.relative_to(ROOT)) for file in files} - {test.name.partition("::")[0] for test in tests}
+    if unseen:
+        print(f"nothing seen of {', '.join(sorted(unseen))}: it could not be collected here, or no time was left")
+    return tests
+
+
+def _parts(files: list[Path], most: int) -> Iterator[tuple[list[str], str]]:
+    """(files, which share of their tests), each for one process."""
+    some: list[Path] = []
+    for file in files:
+        if MANY & {*file.parts}:
+            yield from (([str(file.relative_to(ROOT))], f"{shard}/{most}") for shard in range(most))
+            continue
+        if some and sum(each.stat().st_size for each in (*some, file)) > PART_BYTES:
+            yield [str(each.relative_to(ROOT)) for each in some], "0/1"
+            some = []
+        some.append(file)
+    if some:
+        yield [str(each.relative_to(ROOT)) for each in some], "0/1"
 
 
 def _compile_ahead(copies: Copies, until: float) -> None:
@@ -82,22 +92,21 @@ def _compile_ahead(copies: Copies, until: float) -> None:
         run_tests(copy, what, until - time.monotonic(), plain=False)
 
 
-def _watch(copies: Copies, file: str, shard: str, compiled: bool, limit_s: float, until: float) -> list[Seen] | None:
-    left = min(FILE_S, until - time.monotonic())
-    if left <= 0:
-        return []
+def _watch(copies: Copies, files: list[str], shard: str, compiled: bool, limit_s: float, until: float) -> list[Seen]:
+    begun = time.monotonic()
     with copies.one() as copy, tempfile.NamedTemporaryFile(suffix=".jsonl") as out:
         given = {"MUTANTS_MAP": out.name, "MUTANTS_SOURCE": str(copy / "src" / "loadmaster")}
-        given |= {"MUTANTS_SHARD": shard, "MUTANTS_LIMIT": str(limit_s)}
+        given |= {"MUTANTS_SHARD": shard, "MUTANTS_LIMIT": str(limit_s)} | ({} if compiled else PLAIN)
+        what = ["-p", "mutants_watch", "--continue-on-collection-errors", *files]
+        what += ["-k", SMALLEST] if files == [LARGE] and not compiled else []
         code: int | None = AGAIN
-        while code == AGAIN and left > 0:
-            code = _run(copy, ["-p", "mutants_watch", file], left, given | ({} if compiled else PLAIN))[0]
-            left = min(FILE_S, until - time.monotonic())
-        if code is None:
-            print(f"{file}, part {shard}: not watched to its end", flush=True)
+        while code == AGAIN and (left := min(begun + PART_S, until) - time.monotonic()) > 0:
+            code = _run(copy, what, left, given)[0]
+        if code in (None, AGAIN):
+            print(f"{' '.join(files)}, part {shard}: not watched to its end", flush=True)
         rows = [json.loads(line) for line in Path(out.name).read_text().splitlines()]
-    if not rows and code in (2, 3, 4):
-        return None
+    how = "compiled" if compiled else "plain"
+    print(f"{time.monotonic() - begun:.0f} s {how} {len(rows)} tests of {' '.join(files)} {shard}", flush=True)
     return [Seen.of(row | {"compiled": compiled}) for row in rows]
 
 

@@ -6,10 +6,7 @@ number, a checksum of its words. Models of the zoo are taken as they are shipped
 
 from __future__ import annotations
 
-import json
 import sys
-import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +35,9 @@ from loadmaster.simulator import simulate
 from loadmaster.zoo.shelf import load_zoo
 from tests.golden.inputs import sums_of
 from tests.golden.plans import PROBLEMS, layers
+from tests.golden.scenes import Scenes, Told, checksum
 
-FILE = Path(__file__).parent / "passes.json"
-Told = dict[str, list[float]]
-SCENES: dict[str, Callable[[], Told]] = {}
-
-
-def scene(make: Callable[[], Told]) -> Callable[[], Told]:
-    SCENES[make.__name__.replace("_", " ")] = make
-    return make
-
-
-def checksum(value: Any) -> float:
-    return float(zlib.crc32(repr(value).encode()))
+scene = Scenes(Path(__file__).with_suffix(".json"))
 
 
 def graph_told(name: str, graph: Graph) -> Told:
@@ -239,20 +226,5 @@ def stages_and_microbatches() -> Told:
     return found
 
 
-def main() -> None:
-    kept = json.loads(FILE.read_text()) if sys.argv[1:] else {}
-    for name in sys.argv[1:] or SCENES:
-        kept[name] = {part: [float(f"{each:.12g}") for each in told] for part, told in SCENES[name]().items()}
-        print(name, len(kept[name]), flush=True)
-    rows = [
-        f"{json.dumps(name)}: {{\n"
-        + ",\n".join(f"  {json.dumps(part)}: {json.dumps(told)}" for part, told in kept[name].items())
-        + "\n}"
-        for name in SCENES
-        if name in kept
-    ]
-    FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n")
-
-
 if __name__ == "__main__":
-    main()
+    scene.write(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Writes the golden plans afresh: python -m tests.golden.plans [METHOD or PROBLEM ...]
+"""Writes the golden plans afresh: python -m tests.golden.plans [METHOD or PROBLEM ...], and any that are new
 
 What every method that counts in whole numbers finds with a seed and so many simulations, on six small problems that
 together have what plans must heed: unlike devices, groups that stay together, tensors written in place, shared
@@ -20,6 +20,7 @@ import numpy as np
 
 from loadmaster import Budget, GraphBuilder, catalog, price, solve
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
+from loadmaster.cluster.growing import with_host
 from loadmaster.graph import Graph
 from loadmaster.problem import Problem
 
@@ -36,6 +37,57 @@ MORE = (
     "whole-modules:stages=yes",
 )
 METHODS = (*sorted(set(catalog.optimizers()) - LEFT_OUT), *MORE)
+# Settings that change what is done, each on the problems that it is for.
+VARIANTS = {
+    "anneal:chains=3,follow=0.9,temperature=0.05": ("tight", "tasks"),
+    "anneal:start=one-device,follow=0": ("halves", "odd"),
+    "anneal-fusion:chains=1,inner=etf": ("halves", "odd"),
+    "anneal-order:window=4": ("small", "tight"),
+    "auto:fusion=none": ("halves", "hosted", "apart"),
+    "auto:recompute=no": ("tight", "hosted"),
+    "auto:offload=no": ("hosted",),
+    "best-of:of=[heft,etf,expert]": ("unlike", "held"),
+    "branch-and-bound:start=etf": ("tiny",),
+    "brkga:order=given,by=edges,blocks=4,population=20,patience=2": ("unlike", "odd"),
+    "brkga:order=memory,by=scope,blocks=3,population=16,elites=0.4,mutants=0.3": ("tight", "small"),
+    "brkga:order=given,by=mirror,blocks=5,width=0.6,sends=no,population=15,start=heft": ("tight", "apart"),
+    "brkga:by=program,blocks=4,rho=0.9,population=12": ("tasks", "held"),
+    "cpop:contention=no": ("unlike", "odd"),
+    "downsets": ("held", "apart"),
+    "downsets:order=program,sets=30": ("held", "tasks"),
+    "downsets:effort=2000": ("held", "drawing"),
+    "etf:contention=no": ("unlike", "odd"),
+    "etf:favourite=yes,memory=yes,contention=no": ("tight", "halves"),
+    "expert:order=program": ("tight", "tasks", "hosted"),
+    "gp-dfs:balance=memory,imbalance=0.2": ("tight", "unlike"),
+    "heft:thrift=0.7": ("unlike", "tasks"),
+    "heft:memory=yes,contention=no": ("tight", "odd"),
+    "inline:inner=etf": ("halves", "tight"),
+    "islands:islands=3,rounds=2,inner=joint": ("halves", "held"),
+    "joint:inner=heft": ("halves", "tight"),
+    "layer-checkpointing:inner=heft": ("tight", "hosted"),
+    "local-search:chains=1,start=random": ("unlike", "odd"),
+    **{f"memory-order:rule={rule}": ("small", "odd") for rule in ("given", "dfs", "bfs", "lpmf", "rpo", "cut")},
+    "min-cut:inner=etf": ("tight", "hosted"),
+    "multilevel:inner=anneal": ("unlike", "large"),
+    "one-device:on=d1": ("unlike",),
+    "pipeline:goal=max-load,order=critical,fold=mirror": ("held", "tight"),
+    "pipeline:fold=scope,order=program": ("tight", "unlike"),
+    "pipeline:fold=program,order=fifo": ("tasks", "odd"),
+    "placement:also=rolling": ("unlike", "apart"),
+    "random-fusion:inner=etf,samples=5": ("halves",),
+    "recompute:again=no": ("hosted", "tight"),
+    "recompute:offload=no,inner=expert": ("tight",),
+    "recompute:residents=no": ("hosted",),
+    "rolling:ways=3": ("tight", "odd"),
+    "separate:tasks=[placement,fusion],start=etf": ("halves", "tight"),
+    "separate:tasks=[schedule]": ("unlike", "odd"),
+    "sqrt-checkpointing:inner=heft": ("tight", "hosted"),
+    "whole-modules:granularity=op,inner=etf": ("tight", "unlike"),
+    "whole-modules:granularity=module": ("tight", "small"),
+}
+EVERYWHERE = ("auto", "placement", "joint", "recompute", "islands", "anneal", "tuned-brkga", "pipeline")
+EVERYWHERE += ("separate", "rolling", "expert", "multilevel", "memory-order", "anneal-fusion")
 
 
 def layers(
@@ -153,9 +205,52 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
 }
 
 
+def held() -> Problem:
+    """Judged by throughput; two devices of three do nothing while they send and receive."""
+    cluster = wired((4e12, 2e12, 2e12), lambda one, two: 0 in (one, two), lambda one, two: one)
+    devices = tuple(replace(device, overlap=at == 0) for at, device in enumerate(cluster.devices))
+    return price(layers(2, 4, 11), replace(cluster, devices=devices), objective="throughput")
+
+
+def drawing() -> Problem:
+    """Judged by energy."""
+    fast, slow = wired((4e12, 1e12), lambda one, two: True, lambda one, two: one).devices
+    devices = (replace(fast, watts=300.0, idle_watts=50.0), replace(slow, watts=60.0, idle_watts=9.5))
+    cluster = wired((4e12, 1e12), lambda one, two: True, lambda one, two: one)
+    return price(layers(2, 3, 12, training=True), replace(cluster, devices=devices), objective="energy")
+
+
+def hosted() -> Problem:
+    """A training step that does not fit on the one device that computes, beside a host."""
+    cluster, _ = with_host(Cluster.preset("1xp100-pcie"))
+    return price(layers(2, 3, 14, training=True, fusable=True), cluster, memory_limit=9 << 20)
+
+
+def apart() -> Problem:
+    """Two unlike devices whose links carry any number of transfers at once; inference in modules."""
+    cluster = wired((3e12, 2e12), lambda one, two: True, lambda one, two: one)
+    return price(layers(3, 3, 15), replace(cluster, contention=False))
+
+
+def large() -> Problem:
+    return price(layers(4, 40, 16, given=3), wired((1e12,) * 3, lambda one, two: True, lambda one, two: one))
+
+
+def tiny() -> Problem:
+    return price(layers(1, 3, 17), wired((3e12, 2e12), lambda one, two: True, lambda one, two: one))
+
+
+MORE_PROBLEMS = {problem.__name__: problem for problem in (held, drawing, hosted, apart, large, tiny)}
+SIMULATIONS |= {"held": 80, "drawing": 80, "hosted": 40, "apart": 80, "large": 60, "tiny": 60}
+ALL = PROBLEMS | MORE_PROBLEMS
+PAIRS = [(method, name) for method in METHODS for name in PROBLEMS]
+PAIRS += [(method, name) for method in EVERYWHERE for name in ("held", "drawing", "hosted", "apart")]
+PAIRS += [(method, name) for method, names in VARIANTS.items() for name in names]
+
+
 def found(method: str, name: str) -> dict[str, Any]:
     """What the method makes of the problem: its plan as a digest."""
-    result = solve(PROBLEMS[name](), method, Budget(None, SIMULATIONS[name]), seed=3)
+    result = solve(ALL[name](), method, Budget(None, SIMULATIONS[name]), seed=3)
     plan, columns = result.plan, []
     for column in (plan.device, plan.rank, plan.kernel, plan.send_rank):
         columns.append(b"" if column is None else np.ascontiguousarray(column, np.int64).tobytes())
@@ -169,14 +264,14 @@ def found(method: str, name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    methods = [name for name in sys.argv[1:] if name not in PROBLEMS]
-    problems = [name for name in sys.argv[1:] if name in PROBLEMS]
-    kept = json.loads(FILE.read_text()) if sys.argv[1:] else {}
-    for method in methods or METHODS:
-        kept.setdefault(method, {}).update({name: found(method, name) for name in problems or PROBLEMS})
+    asked = sys.argv[1:]
+    kept = json.loads(FILE.read_text()) if asked else {}
+    for method, name in PAIRS:
+        if not asked or method in asked or name in asked or name not in kept.get(method, {}):
+            kept.setdefault(method, {})[name] = found(method, name)
     rows = [
         f'"{method}": {{\n' + ",\n".join(f'  "{name}": {json.dumps(row)}' for name, row in kept[method].items()) + "\n}"
-        for method in METHODS
+        for method in dict.fromkeys(method for method, _ in PAIRS)
         if method in kept
     ]
     FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n")

@@ -1,0 +1,106 @@
+"""Writes afresh where tensors lie: python -m tests.golden.arenas [SCENE ...]
+
+Addresses that overlap or need too much, the unit tests see; a search that has become worse, or takes more work, they do
+not.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import product
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+from loadmaster.graph.columns import Ints, ints
+from loadmaster.plans import Plan
+from loadmaster.simulator import simulate
+from loadmaster.simulator.arenas import assign_addresses, capacity, packing
+from loadmaster.simulator.arenas.fitting import blocks_of
+from loadmaster.simulator.arenas.layout import _orders, peak_of
+from tests.golden.plans import PROBLEMS
+from tests.golden.scenes import Scenes, Told, exact
+
+scene = Scenes(Path(__file__).with_suffix(".json"))
+ALONE = mock.patch.object(capacity, "cores", lambda: 1)  # how many are tried at once decides where the work ends
+Lives = tuple[Ints, Ints, Ints]
+
+
+def drawn(seed: int, count: int, *, wide: int = 12, sizes: int = 9) -> Lives:
+    """(begin, end, nbytes) of blocks; some are twins, some have no bytes."""
+    rng = np.random.default_rng(seed)
+    begin = rng.integers(0, wide, count)
+    end = begin + rng.integers(1, wide // 2, count)
+    nbytes = rng.integers(0, sizes, count) * 8 ** rng.integers(0, 2, count)
+    return ints(begin), ints(end), ints(nbytes)
+
+
+def tiled(seed: int, cuts: int) -> Lives:
+    """A rectangle of 60 rounds and 1,000 bytes in pieces, which fill it without a gap."""
+    rng, pieces = np.random.default_rng(seed), [(0, 60, 1000)]
+    for _ in range(cuts):
+        begin, end, size = pieces.pop(int(rng.integers(len(pieces))))
+        middle, part = int(rng.integers(begin, end)), int(rng.integers(size + 1))
+        if rng.random() < 0.5 and begin < middle:
+            pieces += [(begin, middle, size), (middle, end, size)]
+        else:
+            pieces += [(begin, end, size - part), (begin, end, part)]
+    return tuple(ints(column) for column in zip(*pieces, strict=True))  # type: ignore[return-value]
+
+
+SETS: dict[str, Lives] = {f"drawn {count}": drawn(count, count) for count in (6, 14, 24)}
+SETS |= {f"tiled {cuts}": tiled(cuts, cuts) for cuts in (5, 9, 16, 30, 45)}
+SETS["long"] = drawn(40, 20, wide=40, sizes=60)
+
+
+@scene
+def blocks_within_a_capacity() -> Told:
+    """At the peak, a little above and below it, with much work and with little."""
+    found: Told = {}
+    for name, lives in SETS.items():
+        blocks, peak = blocks_of(*lives), peak_of(*lives)
+        found[f"{name} blocks"] = [exact(part)[-1] for part in blocks]
+        for most, work in product((peak - 1, peak, peak + peak // 50), (30_000, 150)):
+            with ALONE:
+                fit = capacity.fit_in(*lives, most, work=work)
+            told = [float(fit.sure), float(fit.work), *(exact(fit.offset) if fit.offset is not None else [])]
+            found[f"{name} {most - peak} {work}"] = told
+    return found
+
+
+@scene
+def blocks_in_orders() -> Told:
+    """First fit, what is brought forward and what is moved."""
+    found: Told = {}
+    for name, lives in SETS.items():
+        peak = peak_of(*lives)
+        for at, order in enumerate(_orders(*lives)):
+            offset, top, work = packing.pack(order, *lives, 10**9)
+            found[f"{name} {at}"] = [float(top), float(work), exact(order)[-1], exact(offset)[-1]]
+            if at in (0, 5):
+                better, least = packing.improve(order, offset, *lives, top, peak, 2_000, at)
+                squeezed, last, kept, left = packing.squeeze(order, *lives, peak, 2_000, at)
+                told = [float(least), float(last), float(left), *(exact(part)[-1] for part in (better, squeezed, kept))]
+                found[f"{name} {at} again"] = told
+    return found
+
+
+@scene
+def addresses_of_plans() -> Told:
+    found: Told = {}
+    for name, make in PROBLEMS.items():
+        problem = make()
+        device = np.arange(problem.num_ops) // 3 % problem.num_devices
+        device = np.where(problem.able[np.arange(problem.num_ops), device], device, problem.able.argmax(1))
+        plan = Plan.of(problem, device[problem.leader])
+        for effort in (100, 20_000):
+            with ALONE:
+                arenas = assign_addresses(problem, plan, simulate(problem, plan), effort=effort)
+            found[f"{name} {effort}"] = [exact(each)[-1] for each in vars(arenas).values()]
+            found[f"{name} {effort} bytes"] = [*map(float, (*arenas.size_bytes, *arenas.peak_bytes))]
+    return found
+
+
+if __name__ == "__main__":
+    scene.write(sys.argv[1:])

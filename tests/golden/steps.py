@@ -1,0 +1,203 @@
+"""Writes afresh what methods are made of: python -m tests.golden.steps [SCENE ...]
+
+Starts that searches go on from, plans made from those of other problems, pipelines of microbatches, graphs in which ops
+are split, every order of a placement. Whole methods have their place in `plans`; a start that is worse than it was need
+not change what a search comes to.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from loadmaster import Budget, price
+from loadmaster.cluster import Cluster, Link
+from loadmaster.graph.columns import ints
+from loadmaster.optimizers import balancing, cuts, dealing, rejoining, starts, timelines
+from loadmaster.optimizers.experience import adapting, entries, likeness, trying
+from loadmaster.optimizers.experience.known import Known
+from loadmaster.optimizers.grouped import Groups, Way, grouped
+from loadmaster.optimizers.pipeline import edges, microbatched, replicas, schedules, slots, split
+from loadmaster.optimizers.splitting import solve_split
+from loadmaster.passes.groups import GROUPERS, group_ops
+from loadmaster.passes.stages import phases_of
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.search import Search, solve
+from tests.golden.inputs import arrays
+from tests.golden.plans import ALL, layers, tiny, wired
+from tests.golden.scenes import Scenes, Told, checksum, exact
+
+scene = Scenes(Path(__file__).with_suffix(".json"))
+SOME = ("unlike", "tight", "small", "tasks", "odd", "held", "apart")
+
+
+def plan_told(plan: Plan) -> list[float]:
+    order = np.argsort(plan.rank, kind="stable")
+    return [checksum(plan.device.tolist()), checksum(order.tolist())]
+
+
+def placed(problem: Problem) -> Plan:
+    device = np.arange(problem.num_ops) // 3 % problem.num_devices
+    device = np.where(problem.able[np.arange(problem.num_ops), device], device, problem.able.argmax(1))
+    return Plan.of(problem, device[problem.leader])
+
+
+@scene
+def plans_to_begin_from() -> Told:
+    found: Told = {}
+    for name in SOME:
+        search = Search(ALL[name](), Budget(None, 2_000), 4)
+        made = starts.starts(search)
+        found[f"{name} recipes"] = [float(start.price) for start in made] + [checksum([s.family for s in made])]
+        own = [start for start in made if start.family != "partition"]  # which need packages
+        some = list(starts.made(search, own))
+        found[f"{name} plans"] = [checksum([(start.score, plan_told(start.plan)) for start in some])]
+        found[f"{name} scores"] = [float(start.score.value) for start in some]
+        some = starts.ordered(search, some, 3)
+        chosen = (some, starts.of_each_family(some, 5), starts.unlike(some, 4))
+        found[f"{name} chosen"] = [checksum([start.score for start in each]) for each in chosen]
+    return found
+
+
+@scene
+def placements_by_rule() -> Told:
+    """Groups in a list, cuts, groups dealt out, groups moved until devices hold alike."""
+    found: Told = {}
+    for name in SOME:
+        problem = ALL[name]()
+        for by, most in product(GROUPERS, (5, 16)):
+            for rule, sends in (("finish", 1.0), ("load", 3.0)):
+                way = Way(by, most, rule, sends)  # type: ignore[arg-type]
+                found[f"{name} {by} {most} {rule}"] = plan_told(grouped(problem, way))
+        groups = Groups.of(problem, group_ops(problem, 6, "window"))
+        found |= {f"{name} {part}": exact(each) for part, each in arrays("groups", groups)}
+        some = [*cuts.cuts(problem), *cuts.cut_by_held(problem, starts.HELD)]
+        found[f"{name} cuts"] = [checksum(device.tolist()) for device in some]
+        found[f"{name} held"] = exact(cuts.held_bytes(problem))
+        found[f"{name} order"] = [checksum(cuts.device_order(problem).tolist())]
+        dealt = dealing.dealt(problem, {4: 3, 9: 2})
+        found[f"{name} dealt"] = [checksum(device.tolist()) for device in dealt]
+        found[f"{name} fullest"] = [float(balancing.fullest(balancing.held_of(problem), device)) for device in some]
+        stage = balancing.Stage((("edges", 6), ("window", 4)), 200)
+        told = [balancing.balanced(problem, some, (stage, balancing.OPS._replace(moves=200)), seed) for seed in (0, 1)]
+        found[f"{name} balanced"] = [checksum(device.tolist()) for device in told]
+        again = [rejoining.rejoined(problem, placed(problem), dear) for dear in (0.01, 0.3, 2.0)]
+        found[f"{name} rejoined"] = [number for plan in again for number in plan_told(plan)]
+    return found
+
+
+@scene
+def plans_of_other_problems() -> Told:
+    """Of a problem made to suit another: with more layers, other devices, other sizes."""
+    found: Told = {}
+    stacks = {count: layers(2, count, 3, training=True) for count in (2, 3, 5)}
+    clusters = {"two": "2xp100-pcie", "four": "4xp100-pcie", "unlike": ALL["unlike"]().cluster}
+    for scopes, (count, graph) in product((True, False), stacks.items()):
+        sight = likeness.Sight.of(graph, scopes)
+        found[f"sight {scopes} {count}"] = [exact(each)[-1] for _, each in arrays("sight", sight)]
+        sketches = [entries.sketch_of(likeness.Sight.of(other, scopes)) for other in stacks.values()]
+        found[f"alike {scopes} {count}"] = [entries.alike(entries.sketch_of(sight), each) for each in sketches]
+    for (old, one), (new, other) in product(product(stacks, ("two", "unlike")), product(stacks, clusters)):
+        problem, target = price(stacks[old], clusters[one]), price(stacks[new], clusters[other])
+        known = Known.of(problem, placed(problem))
+        plans, close = adapting.adapt(known, target)
+        found[f"{old} {one} {new} {other}"] = [close, *(number for plan in plans for number in plan_told(plan))]
+    for name in ("unlike", "odd"):
+        problem = ALL[name]()
+        search = Search(problem, Budget(None, 200), 2)
+        search.starts = (placed(problem), Plan.of(problem, problem.able.argmax(1)[problem.leader]))
+        for plan in search.starts:
+            search.score(plan)
+        found[f"{name} suited"] = [float(start.score.value) for start in trying.suited(search)]
+        found[f"{name} stands out"] = [float(trying.stands_out(search, search.best_score)), float(search.simulations)]
+    return found
+
+
+def lines() -> dict[str, Problem]:
+    unlike = wired((4e12, 2e12, 3e12), lambda one, two: abs(one - two) == 1, lambda one, two: one * 3 + two)
+    return {
+        "two": price(layers(1, 4, 5, training=True), "2xp100-pcie"),
+        "unlike": price(layers(1, 5, 6, training=True), unlike, memory_limit=12 << 20),
+        "given": price(layers(2, 3, 7, given=2, training=True), "2xp100-pcie"),
+    }
+
+
+@scene
+def pipelines_of_microbatches() -> Told:
+    found: Told = {}
+    few = mock.patch.multiple(microbatched, REHEARSALS_EACH=4, CHUNKS=2)
+    for (name, problem), (count, replicate) in product(lines().items(), ((3, False), (4, True))):
+        with few:
+            made = microbatched.plan_pipeline(problem, count, Budget(None, 70), 1, replicate=replicate)
+        result = made.result
+        told = [result.value, result.timeline.over_bytes, result.simulations, result.lower_bound, len(made.others)]
+        found[f"{name} {count}"] = [*map(float, told), checksum(made.best.schedule), *plan_told(result.plan)]
+        others = [(other.schedule, other.score, other.peak_bytes.tolist()) for other in made.others]
+        found[f"{name} {count} others"] = [checksum(others), *(float(score.value) for _, score, _ in others)]
+    return found
+
+
+@scene
+def lines_of_stages() -> Told:
+    """What pipelines are cut by, and the orders in which stages run."""
+    found: Told = {}
+    for name, problem in lines().items():
+        phase, slot = phases_of(problem), split.scope_slots(problem)
+        seen = slots.slots_of(problem, slot, phase)
+        found |= {f"{name} {part}": exact(each) for part, each in arrays("slots", seen)}
+        work = edges.work_of(problem, slot, phase, 4)
+        crossing, gradients = edges.crossing_of(problem, slot), edges.gradients_of(problem, slot)
+        found[f"{name} edges"] = [exact(each)[-1] for each in (work, crossing, gradients)]
+        for device in ((0, 1), (1, 0, 1)):
+            cut = [edges.balanced_edges(work, device), edges.balanced_edges(work, device, crossing)]
+            found[f"{name} balanced {len(device)}"] = [float(edge) for each in cut for edge in each]
+        for devices in (2, 4):
+            some = replicas.replicated_splits(ints(work[:, 0]), gradients, devices, 3, Link(1e10, 5_000))
+            found[f"{name} replicated {devices}"] = [float(len(some)), checksum(some)]
+        merged = [split.merged_slots(slot, problem.best_ns.astype(float), most) for most in (2, 3)]
+        found[f"{name} merged"] = [checksum(each.tolist()) for each in merged]
+        for rule in (split.least_loads, split.least_totals):
+            some = rule(problem, slot)
+            found[f"{name} {rule.__name__}"] = [number for load, device in some for number in (load, exact(device)[-1])]
+        found[f"{name} bound"] = [float(microbatched.bound_of(problem, 5, replicate=both)) for both in (False, True)]
+    for stages, count in ((1, 3), (2, 4), (3, 2), (4, 6)):
+        orders: Any = [rule(stages, count) for rule in (schedules.gpipe, schedules.one_f_one_b, schedules.zb_h1)]
+        orders.append(schedules.interleaved(stages, 2, stages * 2))
+        found[f"orders {stages} {count}"] = [checksum(each) for each in orders]
+    return found
+
+
+@scene
+def ops_in_parts() -> Told:
+    found: Told = {}
+    for name in ("2xp100-pcie", "4xa100-nvlink"):
+        cluster, graph = Cluster.preset(name), layers(1, 3, 21, training=True)
+        made = solve_split(
+            price(graph, cluster), lambda other, on=cluster: price(other, on), "heft", Budget(None, 90), 3
+        )
+        told = [made.result.value, made.before.value, made.result.simulations, len(made.splits)]
+        found[name] = [*map(float, told), checksum(made.splits), checksum(made.way), *plan_told(made.result.plan)]
+    return found
+
+
+@scene
+def every_order() -> Told:
+    found: Told = {}
+    for seed, problem in enumerate((tiny(), price(layers(2, 2, 18), ALL["apart"]().cluster), ALL["odd"]())):
+        rows = [(line.step_ns, *plan_told(plan)) for plan, line in islice(_all(problem), 150)]
+        found[f"{seed}"] = [float(len(rows)), float(min(row[0] for row in rows)), checksum(rows)]
+    return found
+
+
+def _all(problem: Problem) -> Any:
+    return timelines.every_timeline(problem, solve(problem, "round-robin", Budget(None, 1)).plan.device)
+
+
+if __name__ == "__main__":
+    scene.write(sys.argv[1:])
