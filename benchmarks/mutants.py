@@ -10,14 +10,15 @@ optimizers, learn). `--named` makes those of mutants_named.py instead, mistakes 
 that a file has lines of, as an earlier run printed them. Those of mutants_equivalent.py, which behave as the source
 does, are not made.
 
-First the tests are watched, each twice, as they are and without compiled code (NUMBA_DISABLE_JIT), so that it is known
-which functions each runs and how long it takes; `--map FILE` keeps that, or takes it from there and watches those of
-`--tests` alone. A mutant is then given the quickest tests that run its function: as they are, or without compiled code
-where the function is compiled, since it would have to be compiled anew with all that calls it. One of those that
-survives is given the tests that were too slow for that, compiled, for --seconds; a test that fails there without the
-mistake as well does not count. A mutant under which a test, by itself, takes more than twenty times as long as without
-it is an endless loop, which is seen; one that only runs out of time is counted apart, neither killed nor not. Tests of
-the map that are no longer there are left out. Survivors are printed with their line.
+First the golden tests are watched, each twice, as they are and without compiled code (NUMBA_DISABLE_JIT), so that it is
+known which functions each runs and how long it takes; `--map FILE` keeps that, or takes it from there and watches those
+of `--tests` alone. A mutant is then given the quickest tests that run its function: as they are, or without compiled
+code where the function is compiled, since it would have to be compiled anew with all that calls it. One that survives
+is given those that were too slow for that, compiled, and then the unit tests beside its file, each for --seconds; a
+test that fails there without the mistake as well does not count. A mutant under which a test, by itself, takes more
+than twenty times as long as without it is an endless loop, which is seen; one that only runs out of time is counted
+apart, neither killed nor not. Tests of the map that are no longer there are left out. Survivors are printed with their
+line.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ import re
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mutants_made import HOME, Mutant, drawn, named, picked
-from mutants_tests import Copies, Seen, known_tests, run_tests, seen
+from mutants_tests import Copies, Seen, known_tests, run_tests, seen, tests_beside
 
 ROOMS = ("plans", "problem", "search", "simulator", "passes", "optimizers", "learn")
 KILLED, SURVIVED, OUT_OF_TIME, ENDLESS = "killed", "SURVIVED", "out of time", "killed, does not end"
@@ -47,6 +50,27 @@ NEEDS = {
     "optimizers/partition/partitioners.py": "pymetis",
     "search/workers.py": "ray",
 }
+
+
+class Change:
+    """A mistake in a file, while it lasts."""
+
+    def __init__(self, target: Path, text: str) -> None:
+        self.target, self.text, self.source = target, text, target.read_text()
+
+    def __enter__(self) -> None:
+        self.target.write_text(self.text)
+
+    def __exit__(self, *_: object) -> None:
+        self.target.write_text(self.source)
+
+    @contextmanager
+    def without(self) -> Iterator[None]:
+        self.target.write_text(self.source)
+        try:
+            yield
+        finally:
+            self.target.write_text(self.text)
 
 
 @dataclass
@@ -80,16 +104,14 @@ class Judge:
     def verdict(self, mutant: Mutant) -> str:
         quick, slow = self.tests_of(mutant)
         with self.copies.one() as copy:
-            target = copy / "src" / "loadmaster" / mutant.file
-            source = target.read_text()
-            target.write_text(mutant.text)
-            try:
-                first = self._quick(copy, mutant, quick)
-                if first != SURVIVED or not slow:
-                    return first if quick or slow else "no test"
-                return self._slow(copy, slow, target, source, mutant.text)
-            finally:
-                target.write_text(source)
+            change = Change(copy / "src" / "loadmaster" / mutant.file, mutant.text)
+            with change:
+                verdict = self._quick(copy, mutant, quick)
+                if verdict == SURVIVED and slow:
+                    verdict = self._others(copy, [test.name for test in slow][:MOST_TESTS], change, plain=False)
+                if verdict == SURVIVED:
+                    verdict = self._others(copy, tests_beside(mutant.file), change, plain=mutant.compiled)
+                return verdict
 
     @staticmethod
     def _likely(mutant: Mutant, test: Seen) -> bool:
@@ -130,22 +152,20 @@ class Judge:
                 return run_tests(copy, [test.name], enough, plain=not test.compiled)[0] is None
         return False
 
-    def _slow(self, copy: Path, slow: list[Seen], target: Path, source: str, text: str) -> str:
-        """The verdict of tests that fail with the mistake and do not without it, compiled."""
+    def _others(self, copy: Path, tests: list[str], change: Change, *, plain: bool) -> str:
+        """The verdict of tests, or files of them, that fail with the mistake and do not without it."""
         end = time.monotonic() + self._left(self.seconds)
-        while True:
-            chosen = [test.name for test in slow if test.name not in self.broken][:MOST_TESTS]
-            if not chosen:
-                return SURVIVED
-            target.write_text(text)
-            status, failed = run_tests(copy, ["-x", *chosen], end - time.monotonic(), plain=False)
+        while tests:
+            known = [part for name in sorted(self.broken) for part in ("--deselect", name)]
+            status, failed = run_tests(copy, ["-x", *known, *tests], end - time.monotonic(), plain=plain)
             if not seen(status, failed):
                 return SURVIVED + (", out of time" if status is None else "")
-            target.write_text(source)
-            alone = run_tests(copy, ["-x", failed], self.seconds, plain=False)[0] if failed else 0
+            with change.without():
+                alone = run_tests(copy, ["-x", failed], self.seconds, plain=plain)[0] if failed else 0
             if alone == 0:
                 return KILLED
             self.broken.add(failed)
+        return SURVIVED
 
     def _left(self, seconds: float) -> float:
         return min(seconds, max(5.0, self.until + LATE_S - time.monotonic()))
@@ -162,7 +182,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--named", action="store_true")
     parser.add_argument("--only", type=Path, help="a file with lines of an earlier run: those mutants alone")
-    parser.add_argument("--tests", action="append", default=[], help="a folder or file to watch, not the rooms' own")
+    parser.add_argument("--tests", action="append", default=[], help="a folder or file to watch, not the golden ones")
     parser.add_argument("--map", type=Path, help="where what the tests run is kept")
     given = parser.parse_args()
     until = time.monotonic() + 60 * given.minutes
@@ -186,7 +206,7 @@ def main() -> None:
     mutants = [mutant for mutant in mutants if not mutant.same and _can_run(mutant)]
     with tempfile.TemporaryDirectory() as folder:
         copies = Copies(Path(folder), given.workers + 1)
-        tests = known_tests(copies, given.tests, folders_of(mutants), given.map, given.limit, until)
+        tests = known_tests(copies, given.tests, ["tests/golden"], given.map, given.limit, until)
         report(Judge(copies, tests, given.seconds, until), mutants, places)
         copies.close()
 
@@ -194,11 +214,6 @@ def main() -> None:
 def _can_run(mutant: Mutant) -> bool:
     """Whether the package is there that all of the file needs."""
     return mutant.file not in NEEDS or importlib.util.find_spec(NEEDS[mutant.file]) is not None
-
-
-def folders_of(mutants: list[Mutant]) -> list[str]:
-    rooms = {mutant.file.partition("/")[0].removesuffix(".py") for mutant in mutants}
-    return sorted({f"tests/unit/{room}" for room in rooms} | {"tests/properties", "tests/promises", "tests/golden"})
 
 
 def report(judge: Judge, mutants: list[Mutant], places: int) -> None:

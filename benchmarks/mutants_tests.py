@@ -30,7 +30,11 @@ AGAIN = 9  # exit status of a process that mutants_watch ended after a slow test
 PART_S = 1_500.0  # that the tests of one process may take to be watched
 PART_BYTES = 60_000  # of files of tests that one process watches
 MANY = {"promises", "golden"}  # whose files have tests for every optimizer, and are watched in several processes
-LARGE, SMALLEST = "tests/golden/test_plans.py", "odd or small"  # its tests that do not take long without compiled code
+# Of files whose tests would take an hour without compiled code, those that do not.
+QUICK = {
+    "tests/golden/test_plans.py": "odd or small or tiny",
+    "tests/golden/test_learned.py": "examples or pace or climbing or learned-list",
+}
 PLAIN = {"NUMBA_DISABLE_JIT": "1"}
 ALONE = ["-o", "addopts=", "-p", "no:cacheprovider"]  # options of pytest that do not depend on the project's
 
@@ -98,7 +102,7 @@ def _watch(copies: Copies, files: list[str], shard: str, compiled: bool, limit_s
         given = {"MUTANTS_MAP": out.name, "MUTANTS_SOURCE": str(copy / "src" / "loadmaster")}
         given |= {"MUTANTS_SHARD": shard, "MUTANTS_LIMIT": str(limit_s)} | ({} if compiled else PLAIN)
         what = ["-p", "mutants_watch", "--continue-on-collection-errors", *files]
-        what += ["-k", SMALLEST] if files == [LARGE] and not compiled else []
+        what += ["-k", QUICK[files[0]]] if not compiled and files[0] in QUICK else []
         code: int | None = AGAIN
         while code == AGAIN and (left := min(begun + PART_S, until) - time.monotonic()) > 0:
             code = _run(copy, what, left, given)[0]
@@ -181,6 +185,17 @@ def run_tests(copy: Path, what: list[str], seconds: float, *, plain: bool) -> tu
     told = copy / "told.txt"
     status = _warm(plain).run(copy, _path(copy), [*_options(), *what], told, seconds)
     return status, (_running if status is None else _failed)(told.read_text(errors="replace"))
+
+
+def tests_beside(file: str) -> list[str]:
+    """Files of unit tests for a file of the source: those named after it; without one, all of the folder that mirrors
+    its own, or the room's."""
+    place = ROOT / "tests" / "unit" / Path(file).parent
+    while not place.exists() and place.parent.name != "tests":
+        place = place.parent
+    named = [found for found in place.rglob("test_*.py") if Path(file).stem in found.stem]
+    found = named or [*place.glob("test_*.py")] or [*place.rglob("test_*.py")]
+    return [str(each.relative_to(ROOT)) for each in sorted(found, key=lambda each: each.stat().st_size)]
 
 
 def _path(copy: Path) -> list[str]:

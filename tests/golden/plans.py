@@ -236,15 +236,21 @@ def large() -> Problem:
     return price(layers(4, 40, 16, given=3), wired((1e12,) * 3, lambda one, two: True, lambda one, two: one))
 
 
+def fused() -> Problem:
+    """Ops that may share a kernel, for long searches."""
+    return price(layers(4, 6, 19, fusable=True), wired((3e12, 2e12), lambda one, two: True, lambda one, two: one))
+
+
 def tiny() -> Problem:
     return price(layers(1, 3, 17), wired((3e12, 2e12), lambda one, two: True, lambda one, two: one))
 
 
-MORE_PROBLEMS = {problem.__name__: problem for problem in (held, drawing, hosted, apart, large, tiny)}
-SIMULATIONS |= {"held": 80, "drawing": 80, "hosted": 40, "apart": 80, "large": 60, "tiny": 60}
+MORE_PROBLEMS = {problem.__name__: problem for problem in (held, drawing, hosted, apart, large, fused, tiny)}
+SIMULATIONS |= {"held": 80, "drawing": 80, "hosted": 40, "apart": 80, "large": 60, "fused": 1_500, "tiny": 60}
 ALL = PROBLEMS | MORE_PROBLEMS
 PAIRS = [(method, name) for method in METHODS for name in PROBLEMS]
 PAIRS += [(method, name) for method in EVERYWHERE for name in ("held", "drawing", "hosted", "apart")]
+PAIRS += [(method, "fused") for method in ("auto", "placement", "joint", "anneal-fusion", "islands", "separate")]
 PAIRS += [(method, name) for method, names in VARIANTS.items() for name in names]
 
 
