@@ -319,4 +319,6 @@ def _updates(
             for part, tensor in enumerate(call.reads[2:]):
                 if tensor in lodged:
                     binding.tensors[tensor] = updates.lodging(call.weight, part)
+                    if rank not in (None, homes[tensor]):
+                        binding.move(tensor, torch.device("cpu"))  # another process has it
     return updates

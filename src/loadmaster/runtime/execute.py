@@ -190,11 +190,9 @@ class AppliedStep:
         return frozenset(name for name, device in homes.items() if device == self.post.rank)
 
     def _homes(self) -> dict[str, int]:
-        """The device of each weight and buffer that the step overwrites."""
-        graph, device = self.captured.graph, dict(zip(self.problem.graph.op_name, self.placement, strict=True))
-        made = zip(graph.owner.tolist(), graph.producer.tolist(), strict=True)
-        at = {root: device[graph.op_name[op]] for root, op in made if op >= 0 and graph.op_name[op] in device}
-        return {given.name: at[tensor] for tensor, given in self.binding.given.items() if tensor in at}
+        """The device of each weight and buffer that the step overwrites, or that lives where a stay is."""
+        homes = self.program.homes
+        return {given.name: homes[tensor] for tensor, given in self.binding.given.items() if tensor in homes}
 
     def _result(self, made: Sequence[Tensor]) -> Any:
         if not self.captured.training:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -50,6 +50,7 @@ class Program:
     last_random: int | None  # device that draws the last random numbers
     lines: Mapping[int, Line]  # number in the source
     kernels: RegionKernels
+    homes: Mapping[int, int]  # device of each resident that is overwritten, or lives where a stay is
     lodged: frozenset[int] = frozenset()  # residents that live where a stay is, and come for those that read them
 
 
@@ -96,7 +97,6 @@ class _ProgramWriter:
         self.addition = np.full(problem.num_ops, -1)  # number of what the plan added
         if problem.expansion is not None:
             self.kept, self.addition = self.kept[problem.expansion.tensor], problem.expansion.addition
-        self._refuse_processes()
         self.versions: dict[int, int] = {}  # of what is read or made now, where it is not the original
         self.home = homes_of(captured, problem, plan)
         self.names: dict[Copy, str] = {}
@@ -114,11 +114,6 @@ class _ProgramWriter:
         self.replays: dict[int, Replay] = {}  # by op of the graph
         self.events = 0
         self.waiting: list[_Waiting] = []  # updates that the next may join
-
-    def _refuse_processes(self) -> None:
-        if self.backend.post is not None and lodged_of(self.captured, self.problem):
-            what = "weights or state of this plan live on another device than that of those that read them"
-            raise CannotRun(what, "several processes", "run it in one process, or plan with recompute:residents=false")
 
     # Names
 
@@ -244,10 +239,18 @@ class _ProgramWriter:
         """The traced value of a tensor of the problem."""
         graph = self.captured.graph
         root = int(graph.owner[tensor])
-        if graph.producer[root] < 0:
-            value: Tensor = self.captured.given[root].meta["val"]
-            return value
-        return self._traced(tensor)
+        if graph.producer[root] >= 0:
+            return self._traced(tensor)
+        if root not in self.captured.given:  # state of the optimizer, which is formed like its weight
+            root = self._weight_of[root]
+        value: Tensor = self.captured.given[root].meta["val"]
+        return value
+
+    @cached_property
+    def _weight_of(self) -> dict[int, int]:
+        """State -> the weight that it belongs to."""
+        updates = [call for call in self.captured.calls if isinstance(call, Update)]
+        return {state: update.reads[0] for update in updates for state in update.reads[2:]}
 
     def _send(self, send: Send) -> None:
         self.op, self.device = -1, send.dst
@@ -532,6 +535,7 @@ class _ProgramWriter:
             self.last_random,
             lines,
             self.kernels,
+            self.home,
             lodged_of(self.captured, self.problem),
         )
 

@@ -57,6 +57,43 @@ for module, inputs, training in ((Transformer(), (WORDS,), True), (ConvNet(True)
 print("all equal", flush=True)
 """
 
+# Weights and state live with the second process and come to the first, which has all ops; three steps, then training by
+# torch itself.
+FROM_ELSEWHERE = """
+import copy, torch
+import loadmaster as lm
+from loadmaster.importers.torch.export import capture_step
+from loadmaster.importers.torch.step import loss_of
+from loadmaster.runtime.apply import apply
+from loadmaster.runtime.verify import verify_step
+from tests.unit.importers.torch.models import WORDS, Transformer
+from tests.unit.runtime.test_additions import living_elsewhere, planned
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+for training, every in ((True, 1), (True, 3), (False, 1)):
+    module = Transformer(dropout=0.0).train(training)
+    twin = copy.deepcopy(module)
+    base = lm.price(capture_step(module, (WORDS,), training=training).graph, "2xp100-pcie")
+    step = apply(module, (WORDS,), planned(base, living_elsewhere(base, every)))
+    assert step.program.lodged
+    found = verify_step(step, (WORDS,))
+    assert found.equals_module and found.ok, str(found)
+    mine = [step(WORDS) for _ in range(3)]
+    step.detach()
+    optimizer = torch.optim.Adam(twin.parameters(), fused=True)
+    for one in mine:
+        with torch.set_grad_enabled(training):
+            theirs = loss_of(twin(WORDS), "twin") if training else twin(WORDS)
+        assert torch.equal(one, theirs)
+        if training:
+            optimizer.zero_grad()
+            theirs.backward()
+            optimizer.step()
+    assert all(torch.equal(one, other) for one, other in zip(module.parameters(), twin.parameters()))
+print("all equal", flush=True)
+"""
+
 # The second process ends in the middle of a step.
 ONE_DIES = """
 import os, torch
@@ -134,6 +171,11 @@ def environments(count: int) -> list[dict[str, str]]:
 
 def test_any_plan_gives_the_module_and_never_hangs() -> None:
     for ended in processes(RANDOM_PLANS, 3, "3"):
+        assert ended.returncode == 0 and "all equal" in ended.stdout, ended.stderr
+
+
+def test_weights_and_state_that_live_with_another_process() -> None:
+    for ended in processes(FROM_ELSEWHERE, 2):
         assert ended.returncode == 0 and "all equal" in ended.stdout, ended.stderr
 
 
