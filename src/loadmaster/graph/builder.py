@@ -7,19 +7,16 @@ order; ops that were given in a valid order keep it, so that the order of a prog
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from loadmaster.errors import InvalidGraph
-from loadmaster.graph.columns import Ints, ints, positions, ragged, rows_of
+from loadmaster.graph.columns import Ints, ints, positions, ragged
+from loadmaster.graph.given import GivenGraph, GivenOp
 from loadmaster.graph.graph import (
-    ACTIVATION,
-    INPUT,
     MOST_BYTES,
     MOST_DEVICES,
     MOST_FLOPS,
@@ -31,25 +28,6 @@ from loadmaster.graph.graph import (
     Graph,
     owners,
 )
-
-
-@dataclass(slots=True)
-class _Op:
-    name: str
-    kind: str
-    inputs: Sequence[int]
-    outputs: Sequence[int]
-    flops: int
-    scope: str
-    source: str
-    dtype: str
-    bytes_moved: int | None
-    workspace_bytes: int
-    colocate: str | None
-    after: Sequence[str]
-    time_ns: int | Sequence[int | None] | None
-    signature: str
-
 
 _ROLE = {role: number for number, role in enumerate(ROLES)}
 
@@ -84,7 +62,7 @@ class GraphBuilder:
 
     def __init__(self, name: str = "graph") -> None:
         self.name = name
-        self._ops: list[_Op] = []
+        self._ops: list[GivenOp] = []
         self._names: list[str] = []
         self._nbytes: list[int] = []
         self._role: list[int] = []
@@ -185,7 +163,7 @@ class GraphBuilder:
         # Plain copies: a caller may go on changing its lists.
         reads, makes = tuple(dict.fromkeys(inputs)), tuple(outputs)
         self._ops.append(
-            _Op(
+            GivenOp(
                 name,
                 kind,
                 reads,
@@ -257,160 +235,13 @@ class GraphBuilder:
                 names no op, a cycle (with the ops on it), lists of times of unlike lengths, totals beyond what 64 bits
                 hold.
         """
-        if not self._ops:
-            raise InvalidGraph("the graph has no ops", self.name, "give at least one op")
-        number = self._number_ops()
-        producer = self._find_producers()
-        self._check_tensors(producer)
-        after = [self._resolve_after(op, number) for op in self._ops]
-        self._check_totals()
-        order = self._sort(producer, after)
+        given = GivenGraph(self.name, self._ops, self._names, self._nbytes, self._role, self._alias)
+        producer, after, order = given.checked()
         return self._assemble(order, producer, after)
 
-    def _number_ops(self) -> dict[str, int]:
-        number: dict[str, int] = {}
-        for index, op in enumerate(self._ops):
-            if op.name in number:
-                where = f"{self.name}: ops {number[op.name]} and {index}"
-                raise InvalidGraph(f"two ops are called '{op.name}'", where, "give every op its own name")
-            number[op.name] = index
-        return number
-
-    def _find_producers(self) -> list[int]:
-        count = len(self._nbytes)
-        producer = [-1] * count
-        for index, op in enumerate(self._ops):
-            for tensor in (*op.inputs, *op.outputs):
-                if not 0 <= tensor < count:
-                    raise InvalidGraph(
-                        f"op '{op.name}' names tensor {tensor}, which does not exist", self.name, "declare it first"
-                    )
-            for tensor in op.outputs:
-                if producer[tensor] >= 0:
-                    both = f"'{self._ops[producer[tensor]].name}' and '{op.name}'"
-                    raise InvalidGraph(
-                        f"tensor '{self._names[tensor]}' is made twice, by {both}",
-                        self.name,
-                        "give each its own output",
-                    )
-                producer[tensor] = index
-        return producer
-
-    def _check_tensors(self, producer: list[int]) -> None:
-        total = sum(self._nbytes)
-        if total > MOST_TOTAL:
-            raise InvalidGraph(f"the tensors add up to {total} bytes", self.name, "check the units of their sizes")
-        seen = bytearray(len(self._alias))  # 1: its chain ends in an owner
-        for tensor, role in enumerate(self._role):
-            self._check_alias(tensor, seen)
-            if producer[tensor] < 0 and role == ACTIVATION and self._alias[tensor] < 0:
-                what = f"tensor '{self._names[tensor]}' is an activation that no op makes"
-                raise InvalidGraph(
-                    what, self.name, "give it the role input, weight or state, or list it in an op's outputs"
-                )
-            if producer[tensor] >= 0 and role == INPUT:
-                what = (
-                    f"tensor '{self._names[tensor]}' is an input, but op '{self._ops[producer[tensor]].name}' makes it"
-                )
-                raise InvalidGraph(what, self.name, "give it the role activation or output")
-
-    def _check_totals(self) -> None:
-        """Sums over the graph must stay whole numbers that fit."""
-        for what in ("flops", "workspace_bytes", "bytes_moved"):
-            total = sum(map(int, filter(None, map(attrgetter(what), self._ops))))
-            if total > MOST_TOTAL:
-                raise InvalidGraph(f"the {what} of all ops add up to {total}", self.name, "check their units")
-
-    def _check_alias(self, tensor: int, seen: bytearray) -> None:
-        chain: list[int] = []
-        here = tensor
-        while here >= 0:
-            if here >= len(self._alias):
-                what = f"tensor '{self._names[chain[-1]]}' is an alias of {here}, which does not exist"
-                raise InvalidGraph(what, self.name, "declare it")
-            if seen[here]:
-                break
-            if here in chain[-64:] or len(chain) > len(self._alias):
-                names = " -> ".join(self._names[link] for link in (*chain[-4:], here))
-                raise InvalidGraph(f"aliases run in a circle: {names}", self.name, "one of them must own its memory")
-            chain.append(here)
-            here = self._alias[here]
-        for link in chain:
-            seen[link] = 1
-
-    def _resolve_after(self, op: _Op, number: Mapping[str, int]) -> list[int]:
-        resolved: list[int] = []
-        for name in dict.fromkeys(op.after) if op.after else ():
-            if name not in number:
-                raise InvalidGraph(
-                    f"op '{op.name}' comes after '{name}', which does not exist", self.name, "name an op of this graph"
-                )
-            resolved.append(number[name])
-        return resolved
-
-    def _sort(self, producer: list[int], after: list[list[int]]) -> list[int]:
-        if not any(after) and self._in_order(producer):
-            return list(range(len(self._ops)))
-        self._real: dict[int, int] = {}
-        waits = [
-            {self._real_producer(t, producer) for t in op.inputs}
-            | ({self._real_producer(self._alias[t], producer) for t in op.outputs if self._alias[t] >= 0} - {index})
-            | set(late)
-            for index, (op, late) in enumerate(zip(self._ops, after, strict=True))
-        ]
-        for before in waits:
-            before.discard(-1)
-        if all(max(before, default=-1) < index for index, before in enumerate(waits)):
-            return list(range(len(self._ops)))
-        followers: list[list[int]] = [[] for _ in waits]
-        for index, before in enumerate(waits):
-            for earlier in before:
-                followers[earlier].append(index)
-        left = [len(before) for before in waits]
-        ready = [index for index, count in enumerate(left) if not count]
-        order = []
-        while ready:
-            op = heapq.heappop(ready)
-            order.append(op)
-            for follower in followers[op]:
-                left[follower] -= 1
-                if not left[follower]:
-                    heapq.heappush(ready, follower)
-        if len(order) < len(waits):
-            raise InvalidGraph(
-                f"ops wait for each other: {self._circle(waits, left)}", self.name, "a graph has no cycles"
-            )
-        return order
-
-    def _in_order(self, producer: list[int]) -> bool:
-        """Whether every op stands after the makers of what it reads, in a graph in which nothing is an alias. So do
-        most that were written by a program, and looking at all of them at once is quick."""
-        if max(self._alias, default=-1) >= 0:
-            return False
-        start, reads = ragged(op.inputs for op in self._ops)
-        return bool((np.array(producer, np.int64)[reads] < rows_of(start)).all())
-
-    def _real_producer(self, tensor: int, producer: list[int]) -> int:
-        """The op to wait for before the tensor may be read or overwritten: an alias that no op makes is its base."""
-        chain = []
-        while producer[tensor] < 0 and self._alias[tensor] >= 0 and tensor not in self._real:
-            chain.append(tensor)
-            tensor = self._alias[tensor]
-        real = self._real.get(tensor, producer[tensor])
-        self._real.update(dict.fromkeys(chain, real))  # so that long chains are walked once
-        return real
-
-    def _circle(self, waits: list[set[int]], left: list[int]) -> str:
-        here = next(index for index, count in enumerate(left) if count)
-        path: dict[int, None] = {}  # in the order walked
-        while here not in path:
-            path[here] = None
-            here = next(before for before in sorted(waits[here]) if left[before])
-        circle = list(path)[list(path).index(here) :]
-        names = [self._ops[op].name for op in (*circle, here)]
-        return " <- ".join(f"'{name}'" for name in (names if len(names) < 8 else [*names[:6], "…", names[-1]]))
-
-    def _bytes_moved(self, ops: list[_Op], reading: tuple[Ints, Ints], making: tuple[Ints, Ints], owner: Ints) -> Ints:
+    def _bytes_moved(
+        self, ops: list[GivenOp], reading: tuple[Ints, Ints], making: tuple[Ints, Ints], owner: Ints
+    ) -> Ints:
         """[ops] as given, else of all that an op reads and makes."""
         nbytes = np.array(self._nbytes, np.int64)
         size = np.minimum(nbytes, nbytes[owner])
@@ -420,7 +251,7 @@ class GraphBuilder:
             [each if own is None else own for own, each in zip(given, (moved[0] + moved[1]).tolist(), strict=True)]
         )
 
-    def _given_times(self, ops: list[_Op]) -> Ints:
+    def _given_times(self, ops: list[GivenOp]) -> Ints:
         lists = (op.time_ns for op in ops if op.time_ns is not None and type(op.time_ns) is not int)
         widths = {len(times) for times in lists if isinstance(times, Sequence)}
         if max(widths, default=0) > MOST_DEVICES:
