@@ -17,17 +17,22 @@ SCHEMA = "loadmaster.best/1"
 
 @dataclass(frozen=True)
 class KnownValue:
-    """The best value of a problem, and how it was found."""
+    """The best value of a problem, and how it was found.
+
+    Attributes:
+        cluster: digest, memory sizes included.
+        name: the graph's, for people.
+    """
 
     graph: str
-    cluster: str  # digest, memory sizes included
+    cluster: str
     objective: str
     value: int
     optimizer: str
     seed: int
     simulations: int
     date: str
-    name: str  # the graph's, for people
+    name: str
 
     @property
     def place(self) -> Place:

@@ -24,18 +24,23 @@ PAGE = "docs/benchmarks.md"
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """The options of the verb."""
+    """The options of the verb.
+
+    Attributes:
+        best: another file of best-known values.
+        ray: address of a Ray cluster that runs rows, or auto.
+    """
 
     specs: Sequence[str] | None = None
     seeds: int | None = None
     allowance: Allowance | None = None
     source: Source = field(default_factory=Source)
     out: Path = Path("results")
-    best: Path | None = None  # another file of best-known values
+    best: Path | None = None
     again: bool = False
     watch: Watch | None = None
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr)
-    ray: str = ""  # address of a Ray cluster that runs rows, or auto
+    ray: str = ""
 
 
 @dataclass(frozen=True)

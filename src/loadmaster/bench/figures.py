@@ -15,17 +15,24 @@ OOM = "OOM"
 
 @dataclass(frozen=True)
 class SeedMeans:
-    """What one method gave on one problem: means over its seeds."""
+    """What one method gave on one problem: means over its seeds.
+
+    Attributes:
+        fits: under every seed.
+        fuses: under any seed; its bound is then one for plans that fuse.
+        load: work of the busiest device over the ideal.
+        paths: per seed: (simulations, value) of improvements and the end.
+    """
 
     value: float
-    fits: bool  # under every seed
+    fits: bool
     bound: int
-    fuses: bool  # under any seed; its bound is then one for plans that fuse
+    fuses: bool
     seconds: float
     simulations: float
     runs: int
-    load: float  # work of the busiest device over the ideal
-    paths: tuple[tuple[tuple[int, int], ...], ...]  # per seed: (simulations, value) of improvements and the end
+    load: float
+    paths: tuple[tuple[tuple[int, int], ...], ...]
 
     @staticmethod
     def of(records: Sequence[RunRecord]) -> SeedMeans:
@@ -140,16 +147,24 @@ def interval(values: Sequence[float]) -> Interval:
 
 @dataclass(frozen=True)
 class Pooled:
-    """One method over all graphs, beside the baseline."""
+    """One method over all graphs, beside the baseline.
+
+    Attributes:
+        improvement: (baseline - method) ÷ baseline.
+        gap: method ÷ best known - 1, mean.
+        share: of the headroom to the best known: Σ(baseline - method) ÷ Σ(baseline - best known)
+        share_of_bound: of the headroom to the lower bound.
+        reach: median share of the baseline's simulations until its value was met; inf where it never was.
+    """
 
     method: Method
     graphs: int
     misfits: int
-    improvement: Interval  # (baseline - method) ÷ baseline
-    gap: float  # method ÷ best known - 1, mean
-    share: float  # of the headroom to the best known: Σ(baseline - method) ÷ Σ(baseline - best known)
-    share_of_bound: float  # of the headroom to the lower bound
-    reach: float  # median share of the baseline's simulations until its value was met; inf where it never was
+    improvement: Interval
+    gap: float
+    share: float
+    share_of_bound: float
+    reach: float
     seconds: float
     simulations: float
 

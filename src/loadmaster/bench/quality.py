@@ -37,11 +37,17 @@ MOST_OPS = 2_000  # of a graph, so that all rows take hours, not days; docs/scal
 
 @dataclass(frozen=True)
 class QualitySettings:
-    """How much is tried."""
+    """How much is tried.
 
-    graphs: int = 6  # of each check
-    simulations: int = LADDER[-1]  # the top of the ladder
-    seconds: float = 2.0  # for each search that the clock ends
+    Attributes:
+        graphs: of each check.
+        simulations: the top of the ladder.
+        seconds: for each search that the clock ends.
+    """
+
+    graphs: int = 6
+    simulations: int = LADDER[-1]
+    seconds: float = 2.0
     say: Callable[[str], None] = lambda text: None
 
     @property

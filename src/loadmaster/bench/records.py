@@ -20,29 +20,39 @@ Place = tuple[str, str, str]  # digests of graph and cluster, objective: which p
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run: which problem, which method under which budget, and what came of it."""
+    """One run: which problem, which method under which budget, and what came of it.
 
-    row: str  # the graph's name
-    graph: str  # its digest
+    Attributes:
+        row: the graph's name.
+        graph: its digest.
+        cluster_digest: memory sizes included.
+        value: step ns, or the largest peak in bytes.
+        load_ns: work of the device that has most.
+        ideal_ns: that load if work could be shared out exactly by speed.
+        history: (simulations, value) of improvements that fit.
+    """
+
+    row: str
+    graph: str
     cluster: str
-    cluster_digest: str  # memory sizes included
+    cluster_digest: str
     objective: str
     spec: str
     budget: str
     seed: int
     ops: int = 0
     devices: int = 0
-    value: int = 0  # step ns, or the largest peak in bytes
+    value: int = 0
     over_bytes: int = 0
     bound: int = 0
     fuses: bool = False
     step_ns: int = 0
     peak_bytes: int = 0
-    load_ns: int = 0  # work of the device that has most
-    ideal_ns: int = 0  # the same if work could be shared out exactly by speed
+    load_ns: int = 0
+    ideal_ns: int = 0
     simulations: int = 0
     seconds: float = 0.0
-    history: tuple[tuple[int, int], ...] = ()  # (simulations, value) of improvements that fit
+    history: tuple[tuple[int, int], ...] = ()
     date: str = ""
     version: str = ""
     error: str = ""

@@ -39,12 +39,16 @@ class SuiteRow:
 
 @dataclass(frozen=True)
 class Source:
-    """Where graphs come from and how many are taken."""
+    """Where graphs come from and how many are taken.
+
+    Attributes:
+        part: the second of three machines takes (2, 3)
+    """
 
     corpus: Path | None = None
     mode: Mode = "training"
     limit: int | None = None
-    part: tuple[int, int] = (1, 1)  # the second of three machines takes (2, 3)
+    part: tuple[int, int] = (1, 1)
 
     def takes(self, number: int) -> bool:
         return number % self.part[1] == self.part[0] - 1

@@ -34,16 +34,22 @@ Watch = Callable[[str], AbstractContextManager[Listener]]
 
 @dataclass(frozen=True)
 class Order:
-    """What is wanted of a run."""
+    """What is wanted of a run.
+
+    Attributes:
+        again: run finished ones once more.
+        ray: address of a Ray cluster that runs rows, or auto.
+        absent: methods that the suite would run if they were there.
+    """
 
     suite: Suite
     specs: tuple[str, ...]
     seeds: int = 3
     allowance: Allowance = field(default_factory=lambda: Allowance(simulations=5_000))
     source: Source = field(default_factory=Source)
-    again: bool = False  # run finished ones once more
-    ray: str = ""  # address of a Ray cluster that runs rows, or auto
-    absent: tuple[str, ...] = ()  # methods that the suite would run if they were there
+    again: bool = False
+    ray: str = ""
+    absent: tuple[str, ...] = ()
 
     @staticmethod
     def of(suite: Suite, specs: Sequence[str] | None, allowance: Allowance | None, **others: object) -> Order:
@@ -65,11 +71,16 @@ class Order:
 
 @dataclass
 class Outcome:
-    """What a run did."""
+    """What a run did.
+
+    Attributes:
+        kept: were finished before.
+        skipped: method -> why it could not be run.
+    """
 
     done: int = 0
-    kept: int = 0  # were finished before
-    skipped: dict[str, str] = field(default_factory=dict)  # method -> why it could not be run
+    kept: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     stopped: bool = False
 

@@ -69,18 +69,23 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Suite:
-    """Problems, methods and a budget that one table is made from."""
+    """Problems, methods and a budget that one table is made from.
+
+    Attributes:
+        specs: those not in the catalog yet are left out, and said so.
+        focus: the method that is compared with every other.
+    """
 
     name: str
     title: str
     shape: Shape
     rows: Callable[[Source], Iterator[SuiteRow]]
     baseline: str
-    specs: tuple[str, ...]  # those not in the catalog yet are left out, and said so
+    specs: tuple[str, ...]
     allowance: Allowance = Allowance(simulations=5_000)
     baseline_allowance: Allowance = Allowance(simulations=5_000)
     published: tuple[Callable[[], Table], ...] = ()
-    focus: str = "placement"  # the method that is compared with every other
+    focus: str = "placement"
 
 
 _REGAL = (

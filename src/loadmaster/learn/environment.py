@@ -24,11 +24,17 @@ AT_ONCE = 1 << 22  # entries of placements and ranks made at a time: what is ask
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """What came back for each placement."""
+    """What came back for each placement.
 
-    step_ns: NDArray[np.float64]  # [n] as the policy sees it, noise included; bytes where peak memory is the objective
-    over_bytes: Ints  # [n] beyond the memory of the devices
-    failed: Bools  # [n] nothing was measured: the run failed, or the budget had ended
+    Attributes:
+        step_ns: [n] as the policy sees it, noise included; bytes where peak memory is the objective.
+        over_bytes: [n] beyond the memory of the devices.
+        failed: [n] nothing was measured: the run failed, or the budget had ended.
+    """
+
+    step_ns: NDArray[np.float64]  # [n]
+    over_bytes: Ints  # [n]
+    failed: Bools  # [n]
 
     @property
     def valid(self) -> Bools:
@@ -68,14 +74,20 @@ class Simulated:
 
     Noise and failures are drawn for the policy alone: a plan that ran is kept by its true value, one that failed is not
     kept.
+
+    Attributes:
+        order: in which order a device takes its ops under a placement.
+        noise: deviation of the logarithm of the measured time.
+        failures: chance that a measurement fails.
+        rng: of noise and failures alone.
     """
 
     search: Search
     label: Ints  # [ops]
-    order: Order = "critical"  # in which order a device takes its ops under a placement
-    noise: float = 0.0  # deviation of the logarithm of the measured time
-    failures: float = 0.0  # chance that a measurement fails
-    rng: np.random.Generator = field(init=False)  # of noise and failures alone
+    order: Order = "critical"
+    noise: float = 0.0
+    failures: float = 0.0
+    rng: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
         if self.noise < 0 or not 0 <= self.failures < 1:

@@ -43,11 +43,15 @@ GENERATED_OPS = (60, 500)
 
 
 class Key(NamedTuple):
-    """Which example: a line of the corpus and a seed; seed 0 is the graph as it is, on the setting named."""
+    """Which example: a line of the corpus and a seed; seed 0 is the graph as it is, on the setting named.
+
+    Attributes:
+        setting: "": drawn from the seed.
+    """
 
     line: int
     seed: int
-    setting: str = ""  # "": drawn from the seed
+    setting: str = ""
 
 
 # Settings with a name, for validation: cluster and objective.
@@ -60,9 +64,13 @@ SETTINGS: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, eq=False)
 class Elite:
-    """A good plan: where each op runs and when it is dispatched, and its value."""
+    """A good plan: where each op runs and when it is dispatched, and its value.
 
-    device: Ints  # [ops] with equal devices numbered by where in the mirrored order their ops lie
+    Attributes:
+        device: [ops] with equal devices numbered by where in the mirrored order their ops lie.
+    """
+
+    device: Ints  # [ops]
     turn: Ints  # [ops]
     value: int
 

@@ -30,18 +30,27 @@ GRAPH_WIDTH = 12
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """One problem in numbers, about -3 to 3 each."""
+    """One problem in numbers, about -3 to 3 each.
+
+    Attributes:
+        pairs: [ops * devices, PAIRS_WIDTH] op-major.
+        before: [edges] op that comes first.
+        after: [edges] op that waits for it.
+        orders: [ops, orders] place in each order, 0 to 1.
+        mirror: [ops] place in the mirrored order: a backward op beside its forward op.
+        weight: [ops] how many bytes hang on the op, mean 1.
+    """
 
     ops: Floats  # [ops, OPS_WIDTH]
     devices: Floats  # [devices, DEVICES_WIDTH]
-    pairs: Floats  # [ops * devices, PAIRS_WIDTH] op-major
+    pairs: Floats  # [ops * devices, PAIRS_WIDTH]
     able: NDArray[np.bool_]  # [ops * devices]
     graph: Floats  # [GRAPH_WIDTH]
-    before: Ints  # [edges] op that comes first
-    after: Ints  # [edges] op that waits for it
-    orders: Floats  # [ops, orders] place in each order, 0 to 1
-    mirror: Ints  # [ops] place in the mirrored order: a backward op beside its forward op
-    weight: Floats  # [ops] how many bytes hang on the op, mean 1
+    before: Ints  # [edges]
+    after: Ints  # [edges]
+    orders: Floats  # [ops, orders]
+    mirror: Ints  # [ops]
+    weight: Floats  # [ops]
 
     @property
     def num_ops(self) -> int:

@@ -33,18 +33,29 @@ FEW = 200  # simulations of the search that a kept plan must be better than
 
 @dataclass(frozen=True)
 class PlanSettings(TrainingSettings):
-    """Which plans are kept."""
+    """Which plans are kept.
 
-    on: str = "2xp100-pcie,4xp100-pcie"  # clusters, with commas
-    seconds: float = 20.0  # of each search
-    simulations: int = 0  # of each, instead; the same plans on every machine
+    Attributes:
+        on: clusters, with commas.
+        seconds: of each search.
+        simulations: of each, instead; the same plans on every machine.
+        batch: times the activations and the work of the graphs.
+        fewest: ops.
+        graphs: at most so many; 0: all.
+        scopes: whether ops are known by the names of their modules too; no: models of other people match.
+        gain: over a short search, below which a plan is not worth its bytes.
+    """
+
+    on: str = "2xp100-pcie,4xp100-pcie"
+    seconds: float = 20.0
+    simulations: int = 0
     objective: str = "step-time"
-    batch: float = 1.0  # times the activations and the work of the graphs
-    fewest: int = 100  # ops
+    batch: float = 1.0
+    fewest: int = 100
     most: int = 4_000
-    graphs: int = 0  # at most so many; 0: all
-    scopes: bool = True  # whether ops are known by the names of their modules too; no: models of other people match
-    gain: float = 0.02  # over a short search, below which a plan is not worth its bytes
+    graphs: int = 0
+    scopes: bool = True
+    gain: float = 0.02
 
 
 SETTINGS = PlanSettings

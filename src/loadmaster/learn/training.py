@@ -30,15 +30,21 @@ from loadmaster.learn.weights import foreign, read_tensors
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How to train. `minutes` cuts each phase short by its share of the time."""
+    """How to train. `minutes` cuts each phase short by its share of the time.
+
+    Attributes:
+        valid: graphs to choose the checkpoint by; none: some of the corpus are kept apart.
+        workers: processes for simulations; 0: one per core.
+        ray: address of a Ray cluster that simulates instead, or auto.
+    """
 
     corpus: str
     out: str
-    valid: str = ""  # graphs to choose the checkpoint by; none: some of the corpus are kept apart
+    valid: str = ""
     policy: str = ""
     seed: int = 0
-    workers: int = 0  # processes for simulations; 0: one per core
-    ray: str = ""  # address of a Ray cluster that simulates instead, or auto
+    workers: int = 0
+    ray: str = ""
     device: str = "auto"
     minutes: float | None = None
     save_seconds: float = 30.0
@@ -60,9 +66,13 @@ class TrainingSettings:
 
 
 class TrainingRun:
-    """One training run: its network and its files. `state` is a dataclass of plain values that changes as it goes."""
+    """One training run: its network and its files. `state` is a dataclass of plain values that changes as it goes.
 
-    columns: ClassVar[tuple[str, ...]] = ("phase", "step", "seconds", "loss", "reward")  # of the curves
+    Attributes:
+        columns: of the curves.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("phase", "step", "seconds", "loss", "reward")
 
     def __init__(self, settings: TrainingSettings, network: nn.Module, state: Any, rate: float, begun: float) -> None:
         self.settings, self.state, self.begun = settings, state, begun

@@ -82,14 +82,20 @@ class Auto:
     Plans by rules, the best of them under the usual orders; then epochs of annealing, the first ones from several good
     starts, the later and longer ones mostly from the plan that leads. Other starts may run against it: one that has
     done no worse than the leader had after as many simulations goes on.
+
+    Attributes:
+        temperature: first temperature, as a share of the value.
+        cold: last temperature.
+        also: another method whose plan joins the starts.
+        RENAMED: until version 0.3.
     """
 
-    temperature: float = 0.001  # first temperature, as a share of the value
-    cold: float = 1e-4  # last temperature
+    temperature: float = 0.001
+    cold: float = 1e-4
     follow: float = 0.5
-    also: Optimizer | None = None  # another method whose plan joins the starts
+    also: Optimizer | None = None
 
-    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
+    RENAMED: ClassVar = {"heat": "temperature"}
 
     def optimize(self, search: Search) -> Plan:
         if too_large(search.problem):
@@ -163,15 +169,20 @@ class Waiting:
 
 @dataclass
 class Runner:
-    """A plan that search goes on from, and how good it was after each of its epochs."""
+    """A plan that search goes on from, and how good it was after each of its epochs.
+
+    Attributes:
+        joined: where it stands on the smaller problem, if that is about as good.
+        gain: of the last epoch.
+    """
 
     score: Score
     plan: Plan
     pace: Reheating
-    joined: Plan | None = None  # where it stands on the smaller problem, if that is about as good
+    joined: Plan | None = None
     used: int = 0
     marks: list[tuple[int, Score]] = field(default_factory=list)
-    gain: int = 0  # of the last epoch
+    gain: int = 0
 
     @property
     def stuck(self) -> bool:

@@ -37,17 +37,26 @@ FINER = (*(Stage((("edges", most),), 1_000) for most in (24, 64, 192)), OPS)
 
 
 class Held(NamedTuple):
-    """A problem as what devices hold."""
+    """A problem as what devices hold.
+
+    Attributes:
+        users: ops that need a tensor, along the program.
+        home: [tensors] op whose device has it from its start on; -1: it is wherever it is read.
+        resident: [tensors] from the beginning to the end.
+        stays: [tensors] to the end.
+        nbytes: [tensors] 0 of those that are written over others.
+        memory: [devices] bytes.
+    """
 
     use_start: np.ndarray  # [tensors + 1]
-    users: np.ndarray  # ops that need a tensor, along the program
-    home: np.ndarray  # [tensors] op whose device has it from its start on; -1: it is wherever it is read
-    resident: np.ndarray  # [tensors] from the beginning to the end
-    stays: np.ndarray  # [tensors] to the end
-    nbytes: np.ndarray  # [tensors] 0 of those that are written over others
+    users: np.ndarray
+    home: np.ndarray  # [tensors]
+    resident: np.ndarray  # [tensors]
+    stays: np.ndarray  # [tensors]
+    nbytes: np.ndarray  # [tensors]
     workspace: np.ndarray  # [ops]
     able: np.ndarray  # [ops, devices]
-    memory: np.ndarray  # [devices] bytes
+    memory: np.ndarray  # [devices]
 
 
 def balanced(problem: Problem, given: Sequence[Ints], stages: Sequence[Stage], seed: int = 0) -> Ints:

@@ -40,13 +40,19 @@ class Complete:
     search alone.
 
     What it does with N simulations is the beginning of what it does with more, so more is never worse.
+
+    Attributes:
+        recompute: where a fused plan does not fit, tensors may be made again.
+        offload: or wait on a host.
+        also: another method whose plan joins the starts.
+        temperature: of the search for placement and order.
     """
 
     fusion: Literal["auto", "none"] = "auto"
-    recompute: bool = True  # where a fused plan does not fit, tensors may be made again
-    offload: bool = True  # or wait on a host
-    also: Optimizer | None = None  # another method whose plan joins the starts
-    temperature: float = Auto.temperature  # of the search for placement and order
+    recompute: bool = True
+    offload: bool = True
+    also: Optimizer | None = None
+    temperature: float = Auto.temperature
     cold: float = Auto.cold
     follow: float = Auto.follow
 

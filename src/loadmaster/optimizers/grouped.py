@@ -43,15 +43,24 @@ def grouped(problem: Problem, way: Way) -> Plan:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """What a rule needs to know of groups."""
+    """What a rule needs to know of groups.
+
+    Attributes:
+        time_ns: [groups, devices] all members one after the other.
+        link: [devices, devices] class of each link; the last: none.
+        start: [groups + 1] of the neighbours of each.
+        other: group that it sends to, or is sent from.
+        before: whether it is sent from there.
+        send_ns: [neighbours, classes + 1] all that is sent between the two, one after the other.
+    """
 
     label: Ints  # [ops]
-    time_ns: Floats  # [groups, devices] all members one after the other
-    link: Ints  # [devices, devices] class of each link; the last: none
-    start: Ints  # [groups + 1] of the neighbours of each
-    other: Ints  # group that it sends to, or is sent from
-    before: NDArray[np.bool_]  # whether it is sent from there
-    send_ns: Floats  # [neighbours, classes + 1] all that is sent between the two, one after the other
+    time_ns: Floats  # [groups, devices]
+    link: Ints  # [devices, devices]
+    start: Ints  # [groups + 1]
+    other: Ints
+    before: NDArray[np.bool_]
+    send_ns: Floats  # [neighbours, classes + 1]
 
     @staticmethod
     def of(problem: Problem, label: Ints) -> Groups:

@@ -19,13 +19,18 @@ from loadmaster.search.workers import in_order
 class Islands:
     """Rounds of independent searches with seeds of their own: first by `inner`, then by annealing from the best plan
     that any of them has found. What they find does not depend on where they run: with a budget of simulations, a plan
-    is the same on one machine and on many."""
+    is the same on one machine and on many.
+
+    Attributes:
+        ray: address of a Ray cluster, or auto; empty: here.
+        processes: of this machine, where there is no cluster: so many islands at once.
+    """
 
     inner: Optimizer = field(default_factory=Auto)
     islands: int = 4
     rounds: int = 3
-    ray: str = ""  # address of a Ray cluster, or auto; empty: here
-    processes: int = 1  # of this machine, where there is no cluster: so many islands at once
+    ray: str = ""
+    processes: int = 1
 
     def optimize(self, search: Search) -> Plan:
         first: Plan | None = None
@@ -64,12 +69,16 @@ class IslandJob(NamedTuple):
 
 
 class IslandResult(NamedTuple):
-    """What it came to; no score where its budget was spent before the plan was scored."""
+    """What it came to; no score where its budget was spent before the plan was scored.
+
+    Attributes:
+        fuses: whether its plans may be fused.
+    """
 
     plan: Plan
     score: Score | None
     simulations: int
-    fuses: bool  # whether its plans may be fused
+    fuses: bool
 
 
 def explore(problem: Problem, job: IslandJob) -> IslandResult:

@@ -57,14 +57,20 @@ class Joint:
     An epoch has two halves: moves of placement, order and fusion in one loop; and moves of placement and order alone on
     the kernels found, which are fewer and so faster to simulate. What either half gained decides its share of the next
     epoch. What a budget buys is the beginning of what a larger one does.
+
+    Attributes:
+        temperature: first temperature, as a share of the value.
+        cold: last temperature.
+        also: another method whose plan joins the first ones, fused by simple rules.
+        RENAMED: until version 0.3.
     """
 
     inner: Optimizer = field(default_factory=Auto)
-    temperature: float = 2e-3  # first temperature, as a share of the value
-    cold: float = 1e-4  # last temperature
-    also: Optimizer | None = None  # another method whose plan joins the first ones, fused by simple rules
+    temperature: float = 2e-3
+    cold: float = 1e-4
+    also: Optimizer | None = None
 
-    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
+    RENAMED: ClassVar = {"heat": "temperature"}
 
     def optimize(self, search: Search) -> Plan:
         for _ in self.turns(search):
@@ -181,11 +187,17 @@ class Later(Waiting):
 
 @dataclass
 class FusingRunner(Runner):
-    """One whose kernels change, too."""
+    """One whose kernels change, too.
 
-    kernel: Ints | None = None  # those on which it was moved last
-    moved: Runner | None = None  # where it stands on them
-    share: float = EVEN  # of an epoch in which kernels change
+    Attributes:
+        kernel: those on which it was moved last.
+        moved: where it stands on them.
+        share: of an epoch in which kernels change.
+    """
+
+    kernel: Ints | None = None
+    moved: Runner | None = None
+    share: float = EVEN
 
 
 class JointRace(Race):

@@ -34,14 +34,19 @@ class Separate:
 
     Then again from the start, with twice as many simulations for each task, as long as the budget lasts: what a budget
     buys is the beginning of what a larger one does.
+
+    Attributes:
+        temperature: first temperature, as a share of the value.
+        cold: last temperature.
+        RENAMED: until version 0.3.
     """
 
     tasks: tuple[Task, ...] = ("fusion", "placement", "schedule")
     start: Optimizer = field(default_factory=lambda: make_optimizer(DEFAULT))
-    temperature: float = 2e-3  # first temperature, as a share of the value
-    cold: float = 1e-5  # last temperature
+    temperature: float = 2e-3
+    cold: float = 1e-5
 
-    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
+    RENAMED: ClassVar = {"heat": "temperature"}
 
     def optimize(self, search: Search) -> Plan:
         first = self.start.optimize(search)

@@ -41,12 +41,16 @@ POLISH = 0.2  # of what is left for trials, for the search after a split that lo
 
 @dataclass(frozen=True, eq=False)
 class SplitResult:
-    """A plan, and the splits of the graph that it is for; `before` is the best plan of whole ops."""
+    """A plan, and the splits of the graph that it is for; `before` is the best plan of whole ops.
+
+    Attributes:
+        way: every op runs on every device, each on its share, by samples or by features.
+    """
 
     result: Result
     splits: tuple[Split, ...]
     before: Result
-    way: Way | None = None  # every op runs on every device, each on its share, by samples or by features
+    way: Way | None = None
 
 
 def solve_split(

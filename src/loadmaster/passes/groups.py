@@ -23,12 +23,18 @@ _CHAINS: LastFew[Ints] = LastFew("chains", 1)
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """Several ways to cut one problem into sets of ops, all in the same two columns."""
+    """Several ways to cut one problem into sets of ops, all in the same two columns.
+
+    Attributes:
+        ops: group g is ops[start[g]:start[g + 1]]
+        mirror: [ops] position in the forward pass; a backward op has that of the forward op it belongs to.
+        by_mirror: [ops] ops in order of mirror, then of index.
+    """
 
     start: Ints  # [groups + 1]
-    ops: Ints  # group g is ops[start[g]:start[g + 1]]
-    mirror: Ints  # [ops] position in the forward pass; a backward op has that of the forward op it belongs to
-    by_mirror: Ints  # [ops] ops in order of mirror, then of index
+    ops: Ints
+    mirror: Ints  # [ops]
+    by_mirror: Ints  # [ops]
 
 
 def grouping(problem: Problem) -> Grouping:

@@ -49,10 +49,14 @@ def parse_action(name: str) -> Action:
 
 @dataclass(frozen=True)
 class Replicas:
-    """How often each stage is there, and the link over which its replicas add up their gradients in a ring."""
+    """How often each stage is there, and the link over which its replicas add up their gradients in a ring.
+
+    Attributes:
+        link: [stages] the slowest of the ring; None: there is but one.
+    """
 
     count: tuple[int, ...]  # [stages]
-    link: tuple[Link | None, ...]  # [stages] the slowest of the ring; None: there is but one
+    link: tuple[Link | None, ...]  # [stages]
 
     def reduce_ns(self, stage: int, nbytes: int) -> int:
         """A ring passes 2(r - 1) times an r-th on (Patarasuk and Yuan, 2009)."""

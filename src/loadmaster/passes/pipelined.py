@@ -17,13 +17,19 @@ from loadmaster.problem import Problem
 
 @dataclass(frozen=True)
 class Pipelined:
-    """How the step of one microbatch became a pipeline."""
+    """How the step of one microbatch became a pipeline.
+
+    Attributes:
+        graph: digest of the graph of one microbatch.
+        weights_apart: the gradients of weights are actions of their own.
+        replicated: some stage is there several times over.
+    """
 
     microbatches: int
-    graph: str  # digest of the graph of one microbatch
+    graph: str
     stage: tuple[int, ...]  # [ops of its problem]
-    weights_apart: bool  # the gradients of weights are actions of their own
-    replicated: bool  # some stage is there several times over
+    weights_apart: bool
+    replicated: bool
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "stage": list(self.stage)}

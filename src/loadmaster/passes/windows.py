@@ -23,11 +23,16 @@ ENDLESS = 2**40  # ns: what comes after so long is never waited for
 @dataclass(frozen=True, eq=False)
 class Window:
     """Some ops as a problem, between ops of no length: for each device one that has what comes from further back, and
-    one that reads what goes further on. Those take part in sends, and nobody waits for the second kind."""
+    one that reads what goes further on. Those take part in sends, and nobody waits for the second kind.
+
+    Attributes:
+        ops: [ops of the window] in the whole.
+        first: where they begin in the problem.
+    """
 
     problem: Problem
-    ops: Ints  # [ops of the window] in the whole
-    first: int  # where they begin in the problem
+    ops: Ints  # [ops of the window]
+    first: int
 
     def part(self, column: NDArray[np.integer]) -> NDArray[np.integer]:
         """What a column of the problem says of the ops."""

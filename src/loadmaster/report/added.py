@@ -12,18 +12,29 @@ from loadmaster.search import Result
 
 @dataclass(frozen=True)
 class Added:
-    """Bytes are of the tensors that need not be held meanwhile."""
+    """Bytes are of the tensors that need not be held meanwhile.
+
+    Attributes:
+        ops_again: ops that run again.
+        inside: how many of these run in kernels of others.
+        again_ns: what kernels take that hold nothing else.
+        again_bytes: of what is made again.
+        stays, stay_bytes: tensors that wait on another device.
+        homes, home_bytes: weights, states and inputs that live elsewhere and come for those that read them.
+        visit_bytes: of these, what comes in a step.
+        return_bytes: of these, what goes back, updated.
+    """
 
     ops_again: int
-    inside: int  # of them, in kernels of others
-    again_ns: int  # that kernels of nothing else take
+    inside: int
+    again_ns: int
     again_bytes: int
     stays: int
     stay_bytes: int
-    homes: int = 0  # weights, states and inputs that live elsewhere and come for those that read them
+    homes: int = 0
     home_bytes: int = 0
-    visit_bytes: int = 0  # that come in a step
-    return_bytes: int = 0  # that go back, updated
+    visit_bytes: int = 0
+    return_bytes: int = 0
 
 
 NOTHING = Added(0, 0, 0, 0, 0, 0)

@@ -12,10 +12,15 @@ from loadmaster.graph.columns import Ints
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """A step cut into columns of equal time."""
+    """A step cut into columns of equal time.
 
-    busy: NDArray[np.float64]  # [rows, columns] share of the time that is used
-    main: Ints  # [rows, columns] the label that takes most of it, or -1
+    Attributes:
+        busy: [rows, columns] share of the time that is used.
+        main: [rows, columns] the label that takes most of it, or -1.
+    """
+
+    busy: NDArray[np.float64]  # [rows, columns]
+    main: Ints  # [rows, columns]
 
 
 def cells(row: Ints, start: Ints, end: Ints, label: Ints, rows: int, step_ns: int, columns: int) -> Cells:

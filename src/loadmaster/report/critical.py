@@ -23,13 +23,17 @@ class Piece:
     `why` says what held it until then: data (it needed what the piece before made or brought), order (it must come
     after it), device or link (it was ready, but the piece before it held its device or its wire), host (it had not been
     asked for: the host was busy until then, and the path starts with it).
+
+    Attributes:
+        index: kernel, or send.
+        where: device, or "from > to".
     """
 
     kind: Literal["op", "transfer"]
-    index: int  # kernel, or send
+    index: int
     name: str
     scope: str
-    where: str  # device, or "from > to"
+    where: str
     start_ns: int
     end_ns: int
     why: Why
@@ -52,14 +56,22 @@ class ScopeShare:
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """Pieces from 0 to the end of the step; their lengths add up to it exactly."""
+    """Pieces from 0 to the end of the step; their lengths add up to it exactly.
+
+    Attributes:
+        pieces: ops and transfers, in order of time.
+        by_scope: most time first.
+        compute_ns, transfer_ns: of the pieces of either kind.
+        queue_ns: of both, pieces that the next one did not need: they only held its device or its wire.
+        host_ns: before the first piece: the host asking for kernels, one after another.
+    """
 
     pieces: tuple[Piece, ...]
-    by_scope: tuple[ScopeShare, ...]  # most time first
+    by_scope: tuple[ScopeShare, ...]
     compute_ns: int
     transfer_ns: int
-    queue_ns: int  # of these, pieces that the next one did not need: they only held its device or its wire
-    host_ns: int = 0  # before the first piece: the host asking for kernels, one after another
+    queue_ns: int
+    host_ns: int = 0
 
     @property
     def length_ns(self) -> int:

@@ -14,10 +14,16 @@ NS_PER_HOUR = 3_600 * 10**9
 @dataclass(frozen=True)
 class Expense:
     """None where no device says. Every device is paid for all of the step; it draws its watts while it computes, and
-    its idle watts for the rest."""
+    its idle watts for the rest.
 
-    money: float | None  # in the currency of the prices
-    money_idle: float | None  # of it, for time in which devices do not compute
+    Attributes:
+        money: of the step, in the currency of the prices.
+        money_idle: the part of it that is for time in which devices do not compute.
+        energy_j: joules of the step.
+    """
+
+    money: float | None
+    money_idle: float | None
     energy_j: float | None
 
 

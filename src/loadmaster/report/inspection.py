@@ -28,18 +28,26 @@ class KindShare:
 
 @dataclass(frozen=True)
 class LargeTensor:
-    """One of the largest tensors of a graph."""
+    """One of the largest tensors of a graph.
+
+    Attributes:
+        made_by: op, "" for an input or a weight.
+    """
 
     name: str
     nbytes: int
     role: str
     shape: tuple[int, ...] | None
-    made_by: str  # op, "" for an input or a weight
+    made_by: str
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """Times are those on the fastest device of the cluster for each op."""
+    """Times are those on the fastest device of the cluster for each op.
+
+    Attributes:
+        kinds: most time first.
+    """
 
     ops: int
     views: int
@@ -51,7 +59,7 @@ class Inspection:
     work_ns: int
     critical_path_ns: int
     critical_path_ops: int
-    kinds: tuple[KindShare, ...]  # most time first
+    kinds: tuple[KindShare, ...]
     largest_tensors: tuple[LargeTensor, ...]
 
     @property

@@ -14,25 +14,36 @@ MOST_LISTED = 50  # the rest are counted
 
 @dataclass(frozen=True)
 class KernelGain:
-    """One fused kernel against its ops run one by one on the same device."""
+    """One fused kernel against its ops run one by one on the same device.
+
+    Attributes:
+        kinds: of its ops, each once, in order.
+        traffic_saved_bytes: bytes that need not be written and read again.
+        memory_saved_bytes: tensors that are never stored.
+    """
 
     name: str
     scope: str
     device: str
     ops: int
-    kinds: tuple[str, ...]  # of its ops, each once, in order
+    kinds: tuple[str, ...]
     launches_saved: int
-    traffic_saved_bytes: int  # that need not be written and read again
-    memory_saved_bytes: int  # tensors that are never stored
+    traffic_saved_bytes: int
+    memory_saved_bytes: int
     time_saved_ns: int
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """Totals are over all kernels; only those that save most are listed."""
+    """Totals are over all kernels; only those that save most are listed.
 
-    kernels: int  # with more than one op
-    ops: int  # in them
+    Attributes:
+        kernels: with more than one op.
+        ops: in them.
+    """
+
+    kernels: int
+    ops: int
     launches_saved: int
     traffic_saved_bytes: int
     memory_saved_bytes: int

@@ -16,13 +16,17 @@ BEFORE = -1
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """When things begin and end, as numbers that order rounds within one instant, too (rule 11)."""
+    """When things begin and end, as numbers that order rounds within one instant, too (rule 11).
+
+    Attributes:
+        instant_ns: [instants] moment m lies in instant m // rounds.
+    """
 
     begin: Ints  # [kernels]
     finish: Ints  # [kernels]
     send_begin: Ints  # [sends]
     send_finish: Ints  # [sends]
-    instant_ns: Ints  # [instants] moment m lies in instant m // rounds
+    instant_ns: Ints  # [instants]
     rounds: int
 
     def ns(self, moment: int) -> int:
@@ -31,15 +35,21 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class Lives:
-    """Alive at moment m: those with begin <= m < finish."""
+    """Alive at moment m: those with begin <= m < finish.
+
+    Attributes:
+        tensor: -1: workspace.
+        kernel: that needs the workspace, or makes the tensor; of what is there before the step, its first reader.
+        received: a copy that was sent.
+    """
 
     device: Ints
     nbytes: Ints
     begin: Ints
     finish: Ints
-    tensor: Ints  # -1: workspace
-    kernel: Ints  # that needs the workspace, or makes the tensor; of what is there before the step, its first reader
-    received: Bools  # a copy that was sent
+    tensor: Ints
+    kernel: Ints
+    received: Bools
 
 
 def moments(schedule: Schedule) -> Moments:

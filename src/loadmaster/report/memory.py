@@ -30,37 +30,50 @@ class MemoryPart:
 
 @dataclass(frozen=True)
 class AliveTensor:
-    """A tensor that is in memory at the peak of a device."""
+    """A tensor that is in memory at the peak of a device.
+
+    Attributes:
+        until_ns: None: to the end of the step.
+    """
 
     name: str
     role: str
     scope: str
     nbytes: int
     since_ns: int
-    until_ns: int | None  # None: to the end of the step
+    until_ns: int | None
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What began when the peak was reached."""
+    """What began when the peak was reached.
+
+    Attributes:
+        nbytes: what it brought.
+    """
 
     kind: Literal["op", "transfer", "start"]
     name: str
     scope: str
-    nbytes: int  # that it brought
+    nbytes: int
 
 
 @dataclass(frozen=True)
 class Peak:
-    """A device at its fullest, the first time; `parts` add up to it exactly."""
+    """A device at its fullest, the first time; `parts` add up to it exactly.
+
+    Attributes:
+        by_role: most bytes first.
+        parts: most bytes first.
+    """
 
     device: str
     peak_bytes: int
     limit_bytes: int
     at_ns: int
     cause: Cause
-    by_role: tuple[tuple[str, int], ...]  # most bytes first
-    parts: tuple[MemoryPart, ...]  # most bytes first
+    by_role: tuple[tuple[str, int], ...]
+    parts: tuple[MemoryPart, ...]
     largest: tuple[AliveTensor, ...]
 
 

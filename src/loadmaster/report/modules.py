@@ -18,12 +18,17 @@ GREY = "#b3aea6"
 
 @dataclass(frozen=True)
 class ModuleWork:
-    """A module of the model and the work of its kernels."""
+    """A module of the model and the work of its kernels.
+
+    Attributes:
+        device_ns: [devices] time of its kernels there.
+        weight_bytes: of the weights and states it reads.
+    """
 
     name: str
     ops: int
-    device_ns: tuple[int, ...]  # [devices] time of its kernels there
-    weight_bytes: int  # of the weights and states it reads
+    device_ns: tuple[int, ...]  # [devices]
+    weight_bytes: int
 
     @property
     def time_ns(self) -> int:

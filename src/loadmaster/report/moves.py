@@ -25,13 +25,18 @@ LATE = 3.0  # a machine this many times slower than thought stops early
 
 @dataclass(frozen=True)
 class MoveCost:
-    """The step if one group alone were elsewhere, all else in the same order."""
+    """The step if one group alone were elsewhere, all else in the same order.
+
+    Attributes:
+        peak_bytes: largest of any device.
+        change: of the objective: ns, or bytes of the largest peak; positive is worse.
+    """
 
     device: str
     step_ns: int
-    peak_bytes: int  # largest of any device
+    peak_bytes: int
     over_bytes: int
-    change: int  # of the objective: ns, or bytes of the largest peak; positive is worse
+    change: int
 
 
 @dataclass(frozen=True)

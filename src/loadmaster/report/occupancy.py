@@ -12,27 +12,38 @@ from loadmaster.report.schedule import Schedule
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """The step of one device; the four times add up to it exactly."""
+    """The step of one device; the four times add up to it exactly.
+
+    Attributes:
+        transfer_wait_ns: what it needs next is made and on its way, or waits for a wire.
+        idle_ns: what it needs next is still being made elsewhere.
+        finished_ns: after its last kernel; all of the step when it has none.
+    """
 
     device: str
     kernels: int
     ops: int
     compute_ns: int
-    transfer_wait_ns: int  # what it needs next is made and on its way, or waits for a wire
-    idle_ns: int  # what it needs next is still being made elsewhere
-    finished_ns: int  # after its last kernel; all of the step when it has none
+    transfer_wait_ns: int
+    idle_ns: int
+    finished_ns: int
 
 
 @dataclass(frozen=True)
 class WireLoad:
-    """One channel: the pairs of devices that share it, and what it carries in a step."""
+    """One channel: the pairs of devices that share it, and what it carries in a step.
+
+    Attributes:
+        pairs: that sent something.
+        queue_ns: transfers ready to go spent this long, added up, waiting for it.
+    """
 
     name: str
-    pairs: tuple[str, ...]  # that sent something
+    pairs: tuple[str, ...]
     sends: int
     sent_bytes: int
     busy_ns: int
-    queue_ns: int  # transfers ready to go spent this long, added up, waiting for it
+    queue_ns: int
 
 
 def device_times(schedule: Schedule) -> tuple[DeviceTime, ...]:

@@ -15,13 +15,17 @@ from loadmaster.search import Budget, Result, solve
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a step of the model takes on one cluster."""
+    """What a step of the model takes on one cluster.
+
+    Attributes:
+        peak_bytes: largest of any device.
+    """
 
     cluster: str
     devices: int
     optimizer: str
     step_ns: int
-    peak_bytes: int  # largest of any device
+    peak_bytes: int
     fits: bool
     over_bytes: int
     lower_bound: int

@@ -37,24 +37,35 @@ Load = Callable[[Mapping[str, Any]], Graph]
 
 @dataclass(frozen=True)
 class Remedy:
-    """One or more changes that together make it fit."""
+    """One or more changes that together make it fit.
+
+    Attributes:
+        command: options that bring it about.
+        peak_bytes: on the fullest device that is no host.
+        cost: how much each part gives up, least first.
+    """
 
     what: str
-    command: str  # options that bring it about
+    command: str
     step_ns: int
-    peak_bytes: int  # on the fullest device that is no host
-    cost: tuple[int, ...]  # how much each part gives up, least first
+    peak_bytes: int
+    cost: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a step fits as it is, and what would help, cheapest first."""
+    """Whether a step fits as it is, and what would help, cheapest first.
+
+    Attributes:
+        need_bytes: of the best plan found, on the device that is shortest of memory.
+        how: what plans it so that it fits.
+    """
 
     fits: bool
-    need_bytes: int  # of the best plan found, on the device that is shortest of memory
+    need_bytes: int
     have_bytes: int
     step_ns: int
-    how: str  # what plans it so that it fits
+    how: str
     changes: tuple[Remedy, ...]
 
 

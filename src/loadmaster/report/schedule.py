@@ -17,20 +17,30 @@ from loadmaster.simulator import Timeline
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """One step. An op that is fused with none is a kernel of its own."""
+    """One step. An op that is fused with none is a kernel of its own.
 
-    whole: Problem  # as planned, op by op
+    Attributes:
+        whole: as planned, op by op.
+        timeline: of `plan` on `whole`.
+        problem: its ops are the kernels of the plan.
+        heads: [kernels] lowest op of each.
+        tensors: [tensors] index in `whole` of each tensor that is left.
+        turn: [kernels] order of dispatch.
+        send_tensor: [sends] in order of dispatch.
+    """
+
+    whole: Problem
     plan: Plan
-    timeline: Timeline  # of `plan` on `whole`
-    problem: Problem  # its ops are the kernels of the plan
+    timeline: Timeline
+    problem: Problem
     kernel_of: Ints  # [ops of whole]
-    heads: Ints  # [kernels] lowest op of each
-    tensors: Ints  # [tensors] index in `whole` of each tensor that is left
+    heads: Ints  # [kernels]
+    tensors: Ints  # [tensors]
     device: Ints  # [kernels]
     start_ns: Ints  # [kernels]
     end_ns: Ints  # [kernels]
-    turn: Ints  # [kernels] order of dispatch
-    send_tensor: Ints  # [sends] in order of dispatch
+    turn: Ints  # [kernels]
+    send_tensor: Ints  # [sends]
 
     @staticmethod
     def of(problem: Problem, plan: Plan, timeline: Timeline) -> Schedule:

@@ -48,20 +48,28 @@ _BAR = 'viewBox="0 0 1000 24" width="100%" height="24" preserveAspectRatio="none
 
 @dataclass(frozen=True)
 class Strip:
-    """A model from its first module to its last, a part for each run of modules with the same fate."""
+    """A model from its first module to its last, a part for each run of modules with the same fate.
 
-    parts: tuple[tuple[str, int, int, bool], ...]  # (label, device, bytes, whether streamed)
+    Attributes:
+        parts: (label, device, bytes, whether streamed)
+    """
+
+    parts: tuple[tuple[str, int, int, bool], ...]
     devices: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ServedPage:
-    """All that the page says."""
+    """All that the page says.
+
+    Attributes:
+        figures: (name, value, note)
+    """
 
     title: str
     subtitle: str
     basis: str
-    figures: tuple[tuple[str, str, str], ...]  # (name, value, note)
+    figures: tuple[tuple[str, str, str], ...]
     strip: Strip
     sections: tuple[Section, ...]
 

@@ -29,33 +29,49 @@ WORTH = 0.01  # a gain under this share is none
 
 @dataclass(frozen=True)
 class Bound:
-    """Something no plan passes (work, critical path, memory), or not this placement (link)."""
+    """Something no plan passes (work, critical path, memory), or not this placement (link).
+
+    Attributes:
+        value: ns; of memory, bytes on the fullest device.
+        limit: what it is held against: the step in ns; of memory, the bytes the device has.
+    """
 
     name: BoundName
-    value: int  # ns; of memory, bytes on the fullest device
-    limit: int  # what it is held against: the step in ns; of memory, the bytes the device has
+    value: int
+    limit: int
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The best of a quick search on changed hardware, which begins with the plan itself."""
+    """The best of a quick search on changed hardware, which begins with the plan itself.
+
+    Attributes:
+        peak_bytes: largest of any device.
+        gain: of the objective against the plan, ns or bytes; positive is better.
+        how: the plan that did it.
+    """
 
     change: str
     step_ns: int
-    peak_bytes: int  # largest of any device
+    peak_bytes: int
     over_bytes: int
-    gain: int  # of the objective against the plan, ns or bytes; positive is better
-    how: str  # the plan that did it
+    gain: int
+    how: str
 
 
 @dataclass(frozen=True)
 class WhyNotFaster:
-    """What holds the step up: the bound that binds, and what other hardware or searching on would gain."""
+    """What holds the step up: the bound that binds, and what other hardware or searching on would gain.
+
+    Attributes:
+        without_transfers_ns: the same plan over links that take no time.
+        control: the same search on the same hardware: what searching alone gains.
+    """
 
     bounds: tuple[Bound, ...]
     binds: BoundName
-    without_transfers_ns: int  # the same plan over links that take no time
-    control: WhatIf  # the same search on the same hardware: what searching alone gains
+    without_transfers_ns: int
+    control: WhatIf
     helps: tuple[WhatIf, ...]
 
 

@@ -12,23 +12,33 @@ from typing import Any, NamedTuple
 
 @dataclass
 class Line:
-    """One call."""
+    """One call.
+
+    Attributes:
+        op: of the problem; -1: a send, or what belongs to one.
+        alone: it must not be recorded with others: it waits, sends, or asks Python for settings.
+        kernel: lines of one fused kernel have the same number; -1: of none that can be compiled.
+    """
 
     text: str
     uses: Sequence[str]
     makes: Sequence[str] = ()
-    op: int = -1  # of the problem; -1: a send, or what belongs to one
+    op: int = -1
     device: int = 0
-    alone: bool = False  # it must not be recorded with others: it waits, sends, or asks Python for settings
-    kernel: int = -1  # lines of one fused kernel have the same number; -1: of none that can be compiled
+    alone: bool = False
+    kernel: int = -1
 
 
 class ListingPart(NamedTuple):
-    """Neighbouring lines as a function."""
+    """Neighbouring lines as a function.
+
+    Attributes:
+        made: what later lines use.
+    """
 
     run: Callable[..., Any]
     given: Sequence[str]
-    made: Sequence[str]  # what later lines use
+    made: Sequence[str]
     lines: Sequence[Line]
 
 

@@ -42,12 +42,16 @@ _RANDOM_TAG = 1 << 24  # tags of messages that carry random state; those of tens
 @dataclass(frozen=True)
 class Throttle:
     """Links of a set speed, for experiments on one machine: a message may be used once its time on such a link has
-    passed. That time is written on a board that all processes see, a file of their shared memory."""
+    passed. That time is written on a board that all processes see, a file of their shared memory.
+
+    Attributes:
+        messages: tags that fit on it.
+    """
 
     bytes_per_s: float
     latency_s: float
     board: str
-    messages: int = 1 << 20  # tags that fit on it
+    messages: int = 1 << 20
 
     def opened(self) -> Any:
         """[tags] when each message is due, on the clock that processes of one machine share."""

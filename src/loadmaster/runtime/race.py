@@ -69,11 +69,15 @@ class Recalibration:
 
 @dataclass(frozen=True, eq=False)
 class RaceResult:
-    """Who ran, and the plan that was up against them."""
+    """Who ran, and the plan that was up against them.
+
+    Attributes:
+        failed: who could not run, and why.
+    """
 
     rows: tuple[Contender, ...]
     result: Result
-    failed: dict[str, str]  # who could not run, and why
+    failed: dict[str, str]
     recalibrated: Recalibration | None = None
 
     @property

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Running:
-    """What a plan was modelled to take, and what it took."""
+    """What a plan was modelled to take, and what it took.
+
+    Attributes:
+        measured_ns: median.
+    """
 
     name: str
     mode: str
@@ -37,7 +41,7 @@ class Running:
     kernels_apart: int
     kernels_reasons: tuple[str, ...]
     modelled_ns: int | None
-    measured_ns: int  # median
+    measured_ns: int
     fastest_ns: int
     modelled_peak_bytes: tuple[int, ...] | None
     measured_peak_bytes: tuple[int, ...] | None

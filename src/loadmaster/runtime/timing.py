@@ -24,14 +24,21 @@ COLD_BYTES = 128 * 2**20  # more than the last cache of any device there is
 
 @dataclass(frozen=True)
 class Timing:
-    """Of one call. `low_ns` and `high_ns` are quartiles of `hot_ns`."""
+    """Of one call. `low_ns` and `high_ns` are quartiles of `hot_ns`.
 
-    hot_ns: int  # its operands were just used
+    Attributes:
+        hot_ns: the median where its operands were just used.
+        cold_ns: the median where they were not.
+        host_ns: what the host needs to ask for it; 0 where the host is the device.
+        workspace_bytes: allocated beside its results while it runs.
+    """
+
+    hot_ns: int
     low_ns: int
     high_ns: int
-    cold_ns: int  # its operands were not
-    host_ns: int  # what the host needs to ask for it; 0 where the host is the device
-    workspace_bytes: int  # allocated beside its results while it runs
+    cold_ns: int
+    host_ns: int
+    workspace_bytes: int
     stable: bool
 
 

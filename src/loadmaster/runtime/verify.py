@@ -52,15 +52,23 @@ class TensorDifference:
 
 @dataclass(frozen=True)
 class Verification:
-    """What came of running a step both ways."""
+    """What came of running a step both ways.
+
+    Attributes:
+        equals_module: to the bit.
+        equals_capture: to the bit: the captured step in its traced order.
+        worst: from the module, the nearest to what is allowed or the furthest past it.
+        first_unequal: to the captured step.
+        reference: what stands for it.
+    """
 
     compared: int
-    equals_module: bool  # to the bit
-    equals_capture: bool  # to the bit: the captured step in its traced order
+    equals_module: bool
+    equals_capture: bool
     must_equal_capture: bool
-    worst: TensorDifference  # from the module, the nearest to what is allowed or the furthest past it
-    first_unequal: str  # to the captured step
-    reference: str = "the module"  # what stands for it
+    worst: TensorDifference
+    first_unequal: str
+    reference: str = "the module"
 
     @property
     def ok(self) -> bool:

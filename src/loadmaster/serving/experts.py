@@ -32,11 +32,16 @@ class Apart:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A phase with its experts apart."""
+    """A phase with its experts apart.
+
+    Attributes:
+        paths: of the parts.
+        unused_bytes: by path: weights that a step is not expected to need, kept all the same.
+    """
 
     graph: Graph
-    paths: tuple[str, ...]  # of the parts
-    unused_bytes: dict[str, int]  # by path: weights that a step is not expected to need, kept all the same
+    paths: tuple[str, ...]
+    unused_bytes: dict[str, int]
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,13 +21,19 @@ TOGETHER = Apart(parts=0)
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """Where one unit goes."""
+    """Where one unit goes.
 
-    module: str  # path
+    Attributes:
+        module: path.
+        home: device that keeps its weights; another than `device`: they are streamed.
+        time_ns: of its work for one batch of requests, modelled.
+    """
+
+    module: str
     device: str
-    home: str  # device that keeps its weights; another than `device`: they are streamed
+    home: str
     weight_bytes: int
-    time_ns: int = 0  # of its work for one batch of requests, modelled
+    time_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,16 +68,24 @@ class ModulePlan:
 
 @dataclass(frozen=True)
 class ExportTarget:
-    """A runtime, and how much of a placement it can take."""
+    """A runtime, and how much of a placement it can take.
+
+    Attributes:
+        contiguous: stages of neighbouring layers, devices in order.
+        stream: weights may stay in host memory and be sent when needed.
+        experts: how those of a layer may be placed apart from it.
+        one_gpu: it takes one GPU and the host beside it, no more.
+        overheads: what it adds to the rates of the hardware, where that was measured.
+    """
 
     name: str
     write: Callable[[ModulePlan], str]
-    contiguous: bool  # stages of neighbouring layers, devices in order
-    stream: bool  # weights may stay in host memory and be sent when needed
+    contiguous: bool
+    stream: bool
     compute_on_host: bool
-    experts: Apart = TOGETHER  # how those of a layer may be placed apart from it
-    one_gpu: bool = False  # and the host beside it
-    overheads: Overheads | None = None  # what it adds to the rates of the hardware, where that was measured
+    experts: Apart = TOGETHER
+    one_gpu: bool = False
+    overheads: Overheads | None = None
 
 
 def _device_map(plan: ModulePlan) -> str:

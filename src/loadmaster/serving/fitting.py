@@ -20,21 +20,32 @@ MOST_CHANGES = 3  # together, as for other plans
 
 @dataclass(frozen=True)
 class ServingRemedy:
-    """One way to make it fit."""
+    """One way to make it fit.
+
+    Attributes:
+        command: options that bring it about.
+        request_ns: modelled time of a request then.
+        peak_bytes: on the fullest device.
+        cost: how much each part gives up, least first.
+    """
 
     what: str
-    command: str  # options that bring it about
-    request_ns: float  # modelled time of a request then
-    peak_bytes: int  # on the fullest device
-    cost: tuple[int, ...] = ()  # how much each part gives up, least first
+    command: str
+    request_ns: float
+    peak_bytes: int
+    cost: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class ServingFit:
-    """Whether the model fits as it is, and what would help, cheapest first."""
+    """Whether the model fits as it is, and what would help, cheapest first.
+
+    Attributes:
+        need_bytes: peak of the best placement on its fullest device.
+    """
 
     fits: bool
-    need_bytes: int  # peak of the best placement on its fullest device
+    need_bytes: int
     have_bytes: int
     request_ns: float
     changes: tuple[ServingRemedy, ...]

@@ -9,12 +9,19 @@ from loadmaster.cluster import Cluster, Device, Link
 
 @dataclass(frozen=True)
 class Overheads:
-    """Of one runtime, beside what the hardware needs."""
+    """Of one runtime, beside what the hardware needs.
 
-    op_ns: int  # an op takes at least this long: the host asks for it one op at a time
-    host_op_ns: int  # on the host itself
-    copy_bytes_per_s: float  # between host memory and a GPU, at most
-    host_share: float  # of the host's memory bandwidth that its products reach
+    Attributes:
+        op_ns: an op takes at least this long: the host asks for it one op at a time.
+        host_op_ns: on the host itself.
+        copy_bytes_per_s: between host memory and a GPU, at most.
+        host_share: of the host's memory bandwidth that its products reach.
+    """
+
+    op_ns: int
+    host_op_ns: int
+    copy_bytes_per_s: float
+    host_share: float
 
 
 # transformers under accelerate's hooks, eager, measured beside an H200 with 16 cores (benchmarks/serving_gpu.py): large

@@ -37,11 +37,16 @@ class Phase:
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A model and the phases of a request to it."""
+    """A model and the phases of a request to it.
+
+    Attributes:
+        model: without memory.
+        blocks: modules that no runtime splits.
+    """
 
     name: str
-    model: nn.Module  # without memory
-    blocks: tuple[str, ...]  # modules that no runtime splits
+    model: nn.Module
+    blocks: tuple[str, ...]
     phases: tuple[Phase, ...]
     requests: Requests
     dtype: str

@@ -28,15 +28,23 @@ LONGEST = 8  # units that one move takes along, at most
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Decisions and their consequences, as the simulator sees them."""
+    """Decisions and their consequences, as the simulator sees them.
 
-    compute: Ints  # [units] device
-    home: Ints  # [units] device that keeps the weights; another than `compute`: they are streamed
+    Attributes:
+        compute: [units] device.
+        home: [units] device that keeps the weights; another than `compute`: they are streamed.
+        peak_bytes: [devices] the largest of all phases.
+        value: what the goal makes small, in ns.
+        bound: what no placement can beat.
+    """
+
+    compute: Ints  # [units]
+    home: Ints  # [units]
     step_ns: tuple[int, ...]  # [phases]
-    peak_bytes: Ints  # [devices] the largest of all phases
+    peak_bytes: Ints  # [devices]
     over_bytes: int
-    value: float  # what the goal makes small, in ns
-    bound: float  # what no placement can beat
+    value: float
+    bound: float
 
     @property
     def fits(self) -> bool:

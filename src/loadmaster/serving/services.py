@@ -52,16 +52,22 @@ class PricedPhase:
 
 @dataclass(frozen=True, eq=False)
 class Service:
-    """What there is to place: units of a model, and the phases of requests to it on a cluster."""
+    """What there is to place: units of a model, and the phases of requests to it on a cluster.
 
-    names: tuple[str, ...]  # [units] module paths, in the order of the model
+    Attributes:
+        names: [units] module paths, in the order of the model.
+        together: [units] lowest unit that shares a weight with it; itself where none does.
+        within: [units] the unit of its layer, for a part of a layer's experts; itself for all others.
+    """
+
+    names: tuple[str, ...]  # [units]
     weight_bytes: Ints  # [units]
     phases: tuple[PricedPhase, ...]
     cluster: Cluster
     requests: Requests
     goal: Goal
-    together: Ints  # [units] lowest unit that shares a weight with it; itself where none does
-    within: Ints  # [units] the unit of its layer, for a part of a layer's experts; itself for all others
+    together: Ints  # [units]
+    within: Ints  # [units]
 
     @property
     def host(self) -> int | None:

@@ -41,12 +41,18 @@ CHANGING = (
 
 
 class Facts(Struct):
-    """What a contraction needs to know of the problem beside its Layout."""
+    """What a contraction needs to know of the problem beside its Layout.
+
+    Attributes:
+        may_vanish: [tensors] takes no memory and no traffic where it is read in its own kernel alone.
+        reader_bytes: [reads] bytes of each read, tensor by tensor.
+        bases_first: made tensors, those that are overwritten in place before those that overwrite them.
+    """
 
     producer: np.ndarray  # [tensors]
-    may_vanish: np.ndarray  # [tensors] takes no memory and no traffic where it is read in its own kernel alone
-    reader_bytes: np.ndarray  # [reads] bytes of each read, tensor by tensor
-    bases_first: np.ndarray  # made tensors, those that are overwritten in place before those that overwrite them
+    may_vanish: np.ndarray  # [tensors]
+    reader_bytes: np.ndarray  # [reads]
+    bases_first: np.ndarray
     after_start: np.ndarray
     after: np.ndarray
     traffic: np.ndarray  # [ops]
@@ -57,7 +63,13 @@ class Facts(Struct):
 
 
 class Space(Struct):
-    """Scratch for one thread, and what changes of the layout, to write to."""
+    """Scratch for one thread, and what changes of the layout, to write to.
+
+    Attributes:
+        total: [3, ops] compute, fixed, traffic of each kernel.
+        mate: next op of the same kernel, or -1.
+        last: last op of the kernel so far.
+    """
 
     op_ns: np.ndarray
     workspace: np.ndarray
@@ -80,9 +92,9 @@ class Space(Struct):
     stamp: np.ndarray
     fill: np.ndarray
     inner: np.ndarray
-    total: np.ndarray  # [3, ops] compute, fixed, traffic of each kernel
-    mate: np.ndarray  # next op of the same kernel, or -1
-    last: np.ndarray  # last op of the kernel so far
+    total: np.ndarray  # [3, ops]
+    mate: np.ndarray
+    last: np.ndarray
     pairs: np.ndarray  # [2, afters]
 
 

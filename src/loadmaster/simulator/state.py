@@ -14,46 +14,78 @@ MOST_HEAPS = 2**22  # entries of heaps that lie where any placement finds room, 
 
 
 class Layout(Struct):
-    """A Problem as the loop wants it: flat, narrow, with every index it needs computed once."""
+    """A Problem as the loop wants it: flat, narrow, with every index it needs computed once.
+
+    Attributes:
+        tie: [ops] order among equal ranks.
+        waits: [ops] made tensors read + ops come after.
+        sources: ops that wait for nothing.
+        read_start: reads of tensors that come and go; fixed ones are left out.
+        next_start: ops that come after each op.
+        origin: MADE, FIXED or UPDATED.
+        maker: producer of a made tensor, updater of an updated one.
+        base: tensor it overwrites in place, or -1.
+        stays: 1: alive to the end.
+        fixed: list of fixed tensors.
+        updated: list of updated tensors.
+        channel: [devices * devices] resource number.
+        heap_start: [resources] where its heap lies, with room for all that may ever wait.
+        packed: such room would be too much: heaps lie as close as the placement of each run allows.
+        most_sends: of any placement.
+        dispatch: [ops] what the host needs to ask for each; empty: nobody waits for a host (rule 14)
+        contention: False: a channel carries any number of transfers at a time.
+        rest: [ops] how long the step goes on after each, at least; empty: nothing follows them.
+    """
 
     devices: int
     channels: int
     op_ns: np.ndarray  # [ops * devices]
     workspace: np.ndarray  # [ops]
-    tie: np.ndarray  # [ops] order among equal ranks
+    tie: np.ndarray  # [ops]
     op_of_tie: np.ndarray  # [ops]
-    waits: np.ndarray  # [ops] made tensors read + ops come after
-    sources: np.ndarray  # ops that wait for nothing
+    waits: np.ndarray  # [ops]
+    sources: np.ndarray
     make_start: np.ndarray
     makes: np.ndarray
-    read_start: np.ndarray  # reads of tensors that come and go; fixed ones are left out
+    read_start: np.ndarray
     reads: np.ndarray
-    next_start: np.ndarray  # ops that come after each op
+    next_start: np.ndarray
     nexts: np.ndarray
     reader_start: np.ndarray
     readers: np.ndarray
     nbytes: np.ndarray
-    origin: np.ndarray  # MADE, FIXED or UPDATED
-    maker: np.ndarray  # producer of a made tensor, updater of an updated one
-    base: np.ndarray  # tensor it overwrites in place, or -1
-    stays: np.ndarray  # 1: alive to the end
-    fixed: np.ndarray  # list of fixed tensors
-    updated: np.ndarray  # list of updated tensors
+    origin: np.ndarray
+    maker: np.ndarray
+    base: np.ndarray
+    stays: np.ndarray
+    fixed: np.ndarray
+    updated: np.ndarray
     send_classes: int
     send_ns: np.ndarray  # [tensors * classes]
     send_class: np.ndarray  # [devices * devices]
-    channel: np.ndarray  # [devices * devices] resource number
-    heap_start: np.ndarray  # [resources] where its heap lies, with room for all that may ever wait
+    channel: np.ndarray  # [devices * devices]
+    heap_start: np.ndarray  # [resources]
     heap_entries: int
-    packed: bool  # that would be too much: heaps lie as close as the placement of each run allows
-    most_sends: int  # of any placement
-    dispatch: np.ndarray  # [ops] what the host needs to ask for each; empty: nobody waits for a host (rule 14)
-    contention: bool  # False: a channel carries any number of transfers at a time
-    rest: np.ndarray  # [ops] how long the step goes on after each, at least; empty: nothing follows them
+    packed: bool
+    most_sends: int
+    dispatch: np.ndarray  # [ops]
+    contention: bool
+    rest: np.ndarray  # [ops]
 
 
 class RunScratch(Struct):
-    """Scratch space for one thread."""
+    """Scratch space for one thread.
+
+    Attributes:
+        tail: [ops] least time from the start of an op to the end of the step; empty: not known.
+        ahead: [devices] time of the ops that a device has yet to start.
+        worked: [resources + devices] what each did, written by a run: see Timeline.busy_ns.
+        unasked: [ops] what must be asked for before it; empty without a host.
+        queue: [ops] its place among what its device was asked for.
+        asked: [2 * devices] ops that each device was asked for, and that it has started.
+        heap_start: [resources] where heaps lie in this run.
+        before: [devices] memory when it was last written down.
+    """
 
     left: np.ndarray
     hold: np.ndarray
@@ -71,29 +103,35 @@ class RunScratch(Struct):
     come_at: np.ndarray
     come_key: np.ndarray
     tally: np.ndarray  # [3]
-    tail: np.ndarray  # [ops] least time from the start of an op to the end of the step; empty: not known
-    ahead: np.ndarray  # [devices] time of the ops that a device has yet to start
-    worked: np.ndarray  # [resources + devices] what each did, written by a run: see Timeline.busy_ns
-    unasked: np.ndarray  # [ops] what must be asked for before it; empty without a host
-    queue: np.ndarray  # [ops] its place among what its device was asked for
-    asked: np.ndarray  # [2 * devices] ops that each device was asked for, and that it has started
-    heap_start: np.ndarray  # [resources] where heaps lie in this run
-    before: np.ndarray  # [devices] memory when it was last written down
+    tail: np.ndarray  # [ops]
+    ahead: np.ndarray  # [devices]
+    worked: np.ndarray  # [resources + devices]
+    unasked: np.ndarray  # [ops]
+    queue: np.ndarray  # [ops]
+    asked: np.ndarray  # [2 * devices]
+    heap_start: np.ndarray  # [resources]
+    before: np.ndarray  # [devices]
 
 
 class Record(Struct):
-    """What a recorded run writes down; empty arrays when it does not."""
+    """What a recorded run writes down; empty arrays when it does not.
+
+    Attributes:
+        turn: [ops] order of dispatch.
+        send_key: [sends] tensor * devices + destination.
+        counts: [2] sends, points of the curve.
+    """
 
     start_ns: np.ndarray  # [ops]
     end_ns: np.ndarray
-    turn: np.ndarray  # [ops] order of dispatch
-    send_key: np.ndarray  # [sends] tensor * devices + destination
+    turn: np.ndarray  # [ops]
+    send_key: np.ndarray  # [sends]
     send_start_ns: np.ndarray
     send_end_ns: np.ndarray
     curve_device: np.ndarray
     curve_ns: np.ndarray
     curve_bytes: np.ndarray
-    counts: np.ndarray  # [2] sends, points of the curve
+    counts: np.ndarray  # [2]
 
 
 def layout_of(problem: Problem) -> Layout:

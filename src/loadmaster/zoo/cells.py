@@ -20,10 +20,14 @@ IDENTITY = "identity"
 
 @dataclass(frozen=True)
 class Wiring:
-    """Which of the earlier outputs each block of a cell reads, and by what."""
+    """Which of the earlier outputs each block of a cell reads, and by what.
+
+    Attributes:
+        joined: states that make the output; none given: the blocks that no block reads.
+    """
 
     blocks: tuple[Block, ...]
-    joined: tuple[int, ...] = ()  # states that make the output; none given: the blocks that no block reads
+    joined: tuple[int, ...] = ()
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -182,15 +186,23 @@ def adjustment(now: MapSize, before: MapSize | None, channels: int) -> nn.Module
 
 @dataclass(frozen=True)
 class CellStacking:
-    """How cells are stacked: stem cells, then three groups of normal cells with reductions between them."""
+    """How cells are stacked: stem cells, then three groups of normal cells with reductions between them.
+
+    Attributes:
+        channels: of the first group; each reduction doubles it.
+        cells: normal cells in all, a multiple of 3.
+        stem: channels of the first convolution.
+        stem_shares: stem reductions have channels // share.
+        long_skip: the cell after a reduction skips over it, as in NASNet-A large.
+    """
 
     normal: Wiring
     reduction: Wiring
-    channels: int  # of the first group; each reduction doubles it
-    cells: int  # normal cells in all, a multiple of 3
-    stem: int  # channels of the first convolution
-    stem_shares: tuple[int, ...] = ()  # stem reductions have channels // share
-    long_skip: bool = False  # the cell after a reduction skips over it, as in NASNet-A large
+    channels: int
+    cells: int
+    stem: int
+    stem_shares: tuple[int, ...] = ()
+    long_skip: bool = False
 
     def __iter__(self) -> Iterator[tuple[Wiring, int, int]]:
         """Wiring, channels and stride of every cell after the stem convolution."""

@@ -11,14 +11,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """A model at one size."""
+    """A model at one size.
+
+    Attributes:
+        build: "file:function" inside loadmaster.zoo.
+        settings: keyword arguments of the builder.
+        note: sizes, in words.
+        source: paper and arXiv number.
+        devices: how many GO (arXiv 2010.12438, table 1) planned it for; 0: not one of its workloads.
+    """
 
     name: str
-    build: str  # "file:function" inside loadmaster.zoo
-    settings: Mapping[str, Any] = field(hash=False)  # keyword arguments of the builder
-    note: str  # sizes, in words
-    source: str  # paper and arXiv number
-    devices: int = 0  # how many GO (arXiv 2010.12438, table 1) planned it for; 0: not one of its workloads
+    build: str
+    settings: Mapping[str, Any] = field(hash=False)
+    note: str
+    source: str
+    devices: int = 0
     optimizer: str = "adam"
 
     def model(self, training: bool) -> "Model":

@@ -51,12 +51,17 @@ def expert_workloads() -> list[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class FivePlans:
-    """One training step under five plans."""
+    """One training step under five plans.
+
+    Attributes:
+        step_ns: by NAMES.
+        peak_bytes: the largest of any device.
+    """
 
     model: str
     devices: int
-    step_ns: tuple[int, ...]  # by NAMES
-    peak_bytes: tuple[int, ...]  # the largest of any device
+    step_ns: tuple[int, ...]
+    peak_bytes: tuple[int, ...]
     fits: tuple[bool, ...]
 
     def row(self) -> str:

@@ -41,14 +41,19 @@ class Spot:
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """What the index says of a graph, so that listing the zoo reads none."""
+    """What the index says of a graph, so that listing the zoo reads none.
+
+    Attributes:
+        ops: views included.
+        activation_bytes: all that a step makes, alive at once or not.
+    """
 
     digest: str
-    ops: int  # views included
+    ops: int
     planned_ops: int
     tensors: int
     weight_bytes: int
-    activation_bytes: int  # all that a step makes, alive at once or not
+    activation_bytes: int
     flops: int
     work_ns: int
     critical_path_ns: int

@@ -31,11 +31,15 @@ _MOST_DEPTH = 100
 
 @dataclass(frozen=True, slots=True)
 class InstructionCost:
-    """What one instruction costs: arithmetic, traffic and memory."""
+    """What one instruction costs: arithmetic, traffic and memory.
+
+    Attributes:
+        held_bytes: of all that is made on the way.
+    """
 
     flops: int = 0
     bytes_moved: int = 0
-    held_bytes: int = 0  # of all that is made on the way
+    held_bytes: int = 0
 
     def times(self, rounds: int) -> InstructionCost:
         return InstructionCost(self.flops * rounds, self.bytes_moved * rounds, self.held_bytes)
@@ -43,10 +47,14 @@ class InstructionCost:
 
 @dataclass
 class Costs:
-    """Of the instructions of a module; a computation is looked at once however often it is called."""
+    """Of the instructions of a module; a computation is looked at once however often it is called.
+
+    Attributes:
+        trips: of loops that do not say how often they run.
+    """
 
     module: HloModule
-    trips: int | None = None  # of loops that do not say how often they run
+    trips: int | None = None
     unknown_loops: list[str] = field(default_factory=list)
     _known: dict[str, InstructionCost] = field(default_factory=dict)
     _open: list[str] = field(default_factory=list)

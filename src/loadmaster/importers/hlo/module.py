@@ -28,9 +28,13 @@ def is_dtype(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of an array, or of a tuple of shapes."""
+    """Of an array, or of a tuple of shapes.
 
-    kind: str  # "f32", or "tuple"
+    Attributes:
+        kind: "f32", or "tuple".
+    """
+
+    kind: str
     dims: tuple[int, ...] = ()
     parts: tuple[Shape, ...] = ()
 
@@ -74,24 +78,35 @@ class AxisWindow:
 
 @dataclass(slots=True)
 class Instruction:
-    """One line of a computation, as text or protocol buffer has it."""
+    """One line of a computation, as text or protocol buffer has it.
+
+    Attributes:
+        called: computations: of a while its condition and its body.
+        number: of a parameter; index of a get-tuple-element.
+        contracted: axes of the left operand that a dot sums over.
+        labels: of a convolution's axes, such as b01f_01io->b01f.
+        groups: of the batch of a convolution.
+        trips: of a while, where it says so.
+        value: of a constant that is one whole number.
+        compares: LT and so on.
+    """
 
     name: str
     opcode: str
     shape: Shape
     operands: Sequence[str]
-    called: Sequence[str] = ()  # computations: of a while its condition and its body
-    number: int = 0  # of a parameter; index of a get-tuple-element
-    contracted: Sequence[int] = ()  # axes of the left operand that a dot sums over
+    called: Sequence[str] = ()
+    number: int = 0
+    contracted: Sequence[int] = ()
     windows: Sequence[AxisWindow] = ()
-    labels: str = ""  # of a convolution's axes, such as b01f_01io->b01f
-    groups: int = 1  # of the batch of a convolution
-    trips: int | None = None  # of a while, where it says so
+    labels: str = ""
+    groups: int = 1
+    trips: int | None = None
     after: Sequence[str] = ()
     scope: str = ""
     source: str = ""
-    value: int | None = None  # of a constant that is one whole number
-    compares: str = ""  # LT and so on
+    value: int | None = None
+    compares: str = ""
 
 
 @dataclass(slots=True)
@@ -115,14 +130,16 @@ class Computation:
 
 @dataclass(slots=True)
 class HloModule:
-    """Computations by name; the program is the entry."""
+    """Computations by name; the program is the entry.
+
+    Attributes:
+        aliases: place in the result -> parameter it overwrites.
+    """
 
     name: str
     computations: Mapping[str, Computation]
     entry: str
-    aliases: Mapping[tuple[int, ...], int] = field(
-        default_factory=dict
-    )  # place in the result -> parameter it overwrites
+    aliases: Mapping[tuple[int, ...], int] = field(default_factory=dict)
 
     def called(self, name: str, by: str) -> Computation:
         found = self.computations.get(name)

@@ -18,17 +18,25 @@ Weights = dict[str, TypedShape]
 
 @dataclass(frozen=True)
 class OnnxOp:
-    """One op of a graph, with all that is known of it."""
+    """One op of a graph, with all that is known of it.
+
+    Attributes:
+        reads: tensors by name, also what its bodies read of the graph around them.
+        is_constant: what it makes is the same in every step.
+        view_of: its result is this tensor in another shape.
+        bytes_moved: that its bodies move, where it has any.
+        weights: constants inside its bodies.
+    """
 
     node: NodeProto
-    reads: tuple[str, ...]  # also what its bodies read of the graph around them
+    reads: tuple[str, ...]
     made: Mapping[str, TypedShape]
     flops: int
-    is_constant: bool = False  # the same in every step
-    view_of: str | None = None  # its result is this tensor in another shape
-    bytes_moved: int | None = None  # of its bodies
+    is_constant: bool = False
+    view_of: str | None = None
+    bytes_moved: int | None = None
     workspace_bytes: int = 0
-    weights: Mapping[str, TypedShape] | None = None  # constants inside its bodies
+    weights: Mapping[str, TypedShape] | None = None
 
 
 def label_of(node: NodeProto) -> str:

@@ -31,15 +31,20 @@ _NAMES = {
 
 @dataclass(slots=True)
 class Attribute:
-    """The parts of an attribute that matter here."""
+    """The parts of an attribute that matter here.
+
+    Attributes:
+        kind: DataType.
+        tensor: type, shape, values if they are whole numbers.
+    """
 
     text: str = ""
     number: int = 0
     flag: bool = False
-    kind: int = 0  # DataType
+    kind: int = 0
     shapes: Sequence[Dims | None] = ()
     numbers: Sequence[int] = ()
-    tensor: tuple[int, Dims, Sequence[int]] | None = None  # type, shape, values if they are whole numbers
+    tensor: tuple[int, Dims, Sequence[int]] | None = None
     function: str = ""
 
 

@@ -31,34 +31,50 @@ OPTIMIZER_STATE: Mapping[str, tuple[str, ...]] = {"adam": ("m", "v"), "adamw": (
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """An op of the graph that torch runs: the traced node, and which tensor of the graph each operand is by then."""
+    """An op of the graph that torch runs: the traced node, and which tensor of the graph each operand is by then.
+
+    Attributes:
+        reads: operands whose values it needs.
+        makes: tensor, None or a list of them, nested as the node's result is.
+        lands: result -> the tensor of the graph into whose memory it is to be copied.
+    """
 
     node: fx.Node
-    reads: Mapping[fx.Node, int]  # operands whose values it needs
-    makes: Any  # tensor, None or a list of them, nested as the node's result is
-    lands: Mapping[int | None, int]  # result -> the tensor of the graph into whose memory it is to be copied
+    reads: Mapping[fx.Node, int]
+    makes: Any
+    lands: Mapping[int | None, int]
 
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """An op of the graph that is the optimizer's: one weight, its gradient and its state."""
+    """An op of the graph that is the optimizer's: one weight, its gradient and its state.
+
+    Attributes:
+        reads: tensors: the weight, its gradient, its state.
+    """
 
     weight: str
-    reads: tuple[int, int, *tuple[int, ...]]  # tensors: the weight, its gradient, its state
+    reads: tuple[int, int, *tuple[int, ...]]
 
 
 @dataclass(frozen=True, eq=False)
 class CapturedStep:
-    """A Graph, and beside it all that is needed to run it: the traced node of every op and what each tensor is."""
+    """A Graph, and beside it all that is needed to run it: the traced node of every op and what each tensor is.
+
+    Attributes:
+        given: tensor -> the placeholder or constant that it is.
+        outputs: tensors, as trace.outputs.
+        gradients: weight -> tensor.
+    """
 
     graph: Graph
     trace: Trace
     optimizer: str
     training: bool
     calls: tuple[Call | Update, ...]  # [ops]
-    given: Mapping[int, fx.Node]  # tensor -> the placeholder or constant that it is
-    outputs: tuple[int, ...]  # tensors, as trace.outputs
-    gradients: Mapping[str, int]  # weight -> tensor
+    given: Mapping[int, fx.Node]
+    outputs: tuple[int, ...]
+    gradients: Mapping[str, int]
 
     @property
     def copies(self) -> dict[str, str]:

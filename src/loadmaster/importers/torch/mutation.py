@@ -78,10 +78,14 @@ def _shows(node: fx.Node, storages: set[int]) -> bool:
 
 
 class Landing(NamedTuple):
-    """A result that its op can write straight into a given tensor."""
+    """A result that its op can write straight into a given tensor.
+
+    Attributes:
+        which: among the results of its op.
+    """
 
     maker: fx.Node
-    which: int | None  # among the results of its op
+    which: int | None
     given: fx.Node
 
 

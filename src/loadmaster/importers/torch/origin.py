@@ -29,10 +29,15 @@ _STEP = str(Path(__file__).with_name("step.py"))  # calls the model: what is fur
 
 
 class Origin(NamedTuple):
-    """Where in the model an op comes from."""
+    """Where in the model an op comes from.
 
-    scope: str  # module path, as in named_modules()
-    source: str  # file:line, without folders
+    Attributes:
+        scope: module path, as in named_modules()
+        source: file:line, without folders.
+    """
+
+    scope: str
+    source: str
 
 
 NOWHERE = Origin("", "")

@@ -58,13 +58,19 @@ class Cut:
 
 @dataclass(frozen=True)
 class Given:
-    """A tensor that the step is given: a weight, a buffer or an input."""
+    """A tensor that the step is given: a weight, a buffer or an input.
+
+    Attributes:
+        role: "weight", "buffer" or "input".
+        copy_of: a weight that a plan has several times over, or in parts: the name of the module's own.
+        cut: which part of it.
+    """
 
     name: str
-    role: str  # "weight", "buffer" or "input"
+    role: str
     fake: Tensor
-    copy_of: str = ""  # a weight that a plan has several times over, or in parts: the name of the module's own
-    cut: Cut | None = None  # which part of it
+    copy_of: str = ""
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True)
@@ -76,11 +82,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Form:
-    """Nested tensors with a Place where each tensor was: the form of a step's inputs, or of its result."""
+    """Nested tensors with a Place where each tensor was: the form of a step's inputs, or of its result.
+
+    Attributes:
+        made: a result that is a dataclass is flattened by its fields, and made again by its class.
+    """
 
     leaves: Sequence[Any]
     shape: pytree.TreeSpec
-    made: Any = None  # a result that is a dataclass is flattened by its fields, and made again by its class
+    made: Any = None
 
     @classmethod
     def of_result(cls, result: Any, outputs: Sequence[Tensor]) -> Form:
@@ -98,14 +108,19 @@ class Form:
 
 @dataclass(frozen=True)
 class Trace:
-    """A traced step. Its graph starts with one placeholder per given tensor, in the same order."""
+    """A traced step. Its graph starts with one placeholder per given tensor, in the same order.
+
+    Attributes:
+        gradients: by the name of the weight, where there is one.
+        result: of an inference; a training step returns its loss.
+    """
 
     module: fx.GraphModule
     given: Sequence[Given]
     outputs: Sequence[fx.Node]
-    gradients: Mapping[str, fx.Node]  # by the name of the weight, where there is one
+    gradients: Mapping[str, fx.Node]
     inputs: Form
-    result: Form | None  # of an inference; a training step returns its loss
+    result: Form | None
 
 
 @dataclass(frozen=True)

@@ -51,10 +51,15 @@ SUMMARY_WIDTH = 16
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Placements, each by another rule."""
+    """Placements, each by another rule.
 
-    slot: Ints  # [candidates] place in SLOTS
-    device: NDArray[np.uint8]  # [candidates, ops] equal devices named in the canonical order
+    Attributes:
+        slot: [candidates] place in SLOTS.
+        device: [candidates, ops] equal devices named in the canonical order.
+    """
+
+    slot: Ints  # [candidates]
+    device: NDArray[np.uint8]  # [candidates, ops]
     summary: Floats  # [candidates, SUMMARY_WIDTH]
 
     def __len__(self) -> int:

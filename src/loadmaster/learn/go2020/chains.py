@@ -90,13 +90,20 @@ class DrawPace:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Some of what was drawn between two passes, each row one decision."""
+    """Some of what was drawn between two passes, each row one decision.
+
+    Attributes:
+        share: [rows, groups] of the drawn ops; of a decision on fusion, [rows, ops]
+        pick: [rows] device, level or fusion priority.
+        chance: [rows] logarithm.
+        gain: [rows] share of the value saved, 0 where nothing was.
+    """
 
     kind: Ints  # [rows]
-    share: Floats  # [rows, groups] of the drawn ops; of a decision on fusion, [rows, ops]
-    pick: Ints  # [rows] device, level or fusion priority
-    chance: NDArray[np.float64]  # [rows] logarithm
-    gain: NDArray[np.float64]  # [rows] share of the value saved, 0 where nothing was
+    share: Floats  # [rows, groups]
+    pick: Ints  # [rows]
+    chance: NDArray[np.float64]  # [rows]
+    gain: NDArray[np.float64]  # [rows]
 
 
 @dataclass(frozen=True)

@@ -76,15 +76,24 @@ class GoKey(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GoElite:
-    """What every candidate is worth, and what a search that takes only gains made of some; values of plain methods."""
+    """What every candidate is worth, and what a search that takes only gains made of some; values of plain methods.
 
-    slot: Ints  # [candidates] which rule each is
-    candidate_value: Ints  # [candidates] what each is worth under the critical-path order: see `worth`
-    plain: Ints  # [BASELINES] the same of plain methods
-    candidate: Ints  # [labels] which candidate the search started from
+    Attributes:
+        slot: [candidates] which rule each is.
+        candidate_value: [candidates] what each is worth under the critical-path order: see `worth`.
+        plain: [BASELINES] what plain methods are worth.
+        candidate: [labels] which candidate the search started from.
+        turn: [labels, ops] the order of dispatch.
+        reached: [labels] what the search reached.
+    """
+
+    slot: Ints  # [candidates]
+    candidate_value: Ints  # [candidates]
+    plain: Ints  # [BASELINES]
+    candidate: Ints  # [labels]
     device: Ints  # [labels, ops]
-    turn: Ints  # [labels, ops] the order of dispatch
-    reached: Ints  # [labels] what the search reached
+    turn: Ints  # [labels, ops]
+    reached: Ints  # [labels]
 
     @property
     def value(self) -> int:

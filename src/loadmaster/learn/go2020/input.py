@@ -19,25 +19,39 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class GoInput:
-    """One problem in numbers, group by group along the program."""
+    """One problem in numbers, group by group along the program.
 
-    label: Ints  # [ops] group of each op
+    Attributes:
+        label: [ops] group of each op.
+        pairs: [groups, devices, PAIRS_WIDTH + CLASSES] the last: what each class of candidates says, in the mean.
+        traffic: [edges] how long sending it takes, mean about 1.
+        time: [groups, devices] share of an equal part of the whole.
+        size: [groups] share of all bytes.
+        capacity: [devices] memory as a share of all bytes.
+        mirror: [groups] place in the mirrored order.
+        single: [ops, OPS_WIDTH], or no rows where kernels are not asked for.
+        kind: [ops] a number for each kind of op, or none.
+        candidates: placements to choose from.
+        candidate_groups: [candidates, groups] the device that has most of each group.
+    """
+
+    label: Ints  # [ops]
     ops: Floats  # [groups, OPS_WIDTH]
     devices: Floats  # [devices, DEVICES_WIDTH]
-    pairs: Floats  # [groups, devices, PAIRS_WIDTH + CLASSES] the last: what each class of candidates says, in the mean
+    pairs: Floats  # [groups, devices, PAIRS_WIDTH + CLASSES]
     able: NDArray[np.bool_]  # [groups, devices]
     graph: Floats  # [GRAPH_WIDTH]
     before: Ints  # [edges]
     after: Ints  # [edges]
-    traffic: Floats  # [edges] how long sending it takes, mean about 1
-    time: Floats  # [groups, devices] share of an equal part of the whole
-    size: Floats  # [groups] share of all bytes
-    capacity: Floats  # [devices] memory as a share of all bytes
-    mirror: Ints  # [groups] place in the mirrored order
-    single: Floats  # [ops, OPS_WIDTH], or no rows where kernels are not asked for
-    kind: Ints  # [ops] a number for each kind of op, or none
-    candidates: Candidates  # placements to choose from
-    candidate_groups: Ints  # [candidates, groups] the device that has most of each group
+    traffic: Floats  # [edges]
+    time: Floats  # [groups, devices]
+    size: Floats  # [groups]
+    capacity: Floats  # [devices]
+    mirror: Ints  # [groups]
+    single: Floats  # [ops, OPS_WIDTH]
+    kind: Ints  # [ops]
+    candidates: Candidates
+    candidate_groups: Ints  # [candidates, groups]
 
     @property
     def num_groups(self) -> int:

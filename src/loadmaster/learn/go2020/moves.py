@@ -22,12 +22,18 @@ LEAST = 1e-3  # gain that counts as one
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """Several single changes of one plan; what each gained, where that was simulated."""
+    """Several single changes of one plan; what each gained, where that was simulated.
 
-    member: Ints  # [members of all moves] group
+    Attributes:
+        member: [members of all moves] group.
+        device: [moves] where to.
+        gain: [moves] logarithm of the value before ÷ after.
+    """
+
+    member: Ints  # [members of all moves]
     move: Ints  # [members of all moves]
-    device: Ints  # [moves] where to
-    gain: NDArray[np.float32]  # [moves] logarithm of the value before ÷ after
+    device: Ints  # [moves]
+    gain: NDArray[np.float32]  # [moves]
 
     def members_of(self, move: int) -> Ints:
         return self.member[np.searchsorted(self.move, move) : np.searchsorted(self.move, move, "right")]

@@ -29,37 +29,56 @@ NEVER = -30.0  # the score of a device that cannot run the group
 
 @dataclass(frozen=True)
 class NetworkShape:
-    """Sizes and switches of the network; what a file of weights says of itself."""
+    """Sizes and switches of the network; what a file of weights says of itself.
+
+    Attributes:
+        sage: rounds along the edges.
+        layers: of attention, shared by the tasks.
+        pooling: of neighbours: max or sum.
+        choice: the layers whose pooled states candidates are chosen by: body, or sage before it.
+    """
 
     hidden: int = 64
-    sage: int = 2  # rounds along the edges
-    layers: int = 2  # of attention, shared by the tasks
+    sage: int = 2
+    layers: int = 2
     heads: int = 4
     tasks: tuple[str, ...] = ("placement", "schedule")
     attention: bool = True
     modulation: bool = True
-    pooling: str = "max"  # of neighbours: max or sum
-    choice: str = "body"  # the layers whose pooled states candidates are chosen by: body, or sage before it
+    pooling: str = "max"
+    choice: str = "body"
 
 
 @dataclass(frozen=True, eq=False)
 class GoBatch:
-    """Several problems side by side, padded to the most groups and the most devices among them."""
+    """Several problems side by side, padded to the most groups and the most devices among them.
+
+    Attributes:
+        able: [graphs, groups, devices] bool.
+        there: [graphs, groups] bool: no padding.
+        before: [edges] graph * groups + group.
+        traffic: [edges] how long sending it takes, mean 1.
+        time: [graphs, groups, devices] share of the whole.
+        size: [graphs, groups] share of all bytes.
+        capacity: [graphs, devices] memory as a share of all bytes.
+        single: [ops of all graphs, OPS_WIDTH] empty unless kernels are asked for.
+        single_group: [ops of all graphs] graph * groups + group.
+    """
 
     ops: Tensor  # [graphs, groups, OPS_WIDTH]
     devices: Tensor  # [graphs, devices, DEVICES_WIDTH]
     pairs: Tensor  # [graphs, groups, devices, PAIRS_WIDTH + CLASSES]
-    able: Tensor  # [graphs, groups, devices] bool
+    able: Tensor  # [graphs, groups, devices]
     graphs: Tensor  # [graphs, GRAPH_WIDTH]
-    there: Tensor  # [graphs, groups] bool: no padding
-    before: Tensor  # [edges] graph * groups + group
+    there: Tensor  # [graphs, groups]
+    before: Tensor  # [edges]
     after: Tensor  # [edges]
-    traffic: Tensor  # [edges] how long sending it takes, mean 1
-    time: Tensor  # [graphs, groups, devices] share of the whole
-    size: Tensor  # [graphs, groups] share of all bytes
-    capacity: Tensor  # [graphs, devices] memory as a share of all bytes
-    single: Tensor  # [ops of all graphs, OPS_WIDTH] empty unless kernels are asked for
-    single_group: Tensor  # [ops of all graphs] graph * groups + group
+    traffic: Tensor  # [edges]
+    time: Tensor  # [graphs, groups, devices]
+    size: Tensor  # [graphs, groups]
+    capacity: Tensor  # [graphs, devices]
+    single: Tensor  # [ops of all graphs, OPS_WIDTH]
+    single_group: Tensor  # [ops of all graphs]
     candidates: Tensor  # [candidates of all graphs, len(SLOTS) + SUMMARY_WIDTH]
     candidate_graph: Tensor  # [candidates of all graphs]
     num_groups: tuple[int, ...]

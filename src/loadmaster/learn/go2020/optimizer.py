@@ -25,36 +25,50 @@ class Go:
     by simple rules (candidates) that the network finds most promising. `finetune=N` goes on from there with N steps of
     PPO; `scratch=yes` (go-one) learns on the problem alone, from random weights and all candidates and the plan of
     `inner`, until the budget is spent: a search, to which the learning adds nothing that was measured (docs, "What
-    learning adds to GO"). Between two passes of a network that learns, two chains of changes walk from
-    where they stand: a set of ops is drawn by a rule, its device, level or fusion by the network's scores, and what the
-    simulator finds worse is undone, or seldom kept. PPO learns from a sample of those draws.
+    learning adds to GO"). Between two passes of a network that learns, two chains of changes walk from where they
+    stand: a set of ops is drawn by a rule, its device, level or fusion by the network's scores, and what the simulator
+    finds worse is undone, or seldom kept. PPO learns from a sample of those draws.
 
     Differs from the paper: scores groups of ops and, besides devices, unlike ones with their memory and links; starts
     from placements by rules, not from nothing; a pass sees the timeline of the decisions before it; priorities move ops
     from their place in the order that stands; far more is simulated than the network is asked, and plans a little worse
     are gone on from at first, as in annealing. Sizes of the network are ours. The shipped weights were first fitted to
     what candidates and single changes are worth.
+
+    Attributes:
+        checkpoint: a .safetensors file, or the name of shipped weights; empty: "go"; none: random weights.
+        groups: at most so many are scored; 0: every op by itself. Draws while learning are finer.
+        tasks: or with fusion; without placement: on the devices of `inner`.
+        finetune: steps of PPO on the problem; they share the time that there is.
+        rollouts: draws in each step of PPO, where the budget is one of simulations.
+        share: of the time goes into simulated draws, where the budget is one of time.
+        temperature: how much worse a plan may get and still be gone on from, at first, as a share.
+        order: fifo: first come, first served, as the expert runs; no schedule.
+        imitate: weight of a pull towards the best plan so far (self-imitation)
+        uniform: chance of a draw that asks nobody, while learning.
+        attention: these three are for a network from scratch; weights know their own.
+        RENAMED: until version 0.3.
     """
 
-    checkpoint: str = ""  # a .safetensors file, or the name of shipped weights; empty: "go"; none: random weights
+    checkpoint: str = ""
     samples: int = 8
-    groups: int = 1024  # at most so many are scored; 0: every op by itself. Draws while learning are finer
-    tasks: str = "placement,schedule"  # or with fusion; without placement: on the devices of `inner`
-    finetune: int = 0  # steps of PPO on the problem; they share the time that there is
+    groups: int = 1024
+    tasks: str = "placement,schedule"
+    finetune: int = 0
     scratch: bool = False
-    rollouts: int = 256  # draws in each step of PPO, where the budget is one of simulations
-    share: float = 0.75  # of the time goes into simulated draws, where the budget is one of time
-    temperature: float = 0.01  # how much worse a plan may get and still be gone on from, at first, as a share
-    order: Literal["critical", "fifo"] = "critical"  # fifo: first come, first served, as the expert runs; no schedule
+    rollouts: int = 256
+    share: float = 0.75
+    temperature: float = 0.01
+    order: Literal["critical", "fifo"] = "critical"
     rate: float = 1e-3
-    imitate: float = 0.0  # weight of a pull towards the best plan so far (self-imitation)
-    uniform: float = 0.05  # chance of a draw that asks nobody, while learning
-    attention: bool = True  # these three are for a network from scratch; weights know their own
+    imitate: float = 0.0
+    uniform: float = 0.05
+    attention: bool = True
     modulation: bool = True
     pooling: str = "max"
     inner: Optimizer = field(default_factory=Expert)
 
-    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
+    RENAMED: ClassVar = {"heat": "temperature"}
 
     def __post_init__(self) -> None:
         unknown = [task for task in self.wanted if task not in TASKS]

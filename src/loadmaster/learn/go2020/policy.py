@@ -31,11 +31,15 @@ UNFIT = 1.0  # what a plan that does not fit loses at once; more by how many byt
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """Decisions on one problem: devices and levels of groups, fusion priorities of ops (none: nothing is fused)."""
+    """Decisions on one problem: devices and levels of groups, fusion priorities of ops (none: nothing is fused).
+
+    Attributes:
+        fusion: [ops] or []
+    """
 
     device: Ints  # [groups]
     level: Ints  # [groups]
-    fusion: Ints  # [ops] or []
+    fusion: Ints  # [ops]
     # [ops] or []: ops stay where this has them, in groups whose device is that of most of the group here.
     base: Ints = field(default_factory=lambda: ints([]))
     # [ops] or []: the order itself, where levels only say about how far it is from the critical path's.
@@ -44,32 +48,46 @@ class Decided:
 
 @dataclass(frozen=True, eq=False)
 class Stand:
-    """The decisions a draw starts from, and the scores of the network there."""
+    """The decisions a draw starts from, and the scores of the network there.
+
+    Attributes:
+        fusion: [ops, LEVELS] or no rows.
+    """
 
     decided: Decided
     place: Floats  # [groups, devices]
     level: Floats  # [groups, LEVELS]
-    fusion: Floats  # [ops, LEVELS] or no rows
+    fusion: Floats  # [ops, LEVELS]
 
 
 @dataclass(frozen=True, eq=False)
 class DrawnPart:
-    """One kind of decision of several draws: what was decided, and which of it was drawn together by what chance."""
+    """One kind of decision of several draws: what was decided, and which of it was drawn together by what chance.
+
+    Attributes:
+        unit: [samples, groups or ops] OFF where nothing was drawn.
+        chance: [samples][units] log-probability of what was drawn.
+    """
 
     made: Ints  # [samples, groups or ops]
-    unit: Ints  # [samples, groups or ops] OFF where nothing was drawn
-    chance: list[NDArray[np.float64]]  # [samples][units] log-probability of what was drawn
+    unit: Ints  # [samples, groups or ops]
+    chance: list[NDArray[np.float64]]  # [samples]
 
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Several draws for one problem."""
+    """Several draws for one problem.
+
+    Attributes:
+        whole: [samples] all groups were drawn.
+        base: [ops] or [], of what stood.
+    """
 
     device: DrawnPart
     level: DrawnPart
     fusion: DrawnPart
-    whole: NDArray[np.bool_]  # [samples] all groups were drawn
-    base: Ints  # [ops] or [], of what stood
+    whole: NDArray[np.bool_]  # [samples]
+    base: Ints  # [ops]
 
     def decided(self) -> list[Decided]:
         rows = zip(self.device.made, self.level.made, self.fusion.made, strict=True)
@@ -78,11 +96,16 @@ class Draws:
 
 @dataclass(frozen=True)
 class Drawing:
-    """How to draw."""
+    """How to draw.
+
+    Attributes:
+        whole: share of draws that decide all groups anew.
+        uniform: chance of a decision that asks nobody.
+    """
 
     samples: int = 16
-    whole: float = 0.25  # share of draws that decide all groups anew
-    uniform: float = 0.1  # chance of a decision that asks nobody
+    whole: float = 0.25
+    uniform: float = 0.1
     tasks: tuple[str, ...] = ("placement", "schedule")
 
 

@@ -36,24 +36,34 @@ MOVES = 64  # single changes of each start
 
 @dataclass(frozen=True, eq=False)
 class RolloutStart:
-    """A plan that was simulated, and a better one that a search made of it: devices and levels of groups."""
+    """A plan that was simulated, and a better one that a search made of it: devices and levels of groups.
+
+    Attributes:
+        device: [groups] of the better plan; of this one, where no search was made.
+        moves: simulated one by one.
+    """
 
     outcome: Judged
-    device: Ints  # [groups] of the better plan; of this one, where no search was made
+    device: Ints  # [groups]
     level: Ints  # [groups]
-    moves: Moves  # simulated one by one
+    moves: Moves
 
 
 @dataclass(frozen=True, eq=False)
 class GoExample:
-    """A problem as the network sees it, what its candidates are worth, and plans to start from."""
+    """A problem as the network sees it, what its candidates are worth, and plans to start from.
+
+    Attributes:
+        candidate_value: [candidates], or none where no candidate was simulated.
+        value: of a long classical run, where there was one.
+    """
 
     key: GoKey
     one: GoInput
     plain: Ints  # [BASELINES]
-    candidate_value: Ints  # [candidates], or none where no candidate was simulated
+    candidate_value: Ints  # [candidates]
     starts: tuple[RolloutStart, ...]
-    value: int = 0  # of a long classical run, where there was one
+    value: int = 0
 
 
 def elite_job(job: tuple[GoKey, GoElite | int | None, int]) -> tuple[GoKey, GoElite | None]:

@@ -14,20 +14,30 @@ ONE_OF = {"pooling": ("max", "sum"), "choice": ("body", "sage")}
 
 @dataclass(frozen=True)
 class GoSettings(training.TrainingSettings):
-    """How to train. Steps and examples are counts; shares are of the minutes, if any are given."""
+    """How to train. Steps and examples are counts; shares are of the minutes, if any are given.
+
+    Attributes:
+        warm: examples with elites; 0: no warm start, PPO from random weights.
+        cold: examples without elites, where there is no warm start.
+        elite_simulations: of each search that improves a candidate.
+        valid_simulations: of the long classical run that validation is measured against.
+        graphs: per step.
+        samples: plans per graph and step.
+        imitate: weight of imitation while reinforcing.
+    """
 
     policy: str = "go"
     tasks: str = "placement,schedule"
-    warm: int = 20_000  # examples with elites; 0: no warm start, PPO from random weights
-    cold: int = 800  # examples without elites, where there is no warm start
-    elite_simulations: int = 700  # of each search that improves a candidate
-    valid_simulations: int = 1_500  # of the long classical run that validation is measured against
+    warm: int = 20_000
+    cold: int = 800
+    elite_simulations: int = 700
+    valid_simulations: int = 1_500
     gather_share: float = 0.25
     fit_share: float = 0.85
     fit_steps: int = 12_000
     steps: int = 100_000
-    graphs: int = 16  # per step
-    samples: int = 12  # plans per graph and step
+    graphs: int = 16
+    samples: int = 12
     groups: int = 1024
     hidden: int = 96
     layers: int = 2
@@ -43,7 +53,7 @@ class GoSettings(training.TrainingSettings):
     epochs: int = 2
     clip: float = 0.2
     entropy: float = 0.003
-    imitate: float = 0.1  # weight of imitation while reinforcing
+    imitate: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,11 +88,16 @@ class GoSettings(training.TrainingSettings):
 
 @dataclass
 class GoState:
-    """Where training stands, besides the weights."""
+    """Where training stands, besides the weights.
+
+    Attributes:
+        elites: how many examples were looked at.
+        at: where the exported weights come from.
+    """
 
     phase: str = "fit"
     step: int = 0
-    elites: int = 0  # how many examples were looked at
+    elites: int = 0
     best: float = -1e9
     results: dict[str, float] = field(default_factory=dict)
-    at: str = ""  # where the exported weights come from
+    at: str = ""

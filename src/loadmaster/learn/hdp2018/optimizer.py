@@ -33,13 +33,16 @@ class Hdp(Recurrent):
     fraction of the placer's rate, since together at one rate they put all ops into one group. Placements that do not
     fit and the entropy of the placer are treated as in Rnn. Step times come from the simulator, ops in critical-path
     order. hidden is 64, not the published 512, for more steps in the same time on a CPU.
+
+    Attributes:
+        groups: 0: as published.
     """
 
     POLICY: ClassVar = "hdp"
     COUNTS: ClassVar = ("units", *Recurrent.COUNTS)
     TRAINED: ClassVar = ("groups", "hidden")
 
-    groups: int = 0  # 0: as published
+    groups: int = 0
     units: int = 2_048
     by: Grouper = "readers"
     warm: Literal["edges", "readers", "scope", "window", "none"] = "edges"

@@ -40,12 +40,18 @@ NOISY, SETTLED = 0.1, 0.8  # shares of the budget: logit noise ends, groups are 
 
 @dataclass(frozen=True, eq=False)
 class GrouperUnits:
-    """What the grouper acts on: ops, or what the first coarsening of a large graph left of them."""
+    """What the grouper acts on: ops, or what the first coarsening of a large graph left of them.
+
+    Attributes:
+        kinds: [units, KINDS] counts of op kinds.
+        shapes: [units, SHAPES] summed output shapes.
+        able: [units, devices] bool.
+    """
 
     vectors: Tensor  # [units, UNIT_WIDTH]
-    kinds: Tensor  # [units, KINDS] counts of op kinds
-    shapes: Tensor  # [units, SHAPES] summed output shapes
-    able: Tensor  # [units, devices] bool
+    kinds: Tensor  # [units, KINDS]
+    shapes: Tensor  # [units, SHAPES]
+    able: Tensor  # [units, devices]
     wires: Tensor  # [wires, 2]
 
     @property

@@ -31,21 +31,33 @@ ANCESTORS, DESCENDANTS, UNRELATED = range(3)
 
 @dataclass(frozen=True, eq=False)
 class Board:
-    """One problem, seen by groups. Times are in units of the mean group's time on its best device."""
+    """One problem, seen by groups. Times are in units of the mean group's time on its best device.
+
+    Attributes:
+        time: [groups, devices] all members one after the other.
+        need: [groups] bytes that hang on the group.
+        memory: [devices] bytes.
+        edges: [groups, groups] the second waits for the first.
+        tie: [groups, groups] typical time of sending what the first makes for the second.
+        wire: [groups, groups, classes + 1] that time over each class of links; the last: on one device, free.
+        link: [devices, devices] class of each link.
+        related: [3, groups, groups] 1 where the second is an ancestor, a descendant, unrelated to the first.
+        order: [groups] topological.
+    """
 
     groups: Floats  # [groups, GROUPS_WIDTH]
     devices: Floats  # [devices, DEVICES_WIDTH]
     graph: Floats  # [GRAPH_WIDTH]
-    time: Floats  # [groups, devices] all members one after the other
+    time: Floats  # [groups, devices]
     able: Bools  # [groups, devices]
-    need: Floats  # [groups] bytes that hang on the group
-    memory: Floats  # [devices] bytes
-    edges: Bools  # [groups, groups] the second waits for the first
-    tie: Floats  # [groups, groups] typical time of sending what the first makes for the second
-    wire: Floats  # [groups, groups, classes + 1] the same over each class of links; the last: on one device, free
-    link: Ints  # [devices, devices] class of each link
-    related: Floats  # [3, groups, groups] 1 where the second is an ancestor, a descendant, unrelated to the first
-    order: Ints  # [groups] topological
+    need: Floats  # [groups]
+    memory: Floats  # [devices]
+    edges: Bools  # [groups, groups]
+    tie: Floats  # [groups, groups]
+    wire: Floats  # [groups, groups, classes + 1]
+    link: Ints  # [devices, devices]
+    related: Floats  # [3, groups, groups]
+    order: Ints  # [groups]
 
     @property
     def num_groups(self) -> int:

@@ -30,12 +30,18 @@ AT_ONCE = 1 << 24  # numbers in one tensor of embeddings, when groups are embedd
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """A few episodes over one board, from one start in one order."""
+    """A few episodes over one board, from one start in one order.
 
-    order: Ints  # [steps] the group of each step
+    Attributes:
+        order: [steps] the group of each step.
+        actions: [episodes, steps] the device chosen.
+        pairs: [episodes, steps, devices, PAIRS_WIDTH] what was seen.
+    """
+
+    order: Ints  # [steps]
     start: Ints  # [groups]
-    actions: Ints  # [episodes, steps] the device chosen
-    pairs: NDArray[np.float32]  # [episodes, steps, devices, PAIRS_WIDTH] what was seen
+    actions: Ints  # [episodes, steps]
+    pairs: NDArray[np.float32]  # [episodes, steps, devices, PAIRS_WIDTH]
 
     @property
     def last(self) -> Ints:

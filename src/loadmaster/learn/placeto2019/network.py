@@ -35,18 +35,27 @@ LOUD, LOUDER = 5.0, 10.0  # scores per unit of the head and of the linear part: 
 
 @dataclass(frozen=True, eq=False)
 class BoardTensors:
-    """A board as tensors."""
+    """A board as tensors.
+
+    Attributes:
+        time: [groups, devices] squeezed.
+        into: [groups, groups] row g: the groups that g waits for, each by its part.
+        out: [groups, groups] row g: the groups that wait for g.
+        tie: [groups, groups] as a share of what the second receives.
+        fro: [groups, groups] as a share of what the first sends.
+        related: [3, groups, groups] rows that add up to 1, or 0.
+    """
 
     groups: Tensor  # [groups, GROUPS_WIDTH + GRAPH_WIDTH]
     devices: Tensor  # [devices, DEVICES_WIDTH]
     graph: Tensor  # [GRAPH_WIDTH]
-    time: Tensor  # [groups, devices] squeezed
+    time: Tensor  # [groups, devices]
     able: Tensor  # [groups, devices]
-    into: Tensor  # [groups, groups] row g: the groups that g waits for, each by its part
-    out: Tensor  # [groups, groups] row g: the groups that wait for g
-    tie: Tensor  # [groups, groups] as a share of what the second receives
-    fro: Tensor  # [groups, groups] as a share of what the first sends
-    related: Tensor  # [3, groups, groups] rows that add up to 1, or 0
+    into: Tensor  # [groups, groups]
+    out: Tensor  # [groups, groups]
+    tie: Tensor  # [groups, groups]
+    fro: Tensor  # [groups, groups]
+    related: Tensor  # [3, groups, groups]
 
     @property
     def num_devices(self) -> int:

@@ -45,17 +45,27 @@ class Placeto:
     softmax has a fixed size; rewards are in roots of relative step time and may be measured only every so many groups;
     placements that an episode does not change are not measured again; start times are estimates, not simulated; the
     network reads the graph once per episode unless once=step; Adam's rates are three times the published 1e-3 to 1e-4.
+
+    Attributes:
+        checkpoint: a .safetensors file or the name of shipped weights; empty: "placeto" if shipped; none.
+        samples: episodes drawn before tuning.
+        episodes: side by side in one step of tuning.
+        every: groups between two rewards; 1: after each, as published.
+        again: share of tuning steps that start from the best placement so far; 0: as published.
+        by: edges where the graph has too few scopes.
+        noise: of the measured times, as deviation of their logarithm.
+        failures: chance that a measurement fails.
     """
 
     start: Optimizer = field(default_factory=OneDevice)
-    checkpoint: str = ""  # a .safetensors file or the name of shipped weights; empty: "placeto" if shipped; none
+    checkpoint: str = ""
     tune: bool = True
-    samples: int = 31  # episodes drawn before tuning
-    episodes: int = 8  # side by side in one step of tuning
-    every: int = 8  # groups between two rewards; 1: after each, as published
-    again: float = 0.0  # share of tuning steps that start from the best placement so far; 0: as published
+    samples: int = 31
+    episodes: int = 8
+    every: int = 8
+    again: float = 0.0
     groups: int = 128
-    by: Grouper = "scope"  # edges where the graph has too few scopes
+    by: Grouper = "scope"
     order: Order = "critical"
     traversal: Traversal = "topological"
     once: Once = "episode"
@@ -64,8 +74,8 @@ class Placeto:
     rate: float = 3e-3
     last_rate: float = 3e-4
     entropy: float = 0.02
-    noise: float = 0.0  # of the measured times, as deviation of their logarithm
-    failures: float = 0.0  # chance that a measurement fails
+    noise: float = 0.0
+    failures: float = 0.0
 
     def optimize(self, search: Search) -> Plan:
         plan = self.start.optimize(search)

@@ -45,23 +45,34 @@ KEPT_APART = 6  # every so many graphs of a family, one is for validation
 @dataclass(frozen=True)
 class PlacetoSettings(training.TrainingSettings):
     """How to train. `corpus` may be several files, with commas between them; `family` captures the families' training
-    members on the spot."""
+    members on the spot.
+
+    Attributes:
+        family: nas-cells, rnnlm-family, nmt-family, with commas.
+        graphs: per step.
+        episodes: per graph and step.
+        variants: clusters per graph: the named ones, then drawn ones.
+        every: groups between two rewards; 1: after each, as published.
+        rate: three times the published rates.
+        entropy: falls to a hundredth.
+        elsewhere: share of graphs whose episodes start from a random placement.
+    """
 
     corpus: str = ""
     out: str = ""
     policy: str = "placeto"
-    family: str = ""  # nas-cells, rnnlm-family, nmt-family, with commas
+    family: str = ""
     steps: int = 1_500
-    graphs: int = 16  # per step
-    episodes: int = 16  # per graph and step
-    variants: int = 6  # clusters per graph: the named ones, then drawn ones
+    graphs: int = 16
+    episodes: int = 16
+    variants: int = 6
     groups: int = 128
-    every: int = 8  # groups between two rewards; 1: after each, as published
-    rate: float = 3e-3  # three times the published rates
+    every: int = 8
+    rate: float = 3e-3
     last_rate: float = 3e-4
-    entropy: float = 0.05  # falls to a hundredth
+    entropy: float = 0.05
     discount: float = 1.0
-    elsewhere: float = 0.25  # share of graphs whose episodes start from a random placement
+    elsewhere: float = 0.25
     aggregator: str = "messages"
     embedding: str = "graph"
     once: str = "episode"
@@ -193,13 +204,17 @@ def make_board(key: VariantKey, groups: int) -> tuple[Board, Ints, Ints]:
 
 
 class EpisodeJob(NamedTuple):
-    """Episodes over one problem under the weights of the moment."""
+    """Episodes over one problem under the weights of the moment.
+
+    Attributes:
+        start: groups' devices; none: all on one device.
+    """
 
     key: VariantKey
     weights: dict[str, np.ndarray]
     settings: PlacetoSettings
     seed: tuple[int, ...]
-    start: Ints | None  # groups' devices; none: all on one device
+    start: Ints | None
 
 
 def alone() -> None:

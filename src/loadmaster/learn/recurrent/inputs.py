@@ -76,11 +76,15 @@ def published_vectors(problem: Problem, label: Ints, most: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Loads:
-    """What placing a group costs, in shares of the step, of the memory and of a group's time."""
+    """What placing a group costs, in shares of the step, of the memory and of a group's time.
+
+    Attributes:
+        send: [groups, devices, groups, devices] only from groups of lower number.
+    """
 
     time: NDArray[np.float64]  # [groups, devices]
     held: NDArray[np.float64]  # [groups, devices]
-    send: NDArray[np.float64]  # [groups, devices, groups, devices] only from groups of lower number
+    send: NDArray[np.float64]  # [groups, devices, groups, devices]
 
 
 def loads_of(problem: Problem, label: Ints) -> Loads:

@@ -20,23 +20,36 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Recurrent:
     """A network that draws placements of one graph, measures them, and learns by policy gradient until the budget is
-    spent."""
+    spent.
 
-    POLICY: ClassVar[str] = ""  # its name for `loadmaster train`
-    COUNTS: ClassVar[tuple[str, ...]] = ("samples", "hidden", "controllers", "workers")  # settings of 1 or more
-    TRAINED: ClassVar[tuple[str, ...]] = ()  # settings that a checkpoint decides
+    Attributes:
+        POLICY: its name for `loadmaster train`.
+        COUNTS: settings of 1 or more.
+        TRAINED: settings that a checkpoint decides.
+        checkpoint: weights to go on from, for as many devices: a .safetensors file of `loadmaster train`.
+        root: learn by the root of the step time.
+        noise: of the measured times, as deviation of their logarithm.
+        failures: chance that a measurement fails.
+        samples: placements per step.
+        entropy: at first, as a share of that of even choices.
+        workers: threads that measure for each of several controllers.
+    """
 
-    checkpoint: str = ""  # weights to go on from, for as many devices: a .safetensors file of `loadmaster train`
+    POLICY: ClassVar[str] = ""
+    COUNTS: ClassVar[tuple[str, ...]] = ("samples", "hidden", "controllers", "workers")
+    TRAINED: ClassVar[tuple[str, ...]] = ()
+
+    checkpoint: str = ""
     order: Order = "critical"
-    root: bool = True  # learn by the root of the step time
-    noise: float = 0.0  # of the measured times, as deviation of their logarithm
-    failures: float = 0.0  # chance that a measurement fails
-    samples: int = 16  # placements per step
+    root: bool = True
+    noise: float = 0.0
+    failures: float = 0.0
+    samples: int = 16
     hidden: int = 64
     rate: float = 3e-3
-    entropy: float = 0.9  # at first, as a share of that of even choices
+    entropy: float = 0.9
     controllers: int = 1
-    workers: int = 1  # threads that measure for each of several controllers
+    workers: int = 1
     over: Literal["processes", "ray"] = "processes"
 
     def __post_init__(self) -> None:

@@ -52,27 +52,43 @@ class PlacingPolicy(Protocol):
 
 @dataclass(frozen=True)
 class LearningRule:
-    """How to learn."""
+    """How to learn.
+
+    Attributes:
+        samples: placements per step.
+        entropy: wanted at first, as a share of that of even choices; falls to nothing in a straight line.
+        decay: of the moving averages.
+        root: of the step time.
+        settled: share of the budget after which only valid placements update.
+        look: the likeliest placement is measured every so many steps.
+    """
 
     rate: float = 3e-3
-    samples: int = 16  # placements per step
-    entropy: float = 0.9  # wanted at first, as a share of that of even choices; falls to nothing in a straight line
-    decay: float = 0.9  # of the moving averages
-    root: bool = True  # of the step time
+    samples: int = 16
+    entropy: float = 0.9
+    decay: float = 0.9
+    root: bool = True
     penalty: float = PENALTY
-    settled: float = 0.5  # share of the budget after which only valid placements update
-    look: int = 8  # the likeliest placement is measured every so many steps
+    settled: float = 0.5
+    look: int = 8
 
 
 @dataclass
 class Standing:
-    """Where learning stands, besides the weights: plain values."""
+    """Where learning stands, besides the weights: plain values.
+
+    Attributes:
+        known: whether a valid placement was seen.
+        mean: moving average of the rewards of valid placements.
+        spread: moving average of how far rewards lie from that mean.
+        temperature: what a unit of entropy is worth, in rewards; 0: not set yet.
+    """
 
     step: int = 0
-    known: bool = False  # whether a valid placement was seen
-    mean: float = 0.0  # moving average of the rewards of valid placements
-    spread: float = 0.0  # and of their deviation
-    temperature: float = 0.0  # what a unit of entropy is worth, in rewards; 0: not set yet
+    known: bool = False
+    mean: float = 0.0
+    spread: float = 0.0
+    temperature: float = 0.0
 
     def follow(self, mean: float, spread: float, decay: float) -> None:
         """Takes in the rewards of a step."""
@@ -88,13 +104,19 @@ class Standing:
 
 @dataclass(frozen=True)
 class StepSummary:
-    """What a step saw: plain values, so that it can travel."""
+    """What a step saw: plain values, so that it can travel.
+
+    Attributes:
+        reward: mean over all placements.
+        even: entropy as a share of that of even choices.
+        mean: of the rewards of valid placements.
+    """
 
     loss: float
-    reward: float  # mean over all placements
-    even: float  # entropy as a share of that of even choices
+    reward: float
+    even: float
     valid: int
-    mean: float  # of the rewards of valid placements
+    mean: float
     spread: float
 
 

@@ -20,10 +20,14 @@ MASKED = -30.0  # logit of a device that cannot run the group
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A grouped problem as the placer reads it. Vectors may differ from sample to sample (first axis), or be one."""
+    """A grouped problem as the placer reads it. Vectors may differ from sample to sample (first axis), or be one.
+
+    Attributes:
+        able: [1 or samples, groups, devices] bool.
+    """
 
     vectors: Tensor  # [1 or samples, groups, width]
-    able: Tensor  # [1 or samples, groups, devices] bool
+    able: Tensor  # [1 or samples, groups, devices]
     full: Full | None = None
 
     @property
@@ -37,25 +41,38 @@ class Scene:
 
 @dataclass(frozen=True, eq=False)
 class Full:
-    """What the published features leave out: devices, memory and links."""
+    """What the published features leave out: devices, memory and links.
+
+    Attributes:
+        send: [groups, devices, groups, devices] sends to (third, fourth) of what (first, second) has, if earlier.
+        load: [groups, devices] time.
+        held: [groups, devices] bytes.
+        twin: [devices] the equal device of next lower number; the number of devices, where there is none.
+    """
 
     devices: Tensor  # [devices, width]
     pairs: Tensor  # [groups, devices, width]
-    send: Tensor  # [groups, devices, groups, devices] sends to (third, fourth) of what (first, second) has, if earlier
-    load: Tensor  # [groups, devices] time
-    held: Tensor  # [groups, devices] bytes
-    twin: Tensor  # [devices] the equal device of next lower number; the number of devices, where there is none
+    send: Tensor  # [groups, devices, groups, devices]
+    load: Tensor  # [groups, devices]
+    held: Tensor  # [groups, devices]
+    twin: Tensor  # [devices]
 
 
 @dataclass(frozen=True)
 class PlacerShape:
-    """What is needed to build the network again."""
+    """What is needed to build the network again.
 
-    width: int  # of a group's vector
+    Attributes:
+        width: of a group's vector.
+        both_ways: the encoder reads the groups in both directions.
+        device_width: 0: a logit per device by its number, as published.
+    """
+
+    width: int
     devices: int
     hidden: int = 128
-    both_ways: bool = False  # the encoder reads the groups in both directions
-    device_width: int = 0  # 0: a logit per device by its number, as published
+    both_ways: bool = False
+    device_width: int = 0
     pair_width: int = 0
 
     @property

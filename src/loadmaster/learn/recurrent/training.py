@@ -34,7 +34,12 @@ LEARN, MEASURE = 1, 2  # phases of the random numbers
 
 @dataclass(frozen=True)
 class RecurrentSettings(training.TrainingSettings):
-    """How to train on one graph: `corpus` is its file, or a name of the zoo. 0 and "": as the optimizer has it."""
+    """How to train on one graph: `corpus` is its file, or a name of the zoo. 0 and "": as the optimizer has it.
+
+    Attributes:
+        features: of rnn.
+        warm: of hdp.
+    """
 
     policy: str = "rnn"
     cluster: str = "2xp100-pcie"
@@ -46,8 +51,8 @@ class RecurrentSettings(training.TrainingSettings):
     rate: float = 0.0
     entropy: float = 0.0
     by: str = ""
-    features: str = ""  # of rnn
-    warm: str = ""  # of hdp
+    features: str = ""
+    warm: str = ""
     order: str = ""
     root: bool = True
     noise: float = 0.0
@@ -84,11 +89,15 @@ ORDERS = ("", *get_args(Order))
 
 @dataclass
 class RecurrentState(Standing):
-    """Where the run stands, besides the weights."""
+    """Where the run stands, besides the weights.
+
+    Attributes:
+        device: of the best plan.
+    """
 
     simulations: int = 0
     best: tuple[int, int] = WORST
-    device: list[int] = field(default_factory=list)  # of the best plan
+    device: list[int] = field(default_factory=list)
     rank: list[int] = field(default_factory=list)
 
 

@@ -49,15 +49,24 @@ NETWORKS = ("graph", "sequence", "both")
 
 
 class RegalAction(NamedTuple):
-    """What the policy does to one problem: levels, and the choices for the whole graph."""
+    """What the policy does to one problem: levels, and the choices for the whole graph.
+
+    Attributes:
+        mean: [ops * devices] level of the affinity's mean.
+        variance: [ops * devices] level of its variance.
+        width: [ops] level of the priority's width.
+        bias: [ops] level of the elite bias.
+        chance: [ops * devices] log-probability of each device.
+        place: [ops] learned order.
+    """
 
     choices: NDArray[np.int64]  # [choices]
-    mean: NDArray[np.uint8]  # [ops * devices] level of the affinity's mean
-    variance: NDArray[np.uint8]  # [ops * devices] level of its variance
-    width: NDArray[np.uint8]  # [ops] level of the priority's width
-    bias: NDArray[np.uint8]  # [ops] level of the elite bias
-    chance: NDArray[np.float32]  # [ops * devices] log-probability of each device
-    place: NDArray[np.float32]  # [ops] learned order
+    mean: NDArray[np.uint8]  # [ops * devices]
+    variance: NDArray[np.uint8]  # [ops * devices]
+    width: NDArray[np.uint8]  # [ops]
+    bias: NDArray[np.uint8]  # [ops]
+    chance: NDArray[np.float32]  # [ops * devices]
+    place: NDArray[np.float32]  # [ops]
 
 
 def replace_blocks(action: RegalAction, by: str, blocks: int) -> RegalAction:

@@ -23,18 +23,24 @@ PER_OP = 3  # shift of the priority's width, of the affinities' variance and of 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Several problems side by side as tensors; pairs of op and device in op-major order within each problem."""
+    """Several problems side by side as tensors; pairs of op and device in op-major order within each problem.
+
+    Attributes:
+        able: [pairs] bool.
+        program: [ops] the ops as the programs have them, one graph after the other.
+        mirror: [ops] the ops in the mirrored orders.
+    """
 
     ops: Tensor  # [ops, OPS_WIDTH]
     devices: Tensor  # [devices, DEVICES_WIDTH]
     pairs: Tensor  # [pairs, PAIRS_WIDTH]
-    able: Tensor  # [pairs] bool
+    able: Tensor  # [pairs]
     graphs: Tensor  # [graphs, GRAPH_WIDTH]
     before: Tensor  # [edges]
     after: Tensor  # [edges]
     orders: Tensor  # [ops, orders]
-    program: Tensor  # [ops] the ops as the programs have them, one graph after the other
-    mirror: Tensor  # [ops] the ops in the mirrored orders
+    program: Tensor  # [ops]
+    mirror: Tensor  # [ops]
     graph_of_op: Tensor  # [ops]
     op_of_pair: Tensor  # [pairs]
     device_of_pair: Tensor  # [pairs]
@@ -48,12 +54,18 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """What the network says."""
+    """What the network says.
 
-    chance: Tensor  # [pairs] log-probability that the op is best on that device
-    place: Tensor  # [ops] where in the step it is dispatched, about 0 to 1
+    Attributes:
+        chance: [pairs] log-probability that the op is best on that device.
+        place: [ops] where in the step it is dispatched, about 0 to 1.
+        choices: [graphs, sum of the choices' sizes] logits.
+    """
+
+    chance: Tensor  # [pairs]
+    place: Tensor  # [ops]
     shift: Tensor  # [ops, PER_OP]
-    choices: Tensor  # [graphs, sum of the choices' sizes] logits
+    choices: Tensor  # [graphs, sum of the choices' sizes]
 
 
 def batch_of(many: Sequence[Features], device: torch.device | str = "cpu") -> Batch:

@@ -70,22 +70,32 @@ class Regal:
     drawn around it, op by op, and then under the other ways in turn; annealing takes the second half of the evaluations
     (finish=none: BRKGA has them all); the network is fitted to plans of long classical runs, which reinforcement has
     not improved on. Sizes of the network and the population are ours.
+
+    Attributes:
+        checkpoint: a .safetensors file, or the name of shipped weights; empty: those of the network; none.
+        by: what shares affinities; policy: as it chooses.
+        blocks: how many, by mirror or edges.
+        proposals: plans read off the chances and tried first.
+        hedge: evaluations, at most, of a first generation under each of five ways to draw; 0: one way alone.
+        patience: evaluations without a gain before genes are drawn around the best plan, or another way.
+        plans_only: end with the plans read off the chances.
+        direct: draw plans from the policy only, without BRKGA.
     """
 
-    checkpoint: str = ""  # a .safetensors file, or the name of shipped weights; empty: those of the network; none
+    checkpoint: str = ""
     evaluations: int = 5_000
     population: int = 100
     elites: float = 0.2
     mutants: float = 0.1
     policy: Literal["learned", "random", "constant"] = "learned"
     network: Literal["graph", "sequence"] = "graph"
-    by: Literal["policy", "op", "mirror", "edges"] = "policy"  # what shares affinities; policy: as it chooses
-    blocks: int = 32  # how many, by mirror or edges
-    proposals: int = 32  # plans read off the chances and tried first
-    hedge: int = 100  # evaluations, at most, of a first generation under each of five ways to draw; 0: one way alone
-    patience: int = 400  # evaluations without a gain before genes are drawn around the best plan, or another way
-    plans_only: bool = False  # end with the plans read off the chances
-    direct: bool = False  # draw plans from the policy only, without BRKGA
+    by: Literal["policy", "op", "mirror", "edges"] = "policy"
+    blocks: int = 32
+    proposals: int = 32
+    hedge: int = 100
+    patience: int = 400
+    plans_only: bool = False
+    direct: bool = False
     # Takes the second half of the evaluations, from the best plan; none: BRKGA has all of them, as published.
     finish: Optimizer | None = field(default_factory=Anneal)
 

@@ -64,56 +64,83 @@ class GraphChoice:
 
 @dataclass(frozen=True)
 class Bin:
-    """Ops alike in one measure."""
+    """Ops alike in one measure.
+
+    Attributes:
+        mean: of the action.
+    """
 
     low: float
     high: float
     ops: int
-    mean: float  # of the action
+    mean: float
 
 
 @dataclass(frozen=True)
 class Relation:
-    """An action against a measure of the ops."""
+    """An action against a measure of the ops.
+
+    Attributes:
+        correlation: of ranks (Spearman); none where one of the two is the same for all ops.
+        explained: share of the action's variance that lies between the bins.
+    """
 
     measure: str
     action: str
-    correlation: float | None  # of ranks (Spearman); none where one of the two is the same for all ops
-    explained: float | None  # share of the action's variance that lies between the bins
+    correlation: float | None
+    explained: float | None
     bins: tuple[Bin, ...]
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """An op whose device the policy does not know."""
+    """An op whose device the policy does not know.
+
+    Attributes:
+        nbytes: made, workspace and resident.
+        device: the likeliest.
+    """
 
     op: str
     scope: str
     kind: str
-    nbytes: int  # made, workspace and resident
+    nbytes: int
     depth: int
-    device: str  # the likeliest
+    device: str
     chance: float
     doubt: float
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far a plan follows the policy, alike devices exchanged where that brings the two together."""
+    """How far a plan follows the policy, alike devices exchanged where that brings the two together.
 
-    ops: float  # share of the ops on their likeliest device
-    nbytes: float  # share of their bytes
+    Attributes:
+        ops: share of the ops on their likeliest device.
+        nbytes: share of their bytes.
+    """
+
+    ops: float
+    nbytes: float
 
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """What the ops are."""
+    """What the ops are.
 
-    nbytes: Ints  # [ops] made and workspace
-    resident_bytes: Ints  # [ops] weights and inputs it reads
-    fan_out: Ints  # [ops] ops that wait for it
-    depth: Ints  # [ops] ops before it on the longest path to it
-    mirror: Reals  # [ops] place in the mirrored order, 0 to 1: a backward op beside its forward op
+    Attributes:
+        nbytes: [ops] made and workspace.
+        resident_bytes: [ops] weights and inputs it reads.
+        fan_out: [ops] ops that wait for it.
+        depth: [ops] ops before it on the longest path to it.
+        mirror: [ops] place in the mirrored order, 0 to 1: a backward op beside its forward op.
+    """
+
+    nbytes: Ints  # [ops]
+    resident_bytes: Ints  # [ops]
+    fan_out: Ints  # [ops]
+    depth: Ints  # [ops]
+    mirror: Reals  # [ops]
 
     @property
     def weight_bytes(self) -> Ints:
@@ -122,25 +149,45 @@ class Measures:
 
 @dataclass(frozen=True, eq=False)
 class Said:
-    """What the policy does to the ops."""
+    """What the policy does to the ops.
 
-    chance: Reals  # [ops, devices] of being best there
-    mean_level: Ints  # [ops, devices] of the affinity genes
+    Attributes:
+        chance: [ops, devices] of being best there.
+        mean_level: [ops, devices] of the affinity genes.
+        width_level: [ops] of the priority genes.
+        lean: [ops] the chances' mean device: 0 the first, 1 the last; of two, the chance of the second.
+        pull: [ops] the mean device by the affinities' means.
+        variance: [ops] of the affinities, as a share of the most it can be; mean of the devices.
+        place: [ops] in the order that priorities are drawn around, 0 to 1.
+        learned_place: [ops] in the order that the policy makes itself.
+        shift: [ops] the learned place less that in the program.
+        doubt: [ops] entropy of the chances: 0 sure, 1 even.
+    """
+
+    chance: Reals  # [ops, devices]
+    mean_level: Ints  # [ops, devices]
     variance_level: Ints  # [ops, devices]
-    width_level: Ints  # [ops] of the priority genes
+    width_level: Ints  # [ops]
     bias_level: Ints  # [ops]
-    lean: Reals  # [ops] the chances' mean device: 0 the first, 1 the last; of two, the chance of the second
-    pull: Reals  # [ops] the same of the affinities' means
-    variance: Reals  # [ops] of the affinities, as a share of the most it can be; mean of the devices
-    place: Reals  # [ops] in the order that priorities are drawn around, 0 to 1
-    learned_place: Reals  # [ops] in the order that the policy makes itself
-    shift: Reals  # [ops] the learned place less that in the program
-    doubt: Reals  # [ops] entropy of the chances: 0 sure, 1 even
+    lean: Reals  # [ops]
+    pull: Reals  # [ops]
+    variance: Reals  # [ops]
+    place: Reals  # [ops]
+    learned_place: Reals  # [ops]
+    shift: Reals  # [ops]
+    doubt: Reals  # [ops]
 
 
 @dataclass(frozen=True, eq=False)
 class PolicySummary:
-    """One policy on one problem."""
+    """One policy on one problem.
+
+    Attributes:
+        first_to_last: devices in the order that lean counts in.
+        unsure_bytes: share of all bytes that hang on those ops.
+        unsure: the heaviest of them first.
+        agreement: with the plan, where one was given.
+    """
 
     policy: str
     network: str
@@ -148,16 +195,16 @@ class PolicySummary:
     cluster: str
     objective: str
     devices: tuple[str, ...]
-    first_to_last: tuple[str, ...]  # devices in the order that lean counts in
+    first_to_last: tuple[str, ...]
     op_names: tuple[str, ...]
     choices: tuple[GraphChoice, ...]
     measures: Measures
     said: Said
     relations: tuple[Relation, ...]
     unsure_ops: int
-    unsure_bytes: float  # share of all bytes that hang on those ops
-    unsure: tuple[Doubt, ...]  # the heaviest of them first
-    agreement: Agreement | None  # with the plan, where one was given
+    unsure_bytes: float
+    unsure: tuple[Doubt, ...]
+    agreement: Agreement | None
 
     def to_json(self) -> dict[str, Any]:
         columns = {**vars(self.measures), **vars(self.said)}

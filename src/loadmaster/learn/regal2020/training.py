@@ -50,35 +50,53 @@ AT_ONCE = 16  # held-out examples in one pass
 
 @dataclass(frozen=True)
 class RegalSettings(training.TrainingSettings):
-    """How to train. Steps and examples are counts."""
+    """How to train. Steps and examples are counts.
+
+    Attributes:
+        network: graph, sequence or both; empty: what the policy is.
+        folds: keep one of so many parts of the corpus apart, alike graphs together.
+        fold: which.
+        generated: generated graphs beside those of the corpus.
+        warm: examples with elites.
+        gather_share: of the minutes, if any are given: when gathering ends.
+        fit_share: when imitation ends.
+        fit_look: steps between two looks at the fold that is kept apart.
+        decay: of the weights, as in AdamW.
+        average: of the weights that are kept: how much of them stays in a step; 0: the last ones.
+        graphs: per step.
+        samples: actions per graph and step.
+        evaluations: of a rollout.
+        epochs: passes over a step's samples (PPO)
+        imitate: weight of imitation while reinforcing.
+    """
 
     policy: str = "regal"
-    network: str = ""  # graph, sequence or both; empty: what the policy is
-    folds: int = 0  # keep one of so many parts of the corpus apart, alike graphs together
-    fold: int = 0  # which
-    generated: int = 100  # generated graphs beside those of the corpus
-    warm: int = 4_000  # examples with elites
+    network: str = ""
+    folds: int = 0
+    fold: int = 0
+    generated: int = 100
+    warm: int = 4_000
     elite_simulations: int = 8_000
-    gather_share: float = 0.42  # of the minutes, if any are given: when gathering ends
-    fit_share: float = 0.58  # when imitation ends
+    gather_share: float = 0.42
+    fit_share: float = 0.58
     fit_steps: int = 3_000
-    fit_look: int = 250  # steps between two looks at the fold that is kept apart
+    fit_look: int = 250
     dropout: float = 0.1
-    decay: float = 0.01  # of the weights, as in AdamW
-    average: float = 0.995  # of the weights that are kept: how much of them stays in a step; 0: the last ones
+    decay: float = 0.01
+    average: float = 0.995
     steps: int = 1_000
-    graphs: int = 16  # per step
-    samples: int = 8  # actions per graph and step
-    evaluations: int = 1_000  # of a rollout
+    graphs: int = 16
+    samples: int = 8
+    evaluations: int = 1_000
     valid_graphs: int = 24
     valid_evaluations: int = 5_000
     valid_every: int = 20
     fit_rate: float = 1e-3
     rate: float = 3e-4
-    epochs: int = 3  # passes over a step's samples (PPO)
+    epochs: int = 3
     clip: float = 0.2
     entropy: float = 0.01
-    imitate: float = 0.3  # weight of imitation while reinforcing
+    imitate: float = 0.3
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,12 +121,17 @@ class RegalSettings(training.TrainingSettings):
 
 @dataclass
 class RegalState:
-    """Where training stands, besides the weights."""
+    """Where training stands, besides the weights.
+
+    Attributes:
+        elites: how many examples the fit uses.
+        standard: what standard BRKGA reaches, by example and evaluations.
+    """
 
     phase: str = "fit"
     step: int = 0
-    elites: int = 0  # how many examples the fit uses
-    standard: dict[str, int] = field(default_factory=dict)  # what standard BRKGA reaches, by example and evaluations
+    elites: int = 0
+    standard: dict[str, int] = field(default_factory=dict)
     best: float = -1e9
     constant: list[int] = field(default_factory=lambda: list(FIRST))
     results: dict[str, float] = field(default_factory=dict)

@@ -29,16 +29,26 @@ HELD_OUT = 10**6  # seeds of generated problems that nothing is learned from beg
 
 @dataclass(frozen=True)
 class ScheduleSettings(TrainingSettings):
-    """What is learned from, and how."""
+    """What is learned from, and how.
 
-    generated: int = 400  # problems besides those of the corpus
-    kept: int = 64  # generated ones to choose weights by; and one graph in six of the corpus, where none are given
-    draws: int = 2  # problems of each graph of the corpus
-    weights: str = ""  # a file to begin from
-    steps: int = 320  # generations of each phase, at most
-    step: float = 0.05  # deviation of what is tried around the weights
+    Attributes:
+        generated: problems besides those of the corpus.
+        kept: generated ones to choose weights by; and one graph in six of the corpus, where none are given.
+        draws: problems of each graph of the corpus.
+        weights: a file to begin from.
+        steps: generations of each phase, at most.
+        step: deviation of what is tried around the weights.
+        simulations: of the search of the second phase.
+    """
+
+    generated: int = 400
+    kept: int = 64
+    draws: int = 2
+    weights: str = ""
+    steps: int = 320
+    step: float = 0.05
     rate: float = 0.02
-    simulations: int = 64  # of the search of the second phase
+    simulations: int = 64
 
 
 SETTINGS = ScheduleSettings
@@ -60,13 +70,17 @@ def train(settings: TrainingSettings) -> Path:
 
 @dataclass
 class Run:
-    """Where a run stands, and its files."""
+    """Where a run stands, and its files.
+
+    Attributes:
+        seconds: that the run had used before it was stopped.
+    """
 
     settings: ScheduleSettings
     ascent: Ascent
     phase: str = "plans"
     rows: list[dict[str, Any]] = field(default_factory=list)
-    seconds: float = 0.0  # that were used before it was stopped
+    seconds: float = 0.0
     clock: float = field(default_factory=time.monotonic)
 
     @property

@@ -38,14 +38,23 @@ MOST_GAIN = 0.3  # that one problem says of a direction
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a run."""
+    """Of a run.
 
-    step: float = 0.05  # deviation of directions
-    rate: float = 0.02  # of Adam
-    each: int = 24  # pairs of plans of each worker in a generation
-    simulations: int = 0  # of the search that goes on from the policy's plan; 0: none does
-    proposes: bool = False  # scores say where moves of that search go, and it begins from the plan by rules
-    decay: float = 1e-3  # of weights, times the rate
+    Attributes:
+        step: deviation of directions.
+        rate: of Adam.
+        each: pairs of plans of each worker in a generation.
+        simulations: of the search that goes on from the policy's plan; 0: none does.
+        proposes: scores say where moves of that search go, and it begins from the plan by rules.
+        decay: of weights, times the rate.
+    """
+
+    step: float = 0.05
+    rate: float = 0.02
+    each: int = 24
+    simulations: int = 0
+    proposes: bool = False
+    decay: float = 1e-3
 
 
 def worth(problem: Problem, score: Score) -> float:

@@ -22,15 +22,21 @@ class Anneal:
 
     Differs from the paper: starts from another optimizer's plan, not from a random one; cools again and again, each
     time for longer and from the best plan so far, so that a larger budget goes on where a smaller one ends.
+
+    Attributes:
+        temperature: first temperature, as a share of the value.
+        cold: last temperature.
+        follow: chance that ranks follow the critical path after a change of placement.
+        RENAMED: until version 0.3.
     """
 
     start: Optimizer = field(default_factory=Heft)
-    temperature: float = 0.003  # first temperature, as a share of the value
-    cold: float = 1e-4  # last temperature
+    temperature: float = 0.003
+    cold: float = 1e-4
     chains: int = CHAINS
-    follow: float = 0.5  # chance that ranks follow the critical path after a change of placement
+    follow: float = 0.5
 
-    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
+    RENAMED: ClassVar = {"heat": "temperature"}
 
     def optimize(self, search: Search) -> Plan:
         plan = self.start.optimize(search)

@@ -51,14 +51,19 @@ LONGEST_S, SHORTEST_S = 0.1, 0.002  # between two looks at the clock
 
 @dataclass(frozen=True)
 class Decisions:
-    """Which decisions chains change, and how."""
+    """Which decisions chains change, and how.
+
+    Attributes:
+        follow: chance that ranks follow the critical path after a change of placement.
+        evict: where memory is short, half of the moves are about devices that are too full.
+    """
 
     placing: bool = True
     ordering: bool = True
     fusing: bool = False
-    follow: float = 0.5  # chance that ranks follow the critical path after a change of placement
+    follow: float = 0.5
     aim: float = AIM
-    evict: bool = False  # where memory is short, half of the moves are about devices that are too full
+    evict: bool = False
 
     def weights(self, problem: Problem, pairs: int) -> NDArray[np.float64]:
         """[KINDS] how often each kind of move is tried; none of a kind of which there is nothing to change."""

@@ -57,16 +57,27 @@ MOST_IDLE = 64  # draws in a row that changed nothing and then count as a simula
 
 
 class Habits(Struct):
-    """How a chain walks."""
+    """How a chain walks.
 
-    weights: np.ndarray  # [KINDS] how often each kind of move is tried at first
-    follow: float  # chance that ranks are set anew by the critical path after a change of placement, at first
-    aim: float  # chance that a move is about an op that the step waits for, at first
-    hot: float  # first temperature, as a share of the value
-    cold: float  # last temperature
-    begun: int  # simulations of the chain when cooling began
-    length: int  # simulations of the chain that cooling takes
-    evict: bool = False  # where memory is short, half of the moves are about devices that are too full
+    Attributes:
+        weights: [KINDS] how often each kind of move is tried at first.
+        follow: chance that ranks are set anew by the critical path after a change of placement, at first.
+        aim: chance that a move is about an op that the step waits for, at first.
+        hot: first temperature, as a share of the value.
+        cold: last temperature.
+        begun: simulations of the chain when cooling began.
+        length: simulations of the chain that cooling takes.
+        evict: where memory is short, half of the moves are about devices that are too full.
+    """
+
+    weights: np.ndarray  # [KINDS]
+    follow: float
+    aim: float
+    hot: float
+    cold: float
+    begun: int
+    length: int
+    evict: bool = False
 
 
 @compiled(_nrt=False)

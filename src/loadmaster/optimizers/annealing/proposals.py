@@ -20,26 +20,42 @@ NOBODY = -1  # a decision that no score was asked for
 
 
 class Policy(Struct):
-    """What the network says of the plan that stood when it was asked."""
+    """What the network says of the plan that stood when it was asked.
 
-    label: np.ndarray  # [ops] group
-    place: np.ndarray  # [groups, devices] scores
+    Attributes:
+        label: [ops] group.
+        place: [groups, devices] scores.
+        fusion: [ops, levels] or no rows.
+        fused: `fusion` as chances.
+        uniform: chance of a decision that asks nobody.
+    """
+
+    label: np.ndarray  # [ops]
+    place: np.ndarray  # [groups, devices]
     level: np.ndarray  # [groups, levels]
-    fusion: np.ndarray  # [ops, levels] or no rows
-    fused: np.ndarray  # the same as chances
-    uniform: float  # chance of a decision that asks nobody
+    fusion: np.ndarray  # [ops, levels]
+    fused: np.ndarray
+    uniform: float
 
 
 class Log(Struct):
-    """A sample of what was drawn."""
+    """A sample of what was drawn.
+
+    Attributes:
+        share: [rows, groups] of the drawn ops; of a decision on fusion, [rows, ops]
+        pick: [rows] device, level or priority.
+        chance: [rows] logarithm.
+        gain: [rows] share of the value that the draw saved; 0: it was not better.
+        every: [1] one in so many draws is written down, besides those that gain.
+    """
 
     kind: np.ndarray  # [rows]
-    share: np.ndarray  # [rows, groups] of the drawn ops; of a decision on fusion, [rows, ops]
-    pick: np.ndarray  # [rows] device, level or priority
-    chance: np.ndarray  # [rows] logarithm
-    gain: np.ndarray  # [rows] share of the value that the draw saved; 0: it was not better
+    share: np.ndarray  # [rows, groups]
+    pick: np.ndarray  # [rows]
+    chance: np.ndarray  # [rows]
+    gain: np.ndarray  # [rows]
     filled: np.ndarray  # [1]
-    every: np.ndarray  # [1] one in so many draws is written down, besides those that gain
+    every: np.ndarray  # [1]
 
 
 def chances(scores: np.ndarray) -> np.ndarray:

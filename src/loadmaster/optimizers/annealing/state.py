@@ -37,7 +37,15 @@ def copy(source: Floats | Ints32 | Ints, low: Whole, high: Whole, target: Floats
 
 
 class Terrain(Struct):
-    """What moves need to know of the problem besides its layout."""
+    """What moves need to know of the problem besides its layout.
+
+    Attributes:
+        mirror_at: [ops] place in by_mirror.
+        within: positions of each op in group_ops.
+        group_at: [len(group_ops)] group of each position.
+        goal: the objective, in numbers.
+        by_time: how long a step takes counts.
+    """
 
     read_start: np.ndarray
     reads: np.ndarray
@@ -47,66 +55,96 @@ class Terrain(Struct):
     group_start: np.ndarray
     group_ops: np.ndarray
     by_mirror: np.ndarray
-    mirror_at: np.ndarray  # [ops] place in by_mirror
+    mirror_at: np.ndarray  # [ops]
     within_start: np.ndarray  # [ops + 1]
-    within: np.ndarray  # positions of each op in group_ops
-    group_at: np.ndarray  # [len(group_ops)] group of each position
+    within: np.ndarray
+    group_at: np.ndarray  # [len(group_ops)]
     colocate: np.ndarray
     mate_start: np.ndarray  # [colocation groups + 1]
     mates: np.ndarray
     able: np.ndarray  # [ops, devices]
     limits: np.ndarray  # [devices]
-    goal: Goal  # the objective, in numbers
-    by_time: bool  # how long a step takes counts
+    goal: Goal
+    by_time: bool
 
 
 class Chain(Struct):
-    """One walker: where it stands, the best it has seen, and what it did."""
+    """One walker: where it stands, the best it has seen, and what it did.
+
+    Attributes:
+        rank: empty: first come, first served.
+        priority: [pairs] which merges are tried first, below 0: not at all; empty: nothing is fused.
+        sequence: kernels in an order in which each comes after those it waits for, then -1.
+        score: [4] over and value where it stands, over and value of the best.
+        random: [2] state of its generator.
+        counts: [4] see RAN and the others.
+        spent: [ARMS] runs of late, in whole ones.
+        gained: [ARMS] how often that made the plan better.
+    """
 
     place: np.ndarray
-    rank: np.ndarray  # empty: first come, first served
-    priority: np.ndarray  # [pairs] which merges are tried first, below 0: not at all; empty: nothing is fused
+    rank: np.ndarray
+    priority: np.ndarray  # [pairs]
     kernel: np.ndarray
-    sequence: np.ndarray  # kernels in an order in which each comes after those it waits for, then -1
+    sequence: np.ndarray
     best_place: np.ndarray
     best_rank: np.ndarray
     best_priority: np.ndarray
     best_kernel: np.ndarray
     best_sequence: np.ndarray
-    score: np.ndarray  # [4] over and value where it stands, over and value of the best
-    random: np.ndarray  # [2] state of its generator
-    counts: np.ndarray  # [4] see RAN and the others
-    spent: np.ndarray  # [ARMS] runs of late, in whole ones
-    gained: np.ndarray  # [ARMS] how often that made the plan better
+    score: np.ndarray  # [4]
+    random: np.ndarray  # [2]
+    counts: np.ndarray  # [4]
+    spent: np.ndarray  # [ARMS]
+    gained: np.ndarray  # [ARMS]
 
 
 class Scratch(Struct):
-    """What one chain writes to between and during moves; kept, so that a walk can stop and go on at any move."""
+    """What one chain writes to between and during moves; kept, so that a walk can stop and go on at any move.
 
-    running: RunScratch  # of the simulator
-    record: Record  # of the last look
-    empty: Record  # a record of nothing
+    Attributes:
+        running: of the simulator.
+        record: of the last look.
+        empty: a record of nothing.
+        tail: [ops] least time from the start of an op to the end of the step.
+        load: [devices] time of the ops placed there.
+        full: [devices] peaks of the last plan that was kept.
+        members: ops that a move is about.
+        touched: ops that it moved.
+        old_place: where those were.
+        stamp: [ops] the last move that listed or moved it.
+        arms: [ARMS] chances of every way of every kind.
+        total: [1] sum of these chances.
+        critical: ops that the step waits for.
+        queued: which of them waited for their device.
+        turns: ops in order of dispatch.
+        itself: [ops] every op its own.
+    """
+
+    running: RunScratch
+    record: Record
+    empty: Record
     no_sends: np.ndarray
-    tail: np.ndarray  # [ops] least time from the start of an op to the end of the step
-    load: np.ndarray  # [devices] time of the ops placed there
+    tail: np.ndarray  # [ops]
+    load: np.ndarray  # [devices]
     peak: np.ndarray  # [devices]
-    full: np.ndarray  # [devices] peaks of the last plan that was kept
-    members: np.ndarray  # ops that a move is about
-    touched: np.ndarray  # ops that it moved
-    old_place: np.ndarray  # where those were
+    full: np.ndarray  # [devices]
+    members: np.ndarray
+    touched: np.ndarray
+    old_place: np.ndarray
     old_rank: np.ndarray
     old_tail: np.ndarray
-    stamp: np.ndarray  # [ops] the last move that listed or moved it
+    stamp: np.ndarray  # [ops]
     mark: np.ndarray  # [1]
     chance: np.ndarray  # [devices]
     level_chance: np.ndarray  # [LEVELS]
-    arms: np.ndarray  # [ARMS] chances of every way of every kind
-    total: np.ndarray  # [1] of them
-    critical: np.ndarray  # ops that the step waits for
-    queued: np.ndarray  # which of them waited for their device
-    turns: np.ndarray  # ops in order of dispatch
+    arms: np.ndarray  # [ARMS]
+    total: np.ndarray  # [1]
+    critical: np.ndarray
+    queued: np.ndarray
+    turns: np.ndarray
     turn_of: np.ndarray  # [ops]
-    itself: np.ndarray  # [ops] every op its own
+    itself: np.ndarray  # [ops]
 
 
 def terrain_of(problem: Problem, groups: Grouping | None = None) -> Terrain:

@@ -25,25 +25,42 @@ FAR = np.iinfo(np.int64).max // 4
 
 class BranchFacts(NamedTuple):
     """The problem as these loops want it. Ragged columns: entry i lies at [column[i], column[i + 1]) of the same array.
-    Few arrays, since each is compiled into every call."""
+    Few arrays, since each is compiled into every call.
+
+    Attributes:
+        times: [ops, devices] CANNOT where it cannot run.
+        waits: ragged: all ops that an op waits for.
+        after: ragged: those it waits for without reading.
+        nexts: ragged: the other way round.
+        reads: ragged: tensors that come and go.
+        makes: ragged.
+        readers: ragged: of tensors.
+        tensors: [tensors, 2] MAKER (updater of a resident; -1), UPDATED: it is a resident that is overwritten.
+        ops: [ops, 4] LEADER of its group; whether it UPDATES a resident; a TWIN; where it USUALly runs.
+        channel: [devices * devices] resource number.
+        alike: [devices, devices] swapping the two changes nothing.
+        price: [devices] of device time, 1 over all devices.
+        work: [ops] price x time at the cheapest place.
+        sends: [tensors, devices, devices] 0 within a device.
+    """
 
     devices: int
     channels: int
     contention: bool
-    times: np.ndarray  # [ops, devices] CANNOT where it cannot run
-    waits: np.ndarray  # ragged: all ops that an op waits for
-    after: np.ndarray  # ragged: those it waits for without reading
-    nexts: np.ndarray  # ragged: the other way round
-    reads: np.ndarray  # ragged: tensors that come and go
-    makes: np.ndarray  # ragged
-    readers: np.ndarray  # ragged: of tensors
-    tensors: np.ndarray  # [tensors, 2] MAKER (updater of a resident; -1), UPDATED: it is a resident that is overwritten
-    ops: np.ndarray  # [ops, 4] LEADER of its group; whether it UPDATES a resident; a TWIN; where it USUALly runs
-    channel: np.ndarray  # [devices * devices] resource number
-    alike: np.ndarray  # [devices, devices] swapping the two changes nothing
-    price: np.ndarray  # [devices] of device time, 1 over all devices
-    work: np.ndarray  # [ops] price x time at the cheapest place
-    sends: np.ndarray  # [tensors, devices, devices] 0 within a device
+    times: np.ndarray  # [ops, devices]
+    waits: np.ndarray
+    after: np.ndarray
+    nexts: np.ndarray
+    reads: np.ndarray
+    makes: np.ndarray
+    readers: np.ndarray
+    tensors: np.ndarray  # [tensors, 2]
+    ops: np.ndarray  # [ops, 4]
+    channel: np.ndarray  # [devices * devices]
+    alike: np.ndarray  # [devices, devices]
+    price: np.ndarray  # [devices]
+    work: np.ndarray  # [ops]
+    sends: np.ndarray  # [tensors, devices, devices]
 
 
 @compiled

@@ -25,20 +25,32 @@ FINISHED, STOPPED, FOUND = 0, 1, 2
 
 
 class Tree(NamedTuple):
-    """Where the search stands: one level for each decision taken."""
+    """Where the search stands: one level for each decision taken.
 
-    rows: np.ndarray  # [levels, numbers] the moment of each decision
+    Attributes:
+        rows: [levels, numbers] the moment of each decision.
+        option: [levels, widest] what can be chosen, best first.
+        bound: [levels, widest] what none of its timelines beats.
+        next: [levels] the option that is looked at next.
+        depth: [1] levels in use; 0: finished.
+        nodes: [1] moments looked at.
+        memory: [entries, 3] moments met before.
+        leaf: [numbers] the last timeline found.
+        head: scratch.
+    """
+
+    rows: np.ndarray  # [levels, numbers]
     kind: np.ndarray  # [levels]
     what: np.ndarray  # [levels]
-    option: np.ndarray  # [levels, widest] what can be chosen, best first
-    bound: np.ndarray  # [levels, widest] what none of its timelines beats
+    option: np.ndarray  # [levels, widest]
+    bound: np.ndarray  # [levels, widest]
     count: np.ndarray  # type: ignore[assignment]  # [levels]
-    next: np.ndarray  # [levels] the option that is looked at next
-    depth: np.ndarray  # [1] levels in use; 0: finished
-    nodes: np.ndarray  # [1] moments looked at
-    memory: np.ndarray  # [entries, 3] moments met before
-    leaf: np.ndarray  # [numbers] the last timeline found
-    head: np.ndarray  # scratch
+    next: np.ndarray  # [levels]
+    depth: np.ndarray  # [1]
+    nodes: np.ndarray  # [1]
+    memory: np.ndarray  # [entries, 3]
+    leaf: np.ndarray  # [numbers]
+    head: np.ndarray
     tail: np.ndarray
     first: np.ndarray
     last: np.ndarray

@@ -44,11 +44,15 @@ class Downsets:
 
     Differs from the paper: only loads up to a bar are looked for, and the bar is raised until there is a split; light
     units are joined where there are too many downsets; any kinds of devices.
+
+    Attributes:
+        effort: stages tried before light units are joined: about ten seconds.
+        sets: downsets, likewise.
     """
 
     order: Order = "critical"
-    effort: int = 40_000_000  # stages tried before light units are joined: about ten seconds
-    sets: int = MOST_SETS  # downsets, likewise
+    effort: int = 40_000_000
+    sets: int = MOST_SETS
 
     def optimize(self, search: Search) -> Plan:
         problem = search.problem

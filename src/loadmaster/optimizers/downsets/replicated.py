@@ -24,12 +24,16 @@ Cost = Callable[[Matrix, Matrix, int], Matrix]  # of stages with this work (ns) 
 
 @dataclass(frozen=True, eq=False)
 class ReplicatedStages:
-    """The stages whose busiest costs least."""
+    """The stages whose busiest costs least.
+
+    Attributes:
+        exact: over all downsets; else over those of the program's order.
+    """
 
     busiest: float
     stage: Ints  # [ops]
     replicas: tuple[int, ...]  # [stages]
-    exact: bool  # over all downsets; else over those of the program's order
+    exact: bool
 
 
 def replicated_stages(problem: Problem, label: Ints, devices: int, cost: Cost) -> ReplicatedStages:

@@ -14,24 +14,36 @@ NEVER = np.int64(2**62)
 
 
 class Lattice(NamedTuple):
-    """Downsets of the units, smaller ones first, and how adding one unit leads from one to the next."""
+    """Downsets of the units, smaller ones first, and how adding one unit leads from one to the next.
+
+    Attributes:
+        after: the downset with that unit.
+    """
 
     start: np.ndarray  # [downsets + 1]
     unit: np.ndarray
-    after: np.ndarray  # the downset with that unit
+    after: np.ndarray
 
 
 class UnitCosts(NamedTuple):
-    """What units cost. A touch is a tensor that a unit makes or reads."""
+    """What units cost. A touch is a tensor that a unit makes or reads.
 
-    times: np.ndarray  # [units, kinds] NEVER where it cannot run
+    Attributes:
+        times: [units, kinds] NEVER where it cannot run.
+        limits: [kinds] bytes.
+        held_up: [kinds] transfers keep it from computing.
+        maker: [tensors] unit that makes it.
+        readers: [tensors] other units that read it.
+    """
+
+    times: np.ndarray  # [units, kinds]
     held_bytes: np.ndarray  # [units]
-    limits: np.ndarray  # [kinds] bytes
-    held_up: np.ndarray  # [kinds] transfers keep it from computing
+    limits: np.ndarray  # [kinds]
+    held_up: np.ndarray  # [kinds]
     touch_start: np.ndarray  # [units + 1]
     touch: np.ndarray
-    maker: np.ndarray  # [tensors] unit that makes it
-    readers: np.ndarray  # [tensors] other units that read it
+    maker: np.ndarray  # [tensors]
+    readers: np.ndarray  # [tensors]
     send_ns: np.ndarray  # [tensors]
 
 

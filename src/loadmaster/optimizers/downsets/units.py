@@ -14,9 +14,13 @@ from loadmaster.problem import Problem
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Ops that go together. `before[u]` and `after[u]`: units that u waits for, and that wait for it, as bits."""
+    """Ops that go together. `before[u]` and `after[u]`: units that u waits for, and that wait for it, as bits.
 
-    unit: Ints  # [ops] numbered in an order in which each comes after those it waits for
+    Attributes:
+        unit: [ops] numbered in an order in which each comes after those it waits for.
+    """
+
+    unit: Ints  # [ops]
     before: tuple[int, ...]
     after: tuple[int, ...]
 
@@ -27,12 +31,18 @@ class Units:
 
 @dataclass(frozen=True, eq=False)
 class Downs:
-    """Downsets: sets of units that hold all that their members wait for."""
+    """Downsets: sets of units that hold all that their members wait for.
 
-    members: tuple[int, ...]  # [downsets] as bits
+    Attributes:
+        members: [downsets] as bits.
+        unit: what each may be extended by.
+        after: the downset with it.
+    """
+
+    members: tuple[int, ...]  # [downsets]
     start: Ints  # [downsets + 1]
-    unit: Ints  # what each may be extended by
-    after: Ints  # the downset with it
+    unit: Ints
+    after: Ints
 
     def between(self, smaller: int, larger: int) -> list[int]:
         """Units of the larger one that are not in the smaller one."""

@@ -20,17 +20,23 @@ SKETCHED = 64  # smallest hashes kept of a graph's classes: likeness to within a
 
 @dataclass(frozen=True)
 class PlanHead:
-    """What the head of a kept plan says."""
+    """What the head of a kept plan says.
 
-    name: str  # of the file, or of the member of a library
+    Attributes:
+        name: of the file, or of the member of a library.
+        devices: not said by files of older versions.
+        scopes: whether the names of modules are part of what its ops look like.
+    """
+
+    name: str
     model: str
     cluster: str
     objective: str
     value: int
     ops: int
     sketch: tuple[int, ...]
-    devices: int | None = None  # not said by files of older versions
-    scopes: bool = True  # whether the names of modules are part of what its ops look like
+    devices: int | None = None
+    scopes: bool = True
 
     @property
     def origin(self) -> str:

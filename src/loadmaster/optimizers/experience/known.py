@@ -23,13 +23,19 @@ MOST_BYTES = 2**28  # of an entry once unpacked: some 5 million ops
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """Of each op what it looks like, where it ran, when, and for how long."""
+    """Of each op what it looks like, where it ran, when, and for how long.
+
+    Attributes:
+        place: [ops] in the order in which the plan starts them.
+        work: [ops] ns where it ran.
+        speed: [devices] of the ops that all of them can run, the fastest 1.
+    """
 
     sight: Sight
     device: Ints  # [ops]
-    place: Ints  # [ops] in the order in which the plan starts them
-    work: Ints  # [ops] ns where it ran
-    speed: NDArray[np.float64]  # [devices] of the ops that all of them can run, the fastest 1
+    place: Ints  # [ops]
+    work: Ints  # [ops]
+    speed: NDArray[np.float64]  # [devices]
 
     @staticmethod
     def of(problem: Problem, plan: Plan, scopes: bool = True) -> Known:

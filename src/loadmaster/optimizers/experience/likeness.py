@@ -34,11 +34,16 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio: spread
 
 @dataclass(frozen=True, eq=False)
 class Sight:
-    """What matching sees of a graph."""
+    """What matching sees of a graph.
+
+    Attributes:
+        module: [ops] number of the module it is in, in the order in which the program enters them.
+        pattern: [modules] its path without numbers: layers of one stack have the same.
+    """
 
     classes: Classes  # [levels, ops]
-    module: Ints  # [ops] number of the module it is in, in the order in which the program enters them
-    pattern: Ints  # [modules] its path without numbers: layers of one stack have the same
+    module: Ints  # [ops]
+    pattern: Ints  # [modules]
 
     @staticmethod
     def of(graph: Graph, scopes: bool = True) -> Sight:

@@ -27,11 +27,15 @@ MOST_STORED = 64 * 2**20  # bytes in all: some thousand plans
 
 @dataclass(frozen=True)
 class Store:
-    """The folder, and how much may be in it."""
+    """The folder, and how much may be in it.
+
+    Attributes:
+        scopes: whether ops are known by the names of their modules too.
+    """
 
     folder: Path
     most_bytes: int = MOST_STORED
-    scopes: bool = True  # whether ops are known by the names of their modules too
+    scopes: bool = True
 
     @staticmethod
     def default() -> Store | None:

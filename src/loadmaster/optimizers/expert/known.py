@@ -17,19 +17,27 @@ Cut = Literal["layers", "time"]  # equal numbers of modules per device, or equal
 
 @dataclass(frozen=True)
 class Lane:
-    """Modules that a person would split over the devices in a row."""
+    """Modules that a person would split over the devices in a row.
+
+    Attributes:
+        on_first: modules on the first device.
+    """
 
     modules: tuple[str, ...]
     cut: Cut = "time"
-    on_first: tuple[str, ...] = ()  # modules on the first device
+    on_first: tuple[str, ...] = ()
     on_last: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an expert does with the models whose graph has such a name, and why."""
+    """What an expert does with the models whose graph has such a name, and why.
 
-    models: str  # regular expression of the graph's name without its mode
+    Attributes:
+        models: regular expression of the graph's name without its mode.
+    """
+
+    models: str
     lanes: tuple[Lane, ...]
     why: str
 

@@ -62,13 +62,20 @@ def _better(part: Search, plan: Plan) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Merges:
-    """Which ops of a problem may share a kernel at all, found once."""
+    """Which ops of a problem may share a kernel at all, found once.
 
-    rules: Any  # merging.Rules, as the compiled loops want them
-    producers: Ints  # of every tensor between two ops that may share a kernel, by producer, then reader
+    Attributes:
+        rules: merging.Rules, as the compiled loops want them.
+        producers: of every tensor between two ops that may share a kernel, by producer, then reader.
+        saved: bytes between the two.
+        alone: [ops] that share no kernel.
+    """
+
+    rules: Any
+    producers: Ints
     consumers: Ints
-    saved: Ints  # bytes between the two
-    alone: Bools  # [ops] that share no kernel
+    saved: Ints
+    alone: Bools  # [ops]
 
     @staticmethod
     def of(problem: Problem) -> Merges:

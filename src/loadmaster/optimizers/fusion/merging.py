@@ -20,45 +20,65 @@ MOST_VISITS = 400  # kernels looked at from each end; a merge that needs more is
 
 
 class Rules(Struct):
-    """What merging needs to know of a problem."""
+    """What merging needs to know of a problem.
 
-    before_start: np.ndarray  # [ops + 1] ops that each op waits for
+    Attributes:
+        before_start: [ops + 1] ops that each op waits for.
+        follow_start: [ops + 1] ops that wait for each op.
+        pair_start: [ops + 1] rows of `consumer`: those that a producer may share a kernel with, ascending.
+        given_start: [ops + 1] rows of `given`: the pairs of which each op is the consumer.
+        barred_start: [ops + 1] rows of `barred`: ops that it reads, or that read it, in no kernel with it.
+        points: [ops] the loop of each op, as in `spaces`.
+        able: [ops, devices] where it can run; no columns where everything can run everywhere.
+    """
+
+    before_start: np.ndarray  # [ops + 1]
     before: np.ndarray
-    follow_start: np.ndarray  # [ops + 1] ops that wait for each op
+    follow_start: np.ndarray  # [ops + 1]
     follow: np.ndarray
-    pair_start: np.ndarray  # [ops + 1] rows of `consumer`: those that a producer may share a kernel with, ascending
+    pair_start: np.ndarray  # [ops + 1]
     consumer: np.ndarray
     producer: np.ndarray  # [pairs]
-    given_start: np.ndarray  # [ops + 1] rows of `given`: the pairs of which each op is the consumer
+    given_start: np.ndarray  # [ops + 1]
     given: np.ndarray
-    barred_start: np.ndarray  # [ops + 1] rows of `barred`: ops that it reads, or that read it, in no kernel with it
+    barred_start: np.ndarray  # [ops + 1]
     barred: np.ndarray
-    points: np.ndarray  # [ops] the loop of each op, as in `spaces`
+    points: np.ndarray  # [ops]
     rows: np.ndarray
     apart: np.ndarray
-    able: np.ndarray  # [ops, devices] where it can run; no columns where everything can run everywhere
+    able: np.ndarray  # [ops, devices]
     most_members: int
 
 
 class Kernels(Struct):
-    """Kernels in the making, and scratch. A kernel goes by its lowest op."""
+    """Kernels in the making, and scratch. A kernel goes by its lowest op.
+
+    Attributes:
+        ring: the members of a kernel in a circle.
+        position: of each kernel in the order.
+        at: kernel at each position, -1 where one has gone.
+        ahead: stamps of the search from the producer.
+        behind: stamps of the search from the consumer.
+        chosen: [pairs] those that are to be tried.
+        sort_key: [pairs] the priority below 0: sorted by it, the highest comes first.
+    """
 
     parent: np.ndarray
-    ring: np.ndarray  # the members of a kernel in a circle
+    ring: np.ndarray
     members: np.ndarray
     can: np.ndarray
     points: np.ndarray
     rows: np.ndarray
     apart: np.ndarray
-    position: np.ndarray  # of each kernel in the order
-    at: np.ndarray  # kernel at each position, -1 where one has gone
-    ahead: np.ndarray  # stamps of the search from the producer
-    behind: np.ndarray  # stamps of the search from the consumer
+    position: np.ndarray
+    at: np.ndarray
+    ahead: np.ndarray
+    behind: np.ndarray
     stack: np.ndarray
     other_stack: np.ndarray
-    chosen: np.ndarray  # [pairs] that are to be tried
+    chosen: np.ndarray  # [pairs]
     spare: np.ndarray  # [pairs]
-    sort_key: np.ndarray  # [pairs] the priority below 0: sorted by it, the highest comes first
+    sort_key: np.ndarray  # [pairs]
 
 
 def make_kernels(rules: Rules) -> Kernels:

@@ -50,14 +50,19 @@ class AnnealFusion:
     Starts from the best of the simple rules: the default one of compilers, and every merge that is legal in several
     orders. Moves give new priorities to a window of the program, to ops of one kind in one surrounding, to single ops,
     or part and join kernels.
+
+    Attributes:
+        temperature: first temperature, as a share of the value.
+        cold: last temperature.
+        RENAMED: until version 0.3.
     """
 
     inner: Optimizer = field(default_factory=Heft)
-    temperature: float = 1e-3  # first temperature, as a share of the value
-    cold: float = 1e-5  # last temperature
+    temperature: float = 1e-3
+    cold: float = 1e-5
     chains: int = CHAINS
 
-    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
+    RENAMED: ClassVar = {"heat": "temperature"}
 
     def optimize(self, search: Search) -> Plan:
         plan = inner_plan(search, self.inner)

@@ -23,12 +23,19 @@ FEW_ROWS, LONG_ROW = 256, 8192
 
 
 class Spaces(NamedTuple):
-    """The loop of each op."""
+    """The loop of each op.
 
-    points: Ints  # [ops] 0: not known
-    rows: Ints  # [ops] of a reduction; 0: it reduces nothing, or its points are not known
-    apart: Bools  # [ops] what it reduces to is there only when the kernel has ended
-    down: Bools  # [ops] it reads down columns, not along rows
+    Attributes:
+        points: [ops] 0: not known.
+        rows: [ops] of a reduction; 0: it reduces nothing, or its points are not known.
+        apart: [ops] what it reduces to is there only when the kernel has ended.
+        down: [ops] it reads down columns, not along rows.
+    """
+
+    points: Ints  # [ops]
+    rows: Ints  # [ops]
+    apart: Bools  # [ops]
+    down: Bools  # [ops]
 
 
 @compiled(inline="always")

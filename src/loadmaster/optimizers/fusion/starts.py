@@ -26,11 +26,16 @@ BATCH = 8  # kernels scored between two looks at the budget; chosen by hand
 
 
 class FusionStart(NamedTuple):
-    """How ops are fused, and which merges are to be tried first when that is to change."""
+    """How ops are fused, and which merges are to be tried first when that is to change.
 
-    priority: Floats  # [pairs of ops that may share a kernel] 1 to LEVELS, the highest first; -1: not at all
+    Attributes:
+        priority: [pairs of ops that may share a kernel] 1 to LEVELS, the highest first; -1: not at all.
+        sequence: [ops] kernels in an order in which each comes after those it waits for, then -1.
+    """
+
+    priority: Floats  # [pairs of ops that may share a kernel]
     kernel: NDArray[np.int32]  # [ops]
-    sequence: NDArray[np.int32]  # [ops] kernels in an order in which each comes after those it waits for, then -1
+    sequence: NDArray[np.int32]  # [ops]
 
 
 def kernels_of(problem: Problem, kernel: Ints, order: Floats | None = None) -> FusionStart:

@@ -19,24 +19,37 @@ STOPPED = np.int64(2**62)
 
 
 class GeneDecoder(NamedTuple):
-    """How genes become a plan: affinities of a block of ops to devices, priorities of ops, priorities of sends."""
+    """How genes become a plan: affinities of a block of ops to devices, priorities of ops, priorities of sends.
 
-    block_of: np.ndarray  # [ops] block whose affinities place the op
+    Attributes:
+        block_of: [ops] block whose affinities place the op.
+        sends: whether there are genes for sends.
+    """
+
+    block_of: np.ndarray  # [ops]
     blocks: int
-    sends: bool  # whether there are genes for sends
+    sends: bool
     able: np.ndarray  # [ops, devices]
     limits: np.ndarray  # [devices]
     goal: Goal
 
 
 class Prior(NamedTuple):
-    """Where a fresh gene is drawn from, and how often it comes from the elite parent."""
+    """Where a fresh gene is drawn from, and how often it comes from the elite parent.
 
-    center: np.ndarray  # [genes] float32
-    width: np.ndarray  # [genes] float32
-    shape: np.ndarray  # [genes] uint8, row of the table
-    table: np.ndarray  # [shapes, 256] float32, inverse distribution functions on [0, 1]
-    bias: np.ndarray  # [genes] uint8, of 256: chance of the elite parent's gene
+    Attributes:
+        center: [genes] float32.
+        width: [genes] float32.
+        shape: [genes] uint8, row of the table.
+        table: [shapes, 256] float32, inverse distribution functions on [0, 1]
+        bias: [genes] uint8, of 256: chance of the elite parent's gene.
+    """
+
+    center: np.ndarray  # [genes]
+    width: np.ndarray  # [genes]
+    shape: np.ndarray  # [genes]
+    table: np.ndarray  # [shapes, 256]
+    bias: np.ndarray  # [genes]
 
 
 @compiled(inline="always")

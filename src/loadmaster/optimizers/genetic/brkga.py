@@ -35,6 +35,14 @@ class Brkga:
 
     Differs from the paper: its population and shares are not published, these are ours; affinities can be shared by
     blocks of ops, priorities can be drawn around a given order, and an evaluation stops once it cannot join the elites.
+
+    Attributes:
+        order: what priorities are drawn around.
+        width: how far from it, where there is one.
+        by: what shares an affinity.
+        blocks: how many blocks of ops share one, unless by op or scope.
+        patience: evaluations without a gain before it ends; 0: it goes on.
+        start: a plan to put into the first population.
     """
 
     evaluations: int = 5_000
@@ -42,13 +50,13 @@ class Brkga:
     elites: float = 0.2
     mutants: float = 0.1
     rho: float = 0.7
-    order: Order = "uniform"  # what priorities are drawn around
-    width: float = 0.25  # how far from it, where there is one
-    by: By = "op"  # what shares an affinity
-    blocks: int = 8  # how many blocks of ops share one, unless by op or scope
+    order: Order = "uniform"
+    width: float = 0.25
+    by: By = "op"
+    blocks: int = 8
     sends: bool = True
-    patience: int = 0  # evaluations without a gain before it ends; 0: it goes on
-    start: Optimizer | None = None  # a plan to put into the first population
+    patience: int = 0
+    start: Optimizer | None = None
 
     def optimize(self, search: Search) -> Plan:
         first = None if self.start is None else self.start.optimize(search)

@@ -71,21 +71,32 @@ def account(
 
 class ListState(Struct):
     """What is decided so far, and what is where. It is made in Python: loops that make no arrays need not count who
-    still uses them, and are compiled in half the time."""
+    still uses them, and are compiled in half the time.
+
+    Attributes:
+        home: [tensors] device, -1: nowhere yet.
+        there: [tensors * devices] when it is on the device, -1: it is not.
+        added: [channels] tentative use.
+        groups: [colocation groups] device.
+        home_of: [ops] device that an op is bound to.
+        has: [tensors * devices] whether it takes memory there.
+        left: [tensors] readers to come.
+        used: [devices] bytes.
+    """
 
     made_ns: np.ndarray  # [tensors]
-    home: np.ndarray  # [tensors] device, -1: nowhere yet
-    there: np.ndarray  # [tensors * devices] when it is on the device, -1: it is not
+    home: np.ndarray  # [tensors]
+    there: np.ndarray  # [tensors * devices]
     channel_free: np.ndarray
-    added: np.ndarray  # [channels] tentative use
+    added: np.ndarray  # [channels]
     where: np.ndarray  # [ops]
     begin: np.ndarray  # [ops]
     end: np.ndarray  # [ops]
-    groups: np.ndarray  # [colocation groups] device
-    home_of: np.ndarray  # [ops] device that an op is bound to
-    has: np.ndarray  # [tensors * devices] whether it takes memory there
-    left: np.ndarray  # [tensors] readers to come
-    used: np.ndarray  # [devices] bytes
+    groups: np.ndarray  # [colocation groups]
+    home_of: np.ndarray  # [ops]
+    has: np.ndarray  # [tensors * devices]
+    left: np.ndarray  # [tensors]
+    used: np.ndarray  # [devices]
 
 
 def fresh_state(layout: Layout, colocate: Ints, home_of: np.ndarray) -> ListState:

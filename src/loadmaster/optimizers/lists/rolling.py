@@ -34,9 +34,13 @@ CHUNK_PER_DEVICE, AHEAD = 2, 1.0  # ops that are decided at once, and how many t
 class Rolling:
     """A list schedule as HEFT's (Topcuoglu, Hariri and Wu, 2002), decided a chunk of ops at a time: each in several
     ways, which differ in their thrift with links and in the order of ops, and each looked at with the ops that come
-    after it. In the manner of rollouts (Bertsekas, Tsitsiklis and Wu, 1997)."""
+    after it. In the manner of rollouts (Bertsekas, Tsitsiklis and Wu, 1997).
 
-    ways: int = 8  # fewer where time is short
+    Attributes:
+        ways: fewer where time is short.
+    """
+
+    ways: int = 8
 
     def optimize(self, search: Search) -> Plan:
         problem = search.problem
@@ -80,32 +84,48 @@ class WaysPace:
 
 
 class RollingColumns(NamedTuple):
-    """Columns of the problem."""
+    """Columns of the problem.
 
-    start: np.ndarray  # [ops + 1] of before
-    before: np.ndarray  # ops that each op waits for
+    Attributes:
+        start: [ops + 1] of before.
+        before: ops that each op waits for.
+        order: [ops] by upward rank.
+        level: [ops] upward rank.
+        mean: [ops] mean time.
+    """
+
+    start: np.ndarray  # [ops + 1]
+    before: np.ndarray
     colocate: np.ndarray  # [ops]
     able: np.ndarray  # [ops, devices]
-    order: np.ndarray  # [ops] by upward rank
-    level: np.ndarray  # [ops] upward rank
-    mean: np.ndarray  # [ops] mean time
+    order: np.ndarray  # [ops]
+    level: np.ndarray  # [ops]
+    mean: np.ndarray  # [ops]
 
 
 class RollingState(NamedTuple):
-    """What is decided so far, and where devices and channels stand."""
+    """What is decided so far, and where devices and channels stand.
+
+    Attributes:
+        home: [tensors] device, -1: nowhere yet.
+        there: [tensors * devices] when it is on the device, -1: it is not.
+        groups: [colocation groups] device.
+        home_of: [ops] device that an update is bound to.
+        spans: [devices] how many.
+    """
 
     made_ns: np.ndarray  # [tensors]
-    home: np.ndarray  # [tensors] device, -1: nowhere yet
-    there: np.ndarray  # [tensors * devices] when it is on the device, -1: it is not
+    home: np.ndarray  # [tensors]
+    there: np.ndarray  # [tensors * devices]
     channel_free: np.ndarray
     where: np.ndarray  # [ops]
     begin: np.ndarray  # [ops]
     end: np.ndarray  # [ops]
-    groups: np.ndarray  # [colocation groups] device
-    home_of: np.ndarray  # [ops] device that an update is bound to
+    groups: np.ndarray  # [colocation groups]
+    home_of: np.ndarray  # [ops]
     busy_from: np.ndarray  # [devices, SPANS]
     busy_to: np.ndarray
-    spans: np.ndarray  # [devices] how many
+    spans: np.ndarray  # [devices]
 
 
 def make_state(plain: Layout, colocate: Ints) -> RollingState:
@@ -131,12 +151,16 @@ THERE, HOME, HOME_OF, GROUP, WHERE = range(5)  # columns of the state that a log
 
 
 class UndoLog(NamedTuple):
-    """What deciding ops wrote over, so that it can be taken back. Spans and channels are copied whole instead."""
+    """What deciding ops wrote over, so that it can be taken back. Spans and channels are copied whole instead.
+
+    Attributes:
+        used: [1] entries.
+    """
 
     column: np.ndarray
     at: np.ndarray
     was: np.ndarray
-    used: np.ndarray  # [1] entries
+    used: np.ndarray  # [1]
 
 
 @compiled

@@ -21,11 +21,15 @@ class Heft:
 
     Differs from the paper: transfers wait for their channel unless `contention` is off, a weight that is updated stays
     where it is first read and is sent to other readers, and colocation groups stay together.
+
+    Attributes:
+        memory: keep clear of devices that are full.
+        thrift: share of the time on links that a choice costs, by which it counts as later.
     """
 
     contention: bool = True
-    memory: bool = False  # keep clear of devices that are full
-    thrift: float = 0.0  # share of the time on links that a choice costs, by which it counts as later
+    memory: bool = False
+    thrift: float = 0.0
 
     def optimize(self, search: Search) -> Plan:
         problem = search.problem

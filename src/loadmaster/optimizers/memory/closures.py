@@ -16,10 +16,14 @@ MOST_DEPTH = 200  # of them one after the other
 
 
 class Closure(NamedTuple):
-    """What it takes to have a tensor at a position: ops that run there, versions that are kept until then."""
+    """What it takes to have a tensor at a position: ops that run there, versions that are kept until then.
+
+    Attributes:
+        keeps: versions.
+    """
 
     ops: tuple[int, ...]
-    keeps: tuple[int, ...]  # versions
+    keeps: tuple[int, ...]
     joined: bool
     cost_ns: int
 

@@ -30,14 +30,22 @@ if TYPE_CHECKING:
 
 @dataclass
 class Version:
-    """A tensor as one op makes it: the original, or a copy."""
+    """A tensor as one op makes it: the original, or a copy.
+
+    Attributes:
+        made: position.
+        job: that makes it, -1: the op of the graph.
+        uses: (position, reader: an op, or num_ops + job)
+        inner: it stays in the registers of a kernel.
+        cost_ns: of all that runs again for it.
+    """
 
     tensor: int
-    made: int  # position
-    job: int = -1  # that makes it, -1: the op of the graph
-    uses: list[tuple[int, int]] = field(default_factory=list)  # (position, reader: an op, or num_ops + job)
-    inner: bool = False  # it stays in the registers of a kernel
-    cost_ns: int = 0  # of all that runs again for it
+    made: int
+    job: int = -1
+    uses: list[tuple[int, int]] = field(default_factory=list)
+    inner: bool = False
+    cost_ns: int = 0
 
     def last(self) -> int:
         return max((at for at, _ in self.uses), default=self.made)
@@ -45,16 +53,24 @@ class Version:
 
 @dataclass
 class Job:
-    """An added op, just before the kernel at a position; joined: part of that kernel. A stay has no op."""
+    """An added op, just before the kernel at a position; joined: part of that kernel. A stay has no op.
+
+    Attributes:
+        stay: version that goes away.
+        given: tensor that lives on a host and comes from there, or is written over one that does and goes back.
+        trigger: position after which it comes back.
+        makes: versions.
+        left: of what goes back updated: position at which it has.
+    """
 
     op: int
     at: int
     joined: bool = False
-    stay: int = -1  # version that goes away
-    given: int = -1  # tensor that lives on a host and comes from there, or is written over one that does and goes back
-    trigger: int = -1  # position after which it comes back
-    makes: tuple[int, ...] = ()  # versions
-    left: int = -1  # of what goes back updated: position at which it has
+    stay: int = -1
+    given: int = -1
+    trigger: int = -1
+    makes: tuple[int, ...] = ()
+    left: int = -1
 
 
 Drop = tuple[int, list[tuple[int, int]]]  # a version, and those of its uses that read another instead

@@ -34,23 +34,33 @@ FLOOR_NS = 50  # what is free is not better than what nearly is
 
 
 class Act(NamedTuple):
-    """One part of a drop: those readers read another version."""
+    """One part of a drop: those readers read another version.
+
+    Attributes:
+        closure: None: another version that is there, or a stay.
+        other: version.
+        gone: position from which on a tensor that was sent away is no longer here.
+    """
 
     later: list[tuple[int, int]]
     at: int
-    closure: Closure | None  # None: another version that is there, or a stay
-    other: int = -1  # version
+    closure: Closure | None
+    other: int = -1
     host: int = -1
-    gone: int = -1  # position from which on a tensor that was sent away is no longer here
+    gone: int = -1
     trip: Trip | None = None
 
 
 class Choice(NamedTuple):
-    """What to do about a version, and what that is worth: bytes times positions over the limit, for the time."""
+    """What to do about a version, and what that is worth: bytes times positions over the limit, for the time.
+
+    Attributes:
+        lodging: of what is there before the step.
+    """
 
     worth: float
     acts: list[Act]
-    lodging: Lodging | None = None  # of what is there before the step
+    lodging: Lodging | None = None
 
 
 class Dropping:

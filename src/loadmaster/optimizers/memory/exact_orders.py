@@ -11,10 +11,16 @@ from loadmaster.graph.columns import Ints, Whole
 
 
 class Flow(NamedTuple):
-    """What comes alive and what ends with each op, on one device. Only made tensors; in-place outputs are folded
-    into their base."""
+    """What comes alive and what ends with each op, on one device. Only made tensors; in-place outputs are folded into
+    their base.
 
-    read_start: np.ndarray  # made tensors each op reads or keeps in use
+    Attributes:
+        read_start: made tensors each op reads or keeps in use.
+        stays: 1: alive to the end.
+        before_start: ops that must come first.
+    """
+
+    read_start: np.ndarray
     reads: np.ndarray
     make_start: np.ndarray
     makes: np.ndarray
@@ -22,9 +28,9 @@ class Flow(NamedTuple):
     readers: np.ndarray
     maker: np.ndarray
     nbytes: np.ndarray
-    stays: np.ndarray  # 1: alive to the end
+    stays: np.ndarray
     workspace: np.ndarray
-    before_start: np.ndarray  # ops that must come first
+    before_start: np.ndarray
     before: np.ndarray
     follow_start: np.ndarray
     follow: np.ndarray

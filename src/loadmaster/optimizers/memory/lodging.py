@@ -30,11 +30,15 @@ class Visit(NamedTuple):
 
 
 class Lodging(NamedTuple):
-    """A tensor that lives on a host: when it is here; where it is updated, its way back, and when that has ended."""
+    """A tensor that lives on a host: when it is here; where it is updated, its way back, and when that has ended.
+
+    Attributes:
+        left: position.
+    """
 
     visits: list[Visit]
     back: Trip | None
-    left: int  # position
+    left: int
     cost_ns: int
 
 

@@ -19,15 +19,25 @@ from loadmaster.optimizers.memory.exact_orders import Flow, profile
 
 
 class OrderStanding(NamedTuple):
-    """An order, and what is alive when."""
+    """An order, and what is alive when.
 
-    order: np.ndarray  # [ops] as they run
-    position: np.ndarray  # [ops] of each op in the order
-    total: np.ndarray  # [ops] bytes alive while each position runs
-    trial: np.ndarray  # [ops] the same after the move that is looked at, from one of its ends to the other
-    tree: np.ndarray  # [2 * leaves] total as leaves; above two nodes, the larger
-    kept: np.ndarray  # [ops] bytes an op makes that live on
-    dropped: np.ndarray  # [ops] bytes that end with it
+    Attributes:
+        order: [ops] as they run.
+        position: [ops] of each op in the order.
+        total: [ops] bytes alive while each position runs.
+        trial: [ops] those bytes after the move that is looked at, from one of its ends to the other.
+        tree: [2 * leaves] total as leaves; above two nodes, the larger.
+        kept: [ops] bytes an op makes that live on.
+        dropped: [ops] bytes that end with it.
+    """
+
+    order: np.ndarray  # [ops]
+    position: np.ndarray  # [ops]
+    total: np.ndarray  # [ops]
+    trial: np.ndarray  # [ops]
+    tree: np.ndarray  # [2 * leaves]
+    kept: np.ndarray  # [ops]
+    dropped: np.ndarray  # [ops]
 
 
 @compiled

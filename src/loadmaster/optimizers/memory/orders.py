@@ -43,13 +43,16 @@ class AnnealOrder:
 
     Starts from the best simple rule. A thousand moves count as one simulation: a move is judged by the bytes it changes
     and not by a simulation. Acceptance, cooling, its length and random numbers are those of every other annealing.
+
+    Attributes:
+        RENAMED: until version 0.3.
     """
 
     temperature: float = 3e-3
     cold: float = 1e-5
     window: int = 1_000
 
-    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
+    RENAMED: ClassVar = {"heat": "temperature"}
 
     def optimize(self, search: Search) -> Plan:
         from loadmaster.optimizers.simple import OneDevice

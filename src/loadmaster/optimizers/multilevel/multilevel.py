@@ -42,9 +42,12 @@ class Multilevel:
 
     Coarsening and refinement as partitioners do them (Karypis and Kumar, 1998), except that what is refined is a
     stretch of time: what a plan does at one moment matters to the ops of about that moment.
+
+    Attributes:
+        inner: plans the coarser problem.
     """
 
-    inner: str = "placement"  # plans the coarser problem
+    inner: str = "placement"
 
     def optimize(self, search: Search) -> Plan:
         clock, first = TimeLeft(search), None

@@ -34,24 +34,34 @@ HOT, COLD = 1e-3, 1e-4  # first and last temperature, as shares of the value
 
 
 class FoundWindow(NamedTuple):
-    """What a window came to: its ops that may move, their devices, and the order of their ranks."""
+    """What a window came to: its ops that may move, their devices, and the order of their ranks.
+
+    Attributes:
+        gain: share of the window's value.
+    """
 
     ops: Ints
     device: NDArray[np.integer]
     rank: NDArray[np.integer]
-    gain: float  # share of the window's value
+    gain: float
 
 
 @dataclass(frozen=True, eq=False)
 class WindowScene:
-    """A plan, what it does, and what windows need to know of it."""
+    """A plan, what it does, and what windows need to know of it.
+
+    Attributes:
+        order: ops in the order in which they start.
+        latest_ns: [ops] latest start that does not make the step longer.
+        follower: [ops] what its device runs next, or -1.
+    """
 
     problem: Problem
     plan: Plan
     line: Timeline
-    order: Ints  # ops in the order in which they start
-    latest_ns: Ints  # [ops] latest start that does not make the step longer
-    follower: Ints  # [ops] what its device runs next, or -1
+    order: Ints
+    latest_ns: Ints  # [ops]
+    follower: Ints  # [ops]
     spare_bytes: Ints  # [devices]
 
     @staticmethod

@@ -20,16 +20,23 @@ TOTAL_WEIGHT = 10**8  # what weights are scaled to: METIS counts in 32 bits
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Units: ops, colocation groups in one. Nets: tensors, each with its maker or updater first and then its
-    readers."""
+    """Units: ops, colocation groups in one. Nets: tensors, each with its maker or updater first and then its readers.
+
+    Attributes:
+        weight: [units] at least 1.
+        pins: units of each net, at least two.
+        cost: [nets] at least 1, in proportion to the time of a send.
+        share: [devices] how much of the weight each should get, 1 in all.
+        distance: [devices, devices] at least 1, symmetric, 0 on the diagonal.
+    """
 
     unit: Ints  # [ops]
-    weight: Ints  # [units] at least 1
+    weight: Ints  # [units]
     net_start: Ints  # [nets + 1]
-    pins: Ints  # units of each net, at least two
-    cost: Ints  # [nets] at least 1, in proportion to the time of a send
-    share: Floats  # [devices] how much of the weight each should get, 1 in all
-    distance: Ints  # [devices, devices] at least 1, symmetric, 0 on the diagonal
+    pins: Ints
+    cost: Ints  # [nets]
+    share: Floats  # [devices]
+    distance: Ints  # [devices, devices]
 
     @property
     def num_units(self) -> int:

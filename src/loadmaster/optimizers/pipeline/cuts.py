@@ -20,11 +20,16 @@ ROUNDS = ((0.4, 1.0), (0.3, 0.25), (0.3, 0.1))  # share of the rehearsals, and o
 
 @dataclass(frozen=True)
 class StageLine:
-    """Stages from left to right."""
+    """Stages from left to right.
 
-    edges: tuple[int, ...]  # [stages - 1] first slot of each but the first
+    Attributes:
+        edges: [stages - 1] first slot of each but the first.
+        most: [stages] microbatches that it may hold.
+    """
+
+    edges: tuple[int, ...]  # [stages - 1]
     device: tuple[int, ...]  # [stages]
-    most: tuple[int, ...]  # [stages] microbatches that it may hold
+    most: tuple[int, ...]  # [stages]
 
 
 Worth = tuple[int, int]  # bytes over the limits, ns

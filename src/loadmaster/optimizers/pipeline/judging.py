@@ -23,12 +23,18 @@ from loadmaster.simulator import simulate
 
 @dataclass(frozen=True)
 class StageCut:
-    """Where stages begin, in slots, and on which device each replica of each is."""
+    """Where stages begin, in slots, and on which device each replica of each is.
+
+    Attributes:
+        edges: [stages - 1] first slot of each stage but the first.
+        device: [stages] the devices of its replicas.
+        name: "equal", "balanced", "bidirectional", "replicated" or "searched".
+    """
 
     slot: Ints  # [ops]
-    edges: tuple[int, ...]  # [stages - 1] first slot of each stage but the first
-    device: tuple[tuple[int, ...], ...]  # [stages] of its replicas
-    name: str  # "equal", "balanced", "bidirectional", "replicated" or "searched"
+    edges: tuple[int, ...]  # [stages - 1]
+    device: tuple[tuple[int, ...], ...]  # [stages]
+    name: str
 
     @property
     def stages(self) -> int:
@@ -49,16 +55,23 @@ class StageCut:
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """A candidate, judged."""
+    """A candidate, judged.
 
-    schedule: str  # gpipe, 1f1b, interleaved, zb-h1 or eager
+    Attributes:
+        schedule: gpipe, 1f1b, interleaved, zb-h1 or eager.
+        most: microbatches that each stage of an eager schedule may hold.
+        problem: of the actions.
+        bubble: share of the devices' time in which they stand idle.
+    """
+
+    schedule: str
     cut: StageCut
-    most: tuple[int, ...]  # microbatches that each stage of an eager schedule may hold
+    most: tuple[int, ...]
     orders: Orders  # [devices]
-    problem: Problem  # of the actions
+    problem: Problem
     plan: Plan
     score: Score
-    bubble: float  # share of the devices' time in which they stand idle
+    bubble: float
     peak_bytes: Ints  # [devices]
 
     @property

@@ -45,14 +45,19 @@ FAR = 1.3  # times the best: a layout of ops on a line that is worse than that i
 
 @dataclass(frozen=True, eq=False)
 class PipelineResult:
-    """The best pipeline as an ordinary result, and all hand-made ones for comparison, best first."""
+    """The best pipeline as an ordinary result, and all hand-made ones for comparison, best first.
+
+    Attributes:
+        base: the step of one microbatch.
+        coupled: ops that look at several samples at once.
+    """
 
     result: Result
     best: Pipeline
-    base: Problem  # the step of one microbatch
+    base: Problem
     others: tuple[Pipeline, ...]
     microbatches: int
-    coupled: tuple[str, ...]  # ops that look at several samples at once
+    coupled: tuple[str, ...]
 
 
 def plan_pipeline(

@@ -24,47 +24,72 @@ SHIFT, HOLD, SWAP, PART = 0.5, 0.65, 0.75, 0.87  # shares of the moves, added up
 
 
 class Slots(NamedTuple):
-    """Sums over all slots before each, and what crosses the edge before each."""
+    """Sums over all slots before each, and what crosses the edge before each.
 
-    forward: np.ndarray  # [slots + 1, devices] ns of one microbatch
+    Attributes:
+        forward: [slots + 1, devices] ns of one microbatch.
+        weight: [slots + 1, devices] gradients of weights, with what adding them up takes.
+        resident: [slots + 1] bytes that are there all the time.
+        saved: [slots + 1] bytes of one microbatch, from forward to backward.
+        up_ns: [slots + 1] sending what crosses there in the forward pass.
+        down_ns: [slots + 1] sending what crosses there in the backward pass.
+    """
+
+    forward: np.ndarray  # [slots + 1, devices]
     backward: np.ndarray  # [slots + 1, devices]
-    weight: np.ndarray  # [slots + 1, devices] gradients of weights, with what adding them up takes
+    weight: np.ndarray  # [slots + 1, devices]
     update: np.ndarray  # [slots + 1, devices]
-    resident: np.ndarray  # [slots + 1] bytes that are there all the time
-    saved: np.ndarray  # [slots + 1] bytes of one microbatch, from forward to backward
-    up_ns: np.ndarray  # [slots + 1] sending what crosses, forward
-    down_ns: np.ndarray  # [slots + 1] and backward
+    resident: np.ndarray  # [slots + 1]
+    saved: np.ndarray  # [slots + 1]
+    up_ns: np.ndarray  # [slots + 1]
+    down_ns: np.ndarray  # [slots + 1]
     memory: np.ndarray  # [devices]
 
 
 class Stages(NamedTuple):
-    """A line of stages with room for more; `number` of them are there."""
+    """A line of stages with room for more; `number` of them are there.
 
-    begin: np.ndarray  # [room + 1] first slot of each, then the number of slots
+    Attributes:
+        begin: [room + 1] first slot of each, then the number of slots.
+        most: [room] microbatches that each may hold.
+    """
+
+    begin: np.ndarray  # [room + 1]
     device: np.ndarray  # [room]
-    most: np.ndarray  # [room] microbatches that each may hold
+    most: np.ndarray  # [room]
     number: np.ndarray  # [1]
 
 
 class RehearsalScratch(NamedTuple):
-    """Memory of a rehearsal, made once."""
+    """Memory of a rehearsal, made once.
+
+    Attributes:
+        following: [3, room] next microbatch.
+        first: [devices + 1] of the stages of each device.
+        own: [room] stages by device.
+        start: [devices] of what it does next.
+        task: [devices] phase and stage of that; -1: nothing that is known yet.
+        last: [devices] ns of the update.
+        now: [devices] bytes.
+        log: [3 * room * microbatches, 3] phase, stage and microbatch of what was done, in order.
+    """
 
     time: np.ndarray  # [3, room]
     saved: np.ndarray  # [room]
     up: np.ndarray  # [room]
     down: np.ndarray  # [room]
     ready: np.ndarray  # [3, room, microbatches]
-    following: np.ndarray  # [3, room] next microbatch
+    following: np.ndarray  # [3, room]
     held: np.ndarray  # [room]
-    first: np.ndarray  # [devices + 1] of the stages of each device
-    own: np.ndarray  # [room] stages by device
-    start: np.ndarray  # [devices] of what it does next
-    task: np.ndarray  # [devices] phase and stage of that; -1: nothing that is known yet
+    first: np.ndarray  # [devices + 1]
+    own: np.ndarray  # [room]
+    start: np.ndarray  # [devices]
+    task: np.ndarray  # [devices]
     free: np.ndarray  # [devices]
-    last: np.ndarray  # [devices] ns of the update
-    now: np.ndarray  # [devices] bytes
+    last: np.ndarray  # [devices]
+    now: np.ndarray  # [devices]
     peak: np.ndarray  # [devices]
-    log: np.ndarray  # [3 * room * microbatches, 3] phase, stage and microbatch of what was done, in order
+    log: np.ndarray  # [3 * room * microbatches, 3]
 
 
 @compiled

@@ -17,9 +17,13 @@ MOST_SLOTS = 128  # that replicated stages are made of; chosen by hand
 
 @dataclass(frozen=True)
 class Replicated:
-    """Stages from left to right: where each but the first begins, and how often each is there."""
+    """Stages from left to right: where each but the first begins, and how often each is there.
 
-    busiest: float  # what the busiest stage costs
+    Attributes:
+        busiest: what the busiest stage costs.
+    """
+
+    busiest: float
     edges: tuple[int, ...]
     replicas: tuple[int, ...]
 

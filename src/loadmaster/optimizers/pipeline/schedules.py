@@ -82,12 +82,18 @@ def existing(orders: Orders, staged: Staged) -> Orders:
 
 @dataclass(frozen=True, eq=False)
 class ActionTimes:
-    """What `eager` needs of a staged microbatch: times, and what each action waits for."""
+    """What `eager` needs of a staged microbatch: times, and what each action waits for.
 
-    time_ns: Ints  # [actions] on its device
-    waits: tuple[tuple[tuple[int, int], ...], ...]  # [actions] (action, ns on the way)
+    Attributes:
+        time_ns: [actions] on its device.
+        waits: [actions] (action, ns on the way)
+        device: [stages] the devices of its replicas.
+    """
+
+    time_ns: Ints  # [actions]
+    waits: tuple[tuple[tuple[int, int], ...], ...]  # [actions]
     staged: Staged
-    device: tuple[tuple[int, ...], ...]  # [stages] of its replicas
+    device: tuple[tuple[int, ...], ...]  # [stages]
 
     @classmethod
     def of(cls, staged: Staged, device: tuple[tuple[int, ...], ...]) -> ActionTimes:

@@ -13,17 +13,28 @@ NEVER = 1e300  # cost of a stage that cannot be
 
 
 class SlotLine(NamedTuple):
-    """Work laid out in slots from left to right. A touch is a tensor that some op of a slot makes or reads."""
+    """Work laid out in slots from left to right. A touch is a tensor that some op of a slot makes or reads.
 
-    times: np.ndarray  # [slots + 1, kinds] ns of all slots before this one
-    cannot: np.ndarray  # [slots + 1, kinds] ops of all slots before this one that the kind cannot run
-    saved: np.ndarray  # [slots + 1] bytes kept from forward to backward by all slots before this one
+    Attributes:
+        times: [slots + 1, kinds] ns of all slots before this one.
+        cannot: [slots + 1, kinds] ops of all slots before this one that the kind cannot run.
+        saved: [slots + 1] bytes kept from forward to backward by all slots before this one.
+        touch_next: next slot to the right that touches the tensor; `slots` if none.
+        touch_low: first slot that touches it.
+        touch_high: last slot that touches it.
+        touch_ns: time of sending it; 0 for residents that stay where they are read.
+        touch_bytes: bytes that a stage holds for good if it touches the tensor here; 0 if it comes and goes.
+    """
+
+    times: np.ndarray  # [slots + 1, kinds]
+    cannot: np.ndarray  # [slots + 1, kinds]
+    saved: np.ndarray  # [slots + 1]
     touch_start: np.ndarray  # [slots + 1]
-    touch_next: np.ndarray  # next slot to the right that touches the tensor; `slots` if none
-    touch_low: np.ndarray  # first slot that touches it
-    touch_high: np.ndarray  # last slot that touches it
-    touch_ns: np.ndarray  # time of sending it; 0 for residents that stay where they are read
-    touch_bytes: np.ndarray  # bytes that a stage holds for good if it touches the tensor here; 0 if it comes and goes
+    touch_next: np.ndarray
+    touch_low: np.ndarray
+    touch_high: np.ndarray
+    touch_ns: np.ndarray
+    touch_bytes: np.ndarray
     memory: np.ndarray  # [kinds]
 
 

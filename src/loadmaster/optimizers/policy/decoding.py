@@ -45,30 +45,45 @@ class Net(NamedTuple):
 
 
 class DecodingScratch(NamedTuple):
-    """Of one decoding."""
+    """Of one decoding.
+
+    Attributes:
+        spans: [devices] how many.
+        of_op: [ops, hidden] what hidden units make of the op alone.
+        load: [devices] ns.
+        speed: [devices] of all work, the share that suits it.
+        scores: [ops, devices] written.
+    """
 
     busy_from: np.ndarray  # [devices, ops]
     busy_to: np.ndarray
-    spans: np.ndarray  # [devices] how many
+    spans: np.ndarray  # [devices]
     pair: np.ndarray  # [devices, PAIR]
     finish: np.ndarray  # [devices]
-    of_op: np.ndarray  # [ops, hidden] what hidden units make of the op alone
+    of_op: np.ndarray  # [ops, hidden]
     hidden: np.ndarray
-    load: np.ndarray  # [devices] ns
-    speed: np.ndarray  # [devices] of all work, the share that suits it
-    scores: np.ndarray  # [ops, devices] written
+    load: np.ndarray  # [devices]
+    speed: np.ndarray  # [devices]
+    scores: np.ndarray  # [ops, devices]
 
 
 UNABLE = -50.0  # the score of a device that an op cannot go to
 
 
 class Former(NamedTuple):
-    """A plan that is to be improved, or nothing."""
+    """A plan that is to be improved, or nothing.
 
-    device: np.ndarray  # [ops] or -1
-    burden: np.ndarray  # [devices] how much more than its share of the work it has, -1 to 1
-    peak: np.ndarray  # [devices] of its memory, the share that is used at the peak
-    order: Ints  # [ops] as they start
+    Attributes:
+        device: [ops] or -1.
+        burden: [devices] how much more than its share of the work it has, -1 to 1.
+        peak: [devices] share of its memory that is used at the peak.
+        order: [ops] as they start.
+    """
+
+    device: np.ndarray  # [ops]
+    burden: np.ndarray  # [devices]
+    peak: np.ndarray  # [devices]
+    order: Ints  # [ops]
 
 
 def former_of(problem: Problem, plan: Plan | None) -> Former:
@@ -85,11 +100,16 @@ def former_of(problem: Problem, plan: Plan | None) -> Former:
 
 
 class Decoded(NamedTuple):
-    """A list schedule."""
+    """A list schedule.
+
+    Attributes:
+        begin_ns: [ops] planned start.
+        scores: [ops, devices] what each device was worth, without noise.
+    """
 
     device: Ints  # [ops]
-    begin_ns: Ints  # [ops] planned start
-    scores: np.ndarray  # [ops, devices] what each device was worth, without noise
+    begin_ns: Ints  # [ops]
+    scores: np.ndarray  # [ops, devices]
 
 
 def decode(

@@ -73,10 +73,14 @@ class LearnedList:
 
     Trained by evolution strategies on generated steps and a corpus; before anything is learned it is HEFT (Topcuoglu,
     Hariri and Wu, 2002) that keeps clear of devices that are full.
+
+    Attributes:
+        start: whose plan it improves; by default it begins from nothing.
+        weights: a file of `loadmaster train list`; by default the one that comes with the package.
     """
 
-    start: Optimizer | None = None  # whose plan it improves; by default it begins from nothing
-    weights: str = ""  # a file of `loadmaster train list`; by default the one that comes with the package
+    start: Optimizer | None = None
+    weights: str = ""
     rounds: int = 2
 
     def optimize(self, search: Search) -> Plan:

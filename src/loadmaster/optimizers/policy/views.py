@@ -21,14 +21,22 @@ CONTEXT = OWN + 4 * PASSED + 4
 
 
 class View(NamedTuple):
-    """Columns of a problem that the loop reads."""
+    """Columns of a problem that the loop reads.
+
+    Attributes:
+        scale_ns: [ops] what a delay of the op is measured in: its own time and that of what it reads on links.
+        mirror: [ops] the forward op that a backward op belongs to, or the op itself.
+        bytes_of: [ops] bytes that it makes, updates or is the first to read.
+        share_ns: an equal share of all work.
+        level: [ops] upward rank.
+    """
 
     context: Floats  # [ops, CONTEXT]
-    scale_ns: Floats  # [ops] what a delay of the op is measured in: its own time and that of what it reads on links
-    mirror: Ints  # [ops] the forward op that a backward op belongs to, or the op itself
-    bytes_of: Floats  # [ops] that it makes, updates or is the first to read
-    share_ns: float  # an equal share of all work
-    level: Ints  # [ops] upward rank
+    scale_ns: Floats  # [ops]
+    mirror: Ints  # [ops]
+    bytes_of: Floats  # [ops]
+    share_ns: float
+    level: Ints  # [ops]
 
 
 def view_of(problem: Problem) -> View:

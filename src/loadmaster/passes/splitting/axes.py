@@ -27,11 +27,17 @@ LOSS: Join = "loss"  # parts of a mean or sum over samples, with the weight of e
 
 @dataclass(frozen=True)
 class Axis:
-    """One way to split an op."""
+    """One way to split an op.
 
-    size: int  # a number of parts must divide it
-    reads: tuple[int | None, ...]  # [reads] dimension that is split; None: every part reads all of it
-    makes: tuple[int | Join, ...]  # [makes] dimension that is split, or how whole results come from those of the parts
+    Attributes:
+        size: a number of parts must divide it.
+        reads: [reads] dimension that is split; None: every part reads all of it.
+        makes: [makes] dimension that is split, or how whole results come from those of the parts.
+    """
+
+    size: int
+    reads: tuple[int | None, ...]  # [reads]
+    makes: tuple[int | Join, ...]  # [makes]
 
 
 _ELEMENTWISE = frozenset(

@@ -23,11 +23,17 @@ SLICE, CONCATENATE, ADD, JOIN_LOSS = (
 
 @dataclass(frozen=True)
 class SplitOrigin:
-    """Where an op that a split has made comes from."""
+    """Where an op that a split has made comes from.
 
-    op: int  # of the graph before: the one it is a part of, whose result it joins, or whose result it slices
-    part: int = -1  # -1: it serves all parts
-    dim: int = -1  # that a slice is taken along, or along which parts are put together
+    Attributes:
+        op: of the graph before: the one it is a part of, whose result it joins, or whose result it slices.
+        part: -1: it serves all parts.
+        dim: that a slice is taken along, or along which parts are put together.
+    """
+
+    op: int
+    part: int = -1
+    dim: int = -1
 
 
 @dataclass(frozen=True, eq=False)

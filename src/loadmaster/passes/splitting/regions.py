@@ -16,22 +16,33 @@ MOST_PARTS = 1024  # chosen by hand: far more than there are devices; a guard ag
 
 @dataclass(frozen=True)
 class Split:
-    """The decision: which op, along which of its axes, into how many parts, and how many ops around it go along."""
+    """The decision: which op, along which of its axes, into how many parts, and how many ops around it go along.
+
+    Attributes:
+        axis: of `axes_of`.
+        ops: at most so many that cost something, nearest first; views are not counted.
+    """
 
     op: str
-    axis: int  # of `axes_of`
+    axis: int
     parts: int
-    ops: int = 1  # at most so many that cost something, nearest first; views are not counted
+    ops: int = 1
 
 
 @dataclass(frozen=True, eq=False)
 class SplitRegion:
-    """What a split means for a graph."""
+    """What a split means for a graph.
+
+    Attributes:
+        axis: of each op that is split.
+        dims: of each tensor that they make in parts.
+        split: the decision that it came from.
+    """
 
     parts: int
-    axis: Mapping[int, Axis]  # of each op that is split
-    dims: Mapping[int, int] = field(default_factory=dict)  # of each tensor that they make in parts
-    split: Split | None = None  # the decision that it came from
+    axis: Mapping[int, Axis]
+    dims: Mapping[int, int] = field(default_factory=dict)
+    split: Split | None = None
 
 
 def splits_of(captured: Mapping[str, Any]) -> tuple[Split, ...]:

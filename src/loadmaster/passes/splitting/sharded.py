@@ -27,11 +27,15 @@ Ring = Callable[[int, int], int]  # ns of so many times round with so many bytes
 
 @dataclass(frozen=True)
 class Sharded:
-    """What a sharded graph remembers."""
+    """What a sharded graph remembers.
+
+    Attributes:
+        graph: digest of the graph before.
+    """
 
     way: Way
     devices: int
-    graph: str  # digest of the graph before
+    graph: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,12 +48,16 @@ OF_LOSS: Layout = "loss"
 
 @dataclass(frozen=True, eq=False)
 class Sharding:
-    """What each tensor is on each device, and as what each op reads it."""
+    """What each tensor is on each device, and as what each op reads it.
+
+    Attributes:
+        stored: what lies in shares, and is put together for who reads it whole.
+    """
 
     ways: int
     layout: dict[int, Layout]  # [tensors]
     wanted: dict[int, tuple[Layout, ...]]  # [ops]
-    stored: dict[int, Share]  # what lies in shares, and is put together for who reads it whole
+    stored: dict[int, Share]
 
     def source(self, tensor: int) -> Layout:
         """What each device has before anything is put together."""

@@ -35,11 +35,15 @@ _PRODUCTS = ("mm", "addmm")
 
 @dataclass(frozen=True, eq=False)
 class TensorParallel:
-    """The graph with every op on every device, and which device each op is for, by name."""
+    """The graph with every op on every device, and which device each op is for, by name.
+
+    Attributes:
+        reductions: all-reduces of a step.
+    """
 
     graph: Graph
     device: Mapping[str, int]
-    reductions: int  # all-reduces of a step
+    reductions: int
 
 
 def tensor_parallel(

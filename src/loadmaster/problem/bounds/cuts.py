@@ -22,30 +22,46 @@ ENDLESS = np.iinfo(np.int64).max // 4
 
 
 class CutView(NamedTuple):
-    """A problem as cuts see it. A storage is a made tensor with all that is written over it in place."""
+    """A problem as cuts see it. A storage is a made tensor with all that is written over it in place.
+
+    Attributes:
+        waits: ops that op i waits for.
+        follows: ops that wait for op i.
+        maker: [storages] op that makes it.
+        stays: [storages] alive to the end.
+        users: ops that need it.
+        own: [ops] bytes that appear when the op starts.
+    """
 
     wait_start: np.ndarray  # [ops + 1]
-    waits: np.ndarray  # ops that op i waits for
+    waits: np.ndarray
     follow_start: np.ndarray  # [ops + 1]
-    follows: np.ndarray  # ops that wait for op i
+    follows: np.ndarray
     tensor: np.ndarray  # [storages]
-    maker: np.ndarray  # [storages] op that makes it
+    maker: np.ndarray  # [storages]
     nbytes: np.ndarray  # [storages]
-    stays: np.ndarray  # [storages] alive to the end
+    stays: np.ndarray  # [storages]
     user_start: np.ndarray  # [storages + 1]
-    users: np.ndarray  # ops that need it
-    own: np.ndarray  # [ops] bytes that appear when the op starts
+    users: np.ndarray
+    own: np.ndarray  # [ops]
 
 
 class FlowNetwork(NamedTuple):
-    """Scratch for one flow network: nodes are ops, then storages, then source and sink; arcs in pairs."""
+    """Scratch for one flow network: nodes are ops, then storages, then source and sink; arcs in pairs.
 
-    head: np.ndarray  # [nodes] first arc out
-    near: np.ndarray  # [nodes] arc to try next
+    Attributes:
+        head: [nodes] first arc out.
+        near: [nodes] arc to try next.
+        path: [nodes] arcs.
+        after: [arcs] next arc out of the same node.
+    """
+
+    head: np.ndarray  # [nodes]
+    near: np.ndarray  # [nodes]
     level: np.ndarray  # [nodes]
     queue: np.ndarray  # [nodes]
-    path: np.ndarray  # [nodes] arcs
-    after: np.ndarray  # [arcs] next arc out of the same node
+    path: np.ndarray  # [nodes]
+    after: np.ndarray  # [arcs]
     to: np.ndarray  # [arcs]
     room: np.ndarray  # [arcs]
 

@@ -17,13 +17,19 @@ from loadmaster.problem import CANNOT, Problem
 @dataclass(frozen=True, eq=False)
 class Sharing:
     """Which ops may share a kernel: those between which pairs lead from one to the other, and of every tensor that is
-    made and read in a kernel, maker and reader are a pair."""
+    made and read in a kernel, maker and reader are a pair.
+
+    Attributes:
+        most: ops of a kernel.
+        alone: [ops] that share no kernel, also not where a plan adds copies of them; None: not known.
+        copied: plans may add copies of ops: of one tensor some readers may be in a kernel with its maker.
+    """
 
     producers: Ints  # [pairs]
     consumers: Ints
-    most: int  # ops of a kernel
-    alone: Bools | None = None  # [ops] that share no kernel, also not where a plan adds copies of them; None: not known
-    copied: bool = False  # plans may add copies of ops: of one tensor some readers may be in a kernel with its maker
+    most: int
+    alone: Bools | None = None  # [ops]
+    copied: bool = False
 
     def copying(self, graph: Graph) -> Sharing | None:
         """What plans that add copies of ops may share: a pair of every two ops of which one reads what the other makes

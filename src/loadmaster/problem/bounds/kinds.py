@@ -20,13 +20,21 @@ from loadmaster.problem.bounds.kernels import Fusing
 
 @dataclass(frozen=True, eq=False)
 class Kinds:
-    """Devices that no op tells apart, as one kind."""
+    """Devices that no op tells apart, as one kind.
 
-    times: Ints  # [ops, kinds] the least an op adds to a device's work
-    count: Ints  # [kinds] devices
-    memory: Ints  # [kinds] bytes of each
-    sends: Ints  # [tensors, columns] times of sends
-    column: Ints  # [kinds, kinds] the column with the least time from one kind to another, or within it
+    Attributes:
+        times: [ops, kinds] the least an op adds to a device's work.
+        count: [kinds] devices.
+        memory: [kinds] bytes of each.
+        sends: [tensors, columns] times of sends.
+        column: [kinds, kinds] the column with the least time from one kind to another, or within it.
+    """
+
+    times: Ints  # [ops, kinds]
+    count: Ints  # [kinds]
+    memory: Ints  # [kinds]
+    sends: Ints  # [tensors, columns]
+    column: Ints  # [kinds, kinds]
 
 
 def kinds_of(problem: Problem, fusing: Fusing, fitting: bool) -> Kinds:

@@ -33,12 +33,17 @@ MOST_PROBED = 256  # ops whose pairs are tried: half a second for so many
 
 @dataclass(frozen=True, eq=False)
 class Implications:
-    """What follows from a step of at most some time."""
+    """What follows from a step of at most some time.
+
+    Attributes:
+        group: [ops] those of a group share a device.
+        apart: [groups, groups] they do not.
+    """
 
     head: Ints
     tail: Ints
-    group: Ints  # [ops] those of a group share a device
-    apart: Bools  # [groups, groups] they do not
+    group: Ints  # [ops]
+    apart: Bools  # [groups, groups]
 
     def joined(self, one: Ints, other: Ints) -> Implications | None:
         """With groups made one; none where they are apart."""

@@ -31,20 +31,31 @@ NOTHING = np.zeros((0, 0), bool)
 
 @dataclass(frozen=True, eq=False)
 class EqualDeviceFacts:
-    """What is known of a problem of equal devices."""
+    """What is known of a problem of equal devices.
+
+    Attributes:
+        work: [ops] that time, as the sets that share all devices count it.
+        leader: [ops] the first of those that must share its device.
+        later: (start, ops, ns): what follows each op, and how long it takes to send it there.
+        earlier: what comes before.
+        ahead: what `levels.heads` and `levels.tails` are given.
+        head: [ops] no op starts sooner.
+        tail: [ops] the step does not end sooner after its end.
+        is_up: whether no time is left.
+    """
 
     time: Ints  # [ops]
-    work: Ints  # [ops] the same, as the sets that share all devices count it
+    work: Ints  # [ops]
     share: Whole
     devices: int
-    leader: Ints  # [ops] the first of those that must share its device
-    later: tuple[Ints, Ints, Ints]  # (start, ops, ns): what follows each op, and how long it takes to send it there
-    earlier: tuple[Ints, Ints, Ints]  # what comes before
-    ahead: levels.Ahead  # what `levels.heads` and `levels.tails` are given
+    leader: Ints  # [ops]
+    later: tuple[Ints, Ints, Ints]
+    earlier: tuple[Ints, Ints, Ints]
+    ahead: levels.Ahead
     behind: levels.Behind
-    head: Ints  # [ops] no op starts sooner
-    tail: Ints  # [ops] the step does not end sooner after its end
-    is_up: Callable[[], bool] = lambda: False  # whether no time is left
+    head: Ints  # [ops]
+    tail: Ints  # [ops]
+    is_up: Callable[[], bool] = lambda: False
 
     @cached_property
     def sends(self) -> tuple[Ints, Ints, Ints]:

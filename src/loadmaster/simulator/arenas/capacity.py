@@ -25,11 +25,15 @@ FOREVER = np.iinfo(np.int64).max // 4
 
 
 class Fit(NamedTuple):
-    """Offsets that keep within the capacity, or none; `sure`: then there are no such offsets."""
+    """Offsets that keep within the capacity, or none; `sure`: then there are no such offsets.
+
+    Attributes:
+        work: blocks times sections looked at.
+    """
 
     offset: Ints | None
     sure: bool
-    work: int  # blocks times sections looked at
+    work: int
 
 
 def fit_in(

@@ -21,15 +21,23 @@ FAR = np.iinfo(np.int64).max // 4
 
 
 class Blocks(NamedTuple):
-    """Blocks as the search sees them: what lives when, in sections."""
+    """Blocks as the search sees them: what lives when, in sections.
 
-    size: np.ndarray  # [blocks] bytes
-    first: np.ndarray  # [blocks] first section
-    last: np.ndarray  # [blocks] first section after it
+    Attributes:
+        size: [blocks] bytes.
+        first: [blocks] first section.
+        last: [blocks] first section after it.
+        mates: blocks alive at some time together with block i.
+        members: blocks of section i.
+    """
+
+    size: np.ndarray  # [blocks]
+    first: np.ndarray  # [blocks]
+    last: np.ndarray  # [blocks]
     mate_start: np.ndarray  # [blocks + 1]
-    mates: np.ndarray  # blocks alive at some time together with block i
+    mates: np.ndarray
     member_start: np.ndarray  # [sections + 1]
-    members: np.ndarray  # blocks of section i
+    members: np.ndarray
     sections: int
 
 
@@ -107,27 +115,46 @@ def _members(first: Ints, last: Ints, sections: Whole) -> tuple[Ints, Ints]:
 
 
 class Rule(NamedTuple):
-    """By what blocks are put in turn: three keys, the larger first."""
+    """By what blocks are put in turn: three keys, the larger first.
 
-    factor: np.ndarray  # [3, blocks] keys, or factors of the key that changes
-    fullest: int  # the row that is multiplied by the bytes that wait in the fullest section of the block
-    anew: bool  # once more for each part that the blocks fall into, by what waits then
+    Attributes:
+        factor: [3, blocks] keys, or factors of the key that changes.
+        fullest: the row that is multiplied by the bytes that wait in the fullest section of the block.
+        anew: once more for each part that the blocks fall into, by what waits then.
+    """
+
+    factor: np.ndarray  # [3, blocks]
+    fullest: int
+    anew: bool
 
 
 class State(NamedTuple):
-    """Where the search stands."""
+    """Where the search stands.
 
-    offset: np.ndarray  # [blocks] or -1
-    low: np.ndarray  # [blocks] lowest place left
-    total: np.ndarray  # [sections] bytes that wait
-    cut: np.ndarray  # [sections] waiting blocks that are in this section and the next
-    height: np.ndarray  # [sections] scratch
-    base: np.ndarray  # [blocks] scratch
-    order: np.ndarray  # [blocks] scratch
-    turn: np.ndarray  # [blocks] who is tried first among blocks with the same lowest place
-    trail: np.ndarray  # what was changed: a block (its `low` before), blocks + one that was placed, 2 blocks + turn
+    Attributes:
+        offset: [blocks] or -1.
+        low: [blocks] lowest place left.
+        total: [sections] bytes that wait.
+        cut: [sections] waiting blocks that are in this section and the next.
+        height: [sections] scratch.
+        base: [blocks] scratch.
+        order: [blocks] scratch.
+        turn: [blocks] who is tried first among blocks with the same lowest place.
+        trail: what was changed: a block (its `low` before), blocks + one that was placed, 2 blocks + turn.
+        hot: [1] the section in which what waits could not be stacked the last time.
+    """
+
+    offset: np.ndarray  # [blocks]
+    low: np.ndarray  # [blocks]
+    total: np.ndarray  # [sections]
+    cut: np.ndarray  # [sections]
+    height: np.ndarray  # [sections]
+    base: np.ndarray  # [blocks]
+    order: np.ndarray  # [blocks]
+    turn: np.ndarray  # [blocks]
+    trail: np.ndarray
     before: np.ndarray
-    hot: np.ndarray  # [1] the section in which what waits could not be stacked the last time
+    hot: np.ndarray  # [1]
 
 
 @compiled

@@ -27,20 +27,33 @@ NEAR = 1000  # a part in so many above the peak is near enough, where the peak i
 
 @dataclass(frozen=True, eq=False)
 class Arenas:
-    """Where every block of memory lies. A block is a tensor on one device, or the workspace of an op."""
+    """Where every block of memory lies. A block is a tensor on one device, or the workspace of an op.
 
-    tensor: Ints  # [blocks] or -1: workspace
-    op: Ints  # [blocks] whose workspace it is, or -1
+    Attributes:
+        tensor: [blocks] or -1: workspace.
+        op: [blocks] whose workspace it is, or -1.
+        begin: [blocks] first round in which it is there; 0 for residents.
+        end: [blocks] first round in which it is not; the number of rounds: alive to the end.
+        offset: [blocks] bytes from the start of the device's arena.
+        round_ns: [rounds] instant of each round.
+        size_bytes: [devices] arena.
+        peak_bytes: [devices] most bytes alive at once.
+        base: [tensors] what it is written over in place, on the device that does; or -1.
+        maker_device: [tensors] or -1: resident.
+    """
+
+    tensor: Ints  # [blocks]
+    op: Ints  # [blocks]
     device: Ints  # [blocks]
     nbytes: Ints  # [blocks]
-    begin: Ints  # [blocks] first round in which it is there; 0 for residents
-    end: Ints  # [blocks] first round in which it is not; the number of rounds: alive to the end
-    offset: Ints  # [blocks] bytes from the start of the device's arena
-    round_ns: Ints  # [rounds] instant of each round
-    size_bytes: Ints  # [devices] arena
-    peak_bytes: Ints  # [devices] most bytes alive at once
-    base: Ints  # [tensors] what it is written over in place, on the device that does; or -1
-    maker_device: Ints  # [tensors] or -1: resident
+    begin: Ints  # [blocks]
+    end: Ints  # [blocks]
+    offset: Ints  # [blocks]
+    round_ns: Ints  # [rounds]
+    size_bytes: Ints  # [devices]
+    peak_bytes: Ints  # [devices]
+    base: Ints  # [tensors]
+    maker_device: Ints  # [tensors]
 
     @property
     def ratio(self) -> float:

@@ -16,18 +16,24 @@ SHAKE, LEAST_BUMP, MORE_BUMP = 0.01, 0.02, 0.3
 
 
 class Steps(NamedTuple):
-    """A simulated step as columns; sends are in order of dispatch."""
+    """A simulated step as columns; sends are in order of dispatch.
+
+    Attributes:
+        by_turn: [ops] in order of dispatch.
+        send_maker: [sends] op to wait for, or -1.
+        waits: what op i waits for: an op, or ops + a send.
+    """
 
     device: np.ndarray  # [ops]
     start_ns: np.ndarray  # [ops]
     end_ns: np.ndarray  # [ops]
-    by_turn: np.ndarray  # [ops] in order of dispatch
-    send_maker: np.ndarray  # [sends] op to wait for, or -1
+    by_turn: np.ndarray  # [ops]
+    send_maker: np.ndarray  # [sends]
     send_channel: np.ndarray  # [sends]
     send_start_ns: np.ndarray  # [sends]
     send_end_ns: np.ndarray  # [sends]
     wait_start: np.ndarray  # [ops + 1]
-    waits: np.ndarray  # what op i waits for: an op, or ops + a send
+    waits: np.ndarray
 
 
 @compiled(inline="always")

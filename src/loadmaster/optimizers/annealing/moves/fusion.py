@@ -29,26 +29,39 @@ ANY_PRIORITY, PART, JOIN = -1, 0, LEVELS - 1
 
 
 class Fusing(Struct):
-    """What it takes to judge a plan with kernels, for one chain; None where nothing is fused."""
+    """What it takes to judge a plan with kernels, for one chain; None where nothing is fused.
+
+    Attributes:
+        shown: the layout of the kernels of a plan.
+        pairs: those that are drawn, by producer, then reader.
+        index: [all pairs] where each is among them, -1 where it is not.
+        alike_start: sets of pairs that do the same work.
+        within: positions of each pair in alike.
+        alike_at: set of each position.
+        merging: scratch for merging.
+        trial: [ops] kernels that are tried.
+        opened: [ops] kernels whose ops are merged anew.
+        drawn: [pairs] those that a move is about.
+    """
 
     rules: Rules
     facts: Facts
-    shown: Layout  # the layout of the kernels of a plan
+    shown: Layout
     space: Space
-    pairs: np.ndarray  # those that are drawn, by producer, then reader
-    index: np.ndarray  # [all pairs] where each is among them, -1 where it is not
-    alike_start: np.ndarray  # sets of pairs that do the same work
+    pairs: np.ndarray
+    index: np.ndarray  # [all pairs]
+    alike_start: np.ndarray
     alike: np.ndarray
     within_start: np.ndarray  # [all pairs + 1]
-    within: np.ndarray  # positions of each pair in alike
-    alike_at: np.ndarray  # set of each position
-    merging: Kernels  # scratch for merging
+    within: np.ndarray
+    alike_at: np.ndarray
+    merging: Kernels
     pair_from: np.ndarray
     pair_to: np.ndarray
-    trial: np.ndarray  # [ops] kernels that are tried
-    opened: np.ndarray  # [ops] kernels whose ops are merged anew
+    trial: np.ndarray  # [ops]
+    opened: np.ndarray  # [ops]
     old_priority: np.ndarray
-    drawn: np.ndarray  # [pairs] those that a move is about
+    drawn: np.ndarray  # [pairs]
 
 
 @compiled(_nrt=False)
