@@ -39,31 +39,46 @@ Copy = tuple[int, int, int]  # and its version: 0, or the tensor of the expanded
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The step as a function of its residents: weights, states and inputs, one entry per place."""
+    """The step as a function of its residents: weights, states and inputs, one entry per place.
+
+    Attributes:
+        outputs: those of the captured step, then its gradients where nothing updates.
+        written: tensors that the step overwrites.
+        last_random: device that draws the last random numbers.
+        lines: number in the source.
+        homes: device of each resident that is overwritten, or lives where a stay is.
+        lodged: residents that live where a stay is, and come for those that read them.
+    """
 
     listing: Listing
     run: Callable[[Sequence[Tensor]], list[Tensor]]
     source: str
     residents: Sequence[Place]
-    outputs: Sequence[Place]  # those of the captured step, then its gradients where nothing updates
-    written: frozenset[int]  # tensors that the step overwrites
-    last_random: int | None  # device that draws the last random numbers
-    lines: Mapping[int, Line]  # number in the source
+    outputs: Sequence[Place]
+    written: frozenset[int]
+    last_random: int | None
+    lines: Mapping[int, Line]
     kernels: RegionKernels
-    homes: Mapping[int, int]  # device of each resident that is overwritten, or lives where a stay is
-    lodged: frozenset[int] = frozenset()  # residents that live where a stay is, and come for those that read them
+    homes: Mapping[int, int]
+    lodged: frozenset[int] = frozenset()
 
 
 @dataclass
 class Backend:
-    """What a program calls that is not an op of torch."""
+    """What a program calls that is not an op of torch.
+
+    Attributes:
+        post: of a run of several processes: only what is on its device is done here.
+        together: neighbouring updates are one call.
+        compiled: devices on which kernels of several ops are compiled.
+    """
 
     devices: Sequence[torch.device]
     updates: Updates
-    post: Post | None = None  # of a run of several processes: only what is on its device is done here
+    post: Post | None = None
     streams: CopyStreams = field(default_factory=CopyStreams)
-    together: bool = True  # neighbouring updates are one call
-    compiled: frozenset[int] = frozenset()  # devices on which kernels of several ops are compiled
+    together: bool = True
+    compiled: frozenset[int] = frozenset()
 
 
 def write_program(
