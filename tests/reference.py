@@ -205,7 +205,8 @@ class World:
         fixed = sum(int(problem.fixed_ns[op, device]) for op in kernel.members)
         traffic = sum(self._traffic_of(op) for op in kernel.members)
         moving = ceil(Fraction(traffic * NS_PER_S, int(problem.bytes_per_s[device])))
-        return max(0, int(problem.launch_ns[device]) + max(compute, moving) + fixed)
+        launch = max(min(int(problem.launch_ns[device]), int(problem.op_ns[op, device])) for op in kernel.members)
+        return launch + max(0, max(compute, moving) + fixed)
 
     def _traffic_of(self, op: int) -> int:
         problem, graph = self.problem, self.problem.graph
@@ -597,14 +598,13 @@ def _assembled(problem: Problem, nodes: list[Node], place: list[int]) -> Problem
         tensor_dtype=tuple(graph.tensor_dtype[t] for t in base),
     )
     asked = problem.dispatch_ns
-    fixed = [problem.fixed_ns[node.op].tolist() if node.op >= 0 else (-problem.launch_ns).tolist() for node in nodes]
     return replace(
         problem,
         graph=expanded,
         tie=ints(np.arange(len(nodes))),
         op_ns=column(problem.op_ns, 0),
         compute_ns=column(problem.compute_ns, 0) if problem.compute_ns.size else problem.compute_ns,
-        fixed_ns=ints(fixed),
+        fixed_ns=column(problem.fixed_ns, 0) if problem.fixed_ns.size else problem.fixed_ns,
         traffic_bytes=column(problem.traffic_bytes, 0),
         read_bytes=ints(sizes),
         send_ns=ints(problem.send_ns[base]),

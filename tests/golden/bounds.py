@@ -16,6 +16,7 @@ from unittest import mock
 
 import numpy as np
 
+from loadmaster.cluster import Cluster
 from loadmaster.cost import price
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.fusion.sharing import sharing_of
@@ -71,8 +72,10 @@ def drawing() -> Problem:
 
 def brief() -> Problem:
     """Given times, of which some are under a launch, for ops that may share a kernel."""
-    problem = price(layers(2, 3, 13, given=2, fusable=True), "2xp100-pcie", memory_limit=14 << 20)
-    return replace(problem, launch_ns=ints([30_000, 50_000]))
+    cluster = Cluster.preset("2xp100-pcie")
+    pairs = zip(cluster.devices, (30_000, 50_000), strict=True)
+    slow = replace(cluster, devices=tuple(replace(device, launch_ns=launch) for device, launch in pairs))
+    return price(layers(2, 3, 13, given=2, fusable=True), slow, memory_limit=14 << 20)
 
 
 ALL: dict[str, Callable[[], Problem]] = PROBLEMS | {

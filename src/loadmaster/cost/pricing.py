@@ -25,7 +25,7 @@ from loadmaster.graph import MOST_NS, MOST_TOTAL, NOWHERE, UNGIVEN, Graph
 from loadmaster.graph.columns import Bools, Ints, ints
 from loadmaster.graph.folding import fold
 from loadmaster.graph.kinds import HEAVY, work_of
-from loadmaster.problem import CANNOT, Problem, time_of
+from loadmaster.problem import CANNOT, Problem, launch_of, time_of
 from loadmaster.problem.objective import Objective, objective_named
 
 LEAST_MOVED = 2**20  # bytes; of less, an op's time is mostly that of asking for it
@@ -91,10 +91,10 @@ def price(
     bandwidth = _reached(folded, np.where(free, known[0], UNGIVEN), compute, traffic, bandwidth, launch)
     folded = replace(folded, workspace_bytes=model.workspace_bytes(folded, cluster))
     plain = time_of(compute, traffic, np.zeros_like(compute), bandwidth, launch)
-    residual = np.where(known[0] == UNGIVEN, 0, known[0] - plain)
-    fixed = ints(np.where(free, residual, np.where(given == CANNOT, 0, given - launch[None, :])))
-    op_ns = time_of(compute, traffic, fixed, bandwidth, launch).copy()
-    op_ns[given == CANNOT] = CANNOT
+    modelled = np.where(known[0] == UNGIVEN, plain, np.maximum(known[0], 0))
+    op_ns = ints(np.where(free, modelled, given))
+    beyond = op_ns - launch_of(op_ns, launch) - (plain - launch[None, :])
+    fixed = ints(np.where(given == CANNOT, 0, beyond))
     send_class, send_ns = _sends(folded, cluster)
     _check_times(folded, op_ns)
     _check_sends(folded, cluster, op_ns, send_ns)
@@ -107,7 +107,7 @@ def price(
         heads=ints(np.arange(folded.num_ops)),
         tie=ints(np.arange(folded.num_ops)),
         cluster=cluster,
-        op_ns=ints(op_ns),
+        op_ns=op_ns,
         compute_ns=compute,
         fixed_ns=fixed,
         traffic_bytes=traffic,

@@ -126,7 +126,8 @@ def _reprice(
     count = len(heads)
     compute, fixed = (_total(column, member_of, count) for column in (problem.compute_ns, problem.fixed_ns))
     moved = _total(traffic, member_of, count)
-    op_ns = time_of(compute, moved, fixed, problem.bytes_per_s, problem.launch_ns).copy()
+    launch = _highest(problem.launches, member_of, count)
+    op_ns = time_of(compute, moved, fixed, problem.bytes_per_s, launch).copy()
     cannot = _total((problem.op_ns == CANNOT).astype(np.int64), member_of, count) > 0
     op_ns[cannot] = CANNOT
     return replace(
@@ -141,16 +142,14 @@ def _reprice(
         traffic_bytes=moved,
         read_bytes=read_bytes,
         send_ns=ints(problem.send_ns[kept]),
-        dispatch_ns=_highest(problem.dispatch_ns, member_of, count),
+        dispatch_ns=_highest(problem.dispatch_ns, member_of, count) if len(problem.dispatch_ns) else ints([]),
         spread_ns=_total_spread(problem.spread_ns, member_of, count),
     )
 
 
 def _highest(column: Ints, member_of: Ints, count: int) -> Ints:
-    """A fused kernel is asked for once."""
-    if not len(column):
-        return column
-    high = np.zeros(count, np.int64)
+    """A fused kernel is asked for once, and launched once."""
+    high = np.zeros((count, *column.shape[1:]), np.int64)
     np.maximum.at(high, member_of, column)
     return ints(high)
 

@@ -340,7 +340,7 @@ def _priced(problem: Problem, added: Additions, shape: _Shape, graph: Graph, siz
         tie=ints(np.arange(len(of))),
         op_ns=ints(np.where(free, 0, problem.op_ns[of])),
         compute_ns=ints(np.where(free, 0, problem.compute_ns[of])),
-        fixed_ns=ints(np.where(free, -problem.launch_ns[None, :], problem.fixed_ns[of])),
+        fixed_ns=ints(np.where(free, 0, problem.fixed_ns[of])),
         traffic_bytes=ints(np.where(stays, 0, problem.traffic_bytes[of])),
         read_bytes=ints(sizes[np.argsort(shape.place[rows], kind="stable")]),
         send_ns=ints(problem.send_ns[tensor]),

@@ -5,6 +5,6 @@
 decisions about a problem.
 """
 
-from loadmaster.problem.problem import CANNOT, Cost, Problem, check_problem, time_of
+from loadmaster.problem.problem import CANNOT, Cost, Problem, check_problem, launch_of, time_of
 
-__all__ = ["CANNOT", "Cost", "Problem", "check_problem", "time_of"]
+__all__ = ["CANNOT", "Cost", "Problem", "check_problem", "launch_of", "time_of"]

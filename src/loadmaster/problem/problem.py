@@ -52,9 +52,9 @@ class Problem:
 
     `price` makes one of a Graph and a Cluster. Views are folded away, so that its ops are those that take time;
     `source` is the graph as imported, `source_ops` leads back to it. An op takes launch + max(compute, traffic ÷
-    bandwidth) + fixed; given times are all fixed, so that a fused kernel is priced by the same line (rule 12 of the
-    simulator). `memory_bytes` are limits, and `objective` says what is to be small. Nothing in it is random, and
-    nothing is rounded again below it.
+    bandwidth) + fixed; what given times take beyond a launch is all fixed, so that a fused kernel is priced by the same
+    line (rule 12 of the simulator). `memory_bytes` are limits, and `objective` says what is to be small. Nothing in it
+    is random, and nothing is rounded again below it.
 
     >>> from loadmaster import GraphBuilder, price
     >>> g = GraphBuilder("tiny")
@@ -73,7 +73,7 @@ class Problem:
         op_ns: [ops, devices] launch included; CANNOT where it cannot run.
         compute_ns: [ops, devices] arithmetic alone, 0 for given times.
         fixed_ns: [ops, devices] what comes on top of the roofline, below 0 where less is known to be needed; of a given
-            time, that less one launch.
+            time, what it takes beyond its launch.
         traffic_bytes: [ops] read and written, 0 for given times.
         read_bytes: [reads] what each read moves: a slice may be less than the tensor it is taken from.
         bytes_per_s: [devices] of its memory; what known ops reach, where a cost model knows some.
@@ -157,6 +157,11 @@ class Problem:
         return ints(np.where(self.op_ns == CANNOT, np.iinfo(np.int64).max, self.op_ns).min(axis=1))
 
     @cached_property
+    def launches(self) -> Ints:
+        """[ops, devices] what of each op's time is its launch; 0 where it cannot run."""
+        return launch_of(self.op_ns, self.launch_ns)
+
+    @cached_property
     def leader(self) -> Ints:
         """[ops] the first op of each op's colocation group: itself where it has none."""
         group, leader = self.graph.colocate, np.arange(self.num_ops)
@@ -204,9 +209,15 @@ class Problem:
         return f"Problem({self.graph.name!r}, {self.num_ops} ops, {self.cluster.name!r}, {self.objective})"
 
 
+def launch_of(op_ns: Ints, launch_ns: Ints) -> Ints:
+    """[ops, devices] what of a time is launch: as long as the device takes for one, or all of a shorter time."""
+    return ints(np.clip(op_ns, 0, launch_ns[None, :]))
+
+
 def time_of(compute_ns: Ints, traffic_bytes: Ints, fixed_ns: Ints, bytes_per_s: Ints, launch_ns: Ints) -> Ints:
-    """[ops, devices] time of ops or kernels by the roofline rule, launch included: launch + max(compute, traffic ÷
-    bandwidth rounded up) + fixed, never below 0. Exact for every traffic that `price` lets through."""
+    """[ops, devices] time of ops or kernels by the roofline rule, launch included, that of each or of each device:
+    launch + max(compute, traffic ÷ bandwidth rounded up) + fixed, never below the launch. Exact for every traffic that
+    `price` lets through."""
     rate = bytes_per_s[None, :]
     exact_ns = traffic_bytes[:, None] * 1e9 / rate
     # Cut off far above any sensible time, before it leaves int64: `price` refuses such ops by name.
@@ -215,4 +226,4 @@ def time_of(compute_ns: Ints, traffic_bytes: Ints, fixed_ns: Ints, bytes_per_s: 
     # the two products wrap around.
     left = np.where(exact_ns < 2.0 * MOST_NS, traffic_bytes[:, None] * 10**9 - traffic_ns * rate, 0)
     traffic_ns += (left > 0).astype(np.int64) - (left <= -rate)
-    return ints(np.maximum(launch_ns[None, :] + np.maximum(compute_ns, traffic_ns) + fixed_ns, 0))
+    return ints(launch_ns + np.maximum(np.maximum(compute_ns, traffic_ns) + fixed_ns, 0))

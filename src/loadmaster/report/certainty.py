@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.problem import CANNOT, Problem
+from loadmaster.problem import CANNOT, Problem, launch_of
 from loadmaster.search import Result
 from loadmaster.simulator import simulate
 
@@ -26,7 +26,8 @@ def interval(result: Result) -> Interval | None:
 
 def _shifted(problem: Problem, shift: Ints) -> Problem:
     op_ns = np.where(problem.op_ns == CANNOT, CANNOT, np.maximum(problem.op_ns + shift, 0))
-    return replace(problem, op_ns=ints(op_ns), fixed_ns=ints(problem.fixed_ns + shift))
+    beyond = (op_ns - launch_of(op_ns, problem.launch_ns)) - (problem.op_ns - problem.launches)
+    return replace(problem, op_ns=ints(op_ns), fixed_ns=ints(problem.fixed_ns + beyond))
 
 
 def not_told_apart(best: Result, others: Sequence[tuple[str, Result]]) -> list[str]:

@@ -67,6 +67,7 @@ class Space(Struct):
 
     Attributes:
         total: [3, ops] compute, fixed, traffic of each kernel.
+        launch: [ops] of each kernel, the longest of its members'.
         mate: next op of the same kernel, or -1.
         last: last op of the kernel so far.
     """
@@ -93,6 +94,7 @@ class Space(Struct):
     fill: np.ndarray
     inner: np.ndarray
     total: np.ndarray  # [3, ops]
+    launch: np.ndarray  # [ops]
     mate: np.ndarray
     last: np.ndarray
     pairs: np.ndarray  # [2, afters]
@@ -140,6 +142,7 @@ def make_space(layout: Layout) -> tuple[Layout, Space]:
         fill=np.empty(ops, np.int64),
         inner=np.empty(tensors, np.int8),
         total=np.empty((3, ops), np.int64),
+        launch=np.empty(ops, np.int64),
         mate=np.empty(ops, np.int64),
         last=np.empty(ops, np.int64),
         pairs=np.empty((2, len(layout.nexts)), np.int64),
@@ -323,7 +326,7 @@ def _prices(layout: Layout, facts: Facts, space: Space, place: Ints32, rank: Int
     devices, old_ns, old_tie, old_workspace = layout.devices, layout.op_ns, layout.tie, layout.workspace
     traffic, compute, fixed = facts.traffic, facts.compute, facts.fixed
     op_ns, tie, workspace, op_of_tie = space.op_ns, space.tie, space.workspace, space.op_of_tie
-    low, total, saved, rate, launch = space.rank, space.total, space.saved, facts.bytes_per_s, facts.launch_ns
+    low, total, saved, launch, rate = space.rank, space.total, space.saved, space.launch, facts.bytes_per_s
     asking, old_asking = space.dispatch, layout.dispatch
     for op in range(len(kernel)):
         head = kernel[op]
@@ -331,7 +334,7 @@ def _prices(layout: Layout, facts: Facts, space: Space, place: Ints32, rank: Int
         slot = op * devices + device
         if head == op:
             total[0, op], total[1, op] = 0, 0
-            total[2, op] = 0
+            total[2, op], launch[op] = 0, 0
             workspace[op], tie[op], low[op] = 0, old_tie[op], rank[op]
             op_ns[slot] = 0
             if len(asking) > 0:
@@ -341,6 +344,7 @@ def _prices(layout: Layout, facts: Facts, space: Space, place: Ints32, rank: Int
         total[0, head] += compute[slot]
         total[1, head] += fixed[slot]
         total[2, head] += max(np.int64(0), traffic[op] - saved[op])
+        launch[head] = max(launch[head], min(old_ns[slot], facts.launch_ns[device]))
         workspace[head] += old_workspace[op]
         tie[head] = min(tie[head], old_tie[op])
         low[head] = min(low[head], rank[op])
@@ -352,7 +356,7 @@ def _prices(layout: Layout, facts: Facts, space: Space, place: Ints32, rank: Int
             op_of_tie[tie[op]] = op
             if op_ns[slot] != CANNOT:
                 moving_ns = _moving_ns(total[2, op], rate[place[op]])
-                op_ns[slot] = max(np.int64(0), launch[place[op]] + max(total[0, op], moving_ns) + total[1, op])
+                op_ns[slot] = launch[op] + max(np.int64(0), max(total[0, op], moving_ns) + total[1, op])
 
 
 @compiled(_nrt=False)

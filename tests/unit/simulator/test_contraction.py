@@ -59,7 +59,18 @@ def test_rule_12_given_times_add_up_less_a_launch_for_each_op_but_one() -> None:
     g.op("a", "any", [], [x], time_ns=20)
     g.op("b", "any", [x], time_ns=30)
     assert run(g, [0, 0], pair(launch_ns=5), kernel=[0, 0]).step_ns == 45
-    assert run(g, [0, 0], pair(launch_ns=500), kernel=[0, 0]).step_ns == 0  # never negative
+
+
+def test_rule_12_an_op_spares_no_more_than_it_takes() -> None:
+    g = GraphBuilder()
+    x, y = g.tensor(10), g.tensor(10)
+    g.op("a", "any", [], [x], time_ns=20)
+    g.op("b", "any", [x], [y], time_ns=30)
+    g.op("c", "any", [y], time_ns=50)
+    assert run(g, [0, 0, 0], pair(launch_ns=25), kernel=[0, 0, 0]).step_ns == 30 + 50 - 25  # a is spared
+    assert run(g, [0, 0, 0], pair(launch_ns=40), kernel=[0, 0, 0]).step_ns == 50
+    assert run(g, [0, 0, 0], pair(launch_ns=500), kernel=[0, 0, 0]).step_ns == 50  # as long as the longest
+    assert run(g, [0, 0, 0], pair(launch_ns=500), kernel=[0, 0, 2]).step_ns == 30 + 50
 
 
 def test_rule_12_a_kernel_waits_for_all_it_reads_and_gives_all_at_its_end() -> None:

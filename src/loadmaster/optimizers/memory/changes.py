@@ -117,7 +117,13 @@ def _charge(draft: Draft, closure: Closure, wanted: int, at: int, undo: list[Cal
     moved = moved_bytes(draft, joined, {t for op in joined for t in draft.makes[op]})
     compute, fixed = sum(draft.compute[op] for op in joined), sum(draft.fixed[op] for op in joined)
     traffic = moved - draft.nbytes[wanted] if joined else 0
-    columns = ((draft.kernel_compute, compute), (draft.kernel_traffic, traffic), (draft.kernel_fixed, fixed))
+    launch = max((draft.launch[op] for op in joined), default=0)
+    columns = (
+        (draft.kernel_compute, compute),
+        (draft.kernel_traffic, traffic),
+        (draft.kernel_fixed, fixed),
+        (draft.kernel_launch, max(0, launch - int(draft.kernel_launch[at]))),
+    )
 
     def apply(sign: int) -> None:
         for column, amount in columns:

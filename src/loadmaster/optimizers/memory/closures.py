@@ -95,7 +95,7 @@ def _apart_ns(draft: Draft, closure: Closure, wanted: set[int]) -> int:
     vanish, groups = vanishing(draft, closure, wanted), dict[int, list[int]]()
     for op in closure.ops:
         groups.setdefault(draft.at[op], []).append(op)
-    return sum(_time(draft, group, vanish, 0.0, 0.0, 0.0) for group in groups.values())
+    return sum(_time(draft, group, vanish, 0.0, 0.0, 0.0, 0) for group in groups.values())
 
 
 def moved_bytes(draft: Draft, ops: Iterable[int], vanish: set[int]) -> int:
@@ -107,12 +107,16 @@ def moved_bytes(draft: Draft, ops: Iterable[int], vanish: set[int]) -> int:
     return total
 
 
-def _time(draft: Draft, ops: list[int], vanish: set[int], compute: float, traffic: float, fixed: float) -> int:
+def _time(
+    draft: Draft, ops: list[int], vanish: set[int], compute: float, traffic: float, fixed: float, launch: int
+) -> int:
+    """Of a kernel of the ops beside others, which are given in sum."""
     device = draft.device[ops[0]]
+    launch = max(launch, *(draft.launch[op] for op in ops))
     compute += sum(draft.compute[op] for op in ops)
     fixed += sum(draft.fixed[op] for op in ops)
     moving = (traffic + moved_bytes(draft, ops, vanish)) * 1e9 / int(draft.problem.bytes_per_s[device])
-    return int(max(0.0, int(draft.problem.launch_ns[device]) + max(compute, moving) + fixed))
+    return int(launch + max(0.0, max(compute, moving) + fixed))
 
 
 def _joined_ns(draft: Draft, ops: list[int], at: int, tensor: int) -> int:
@@ -120,9 +124,9 @@ def _joined_ns(draft: Draft, ops: list[int], at: int, tensor: int) -> int:
     device = draft.device[ops[0]]
     was = (draft.kernel_compute[at], draft.kernel_traffic[at], draft.kernel_fixed[at])
     vanish = {t for op in ops for t in draft.makes[op]}
-    rate, launch = int(draft.problem.bytes_per_s[device]), int(draft.problem.launch_ns[device])
-    before = launch + max(was[0], was[1] * 1e9 / rate) + was[2]
-    return int(_time(draft, ops, vanish, was[0], was[1] - draft.nbytes[tensor], was[2]) - before)
+    rate, launch = int(draft.problem.bytes_per_s[device]), int(draft.kernel_launch[at])
+    before = launch + max(0.0, max(was[0], was[1] * 1e9 / rate) + was[2])
+    return int(_time(draft, ops, vanish, was[0], was[1] - draft.nbytes[tensor], was[2], launch) - before)
 
 
 def vanishing(draft: Draft, closure: Closure, wanted: set[int]) -> set[int]:

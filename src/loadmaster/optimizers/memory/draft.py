@@ -163,6 +163,10 @@ class Draft:
         rows = np.arange(problem.num_ops)
         self.compute: list[int] = problem.compute_ns[rows, self.plan.device].tolist()
         self.fixed: list[int] = problem.fixed_ns[rows, self.plan.device].tolist()
+        launch = problem.launches[rows, self.plan.device]
+        self.launch: list[int] = launch.tolist()
+        self.kernel_launch = np.zeros(len(self.heads), np.int64)
+        np.maximum.at(self.kernel_launch, place, launch)
         self.traffic: list[int] = problem.traffic_bytes.tolist()
         self.kernel_compute = np.bincount(place, self.compute, len(self.heads))
         self.kernel_fixed = np.bincount(place, self.fixed, len(self.heads))

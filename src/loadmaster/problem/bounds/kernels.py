@@ -131,39 +131,34 @@ class Saving:
     def least_ns(self) -> Ints:
         """[ops, devices] what each op adds to the time of its kernel at least; CANNOT where it cannot run."""
         problem = self.problem
-        if self.sharing is None or (self.sharing.copied and self._has_short):
-            least = problem.compute_ns + problem.fixed_ns - self._time_off(np.zeros(problem.num_ops, np.int64))
-            return ints(np.where(problem.op_ns == CANNOT, CANNOT, np.maximum(least, 0)))
+        if self.sharing is None:
+            least = self._work(problem.compute_ns, np.zeros(problem.num_ops, np.int64))
+            return ints(np.where(problem.op_ns == CANNOT, CANNOT, least))
         group = self.sharing.groups(problem.num_ops)
         size = np.bincount(group)[group]
         # A kernel takes its arithmetic or its traffic, whichever is more: in each group all ops count by one of them.
-        either = np.where(self._larger(group), problem.compute_ns, self._traffic_ns) + problem.fixed_ns
-        launch = problem.launch_ns[None, :] // np.minimum(size, self.sharing.most)[:, None]
-        least = np.maximum(either + launch - self._time_off(group), 0)
+        either = ints(np.where(self._larger(group), problem.compute_ns, self._traffic_ns))
+        least = problem.launches // np.minimum(size, self.sharing.most)[:, None] + self._work(either, group)
         alone = np.where((size == 1)[:, None], problem.op_ns, least)
         return ints(np.where(problem.op_ns == CANNOT, CANNOT, alone))
 
     @property
     def least_launch_ns(self) -> int:
         """That is in no op's time: however much is fused, at least one kernel is launched."""
-        if self.sharing is not None and not (self.sharing.copied and self._has_short):
+        if self.sharing is not None:
             return 0
-        off = self._time_off(np.zeros(self.problem.num_ops, np.int64))[0]
-        return max(0, int((self.problem.launch_ns - off).min()))
+        return int(self.problem.launches[self.problem.op_ns != CANNOT].min())
 
-    @cached_property
-    def _has_short(self) -> bool:
-        """Ops of given times under one launch, of which copies could take off more and more."""
+    def _work(self, counted_ns: Ints, group: Ints) -> Ints:
+        """[ops, devices] what of its arithmetic or traffic an op adds to a kernel of its group beside the launch. Ops
+        that were measured to take less than what is counted take that off the kernel, and copies of them ever more."""
         problem = self.problem
-        return bool(((problem.compute_ns + problem.fixed_ns < 0) & (problem.op_ns != CANNOT)).any())
-
-    def _time_off(self, group: Ints) -> Ints:
-        """[ops, devices] the most that given times under one launch can take off a kernel (rule 12) of the group."""
-        problem = self.problem
-        short = np.where(problem.op_ns == CANNOT, 0, np.minimum(problem.compute_ns + problem.fixed_ns, 0))
-        total = np.zeros((int(group.max(initial=0)) + 1, problem.num_devices), np.int64)
-        np.add.at(total, group, short)
-        return ints(-total[group])
+        work = counted_ns + problem.fixed_ns
+        off = np.zeros((int(group.max(initial=0)) + 1, problem.num_devices), np.int64)
+        np.add.at(off, group, np.where(problem.op_ns == CANNOT, 0, np.maximum(-work, 0)))
+        left = np.maximum(work - off[group], 0)
+        copied = self.sharing is None or self.sharing.copied
+        return ints(np.where(copied & (off[group] > 0), 0, left))
 
     @cached_property
     def _traffic_ns(self) -> Ints:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import permutations, product
 
 import numpy as np
 import pytest
 
-from loadmaster import Budget, Cluster, GraphBuilder, load, price, solve
+from loadmaster import Budget, Cluster, Graph, GraphBuilder, load, price, solve
 from loadmaster.cluster import Device, Link, dense_channels
-from loadmaster.graph.columns import ints, rows_of
-from loadmaster.problem import Problem
+from loadmaster.cost.roofline import Roofline, unknown
+from loadmaster.graph.columns import Ints, ints, rows_of
+from loadmaster.passes import fuse
+from loadmaster.problem import CANNOT, Problem
 from loadmaster.problem.bounds import Sharing, lower_bound, peak_bound, step_bound
 from loadmaster.simulator import Scores, simulate_fused
 from tests.reference import is_allowed
@@ -83,7 +86,40 @@ def moving_problem(rng: np.random.Generator) -> Problem:
     return price(graph.build(), Cluster("random", devices, links, dense_channels(channels)))
 
 
-@pytest.mark.parametrize(("make", "count"), [(moving_problem, 150), (fusible_problem, 80)])
+@dataclass(frozen=True)
+class Drawn(Roofline):
+    """Some ops measured: less than a launch, less than their arithmetic or their traffic, or more."""
+
+    seed: int = 0
+
+    def known_ns(self, graph: Graph, cluster: Cluster) -> Ints:
+        rng, known = np.random.default_rng(self.seed), unknown(graph, cluster).copy()
+        some = rng.random(known.shape[1:]) < 0.6
+        known[:, some] = rng.integers(0, 400, int(some.sum()))
+        return ints(known)
+
+
+def measured_problem(rng: np.random.Generator) -> Problem:
+    problem = moving_problem(rng)
+    return price(problem.source, problem.cluster, cost=Drawn(seed=int(rng.integers(1 << 30))))
+
+
+@pytest.mark.parametrize("make", [moving_problem, fusible_problem, measured_problem])
+def test_a_kernel_takes_as_long_as_the_longest_launch_in_it(make: object) -> None:
+    rng = np.random.default_rng(12)
+    for _ in range(60):
+        problem: Problem = make(rng)  # type: ignore[operator]
+        for kernel in all_kernels(problem):
+            fused = fuse(problem, ints(kernel))
+            for head, row in zip(fused.heads.tolist(), fused.op_ns.tolist(), strict=True):
+                members = np.flatnonzero(kernel == head)
+                for device in np.flatnonzero((problem.op_ns[members] != CANNOT).all(axis=0)):
+                    alone = problem.op_ns[members, device]
+                    assert row[device] >= min(int(alone.max()), int(problem.launch_ns[device]))
+                    assert row[device] <= alone.sum()
+
+
+@pytest.mark.parametrize(("make", "count"), [(moving_problem, 150), (fusible_problem, 80), (measured_problem, 150)])
 def test_no_plan_that_keeps_to_the_pairs_is_under_the_bound(make: object, count: int) -> None:
     rng, raised, reached = np.random.default_rng(11), 0, 0
     for _ in range(count):
@@ -93,6 +129,7 @@ def test_no_plan_that_keeps_to_the_pairs_is_under_the_bound(make: object, count:
         step, peak = step_bound(problem, fusing=sharing), peak_bound(problem, fusing=sharing)
         least = int(every.step_ns.min())
         assert step <= least and step_bound(problem, fusing=sharing, fitting=True) <= least
+        assert 0 <= step_bound(problem, fusing=True) <= least
         assert peak <= int(every.peak_bytes.max(axis=1).min())
         assert lower_bound(problem, fusing=sharing) == step
         raised += step > step_bound(problem, fusing=True)
