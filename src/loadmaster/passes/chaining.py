@@ -1,4 +1,10 @@
-"""Chaining: a coarser problem in which small ops in a row are one, so that search moves faster on it."""
+"""Chaining: a coarser problem in which small ops in a row are one, so that search moves faster on it.
+
+Real steps are full of small ops in chains that no good plan takes apart. `chain_small_ops` joins an op with its only
+reader or only maker while both stay a small part of an equal share of the work (`SMALL`); nothing is fused: the group
+runs its ops one after another, launches and all. What the coarser step takes is about, not exactly, what the plan takes
+above, so whoever uses it judges the plan again there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Groups of ops that belong together, for all methods that move, place or learn on groups."""
+"""Groups of ops that belong together, for all methods that move, place or learn on groups.
+
+Two needs. A search that moves sets of ops wants many overlapping sets (`grouping`): modules of every depth, readers of
+one weight, chains. A method that decides once per group wants a partition into at most so many (`group_ops`), by one of
+five rules. Both know the mirror of a training step: a backward op belongs where its forward op is, and finds its
+position by the earliest forward op that it works on.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +32,8 @@ class Grouping:
     """Several ways to cut one problem into sets of ops, all in the same two columns.
 
     Attributes:
-        ops: group g is ops[start[g]:start[g + 1]]
+        start: [groups + 1]
+        ops: group g is ops[start[g]:start[g + 1]]; an op may be in many groups.
         mirror: [ops] position in the forward pass; a backward op has that of the forward op it belongs to.
         by_mirror: [ops] ops in order of mirror, then of index.
     """

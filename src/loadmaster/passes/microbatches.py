@@ -24,7 +24,16 @@ from loadmaster.problem import CANNOT
 
 
 class Action(NamedTuple):
-    """What a device does next: a phase of a stage for a microbatch."""
+    """What a device does next: a phase of a stage for a microbatch.
+
+    >>> parse_action(action_name(0, 3, 1))
+    Action(phase=0, stage=3, microbatch=1)
+
+    Attributes:
+        phase: as in `stages`: FORWARD, BACKWARD, WEIGHT, UPDATE or REDUCE.
+        stage: of the line.
+        microbatch: of the batch; of an update or a reduction, the replica.
+    """
 
     phase: int
     stage: int

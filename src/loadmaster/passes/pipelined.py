@@ -1,4 +1,8 @@
-"""What a graph of actions remembers of the step that it was made of, so that its plans can be run and exported."""
+"""What a graph of actions remembers of the step that it was made of, so that its plans can be run and exported.
+
+It lies in `Graph.captured` and in the files of plans: from the stage of every op and the number of microbatches the
+runtime makes the same stages of a captured step again (`runtime.microbatches`).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,9 @@ class Pipelined:
     """How the step of one microbatch became a pipeline.
 
     Attributes:
+        microbatches: of a batch.
         graph: digest of the graph of one microbatch.
+        stage: [ops of its problem] the stage of each.
         weights_apart: the gradients of weights are actions of their own.
         replicated: some stage is there several times over.
     """

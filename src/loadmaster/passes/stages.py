@@ -26,7 +26,14 @@ LETTERS = "FBWUR"
 
 @dataclass(frozen=True, eq=False)
 class Staged:
-    """One microbatch as actions. `coarse.problem` has one op for each, with times on every device."""
+    """One microbatch as actions. `coarse.problem` has one op for each, with times on every device.
+
+    Attributes:
+        coarse: the way from ops to actions and back.
+        stage: [actions] from 0, the first that the inputs come to.
+        phase: [actions] FORWARD, BACKWARD, WEIGHT, UPDATE or REDUCE.
+        num_stages: of the line; a device may have several.
+    """
 
     coarse: Coarse
     stage: Ints  # [actions]

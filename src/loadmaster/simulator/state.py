@@ -1,5 +1,9 @@
 """What the compiled loop of the simulator works on: a problem as the loop wants it, scratch space, and what a recorded
-run writes down."""
+run writes down.
+
+A Layout is made once for a problem and shared by all threads, a RunScratch once for a thread, so that a run allocates
+nothing. Numbers that fit are 32 bits wide: a large graph is read faster than it is computed with.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +18,30 @@ MOST_HEAPS = 2**22  # entries of heaps that lie where any placement finds room, 
 
 
 class Layout(Struct):
-    """A Problem as the loop wants it: flat, narrow, with every index it needs computed once.
+    """A Problem as the loop wants it: flat, narrow, with every index it needs computed once. Read-only while runs go
+    on; `contraction` writes layouts of fused plans into space of its own.
 
     Attributes:
-        tie: [ops] order among equal ranks.
+        devices, channels: how many; resources are devices first, then channels, then the host.
+        op_ns: [ops * devices]
+        tie: [ops] order among equal ranks; `op_of_tie` is the same the other way round.
         waits: [ops] made tensors read + ops come after.
         sources: ops that wait for nothing.
-        read_start: reads of tensors that come and go; fixed ones are left out.
-        next_start: ops that come after each op.
-        origin: MADE, FIXED or UPDATED.
-        maker: producer of a made tensor, updater of an updated one.
-        base: tensor it overwrites in place, or -1.
-        stays: 1: alive to the end.
-        fixed: list of fixed tensors.
-        updated: list of updated tensors.
+        make_start, makes: what each op makes.
+        read_start, reads: reads of tensors that come and go; fixed ones are left out.
+        next_start, nexts: ops that come after each op.
+        reader_start, readers: ops that read each tensor.
+        origin: [tensors] MADE, FIXED or UPDATED.
+        maker: [tensors] producer of a made tensor, updater of an updated one.
+        base: [tensors] tensor it overwrites in place, or -1.
+        stays: [tensors] 1: alive to the end.
+        fixed, updated: lists of fixed and of updated tensors (rule 7).
+        send_ns, send_class: [tensors * classes], [devices * devices] as in Problem.
         channel: [devices * devices] resource number.
         heap_start: [resources] where its heap lies, with room for all that may ever wait.
         packed: such room would be too much: heaps lie as close as the placement of each run allows.
         most_sends: of any placement.
-        dispatch: [ops] what the host needs to ask for each; empty: nobody waits for a host (rule 14)
+        dispatch: [ops] what the host needs to ask for each; empty: nobody waits for a host (rule 14).
         contention: False: a channel carries any number of transfers at a time.
         rest: [ops] how long the step goes on after each, at least; empty: nothing follows them.
     """
@@ -74,17 +83,24 @@ class Layout(Struct):
 
 
 class RunScratch(Struct):
-    """Scratch space for one thread.
+    """Scratch space for one thread; a run writes over what the last one left, so one must never serve two runs at once.
 
     Attributes:
+        left: [ops] what each still waits for.
+        hold: [tensors * devices] uses that are left of a tensor on a device; written when it is made or sent.
+        heap, size, heap_start: what waits for each resource, how much, and where its heap lies in this run.
+        busy: [resources] what each does, -1: free.
+        event_ns, event_at: heap of what ends when, and the resource that it ends on.
+        dirty, is_dirty: resources to look at in this round.
+        memory: [devices] bytes held now; `before`: when it was last written down.
+        come_at, come_key: what is to be queued at the end of a round.
+        tally: [3] resources to look at, ops that became ready, things to be queued.
         tail: [ops] least time from the start of an op to the end of the step; empty: not known.
         ahead: [devices] time of the ops that a device has yet to start.
         worked: [resources + devices] what each did, written by a run: see Timeline.busy_ns.
         unasked: [ops] what must be asked for before it; empty without a host.
         queue: [ops] its place among what its device was asked for.
         asked: [2 * devices] ops that each device was asked for, and that it has started.
-        heap_start: [resources] where heaps lie in this run.
-        before: [devices] memory when it was last written down.
     """
 
     left: np.ndarray

@@ -1,4 +1,10 @@
-"""The graph in which a region is split: parts, slices of what they read, and whole results from those of the parts."""
+"""The graph in which a region is split: parts, slices of what they read, and whole results from those of the parts.
+
+A graph is written anew op by op. What is not split keeps its name and its numbers; of a split op there are as many as
+there are parts, each with its share of the flops and of the bytes. What a part reads from outside it takes as a slice,
+an op of its own; what somebody outside reads whole is put together, or summed in pairs where parts are partial sums.
+The parts are ops like any other: a plan places and orders them, and may put all on one device again.
+"""
 
 from __future__ import annotations
 

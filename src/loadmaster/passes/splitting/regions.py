@@ -1,4 +1,9 @@
-"""Regions: ops that are split together, along axes that fit each other."""
+"""Regions: ops that are split together, along axes that fit each other.
+
+To split one op alone rarely pays: its parts must be sliced before and joined after. A region grows from a seed over
+tensors that are split the same way on both sides (`axes` says which axis of the neighbour that is), nearest first,
+until it has as many ops as the decision allows or nothing fits.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +23,12 @@ MOST_PARTS = 1024  # chosen by hand: far more than there are devices; a guard ag
 class Split:
     """The decision: which op, along which of its axes, into how many parts, and how many ops around it go along.
 
+    Plan files keep it, so that a run can split the captured step the same way.
+
     Attributes:
-        axis: of `axes_of`.
+        op: by name.
+        axis: index into `axes_of`.
+        parts: how many; it must divide the size of the axis.
         ops: at most so many that cost something, nearest first; views are not counted.
     """
 
@@ -34,8 +43,9 @@ class SplitRegion:
     """What a split means for a graph.
 
     Attributes:
+        parts: how many.
         axis: of each op that is split.
-        dims: of each tensor that they make in parts.
+        dims: of each tensor that they make in parts, the dimension.
         split: the decision that it came from.
     """
 

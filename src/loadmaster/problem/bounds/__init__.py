@@ -1,4 +1,12 @@
-"""What no plan can beat: of the step time and of the peak memory."""
+"""What no plan can beat: of the step time and of the peak memory.
+
+A bound says how far a plan is from the best there can be, and ends a search that has met it. It has to hold for every
+plan that could have been found: `lower_bound` is told whether plans may fuse, must fit, or may add ops. `step` bounds
+the time (`levels` and `crowds` by paths and work, `turns`, `together` and `sharing` by what must share a device),
+`peak` the memory (`holding` by what must be held, `cuts` by minimum cuts), `held_up` the load of devices that send and
+receive themselves; `kernels` says what fusing can save at most, `kinds` which devices are alike, `allowed` how long
+there is.
+"""
 
 from loadmaster.problem.bounds.bounds import lower_bound
 from loadmaster.problem.bounds.holding import Storages

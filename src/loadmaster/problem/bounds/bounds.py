@@ -1,4 +1,10 @@
-"""Lower bounds: what no plan can beat. Each holds for every placement, order and, when asked, fusion."""
+"""Lower bounds: what no plan can beat. Each holds for every placement, order and, when asked, fusion.
+
+`lower_bound` is put together by the objective (`Objective.bound`) from parts that are worked out only if it asks. Wider
+sets of plans have lower bounds: where kernels may be fused, ops take what is left of them in the best kernel; where ops
+may be added, sends are free, since a copy needs none. What was worked out is kept by problem and by what was asked,
+unless time ran out on the way.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +32,22 @@ def lower_bound(
     adding: bool = False,
     seconds: float | None = None,
 ) -> int:
-    """Of the problem's objective. `fusing`: over plans that may fuse ops, too; `fitting`: only over plans that fit;
-    `adding`: over plans in which ops are recomputed and tensors offloaded, too; `seconds`: about how long it may take,
-    where a lower one will do. Of an expanded problem, that of the one it was made from."""
+    """What no plan can beat, of the problem's objective and in its unit. Of an expanded problem, that of the one it was
+    made from.
+
+    >>> from loadmaster import GraphBuilder, price
+    >>> g = GraphBuilder("tiny")
+    >>> ops = [g.op(f"op{i}", "task", [], [], time_ns=100) for i in range(3)]
+    >>> lower_bound(price(g.build(), "2xp100-pcie"))  # all work, shared out exactly: no plan of whole ops gets there
+    150
+
+    Args:
+        problem: whatever it says of fusing and limits, plans are those that the other arguments allow.
+        fusing: over plans that may fuse ops, too: True for any kernels, or a Sharing that says which ops may share one.
+        fitting: only over plans that fit the memory; the bound may then be higher.
+        adding: over plans in which ops are recomputed and tensors offloaded, too.
+        seconds: about how long it may take, where a lower one will do; None: as long as it needs.
+    """
     check_problem(problem, "lower_bound")
     if problem.expansion is not None:
         base = problem.expansion.base

@@ -1,4 +1,9 @@
-"""What devices must hold, whatever the plan: storages and residents, of all devices together and of one."""
+"""What devices must hold, whatever the plan: storages and residents, of all devices together and of one.
+
+The memory side of bounds: rules 7 and 8 of the simulator with the device left open. A storage is a tensor that owns
+memory with all that is written over it in place. `peak` adds these up, `step` prices them, since residents that a fast
+device cannot hold send their ops elsewhere, and `cuts` gets the network of storages from here.
+"""
 
 from __future__ import annotations
 

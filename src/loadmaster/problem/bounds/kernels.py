@@ -1,4 +1,9 @@
-"""What fusing can take off a problem at most: time of each op, and tensors that are never stored."""
+"""What fusing can take off a problem at most: time of each op, and tensors that are never stored.
+
+Rule 12 of the simulator, read as a bound. An op in a kernel adds at least its arithmetic, or the traffic that no kernel
+spares it; launches may all be saved but one. With a `Sharing`, which says which ops a method would ever fuse, more
+tensors are known to be stored and the bound is higher; it then holds for plans that keep to it (`Sharing.allows`).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,10 @@ class Sharing:
     """Which ops may share a kernel: those between which pairs lead from one to the other, and of every tensor that is
     made and read in a kernel, maker and reader are a pair.
 
+    Methods that fuse by rules set `Search.fusing` to one; `solve` looks whether the plan that came out keeps to it.
+
     Attributes:
+        producers, consumers: [pairs] an op and one that reads what it makes.
         most: ops of a kernel.
         alone: [ops] that share no kernel, also not where a plan adds copies of them; None: not known.
         copied: plans may add copies of ops: of one tensor some readers may be in a kernel with its maker.

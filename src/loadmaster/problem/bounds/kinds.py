@@ -1,4 +1,9 @@
-"""Devices that no op tells apart as one kind, and what work costs on them: what bounds on time start from."""
+"""Devices that no op tells apart as one kind, and what work costs on them: what bounds on time start from.
+
+Eight equal GPUs are one kind with a count. `work_of` prices device time so that any set of ops keeps the devices busy
+for at least the sum of their work ÷ share: the dual of the linear program that spreads ops over devices in fractions,
+found about, by multiplicative weights (`levels.prices`). Any prices give a bound, good ones a high one.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
 """Compiled walks for the bound on step time: how early an op can start, and how much must follow it. What ops that are
-in each other's way add to that is in `crowds`."""
+in each other's way add to that is in `crowds`.
+
+A critical path that pays for sends: what an op reads was made on its own device, one op at a time, or came from another
+kind of device or another device of the kind, after a send (Papadimitriou and Yannakakis, 1990). Two tables come out,
+heads and tails by op and kind of device, each from one walk along the program.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Bound on the peak: what one device must hold at once, and what all hold together."""
+"""Bound on the peak: what one device must hold at once, and what all hold together.
+
+The larger of two: for each op, what must lie on its own device when it starts or when the step ends (`holding`); and
+for all devices together, residents and the largest minimum cut (`cuts`), shared out evenly.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
 """Compiled walks for bounds by what shares a device, and so runs one after the other: raised starts, and what must
-follow."""
+follow.
+
+The propagation behind `turns` and `together`: groups of ops that are known to share a device are a machine that does
+one thing at a time, and scheduling on one machine knows rules for that (detectable precedences, Vilim 2004). Walks
+raise starts in place, and callers repeat them while that helps.
+"""
 
 from __future__ import annotations
 

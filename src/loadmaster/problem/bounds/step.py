@@ -1,4 +1,11 @@
-"""Bound on the step time: critical path, work shared out among the devices, and both together."""
+"""Bound on the step time: critical path, work shared out among the devices, and both together.
+
+In stages, each with what the last found out: heads and tails of a path that pays sends (`levels`), raised by the work
+of all that leads to an op or follows it (`crowds`), and then, on equal devices and without fusion, by what must share a
+device if the step is to be shorter (`turns`, for small problems `together`). Memory limits, where plans must fit, add a
+price on bytes. Later stages are skipped where the problem is large (`MOST_CROWDED`, `MOST_TOGETHER`) or time is up:
+what is left is still a bound.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Offsets under a given capacity: `fit_in`, which looks for them until it has them, proves there are none, or stops."""
+"""Offsets under a given capacity: `fit_in`, which looks for them until it has them, proves there are none, or stops.
+
+One search of `fitting` is over in moments or never ends, depending on the order in which blocks are tried. So many
+orders are tried in short runs that slowly grow (restarts, as in constraint programming): by how long blocks live, how
+much they take, how full it is where they are, and variations at random from a fixed seed. Runs share the cores, and the
+first in order that ends counts, so that the answer does not depend on how many there are.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Compiled loops behind static addresses: rounds of a timeline, and blocks packed into an arena."""
+"""Compiled loops behind static addresses: rounds of a timeline, and blocks packed into an arena.
+
+`pack` is first fit in a given order, quadratic in the blocks; `improve` and `squeeze` look for a better order by
+packing again and again, counting comparisons, so that equal input gives equal addresses anywhere.
+"""
 
 from __future__ import annotations
 
