@@ -1,4 +1,11 @@
-"""Auto: a portfolio under one budget. Cheap methods first, then search from the best of them."""
+"""Auto: a portfolio under one budget. Cheap methods first, then search from the best of them.
+
+In comes a problem without fusion to decide, out comes the best placement and order that was met. Plans by rules
+(`starts`) are scored, the best of each family begin a race, and annealing goes on from each in epochs that grow
+(`Epochs`); a runner that is beaten drops out, others join when they are due (`Race`). Beside the race, small problems
+are closed by exact methods where that is possible (`closing`). Nothing depends on the budget but when it stops, so that
+more of it is never worse. `joint` runs the same race for plans that fuse.
+"""
 
 from __future__ import annotations
 
@@ -200,15 +207,27 @@ class Runner:
 
 
 class Going(Protocol):
-    """What lets a runner go on for an epoch."""
+    """What lets a runner go on for an epoch. `Epochs` is one for placement and order, `JointEpochs` one that fuses,
+    too.
+
+    Attributes:
+        search: whose budget the epochs use.
+    """
 
     search: Search
 
-    def go_on(self, runner: Any) -> None: ...
+    def go_on(self, runner: Any) -> None:
+        """One epoch more for the runner: writes what it has found, and what that took, into it."""
+        ...
 
 
 class Race:
-    """The leader, and others that may overtake it."""
+    """The leader, and others that may overtake it.
+
+    Each turn is one epoch of one runner: mostly the leader's, now and then another's, which is compared with where the
+    leader stood after as many simulations. One that had as much and is behind is dropped for a start that was not tried
+    yet. So a start that is good at once does not hide one that is better later.
+    """
 
     def __init__(self, epochs: Going, waiting: Waiting, first: list[Scored]) -> None:
         self.epochs, self.search, self.waiting = epochs, epochs.search, waiting

@@ -1,5 +1,10 @@
 """Complete: the default. Fusion, placement and order decided together, and what runs again or waits on a host where
-memory is short."""
+memory is short.
+
+Three searches share one budget and one best plan: `joint` where anything can be fused, else `auto`; and turns of
+`memory.recompute` in between where plans do not fit (`Fitting`). What it may fuse it tells the search beforehand
+(`Search.fusing`), so that the lower bound is one of its own kind of plans.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Cuts: placements by rules that deal the program out in contiguous shares, without a simulation."""
+"""Cuts: placements by rules that deal the program out in contiguous shares, without a simulation.
+
+The program is laid out in its mirrored order, in which a backward op is beside its forward op, and cut into as many
+shares as there are devices, sized by their speed: of equal time, bytes or count, or by what a device holds when most is
+alive. Such cuts send little and keep layers whole.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Dealing: groups of ops that share heavy tensors, dealt out so that every device gets about as many bytes."""
+"""Dealing: groups of ops that share heavy tensors, dealt out so that every device gets about as many bytes.
+
+For peak memory: which groups share a device decides how much is alive there at once, and no rule knows that beforehand,
+so several deals are made with sizes that are a little off each time, alike for every seed, and simulated.
+"""
 
 from __future__ import annotations
 

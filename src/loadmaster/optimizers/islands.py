@@ -1,4 +1,9 @@
-"""Islands: searches apart, here or on a cluster of machines, that tell each other of the best plan now and then."""
+"""Islands: searches apart, here or on a cluster of machines, that tell each other of the best plan now and then.
+
+A round is a set of jobs that know nothing of each other (`search.workers` runs them in this process, in several, or on
+a Ray cluster); between rounds the best plan goes to all. What a job finds depends on its seed and budget alone, so that
+with a budget of simulations the answer does not depend on where it ran.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +66,13 @@ class Islands:
 
 
 class IslandJob(NamedTuple):
-    """A search on an island."""
+    """A search on an island: all that it depends on beside the problem, so that it can be sent anywhere and run again.
+
+    Attributes:
+        method: what searches.
+        budget: its share.
+        seed: its own.
+    """
 
     method: Optimizer
     budget: Budget

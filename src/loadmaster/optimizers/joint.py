@@ -1,4 +1,10 @@
-"""Joint: fusion, placement and schedule decided together under one budget."""
+"""Joint: fusion, placement and schedule decided together under one budget.
+
+The race of `auto`, of plans with kernels. Two kinds of starts: kernels by rules first, then a plan of them; or a plan
+op by op first, then kernels among the ops of each device. An epoch changes all three kinds of decisions in one loop for
+a share of its simulations, and for the rest only places and orders the kernels found, which are fewer and so quicker to
+simulate. Which share was worth more decides the next one.
+"""
 
 from __future__ import annotations
 

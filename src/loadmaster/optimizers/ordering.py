@@ -1,4 +1,8 @@
-"""Plans for a placement that is already chosen: in which order each device takes its ops."""
+"""Plans for a placement that is already chosen: in which order each device takes its ops.
+
+Methods that only place (partitioners, experts, learned policies) end here. The usual orders are tried and the best by
+simulation is kept: first come first served, as frameworks run; program order; the critical path under the placement.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Rejoining: ops that run apart from their neighbours go back to them where the transfers cost more than that gives."""
+"""Rejoining: ops that run apart from their neighbours go back to them where the transfers cost more than that gives.
+
+List schedulers leave islands: a few ops on another device, because it was idle just then. An island whose transfers,
+weighed down by a factor (`DEAR`: sends overlap with work), take longer than its own work goes where most of them come
+from and go to; a few rounds, since that may join islands.
+"""
 
 from __future__ import annotations
 

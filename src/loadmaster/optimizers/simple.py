@@ -1,4 +1,9 @@
-"""The simplest plans: one device, round robin, random, one that is known, and the best of several optimizers."""
+"""The simplest plans: one device, round robin, random, one that is known, and the best of several optimizers.
+
+Baselines, and pieces that others are made of: `Ready` stands for a plan where a method is asked for, `a_little` lends a
+method a small part of a search, and `legal` repairs a placement so that colocated ops are together and no op is where
+it cannot run. Any rule for placement may end with `legal`.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +77,11 @@ class Random:
 
 @dataclass(frozen=True)
 class BestOf:
-    """Runs several optimizers, each with an equal share of what is left, and keeps the best plan."""
+    """Runs several optimizers, each with an equal share of what is left, and keeps the best plan.
+
+    Attributes:
+        of: in the order in which they run; what one leaves of its share the others have.
+    """
 
     of: tuple[Optimizer, ...] = field(default_factory=lambda: tuple(map(make_optimizer, DEFAULTS)))
 

@@ -1,4 +1,10 @@
-"""Starts: plans by rules that a search goes on from, in the order of what they bring for what they cost."""
+"""Starts: plans by rules that a search goes on from, in the order of what they bring for what they cost.
+
+Rules are many and none is best everywhere; a search that begins from several finds out. A start has a price, in
+simulations that could have been run in the time it takes, so that where the clock counts dear ones wait until the
+search has done much more (`auto.Waiting`), and a family, so that the few a search goes on from are unlike. The best
+placements are also tried under the usual orders. Prices and limits were chosen by hand.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +82,13 @@ FAR, VERY_FAR = 1.25, 2.0  # times the best: a start that is worse is left out; 
 
 
 class StartRecipe(NamedTuple):
-    """A plan that can be made, and what that takes in simulations."""
+    """A plan that can be made, and what that takes in simulations.
+
+    Attributes:
+        price: simulations that take about as long as making it.
+        family: of methods that place alike; of each the best is gone on from.
+        make: makes the plan, once.
+    """
 
     price: int
     family: Family

@@ -1,4 +1,9 @@
-"""Whole modules: another optimizer's search, held to plans that keep every module or block on one device."""
+"""Whole modules: another optimizer's search, held to plans that keep every module or block on one device.
+
+Module paths become colocation groups (`graph.modules.bind`), under which any method plans; or, with `stages`, a line of
+neighbouring layers is cut, as pipelines of inference servers have it. `runtime.placing` and `serving.exports` take such
+plans.
+"""
 
 from __future__ import annotations
 

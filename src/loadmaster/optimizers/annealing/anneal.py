@@ -1,4 +1,8 @@
-"""Local search and simulated annealing over placement and order."""
+"""Local search and simulated annealing over placement and order.
+
+The plan of another method comes in, kernels stay as it has them, and moves of placement and order go on until the
+budget is spent. `improve` is what other methods call to polish a plan.
+"""
 
 from __future__ import annotations
 

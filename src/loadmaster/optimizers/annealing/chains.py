@@ -1,4 +1,10 @@
-"""A few annealing chains that walk side by side on one problem and go on from the better one."""
+"""A few annealing chains that walk side by side on one problem and go on from the better one.
+
+Between the compiled walk and the budget: `Chains.cool` runs some simulations of each chain in threads, lets those far
+behind go on from the best, and offers what was found; `Reheating` says how long and hot the next cooling is, and `Pace`
+how often to look at the clock. The problem may be coarser than that of the search; what is offered has gone up. Weights
+of moves were chosen by hand, and `choice` shifts them as they pay.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +60,9 @@ class Decisions:
     """Which decisions chains change, and how.
 
     Attributes:
+        placing, ordering, fusing: kinds of decisions that are changed; the others stay as the start has them.
         follow: chance that ranks follow the critical path after a change of placement.
+        aim: share of moves about ops that the step waits for.
         evict: where memory is short, half of the moves are about devices that are too full.
     """
 

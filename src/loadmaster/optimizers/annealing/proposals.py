@@ -1,5 +1,8 @@
 """Compiled: what a drawn set is to become. Two distributions: by hand (no policy), where a suggested device is taken
-and else all are alike; or by the scores of a network (`Policy`). PPO learns from a sample of the draws (`Log`)."""
+and else all are alike; or by the scores of a network (`Policy`). PPO learns from a sample of the draws (`Log`).
+
+The chance of what was taken is written down with it, as it was when drawn: that is what importance ratios need.
+"""
 
 from __future__ import annotations
 

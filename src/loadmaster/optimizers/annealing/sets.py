@@ -1,4 +1,9 @@
-"""Compiled: which ops a move is about."""
+"""Compiled: which ops a move is about.
+
+Ops that belong together move together: a stretch of the mirrored order or of the program, a group (module, readers of a
+weight, chain) or part of one, a neighbourhood grown from an op, an op alone, or what lies on one side of a border
+between devices. An aimed set is about an op that the step waits for.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What the compiled loop of annealing works on: the terrain that moves need to know, a chain, and scratch space."""
+"""What the compiled loop of annealing works on: the terrain that moves need to know, a chain, and scratch space.
+
+Three lifetimes: a Terrain is made once for a problem, a Chain is where one walker stands, and its Scratch is kept with
+it so that a walk can stop after any move and go on as if it had not.
+"""
 
 from __future__ import annotations
 

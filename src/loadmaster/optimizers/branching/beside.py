@@ -1,4 +1,8 @@
-"""Branch and bound on a thread of its own, while something else searches."""
+"""Branch and bound on a thread of its own, while something else searches.
+
+The compiled tree releases Python's lock, so a heuristic search goes on at full speed on another core. Each profits: the
+tree prunes by the best plan so far, and where it finishes, the search is told that nothing is left to find.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,8 @@ MANY = 10_000  # simulations that are left, at least: who counts fewer than that
 
 
 class Beside(Thread):
-    """Ends when the tree does, and then the search with it, or when it is told to."""
+    """Ends when the tree does, and then the search with it, or when it is told to. `of` says whether it would help at
+    all."""
 
     def __init__(self, search: Search, plan: Plan) -> None:
         super().__init__(daemon=True)

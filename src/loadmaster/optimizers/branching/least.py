@@ -1,4 +1,9 @@
-"""What no way on from a moment can beat, and moments that need not be looked at twice; compiled."""
+"""What no way on from a moment can beat, and moments that need not be looked at twice; compiled.
+
+The bound of a moment: for ops that are left, critical paths with the sends they need, from when devices and data are
+free; and work of ops that all start late and have much after them, on one device and on all. A moment is remembered as
+128 bits of all that its future depends on, with times counted from now: met again no sooner, it is given up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The tree of decisions, depth first, the most promising first; compiled, and stopped and resumed at will."""
+"""The tree of decisions, depth first, the most promising first; compiled, and stopped and resumed at will.
+
+Options of a decision are sorted by their bounds, and a level is left when the next bound is no better than the best
+plan. Memory is one row for each decision taken; the depth is at most that of a whole timeline.
+"""
 
 from __future__ import annotations
 

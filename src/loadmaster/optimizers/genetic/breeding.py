@@ -1,4 +1,9 @@
-"""The compiled loop of BRKGA: draw, cross, decode, simulate."""
+"""The compiled loop of BRKGA: draw, cross, decode, simulate.
+
+A chromosome is a row of 16-bit numbers: affinities of ops, or blocks of them, to devices, priorities of ops, priorities
+of sends. A generation is bred in threads, each row from a random state of its own, so that the result does not depend
+on how many there are. An evaluation stops once it is worse than the worst elite: its exact value would change nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""BRKGA: a biased random-key genetic algorithm over placement, order and sends."""
+"""BRKGA: a biased random-key genetic algorithm over placement, order and sends.
+
+Evaluations are whole simulations, so a search costs what its evaluations do; how genes decode (`decoder_of`) and where
+fresh ones come from (`prior_of`) are separate, so that REGAL's policy can replace the second.
+"""
 
 from __future__ import annotations
 

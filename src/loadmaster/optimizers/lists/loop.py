@@ -1,4 +1,10 @@
-"""The compiled loops of the list schedulers: arrays in, arrays out."""
+"""The compiled loops of the list schedulers: arrays in, arrays out.
+
+Two of them: `in_order` (HEFT's kind) takes ops in a given order and asks every device when it would end, in the
+earliest gap; `earliest_first` (ETF's kind) takes of all ready ops and devices the pair that starts soonest. Both take
+time in ops x devices x reads, the second a heap besides. Memory, where it counts, is added up roughly: made tensors
+until their last reader is placed.
+"""
 
 from __future__ import annotations
 

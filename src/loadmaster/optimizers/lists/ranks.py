@@ -1,4 +1,7 @@
-"""Compiled walks for the ranks of list schedulers: the longest way to the end of the step, and from its start."""
+"""Compiled walks for the ranks of list schedulers: the longest way to the end of the step, and from its start.
+
+Linear in the reads. Times and sends are means over devices, or, under a placement, what they are there.
+"""
 
 from __future__ import annotations
 

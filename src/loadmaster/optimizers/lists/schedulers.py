@@ -1,4 +1,8 @@
-"""List schedulers: ops one by one, each to the device where it starts or ends soonest."""
+"""List schedulers: ops one by one, each to the device where it starts or ends soonest.
+
+One pass over the graph and no search: the usual start of searches. Variants keep clear of full devices (`memory`), or
+count the time that a choice costs others on the links (`thrift`).
+"""
 
 from __future__ import annotations
 

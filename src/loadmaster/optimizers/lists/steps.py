@@ -1,4 +1,8 @@
-"""The steps of every list scheduler: when data could come, bringing it, the gap for an op, what is known after it."""
+"""The steps of every list scheduler: when data could come, bringing it, the gap for an op, what is known after it.
+
+Small compiled functions over the same few arrays, inlined into the loops of `loop`, `rolling` and `policy.decoding`.
+Asking (`arrival`) writes nothing but tentative use of channels; `commit` and `settle` are for good.
+"""
 
 from __future__ import annotations
 

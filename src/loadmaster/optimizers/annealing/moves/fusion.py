@@ -1,4 +1,9 @@
-"""Moves of fusion: priorities of pairs change; kernels that hold them, or ops that moved, are merged anew."""
+"""Moves of fusion: priorities of pairs change; kernels that hold them, or ops that moved, are merged anew.
+
+A plan's kernels follow from a priority for every pair of a producer and a reader: merges are tried from the highest
+down, by the rules of `fusion.merging`, and those below 0 not at all. A move changes priorities, never kernels, so every
+state is one that the rules allow. Only the kernels that hold what changed are opened and merged again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Moves of order: ranks of some ops shifted, or all of them set anew by the critical path."""
+"""Moves of order: ranks of some ops shifted, or all of them set anew by the critical path.
+
+Ranks are spread over the whole scale of 2^31, so that there is room between any two. A shift moves a set of ops as one,
+by a distance drawn log-uniformly: most are short, some go across the step.
+"""
 
 from __future__ import annotations
 

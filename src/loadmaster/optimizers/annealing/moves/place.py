@@ -1,4 +1,9 @@
-"""Moves of placement: ops go to another device, with what is bound to them. Loads and tails are kept up."""
+"""Moves of placement: ops go to another device, with what is bound to them. Loads and tails are kept up.
+
+Members that cannot run on the target stay; colocated ops go along; with a device to swap with, the two exchange what
+they have of the set. Tails are worked out anew only for ops up to the last that moved, since a tail depends on what
+comes after.
+"""
 
 from __future__ import annotations
 
