@@ -388,7 +388,7 @@ class Epochs:
         return float(np.clip(length / self.problem.num_ops / HOTTER, 1.0, HOTTEST))
 
     def _epoch(self, given: Scored, simulations: int, hot: float, share: float = 1.0) -> Scored:
-        start = start_of(self.problem, self.whole, given.plan, given.score)
+        start = start_of(self.search, self.whole, given.plan, given.score)
         if self.walking is None:
             decisions = Decisions(follow=self.settings.follow, evict=True)
             self.walking = Chains(self.search, self.whole, decisions, [start] * CHAINS)
@@ -412,7 +412,7 @@ class Epochs:
         assert small is not None
         given = runner.joined or small.down(runner.plan)
         part = search.part(problem=small.problem)
-        start = start_of(small.problem, _same(small.problem), given, part.score(given))
+        start = start_of(part, _same(small.problem), given, part.score(given))
         walking = self.small_walking
         if walking is None:
             decisions = Decisions(follow=self.settings.follow, evict=True)

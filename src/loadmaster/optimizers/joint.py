@@ -270,7 +270,7 @@ class JointEpochs:
     def _fused(self, start: Scored, simulations: int, hot: float) -> Scored:
         """All decisions in one loop."""
         search, problem, plan = self.search, self.search.problem, start.plan
-        ranks = spread_ranks(problem, plan)
+        ranks = spread_ranks(search, plan)
         if self.together is None:
             self.together = fusing_chains(search, Plan.of(problem, plan.device, ranks, plan.kernel), TOGETHER)
         else:

@@ -79,14 +79,14 @@ class Separate:
         alone; from the best that one-shot methods give."""
         coarse = coarsen(search.problem, plan.kernel)
         small = coarse.problem
-        given = Plan.of(small, coarse.first(plan.device), coarse.lowest(spread_ranks(search.problem, plan)))
+        given = Plan.of(small, coarse.first(plan.device), coarse.lowest(spread_ranks(search, plan)))
         part = search.part(problem=small)
         start, score = best_of(part, one_shots(search, given, small, task))
         search.offer(coarse.up(start), score)
         if search.spent:
             return
         decisions = Decisions(placing=task == "placement", ordering=task == "schedule", follow=0.0)
-        begun = ChainStart(start.device, spread_ranks(small, start), score)
+        begun = ChainStart(start.device, spread_ranks(part, start), score)
         walking = Chains(search, coarse, decisions, [begun] * CHAINS)
         for length in epochs():
             walking.cool(length, self.temperature, self.cold)

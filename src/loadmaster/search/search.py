@@ -211,6 +211,7 @@ class Search:
         """Simulates one plan and keeps it if it is the best so far. The plan must be valid; it is counted though the
         budget is spent, so that a method always has one plan to return."""
         line = simulate(self.problem, plan)
+        self._remember(_key(plan), line)
         self._ledger.simulations += 1
         score = Score.of(self.problem, line)
         self.offer(plan, score)
@@ -218,14 +219,15 @@ class Search:
 
     def timeline(self, plan: Plan) -> Timeline:
         """Simulates one plan for what happens in it: moves that look at the critical path or at peaks need it. The last
-        eight that were asked for are remembered, and counted once. It is not offered as a plan."""
-        sends = None if plan.send_rank is None else plan.send_rank.tobytes()
-        added = None if plan.added is None else plan.added.digest
-        key = (plan.device.tobytes(), plan.rank.tobytes(), plan.kernel.tobytes(), sends, added)
+        eight that were asked for or scored are remembered, and counted once. It is not offered as a plan."""
+        key = _key(plan)
         if key not in self._lines:
             self.count(min(1, self.simulations_left))
-            self._lines = dict([*self._lines.items()][1 - REMEMBERED :]) | {key: simulate(self.problem, plan)}
+            self._remember(key, simulate(self.problem, plan))
         return self._lines[key]
+
+    def _remember(self, key: tuple[object, ...], line: Timeline) -> None:
+        self._lines = dict([*self._lines.items()][1 - REMEMBERED :]) | {key: line}
 
     def score_many(
         self,
@@ -340,6 +342,13 @@ class Search:
 def _clock() -> float:
     """Seconds on a clock that stands still while code is compiled or loaded: that is paid once, and by no search."""
     return time.perf_counter() - seconds_compiling()
+
+
+def _key(plan: Plan) -> tuple[object, ...]:
+    """Equal where all is that a timeline depends on."""
+    sends = None if plan.send_rank is None else plan.send_rank.tobytes()
+    added = None if plan.added is None else plan.added.digest
+    return plan.device.tobytes(), plan.rank.tobytes(), plan.kernel.tobytes(), sends, added
 
 
 def _limit(used: float, more: float | None) -> float:

@@ -157,7 +157,7 @@ class PolicyChains:
     def _rank(self, plan: Plan) -> Ints:
         if self.manner.fifo:
             return ints([])
-        return spread_ranks(self.problem, plan) if self.manner.ordering else plan.rank
+        return spread_ranks(self.search, plan) if self.manner.ordering else plan.rank
 
     def _start(self, plan: Plan, fusion: list[tuple[FusionStart, Score]]) -> ChainStart:
         rank, (kernels, score) = self._rank(plan), fusion[0] if fusion else (NOTHING_FUSED, WORST)

@@ -83,7 +83,7 @@ def proposed(problem: Problem, view: View, given: Plan, weights: Floats | None, 
     """What a search from the plan comes to whose moves go where the scores of these weights say."""
     net, search = None if weights is None else net_of(weights), Search(problem, Budget(None, simulations), seed)
     search.score(given)
-    start = start_of(problem, coarse := coarsen(problem, ints(np.arange(problem.num_ops))), given, search.best_score)
+    start = start_of(search, coarse := coarsen(problem, ints(np.arange(problem.num_ops))), given, search.best_score)
     chains = Chains(search, coarse, Decisions(evict=True), [start])
     for _ in range(ASKED):
         if search.best is not None and not search.spent:

@@ -36,7 +36,7 @@ from loadmaster.passes.groups import Grouping
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Score, Search
-from loadmaster.simulator import first_come, layout, simulate, spread
+from loadmaster.simulator import first_come, layout, spread
 
 # How often each kind of move is tried at first, in the order of `state`: by decision, so that those that are not to be
 # made can be left out. Chosen by hand, as all numbers here without a reason; `choice` then follows what pays.
@@ -289,19 +289,19 @@ def epochs(first: int = EPOCH) -> Iterator[int]:
         length *= GROWTH
 
 
-def start_of(problem: Problem, coarse: Coarse, plan: Plan, score: Score) -> ChainStart:
-    """A plan of the problem as a start on the coarser one."""
-    return ChainStart(coarse.first(plan.device), coarse.lowest(spread_ranks(problem, plan)), score)
+def start_of(search: Search, coarse: Coarse, plan: Plan, score: Score) -> ChainStart:
+    """A plan of the search's problem as a start on the coarser one."""
+    return ChainStart(coarse.first(plan.device), coarse.lowest(spread_ranks(search, plan)), score)
 
 
 def walkers(search: Search, plan: Plan, score: Score, decisions: Decisions, chains: int = CHAINS) -> Chains:
     """Chains from a plan whose kernels stay as they are."""
     coarse = coarsen(search.problem, plan.kernel)
-    start = start_of(search.problem, coarse, plan, score)
+    start = start_of(search, coarse, plan, score)
     return Chains(search, coarse, decisions, [start] * max(1, chains))
 
 
-def spread_ranks(problem: Problem, plan: Plan) -> Ints:
+def spread_ranks(search: Search, plan: Plan) -> Ints:
     """Ranks in the order of dispatch, spread over the whole scale so that there is room between them."""
-    turn = simulate(problem, plan).turn
+    turn = search.timeline(plan).turn
     return ints(turn * (TOP_RANK // (int(turn.max()) + 1)))

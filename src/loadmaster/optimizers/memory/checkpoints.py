@@ -17,7 +17,6 @@ from loadmaster.optimizers.memory.drafted import plan_of
 from loadmaster.optimizers.memory.recompute import Recompute
 from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
-from loadmaster.simulator import simulate
 
 _LAYER = re.compile(r"^(.*?\.\d+)(?:\.|$)")
 
@@ -96,7 +95,7 @@ def _better(search: Search, inner: Optimizer | None, segments: Callable[[Draft, 
     for turn in dict.fromkeys((turning_point(draft), min([turning_point(draft), *back]))):
         fresh = Draft(draft.problem, draft.plan, draft.line)
         plan = checkpointed(fresh, turn, segments(fresh, turn))
-        line = simulate(search.problem, plan)
+        line = search.timeline(plan)
         plans.append((line.step_ns * float(line.peak_bytes.max()), plan))
     return _scored(search, min(plans, key=lambda each: each[0])[1])
 

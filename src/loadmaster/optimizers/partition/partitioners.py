@@ -26,7 +26,6 @@ from loadmaster.optimizers.partition.parts import Balance, Parts, op_bytes, part
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.search import WORST, Score, Search
-from loadmaster.simulator import simulate
 
 # Where no reason is given, chosen by hand.
 MOST_REPAIRS = 12  # cuts with less and less for devices that are over their memory: each is a simulation
@@ -163,8 +162,7 @@ def _relieve(search: Search, parts: Parts, plan: Plan, order: Order) -> Plan:
     for _ in range(MOST_REPAIRS):
         if search.simulations_left == 0:
             break
-        line = simulate(problem, plan)
-        search.count(1)
+        line = search.timeline(plan)
         score = Score.of(problem, line)
         search.offer(plan, score)
         if score < best_score:
