@@ -1,4 +1,10 @@
-"""CP-SAT: a plan polished and, where it can be, proved optimal; tiny problems solved by trying all plans."""
+"""CP-SAT: a plan polished and, where it can be, proved optimal; tiny problems solved by trying all plans.
+
+`CpSat` is a method of its own; `closing` runs the same beside another search, on a thread, so that a small problem ends
+when its best plan is proved so. The model (`exact_model`) lets devices idle, which plans cannot (rule 3 of the
+simulator): its optimum is a bound, and its schedule is judged like any other. Where OR-Tools is not installed
+`branching` takes its place.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The problem as a model of CP-SAT: variables for devices, starts and sends, and what must hold between them."""
+"""The problem as a model of CP-SAT: variables for devices, starts and sends, and what must hold between them.
+
+Every timeline of the simulator that fits is a solution, so what CP-SAT proves of the model holds of all plans. An op is
+an optional interval on each device (no overlap), a send one on its channel, memory a cumulative resource where it may
+run out. Times are divided by what divides all of them, which makes domains smaller.
+"""
 
 from __future__ import annotations
 

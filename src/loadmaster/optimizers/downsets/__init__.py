@@ -1,1 +1,5 @@
-"""The dynamic programme over downsets: stages of a pipeline in any order that dependencies allow."""
+"""Contiguous splits over every order of the program: dynamic programmes over downsets (Tarnawski et al., 2020).
+
+`units` finds what goes together and enumerates downsets, sets of units closed under what they wait for; `stages` is the
+compiled programme, `downsets` the method, `replicated` the same for stages that are there several times over.
+"""

@@ -1,4 +1,9 @@
-"""Downsets: the pipeline split over every order of the program, exact where it finishes."""
+"""Downsets: the pipeline split over every order of the program, exact where it finishes.
+
+For the throughput of devices that are held up by transfers. There may be exponentially many downsets: beyond so many,
+light units are joined and the answer is no longer proved. Only loads under a bar are looked for, and the bar is raised
+from the lower bound up until there is a split.
+"""
 
 from __future__ import annotations
 

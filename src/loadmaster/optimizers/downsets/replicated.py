@@ -1,5 +1,9 @@
 """Replicated stages over downsets: contiguous stages that may be there several times over, whatever the order in which
-independent ops are laid out. What a stage costs is the caller's to say."""
+independent ops are laid out. What a stage costs is the caller's to say.
+
+All pairs of downsets are looked at, so there may be some thousand of them; with more, only cuts of the program's own
+order are (`ReplicatedStages.exact` says which).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A plan of one problem as a plan of another: ops go where those most like them were, in their order."""
+"""A plan of one problem as a plan of another: ops go where those most like them were, in their order.
+
+Devices are matched by speed; where there are another number of them, the known ones' ops are laid in a row and cut anew
+into shares. Ops without a like go where their largest tensor is. Several plans come out, since a stack that grew can be
+stretched in more than one way; a search scores them all (`trying`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Choosing: which of the plans that are kept a search begins from."""
+"""Choosing: which of the plans that are kept a search begins from.
+
+Sketches of graphs are compared first, which costs nothing; the few most alike are read whole and adapted, and kept if
+enough of the work has a like by its surroundings, not only by its name.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,8 @@ OTHER_COUNT = 0.1  # of likeness, that a plan for half or twice as many devices 
 
 
 class Shelf(Protocol):
-    """Where plans are kept: the user's store, or a library."""
+    """Where plans are kept: the user's store, or a library. `entries` lists heads without reading plans, `read` gives
+    what is known of one, and `used` is told which were."""
 
     def entries(self) -> list[PlanHead]: ...
 

@@ -1,4 +1,8 @@
-"""Known: what is remembered of a plan, small enough to keep many; as bytes and back."""
+"""Known: what is remembered of a plan, small enough to keep many; as bytes and back.
+
+Of an op, no name and no size: what it looks like in its surroundings (`likeness`), its device, its place in the order,
+its time. What comes from a file is checked before it is used: an entry may be torn, or anybody's.
+"""
 
 from __future__ import annotations
 

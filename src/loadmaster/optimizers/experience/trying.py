@@ -1,4 +1,9 @@
-"""What a search does first with plans that came with its problem."""
+"""What a search does first with plans that came with its problem.
+
+They are scored as they are, the best also with its islands rejoined and under the usual orders: a plan for other links
+sends too much, and one for another depth has its ops in a bad order. `stands_out` says whether a few quick rules are so
+far behind that the search had best go on from it alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The human expert: layers to devices by module scope, run with a framework's ready queue."""
+"""The human expert: layers to devices by module scope, run with a framework's ready queue.
+
+What a search must beat to be worth its time. Known models have advice (`known`), as their papers describe it; any other
+is cut between layers into shares of equal time. A device five times slower than the best, such as a CPU beside GPUs,
+gets no layers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Fusion: which ops share a kernel. Every rule here gives convex kernels of one loop each, as `spaces` has it."""
+"""Fusion: which ops share a kernel. Every rule here gives convex kernels of one loop each, as `spaces` has it.
+
+`Merges` is what is found out once of a problem: pairs that may merge, and the bytes between them. Kernels are the
+result of trying pairs in an order, so that a rule is an order: the default one takes most bytes first.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Where search over fusion begins: kernels by simple rules with their fusion priorities, and what chains need to merge
-anew."""
+anew.
+
+Moves change priorities, not kernels (`annealing.moves.fusion`); so kernels that came from elsewhere need priorities
+that give about these kernels (`kernels_of`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Changes of a draft: readers that read a copy, or another version, instead; each with the way back."""
+"""Changes of a draft: readers that read a copy, or another version, instead; each with the way back.
+
+A change keeps up the draft's memory curve as it is made, so that what it frees is known at once, and returns a function
+that takes it back: `dropping` tries changes and keeps those that pay.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""What others do to fit: checkpoints of a chain, of layers, and the cut of torch's partitioner. To be compared with."""
+"""What others do to fit: checkpoints of a chain, of layers, and the cut of torch's partitioner. To be compared with.
+
+Each plans with `inner` first, then runs parts of the forward pass again before they are needed backwards, by its own
+published rule and without looking at a limit. Where the forward pass ends is not said in a graph: two guesses are tried
+(`_better`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Closures: what it takes to have a tensor again at a position, and the time of that."""
+"""Closures: what it takes to have a tensor again at a position, and the time of that.
+
+The tensor's op has to run again, and so have those that make what it reads, back to what is there, or is kept until
+then because that is cheaper; at most so many ops (`MOST_AGAIN`), so deep. Run inside the kernel that reads the tensor,
+a closure takes no launch and no memory; as kernels of its own it takes both.
+"""
 
 from __future__ import annotations
 

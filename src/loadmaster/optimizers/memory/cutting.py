@@ -1,4 +1,8 @@
-"""The cut of torch's partitioner: the fewest bytes from which light ops make again what the backward part reads."""
+"""The cut of torch's partitioner: the fewest bytes from which light ops make again what the backward part reads.
+
+A minimum cut between what must be stored (results of heavy ops, inputs) and what the backward part reads, over tensors
+weighed by their bytes, found by scipy's maximum flow, in the manner of AOTAutograd's partitioner.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Drafted: the plan that a draft stands for."""
+"""Drafted: the plan that a draft stands for.
+
+Jobs that somebody still reads become additions, with the readers they serve; ranks follow the row of kernels, and each
+addition is told which op it comes after, since an idle device would otherwise make a copy long before it is needed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Dropping: one pass over a draft, which does without tensors until nothing is over the limits, or nothing helps."""
+"""Dropping: one pass over a draft, which does without tensors until nothing is over the limits, or nothing helps.
+
+Greedy, as XLA's rematerialization: at the first position over its limit the version is dropped that frees most bytes
+times positions over the limit for the least time, by whichever way is best (`Dropping.choice`); then the next. At the
+end, what later drops have made needless is taken back, dearest first. Nothing is simulated here: the draft's sums say
+what is held, and `recompute` has the simulator judge what comes out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Compiled loops over orders of ops on one device: how much is alive when, and orders by simple rules."""
+"""Compiled loops over orders of ops on one device: how much is alive when, and orders by simple rules.
+
+On one device an order is all there is to decide for memory, and what is alive follows from it by adding up: no
+simulation. `profile` is that sum; the others make orders, each in one walk: what adds least first, depth first, breadth
+first, and reverse post-order as compilers use it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Lodging: what is there before the step lives on a host, comes for its readers, and goes back where it is updated."""
+"""Lodging: what is there before the step lives on a host, comes for its readers, and goes back where it is updated.
+
+ZeRO-Offload's idea (Ren et al., 2021) op by op: a weight or an optimizer's state need not lie on the device between its
+uses. Visits are planned over links that carry one thing at a time (`trips`), as early as there is room; an update is
+moved to just after its gradient (`early_updates`), so that its state has the rest of the step to go back. The draft is
+charged for what is here while it is here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Orders that keep memory low: on one device exactly, on several by cutting a good order."""
+"""Orders that keep memory low: on one device exactly, on several by cutting a good order.
+
+`memory_order` is what other methods ask for an order by; the two methods here put everything on one device.
+"""
 
 from __future__ import annotations
 

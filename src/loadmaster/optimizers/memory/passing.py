@@ -1,5 +1,8 @@
 """What a chain of ops that run again holds: they run one after the other, and most of what they make is gone when the
-kernel begins that they run for."""
+kernel begins that they run for.
+
+A draft charges all copies made at a position to that position; what is never there at once is taken off again here.
+"""
 
 from __future__ import annotations
 

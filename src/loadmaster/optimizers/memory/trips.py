@@ -1,4 +1,9 @@
-"""Trips: a tensor leaves for a host and comes back, one after the other over each link."""
+"""Trips: a tensor leaves for a host and comes back, one after the other over each link.
+
+A small schedule of its own: ways out in the order in which tensors are made, ways back as late as all can still be in
+time, worked out from the last backwards. What would have to set out before it can makes the step wait, and that is the
+price `dropping` and `lodging` weigh.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,8 @@ NEVER = 1 << 61  # when what goes home is due
 
 
 class Trip(NamedTuple):
-    """A tensor to a host and back: when it can leave, when it must be back, and what either way takes."""
+    """A tensor to a host and back: when it can leave, when it must be back, and what either way takes, all in ns of the
+    draft."""
 
     since_ns: int
     out_ns: int

@@ -1,4 +1,10 @@
-"""Multilevel: plans for graphs that are too large to search whole."""
+"""Multilevel: plans for graphs that are too large to search whole.
+
+From `LARGE` ops on one simulation takes so long that a search looks at too few plans. Instead: one-shot plans, the plan
+of a coarser problem (`passes.blocks`, `passes.chaining`), then windows of the step, searched one by one as if the rest
+stood still (`refine`). Costs of each are known about, in ns for each op and read, so that nothing is begun that would
+not be done in time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Compiled: how late ops could start for the step to end when it does, devices and channels kept in their order."""
+"""Compiled: how late ops could start for the step to end when it does, devices and channels kept in their order.
+
+One walk backwards over ops and sends in the order of dispatch. A window is told by it how long the step goes on after
+each of its ops because of what is not in it.
+"""
 
 from __future__ import annotations
 

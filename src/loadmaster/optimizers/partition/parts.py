@@ -1,4 +1,8 @@
-"""A problem as a graph partitioner sees it: weighted units joined by weighted nets, and devices at distances."""
+"""A problem as a graph partitioner sees it: weighted units joined by weighted nets, and devices at distances.
+
+Units are ops, or colocation groups, weighed by time or by bytes; nets are tensors with all that touch them. Libraries
+that know only edges get stars, and those that know only equal parts get seats, several for a fast device.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Looks for cuts of a pipeline by rehearsals: where stages begin, how many there are, on which devices and how much
-each may hold. Stages of a device need not be neighbours, nor need devices have equally many."""
+each may hold. Stages of a device need not be neighbours, nor need devices have equally many.
+
+Annealing from many starts, in rounds: of all a little, then of the best more. What rehearsals find is judged by the
+simulator afterwards, the best few lines only.
+"""
 
 from __future__ import annotations
 

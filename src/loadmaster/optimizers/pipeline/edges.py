@@ -1,5 +1,8 @@
 """Stages of equal length: what the slots of a line take, send and update, and where to cut the line so that the longest
-stage is as short as can be."""
+stage is as short as can be.
+
+A dynamic program over (slots, stages), quadratic in the slots for each stage, exact for a line without replicas.
+"""
 
 from __future__ import annotations
 

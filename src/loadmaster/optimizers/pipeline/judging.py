@@ -1,4 +1,9 @@
-"""What a pipeline takes: its actions as a graph that the one simulator judges, under any schedule."""
+"""What a pipeline takes: its actions as a graph that the one simulator judges, under any schedule.
+
+A cut and a schedule go in; stages become actions (`passes.stages`), actions of all microbatches a graph with each
+device's order in it (`passes.microbatches`), and its timeline is the pipeline's, bubbles and all. Each judged candidate
+counts as a simulation.
+"""
 
 from __future__ import annotations
 

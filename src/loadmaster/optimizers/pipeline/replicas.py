@@ -1,5 +1,9 @@
 """The best lines of stages that may be there several times over: a dynamic programme in the manner of PipeDream's
-planner (Narayanan et al., 2019), over cuts of one line and numbers of replicas."""
+planner (Narayanan et al., 2019), over cuts of one line and numbers of replicas.
+
+A stage costs its work shared out over its replicas, plus the ring in which they add up gradients. For each number of
+stages the split whose busiest stage costs least; lines of more than `MOST_SLOTS` slots are joined first.
+"""
 
 from __future__ import annotations
 

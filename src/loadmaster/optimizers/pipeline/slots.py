@@ -1,4 +1,8 @@
-"""What rehearsals of pipelines need of a step: times and bytes of every slot of a line, added up from the left."""
+"""What rehearsals of pipelines need of a step: times and bytes of every slot of a line, added up from the left.
+
+With sums over all slots before each, what a stage takes or holds is a difference of two numbers, so that a cut is
+rehearsed without looking at ops.
+"""
 
 from __future__ import annotations
 

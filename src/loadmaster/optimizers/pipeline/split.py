@@ -1,4 +1,10 @@
-"""The pipeline split: consecutive stages of the model on consecutive devices, cut exactly by dynamic programming."""
+"""The pipeline split: consecutive stages of the model on consecutive devices, cut exactly by dynamic programming.
+
+Ops are laid on a line of slots (the program, or folded so that a layer's backward lies with its forward), and the line
+is cut for the least largest load or the least total, over all orders of unlike devices. Quadratic in the slots times
+sets of devices; longer lines are merged until that is about a second (`MOST_CELLS`). `downsets` does the same for every
+order of the program.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The compiled dynamic program of the pipeline split: arrays in, arrays out."""
+"""The compiled dynamic program of the pipeline split: arrays in, arrays out.
+
+State: slots covered and the set of devices used. What a stage sends and receives is counted as it grows by one slot,
+from the tensors that the slot touches.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The learned list scheduler: its weights, and plans of it."""
+"""The learned list scheduler: its weights, and plans of it.
+
+Weights are what is added to HEFT's choice: with none it is HEFT, and learning can only find out where to differ. One
+decoding takes about as long as a list schedule; each plan of its own is then shown to it to be improved, as long as
+that helps and the budget lasts.
+"""
 
 from __future__ import annotations
 

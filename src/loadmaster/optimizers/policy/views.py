@@ -1,5 +1,9 @@
 """What the policy sees of each op before anything is decided: numbers without a unit, so that one set of weights serves
-graphs and clusters of any size."""
+graphs and clusters of any size.
+
+Ratios and logarithms: an op's time against what its data takes on links, its place on the critical path, bytes against
+memory; the same of its makers and readers, two rounds of them; and a few numbers of the whole problem.
+"""
 
 from __future__ import annotations
 
