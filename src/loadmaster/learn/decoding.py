@@ -1,4 +1,8 @@
-"""From what a policy says of groups to plans: devices and ranks of ops, legal and ready to be simulated."""
+"""From what a policy says of groups to plans: devices and ranks of ops, legal and ready to be simulated.
+
+Policies score groups; the simulator wants ops. Devices go from group to member, repaired where an op cannot run there,
+ranks follow the critical path under the placement, and a level of a policy moves an op forward or back from that.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""What a policy acts in: placements of groups go in, measured times come out; the simulator is one such environment."""
+"""What a policy acts in: placements of groups go in, measured times come out; the simulator is one such environment.
+
+Methods that learn on a graph (`recurrent`, `placeto2019`) know nothing else of the world, so that real devices could
+stand in for the simulator. Noise and failures of real measurements can be drawn here, to see whether a method bears
+them.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +49,12 @@ class Measurements:
 
 
 class Environment(Protocol):
-    """Anything that can say how long a step takes under a placement: the simulator, or real devices."""
+    """Anything that can say how long a step takes under a placement: the simulator, or real devices.
+
+    The contract: `measure` takes [n, groups] devices and answers for each, in order, within what `measurements_left`
+    allows; what failed or came too late is marked, not raised. `unit_ns` is what rewards are counted in, so that they
+    are of one size on every graph.
+    """
 
     @property
     def problem(self) -> Problem: ...

@@ -1,4 +1,9 @@
-"""What a policy sees of a problem: numbers per op, per device, per pair of them and for the whole graph."""
+"""What a policy sees of a problem: numbers per op, per device, per pair of them and for the whole graph.
+
+All about -3 to 3: logarithms of bytes, times and counts against the problem's own mean or total, places in several
+orders, kinds of work, relations to devices. No column names a device or an op, so that one set of weights serves graphs
+and clusters of any size. Worked out once per problem, in numpy; groups get sums and means of their ops' columns.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
 """Plans to begin from: long searches on many graphs, kept in one library. Nothing is fitted; what is learned is what
-the searches found, and a new problem begins from the plans of those that are most like it."""
+the searches found, and a new problem begins from the plans of those that are most like it.
+
+`loadmaster train plans` runs it. A plan is kept only where the long search found more than a short one by a given
+share; searches that are done already are not repeated when a run is taken up again. `optimizers.experience` reads the
+library.
+"""
 
 from __future__ import annotations
 

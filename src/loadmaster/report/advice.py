@@ -1,4 +1,8 @@
-"""What a plan rests on, and what to do with it next, with the command for it."""
+"""What a plan rests on, and what to do with it next, with the command for it.
+
+At most three pieces of advice, the most useful first: make it fit, take a better plan that the trials came upon, search
+longer, fuse, or change the hardware that binds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A step cut into columns of equal time: who keeps each device busy there, and what it holds."""
+"""A step cut into columns of equal time: who keeps each device busy there, and what it holds.
+
+What every picture of a step is drawn from, in the terminal and on the page. Shares are exact: nothing short is lost.
+"""
 
 from __future__ import annotations
 

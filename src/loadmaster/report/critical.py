@@ -1,4 +1,9 @@
-"""The critical path: the chain of ops and transfers, without a gap, that makes the step as long as it is."""
+"""The critical path: the chain of ops and transfers, without a gap, that makes the step as long as it is.
+
+Found afterwards by walking back from the last op to end, each time to what it waited for: the maker of what it read,
+the op before it on its device, the transfer before it on its wire, or the host. There is always one such chain, since a
+device never idles while it has a ready op (rule 3 of the simulator); its pieces add up to the step.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Why a plan does not fit, and the smallest change that may help."""
+"""Why a plan does not fit, and the smallest change that may help.
+
+Makes the DoesNotFit error: which device is over by how much, what it needs, and what to type next: another method that
+found a plan that fits, or the memory, devices or settings that would do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A step in the terminal: a row of cells per device and link, and a line of memory under each device."""
+"""A step in the terminal: a row of cells per device and link, and a line of memory under each device.
+
+A letter is the module that keeps a device busiest in that cell; the last line says which module each letter is. As wide
+as the screen, plain where there are no colours.
+"""
 
 from __future__ import annotations
 

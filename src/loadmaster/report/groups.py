@@ -1,4 +1,8 @@
-"""Groups: the decisions of a plan as people think of them, a module on a device."""
+"""Groups: the decisions of a plan as people think of them, a module on a device.
+
+Thousands of ops are too many to explain one by one. Kernels of one module on one device are a group, modules folded
+until few enough are left (`scopes`); moves, diffs and decisions speak of groups.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The same problem on changed hardware: one more device, faster links, more memory. Op times stay as priced."""
+"""The same problem on changed hardware: one more device, faster links, more memory. Op times stay as priced.
+
+For what-if questions: columns of the Problem are changed, nothing is priced anew, so that differences are due to the
+change alone.
+"""
 
 from __future__ import annotations
 

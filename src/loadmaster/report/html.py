@@ -1,4 +1,8 @@
-"""One page that shows a plan: self-contained, no network, opens from disk."""
+"""One page that shows a plan: self-contained, no network, opens from disk.
+
+Figures, timeline, memory, the sections of the explanation and the table of methods in one file; what it draws is in it
+as JSON (`page_data`), so that the page can be read by programs, too.
+"""
 
 from __future__ import annotations
 

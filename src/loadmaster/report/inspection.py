@@ -1,4 +1,7 @@
-"""What is in a graph: work, bytes by role, critical path, largest tensors."""
+"""What is in a graph: work, bytes by role, critical path, largest tensors.
+
+Looked at before any plan: how much could run side by side at all (work ÷ critical path), and what memory must hold.
+"""
 
 from __future__ import annotations
 

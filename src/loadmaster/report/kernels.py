@@ -1,4 +1,8 @@
-"""What fusing saves, kernel by kernel."""
+"""What fusing saves, kernel by kernel.
+
+Each fused kernel against its ops run one by one on the same device: launches, bytes that need not move, tensors that
+are never stored.
+"""
 
 from __future__ import annotations
 

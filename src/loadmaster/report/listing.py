@@ -1,4 +1,7 @@
-"""The names there are, as rows."""
+"""The names there are, as rows: for `loadmaster list` and its JSON.
+
+What a method is for is the first paragraph of its class's docstring, its settings are its fields.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Lives: what lies in the memory of each device, from when to when (rules 7 to 9 of the simulator)."""
+"""Lives: what lies in the memory of each device, from when to when (rules 7 to 9 of the simulator).
+
+Worked out from the timeline afterwards (`simulator.lives`), not taken from the simulator's own count.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Where the memory goes: what is alive when a device holds the most, and what brought it there."""
+"""Where the memory goes: what is alive when a device holds the most, and what brought it there.
+
+At the moment of each device's peak, by role and by module, and the op or transfer that began just then. Bytes add up to
+the peak exactly.
+"""
 
 from __future__ import annotations
 

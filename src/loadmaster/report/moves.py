@@ -1,4 +1,7 @@
-"""Why each group is where it is: what moving it to each other device would cost, simulated."""
+"""Why each group is where it is: what moving it to each other device would cost, simulated.
+
+Each move is tried alone, with the rest of the plan held still (`trials`), as many as the given seconds allow.
+"""
 
 from __future__ import annotations
 

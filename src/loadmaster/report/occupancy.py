@@ -1,4 +1,8 @@
-"""What each device and each wire does during the step."""
+"""What each device and each wire does during the step.
+
+A device computes, waits for a transfer of what is made, waits for what others still make, or is done; the four add up
+to the step. A wire is busy, and what is ready waits for it.
+"""
 
 from __future__ import annotations
 

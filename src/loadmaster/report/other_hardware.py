@@ -1,4 +1,8 @@
-"""Other hardware: the same model planned for clusters you need not own, side by side."""
+"""Other hardware: the same model planned for clusters you need not own, side by side.
+
+The graph is priced anew for each and planned by the same method and budget, so that steps, peaks, money and energy can
+be compared.
+"""
 
 from __future__ import annotations
 

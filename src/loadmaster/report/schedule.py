@@ -1,4 +1,8 @@
-"""Schedule: a plan as it ran, kernel by kernel; what every other part of a report reads."""
+"""Schedule: a plan as it ran, kernel by kernel; what every other part of a report reads.
+
+A fused plan is looked at as its coarser problem, in which a kernel is an op, with the ways back to ops and tensors. Who
+ran before whom, and which send a read waited for, is worked out once and kept.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Results as plain data: what `--json` prints."""
+"""Results as plain data: what `--json` prints.
+
+Keys are stable and times whole nanoseconds, sizes bytes; what a person would read as a sentence is a number here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Trade-off: plans between the fastest and the smallest, none of which is both slower and larger than another."""
+"""Trade-off: plans between the fastest and the smallest, none of which is both slower and larger than another.
+
+A problem is planned again under memory limits between the smallest plan's peak and the fastest one's; what is dominated
+is left out. `smallest_within` asks the other way: the least memory for a step at most so much longer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers with units, for people: 1.24 ms, 15.9 GiB."""
+"""Numbers with units, for people: 1.24 ms, 15.9 GiB. Three digits, and one unit for what stands side by side."""
 
 from __future__ import annotations
 

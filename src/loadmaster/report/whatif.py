@@ -1,4 +1,9 @@
-"""Why the step is not faster: which bound binds, and what would help, measured by planning for it."""
+"""Why the step is not faster: which bound binds, and what would help, measured by planning for it.
+
+Bounds of this plan (work, longest chain, busiest wire, fullest device) say what holds it; changed hardware is searched
+for a short while from the plan itself, beside a control, the same search on the same hardware, so that what searching
+alone gains is not put down to the change.
+"""
 
 from __future__ import annotations
 

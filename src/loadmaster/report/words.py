@@ -1,4 +1,8 @@
-"""An explanation in words: sections of sentences and small tables, which terminal and page both show."""
+"""An explanation in words: sections of sentences and small tables, which terminal and page both show.
+
+The one place where reports become English. Sections are data (titles, sentences, grids), so that every view shows the
+same ones.
+"""
 
 from __future__ import annotations
 

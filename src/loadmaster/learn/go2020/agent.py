@@ -1,4 +1,9 @@
-"""The network of GO at work on one problem: proposing plans, and learning on the problem itself."""
+"""The network of GO at work on one problem: proposing plans, and learning on the problem itself.
+
+Zero-shot, candidates by rules are simulated in the order the network favours. When it learns, passes of the network
+alternate with chains of draws from its scores (`chains`): the network is asked seldom, the simulator often, and PPO
+learns from a sample of what was drawn.
+"""
 
 from __future__ import annotations
 

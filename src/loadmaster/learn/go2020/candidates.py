@@ -1,4 +1,8 @@
-"""Placements that GO chooses from, made by rules without a simulation, and what can be said of each in numbers."""
+"""Placements that GO chooses from, made by rules without a simulation, and what can be said of each in numbers.
+
+List schedules, cuts and splits, each placement once. A summary of each (work, sends, longest path and bytes against the
+ideal and the best of all) is what the choice is made from, beside the pooled graph.
+"""
 
 from __future__ import annotations
 

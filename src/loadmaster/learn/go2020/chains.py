@@ -1,5 +1,9 @@
 """Chains of draws between two passes of GO's network: the engine of annealing, with the network's scores as what it
-proposes from."""
+proposes from.
+
+Two walkers on one problem are kept between passes (`PolicyChains`), how long and how warm they walk is `DrawPace`'s.
+The same compiled loop as `anneal`, so that what learning adds can be told from what searching does (`controls`).
+"""
 
 from __future__ import annotations
 

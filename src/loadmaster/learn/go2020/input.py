@@ -1,4 +1,8 @@
-"""What GO sees of a problem: features of groups, their times, sizes and traffic, and where simple rules put them."""
+"""What GO sees of a problem: features of groups, their times, sizes and traffic, and where simple rules put them.
+
+Made once per problem; the network's batch pads several of them. Groups are those of `passes.groups`, at most as many as
+the settings say; fusion is asked for op by op.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What GO learns by: PPO's loss, imitation of better plans, the choice among candidates, entropy."""
+"""What GO learns by: PPO's loss, imitation of better plans, the choice among candidates, entropy.
+
+PPO (Schulman et al., 2017) on draws of parts of a plan: a unit that was drawn together is one decision, with the chance
+it had then. Imitation is cross-entropy of a better plan's decisions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Changes of a plan that GO learns to value: some groups that hang together go to another device."""
+"""Changes of a plan that GO learns to value: some groups that hang together go to another device.
+
+Drawn and simulated one by one while training, so that the network learns what a single change is worth from where a
+plan stands, not only what good plans look like.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""GO 2020: one network decides fusion, placement and schedule of all ops at once."""
+"""GO 2020: one network decides fusion, placement and schedule of all ops at once.
+
+Three ways to use it, by settings of the one class: zero-shot with trained weights, `finetune` steps of PPO from them,
+or `scratch`, which learns on the problem alone. docs/methods/go.md has the figures, and what learning was found to add.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How GO is trained, and where a run stands."""
+"""How GO is trained, and where a run stands.
+
+Settings are what `loadmaster train go` takes; the state is what a checkpoint keeps beside the weights.
+"""
 
 from __future__ import annotations
 

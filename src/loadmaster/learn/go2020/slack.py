@@ -1,4 +1,8 @@
-"""The compiled loop behind GO's look at a timeline."""
+"""The compiled loop behind GO's look at a timeline.
+
+For each op when all it reads was made, when that was there, and how late it may end without the step ending later: one
+walk backwards in order of dispatch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What GO sees of the timeline of a plan that was simulated: when groups run, what they wait for, who is idle then."""
+"""What GO sees of the timeline of a plan that was simulated: when groups run, what they wait for, who is idle then.
+
+Means by time over the ops of each group, times as shares of the step. So a pass sees what its last decisions led to.
+"""
 
 from __future__ import annotations
 

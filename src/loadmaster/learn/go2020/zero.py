@@ -1,4 +1,7 @@
-"""Zero-shot: the candidates that the network favours are simulated."""
+"""Zero-shot: the candidates that the network favours are simulated.
+
+One pass of the network scores all candidates, the first `samples` of them are simulated, the best is kept: no search.
+"""
 
 from __future__ import annotations
 

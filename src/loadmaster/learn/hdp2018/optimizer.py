@@ -1,4 +1,7 @@
-"""HDP 2018: a network that groups ops and one that places the groups, learned together on the graph at hand."""
+"""HDP 2018: a network that groups ops and one that places the groups, learned together on the graph at hand.
+
+A search by policy gradient: every placement it draws is simulated, and the best is the answer.
+"""
 
 from __future__ import annotations
 

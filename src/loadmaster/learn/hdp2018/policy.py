@@ -1,4 +1,8 @@
-"""The policy of HDP 2018: a grouper of ops and a placer of groups, drawn together and learned together."""
+"""The policy of HDP 2018: a grouper of ops and a placer of groups, drawn together and learned together.
+
+A draw is a group for each unit and a device for each group; its likelihood is that of both. What the placer reads is
+made of the grouping that was drawn, sample by sample.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Mirhoseini 2017: a recurrent network learns, on the graph at hand, to place one group of ops after another."""
+"""Mirhoseini 2017: a recurrent network learns, on the graph at hand, to place one group of ops after another.
+
+The first of the line of learned placers, and the baseline of the later ones. It learns from nothing on each graph, by
+simulated placements alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The policy of Mirhoseini 2017: the placer over groups that are given."""
+"""The policy of Mirhoseini 2017: the placer over groups that are given.
+
+`RnnPolicy` is what `recurrent.reinforce` asks of a policy: draws, their likelihoods and how fast its parameters learn.
+"""
 
 from __future__ import annotations
 

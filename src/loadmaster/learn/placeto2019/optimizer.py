@@ -1,4 +1,8 @@
-"""Placeto 2019: a policy walks over the groups of a graph and gives each a device, one after the other."""
+"""Placeto 2019: a policy walks over the groups of a graph and gives each a device, one after the other.
+
+With trained weights a few episodes are played and judged by where they end; with `tune` it learns on the graph at hand
+until the budget is spent. docs/methods/placeto.md has what either reaches.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""How Placeto's policy learns: episodes over many graphs and clusters, REINFORCE with a baseline for each step."""
+"""How Placeto's policy learns: episodes over many graphs and clusters, REINFORCE with a baseline for each step.
+
+Graphs are of a corpus or of the paper's families; each is met on several clusters, named and drawn. A run goes on where
+it was killed: what it draws depends on the seed and the step alone.
+"""
 
 from __future__ import annotations
 

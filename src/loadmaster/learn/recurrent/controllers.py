@@ -1,4 +1,8 @@
-"""One controller, or several that share parameters: each draws, measures and sends back gradients when it is ready."""
+"""One controller, or several that share parameters: each draws, measures and sends back gradients when it is ready.
+
+As Mirhoseini 2017 has it, by processes or over Ray. One controller repeats itself for a seed; several do not, since who
+is ready first decides.
+"""
 
 from __future__ import annotations
 

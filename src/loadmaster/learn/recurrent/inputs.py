@@ -1,4 +1,7 @@
-"""What the recurrent placers read of a grouped problem: kinds, output shapes and wiring as published, and the rest."""
+"""What the recurrent placers read of a grouped problem: kinds, output shapes and wiring as published, and the rest.
+
+"Published" features are the paper's; "full" ones add time, memory and links, which unlike devices need.
+"""
 
 from __future__ import annotations
 

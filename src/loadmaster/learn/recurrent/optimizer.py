@@ -1,4 +1,7 @@
-"""Recurrent: the settings that both recurrent methods have, and how they learn on one graph."""
+"""Recurrent: the settings that both recurrent methods have, and how they learn on one graph.
+
+A method adds what its units and its policy are; drawing, measuring, learning and keeping the best is here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""REINFORCE on one graph: placements are drawn, measured, and made likelier where better than the moving average."""
+"""REINFORCE on one graph: placements are drawn, measured, and made likelier where better than the moving average.
+
+Williams (1992), with one reward at the end of a placement. What does not fit is left out of the average and counts as
+far below it; an entropy bonus is steered so that choices go from even to sure as the budget goes.
+"""
 
 from __future__ import annotations
 

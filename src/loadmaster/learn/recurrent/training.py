@@ -1,4 +1,8 @@
-"""How the recurrent placers are trained on one graph outside a search: taken up again where they were, with curves."""
+"""How the recurrent placers are trained on one graph outside a search: taken up again where they were, with curves.
+
+For runs of hours, such as the papers': `loadmaster train rnn` and `train hdp`. What comes out is a checkpoint that the
+method takes as a setting, and the curve of what it measured.
+"""
 
 from __future__ import annotations
 

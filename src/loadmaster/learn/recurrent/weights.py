@@ -1,4 +1,8 @@
-"""Weights of the recurrent placers: read from a file, with the settings they were trained with."""
+"""Weights of the recurrent placers: read from a file, with the settings they were trained with.
+
+The file also says what they were trained with, which replaces the method's own settings; weights for another number of
+devices are refused.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """What a policy of REGAL can do to a problem: levels of the genes' distributions, choices for the whole graph, and how
-its outputs, or chance, become them."""
+its outputs, or chance, become them.
+
+An action is what BRKGA's prior is made of: for each op and device the mean and variance of a Beta, for each op around
+what its priority is drawn and how widely; and, for the graph, which order and which sharing of affinities.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a policy is judged by while it learns: how well it imitates elites, and how likely the actions it drew were."""
+"""What a policy is judged by while it learns: how well it imitates elites, and how likely the actions it drew were.
+
+Imitation is the likelihood of an elite's devices and order under the action; reinforcement weighs drawn actions by what
+BRKGA reached under them, against others of the same graph.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""REGAL 2020: a network reads the graph once and tells BRKGA where to draw its genes from."""
+"""REGAL 2020: a network reads the graph once and tells BRKGA where to draw its genes from.
+
+One pass of the network, then a genetic search with the evaluations that are left. The docstring of `Regal` says what
+was added to the paper's method; docs/methods/regal_learned.md says what each part brings.
+"""
 
 from __future__ import annotations
 

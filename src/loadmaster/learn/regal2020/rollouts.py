@@ -1,4 +1,7 @@
-"""What the processes of a training run do: find elites, run BRKGA, run it under actions."""
+"""What the processes of a training run do: find elites, run BRKGA, run it under actions.
+
+Jobs are functions of plain data, named by example and seed, so that results do not depend on which process ran them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`loadmaster train list`: the weights of the learned list scheduler, from a user's corpus and generated graphs."""
+"""`loadmaster train list`: the weights of the learned list scheduler, from a user's corpus and generated graphs.
+
+Two phases: first the plans themselves count, then what a short search makes of them. Weights are kept that are best on
+problems held out; a run that was stopped goes on.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ TOO_SLOW = 5  # a device this many times slower than the best, such as the CPU b
 class Expert:
     """What people do by hand (the "human expert" rows of Mirhoseini 2017, HDP 2018 and GO 2020).
 
-    Models of the zoo follow `experts.ADVICE`, with its reasons. Other models are cut between layers, in the order in
+    Models of the zoo follow `known.ADVICE`, with its reasons. Other models are cut between layers, in the order in
     which the program comes to them, into contiguous shares of equal time; without scopes, the program order is.
 
     Differs from the papers: their placements were never published; these follow their descriptions.
