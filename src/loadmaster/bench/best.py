@@ -1,4 +1,7 @@
-"""Best-known values: the least that any method ever reached on a problem, in a dated file that only improves."""
+"""Best-known values: the least that any method ever reached on a problem, in a dated file that only improves.
+
+A value comes with the method, the seed and the simulations that reached it, so that it can be had again.
+"""
 
 from __future__ import annotations
 

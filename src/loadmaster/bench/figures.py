@@ -1,4 +1,8 @@
-"""Figures from records: means over seeds, then pooled over graphs. Plain numbers; tables are made of them elsewhere."""
+"""Figures from records: means over seeds, then pooled over graphs. Plain numbers; tables are made of them elsewhere.
+
+Speed-ups are pooled by the geometric mean, differences of methods are paired by graph, with Student's interval; what
+does not fit or failed is counted and told, never averaged in.
+"""
 
 from __future__ import annotations
 

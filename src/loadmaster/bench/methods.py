@@ -1,4 +1,7 @@
-"""What a column of a table may be: any optimizer of the catalog, and a few that only a comparison needs."""
+"""What a column of a table may be: any optimizer of the catalog, and a few that only a comparison needs.
+
+One-shot methods are run once whatever the number of seeds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a benchmark leaves behind: tables in files, a line for each call, and the page of the documentation."""
+"""What a benchmark leaves behind: tables in files, a line for each call, and the page of the documentation.
+
+Every figure stands beside the command that made it and the machine it was made on, without names of hosts or people.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A picture of a suite's main figures. Needs matplotlib."""
+"""A picture of a suite's main figures, beside its tables. Needs matplotlib."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Whether searches keep their word, in one go: more is never worse, small problems are closed, `placement` is the best
-of its parts, and it leads where links do not contend. On graphs that everybody has: the zoo's and generated ones."""
+of its parts, and it leads where links do not contend. On graphs that everybody has: the zoo's and generated ones.
+
+Each check says what it saw, not only whether it held.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Records: what one run of one method gave, a JSON line each, so that a benchmark that was stopped can continue."""
+"""Records: what one run of one method gave, a JSON line each, so that a benchmark that was stopped can continue.
+
+The key of a record is the problem (by digests), the method, the budget and the seed: what is there already is not run
+again, and files of several machines can be put together.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The problems of the suites: graphs of a corpus, of the zoo, generated ones and those that peers are compared on."""
+"""The problems of the suites: graphs of a corpus, of the zoo, generated ones and those that peers are compared on.
+
+A row knows its cluster and its objective, and reads its graph when it is needed. Where memory is measured, devices get
+room for all, so that what is compared is what plans need and not what they are allowed.
+"""
 
 from __future__ import annotations
 

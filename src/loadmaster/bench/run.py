@@ -1,4 +1,8 @@
-"""Running a suite: every method on every problem under every seed, once; finished runs are not repeated."""
+"""Running a suite: every method on every problem under every seed, once; finished runs are not repeated.
+
+Rows can run on a Ray cluster, one row a worker. Ctrl-C ends cleanly: a search that was cut short is not kept, for its
+result is not that of its budget.
+"""
 
 from __future__ import annotations
 

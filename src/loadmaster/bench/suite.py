@@ -1,4 +1,7 @@
-"""Suites: which problems are run, which methods on each, and under what budget."""
+"""Suites: which problems are run, which methods on each, and under what budget.
+
+A suite is data; `loadmaster bench NAME` runs it and its page in docs/benchmarks is made of its records.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Tables: plain values with a kind for each column, as text, markdown and CSV."""
+"""Tables: plain values with a kind for each column, as text, markdown and CSV.
+
+A cell is a value, or a text that stands for why there is none ("OOM", "skipped"); nothing is a dash. CSV has values as
+they are, the others rounded for people.
+"""
 
 from __future__ import annotations
 

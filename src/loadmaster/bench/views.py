@@ -1,4 +1,7 @@
-"""The tables of a suite, from its records."""
+"""The tables of a suite, from its records.
+
+Which tables a suite has is part of the suite: improvements over a baseline, speed-ups, values beside peers', loads.
+"""
 
 from __future__ import annotations
 

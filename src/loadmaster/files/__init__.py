@@ -1,4 +1,9 @@
-"""The one JSON format: graphs, clusters, plans, addresses."""
+"""The one JSON format: graphs, clusters, plans, addresses.
+
+A file begins with its schema and its number; docs/formats.md shows every field. Readers take plain, .gz and .xz, check
+what they read as they read it, and name the place of what is wrong; writers give the same bytes for the same data, and
+never leave half a file (`writing`).
+"""
 
 from loadmaster.files.cluster import cluster_from_json, cluster_to_json
 from loadmaster.files.documents import (

@@ -1,4 +1,8 @@
-"""Static addresses as JSON, schema loadmaster.addresses/1."""
+"""Static addresses as JSON, schema loadmaster.addresses/1.
+
+For other tools: loadmaster writes it (`--addresses`) and does not read it back. Offsets are bytes from the start of the
+device's arena.
+"""
 
 from __future__ import annotations
 

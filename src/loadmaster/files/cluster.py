@@ -1,4 +1,8 @@
-"""Clusters as JSON, schema loadmaster.cluster/1."""
+"""Clusters as JSON, schema loadmaster.cluster/1.
+
+A file may say little: a `default_link` stands for every pair that is not listed, with a wire for each pair, one out of
+each device, or one for all. What is written says every link, and reads back to a cluster of the same digest.
+"""
 
 from __future__ import annotations
 

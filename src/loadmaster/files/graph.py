@@ -1,4 +1,8 @@
-"""Graphs as JSON, schema loadmaster.graph/1. Everything is checked in the pass that reads it: graphs are large."""
+"""Graphs as JSON, schema loadmaster.graph/1. Everything is checked in the pass that reads it: graphs are large.
+
+Ops and tensors are rows, a line each, by name; what has its default is left out. Reading one goes through GraphBuilder
+like every other importer, and gives a graph of the same digest as was written.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""JSON on disk: plain, .gz or .xz, read with errors that say what is wrong, written a row a line."""
+"""JSON on disk: plain, .gz or .xz, read with errors that say what is wrong, written a row a line.
+
+Files come from anywhere: sizes are bounded as they are unpacked, NaN and bottomless nesting are refused, and `Row` asks
+for every field by type, so that a wrong one is named with its place. The same data gives the same bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Weights that a plan has on several devices, or in parts: the module has its own, a step of the plan the others."""
+"""Weights that a plan has on several devices, or in parts: the module has its own, a step of the plan the others.
+
+A sharded or replicated plan has more copies of a weight than the module has parameters. They begin as the module's own,
+follow what is loaded into it later, and parts are written back when the step is taken off.
+"""
 
 from __future__ import annotations
 

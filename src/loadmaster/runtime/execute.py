@@ -1,4 +1,9 @@
-"""A step bound to a module: its weights and buffers on their planned devices, called like the module itself."""
+"""A step bound to a module: its weights and buffers on their planned devices, called like the module itself.
+
+`Binding` knows what each tensor of the captured step is in the module and where it was before; `AppliedStep` is what
+the user holds: call it with a batch, read its optimizer, `detach` to have the module back. On GPUs the first steps
+decide whether CUDA graphs are used (`GraphRace`). Errors of torch become ours, with the op and the device.
+"""
 
 from __future__ import annotations
 
@@ -87,8 +92,9 @@ def _real(tensor: Tensor, name: str) -> Tensor:
 class AppliedStep:
     """One step of a module as planned: call it with a batch, as the module would be called.
 
-    A training step returns its loss and updates the module's weights; an inference returns what the module returns.
-    The weights stay in the module, on the devices of the plan, until `detach`.
+    A training step returns its loss and updates the module's weights; an inference returns what the module returns. The
+    weights stay in the module, on the devices of the plan, until `detach`. In a run of several processes each holds its
+    own part.
     """
 
     def __init__(

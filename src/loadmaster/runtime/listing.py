@@ -1,5 +1,8 @@
 """A program as text: calls in order, turned into one function or several. The one place where text becomes code, and
-none of it is anything but what `program` wrote from a step that this process captured."""
+none of it is anything but what `program` wrote from a step that this process captured.
+
+Spans of lines can be taken out and made one call: that is how fused kernels (`regions`) and CUDA graphs come in.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,11 @@ class ListingPart(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """Calls in order and what they are called with."""
+    """Calls in order and what they are called with.
+
+    `joined` replaces spans of lines by one call each, `source` writes the function, `by_line` runs it a line at a time,
+    for what measures or watches a step.
+    """
 
     lines: Sequence[Line]
     residents: Sequence[str]

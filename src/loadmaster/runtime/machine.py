@@ -37,7 +37,8 @@ SLOWEST_NS = 4e8  # a larger product is left out when a smaller one took this lo
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured: a cluster to plan for, and efficiencies by kind of device."""
+    """What was measured: a cluster to plan for, and efficiencies by kind of device, which price ops that nobody has
+    timed."""
 
     cluster: Cluster
     calibrated: dict[str, Calibrated]

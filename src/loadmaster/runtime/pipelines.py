@@ -1,4 +1,8 @@
-"""Plans of pipelines on real devices: found for a module and a whole batch, and held against the ordinary step."""
+"""Plans of pipelines on real devices: found for a module and a whole batch, and held against the ordinary step.
+
+The module is captured for one microbatch, cut into the plan's stages and repeated (`microbatches`); what comes out is
+run like any plan. The reference is the same module run microbatch by microbatch, gradients averaged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""run_plan: builds a model by name, applies a plan to it, times it, and sets what was modelled beside it."""
+"""run_plan: builds a model by name, applies a plan to it, times it, and sets what was modelled beside it.
+
+What `loadmaster run` does: in one process, or as one of several that torchrun started, of which the slowest counts in
+each step. Peaks are measured where every device is the host.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ class Running:
     """What a plan was modelled to take, and what it took.
 
     Attributes:
-        measured_ns: median.
+        measured_ns: median over the steps that were timed, after two to warm up.
     """
 
     name: str

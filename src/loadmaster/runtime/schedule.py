@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Launch(NamedTuple):
-    """One kernel: its ops in program order."""
+    """One kernel: its ops in program order. With `Send` it is what a schedule is a list of."""
 
     ops: tuple[int, ...]
     device: int
 
 
 class Send(NamedTuple):
-    """A tensor to a device that reads it."""
+    """A tensor to a device that reads it, once in a step (rule 4 of the simulator)."""
 
     tensor: int
     src: int

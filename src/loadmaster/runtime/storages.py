@@ -1,4 +1,7 @@
-"""The bytes of live storages during a step on the CPU, counted op by op."""
+"""The bytes of live storages during a step on the CPU, counted op by op.
+
+By weak references to storages, as torch dispatches: what eager torch really holds, to set beside what a plan holds.
+"""
 
 from __future__ import annotations
 

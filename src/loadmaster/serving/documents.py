@@ -1,4 +1,8 @@
-"""Module plans as JSON, schema loadmaster.modules/1."""
+"""Module plans as JSON, schema loadmaster.modules/1.
+
+What `loadmaster export` reads: a row for each module, with its device and the home of its weights, and what the
+placement is modelled to cost. Errors name the place in the file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Fitting: whether a model fits, and the smallest change that makes it fit, each tried by planning for it."""
+"""Fitting: whether a model fits, and the smallest change that makes it fit, each tried by planning for it.
+
+Behind `loadmaster fits` for language models: fewer bits, smaller requests, a host or more devices, the fewest changes
+that do, those that give up least first. A remedy is only told where a placement was found.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Overheads: what a runtime adds to the rates of devices and links, so that a plan for it is priced as it will run."""
+"""Overheads: what a runtime adds to the rates of devices and links, so that a plan for it is priced as it will run.
+
+Measured of each runtime and kept with its target (`exports`): how long it takes to ask for an op, how fast it copies
+from the host, what of the host's bandwidth its products reach.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Planning for serving: from a config.json and a cluster to a placement that a chosen runtime can take."""
+"""Planning for serving: from a config.json and a cluster to a placement that a chosen runtime can take.
+
+In one call what the rest of this room does step by step: capture, price, search within what the target can say, and
+judge what other tools would do with the same model by the same simulator. `op_by_op` says what placing whole modules
+costs against a plan that need not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Plans op by op as plans of modules, where no module is split: what runtimes that place modules take of them."""
+"""Plans op by op as plans of modules, where no module is split: what runtimes that place modules take of them.
+
+A plan whose modules are whole says the same in fewer words: layers, and the largest modules beside them. One that
+splits a module is refused, with the module and how to plan for such a runtime.
+"""
 
 from __future__ import annotations
 

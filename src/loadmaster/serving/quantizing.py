@@ -1,4 +1,8 @@
-"""Quantizing: the same graph with weights of fewer bits, priced as kernels that unpack them while they multiply."""
+"""Quantizing: the same graph with weights of fewer bits, priced as kernels that unpack them while they multiply.
+
+Arithmetic stays in 16 bits; what shrinks is what is kept and read. Scales of blocks are counted. Nothing is quantized:
+it is a question of what would fit and how fast it would be.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Requests: what a server is asked for, and how it is judged."""
+"""Requests: what a server is asked for, and how it is judged: by the time of a request, of a first token, of a token,
+or by how many are answered."""
 
 from __future__ import annotations
 

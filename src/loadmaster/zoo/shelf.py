@@ -1,4 +1,8 @@
-"""The shelf: graphs of the zoo that ship with the package, what is known of each, and remaking them."""
+"""The shelf: graphs of the zoo that ship with the package, what is known of each, and remaking them.
+
+A model is a compressed graph and a row of facts, so that planning one needs no torch and no download; remaking it from
+its code does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An XLA program as its texts and protos say it: computations of instructions, each with a shape."""
+"""An XLA program as its texts and protos say it: computations of instructions, each with a shape.
+
+What the three readers (`text`, `proto`, `stablehlo`) have in common, and all that `graph` and `cost` look at.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Sizes of every tensor of an ONNX model: unknown dimensions bound, shapes inferred, small constants computed."""
+"""Sizes of every tensor of an ONNX model: unknown dimensions bound, shapes inferred, small constants computed.
+
+ONNX's own inference first; what it leaves open often hangs on shapes that the model computes (Shape, Gather, Concat),
+so small whole-number tensors are worked out as values. Open dimensions of inputs are what `dims` says, a batch 1 unless
+it says otherwise.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Walks the ops of an ONNX graph in order and finds what each costs; If, Loop and Scan count as one op each."""
+"""Walks the ops of an ONNX graph in order and finds what each costs; If, Loop and Scan count as one op each.
+
+An op with bodies costs what its bodies cost as often as they run, an If the branch that is taken, or the dearer one
+where that depends on data; what bodies read of the graph around them counts as read by the op.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A GraphDef as a Graph: constants and variables are weights, placeholders inputs, calls of functions are opened."""
+"""A GraphDef as a Graph: constants and variables are weights, placeholders inputs, calls of functions are opened.
+
+Shapes come with the graph where it was saved with them, else from `shapes`. Read without TensorFlow, from the bytes.
+"""
 
 from __future__ import annotations
 
