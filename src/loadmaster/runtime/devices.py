@@ -92,6 +92,7 @@ class CudaSend:
         self.streams = [streams.stream(src, dst, end) for end in (dst, src) if end.type == "cuda"]
         self.lane = self.streams[-1]  # of the source where that is a GPU
         self.made, self.done = (torch.cuda.Event() for _ in range(2))  # type: ignore[no-untyped-call]
+        self.follows: Sequence[CudaSend] = ()  # sends of what `land` overwrites
 
     def __call__(self, tensor: Tensor) -> Tensor:
         if self.src.type == "cuda" and tensor.device.type == "cpu":  # a seed: attention on a GPU leaves it on the host
@@ -107,6 +108,17 @@ class CudaSend:
         copy = self._copy(tensor)
         self.done.record(self.lane)
         return copy
+
+    def land(self, tensor: Tensor, place: Tensor) -> None:
+        """Copies over what is there, once that is no longer sent from there."""
+        for send in self.follows:
+            self.lane.wait_event(send.done)
+        self.made.record(torch.cuda.current_stream(self.src))
+        self.lane.wait_event(self.made)
+        tensor.record_stream(self.lane)
+        with torch.cuda.stream(self.lane):
+            place.copy_(tensor, non_blocking=place.is_pinned() and place.stride() == tensor.stride())
+        self.done.record(self.lane)
 
     def _copy(self, tensor: Tensor) -> Tensor:
         if self.dst.type == "cpu":

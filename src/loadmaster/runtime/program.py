@@ -29,7 +29,7 @@ from loadmaster.runtime.devices import CopyStreams, CudaSend, Replay, copied
 from loadmaster.runtime.listing import Line, Listing, compiled_text
 from loadmaster.runtime.processes import Incoming, MessageShape, Outgoing, Post, RandomPass
 from loadmaster.runtime.regions import RegionKernels, with_regions
-from loadmaster.runtime.schedule import Event, Launch, Send
+from loadmaster.runtime.schedule import Event, Launch, Send, landings
 from loadmaster.runtime.substitutes import lands_itself, leaving_statistics, substitute
 from loadmaster.runtime.updates import Updates
 
@@ -85,7 +85,10 @@ def write_program(
     captured: CapturedStep, problem: Problem, plan: Plan, events: Iterable[Event], backend: Backend
 ) -> Program:
     """The captured step in the order of the events, as straight-line Python for these devices."""
+    events = tuple(events)
     writer = _ProgramWriter(captured, problem, plan, backend)
+    if problem.expansion is not None and backend.post is None:
+        writer.landings = landings(problem, events)
     for event in events:
         writer.add(event)
     return writer.finish()
@@ -119,7 +122,8 @@ class _ProgramWriter:
         self.constants: dict[str, Any] = {}
         self.known: dict[Any, str] = {}  # what is a constant already
         self.pending: dict[Copy, str] = {}  # sends on their way, by where they arrive
-        self.out: dict[int, list[str]] = {}  # sends of a resident that may still be reading it, by tensor
+        self.out: dict[int, list[CudaSend | Outgoing]] = {}  # sends that may still be reading a resident, by tensor
+        self.landings: frozenset[Send] = frozenset()  # sends that land where the tensor lives
         self.written: set[int] = set()
         self.lines: list[Line] = []
         self.fresh = count()
@@ -236,7 +240,7 @@ class _ProgramWriter:
         if send.src == post.rank:
             source, end = self.value(tensor, send.src), Outgoing(post, send.dst, self.events, shape)
             self._line(f"{self._constant(end)}({source})", [source], alone=True)
-            self.out.setdefault(int(self.captured.graph.owner[tensor]), []).append(self._constant(end.left))
+            self.out.setdefault(int(self.captured.graph.owner[tensor]), []).append(end)
         else:
             name, begin = self._fresh("v"), Incoming(post, send.src, self.events, shape)
             self._line(f"{name} = {self._constant(begin)}()", (), [name], alone=True)
@@ -272,15 +276,29 @@ class _ProgramWriter:
         tensor = int(self.kept[send.tensor])
         self._turn_to(ints([send.tensor]))
         src, dst = self.backend.devices[send.src], self.backend.devices[send.dst]
-        source, name = self.value(tensor, send.src), self._fresh("v")
-        if src.type == dst.type == "cpu":
-            self._line(f"{name} = {self._constant(copied)}({source})", [source], [name], alone=True)
+        source, root = self.value(tensor, send.src), int(self.captured.graph.owner[tensor])
+        mover = None if src.type == dst.type == "cpu" else CudaSend(src, dst, self.backend.streams)
+        lands = send in self.landings and dst.type == "cpu"
+        if lands:
+            name = self._land(source, self._resident(root, send.dst), mover, root)
         else:
-            mover = CudaSend(src, dst, self.backend.streams)
-            self._line(f"{name} = {self._constant(mover)}({source})", [source], [name], alone=True)
+            name = self._fresh("v")
+            self._line(f"{name} = {self._constant(mover or copied)}({source})", [source], [name], alone=True)
+        if mover is not None:
             self.pending[self._copy(tensor, send.dst)] = self._constant(mover.arrive)
-            self.out.setdefault(int(self.captured.graph.owner[tensor]), []).append(self._constant(mover.left))
+        if mover is not None and not lands:
+            self.out.setdefault(root, []).append(mover)
         self.names[self._copy(tensor, send.dst)] = name
+
+    def _land(self, source: str, place: str, mover: CudaSend | None, root: int) -> str:
+        """Copies straight to where the tensor lives, after what is still sent from there."""
+        if mover is None:
+            self._before_write(root)
+            self._line(f"{place}.copy_({source})", [place, source], alone=True)
+        else:
+            mover.follows = [send for send in self.out.pop(root, ()) if isinstance(send, CudaSend)]
+            self._line(f"{self._constant(mover.land)}({source}, {place})", [source, place], alone=True)
+        return place
 
     def _launch(self, launch: Launch) -> None:
         ops = [int(self.problem.source_ops[op]) for op in launch.ops]
@@ -464,8 +482,8 @@ class _ProgramWriter:
         return name
 
     def _before_write(self, tensor: int) -> None:
-        for waits in self.out.pop(int(self.captured.graph.owner[tensor]), ()):
-            self._line(f"{waits}()", (), alone=True)
+        for send in self.out.pop(int(self.captured.graph.owner[tensor]), ()):
+            self._line(f"{self._constant(send.left)}()", (), alone=True)
 
     def _overwrote(self, tensor: int, device: int) -> None:
         """Versions of a resident made on its home are that resident."""

@@ -40,6 +40,30 @@ class Send(NamedTuple):
 Event = Launch | Send
 
 
+def landings(problem: Problem, events: Sequence[Event]) -> frozenset[Send]:
+    """Sends that bring what was written over a tensor back to where it lives, when nothing there reads what it was
+    before any more: they can be copied over it straight away."""
+    graph, returns, last = problem.graph, dict[tuple[int, int], int](), dict[tuple[int, int], int]()
+    for number, event in enumerate(events):
+        if isinstance(event, Send):
+            last[int(graph.owner[event.tensor]), event.src] = number
+            continue
+        for op in event.ops:
+            read = [int(tensor) for tensor in graph.reads_of(op)]
+            root = int(graph.owner[read[0]]) if read else -1
+            if graph.kind[op] == STAY and graph.producer[root] < 0 and read[0] != root:
+                returns[read[0], event.device] = root
+            else:
+                last.update({(int(graph.owner[tensor]), event.device): number for tensor in read})
+    return frozenset(
+        event
+        for number, event in enumerate(events)
+        if isinstance(event, Send)
+        and (event.tensor, event.dst) in returns
+        and number > last.get((returns[event.tensor, event.dst], event.dst), -1)
+    )
+
+
 def schedule(problem: Problem, plan: Plan, timeline: Timeline | None = None) -> list[Event]:
     """Every kernel and every send in one order that obeys the plan.
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.graph.columns import ints  # noqa: E402
@@ -138,10 +141,44 @@ def test_what_lives_elsewhere_comes_is_updated_and_goes_back(name: str, every: i
     assert found.equals_capture and found.ok, str(found)
     peaks, modelled = measured_peaks(step, inputs), result.timeline.peak_bytes.tolist()
     workspace = int(base.graph.workspace_bytes.max())
-    assert all(0.7 * most - workspace <= held <= most for held, most in zip(peaks, modelled, strict=True)), (
-        peaks,
-        modelled,
-    )
+    assert 0.7 * modelled[0] - workspace <= peaks[0] <= modelled[0], (peaks, modelled)
+    # What comes home is copied over what lives there: beside that there is nothing, though the model counts a copy.
+    assert peaks[1] == result.timeline.curve(1)[1][0] <= modelled[1], (peaks, modelled)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_what_is_updated_elsewhere_is_copied_once_on_its_way_home(optimizer: str) -> None:
+    module, inputs = Transformer().train(), (WORDS,)
+    base = lm.price(capture_step(module, inputs, training=True, optimizer=optimizer).graph, "2xp100-pcie")
+    result = planned(base, living_elsewhere(base))
+    assert result.plan.added is not None
+    back = [int(tensor) for tensor in result.plan.added.tensor if base.graph.producer[tensor] >= 0]
+    home = {int(base.graph.owner[tensor]) for tensor in back}
+    step = apply(module, inputs, result, devices=["cpu", "cpu"])
+    memory = {tensor.data_ptr(): [0] for tensor in [*module.parameters(), *step.updates.state()]}
+    step.bind(inputs)
+    lived = [value for (_, device), value in zip(step.program.residents, step.residents(), strict=True) if device == 1]
+    assert len(lived) >= len(home) > 10 and sum(value.data_ptr() in memory for value in lived) >= len(home)
+    with CountingCopies() as counted, torch.no_grad():
+        step(*inputs)
+    landed = [counted.into.get(value.data_ptr(), 0) for value in lived]
+    assert sum(landed) == len(home) and max(landed) == 1
+    sent = [send for send in result.timeline.send_tensor.tolist() if send >= 0]
+    assert counted.clones + sum(landed) == len(sent), "each send is one copy"
+
+
+class CountingCopies(TorchDispatchMode):
+    """How often memory is copied into, by its address, and how many copies are made afresh."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.clones = dict[int, int](), 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.copy_.default:
+            self.into[args[0].data_ptr()] = self.into.get(args[0].data_ptr(), 0) + 1
+        self.clones += func is torch.ops.aten.clone.default
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("fused", [False, True])
