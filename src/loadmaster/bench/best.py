@@ -48,7 +48,8 @@ class KnownValue:
 
 
 class BestKnown:
-    """What is known, by problem."""
+    """What is known, by problem: graph, cluster with its memory, and objective. An offer that is no better changes
+    nothing."""
 
     def __init__(self, known: Iterable[KnownValue] = ()) -> None:
         self._known: dict[Place, KnownValue] = {}

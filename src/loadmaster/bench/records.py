@@ -83,7 +83,10 @@ def cluster_key(cluster: Cluster) -> str:
 
 
 class Ledger:
-    """The records of a suite in one file. Lines are only ever added; the last one of a key holds."""
+    """The records of a suite in one file. Lines are only ever added; the last one of a key holds.
+
+    A line that a kill cut short is ended and left out when the file is next opened: its run counts as not done.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -222,7 +222,11 @@ def shown(value: Any) -> str:
 
 
 class Row:
-    """A JSON object being read: fields are asked for by type, and whatever is wrong is named with its place."""
+    """A JSON object being read: fields are asked for by type, and whatever is wrong is named with its place.
+
+    `text`, `whole`, `amount`, `flag`, `rate` and `rows` give a field of that kind, or raise the given error with "FILE:
+    ops[3]: device" as its place and what was expected as its fix.
+    """
 
     def __init__(self, data: Any, where: str, error: type[LoadmasterError], known: Set[str] | None = None) -> None:
         self.where, self.error = where, error

@@ -14,7 +14,11 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class Message:
-    """One message: its fields by number, each with all the values it was given, in order."""
+    """One message: its fields by number, each with all the values it was given, in order.
+
+    Protocol buffers do not say what their fields are: whoever asks for a number, a text or a message knows the schema,
+    and bytes that cannot be that raise UnreadableFile.
+    """
 
     __slots__ = ("fields", "where")
 

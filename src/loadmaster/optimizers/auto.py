@@ -93,8 +93,8 @@ class Auto:
     Attributes:
         temperature: first temperature, as a share of the value.
         cold: last temperature.
+        follow: chance that ranks follow the critical path after a change of placement.
         also: another method whose plan joins the starts.
-        RENAMED: until version 0.3.
     """
 
     temperature: float = 0.001
@@ -102,7 +102,7 @@ class Auto:
     follow: float = 0.5
     also: Optimizer | None = None
 
-    RENAMED: ClassVar = {"heat": "temperature"}
+    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def optimize(self, search: Search) -> Plan:
         if too_large(search.problem):

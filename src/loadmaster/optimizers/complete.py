@@ -47,10 +47,13 @@ class Complete:
     What it does with N simulations is the beginning of what it does with more, so more is never worse.
 
     Attributes:
+        fusion: none: ops are not fused.
         recompute: where a fused plan does not fit, tensors may be made again.
         offload: or wait on a host.
         also: another method whose plan joins the starts.
         temperature: of the search for placement and order.
+        cold: its last temperature.
+        follow: chance that ranks follow the critical path after a change of placement.
     """
 
     fusion: Literal["auto", "none"] = "auto"

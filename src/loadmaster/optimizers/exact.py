@@ -44,7 +44,13 @@ MOST_EFFORT = 30.0  # of the same, however large the budget
 
 
 class Proof(NamedTuple):
-    """A plan, what no plan can beat, and whether the two meet. Over plans that fit, if the plan does."""
+    """A plan, what no plan can beat, and whether the two meet. Over plans that fit, if the plan does.
+
+    Attributes:
+        plan: the best that was met.
+        bound: in the unit of the objective.
+        optimal: they meet.
+    """
 
     plan: Plan
     bound: int
@@ -58,6 +64,10 @@ class CpSat:
     The model lets devices and channels idle, which plans cannot (rule 3), so its optimum is a bound and its schedule is
     judged by the simulator like any other. Problems of at most six ops on two devices are solved by trying every
     placement with every order of its ops and sends, where half the budget is enough for that.
+
+    Attributes:
+        start: whose plan is the hint, and what is to be improved.
+        threads: of CP-SAT, 1 or 2.
     """
 
     start: Optimizer = field(default_factory=Anneal)

@@ -27,6 +27,9 @@ class Islands:
     is the same on one machine and on many.
 
     Attributes:
+        inner: searches in the first round.
+        islands: searches of a round.
+        rounds: after each, all go on from the best plan of any.
         ray: address of a Ray cluster, or auto; empty: here.
         processes: of this machine, where there is no cluster: so many islands at once.
     """

@@ -65,10 +65,11 @@ class Joint:
     epoch. What a budget buys is the beginning of what a larger one does.
 
     Attributes:
+        inner: plans the kernels of small problems first; where it is `placement`, epochs that only place and order go
+            by its settings.
         temperature: first temperature, as a share of the value.
         cold: last temperature.
         also: another method whose plan joins the first ones, fused by simple rules.
-        RENAMED: until version 0.3.
     """
 
     inner: Optimizer = field(default_factory=Auto)
@@ -76,7 +77,7 @@ class Joint:
     cold: float = 1e-4
     also: Optimizer | None = None
 
-    RENAMED: ClassVar = {"heat": "temperature"}
+    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def optimize(self, search: Search) -> Plan:
         for _ in self.turns(search):

@@ -40,9 +40,10 @@ class Separate:
     buys is the beginning of what a larger one does.
 
     Attributes:
+        tasks: in the order in which they are decided.
+        start: gives the plan that is begun from: by default what frameworks do where nobody says anything.
         temperature: first temperature, as a share of the value.
         cold: last temperature.
-        RENAMED: until version 0.3.
     """
 
     tasks: tuple[Task, ...] = ("fusion", "placement", "schedule")
@@ -50,7 +51,7 @@ class Separate:
     temperature: float = 2e-3
     cold: float = 1e-5
 
-    RENAMED: ClassVar = {"heat": "temperature"}
+    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def optimize(self, search: Search) -> Plan:
         first = self.start.optimize(search)

@@ -27,7 +27,11 @@ DEFAULTS = ("one-device", "expert", "heft", "etf")
 @dataclass(frozen=True)
 class OneDevice:
     """Everything on the device where it takes the least time, or on the first one of the name or kind given, in program
-    order; what cannot run there goes where it can."""
+    order; what cannot run there goes where it can.
+
+    Attributes:
+        on: name or kind of the device; empty: the fastest.
+    """
 
     on: str = ""
 
@@ -60,7 +64,11 @@ class RoundRobin:
 
 @dataclass(frozen=True)
 class Random:
-    """The best of plans with random devices and ranks, until the budget is spent; `samples` at most."""
+    """The best of plans with random devices and ranks, until the budget is spent; `samples` at most.
+
+    Attributes:
+        samples: plans that are drawn, at most.
+    """
 
     samples: int = 64
 

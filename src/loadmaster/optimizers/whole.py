@@ -27,6 +27,11 @@ class WholeModules:
     Runtimes that place modules can take such a plan; rounding a plan op by op afterwards loses what it gained. A graph
     that knows no modules is planned op by op. `stages`: neighbouring layers only, devices in the order of the cluster
     and without its host, as pipelines have it; then borders are moved while that helps, and `inner` is not asked.
+
+    Attributes:
+        granularity: what stays whole: module or block.
+        inner: plans under that.
+        stages: neighbouring layers only, as pipelines have it; `inner` is not asked then.
     """
 
     granularity: Granularity = "block"

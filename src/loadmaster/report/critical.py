@@ -50,7 +50,13 @@ class Piece:
 
 @dataclass(frozen=True)
 class ScopeShare:
-    """What one module has on the path."""
+    """What one module has on the path.
+
+    Attributes:
+        scope: module path.
+        ops, compute_ns: its ops on the path, and what they take.
+        transfers, transfer_ns: the same of transfers of what it makes.
+    """
 
     scope: str
     ops: int

@@ -44,7 +44,16 @@ class MoveCost:
 
 @dataclass(frozen=True)
 class Decision:
-    """One group and its alternatives, the best first. `margin`: the change of the best one that fits, or None."""
+    """One group and its alternatives, the best first.
+
+    Attributes:
+        group: module.
+        device: where it is.
+        ops, compute_ns: how many it has, and what they take there.
+        moves: what each other device would cost.
+        margin: the change of the best one that fits, or None.
+        verdict: what that says of the decision, in a word.
+    """
 
     group: str
     device: str

@@ -23,7 +23,7 @@ from loadmaster.search import Budget, Result, solve
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """A plan and its two costs."""
+    """A plan and its two costs: the step, and the largest peak of any device."""
 
     result: Result
     step_ns: int

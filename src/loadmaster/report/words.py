@@ -20,7 +20,14 @@ ROWS_IN_TEXT = 10  # of a table in a terminal; the page has all
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: the first column is words, those of `numbers` stand to the right."""
+    """A table: the first column is words, those of `numbers` stand to the right.
+
+    Attributes:
+        title: above it.
+        head: names of the columns.
+        rows: texts, as they are shown.
+        numbers: columns that stand to the right.
+    """
 
     title: str
     head: tuple[str, ...]

@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 
 
 class Binding:
-    """What each tensor that a step is given is in the user's module, and where it was before."""
+    """What each tensor that a step is given is in the user's module, and where it was before.
+
+    `move` puts one on its planned device in place, so that the module and its optimizer still hold it; `give_back`
+    undoes all moves.
+    """
 
     def __init__(self, captured: CapturedStep, module: nn.Module) -> None:
         self.captured, self.module = captured, module

@@ -60,7 +60,7 @@ class Throttle:
 
 @dataclass(frozen=True)
 class MessageShape:
-    """What both ends of a message know of its tensor."""
+    """What both ends of a message know of its tensor, so that nothing but its bytes is sent."""
 
     size: Sequence[int]
     stride: Sequence[int]
@@ -87,7 +87,11 @@ class MessageShape:
 
 
 class Post:
-    """Messages of one process."""
+    """Messages of one process.
+
+    Holds what is on its way until it has left, and where links are throttled, says when a message has passed. Both ends
+    go through the same schedule, so that no message waits for one behind it.
+    """
 
     def __init__(self, rank: int, devices: Sequence[torch.device], throttle: Throttle | None = None) -> None:
         self.rank, self.devices, self.throttle = rank, devices, throttle

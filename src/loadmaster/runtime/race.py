@@ -42,7 +42,16 @@ WORTH = 0.95  # of the step on one device: a plan that sends must promise less; 
 
 @dataclass(frozen=True)
 class Contender:
-    """One that ran: what was modelled and what happened. `measured_ns` is a median, low and high are quartiles."""
+    """One that ran: what was modelled and what happened.
+
+    Attributes:
+        name: of the default or the plan.
+        modelled_ns: None where there is no model of it.
+        measured_ns: median.
+        low_ns, high_ns: quartiles.
+        modelled_bytes, measured_bytes: of the largest peak, where known.
+        basis: what the model rests on.
+    """
 
     name: str
     modelled_ns: int | None

@@ -38,7 +38,15 @@ class ModuleRow:
 
 @dataclass(frozen=True)
 class ModulePlan:
-    """A placement as it is saved: rows in the order of the model, devices in the order of the cluster."""
+    """A placement as it is saved: rows in the order of the model, devices in the order of the cluster.
+
+    Attributes:
+        model: its name.
+        devices: names, in the order of the cluster.
+        kinds: [devices]
+        memory_bytes: [devices]
+        rows: where each unit goes.
+    """
 
     model: str
     devices: tuple[str, ...]

@@ -28,7 +28,7 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """One graph that a request runs `times` times."""
+    """One graph that a request runs `times` times: prefill once, each of the two decodes for half of the new tokens."""
 
     name: str
     graph: Graph

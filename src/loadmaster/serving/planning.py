@@ -29,7 +29,15 @@ from loadmaster.serving.services import Service, service_of
 
 @dataclass(frozen=True, eq=False)
 class ServingResult:
-    """Our placement beside what other tools would do, all judged by the simulator."""
+    """Our placement beside what other tools would do, all judged by the simulator.
+
+    Attributes:
+        name: of the model.
+        service: what was placed, priced.
+        best: our placement.
+        rules: those of other tools, by name.
+        target: the runtime that it is for; None: any.
+    """
 
     name: str
     service: Service

@@ -30,7 +30,15 @@ HOME = "home:"
 
 @dataclass(frozen=True, eq=False)
 class PricedPhase:
-    """A phase on a cluster, with what turns units into ops."""
+    """A phase on a cluster, with what turns units into ops.
+
+    Attributes:
+        name: of the phase.
+        times: that a request runs it.
+        problem: priced.
+        unit_of: [ops] the unit of each.
+        is_home: [ops] it stands for where the weights of its unit are kept, and takes no time.
+    """
 
     name: str
     times: float

@@ -60,7 +60,11 @@ WHOLE = 4  # plans a step in which all is decided anew
 
 
 class Agent:
-    """The network at work on one problem."""
+    """The network at work on one problem.
+
+    It holds the search, what the network sees, the few best decisions and, while it learns, the chains that walk
+    between passes. `propose` is zero-shot; `learn` is PPO until the budget, or the number of steps, is spent.
+    """
 
     def __init__(self, settings: Go, search: Search) -> None:
         self.settings, self.search, self.problem = settings, search, search.problem

@@ -41,17 +41,22 @@ class Go:
 
     Attributes:
         checkpoint: a .safetensors file, or the name of shipped weights; empty: "go"; none: random weights.
+        samples: plans that are simulated zero-shot.
         groups: at most so many are scored; 0: every op by itself. Draws while learning are finer.
         tasks: or with fusion; without placement: on the devices of `inner`.
         finetune: steps of PPO on the problem; they share the time that there is.
+        scratch: no trained weights: it learns on the problem alone.
         rollouts: draws in each step of PPO, where the budget is one of simulations.
         share: of the time goes into simulated draws, where the budget is one of time.
         temperature: how much worse a plan may get and still be gone on from, at first, as a share.
         order: fifo: first come, first served, as the expert runs; no schedule.
+        rate: of Adam while it learns on the problem.
         imitate: weight of a pull towards the best plan so far (self-imitation)
         uniform: chance of a draw that asks nobody, while learning.
         attention: these three are for a network from scratch; weights know their own.
-        RENAMED: until version 0.3.
+        modulation: a factor for each layer and column from the pooled graph, as published; no: none.
+        pooling: of neighbours in a round of GraphSAGE: max or sum.
+        inner: gives the devices where placement is none of the tasks, and a plan to learn from scratch with.
     """
 
     checkpoint: str = ""
@@ -72,7 +77,7 @@ class Go:
     pooling: str = "max"
     inner: Optimizer = field(default_factory=Expert)
 
-    RENAMED: ClassVar = {"heat": "temperature"}
+    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def __post_init__(self) -> None:
         unknown = [task for task in self.wanted if task not in TASKS]

@@ -39,6 +39,9 @@ class Hdp(Recurrent):
 
     Attributes:
         groups: 0: as published.
+        units: what the grouper groups, at most; a graph of more ops is coarsened by `by` first.
+        by: how ops are joined into units, as `passes.groups.group_ops` has it.
+        warm: the grouping that the grouper starts at; none: at random.
     """
 
     POLICY: ClassVar = "hdp"

@@ -38,6 +38,11 @@ class Rnn(Recurrent):
     out of the baseline and count as three deviations below it, from half of the budget on as nothing; where none fits,
     those over by less count as better. An entropy bonus is steered so that choices go from even to sure as the budget
     goes. Step times come from the simulator, ops in critical-path order. Sizes and rates are ours.
+
+    Attributes:
+        by: how ops are joined into groups, as `passes.groups.group_ops` has it; readers: as published.
+        groups: at most so many.
+        features: published: kinds, shapes and wiring alone; full: time, memory and links, too.
     """
 
     POLICY: ClassVar = "rnn"

@@ -51,12 +51,22 @@ class Placeto:
     network reads the graph once per episode unless once=step; Adam's rates are three times the published 1e-3 to 1e-4.
 
     Attributes:
+        start: where the first episodes start from.
         checkpoint: a .safetensors file or the name of shipped weights; empty: "placeto" if shipped; none.
+        tune: learn on the graph until the budget is spent.
         samples: episodes drawn before tuning.
         episodes: side by side in one step of tuning.
         every: groups between two rewards; 1: after each, as published.
         again: share of tuning steps that start from the best placement so far; 0: as published.
+        groups: at most so many.
         by: edges where the graph has too few scopes.
+        order: in which order a device takes its ops, as `ordering` has it.
+        traversal: the order in which an episode comes to the groups.
+        once: how often groups are embedded: anew for every step, as published, or once an episode.
+        aggregator: messages: passed along the graph, as published; simple: sums of raw columns.
+        embedding: graph: as published; partitioner: without the graph, to compare with.
+        rate, last_rate: of Adam, at first and at the end.
+        entropy: weight of the bonus for even choices.
         noise: of the measured times, as deviation of their logarithm.
         failures: chance that a measurement fails.
     """

@@ -33,7 +33,8 @@ Over = Literal["processes", "ray"]
 
 @dataclass(frozen=True, eq=False)
 class Workplace:
-    """What every controller is given once."""
+    """What every controller is given once: the problem, the policy's network, the rule it learns by, the groups of ops,
+    the order of ops under a placement, what noise and failures measurements have, and the seed."""
 
     problem: Problem
     policy: nn.Module
@@ -46,7 +47,8 @@ class Workplace:
 
 
 class Task(NamedTuple):
-    """One step for a controller."""
+    """One step for a controller: the parameters to draw with, where learning stands, how many placements to draw, and
+    how far the budget is gone."""
 
     number: int
     parameters: NDArray[np.float32]
@@ -56,7 +58,8 @@ class Task(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a controller sends back for one request."""
+    """What a controller sends back for one request: a gradient for the parameters it was given, how the step went, and
+    the best plan it measured with its score."""
 
     number: int
     gradient: NDArray[np.float32]

@@ -42,7 +42,12 @@ class Likelihood:
 
 
 class PlacingPolicy(Protocol):
-    """A network that places the groups of one environment."""
+    """A network that places the groups of one environment.
+
+    The contract of `Learner`: `draw` gives placements and what is needed to score them again, `likelihood` their
+    log-probabilities and the entropy under the weights of now, `num_choices` is what entropy is measured against, and
+    `rates` says how fast which parameters learn.
+    """
 
     @property
     def num_choices(self) -> int: ...  # whose entropy is steered

@@ -81,7 +81,11 @@ class PlacerShape:
 
 
 class Placer(nn.Module):
-    """LSTM encoder, LSTM decoder with attention that is fed the device of the group before."""
+    """LSTM encoder, LSTM decoder with attention that is fed the device of the group before.
+
+    `encode` reads the groups once, `draw` decides one after another, `logits` gives the scores of decisions that were
+    drawn before, all at once.
+    """
 
     def __init__(self, shape: PlacerShape) -> None:
         super().__init__()

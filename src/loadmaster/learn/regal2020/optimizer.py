@@ -77,6 +77,10 @@ class Regal:
 
     Attributes:
         checkpoint: a .safetensors file, or the name of shipped weights; empty: those of the network; none.
+        evaluations: simulations of BRKGA and what goes with it, the second half of `finish`.
+        population, elites, mutants: of BRKGA, as in `Brkga`.
+        policy: learned: the network's action; random or constant ones, to compare with.
+        network: graph: a graph network, as published; sequence: the paper's GAS.
         by: what shares affinities; policy: as it chooses.
         blocks: how many, by mirror or edges.
         proposals: plans read off the chances and tried first.
@@ -84,6 +88,7 @@ class Regal:
         patience: evaluations without a gain before genes are drawn around the best plan, or another way.
         plans_only: end with the plans read off the chances.
         direct: draw plans from the policy only, without BRKGA.
+        finish: takes the second half of the evaluations, from the best plan; none: BRKGA has all of them, as published.
     """
 
     checkpoint: str = ""
@@ -100,7 +105,6 @@ class Regal:
     patience: int = 400
     plans_only: bool = False
     direct: bool = False
-    # Takes the second half of the evaluations, from the best plan; none: BRKGA has all of them, as published.
     finish: Optimizer | None = field(default_factory=Anneal)
 
     def optimize(self, search: Search) -> Plan:

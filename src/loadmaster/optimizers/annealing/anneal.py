@@ -28,10 +28,11 @@ class Anneal:
     time for longer and from the best plan so far, so that a larger budget goes on where a smaller one ends.
 
     Attributes:
+        start: whose plan it begins from.
         temperature: first temperature, as a share of the value.
         cold: last temperature.
+        chains: walkers side by side.
         follow: chance that ranks follow the critical path after a change of placement.
-        RENAMED: until version 0.3.
     """
 
     start: Optimizer = field(default_factory=Heft)
@@ -40,7 +41,7 @@ class Anneal:
     chains: int = CHAINS
     follow: float = 0.5
 
-    RENAMED: ClassVar = {"heat": "temperature"}
+    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def optimize(self, search: Search) -> Plan:
         plan = self.start.optimize(search)
@@ -52,7 +53,13 @@ class Anneal:
 
 @dataclass(frozen=True)
 class LocalSearch:
-    """Takes a move whenever it does not make the plan worse."""
+    """Takes a move whenever it does not make the plan worse.
+
+    Attributes:
+        start: whose plan it begins from.
+        chains: walkers side by side.
+        follow: chance that ranks follow the critical path after a change of placement.
+    """
 
     start: Optimizer = field(default_factory=Heft)
     chains: int = CHAINS

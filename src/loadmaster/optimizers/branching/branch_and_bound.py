@@ -38,6 +38,9 @@ class BranchAndBound:
     Ways on are given up when a bound of all that is left (critical paths with their sends, work on one device, work on
     all) is no better than the best plan; when the same moment was met before, no later; and when they only swap devices
     or ops that nothing tells apart. Begins with the plan of `start`. Nothing is fused.
+
+    Attributes:
+        start: gives the plan that bounds are first held against.
     """
 
     start: Optimizer = field(default_factory=Anneal)
@@ -76,7 +79,11 @@ def can_branch(problem: Problem) -> bool:
 
 
 class SearchTree:
-    """The tree of one problem, which is gone through bit by bit."""
+    """The tree of one problem, which is gone through bit by bit.
+
+    `go_on` looks at so many moments more and stops at a plan better than what it is given; `bound` is what is proved by
+    then, and `finished` says that nothing is left.
+    """
 
     def __init__(self, problem: Problem, usual: Plan) -> None:
         self.problem = problem

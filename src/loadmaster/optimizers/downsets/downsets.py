@@ -51,6 +51,7 @@ class Downsets:
     units are joined where there are too many downsets; any kinds of devices.
 
     Attributes:
+        order: in which order a device takes its ops, as `ordering` has it.
         effort: stages tried before light units are joined: about ten seconds.
         sets: downsets, likewise.
     """

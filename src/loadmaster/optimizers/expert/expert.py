@@ -35,6 +35,9 @@ class Expert:
     which the program comes to them, into contiguous shares of equal time; without scopes, the program order is.
 
     Differs from the papers: their placements were never published; these follow their descriptions.
+
+    Attributes:
+        order: fifo: as a framework's ready queue takes ops; program: as they stand.
     """
 
     order: Literal["fifo", "program"] = "fifo"

@@ -37,6 +37,9 @@ class GreedyFusion:
 
     In the manner of PyTorch's Inductor, without duplicating producers and without joining ops of which none reads the
     other.
+
+    Attributes:
+        inner: plans the kernels.
     """
 
     inner: Optimizer = field(default_factory=Heft)

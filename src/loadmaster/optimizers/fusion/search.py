@@ -28,7 +28,12 @@ ALONE = Decisions(placing=False, ordering=False, fusing=True)
 
 @dataclass(frozen=True)
 class RandomFusion:
-    """Merges in a random order, the best of several; kernels stay on the devices that `inner` chose."""
+    """Merges in a random order, the best of several; kernels stay on the devices that `inner` chose.
+
+    Attributes:
+        inner: gives devices and order.
+        samples: random orders of merging, at most.
+    """
 
     inner: Optimizer = field(default_factory=Heft)
     samples: int = 64
@@ -56,9 +61,10 @@ class AnnealFusion:
     or part and join kernels.
 
     Attributes:
+        inner: gives devices and order.
         temperature: first temperature, as a share of the value.
         cold: last temperature.
-        RENAMED: until version 0.3.
+        chains: walkers side by side.
     """
 
     inner: Optimizer = field(default_factory=Heft)
@@ -66,7 +72,7 @@ class AnnealFusion:
     cold: float = 1e-5
     chains: int = CHAINS
 
-    RENAMED: ClassVar = {"heat": "temperature"}
+    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def optimize(self, search: Search) -> Plan:
         plan = inner_plan(search, self.inner)

@@ -41,10 +41,16 @@ class Brkga:
     blocks of ops, priorities can be drawn around a given order, and an evaluation stops once it cannot join the elites.
 
     Attributes:
+        evaluations: simulations, at most.
+        population: chromosomes of a generation.
+        elites: share of them that is kept.
+        mutants: share of them that is drawn afresh.
+        rho: chance that a child takes a gene from its elite parent.
         order: what priorities are drawn around.
         width: how far from it, where there is one.
         by: what shares an affinity.
         blocks: how many blocks of ops share one, unless by op or scope.
+        sends: the order of sends is decided by genes, too.
         patience: evaluations without a gain before it ends; 0: it goes on.
         start: a plan to put into the first population.
     """
@@ -69,7 +75,11 @@ class Brkga:
 
 @dataclass(frozen=True)
 class TunedBrkga:
-    """BRKGA with the one setting that did best on a training corpus; tuned_brkga.json says how it was found."""
+    """BRKGA with the one setting that did best on a training corpus; tuned_brkga.json says how it was found.
+
+    Attributes:
+        evaluations: simulations, at most.
+    """
 
     evaluations: int = 5_000
 

@@ -27,6 +27,7 @@ class Heft:
     where it is first read and is sent to other readers, and colocation groups stay together.
 
     Attributes:
+        contention: transfers wait for their channel; no: as in the paper.
         memory: keep clear of devices that are full.
         thrift: share of the time on links that a choice costs, by which it counts as later.
     """
@@ -45,7 +46,12 @@ class Heft:
 @dataclass(frozen=True)
 class Cpop:
     """Critical path on a processor (Topcuoglu, Hariri and Wu, 2002): the critical path on one device, the rest as in
-    HEFT."""
+    HEFT.
+
+    Attributes:
+        contention: transfers wait for their channel; no: as in the paper.
+        memory: keep clear of devices that are full.
+    """
 
     contention: bool = True
     memory: bool = False
@@ -70,6 +76,11 @@ class Etf:
     Ties by upward rank. Differs from the paper as Heft does. `favourite`: a device is kept for the child with the
     largest transfer of the op that just ran there, in the manner of small-communication-times scheduling (Hanen and
     Munier, 1995).
+
+    Attributes:
+        contention: transfers wait for their channel; no: as in the paper.
+        memory: keep clear of devices that are full.
+        favourite: keep a device for the child of the op that ran there with the largest transfer.
     """
 
     contention: bool = True

@@ -33,6 +33,9 @@ class SqrtCheckpointing:
     `checkpoint_sequential` does it.
 
     Differs from the paper: n counts kernels, and a cut is made where the least bytes cross it nearby.
+
+    Attributes:
+        inner: plans the kernels first; by default as `recompute` does.
     """
 
     inner: Optimizer | None = None
@@ -52,7 +55,11 @@ class SqrtCheckpointing:
 class LayerCheckpointing:
     """Each repeated layer of the model keeps its input and is run again before it is needed backwards: what
     `gradient_checkpointing` of Hugging Face does. Layers are the modules numbered outermost, such as h.3; a graph
-    without any stays as it is."""
+    without any stays as it is.
+
+    Attributes:
+        inner: plans the kernels first; by default as `recompute` does.
+    """
 
     inner: Optimizer | None = None
 
@@ -76,6 +83,9 @@ class MinCut:
     the backward part reads; matrix products and the like are never run again.
 
     Differs from torch: the two parts meet where memory is highest; kernels are those of `inner`.
+
+    Attributes:
+        inner: plans the kernels first; by default as `recompute` does.
     """
 
     inner: Optimizer | None = None

@@ -77,7 +77,12 @@ Drop = tuple[int, list[tuple[int, int]]]  # a version, and those of its uses tha
 
 
 class Draft:
-    """Kernels in the order in which a plan runs them, and what is added to it."""
+    """Kernels in the order in which a plan runs them, and what is added to it.
+
+    A position is a kernel's place in the row. `memory` has the bytes of every device at every position and is kept up
+    by `hold` as versions of tensors come, go and live longer or shorter; `versions` and `jobs` are what there is to
+    change. What it cannot know, because kernels of several devices run side by side, the simulator says afterwards.
+    """
 
     def __init__(self, problem: Problem, plan: Plan, line: Timeline) -> None:
         graph = problem.graph

@@ -70,7 +70,10 @@ class Choice(NamedTuple):
 
 
 class Dropping:
-    """One pass: drops until nothing is over the limits, or nothing helps."""
+    """One pass: drops until nothing is over the limits, or nothing helps.
+
+    `run` goes over the positions, `choice` finds the best way to do without a version there, `do` does it.
+    """
 
     def __init__(
         self,

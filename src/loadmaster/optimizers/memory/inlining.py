@@ -28,7 +28,11 @@ MOST_READS = 4
 @dataclass(frozen=True)
 class Inline:
     """Plans with `inner`, then computes light ops again in each kernel that reads them, where that saves time and takes
-    no more memory."""
+    no more memory.
+
+    Attributes:
+        inner: plans the kernels first.
+    """
 
     inner: Optimizer = field(default_factory=GreedyFusion)
 

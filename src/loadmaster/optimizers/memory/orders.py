@@ -28,7 +28,11 @@ MOST_READY = 512  # how many ready ops the greedy rule compares; chosen by hand
 @dataclass(frozen=True)
 class MemoryOrder:
     """Everything on one device, in an order that a simple rule gives: given, depth first, breadth first, least peak
-    memory first, reverse post-order, the one that the bound's search for the largest cut meets, or the best of them."""
+    memory first, reverse post-order, the one that the bound's search for the largest cut meets, or the best of them.
+
+    Attributes:
+        rule: given, dfs, bfs, lpmf (least peak memory first), rpo (reverse post-order), cut, or best: the best of them.
+    """
 
     rule: Rule = "best"
 
@@ -48,14 +52,16 @@ class AnnealOrder:
     and not by a simulation. Acceptance, cooling, its length and random numbers are those of every other annealing.
 
     Attributes:
-        RENAMED: until version 0.3.
+        temperature: first temperature, as a share of the peak.
+        cold: last temperature.
+        window: places that an op goes at most in one move.
     """
 
     temperature: float = 3e-3
     cold: float = 1e-5
     window: int = 1_000
 
-    RENAMED: ClassVar = {"heat": "temperature"}
+    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def optimize(self, search: Search) -> Plan:
         from loadmaster.optimizers.simple import OneDevice

@@ -61,13 +61,21 @@ class Fitted(NamedTuple):
 
 @dataclass(frozen=True)
 class Recompute:
-    """Plans with `inner`, then drops what does not fit. `again`: tensors are made again; `offload`: they go to a host
-    (a device of kind cpu) and come back; `residents`: and weights, state and inputs live there; `fuse`: other kernels
-    than those of `inner` are tried."""
+    """Plans with `inner`, then drops what does not fit: tensors are made again, or go to a host and come back, and
+    weights, state and inputs may live there.
 
-    inner: Optimizer | None = (
-        None  # by default greedy fusion; where one device computes all there in program order, else as HEFT places it
-    )
+    Where the objective is one of memory, the least limit that can be kept is looked for by halving; else a plan that
+    fits is kept and other choices are tried while the budget lasts.
+
+    Attributes:
+        inner: by default greedy fusion; where one device computes all there in program order, else as HEFT places it.
+        again: tensors are made again.
+        offload: they go to a host (a device of kind cpu) and come back.
+        fuse: other kernels than those of `inner` are tried.
+        residents: weights, state and inputs may live on a host, too.
+    """
+
+    inner: Optimizer | None = None
     again: bool = True
     offload: bool = True
     fuse: bool = True

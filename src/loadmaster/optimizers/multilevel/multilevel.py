@@ -109,7 +109,10 @@ class Multilevel:
 
 
 class TimeLeft:
-    """What there is still time for. Where the budget counts simulations alone, there is time for all of it."""
+    """What there is still time for. Where the budget counts simulations alone, there is time for all of it.
+
+    Asked before each part with what the part takes for each op and read: what would not be done in time is not begun.
+    """
 
     def __init__(self, search: Search) -> None:
         problem = search.problem

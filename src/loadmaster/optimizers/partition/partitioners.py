@@ -66,6 +66,10 @@ class Scotch:
     """Static mapping onto the cluster's topology by dual recursive bisection (Pellegrini and Roman, 1996).
 
     The baseline of Mirhoseini 2017 and Placeto 2019, which mapped onto equal devices.
+
+    Attributes:
+        order: in which order a device takes its ops, as `ordering` has it.
+        balance: what parts have equally much of: time, memory (bytes), or auto: what the objective counts.
     """
 
     order: Order = "best"
@@ -97,6 +101,10 @@ class GpDfs:
 
     Differs from the paper: its partitioner and its exact depth-first rule are not public; here METIS and a walk that
     takes the largest branch first, in the manner of XLA's memory scheduler.
+
+    Attributes:
+        imbalance: share by which a part may be larger than its due.
+        balance: what parts have equally much of: time, memory (bytes), or auto: what the objective counts.
     """
 
     imbalance: float = 0.03

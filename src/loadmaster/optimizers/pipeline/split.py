@@ -46,6 +46,11 @@ class PipelineSplit:
     scope where scopes are known, else by the forward op whose result a backward op reads. "auto" tries them all.
 
     In the manner of PipeDream's planner (Narayanan et al., 2019) without replication.
+
+    Attributes:
+        goal: step-time, or max-load for a pipeline that is kept full.
+        order: in which order a device takes its ops, as `ordering` has it.
+        fold: how work is laid out on the line: program, mirror, scope, or auto: all of them.
     """
 
     goal: Goal = "step-time"

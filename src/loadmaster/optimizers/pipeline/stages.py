@@ -43,7 +43,13 @@ class SlotLine(NamedTuple):
 
 
 class DeviceSets(NamedTuple):
-    """Sets of devices used so far, and how one more device of some kind leads from one to the next."""
+    """Sets of devices used so far, and how one more device of some kind leads from one to the next.
+
+    Attributes:
+        source, target: [moves] the set before and after it.
+        kind: [moves] of the device that is added.
+        states: how many sets there are.
+    """
 
     source: np.ndarray  # [moves]
     target: np.ndarray  # [moves]

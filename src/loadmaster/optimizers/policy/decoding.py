@@ -35,7 +35,15 @@ LOOKED_AT = 4  # readers, and reads of each, that are looked at
 
 
 class Net(NamedTuple):
-    """The weights."""
+    """The weights: a linear part over what op and device are to each other, and one layer of hidden units.
+
+    Attributes:
+        linear: [PAIR] of the score.
+        of_pair: [PAIR, hidden] from what op and device are to each other.
+        of_op: [CONTEXT, hidden] from what is known of the op alone.
+        bias: [hidden]
+        out: [hidden] to the score.
+    """
 
     linear: np.ndarray  # [PAIR]
     of_pair: np.ndarray  # [PAIR, hidden]

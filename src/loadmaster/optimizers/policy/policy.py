@@ -82,6 +82,7 @@ class LearnedList:
     Attributes:
         start: whose plan it improves; by default it begins from nothing.
         weights: a file of `loadmaster train list`; by default the one that comes with the package.
+        rounds: times that its own best plan is shown to it, while that helps.
     """
 
     start: Optimizer | None = None

@@ -78,7 +78,10 @@ Fusing = bool | Sharing  # whether plans may fuse, by any kernels or by those th
 
 @dataclass(frozen=True, eq=False)
 class Saving:
-    """What kernels may save in a problem: any that there can be (`sharing` is None), or those that are allowed."""
+    """What kernels may save in a problem: any that there can be (`sharing` is None), or those that are allowed.
+
+    Columns are worked out when a bound first asks for them, and hold for every plan of that kind.
+    """
 
     problem: Problem
     sharing: Sharing | None
