@@ -126,8 +126,8 @@ NAMED = [
     Mistake(
         "bound of fused plans: a launch that may be saved",
         "problem/bounds/kernels.py",
-        "(self.problem.launch_ns - off).min()",
-        "(self.problem.launch_ns).min()",
+        "        return int(self.problem.launches[self.problem.op_ns != CANNOT].min())\n",
+        "        return int(self.problem.launch_ns.min())\n",
     ),
     Mistake(
         "simulate_fused: the wrong row is blamed",

@@ -4,6 +4,7 @@ what it is."""
 from __future__ import annotations
 
 import ast
+import runpy
 from collections import Counter
 from pathlib import Path
 
@@ -40,3 +41,13 @@ def test_no_module_is_exempt_from_types() -> None:
                 bare = [one.arg for one in given if one.annotation is None and one.arg not in ("self", "cls")]
                 assert node.returns is not None, f"{path}: {node.name}"
                 assert not bare, f"{path}: {node.name}"
+
+
+def test_mistakes_that_are_made_by_name_can_be_made() -> None:
+    """What they change stands in the source once, and what they leave is Python."""
+    made = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "mutants_named.py"))["NAMED"]
+    assert made
+    for mistake in made:
+        text = (SOURCE / mistake.file).read_text()
+        assert text.count(mistake.right) == 1, mistake.name
+        ast.parse(text.replace(mistake.right, mistake.wrong))
