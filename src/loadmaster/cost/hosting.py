@@ -22,7 +22,13 @@ NAMED = ((re.compile(r"batch_norm"), 3.0), (re.compile(r"layer_norm"), 1.8), (re
 
 
 class BareCalls(NamedTuple):
-    """Bare calls for each of an op's own, for the op itself, and for each view that is made before it."""
+    """Bare calls for each of an op's own, for the op itself, and for each view that is made before it.
+
+    Attributes:
+        call: for each bare call that the op itself is (`calls_of`).
+        op: for the op, whatever it is.
+        view: for each view that is made before it.
+    """
 
     call: float
     op: float

@@ -61,6 +61,7 @@ class Replicas:
     """How often each stage is there, and the link over which its replicas add up their gradients in a ring.
 
     Attributes:
+        count: [stages] 1: there is but one.
         link: [stages] the slowest of the ring; None: there is but one.
     """
 

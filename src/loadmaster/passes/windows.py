@@ -26,6 +26,7 @@ class Window:
     one that reads what goes further on. Those take part in sends, and nobody waits for the second kind.
 
     Attributes:
+        problem: of the ops, with those that stand before and behind them.
         ops: [ops of the window] in the whole.
         first: where they begin in the problem.
     """

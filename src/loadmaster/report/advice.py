@@ -25,7 +25,12 @@ WORTH = 0.005  # a gain under this share is not worth a step of its own
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing to do, and the command that does it (empty: none does)."""
+    """One thing to do, and the command that does it (empty: none does).
+
+    Attributes:
+        what: in a sentence.
+        command: to type; empty: none does it.
+    """
 
     what: str
     command: str = ""

@@ -32,7 +32,13 @@ _DIGIT = 7.0  # wide in that picture
 
 @dataclass(frozen=True)
 class Box:
-    """An action on its device."""
+    """An action on its device.
+
+    Attributes:
+        action: phase, stage and microbatch.
+        device: its number.
+        start_ns, end_ns: in the step.
+    """
 
     action: Action
     device: int

@@ -30,8 +30,12 @@ class Piece:
     asked for: the host was busy until then, and the path starts with it).
 
     Attributes:
+        kind: op or transfer.
         index: kernel, or send.
+        name: of the kernel, or of the tensor that is sent.
+        scope: module path of the kernel, or of what made the tensor.
         where: device, or "from > to".
+        start_ns, end_ns: in the step.
     """
 
     kind: Literal["op", "transfer"]

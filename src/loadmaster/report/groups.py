@@ -20,7 +20,13 @@ MOST_GROUPS = 200  # each is tried on every device; chosen by hand
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Kernels of one module that are on one device and can be moved together."""
+    """Kernels of one module that are on one device and can be moved together.
+
+    Attributes:
+        name: module.
+        device: its number.
+        kernels: indices of its kernels.
+    """
 
     name: str
     device: int

@@ -21,7 +21,14 @@ MOST_LISTED = 8  # kinds of ops; the others together have a row
 
 @dataclass(frozen=True)
 class KindShare:
-    """All ops of one kind."""
+    """All ops of one kind.
+
+    Attributes:
+        kind: as the importer names it.
+        ops: how many.
+        flops: of all of them.
+        time_ns: of all of them, each on its fastest device.
+    """
 
     kind: str
     ops: int
@@ -34,6 +41,7 @@ class LargeTensor:
     """One of the largest tensors of a graph.
 
     Attributes:
+        name, nbytes, role, shape: as in the graph.
         made_by: op, "" for an input or a weight.
     """
 
@@ -49,7 +57,16 @@ class Inspection:
     """Times are those on the fastest device of the cluster for each op.
 
     Attributes:
+        ops: as imported.
+        views: of them, folded away before planning.
+        tensors: as imported.
+        flops, bytes_moved: of all ops.
+        bytes_by_role: of all tensors of each role.
+        cluster: that times are of.
+        work_ns: all ops one after another.
+        critical_path_ns, critical_path_ops: of the longest chain of ops that wait for each other.
         kinds: most time first.
+        largest_tensors: largest first.
     """
 
     ops: int

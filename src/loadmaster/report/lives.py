@@ -22,7 +22,10 @@ class Moments:
     """When things begin and end, as numbers that order rounds within one instant, too (rule 11).
 
     Attributes:
+        begin, finish: [kernels] moments.
+        send_begin, send_finish: [sends] moments.
         instant_ns: [instants] moment m lies in instant m // rounds.
+        rounds: moments of an instant.
     """
 
     begin: Ints  # [kernels]
@@ -41,6 +44,9 @@ class Lives:
     """Alive at moment m: those with begin <= m < finish.
 
     Attributes:
+        device: where it lies.
+        nbytes: its size.
+        begin, finish: moments.
         tensor: -1: workspace.
         kernel: that needs the workspace, or makes the tensor; of what is there before the step, its first reader.
         received: a copy that was sent.

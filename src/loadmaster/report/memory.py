@@ -24,7 +24,14 @@ MOST_TENSORS = 40  # at a peak; the rest have a row together
 
 @dataclass(frozen=True)
 class MemoryPart:
-    """Bytes of one module and role that are alive at a peak."""
+    """Bytes of one module and role that are alive at a peak.
+
+    Attributes:
+        scope: module path.
+        role: of the tensors, as in the graph.
+        tensors: how many.
+        nbytes: together.
+    """
 
     scope: str
     role: str
@@ -37,6 +44,8 @@ class AliveTensor:
     """A tensor that is in memory at the peak of a device.
 
     Attributes:
+        name, role, scope, nbytes: of the tensor.
+        since_ns: when it came.
         until_ns: None: to the end of the step.
     """
 
@@ -53,6 +62,8 @@ class Cause:
     """What began when the peak was reached.
 
     Attributes:
+        kind: op, transfer, or the start of the step.
+        name, scope: of the op, or of the tensor that is received.
         nbytes: what it brought.
     """
 
@@ -67,8 +78,14 @@ class Peak:
     """A device at its fullest, the first time; `parts` add up to it exactly.
 
     Attributes:
+        device: its name.
+        peak_bytes: what it holds.
+        limit_bytes: what it has.
+        at_ns: when.
+        cause: what began then.
         by_role: most bytes first.
         parts: most bytes first.
+        largest: tensors that are there, largest first.
     """
 
     device: str

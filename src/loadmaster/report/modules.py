@@ -21,6 +21,8 @@ class ModuleWork:
     """A module of the model and the work of its kernels.
 
     Attributes:
+        name: module path, folded.
+        ops: of it.
         device_ns: [devices] time of its kernels there.
         weight_bytes: of the weights and states it reads.
     """

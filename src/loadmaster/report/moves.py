@@ -31,7 +31,10 @@ class MoveCost:
     """The step if one group alone were elsewhere, all else in the same order.
 
     Attributes:
+        device: where the group would be.
+        step_ns: of the step then.
         peak_bytes: largest of any device.
+        over_bytes: over the memory of the devices then.
         change: of the objective: ns, or bytes of the largest peak; positive is worse.
     """
 
@@ -66,7 +69,12 @@ class Decision:
 
 @dataclass(frozen=True)
 class GroupDecisions:
-    """All groups: those that would be better elsewhere first, then those that cost most to move."""
+    """All groups: those that would be better elsewhere first, then those that cost most to move.
+
+    Attributes:
+        rows: a decision each.
+        simulations: that were run to find out.
+    """
 
     rows: tuple[Decision, ...]
     simulations: int

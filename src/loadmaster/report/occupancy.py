@@ -19,6 +19,9 @@ class DeviceTime:
     """The step of one device; the four times add up to it exactly.
 
     Attributes:
+        device: its name.
+        kernels, ops: that run on it.
+        compute_ns: in which it computes.
         transfer_wait_ns: what it needs next is made and on its way, or waits for a wire.
         idle_ns: what it needs next is still being made elsewhere.
         finished_ns: after its last kernel; all of the step when it has none.
@@ -38,7 +41,10 @@ class WireLoad:
     """One channel: the pairs of devices that share it, and what it carries in a step.
 
     Attributes:
+        name: of the channel, by its ends.
         pairs: that sent something.
+        sends, sent_bytes: in a step.
+        busy_ns: in which it carries something.
         queue_ns: transfers ready to go spent this long, added up, waiting for it.
     """
 

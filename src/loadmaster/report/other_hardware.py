@@ -22,7 +22,13 @@ class Hardware:
     """What a step of the model takes on one cluster.
 
     Attributes:
+        cluster, devices: its name, and how many devices it has.
+        optimizer: that planned for it.
+        step_ns: of the plan.
         peak_bytes: largest of any device.
+        fits, over_bytes: whether it does, and by how much it does not.
+        lower_bound: what no plan there can beat.
+        money, energy_j: of a step; None where the cluster does not say prices or watts.
     """
 
     cluster: str

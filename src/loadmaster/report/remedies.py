@@ -40,7 +40,9 @@ class Remedy:
     """One or more changes that together make it fit.
 
     Attributes:
+        what: in words.
         command: options that bring it about.
+        step_ns: of the plan found with it.
         peak_bytes: on the fullest device that is no host.
         cost: how much each part gives up, least first.
     """
@@ -57,8 +59,12 @@ class Verdict:
     """Whether a step fits as it is, and what would help, cheapest first.
 
     Attributes:
+        fits: as it is.
         need_bytes: of the best plan found, on the device that is shortest of memory.
+        have_bytes: memory of that device.
+        step_ns: of the best plan found.
         how: what plans it so that it fits.
+        changes: that make it fit, cheapest first; empty where it fits.
     """
 
     fits: bool

@@ -27,8 +27,10 @@ class Schedule:
         whole: as planned, op by op.
         timeline: of `plan` on `whole`.
         problem: its ops are the kernels of the plan.
+        kernel_of: [ops of whole] its kernel.
         heads: [kernels] lowest op of each.
         tensors: [tensors] index in `whole` of each tensor that is left.
+        device, start_ns, end_ns: [kernels]
         turn: [kernels] order of dispatch.
         send_tensor: [sends] in order of dispatch.
     """

@@ -52,6 +52,7 @@ class Strip:
 
     Attributes:
         parts: (label, device, bytes, whether streamed)
+        devices: names, in the order of the cluster.
     """
 
     parts: tuple[tuple[str, int, int, bool], ...]
@@ -121,7 +122,14 @@ def _colour(device: int) -> str:
 
 @dataclass(frozen=True)
 class SplitAtLength:
-    """The best split at one length of the context."""
+    """The best split at one length of the context.
+
+    Attributes:
+        context: tokens.
+        strip: which module is where.
+        first_token_ns, per_token_ns: modelled.
+        fits: whether it does.
+    """
 
     context: int
     strip: Strip

@@ -32,7 +32,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Means:
-    """What may be done to fit, beside placing, ordering and fusing."""
+    """What may be done to fit, beside placing, ordering and fusing.
+
+    Attributes:
+        recompute: ops may run again.
+        offload: tensors may wait on a host.
+    """
 
     recompute: bool = False
     offload: bool = False

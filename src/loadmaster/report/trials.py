@@ -23,7 +23,13 @@ Move = tuple[Ints, int]  # kernels, and the device they go to
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """A problem and an order of its ops and sends that gives the step under study when nothing is moved."""
+    """A problem and an order of its ops and sends that gives the step under study when nothing is moved.
+
+    Attributes:
+        problem: whose ops are the plan's kernels.
+        rank: [ops] order of dispatch.
+        send_rank: [tensors * devices] order of sends, those too that the plan does not have.
+    """
 
     problem: Problem
     rank: Ints  # [ops]

@@ -37,6 +37,7 @@ class Bound:
     """Something no plan passes (work, critical path, memory), or not this placement (link).
 
     Attributes:
+        name: work, critical path, link or memory.
         value: ns; of memory, bytes on the fullest device.
         limit: what it is held against: the step in ns; of memory, the bytes the device has.
     """
@@ -51,7 +52,10 @@ class WhatIf:
     """The best of a quick search on changed hardware, which begins with the plan itself.
 
     Attributes:
+        change: of the hardware, in words.
+        step_ns: of the best plan found with it.
         peak_bytes: largest of any device.
+        over_bytes: over the memory of the devices.
         gain: of the objective against the plan, ns or bytes; positive is better.
         how: the plan that did it.
     """
@@ -69,8 +73,11 @@ class WhyNotFaster:
     """What holds the step up: the bound that binds, and what other hardware or searching on would gain.
 
     Attributes:
+        bounds: of the plan as it is.
+        binds: the one that is nearest.
         without_transfers_ns: the same plan over links that take no time.
         control: the same search on the same hardware: what searching alone gains.
+        helps: changes of the hardware, each planned for.
     """
 
     bounds: tuple[Bound, ...]

@@ -37,7 +37,13 @@ class Grid:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of an explanation: a title, sentences and tables."""
+    """A part of an explanation: a title, sentences and tables.
+
+    Attributes:
+        title: of the section.
+        sentences: a paragraph each.
+        grids: tables under them.
+    """
 
     title: str
     sentences: tuple[str, ...]

@@ -18,7 +18,11 @@ class Line:
     """One call.
 
     Attributes:
+        text: a call, as Python.
+        uses: names that it reads.
+        makes: names that it assigns.
         op: of the problem; -1: a send, or what belongs to one.
+        device: of the plan, on which it runs.
         alone: it must not be recorded with others: it waits, sends, or asks Python for settings.
         kernel: lines of one fused kernel have the same number; -1: of none that can be compiled.
     """
@@ -36,7 +40,10 @@ class ListingPart(NamedTuple):
     """Neighbouring lines as a function.
 
     Attributes:
+        run: the function.
+        given: names that it is called with.
         made: what later lines use.
+        lines: that it is made of.
     """
 
     run: Callable[..., Any]
@@ -51,6 +58,12 @@ class Listing:
 
     `joined` replaces spans of lines by one call each, `source` writes the function, `by_line` runs it a line at a time,
     for what measures or watches a step.
+
+    Attributes:
+        lines: the calls.
+        residents: names of what the function is called with.
+        returned: names of what it returns.
+        constants: what the text refers to: functions, attributes, updates.
     """
 
     lines: Sequence[Line]

@@ -38,7 +38,13 @@ SLOWEST_NS = 4e8  # a larger product is left out when a smaller one took this lo
 @dataclass(frozen=True)
 class Machine:
     """What was measured: a cluster to plan for, and efficiencies by kind of device, which price ops that nobody has
-    timed."""
+    timed.
+
+    Attributes:
+        cluster: devices and links of this machine.
+        calibrated: by kind of device.
+        seconds: that measuring took.
+    """
 
     cluster: Cluster
     calibrated: dict[str, Calibrated]

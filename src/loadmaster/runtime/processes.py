@@ -45,6 +45,7 @@ class Throttle:
     passed. That time is written on a board that all processes see, a file of their shared memory.
 
     Attributes:
+        bytes_per_s, latency_s: of every link.
         messages: tags that fit on it.
     """
 

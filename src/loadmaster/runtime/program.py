@@ -42,10 +42,15 @@ class Program:
     """The step as a function of its residents: weights, states and inputs, one entry per place.
 
     Attributes:
+        listing: its lines, for whoever runs or watches it one by one.
+        run: the step: residents in, outputs out.
+        source: its text.
+        residents: what it is called with, in order.
         outputs: those of the captured step, then its gradients where nothing updates.
         written: tensors that the step overwrites.
         last_random: device that draws the last random numbers.
         lines: number in the source.
+        kernels: those of several ops, and whether they were compiled.
         homes: device of each resident that is overwritten, or lives where a stay is.
         lodged: residents that live where a stay is, and come for those that read them.
     """
@@ -68,7 +73,10 @@ class Backend:
     """What a program calls that is not an op of torch.
 
     Attributes:
+        devices: a torch device for each device of the plan.
+        updates: of the optimizer.
         post: of a run of several processes: only what is on its device is done here.
+        streams: for sends from and to GPUs.
         together: neighbouring updates are one call.
         compiled: devices on which kernels of several ops are compiled.
     """

@@ -65,7 +65,13 @@ class Contender:
 
 @dataclass(frozen=True)
 class Recalibration:
-    """A step on one device as it was modelled for the race, and as it is from now on."""
+    """A step on one device as it was modelled for the race, and as it is from now on.
+
+    Attributes:
+        before_ns: as it was modelled.
+        after_ns: as it is modelled from now on.
+        measured_ns: what it took.
+    """
 
     before_ns: int
     after_ns: int
@@ -81,7 +87,10 @@ class RaceResult:
     """Who ran, and the plan that was up against them.
 
     Attributes:
+        rows: who ran.
+        result: the plan.
         failed: who could not run, and why.
+        recalibrated: where a step on one device was looked into op by op.
     """
 
     rows: tuple[Contender, ...]

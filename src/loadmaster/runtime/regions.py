@@ -70,7 +70,12 @@ def _copy(value: Tensor) -> Tensor:
 
 @dataclass
 class RegionKernels:
-    """Kernels of several ops in a program."""
+    """Kernels of several ops in a program.
+
+    Attributes:
+        total: kernels of several ops.
+        regions: those that are compiled when they are first called.
+    """
 
     total: int = 0
     regions: list[Region] = field(default_factory=list)

@@ -33,7 +33,19 @@ class Running:
     """What a plan was modelled to take, and what it took.
 
     Attributes:
+        name: of the model.
+        mode: training or inference.
+        devices, torch_devices: of the plan, and what stood for each.
+        ops: of the plan.
+        kernels_fused: kernels of several ops.
+        kernels_apart: those of them that ran op by op.
+        kernels_reasons: why they did.
+        modelled_ns: of a step; None where the cluster is not known.
         measured_ns: median over the steps that were timed, after two to warm up.
+        fastest_ns: of the steps that were timed.
+        modelled_peak_bytes, measured_peak_bytes: [devices] where known.
+        verification: what came of it, where it was asked for.
+        notes: what else is to be said.
     """
 
     name: str

@@ -31,6 +31,7 @@ class Timing:
         cold_ns: the median where they were not.
         host_ns: what the host needs to ask for it; 0 where the host is the device.
         workspace_bytes: allocated beside its results while it runs.
+        stable: the quartiles lie within a twentieth of the median.
     """
 
     hot_ns: int

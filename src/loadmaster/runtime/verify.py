@@ -43,7 +43,13 @@ Values = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """Of one tensor between two runs."""
+    """Of one tensor between two runs.
+
+    Attributes:
+        name: of the tensor.
+        largest: difference of an element.
+        allowed: what it may be.
+    """
 
     name: str
     largest: float
@@ -55,8 +61,10 @@ class Verification:
     """What came of running a step both ways.
 
     Attributes:
+        compared: tensors.
         equals_module: to the bit.
         equals_capture: to the bit: the captured step in its traced order.
+        must_equal_capture: whether every bit must agree with it: all on the host, and no kernel compiled.
         worst: from the module, the nearest to what is allowed or the furthest past it.
         first_unequal: to the captured step.
         reference: what stands for it.

@@ -35,6 +35,7 @@ class Mixture:
     """A phase with its experts apart.
 
     Attributes:
+        graph: with each part of a layer's experts an op.
         paths: of the parts.
         unused_bytes: by path: weights that a step is not expected to need, kept all the same.
     """

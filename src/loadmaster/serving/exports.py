@@ -26,6 +26,7 @@ class ModuleRow:
     Attributes:
         module: path.
         home: device that keeps its weights; another than `device`: they are streamed.
+        weight_bytes: of its weights.
         time_ns: of its work for one batch of requests, modelled.
     """
 
@@ -79,8 +80,11 @@ class ExportTarget:
     """A runtime, and how much of a placement it can take.
 
     Attributes:
+        name: as typed on the command line.
+        write: makes the file's text of a placement.
         contiguous: stages of neighbouring layers, devices in order.
         stream: weights may stay in host memory and be sent when needed.
+        compute_on_host: modules may run there.
         experts: how those of a layer may be placed apart from it.
         one_gpu: it takes one GPU and the host beside it, no more.
         overheads: what it adds to the rates of the hardware, where that was measured.

@@ -27,6 +27,7 @@ class ServingRemedy:
     """One way to make it fit.
 
     Attributes:
+        what: in words.
         command: options that bring it about.
         request_ns: modelled time of a request then.
         peak_bytes: on the fullest device.
@@ -45,7 +46,11 @@ class ServingFit:
     """Whether the model fits as it is, and what would help, cheapest first.
 
     Attributes:
+        fits: as it is.
         need_bytes: peak of the best placement on its fullest device.
+        have_bytes: memory of that device.
+        request_ns: modelled time of a request, as it is.
+        changes: that make it fit, cheapest first; empty where it fits.
     """
 
     fits: bool

@@ -40,8 +40,12 @@ class Served:
     """A model and the phases of a request to it.
 
     Attributes:
+        name: of the model.
         model: without memory.
         blocks: modules that no runtime splits.
+        phases: prefill, and decode at its first and at its last length.
+        requests: what they are of.
+        dtype: of what is computed.
     """
 
     name: str

@@ -33,7 +33,9 @@ class Placement:
     Attributes:
         compute: [units] device.
         home: [units] device that keeps the weights; another than `compute`: they are streamed.
+        step_ns: [phases] of one run of each.
         peak_bytes: [devices] the largest of all phases.
+        over_bytes: over the memory of the devices.
         value: what the goal makes small, in ns.
         bound: what no placement can beat.
     """

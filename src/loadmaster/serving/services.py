@@ -64,6 +64,11 @@ class Service:
 
     Attributes:
         names: [units] module paths, in the order of the model.
+        weight_bytes: [units] of the weights of each.
+        phases: priced, over the same units.
+        cluster: that it is placed on.
+        requests: that it is judged by.
+        goal: what is to be small.
         together: [units] lowest unit that shares a weight with it; itself where none does.
         within: [units] the unit of its layer, for a part of a layer's experts; itself for all others.
     """

@@ -30,6 +30,8 @@ class Sharded:
     """What a sharded graph remembers.
 
     Attributes:
+        way: samples or features.
+        devices: how many share each op.
         graph: digest of the graph before.
     """
 

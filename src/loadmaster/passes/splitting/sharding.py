@@ -35,7 +35,12 @@ _CUTS = ("split", "split_with_sizes")
 
 
 class Share(NamedTuple):
-    """Along a dimension that is made of equal blocks, of each of which every device has its part."""
+    """Along a dimension that is made of equal blocks, of each of which every device has its part.
+
+    Attributes:
+        dim: of the tensor.
+        blocks: that the dimension is made of: 3 where queries, keys and values lie side by side.
+    """
 
     dim: int
     blocks: int = 1
@@ -51,6 +56,9 @@ class Sharding:
     """What each tensor is on each device, and as what each op reads it.
 
     Attributes:
+        ways: devices that share the work.
+        layout: [tensors] what each device has: all of it (None), its share, a summand, or a loss over its samples.
+        wanted: [ops] as what it reads each of its tensors.
         stored: what lies in shares, and is put together for who reads it whole.
     """
 

@@ -36,6 +36,8 @@ class Implications:
     """What follows from a step of at most some time.
 
     Attributes:
+        head: [ops] no op starts sooner.
+        tail: [ops] the step does not end sooner after its end.
         group: [ops] those of a group share a device.
         apart: [groups, groups] they do not.
     """

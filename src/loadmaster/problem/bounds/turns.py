@@ -34,11 +34,15 @@ class EqualDeviceFacts:
     """What is known of a problem of equal devices.
 
     Attributes:
+        time: [ops] on any device.
         work: [ops] that time, as the sets that share all devices count it.
+        share: what the work of a set is divided by, for how long it keeps all devices busy.
+        devices: how many.
         leader: [ops] the first of those that must share its device.
         later: (start, ops, ns): what follows each op, and how long it takes to send it there.
         earlier: what comes before.
-        ahead: what `levels.heads` and `levels.tails` are given.
+        ahead: what `levels.heads` is given.
+        behind: what `levels.tails` is given.
         head: [ops] no op starts sooner.
         tail: [ops] the step does not end sooner after its end.
         is_up: whether no time is left.

@@ -34,6 +34,7 @@ class Fit(NamedTuple):
     """Offsets that keep within the capacity, or none; `sure`: then there are no such offsets.
 
     Attributes:
+        offset: [blocks] bytes; None: none were found.
         work: blocks times sections looked at.
     """
 

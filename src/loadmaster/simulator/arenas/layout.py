@@ -32,6 +32,7 @@ class Arenas:
     Attributes:
         tensor: [blocks] or -1: workspace.
         op: [blocks] whose workspace it is, or -1.
+        device, nbytes: [blocks]
         begin: [blocks] first round in which it is there; 0 for residents.
         end: [blocks] first round in which it is not; the number of rounds: alive to the end.
         offset: [blocks] bytes from the start of the device's arena.
