@@ -18,16 +18,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the words of the command line come to, but for the problem."""
+    """What the words of the command line come to, but for the problem.
 
-    spec: str  # of the search, held to what must stay whole
-    plain: str  # of the search without that
-    named: bool  # the user named a method
+    Attributes:
+        spec: of the search, held to what must stay whole.
+        plain: of the search without that.
+        named: the user named a method.
+        limit: bytes a device.
+        kept: whole on one device: "op", "module" or "block".
+        target: the runtime it is for.
+    """
+
+    spec: str
+    plain: str
+    named: bool
     budget: Budget
     seed: int
-    limit: int | None  # bytes a device
-    kept: str  # whole on one device: "op", "module" or "block"
-    target: str | None  # the runtime it is for
+    limit: int | None
+    kept: str
+    target: str | None
     split: str
     costs: str | None
     recompute: str
@@ -41,11 +50,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class Found:
-    """A plan, and what it is shown beside."""
+    """A plan, and what it is shown beside.
+
+    Attributes:
+        parts: what splitting ops came to, or None.
+        free: the plan op by op, where modules stay whole.
+    """
 
     result: Result
-    parts: Any  # what splitting ops came to, or None
-    free: Result | None  # the plan op by op, where modules stay whole
+    parts: Any
+    free: Result | None
     baselines: Mapping[str, Result]
 
 

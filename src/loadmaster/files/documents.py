@@ -96,15 +96,40 @@ def save_cluster(cluster: Cluster, path: PathLike) -> None:
 
 
 def save_plan(plan: Plan, problem: Problem, path: PathLike, extra: Mapping[str, Any] | None = None) -> None:
-    """Writes a plan to a JSON file (schema loadmaster.plan/1), after a check against its problem: InvalidPlan where it
-    breaks a rule. The file has names beside numbers, so that it can be read; numbers alone make the plan again. `extra`
-    goes beside them, such as the seed. It is written beside, then renamed: there is never half a file."""
+    """Writes a plan to a JSON file (schema loadmaster.plan/1), after a check against its problem.
+
+    The file has names beside numbers, so that it can be read; numbers alone make the plan again. It is written beside,
+    then renamed: there is never half a file.
+
+    >>> import loadmaster as lm, tempfile
+    >>> g = lm.GraphBuilder("tiny")
+    >>> number = g.op("only", "task", [], [], time_ns=100)
+    >>> problem = lm.price(g.build(), "2xp100-pcie")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lm.save_plan(lm.Plan.of(problem, [1]), problem, f"{folder}/plan.json", {"seed": 0})
+    ...     lm.load_plan(f"{folder}/plan.json").device.tolist()
+    [1]
+
+    Args:
+        plan, problem: the plan, and what it is a plan of.
+        path: .json, .json.gz or .json.xz.
+        extra: goes beside the plan, such as the seed; none of the format's own keys.
+
+    Raises:
+        InvalidPlan: the plan breaks a rule.
+        InvalidSetting: a key of `extra` is one of the format's own.
+        UnwritableFile: the disk is full, or it is not permitted.
+    """
     write_json(plan_to_json(plan, problem, extra), path)
 
 
 def load_plan(path: PathLike) -> Plan:
-    """The plan of a file. UnreadableFile where there is none or it is cut short, InvalidPlan where it is of another
-    format. What it was made for is looked at when it is used: `check(plan, problem)`."""
+    """The plan of a file. What it was made for is looked at when it is used: `check(plan, problem)`.
+
+    Raises:
+        UnreadableFile: there is no such file, or it is cut short or no JSON.
+        InvalidPlan: it is of another format, or a number in it cannot be; the error says where in the file.
+    """
     return load_plan_file(path).plan
 
 

@@ -61,8 +61,19 @@ def solve_split(
     seed: int = 0,
     listener: Callable[[Search], None] | None = None,
 ) -> SplitResult:
-    """As `solve`, over graphs in which ops are split as well. `reprice` gives the problem of another graph. Parts are
-    not fused: a method that fuses would be judged by plans that do."""
+    """As `solve`, over graphs in which ops are split as well.
+
+    Parts are not fused: a method that fuses would be judged by plans that do.
+
+    Args:
+        problem: of the graph as it is.
+        reprice: gives the problem of another graph, on the same cluster and with the same costs.
+        optimizer: plans before and after the splits; a third of the budget each goes to both and to trials.
+        budget, seed, listener: as in `solve`.
+
+    Returns:
+        SplitResult: the best of whole ops, ops in parts, and every op on every device.
+    """
     whole = as_budget(budget)
     before = solve(problem, optimizer, _share(whole, FIRST_SHARE), seed, listener=listener)
     trial = _Trial(before.problem, before.plan, before.score, ())

@@ -77,8 +77,15 @@ class Replicas:
 def repeated(
     staged: Staged, microbatches: int, orders: Sequence[Sequence[Action]] = (), replicas: Replicas | None = None
 ) -> Graph:
-    """The graph of the whole batch, an op for each action, in the given order on each device. Of a stage that is there
-    r times, replica k takes microbatches k, k + r, …, and there must be as many."""
+    """The graph of the whole batch, an op for each action.
+
+    Args:
+        staged: one microbatch as actions.
+        microbatches: of the batch.
+        orders: [devices] actions in the order in which each device takes them; it becomes part of the graph.
+        replicas: of stages: of one that is there r times, replica k takes microbatches k, k + r, …, and there must be
+            as many.
+    """
     alone = Replicas((1,) * staged.num_stages, (None,) * staged.num_stages)
     return _Repeat(staged, microbatches, orders, replicas or alone).graph()
 

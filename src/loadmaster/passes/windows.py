@@ -41,8 +41,15 @@ class Window:
 
 
 def window(problem: Problem, device: NDArray[np.integer], ops: Ints, pinned: Bools, rest_ns: Ints) -> Window:
-    """The ops, ascending, as a problem; those pinned stay where `device` has them. `rest_ns`: how long the step goes on
-    after each of them because of what is not in the window."""
+    """The ops as a problem of their own.
+
+    Args:
+        problem: of the whole step.
+        device: [ops of the whole] where the plan has them.
+        ops: of the window, ascending.
+        pinned: [ops of the window] stays where `device` has it.
+        rest_ns: [ops of the window] how long the step goes on after each because of what is not in the window.
+    """
     graph, count, devices = problem.graph, len(ops), problem.num_devices
     read_start, reads = some_rows(graph.read_start, graph.reads, ops)
     _, makes = some_rows(graph.make_start, graph.makes, ops)

@@ -49,7 +49,16 @@ def tradeoff(
     """The Pareto front of step time against the largest peak, fastest first.
 
     The fastest and the smallest plan are searched for first; then the fastest under limits spread evenly, as ratios,
-    between their peaks. Each search has the whole budget. Fewer plans come back where several limits give the same.
+    between their peaks. Each search has the whole budget. Fewer plans come back where several limits give the same, or
+    where none was found that fits.
+
+    Args:
+        problem: its objective does not count here.
+        spec: the method of every search.
+        budget: of each search.
+        points: plans, at most; 2 at least, or InvalidSetting.
+        seed: of every search.
+        means: what may be done to fit, beside placing, ordering and fusing.
     """
     if points < 2:
         raise InvalidSetting(f"a trade-off of {points} plans", "--points", "ask for at least 2")

@@ -63,9 +63,18 @@ def keep_costs(costs: Measured) -> None:
 
 
 def measure_ops(graph: Graph, cluster: Cluster, *, seconds: float = 120.0, say: Say = lambda text: None) -> Measured:
-    """Times each distinct op of the graph that has no time yet, on each device of this machine, and keeps them.
+    """Times each distinct op of the graph that has no time yet, on each kind of device of this machine, and keeps them.
 
     An op that a device cannot run, or has no memory for, is left to the efficiencies of what was measured there.
+
+    Args:
+        graph: captured here: ops are told apart by their signatures.
+        cluster: of this machine (`here`).
+        seconds: after which it stops; what is left is priced by efficiencies.
+        say: is told what goes on.
+
+    Returns:
+        Measured: a cost model for `price`, of all that is known of this machine.
     """
     import time
 

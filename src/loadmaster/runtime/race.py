@@ -141,7 +141,21 @@ def run_race(
     compiled: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> RaceResult:
-    """Plans for what was measured, then lets everyone run in turns."""
+    """Plans for what was measured, then lets everyone run in turns: eager torch, torch.compile where it is asked for,
+    the expert's plan where there are several devices, and ours.
+
+    Args:
+        made: a module with real weights, and example inputs.
+        cluster: of this machine (`measure.here`).
+        optimizer, budget, seed: of our plan; where no device is a GPU, "auto" does not fuse.
+        training: a step with its backward pass and updates, or an inference.
+        compiled: torch.compile runs, too.
+        say: is told what goes on.
+
+    Returns:
+        RaceResult: who took how long, beside what was modelled; ops as they were in the step are kept for the next
+            plan.
+    """
     module, inputs = made
     gpu = any(name.startswith("cuda") for name in torch_names())
     captured = capture_step(module, inputs, training=training, target=Target(gpu=gpu))

@@ -77,7 +77,19 @@ def run_plan(
     devices: Sequence[str] | None = None,
     compile_kernels: bool | None = None,
 ) -> Running | None:
-    """None in all processes but the first of a run of several."""
+    """Builds a model, applies a plan to it and times some steps; what `loadmaster run` does.
+
+    Args:
+        model: package.module:callable that returns (module, example inputs).
+        plan: its file, which says how the model was captured.
+        verify: compare one step with the module first; CannotRun where they differ.
+        steps: that are timed, after two to warm up.
+        devices: a torch device for each device of the plan.
+        compile_kernels: as in `apply`.
+
+    Returns:
+        Running: in the process of rank 0; None in all others of a run of several.
+    """
     file = plan_file(plan)
     torch.manual_seed(0)
     made = build_model(model, dtype=file.captured.get("dtype"), batch=file.captured.get("batch"))

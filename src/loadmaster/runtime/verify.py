@@ -108,7 +108,13 @@ def verify_step(
     step: AppliedStep, inputs: Any, reference: Reference | None = None, called: str = "the module"
 ) -> Verification:
     """Runs one step both ways and compares outputs, gradients, updated weights and buffers. Nothing is changed.
-    `reference`: what the module would do, and what it is `called`, where the module as it is cannot tell."""
+
+    Args:
+        step: as it was applied.
+        inputs: a batch, as the step is called with.
+        reference: what the module would do, where the module as it is cannot tell; by default the module itself.
+        called: what errors and reports call the reference.
+    """
     arguments = as_arguments(inputs, step.captured.graph.name)
     on_host = all(device.type == "cpu" for device in step.devices)
     with unchanged(step):

@@ -53,8 +53,15 @@ def connect(address: str) -> Any:
 def in_order(
     function: Callable[..., Any], jobs: Iterable[Any], ray: str = "", shared: Sequence[Any] = (), processes: int = 1
 ) -> Iterator[Any]:
-    """function(*shared, job) of each job, in the order of the jobs. With the address of a Ray cluster they run there,
-    all at once; what they share goes to each machine once. Otherwise in so many processes of this machine."""
+    """function(*shared, job) of each job, in the order of the jobs.
+
+    Args:
+        function: of what is shared and a job; its result must depend on nothing else, for it may run twice.
+        jobs: in any number.
+        ray: address of a Ray cluster: they run there, all at once.
+        shared: goes to each machine once.
+        processes: of this machine, where there is no cluster.
+    """
     if not ray and processes > 1:
         yield from _in_processes(function, list(jobs), shared, processes)
         return

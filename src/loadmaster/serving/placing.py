@@ -140,8 +140,14 @@ def place(
 ) -> Placement:
     """The best placement found: simple fillings and the given starts first, then moves of neighbouring units.
 
-    `stream` and `compute_on_host` say what the runtime can do with weights in host memory; `follow`: experts are
-    computed where their layer is, wherever they are kept; `without`: devices that take no part.
+    Args:
+        service: what there is to place.
+        seconds, seed: of the search.
+        starts: (compute, home) of units to begin from, too.
+        stream: weights may stay in host memory and be sent when they are needed.
+        compute_on_host: modules may run on the host.
+        follow: experts are computed where their layer is, wherever they are kept.
+        without: devices that take no part.
     """
     rng, begun = np.random.default_rng(seed), time.perf_counter()
     devices = [

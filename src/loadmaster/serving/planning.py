@@ -64,7 +64,17 @@ def service_for(
     cost: CostModel | None = None,
     target: ExportTarget | None = None,
 ) -> tuple[Any, Service]:
-    """(model without memory, what there is to place); as the target, if any, has it and can say it."""
+    """(model without memory, what there is to place); as the target, if any, has it and can say it.
+
+    Args:
+        path: a folder with a config.json.
+        cluster: to serve on.
+        requests: that phases are captured for.
+        goal: what is to be small: latency, first-token, per-token or throughput.
+        precision: of the weights.
+        cost: the cost model; the roofline by default.
+        target: the runtime, whose overheads and limits then hold.
+    """
     from loadmaster.serving.phases import serve
 
     served = serve(path, requests, captured_in(precision))
@@ -97,7 +107,16 @@ def priced(
 def plan_serving(
     served: Any, service: Service, target: ExportTarget | None, *, seconds: float = 5.0, seed: int = 0
 ) -> ServingResult:
-    """The best placement that the target can take, and the rules of others for comparison."""
+    """The best placement that the target can take, and the rules of others for comparison.
+
+    Args:
+        served, service: as `service_for` gives them.
+        target: the runtime; None: any.
+        seconds, seed: of the search.
+
+    Returns:
+        ServingResult: also where nothing fits: `placing.check_fits` raises DoesNotFit then.
+    """
     found = all_rules(served.model, service)
     placed = evaluate(service, *(np.stack([pair[i] for pair in found.values()]) for i in (0, 1)))
     rules = dict(zip(found, placed, strict=True))

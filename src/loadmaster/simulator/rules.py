@@ -333,8 +333,16 @@ def simulate_fused(
     rank: NDArray[np.integer],
     kernel: NDArray[np.integer],
 ) -> Scores:
-    """Scores plans [candidates, ops] of which each has kernels of its own (ranks and kernels: one row for all, or a
-    row each). A kernel is where its lowest op is. Refuses kernels that wait for themselves, as `fuse` does."""
+    """Scores plans of which each has kernels of its own, without making a coarser problem for any.
+
+    Args:
+        problem: its ops are single ops.
+        device: [candidates, ops]; a kernel is where its lowest op is.
+        rank, kernel: [candidates, ops], or one row for all.
+
+    Raises:
+        InvalidPlan: kernels that wait for themselves, as `fuse` refuses them, or a placement off the cluster.
+    """
     _check_places(problem, device)
     places, ranks, kernels = (np.ascontiguousarray(np.atleast_2d(given), np.int32) for given in (device, rank, kernel))
     count, plain = len(places), layout(problem)

@@ -36,12 +36,22 @@ def capture(
     name: str = "",
     target: Target | None = None,
 ) -> Graph:
-    """The graph of one step of `module` on example inputs: a tuple of positional ones, a dict of named ones, or both as
-    ((...), {...}); sizes are those of the examples.
+    """The graph of one step of a module.
 
     When training, the step is forward, backward and the update of every weight that needs a gradient. The loss is the
-    module's output if that is a single number, or its `loss`, else the sum of the means of its float tensors.
-    `target` says who runs the step: the kernels of attention depend on it.
+    module's output if that is a single number, or its `loss`, else the sum of the means of its float tensors. Nothing
+    of the size of a tensor is allocated.
+
+    Args:
+        module: its weights may be without memory.
+        inputs: examples: a tuple of positional ones, a dict of named ones, or both as ((...), {...}); sizes are theirs.
+        training: with backward pass and updates.
+        optimizer: that updates: adam, adamw, sgd, or none.
+        name: of the graph.
+        target: who runs the step: the kernels of attention depend on it.
+
+    Raises:
+        ImportFailed: the module cannot be traced; the error has its line.
     """
     return capture_step(module, inputs, training=training, optimizer=optimizer, name=name, target=target).graph
 

@@ -68,8 +68,17 @@ def plan_pipeline(
     *,
     replicate: bool = False,
 ) -> PipelineResult:
-    """`problem` is the step of one microbatch; the answer is for all of them and one update. `replicate`: stages may be
-    there several times over, up to data parallelism, where there is one stage."""
+    """Plans a batch as a pipeline of microbatches: where to cut, which device takes which stage, and in what order.
+
+    Args:
+        problem: the step of one microbatch; the answer is for all of them and one update.
+        microbatches: of the batch.
+        budget, seed: of the search; each pipeline that the simulator judges counts as a simulation.
+        replicate: stages may be there several times over, up to data parallelism, where there is one stage.
+
+    Raises:
+        InvalidSetting: no or far too many microbatches, or fewer places to cut than devices.
+    """
     if microbatches < 1 or microbatches * problem.num_devices * 4 > MOST_ACTIONS:
         what = f"{microbatches} microbatches on {problem.num_devices} devices"
         raise InvalidSetting(what, "microbatches", "give a whole number of at least 1, and not thousands")

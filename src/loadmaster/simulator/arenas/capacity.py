@@ -52,8 +52,19 @@ def fit_in(
     work: int = FOREVER,
     stop: Callable[[], bool] = lambda: False,
 ) -> Fit:
-    """Looks for offsets of blocks with half-open lives. `work` limits the search by a count, so that equal input gives
-    equal offsets; `stop` is asked before each run."""
+    """Looks for offsets of blocks with half-open lives under a capacity.
+
+    >>> found = fit_in(np.array([0, 0, 5]), np.array([5, 9, 9]), np.array([4, 4, 4]), 8)
+    >>> sorted(found.offset.tolist())  # two of them never meet, and share a place
+    [0, 4, 4]
+
+    Args:
+        begin, end: [blocks] of their lives, in any unit of time.
+        nbytes: [blocks]
+        capacity: bytes.
+        work: limits the search by a count, so that equal input gives equal offsets.
+        stop: is asked before each run.
+    """
     alive = np.flatnonzero((end > begin) & (nbytes > 0))
     offset = np.zeros(len(nbytes), np.int64)
     if not len(alive):

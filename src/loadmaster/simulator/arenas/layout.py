@@ -75,7 +75,10 @@ def assign_addresses(
 ) -> Arenas:
     """Offsets for all that the step keeps in memory: first fit in several orders, the best of them improved.
 
-    `effort` limits the search by comparisons made, not by the clock, so that equal input gives equal addresses.
+    Args:
+        problem, plan, timeline: the plan, settled, and what it gives.
+        effort: limits the search by comparisons made, not by the clock, so that equal input gives equal addresses.
+        seed: of random changes of the order.
     """
     coarse = coarsen(problem, plan.kernel)
     step = Step(coarse, plan, timeline)
