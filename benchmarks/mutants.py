@@ -93,10 +93,9 @@ class Judge:
             found = [test for test in self.tests if any(inside.match(name) for name in test.functions)]
         # Not those for which a package is missing.
         quick = [test for test in found if test.outcome == "passed" and test.compiled != mutant.compiled]
-        slow = [test for test in found if test.outcome in ("slow", "failed") and not test.compiled]
-        if not mutant.compiled:
-            known = {test.name for test in quick}
-            slow = [test for test in slow if test.name not in known]
+        known = {test.name for test in quick}
+        slow = [test for test in found if test.outcome in ("slow", "failed") and test.name not in known]
+        slow = list({test.name: test for test in slow}.values())
         for some in (quick, slow):
             some.sort(key=lambda test: (not self._likely(mutant, test), test.seconds))
         return quick, slow
