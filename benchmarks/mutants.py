@@ -84,7 +84,7 @@ class Judge:
     broken: set[str] = field(default_factory=set)  # tests that fail without a mistake, compiled
 
     def tests_of(self, mutant: Mutant) -> tuple[list[Seen], list[Seen]]:
-        """(those that run the function, those that are too slow for it), the quickest first."""
+        """(those that run the function, those that are too slow for it)."""
         if mutant.function:
             key = f"{mutant.file}:{mutant.function}"
             found = [test for test in self.tests if key in test.functions]
@@ -96,9 +96,16 @@ class Judge:
         known = {test.name for test in quick}
         slow = [test for test in found if test.outcome in ("slow", "failed") and test.name not in known]
         slow = list({test.name: test for test in slow}.values())
-        for some in (quick, slow):
-            some.sort(key=lambda test: (not self._likely(mutant, test), test.seconds))
-        return quick, slow
+        return self._in_turn(mutant, quick), self._in_turn(mutant, slow)
+
+    def _in_turn(self, mutant: Mutant, tests: list[Seen]) -> list[Seen]:
+        """Likely ones first; the quickest of every file, then the second of every file, and so on: those of one file
+        are much alike."""
+        turn, place = Counter[str](), dict[str, int]()
+        for test in sorted(tests, key=lambda test: test.seconds):
+            file = test.name.partition("::")[0]
+            place[test.name], turn[file] = turn[file], turn[file] + 1
+        return sorted(tests, key=lambda test: (not self._likely(mutant, test), place[test.name], test.seconds))
 
     def verdict(self, mutant: Mutant) -> str:
         quick, slow = self.tests_of(mutant)

@@ -124,5 +124,12 @@ ROWS = [
         "slot << 45",
         "any way to spread bits serves a digest",
     ),
+    (
+        "simulator/state.py",
+        "depth += under >= 0",
+        "under >= 0",
+        "under > 0",
+        "all that is written over tensor 0 is one less deep, and of those as deep tensor 0 comes first by its number",
+    ),
 ]
 EQUIVALENT = {(file, line, right, wrong): why for file, line, right, wrong, why in ROWS}

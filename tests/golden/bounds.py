@@ -38,7 +38,7 @@ from loadmaster.problem.bounds.holding import device_bytes, op_residents
 from loadmaster.problem.bounds.kernels import Fusing, saving_of
 from loadmaster.problem.bounds.kinds import kinds_of, work_of
 from tests.golden.inputs import arrays
-from tests.golden.plans import PROBLEMS, layers, wired
+from tests.golden.plans import PROBLEMS, drawing, held, layers, wired
 from tests.golden.scenes import Scenes, Told, checksum, exact
 
 scene = Scenes(Path(__file__).with_suffix(".json"))
@@ -53,23 +53,6 @@ def three() -> Problem:
     return price(layers(4, 2, 9), wired((4e12,) * 3, lambda one, two: True, lambda one, two: one * 3 + two))
 
 
-def held() -> Problem:
-    """Devices of which two do nothing while they send and receive."""
-    cluster = wired((4e12, 2e12, 2e12), lambda one, two: 0 in (one, two), lambda one, two: one)
-    devices = tuple(replace(device, overlap=at == 0) for at, device in enumerate(cluster.devices))
-    return price(layers(2, 4, 11), replace(cluster, devices=devices), objective="throughput")
-
-
-def drawing() -> Problem:
-    """Judged by energy."""
-    cluster = wired((4e12, 1e12), lambda one, two: True, lambda one, two: one)
-    watts = [(300.0, 50.0), (60.0, 9.5)]
-    devices = tuple(
-        replace(device, watts=w[0], idle_watts=w[1]) for device, w in zip(cluster.devices, watts, strict=True)
-    )
-    return price(layers(2, 3, 12, training=True), replace(cluster, devices=devices), objective="energy")
-
-
 def brief() -> Problem:
     """Given times, of which some are under a launch, for ops that may share a kernel."""
     cluster = Cluster.preset("2xp100-pcie")
@@ -78,8 +61,14 @@ def brief() -> Problem:
     return price(layers(2, 3, 13, given=2, fusable=True), slow, memory_limit=14 << 20)
 
 
+def crammed() -> Problem:
+    """Unlike devices, each too small for all weights."""
+    cluster = wired((5e13, 1e12, 1e12), lambda one, two: True, lambda one, two: one)
+    return price(layers(2, 5, 22, training=True), cluster, memory_limit=6 << 20)
+
+
 ALL: dict[str, Callable[[], Problem]] = PROBLEMS | {
-    make.__name__: make for make in (equal, three, held, drawing, brief)
+    make.__name__: make for make in (equal, three, held, drawing, brief, crammed)
 }
 
 

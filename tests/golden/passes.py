@@ -7,6 +7,7 @@ number, a checksum of its words. Models of the zoo are taken as they are shipped
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from loadmaster.cluster import Cluster, Link
 from loadmaster.cost import price
 from loadmaster.errors import LoadmasterError
-from loadmaster.graph import Graph
+from loadmaster.graph import UNGIVEN, Graph
 from loadmaster.graph.columns import ints
 from loadmaster.passes import coarsen, fuse
 from loadmaster.passes.blocks import blocks
@@ -79,6 +80,33 @@ def shares_of_the_zoo() -> Told:
     for way in WAYS:
         made = sharded_graph(layers(2, 3, 2, given=2, training=True), Cluster.preset("2xp100-pcie"), way)
         found |= {f"given {way}": [-1.0]} if made is None else graph_told(f"given {way}", made.graph)
+    return found
+
+
+def partly_timed() -> Graph:
+    """Of which some ops have given times, others not."""
+    graph = layers(2, 3, 2, given=2, training=True)
+    time = np.array(graph.time_ns)
+    time[::3] = UNGIVEN
+    return replace(graph, time_ns=ints(time), flops=ints(np.arange(graph.num_ops) * 10**7))
+
+
+@scene
+def graphs_with_some_times() -> Told:
+    """On shares of all devices, in parts, in stages, priced."""
+    graph, cluster, found = partly_timed(), Cluster.preset("2xp100-pcie"), Told()
+    problem = price(graph, cluster)
+    found |= problem_told("whole", problem)
+    for way in WAYS:
+        made = sharded_graph(graph, cluster, way)
+        found |= {way: [-1.0]} if made is None else graph_told(way, made.graph)
+    for op, name in enumerate(graph.op_name):
+        for axis in range(len(axes_of(graph, op))):
+            found |= graph_told(f"{name} {axis}", split_graph(graph, [Split(name, axis, 2, 2)]))
+    phase = phases_of(problem)
+    wanted = ints(np.arange(problem.num_ops) * 2 // problem.num_ops)
+    stage = settle_stages(problem, ints(np.where(phase == 0, wanted, 1 - wanted)), phase)
+    found |= graph_told("repeated", repeated(in_stages(problem, stage, phase, split_backward=True), 3))
     return found
 
 

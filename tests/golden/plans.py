@@ -214,9 +214,9 @@ def held() -> Problem:
 
 def drawing() -> Problem:
     """Judged by energy."""
-    fast, slow = wired((4e12, 1e12), lambda one, two: True, lambda one, two: one).devices
-    devices = (replace(fast, watts=300.0, idle_watts=50.0), replace(slow, watts=60.0, idle_watts=9.5))
     cluster = wired((4e12, 1e12), lambda one, two: True, lambda one, two: one)
+    fast, slow = cluster.devices
+    devices = (replace(fast, watts=300.0, idle_watts=50.0), replace(slow, watts=60.0, idle_watts=9.5))
     return price(layers(2, 3, 12, training=True), replace(cluster, devices=devices), objective="energy")
 
 

@@ -18,5 +18,15 @@ def test_the_plan_is_the_kept_one(method: str, problem: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("method", "problem"),
+    [("brkga", "unlike"), ("random-fusion", "halves"), ("random", "tasks"), ("multilevel:inner=anneal", "large")],
+)
+def test_the_plan_is_the_same_on_several_threads(method: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads in ("1", "3"):
+        monkeypatch.setenv("LOADMASTER_THREADS", threads)
+        assert found(method, problem) == KEPT[method][problem]
+
+
 def test_no_plan_is_kept_for_nothing() -> None:
     assert {(method, name) for method, rows in KEPT.items() for name in rows} == set(PAIRS)

@@ -306,7 +306,7 @@ def _pair_columns(problem: Problem, shares: NDArray[np.float64]) -> Floats:
     for share in shares.T:
         above, below = share[:, None] - low[None], high[None] - share[:, None]
         inside = np.minimum(above, below) * problem.num_devices
-        columns += [np.clip(4 * inside, -2, 2), np.clip(share[:, None] - (low + high)[None] / 2, -1, 1)]
+        columns += [np.clip(4 * inside, -2, 2), share[:, None] - (low + high)[None] / 2]
     return _narrow(np.stack(columns, axis=2).reshape(problem.num_ops * problem.num_devices, -1))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,14 @@ def test_altered_weights_are_refused(name: str, kind: str, tmp_path: Path) -> No
     save_file(tensors, str(path), {"policy": json.dumps(known)})
     with pytest.raises(UnreadableFile):
         LOADERS[name][0](str(path))
+
+
+def test_the_tensor_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    known, tensors = changed(*sound("go"), "another shape")
+    save_file(tensors, str(tmp_path / "w.safetensors"), {"policy": json.dumps(known)})
+    odd = sorted(tensors)[0].partition(".")[2]
+    with pytest.raises(UnreadableFile, match=re.escape(f"{odd}' has the shape (7, 7), not ")):
+        load_go(str(tmp_path / "w.safetensors"))
 
 
 @pytest.mark.parametrize("name", LOADERS)

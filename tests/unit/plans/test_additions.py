@@ -10,7 +10,7 @@ from loadmaster.errors import InvalidPlan
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan, check
-from loadmaster.plans.additions import Additions, may_live_elsewhere, repeatable
+from loadmaster.plans.additions import Additions, may_live_elsewhere, repeatable, same_additions
 from loadmaster.plans.expansion import expand, whole
 from loadmaster.problem import Problem
 from loadmaster.simulator import simulate
@@ -50,6 +50,12 @@ def named(problem: Problem, tensor: str) -> int:
 def test_only_what_gives_the_same_again_may_run_again(problem: Problem) -> None:
     able = dict(zip(problem.graph.op_name, repeatable(problem.graph).tolist(), strict=True))
     assert able == {"a": False, "b": True, "r": True, "c": False, "u": False, "d": True}
+
+
+def test_additions_are_the_same_by_what_they_say() -> None:
+    assert same_additions(None, None) and same_additions(added(1), added(1))
+    assert not any(same_additions(added(1), other) for other in (None, added(2), added(1, after=0)))
+    assert not same_additions(None, added(1))
 
 
 def test_a_copy_reads_before_its_weight_is_overwritten(problem: Problem) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 
 from loadmaster.graph.columns import Bools, Ints
 from loadmaster.optimizers.annealing import choice, critical
-from loadmaster.optimizers.annealing.state import ARMS, KINDS, make_scratch, terrain_of
+from loadmaster.optimizers.annealing.moves import fusion as moves
+from loadmaster.optimizers.annealing.state import ARMS, FUSE_ONE, KINDS, LEVELS, make_scratch, terrain_of
+from loadmaster.optimizers.annealing.xorshift import seeded
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -138,3 +141,19 @@ def test_kinds_of_moves_that_paid_are_tried_more_often() -> None:
     assert ((later > 0) == (first > 0)).all()
     choice.fade(spent, gained, 10_000)
     assert 0 < gained[0] < 5
+
+
+def test_a_pair_to_join_has_the_highest_level_and_one_to_part_none() -> None:
+    """Or, one time in five, any: below 0, or from 1 up to the highest."""
+    new = getattr(moves.apply, "py_func", moves.apply)
+    state = seeded(5)
+    for toward, low, high in ((moves.JOIN, LEVELS - 1, LEVELS), (moves.PART, -1, -1)):
+        seen = []
+        for _ in range(300):
+            chain = SimpleNamespace(priority=np.full(3, 2.5))
+            fusing = SimpleNamespace(drawn=np.array([1, 2]), old_priority=np.zeros(3))
+            new(fusing, chain, FUSE_ONE, 1, toward, state)
+            assert fusing.old_priority.tolist() == [2.5] * 3 and chain.priority[[0, 2]].tolist() == [2.5] * 2
+            seen.append(float(chain.priority[1]))
+        assert all(value == -1 or 1 <= value < LEVELS for value in seen)
+        assert 220 < sum(low <= value <= high for value in seen) < 290

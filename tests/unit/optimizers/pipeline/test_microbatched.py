@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -323,3 +324,15 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "1f1b" in shown and "stage 0 on" in shown and "forward pass" in shown
     refused = CliRunner().invoke(app, [*words, "--split", "auto"])
     assert refused.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("simulations", "slots", "rehearsals"),
+    [(60, 2_000, 40_000_000 // 48_000), (120, 2_000, 80_000_000 // 48_000), (10, 5, 10_000), (500, 5, 100_000)],
+)
+def test_rehearsals_are_as_many_as_there_is_time_for(simulations: int, slots: int, rehearsals: int) -> None:
+    """Six actions for each slot and microbatch: forward, backward and weights, and what is sent between."""
+    planner = _Planner(problem(2, 2), 4, Budget(None, simulations), 0)
+    assert planner._rehearsals(SimpleNamespace(memory=range(slots))) == rehearsals  # type: ignore[arg-type]
+    unlimited = _Planner(problem(2, 2), 4, Budget(5.0), 0)
+    assert unlimited._rehearsals(SimpleNamespace(memory=range(20_000))) == 4 * 40_000_000 // 480_000  # type: ignore[arg-type]
