@@ -131,5 +131,12 @@ ROWS = [
         "under > 0",
         "all that is written over tensor 0 is one less deep, and of those as deep tensor 0 comes first by its number",
     ),
+    (
+        "problem/bounds/turns.py",
+        "if int((head + self.time + tail).max()) > most:",
+        "head + self.time + tail",
+        "head + self.time - tail",
+        "an op that is too long by itself is too long for `least_span`, too, which is asked next",
+    ),
 ]
 EQUIVALENT = {(file, line, right, wrong): why for file, line, right, wrong, why in ROWS}

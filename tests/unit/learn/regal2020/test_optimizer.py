@@ -253,3 +253,14 @@ def test_plans_read_off_even_chances_are_tilted_to_either_end_of_the_devices() -
     assert frozenset([int(order[0])]) in used and frozenset([int(order[-1])]) in used
     assert plan is not None and search.best is not None
     assert simulate(problem, plan).step_ns == search.best_score.value
+
+
+def test_the_standard_choices_are_those_of_brkga() -> None:
+    """Of the order nothing is left, where priorities are drawn from the whole range around it."""
+    strength, spread, _, width, bias, blocks, sends = STANDARD
+    usual = Brkga()
+    assert (actions.STRENGTH[strength], actions.SPREAD[spread]) == (0.0, actions.UNIFORM_VARIANCE)
+    assert (actions.BLOCKS[blocks][0], actions.SENDS[sends]) == (usual.by, usual.sends)
+    assert actions.WIDTHS[actions.WIDTH[width]] == pytest.approx(1.0)
+    assert actions.BIASES[actions.BIAS[bias]] == pytest.approx(usual.rho)
+    assert MEANS[actions.HALF] == 0.5 and VARIANCES[actions.UNIFORM_VARIANCE] == pytest.approx(1 / 3)
