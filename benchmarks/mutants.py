@@ -42,6 +42,7 @@ ROOMS = ("plans", "problem", "search", "simulator", "passes", "optimizers", "lea
 KILLED, SURVIVED, OUT_OF_TIME, ENDLESS = "killed", "SURVIVED", "out of time", "killed, does not end"
 MOST_TESTS = 150  # of one mutant, the quickest
 LIKELY_S = 15.0  # of tests that are likely to see it, before any others
+PLANS, FEW_METHODS = "tests/golden/test_plans.py::test_the_plan_is_the_kept_one[", 4
 LATE_S = 20.0  # that a mutant begun before the end may take beyond it
 NEEDS = {
     "optimizers/exact.py": "ortools",
@@ -113,11 +114,25 @@ class Judge:
             change = Change(copy / "src" / "loadmaster" / mutant.file, mutant.text)
             with change:
                 verdict = self._quick(copy, mutant, quick)
-                if verdict == SURVIVED and slow:
-                    verdict = self._others(copy, [test.name for test in slow][:MOST_TESTS], change, plain=False)
+                if verdict == SURVIVED and (more := [*(test.name for test in slow), *self._beside(mutant, quick)]):
+                    verdict = self._others(copy, more[:MOST_TESTS], change, plain=False)
                 if verdict == SURVIVED:
                     verdict = self._others(copy, tests_beside(mutant.file), change, plain=mutant.compiled)
                 return verdict
+
+    def _beside(self, mutant: Mutant, quick: list[Seen]) -> list[str]:
+        """Of compiled code, kept plans of a few methods that run it, for problems that take too long otherwise."""
+        plans = {test.name.rpartition("-")[0]: test for test in quick if test.name.startswith(PLANS)}
+        some = list(plans)[:: max(1, len(plans) // FEW_METHODS)][:FEW_METHODS] if mutant.compiled else []
+        known = {test.name for test in quick}
+        return [
+            test.name
+            for test in self.tests
+            if test.compiled
+            and test.name.rpartition("-")[0] in some
+            and test.name not in known
+            and test.outcome == "passed"
+        ]
 
     @staticmethod
     def _likely(mutant: Mutant, test: Seen) -> bool:

@@ -30,7 +30,7 @@ from loadmaster.problem import Problem
 from loadmaster.search import Search
 from loadmaster.zoo.synthetic import generate
 from tests.golden.inputs import arrays, sums_of
-from tests.golden.plans import PROBLEMS, layers
+from tests.golden.plans import ALL, PROBLEMS, layers
 
 FILE = Path(__file__).parent / "learned.json"
 Told = dict[str, list[float]]
@@ -476,6 +476,35 @@ def pace_of_go() -> Told:
                 seconds, trials = pace.next(min(step, 4), draw_s)
                 told = [-1.0 if seconds is None else seconds, float(trials), pace.share(step), pace.temperature(step)]
                 found[f"{counts} {steps} {step} {draw_s}"] = told
+    return found
+
+
+@scene
+def draws_of_go() -> Told:
+    """Which groups and ops are drawn together, and changes of a plan, by a generator that is the same everywhere."""
+    from loadmaster.graph.columns import ints
+    from loadmaster.learn.go2020.input import go_input
+    from loadmaster.learn.go2020.moves import all_changes, draw_moves
+    from loadmaster.learn.go2020.policy import MIDDLE, Decided, _fusion_units, _pick, _tasks_of_draw, draw_units
+
+    found: Told = {}
+    for groups in (0, 40):
+        one = go_input(ALL["large"](), groups)
+        order = np.argsort(one.mirror, kind="stable")
+        for seed in range(6):
+            rng = np.random.default_rng(seed)
+            drawn = [draw_units(one, order, whole, rng) for whole in (True, *(False,) * 8)]
+            drawn += [_fusion_units(one, order, whole, rng) for whole in (True, False, False)]
+            found[f"units {groups} {seed}"] = [sums_of(units)[-2] for units in drawn]
+            picks, chance = _pick(drawn[0], rng.normal(size=(one.num_groups, 3)) * 4, 0.2, rng)
+            found[f"picks {groups} {seed}"] = [*sums_of(picks), *sums_of(chance)]
+            device, better = (ints(rng.integers(0, one.num_devices, one.num_groups)) for _ in range(2))
+            decided = Decided(device, ints(np.full(one.num_groups, MIDDLE)), ints([]))
+            moves = draw_moves(one, decided, better, 9, rng)
+            found |= told_of(f"moves {groups} {seed}", moves)
+            found[f"changes {groups} {seed}"] = [sums_of(each.device)[-2] for each in all_changes(decided, moves)]
+            tasks = [_tasks_of_draw(("placement", "schedule", "fusion"), False, rng) for _ in range(9)]
+            found[f"tasks {groups} {seed}"] = [float(zlib.crc32(repr(tasks).encode()))]
     return found
 
 
