@@ -138,5 +138,34 @@ ROWS = [
         "head + self.time - tail",
         "an op that is too long by itself is too long for `least_span`, too, which is asked next",
     ),
+    ("optimizers/memory/exact_orders.py", "done[earlier] = 1", "1", "2", "any number but 0 says that it is done"),
+    (
+        "problem/problem.py",
+        "spread_ns: Ints = field(default_factory=lambda: ints(np.zeros((2, 0, 0))))  # [2, ops, dev",
+        "(2, 0, 0)",
+        "(2, 1, 0)",
+        "it is empty either way, and that is all that is asked of it",
+    ),
+    (
+        "learn/regal2020/summary.py",
+        "depth = [0] * (len(start) - 1)",
+        "[0]",
+        "[1]",
+        "each is written before it is read",
+    ),
+    (
+        "optimizers/genetic/brkga.py",
+        "score = Score(0, fitness) if fits else Score(fitness - int(breeding.HEAVY_PENALTY), 0)",
+        "Score(fitness - int(breeding.HEAVY_PENALTY), 0)",
+        "Score(fitness - int(breeding.HEAVY_PENALTY), 1)",
+        "where the best plan so far is as far over and its value 1, the plan is scored anew, and is no better",
+    ),
+    (
+        "optimizers/pipeline/split.py",
+        "free = {kind: np.flatnonzero(kind_of == kind).tolist() for kind in range(int(kind_of.max()",
+        "int(kind_of.max()) + 1",
+        "int(kind_of.max()) + 2",
+        "of a kind more there is no device, and nobody asks for one",
+    ),
 ]
 EQUIVALENT = {(file, line, right, wrong): why for file, line, right, wrong, why in ROWS}

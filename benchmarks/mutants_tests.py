@@ -32,7 +32,7 @@ PART_BYTES = 60_000  # of files of tests that one process watches
 MANY = {"promises", "golden"}  # whose files have tests for every optimizer, and are watched in several processes
 # Of files whose tests would take an hour without compiled code, those that do not.
 QUICK = {
-    "tests/golden/test_plans.py": "odd or small or tiny",
+    "tests/golden/test_plans.py": "odd or small or tiny or zero",
     "tests/golden/test_learned.py": "examples or pace or climbing or learned-list",
 }
 PLAIN = {"NUMBA_DISABLE_JIT": "1"}
@@ -189,13 +189,16 @@ def run_tests(copy: Path, what: list[str], seconds: float, *, plain: bool) -> tu
 
 def tests_beside(file: str) -> list[str]:
     """Files of unit tests for a file of the source: those named after it; without one, all of the folder that mirrors
-    its own, or the room's."""
+    its own, or the room's. Then those of properties that import the room."""
     place = ROOT / "tests" / "unit" / Path(file).parent
     while not place.exists() and place.parent.name != "tests":
         place = place.parent
     named = [found for found in place.rglob("test_*.py") if Path(file).stem in found.stem]
     found = named or [*place.glob("test_*.py")] or [*place.rglob("test_*.py")]
-    return [str(each.relative_to(ROOT)) for each in sorted(found, key=lambda each: each.stat().st_size)]
+    room = f"loadmaster.{Path(file).parts[0]}"
+    properties = [each for each in (ROOT / "tests" / "properties").glob("test_*.py") if room in each.read_text()]
+    both = (*sorted(found, key=lambda each: each.stat().st_size), *sorted(properties))
+    return [str(each.relative_to(ROOT)) for each in both]
 
 
 def _path(copy: Path) -> list[str]:

@@ -38,7 +38,7 @@ from loadmaster.problem.bounds.holding import device_bytes, op_residents
 from loadmaster.problem.bounds.kernels import Fusing, saving_of
 from loadmaster.problem.bounds.kinds import kinds_of, work_of
 from tests.golden.inputs import arrays
-from tests.golden.plans import PROBLEMS, drawing, held, layers, wired
+from tests.golden.plans import PROBLEMS, drawing, held, layers, wired, zero
 from tests.golden.scenes import Scenes, Told, checksum, exact
 
 scene = Scenes(Path(__file__).with_suffix(".json"))
@@ -68,7 +68,7 @@ def crammed() -> Problem:
 
 
 ALL: dict[str, Callable[[], Problem]] = PROBLEMS | {
-    make.__name__: make for make in (equal, three, held, drawing, brief, crammed)
+    make.__name__: make for make in (equal, three, held, drawing, zero, brief, crammed)
 }
 
 

@@ -232,6 +232,29 @@ def apart() -> Problem:
     return price(layers(3, 3, 15), replace(cluster, contention=False))
 
 
+def zero() -> Problem:
+    """What has the number 0 is like any other: the first tensor is a weight that is updated, the first op makes what is
+    written over, the first group has two ops, the first device is not the fastest and cannot run all."""
+    build = GraphBuilder("zero")
+    weight, x = build.tensor(600, "weight"), build.tensor(90, "input")
+    hot, cold = build.tensor(300), build.tensor(200)
+    changed = build.tensor(300, alias_of=hot)
+    build.op("make", "any", [weight], [hot, cold], time_ns=[70, 30], colocate="first", scope="one")
+    aside, joined = build.tensor(50), build.tensor(80)
+    build.op("side", "any", [x, cold], [aside], time_ns=[None, 40], scope="one")
+    build.op("change", "any", [hot], [changed], time_ns=[50, 20], scope="one")
+    build.op("join", "any", [changed, cold], [joined], time_ns=[30, 20], colocate="first", scope="one")
+    used = [build.tensor(120) for _ in range(3)]
+    for at, made in enumerate(used):
+        build.op(f"use {at}", "any", [aside, joined][at % 2 :], [made], time_ns=[25 + at, 20], scope=f"use.{at}")
+    new = build.tensor(600, "weight", alias_of=weight)
+    build.op("update", "any", [*used, weight], [new], time_ns=[20, 15], scope="one")
+    cluster = wired((1e9, 1e9), lambda one, two: True, lambda one, two: 0)
+    links = dict.fromkeys(cluster.links, Link(2e10, 3))
+    devices = tuple(replace(device, launch_ns=1) for device in cluster.devices)
+    return price(build.build(), replace(cluster, links=links, devices=devices), memory_limit=1_500)
+
+
 def large() -> Problem:
     return price(layers(4, 40, 16, given=3), wired((1e12,) * 3, lambda one, two: True, lambda one, two: one))
 
@@ -245,10 +268,19 @@ def tiny() -> Problem:
     return price(layers(1, 3, 17), wired((3e12, 2e12), lambda one, two: True, lambda one, two: one))
 
 
-MORE_PROBLEMS = {problem.__name__: problem for problem in (held, drawing, hosted, apart, large, fused, tiny)}
-SIMULATIONS |= {"held": 80, "drawing": 80, "hosted": 40, "apart": 80, "large": 60, "fused": 1_500, "tiny": 60}
+MORE_PROBLEMS = {problem.__name__: problem for problem in (held, drawing, hosted, apart, zero, large, fused, tiny)}
+SIMULATIONS |= {
+    "held": 80,
+    "drawing": 80,
+    "hosted": 40,
+    "apart": 80,
+    "zero": 30,
+    "large": 60,
+    "fused": 1_500,
+    "tiny": 60,
+}
 ALL = PROBLEMS | MORE_PROBLEMS
-PAIRS = [(method, name) for method in METHODS for name in PROBLEMS]
+PAIRS = [(method, name) for method in METHODS for name in (*PROBLEMS, "zero")]
 PAIRS += [(method, name) for method in EVERYWHERE for name in ("held", "drawing", "hosted", "apart")]
 PAIRS += [(method, "fused") for method in ("auto", "placement", "joint", "anneal-fusion", "islands", "separate")]
 PAIRS += [(method, name) for method, names in VARIANTS.items() for name in names]

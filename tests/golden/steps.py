@@ -22,6 +22,7 @@ from loadmaster.optimizers import balancing, cuts, dealing, rejoining, starts, t
 from loadmaster.optimizers.experience import adapting, entries, likeness, trying
 from loadmaster.optimizers.experience.known import Known
 from loadmaster.optimizers.grouped import Groups, Way, grouped
+from loadmaster.optimizers.multilevel import refine
 from loadmaster.optimizers.pipeline import edges, microbatched, replicas, schedules, slots, split
 from loadmaster.optimizers.splitting import solve_split
 from loadmaster.passes.groups import GROUPERS, group_ops
@@ -34,7 +35,7 @@ from tests.golden.plans import ALL, layers, tiny, wired
 from tests.golden.scenes import Scenes, Told, checksum, exact
 
 scene = Scenes(Path(__file__).with_suffix(".json"))
-SOME = ("unlike", "tight", "small", "tasks", "odd", "held", "apart")
+SOME = ("unlike", "tight", "small", "tasks", "odd", "held", "apart", "zero")
 
 
 def plan_told(plan: Plan) -> list[float]:
@@ -183,6 +184,21 @@ def ops_in_parts() -> Told:
         )
         told = [made.result.value, made.before.value, made.result.simulations, len(made.splits)]
         found[name] = [*map(float, told), checksum(made.splits), checksum(made.way), *plan_told(made.result.plan)]
+    return found
+
+
+@scene
+def windows_refined() -> Told:
+    """Parts of a step annealed by themselves, of a few ops each."""
+    found: Told = {}
+    with mock.patch.multiple(refine, OPS=8, OPS_PER_DEVICE=3):
+        for name, turn in product(("unlike", "tight", "tasks", "zero"), (0, 1, 2)):
+            problem = ALL[name]()
+            search, plan = Search(problem, Budget(None, 200), turn), placed(problem)
+            search.score(plan)
+            better = refine.refine(search, plan, 25, turn)
+            told = [float(search.simulations), float(search.best_score.value)]
+            found[f"{name} {turn}"] = [*told, *plan_told(better)]
     return found
 
 

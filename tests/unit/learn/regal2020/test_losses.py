@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -84,3 +86,12 @@ def test_the_chance_of_choices_is_the_product_of_each() -> None:
         low += size
     np.testing.assert_allclose(total.numpy(), wanted, rtol=1e-5)
     assert float(entropy) == pytest.approx(surprise, rel=1e-4)
+
+
+def test_levels_that_are_drawn_are_among_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = [np.array([-3.0, 0.4, 7.6, 15.4, 19.0])] * 4
+    monkeypatch.setattr(losses, "level_targets", lambda *_: targets)
+    part, features = (np.zeros(1), np.zeros(1), np.zeros(1)), SimpleNamespace(num_devices=2)
+    made = losses._levels_around(part, features, np.zeros(7, np.int64), None)  # type: ignore[arg-type]
+    for level in (made.mean, made.variance, made.width, made.bias):
+        assert level.tolist() == [0, 0, 8, 15, 15]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from loadmaster import Budget, GraphBuilder, price, solve
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.graph.columns import ints
+from loadmaster.optimizers.branching.beside import Beside
 from loadmaster.optimizers.branching.branch_and_bound import BranchAndBound, can_branch
 from loadmaster.optimizers.exact import CpSat
 from loadmaster.optimizers.lists.schedulers import Heft
@@ -181,3 +183,15 @@ def test_other_objectives_and_hosts_are_left_to_others() -> None:
     assert can_branch(problem)
     assert not can_branch(problem.with_objective("peak-memory"))
     assert not can_branch(problem.with_objective("throughput"))
+
+
+@pytest.mark.parametrize(("ended", "finished", "steps", "halted"), [(True, False, 0, 0), (False, True, 0, 1)])
+def test_what_runs_beside_a_search_ends_when_it_is_told_to_or_done(
+    ended: bool, finished: bool, steps: int, halted: int
+) -> None:
+    beside = Beside.__new__(Beside)
+    beside.ended, beside.search = ended, mock.Mock(spec=Search)
+    beside.branches = mock.Mock(finished=finished)
+    beside.branches.go_on.side_effect = AssertionError("it goes on")
+    beside.run()
+    assert (beside.branches.go_on.call_count, beside.search.halt.call_count) == (steps, halted)
