@@ -31,7 +31,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Search, solve
 from tests.golden.inputs import arrays
-from tests.golden.plans import ALL, layers, tiny, wired
+from tests.golden.plans import ALL, METHODS, layers, tiny, wired
 from tests.golden.scenes import Scenes, Told, checksum, exact
 
 scene = Scenes(Path(__file__).with_suffix(".json"))
@@ -184,6 +184,18 @@ def ops_in_parts() -> Told:
         )
         told = [made.result.value, made.before.value, made.result.simulations, len(made.splits)]
         found[name] = [*map(float, told), checksum(made.splits), checksum(made.way), *plan_told(made.result.plan)]
+    return found
+
+
+@scene
+def little_to_spend() -> Told:
+    """Every method with one simulation, two and five."""
+    found: Told = {}
+    for method in METHODS:
+        for count in (1, 2, 5):
+            result = solve(ALL["halves"](), method, Budget(None, count), seed=3)
+            told = [result.value, result.timeline.over_bytes, result.simulations]
+            found[f"{method} {count}"] = [*map(float, told), *plan_told(result.plan)]
     return found
 
 
