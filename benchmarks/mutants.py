@@ -140,29 +140,23 @@ class Judge:
         return f"test_{Path(mutant.file).stem}.py::" in test.name or test.name.startswith("tests/golden/")
 
     def _quick(self, copy: Path, mutant: Mutant, tests: list[Seen]) -> str:
-        """The likely ones first, by themselves: most mutants are killed before anything else is imported."""
-        likely = [test for test in tests if self._likely(mutant, test)]
-        others = [test for test in tests if not self._likely(mutant, test)]
-        for some, seconds in ((likely, LIKELY_S), (others, self.seconds)):
-            verdict = self._some(copy, some, seconds)
+        """Some of the likely ones first, by themselves: most mutants are killed before anything else is imported."""
+        first = _within([test for test in tests if self._likely(mutant, test)], LIKELY_S)
+        others = _within([test for test in tests if test not in first], self.seconds)
+        for some in (first, others):
+            verdict = self._some(copy, some)
             if verdict != SURVIVED:
                 return verdict
         return SURVIVED
 
-    def _some(self, copy: Path, tests: list[Seen], seconds: float) -> str:
-        chosen, total = [], 0.0
-        for test in tests[:MOST_TESTS]:
-            total += test.seconds
-            if chosen and total > seconds:
-                break
-            chosen.append(test)
-        if not chosen:
+    def _some(self, copy: Path, tests: list[Seen]) -> str:
+        if not tests:
             return SURVIVED
-        names, plain = [test.name for test in chosen], not chosen[0].compiled
-        left = self._left(30 + 4 * min(total, 2 * seconds))
+        names, plain = [test.name for test in tests], not tests[0].compiled
+        left = self._left(30 + 4 * min(sum(test.seconds for test in tests), 2 * self.seconds))
         status, failed = run_tests(copy, ["-x", *names], left, plain=plain)
         if status is None:
-            return ENDLESS if self._endless(copy, [test for test in chosen if test.name == failed]) else OUT_OF_TIME
+            return ENDLESS if self._endless(copy, [test for test in tests if test.name == failed]) else OUT_OF_TIME
         return KILLED if seen(status, failed) else SURVIVED
 
     def _endless(self, copy: Path, tests: list[Seen]) -> bool:
@@ -190,6 +184,16 @@ class Judge:
 
     def _left(self, seconds: float) -> float:
         return min(seconds, max(5.0, self.until + LATE_S - time.monotonic()))
+
+
+def _within(tests: list[Seen], seconds: float) -> list[Seen]:
+    """As many, in their order, as take no longer together; at least one, at most so many."""
+    chosen, total = list[Seen](), 0.0
+    for test in tests[:MOST_TESTS]:
+        total += test.seconds
+        if not chosen or total <= seconds:
+            chosen.append(test)
+    return chosen
 
 
 def main() -> None:

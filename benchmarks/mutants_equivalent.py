@@ -167,5 +167,12 @@ ROWS = [
         "int(kind_of.max()) + 2",
         "of a kind more there is no device, and nobody asks for one",
     ),
+    (
+        "simulator/state.py",
+        "channels = int(channel.max(initial=-1)) + 1",
+        "-1",
+        "-2",
+        "there is a device, so a channel or a -1 is in the table",
+    ),
 ]
 EQUIVALENT = {(file, line, right, wrong): why for file, line, right, wrong, why in ROWS}

@@ -51,6 +51,7 @@ VARIANTS = {
     "brkga:order=given,by=edges,blocks=4,population=20,patience=2": ("unlike", "odd"),
     "brkga:order=memory,by=scope,blocks=3,population=16,elites=0.4,mutants=0.3": ("tight", "small"),
     "brkga:order=given,by=mirror,blocks=5,width=0.6,sends=no,population=15,start=heft": ("tight", "apart"),
+    "brkga:population=4,elites=0.2,mutants=0.3": ("unlike", "zero"),
     "brkga:by=program,blocks=4,rho=0.9,population=12": ("tasks", "held"),
     "cpop:contention=no": ("unlike", "odd"),
     "downsets": ("held", "apart"),

@@ -19,6 +19,7 @@ from loadmaster import Budget, price
 from loadmaster.cluster import Cluster, Link
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers import balancing, cuts, dealing, rejoining, starts, timelines
+from loadmaster.optimizers.branching.branch_and_bound import SearchTree
 from loadmaster.optimizers.experience import adapting, entries, likeness, trying
 from loadmaster.optimizers.experience.known import Known
 from loadmaster.optimizers.grouped import Groups, Way, grouped
@@ -29,7 +30,8 @@ from loadmaster.passes.groups import GROUPERS, group_ops
 from loadmaster.passes.stages import phases_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Search, solve
+from loadmaster.search import Score, Search, solve
+from loadmaster.simulator import simulate
 from tests.golden.inputs import arrays
 from tests.golden.plans import ALL, METHODS, layers, tiny, wired
 from tests.golden.scenes import Scenes, Told, checksum, exact
@@ -196,6 +198,23 @@ def little_to_spend() -> Told:
             result = solve(ALL["halves"](), method, Budget(None, count), seed=3)
             told = [result.value, result.timeline.over_bytes, result.simulations]
             found[f"{method} {count}"] = [*map(float, told), *plan_told(result.plan)]
+    return found
+
+
+@scene
+def trees_gone_through() -> Told:
+    """Branch and bound, some moments at a time: how many it looks at, what it meets and what is proven by then."""
+    found: Told = {}
+    small = {"tiny": tiny(), "apart": price(layers(2, 2, 18), ALL["apart"]().cluster)}
+    small |= {"given": price(layers(2, 2, 23, given=2), ALL["apart"]().cluster), "zero": ALL["zero"]()}
+    for name, problem in small.items():
+        plan = placed(problem)
+        trunk, best = SearchTree(problem, plan), Score.of(problem, simulate(problem, plan))
+        for turn in range(6):
+            better = trunk.go_on(best, 150)
+            best = best if better is None else trunk.score(better)
+            told = [trunk.looked_at, trunk.bound(best), best.value, trunk.finished]
+            found[f"{name} {turn}"] = [*map(float, told), *(plan_told(better) if better is not None else [])]
     return found
 
 

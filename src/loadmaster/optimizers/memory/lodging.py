@@ -78,7 +78,7 @@ def lodging_of(draft: Draft, tensor: int, host: int) -> Lodging:
     visits = [Visit(group, min(at, group[0][0]), trip) for group, at, trip in zip(groups, begins, trips, strict=False)]
     held_up = _held_up(draft, every, ends) - _held_up(draft, before, out_ends(before) if ends else [])
     cost = max(0, held_up) + (len(groups) * back + (out if ends else 0)) // OVERLAPPED
-    return Lodging(visits, way_back, min(left, len(draft.heads) - 1), cost)
+    return Lodging(visits, way_back, left, cost)
 
 
 def least_cost_ns(draft: Draft, tensor: int, host: int) -> int:
@@ -218,7 +218,7 @@ def _follow_links(draft: Draft) -> dict[int, tuple[int, int]]:
             version = draft.versions[own.makes[0]]
             now[job] = min(begin, min((at for at, _ in version.uses), default=begin)), own.left
         else:
-            now[job] = own.at, min(int(np.searchsorted(draft.start_ns, end)) - 1, len(draft.heads) - 1)
+            now[job] = own.at, int(np.searchsorted(draft.start_ns, end)) - 1
     return _put(draft, now)
 
 
