@@ -122,7 +122,8 @@ class Judge:
 
     def _beside(self, mutant: Mutant, quick: list[Seen]) -> list[str]:
         """Of compiled code, kept plans of a few methods that run it, for problems that take too long otherwise."""
-        plans = {test.name.rpartition("-")[0]: test for test in quick if test.name.startswith(PLANS)}
+        near = [test for test in self.tests if any(name.startswith(f"{mutant.file}:") for name in test.functions)]
+        plans = dict.fromkeys(test.name.rpartition("-")[0] for test in quick or near if test.name.startswith(PLANS))
         some = list(plans)[:: max(1, len(plans) // FEW_METHODS)][:FEW_METHODS] if mutant.compiled else []
         known = {test.name for test in quick}
         return [

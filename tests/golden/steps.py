@@ -19,6 +19,10 @@ from loadmaster import Budget, price
 from loadmaster.cluster import Cluster, Link
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers import balancing, cuts, dealing, rejoining, starts, timelines
+from loadmaster.optimizers.annealing import critical
+from loadmaster.optimizers.annealing.sets import draw_set
+from loadmaster.optimizers.annealing.state import SHIFT, make_scratch, terrain_of
+from loadmaster.optimizers.annealing.xorshift import seeded
 from loadmaster.optimizers.branching.branch_and_bound import SearchTree
 from loadmaster.optimizers.experience import adapting, entries, likeness, trying
 from loadmaster.optimizers.experience.known import Known
@@ -26,12 +30,12 @@ from loadmaster.optimizers.grouped import Groups, Way, grouped
 from loadmaster.optimizers.multilevel import refine
 from loadmaster.optimizers.pipeline import edges, microbatched, replicas, schedules, slots, split
 from loadmaster.optimizers.splitting import solve_split
-from loadmaster.passes.groups import GROUPERS, group_ops
+from loadmaster.passes.groups import GROUPERS, group_ops, grouping
 from loadmaster.passes.stages import phases_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search, solve
-from loadmaster.simulator import simulate
+from loadmaster.simulator import layout, simulate
 from tests.golden.inputs import arrays
 from tests.golden.plans import ALL, METHODS, layers, tiny, wired
 from tests.golden.scenes import Scenes, Told, checksum, exact
@@ -186,6 +190,30 @@ def ops_in_parts() -> Told:
         )
         told = [made.result.value, made.before.value, made.result.simulations, len(made.splits)]
         found[name] = [*map(float, told), checksum(made.splits), checksum(made.way), *plan_told(made.result.plan)]
+    return found
+
+
+@scene
+def ops_that_move_together() -> Told:
+    """Of every kind of move, about any op and about one that the step waits for."""
+    found: Told = {}
+    for name in ("unlike", "tight", "odd", "zero"):
+        problem = ALL[name]()
+        plan, plain, terrain = placed(problem), layout(problem), terrain_of(problem, grouping(problem))
+        line, scratch, place = simulate(problem, plan), make_scratch(plain, False, True), plan.device.astype(np.int32)
+        record = scratch.record
+        record.start_ns[:], record.end_ns[:], record.turn[:] = line.start_ns, line.end_ns, line.turn
+        count = int(critical.critical_ops(plain, terrain, place, scratch))
+        scratch.turn_of[:] = line.turn
+        waited = scratch.critical[:count].tolist()
+        found[f"{name} waited"] = [float(op) for op in waited]
+        for kind, aimed in product(range(SHIFT + 1), (False, True)):
+            state, rows = seeded(kind + 1), []
+            for turn in range(12):
+                seed = waited[turn % count] if aimed else turn % problem.num_ops
+                size, toward = draw_set(plain, terrain, place, scratch, kind, seed, aimed, state)
+                rows.append((int(toward), scratch.members[:size].tolist()))
+            found[f"{name} {kind} {aimed}"] = [float(sum(len(ops) for _, ops in rows)), checksum(rows)]
     return found
 
 
