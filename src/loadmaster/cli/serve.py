@@ -201,9 +201,9 @@ def strip_of(plan: ModulePlan) -> Strip:
 
 def write_page(path: Path, result: ServingResult) -> None:
     """The page about a served model: what the terminal shows, and the bar of modules."""
+    from loadmaster.report.grids import Grid, Section
     from loadmaster.report.served import ServedPage, write_served
     from loadmaster.report.units import size_text, time_text
-    from loadmaster.report.words import Grid, Section
     from loadmaster.serving.documents import module_plan, tokens_per_s
     from loadmaster.serving.exports import module_table
 

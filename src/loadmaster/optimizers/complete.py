@@ -14,13 +14,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from loadmaster.optimizers.auto import SMALL, Auto
+from loadmaster.optimizers.auto import Auto
 from loadmaster.optimizers.fusion.greedy import GreedyFusion, Merges
 from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.joint import Joint
 from loadmaster.optimizers.memory.recompute import Recompute
 from loadmaster.optimizers.memory.trips import one_computes
 from loadmaster.optimizers.multilevel.multilevel import too_large
+from loadmaster.optimizers.racing import SMALL
 from loadmaster.optimizers.simple import OneDevice, Ready
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem

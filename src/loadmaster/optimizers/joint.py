@@ -26,13 +26,14 @@ from loadmaster.optimizers.annealing.chains import (
     compile_walk,
     spread_ranks,
 )
-from loadmaster.optimizers.auto import AT_ONCE, FIRST, NEXT_OF_FEW, Auto, Epochs, Race, Runner, Waiting
+from loadmaster.optimizers.auto import FIRST, Auto, Epochs
 from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.fusion.greedy import Merges, plan_fused
 from loadmaster.optimizers.fusion.search import fusing_chains
 from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.fusion.starts import fusing_for, kernels_of, simple_fusions, simple_orders
 from loadmaster.optimizers.lists.schedulers import Heft
+from loadmaster.optimizers.racing import AT_ONCE, NEXT_OF_FEW, Race, Runner, Waiting
 from loadmaster.optimizers.starts import Scored, StartRecipe, far, made, of_another, ordered, unlike
 from loadmaster.passes import Coarse, coarsen
 from loadmaster.plans import Plan

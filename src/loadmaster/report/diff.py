@@ -19,11 +19,11 @@ from loadmaster.plans.additions import same_additions
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
 from loadmaster.problem.objective import Objective
+from loadmaster.report.grids import Grid, grid_text, share_text, signed
 from loadmaster.report.groups import Group, groups_of
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.trials import Trials
 from loadmaster.report.units import size_text, value_text
-from loadmaster.report.words import Grid, grid_text, share_text, signed
 from loadmaster.simulator import Scores, simulate
 
 MOST_MOVES = 60  # each is simulated; chosen by hand

@@ -19,11 +19,12 @@ from loadmaster.files.writing import write_text
 from loadmaster.report.advice import Advice, basis, next_steps
 from loadmaster.report.bubbles import section as pipeline
 from loadmaster.report.explain import Explanation
+from loadmaster.report.grids import Grid, Section, share_text
 from loadmaster.report.modules import module_table, places_text
 from loadmaster.report.page_data import packed
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.units import gap_text, size_text, sizes_text, time_text, value_text
-from loadmaster.report.words import Grid, Section, sections, share_text
+from loadmaster.report.words import sections
 from loadmaster.search import Result
 
 MOST_MODULES = 24  # in the table of where each runs

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.report.grids import Grid, Section, section_text
 from loadmaster.report.plot import blank_figure, save_figure
 from loadmaster.report.units import size_text
-from loadmaster.report.words import Grid, Section, section_text
 
 MEASURES = {
     "nbytes": "bytes made and workspace",

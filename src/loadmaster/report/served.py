@@ -13,10 +13,10 @@ import numpy as np
 
 from loadmaster import __version__
 from loadmaster.files.writing import write_text
+from loadmaster.report.grids import Section
 from loadmaster.report.html import figure_html, grid_html
 from loadmaster.report.modules import COLOURS, GREY
 from loadmaster.report.plot import PALETTE, blank_figure, save_figure
-from loadmaster.report.words import Section
 
 _PAGE = """<!doctype html>
 <html lang="en">

@@ -6,48 +6,14 @@ same ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from loadmaster.report.explain import Explanation
+from loadmaster.report.grids import Grid, Section, section_text, share_text, signed
 from loadmaster.report.memory import Peak
 from loadmaster.report.moves import Decision, MoveCost
 from loadmaster.report.units import percent_text, size_text, time_text, value_text
 from loadmaster.report.whatif import WhatIf
-
-ROWS_IN_TEXT = 10  # of a table in a terminal; the page has all
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table: the first column is words, those of `numbers` stand to the right.
-
-    Attributes:
-        title: above it.
-        head: names of the columns.
-        rows: texts, as they are shown.
-        numbers: columns that stand to the right.
-    """
-
-    title: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numbers: frozenset[int]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of an explanation: a title, sentences and tables.
-
-    Attributes:
-        title: of the section.
-        sentences: a paragraph each.
-        grids: tables under them.
-    """
-
-    title: str
-    sentences: tuple[str, ...]
-    grids: tuple[Grid, ...] = ()
 
 
 def sections(found: Explanation) -> tuple[Section, ...]:
@@ -60,11 +26,6 @@ def sections(found: Explanation) -> tuple[Section, ...]:
 def in_words(found: Explanation) -> str:
     """Plain text, no wider than its longest table."""
     return "\n\n".join(section_text(section) for section in sections(found)) + "\n"
-
-
-def share_text(part: float, whole: float) -> str:
-    """Such as "12.5 %", "-" of nothing."""
-    return f"{100 * part / whole:.1f} %" if whole else "-"
 
 
 def _many(count: int, word: str, plural: str | None = None) -> str:
@@ -238,11 +199,6 @@ def _change_text(found: Explanation, move: MoveCost) -> str:
     return f"{signed(over, size_text)} over, {change}" if over else change
 
 
-def signed(value: int, shown: Callable[[float], str]) -> str:
-    """With its sign, in the given unit."""
-    return shown(0) if value == 0 else ("+" if value > 0 else "-") + shown(abs(value))
-
-
 _BINDS = {
     "work": "Work binds: shared out evenly with no wait at all, it takes {work}, more than any other bound. "
     "Faster devices or more of them are what helps.",
@@ -391,25 +347,3 @@ _OPTIONAL: tuple[tuple[Callable[[Explanation], Section], Callable[[Explanation],
     (_expense, lambda found: found.expense.money is not None or found.expense.energy_j is not None),
     (_elsewhere, lambda found: len(found.hardware) > 0),
 )
-
-
-def section_text(section: Section) -> str:
-    """A section for a terminal."""
-    title = [section.title.upper()]
-    return "\n".join([*title, *section.sentences, *(f"\n{grid_text(grid)}" for grid in section.grids)])
-
-
-def grid_text(grid: Grid, most: int = ROWS_IN_TEXT) -> str:
-    """A table for a terminal, cut off after `most` rows."""
-    rows = [grid.head, *grid.rows[:most]]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(grid.head))]
-    lines = [_line(row, widths, grid.numbers) for row in rows]
-    more = len(grid.rows) - most
-    tail = [f"  … and {more} more"] if more > 0 else []
-    return "\n".join([f"  {grid.title}", *(f"    {line}" for line in lines), *tail])
-
-
-def _line(row: Sequence[str], widths: Sequence[int], numbers: frozenset[int]) -> str:
-    padded = enumerate(zip(row, widths, strict=True))
-    cells = [cell.rjust(width) if at in numbers else cell.ljust(width) for at, (cell, width) in padded]
-    return "  ".join(cells).rstrip()

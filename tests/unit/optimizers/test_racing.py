@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from loadmaster.optimizers import auto
+from loadmaster.optimizers import racing
 
 
 def race(leader: float, others: list[float], *, used: int = 90, simulations: int = 100) -> Any:
-    made: Any = auto.Race.__new__(auto.Race)
+    made: Any = racing.Race.__new__(racing.Race)
     pace = SimpleNamespace(settled=False)
     made.leader = SimpleNamespace(promise=leader, pace=pace, stuck=False, used=used)
     made.others = [SimpleNamespace(promise=promise, pace=pace, stuck=False, used=1) for promise in others]

@@ -14,10 +14,11 @@ from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import Ints
-from loadmaster.optimizers import auto
-from loadmaster.optimizers.auto import BESIDE, Auto, Waiting
+from loadmaster.optimizers import racing
+from loadmaster.optimizers.auto import Auto
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, evolve, genes_of, prior_of
+from loadmaster.optimizers.racing import BESIDE, Waiting
 from loadmaster.optimizers.simple import legal
 from loadmaster.optimizers.starts import ORDERED, StartRecipe, made, of_another, ordered, orders, unlike
 from loadmaster.passes.groups import mirrored_position
@@ -143,7 +144,7 @@ def test_auto_scores_every_start_and_the_best_under_every_order() -> None:
 
 
 def test_the_genetic_search_takes_no_more_than_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auto, "EVOLVED_AFTER", 150)
+    monkeypatch.setattr(racing, "EVOLVED_AFTER", 150)
     problem = problem_of(objective="peak-memory")
     for simulations in (200, 300, 400):
         assert solve(problem, "placement", Budget(None, simulations)).simulations <= simulations + 1

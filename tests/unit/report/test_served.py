@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from loadmaster import InvalidSetting
+from loadmaster.report.grids import Grid, Section
 from loadmaster.report.served import ServedPage, SplitAtLength, Strip, changes, plot_sweep, write_served
-from loadmaster.report.words import Grid, Section
 
 DEVICES = ("a:0", "<b>:0", "cpu:0")
 

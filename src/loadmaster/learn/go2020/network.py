@@ -1,9 +1,7 @@
 """The network of GO: all decisions for all groups at once, pass by pass, each pass seeing the last one's.
 
-Rounds of GraphSAGE along the edges (Hamilton et al., 2017), segments of attention with the state of the one before, as
-in Transformer-XL (Dai et al., 2019), then a recurrent attention layer and a head for each task. A device is scored by
-what it is to a group, so that any number of unlike devices shares one set of weights.
-"""
+GraphSAGE along the edges (Hamilton et al., 2017), segments of attention as in Transformer-XL (Dai et al., 2019), then a
+recurrent attention layer and a head for each task. Devices are scored by what they are, so there may be any number."""
 
 from __future__ import annotations
 

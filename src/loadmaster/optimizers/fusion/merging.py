@@ -1,9 +1,8 @@
 """The compiled loop of fusion: tries merges one by one and keeps every kernel convex.
 
-Kernels are kept in an order in which each comes after those it waits for, as in Pearce and Kelly, "A dynamic
-topological sort algorithm for directed acyclic graphs" (2007). Two kernels of which one reads the other may become one
-if no way leads from the first out and back into the second. Such a way would lie between their positions, and is looked
-for from both ends at once; the end that comes to a stop first says what has to move for the order to hold again.
+Two kernels of which one reads the other may become one if no way leads from the first out and back into the second
+(`convex`), their loops can be one (`spaces`), and nothing bars two of their ops from sharing a kernel. Kernels that
+changed can be opened and merged anew, without those that did not (`reopen`).
 """
 
 from __future__ import annotations
@@ -13,10 +12,8 @@ import numpy as np
 from loadmaster.compiled import Struct, compiled
 from loadmaster.graph.columns import Bools, Floats, Ints, Ints32, Whole
 from loadmaster.graph.order import sort_by
+from loadmaster.optimizers.fusion.convex import AHEAD, BLOCKED, close_up, find, search_both_ways
 from loadmaster.optimizers.fusion.spaces import fits
-
-BLOCKED, AHEAD, BEHIND = 0, 1, 2
-MOST_VISITS = 400  # kernels looked at from each end; a merge that needs more is not made; chosen by hand
 
 
 class Rules(Struct):
@@ -249,14 +246,6 @@ def pairs_within(
     return count
 
 
-@compiled(_nrt=False, forceinline=True)
-def _find(parent: Ints32, op: Whole) -> Whole:
-    while parent[op] != op:
-        parent[op] = parent[parent[op]]
-        op = parent[op]
-    return op
-
-
 @compiled(_nrt=False)
 def _merge(rules: Rules, kernels: Kernels, producers: Ints32, consumers: Ints32, count: Whole, out: Ints32) -> None:
     _reset(rules, kernels)
@@ -269,7 +258,7 @@ def read_off(kernels: Kernels, out: Ints32) -> None:
     """Writes the lowest op of each op's kernel."""
     parent = kernels.parent
     for op in range(len(out)):
-        out[op] = _find(parent, op)
+        out[op] = find(parent, op)
 
 
 @compiled(_nrt=False, apart=True, no_cpython_wrapper=True)
@@ -283,7 +272,7 @@ def merge_on(rules: Rules, kernels: Kernels, producers: Ints32, consumers: Ints3
     forward = (rules.follow_start, rules.follow, parent, ring, position, ahead, behind, stack)
     backward = (rules.before_start, rules.before, parent, ring, position, behind, ahead, kernels.other_stack)
     for pair in range(count):
-        a, b = _find(parent, producers[pair]), _find(parent, consumers[pair])
+        a, b = find(parent, producers[pair]), find(parent, consumers[pair])
         if a == b or members[a] + members[b] > most_members:
             continue
         if not fits(points[a], rows[a], apart[a], points[b], rows[b]):
@@ -293,14 +282,14 @@ def merge_on(rules: Rules, kernels: Kernels, producers: Ints32, consumers: Ints3
             common = common or (can[a, device] and can[b, device])
         if not common or _barred(rules.barred_start, rules.barred, parent, ring, a, b):
             continue
-        ended = _search(forward, backward, a, b, pair)
+        ended = search_both_ways(forward, backward, a, b, pair)
         if ended == BLOCKED:
             continue
         low, high = min(a, b), max(a, b)
         if ended == AHEAD:
-            _close_up(at, position, position[a], position[b], 1, ahead, pair, stack, low)
+            close_up(at, position, position[a], position[b], 1, ahead, pair, stack, low)
         else:
-            _close_up(at, position, position[b], position[a], -1, behind, pair, stack, low)
+            close_up(at, position, position[b], position[a], -1, behind, pair, stack, low)
         parent[high] = low
         ring[low], ring[high] = ring[high], ring[low]
         members[low] += members[high]
@@ -316,96 +305,8 @@ def _barred(start: Ints32, barred: Ints32, parent: Ints32, ring: Ints32, a: Whol
     op = a
     while True:
         for index in range(start[op], start[op + 1]):
-            if _find(parent, barred[index]) == b:
+            if find(parent, barred[index]) == b:
                 return True
         op = ring[op]
         if op == a:
             return False
-
-
-@compiled(_nrt=False)
-def _search(
-    forward: tuple[Ints32, Ints32, Ints32, Ints32, Ints32, Ints32, Ints32, Ints32],
-    backward: tuple[Ints32, Ints32, Ints32, Ints32, Ints32, Ints32, Ints32, Ints32],
-    a: Whole,
-    b: Whole,
-    mark: Whole,
-) -> Whole:
-    """Which search came to a stop: AHEAD, and all that a leads to before b is stamped, or BEHIND, and all that leads to
-    b after a is; BLOCKED where they meet, or there is too much to look at."""
-    position, ahead, behind = forward[4], forward[5], forward[6]
-    stack, other_stack = forward[7], backward[7]
-    low, high = position[a], position[b]
-    ahead[a] = behind[b] = mark
-    found = _look(forward, a, b, low, high, 0, mark)
-    if found <= 0:
-        return AHEAD if found == 0 else BLOCKED
-    met = _look(backward, b, a, low, high, 0, mark)
-    if met <= 0:
-        return BEHIND if met == 0 else BLOCKED
-    for turn in range(MOST_VISITS):
-        found = _look(forward, stack[turn], -1, low, high, found, mark)
-        if found < 0 or found == turn + 1:
-            return BLOCKED if found < 0 else AHEAD
-        met = _look(backward, other_stack[turn], -1, low, high, met, mark)
-        if met < 0 or met == turn + 1:
-            return BLOCKED if met < 0 else BEHIND
-    return BLOCKED
-
-
-@compiled(_nrt=False)
-def _look(
-    way: tuple[Ints32, Ints32, Ints32, Ints32, Ints32, Ints32, Ints32, Ints32],
-    here: Whole,
-    spared: Whole,
-    low: Whole,
-    high: Whole,
-    size: Whole,
-    mark: Whole,
-) -> Whole:
-    """Puts the neighbours of a kernel between the two positions on the stack; -1 where the other search has been."""
-    start, others, parent, ring, position, mine, theirs, stack = way
-    op = here
-    while True:
-        for index in range(start[op], start[op + 1]):
-            other = _find(parent, others[index])
-            if other == spared or mine[other] == mark or not low <= position[other] <= high:
-                continue
-            if theirs[other] == mark:
-                return -1
-            mine[other] = mark
-            stack[size] = other
-            size += 1
-        op = ring[op]
-        if op == here:
-            return size
-
-
-@compiled(_nrt=False)
-def _close_up(
-    at: Ints32,
-    position: Ints32,
-    first: Whole,
-    last: Whole,
-    step: Whole,
-    stamps: Ints32,
-    mark: Whole,
-    moved: Ints32,
-    merged: Whole,
-) -> None:
-    """Puts the merged kernel between those that are stamped, which go towards `last`, and those that are not."""
-    free, count = first, 0
-    for place in range(first + step, last, step):
-        here = at[place]
-        if here >= 0 and stamps[here] == mark:
-            moved[count] = here
-            count += 1
-        elif here >= 0:
-            at[free], position[here] = here, free
-            free += step
-    at[free], position[merged] = merged, free
-    for index in range(count):
-        free += step
-        at[free], position[moved[index]] = moved[index], free
-    for place in range(free + step, last + step, step):
-        at[place] = -1

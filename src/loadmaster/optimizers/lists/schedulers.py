@@ -12,7 +12,7 @@ import numpy as np
 
 from loadmaster.graph.columns import Ints, ints, positions
 from loadmaster.graph.order import topological_order
-from loadmaster.optimizers.lists import loop, ranks
+from loadmaster.optimizers.lists import earliest, loop, ranks
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Search
@@ -93,7 +93,7 @@ class Etf:
         plain = layout(problem)
         limits = problem.memory_bytes if self.memory else ints(np.full(problem.num_devices, np.iinfo(np.int64).max))
         favourite = favourite_child(problem) if self.favourite else ints(np.full(problem.num_ops, -1))
-        device, start = loop.earliest_first(
+        device, start = earliest.earliest_first(
             plain,
             *problem.graph.dependencies,
             fixed_reads(problem),

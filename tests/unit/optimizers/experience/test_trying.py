@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import loadmaster as lm
-from loadmaster.optimizers.auto import LITTLE, Waiting
 from loadmaster.optimizers.experience.trying import stands_out
 from loadmaster.optimizers.grouped import Way, grouped
+from loadmaster.optimizers.racing import LITTLE, Waiting
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search, Start, solve
