@@ -47,6 +47,13 @@ def test_every_page_is_in_the_navigation() -> None:
     assert listed == there
 
 
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda path: path.name)
+def test_links_of_the_site_stay_in_it(path: Path) -> None:
+    """`mkdocs build --strict` refuses others."""
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
+        assert (path.parent / target).resolve().is_relative_to(DOCS), target
+
+
 @pytest.mark.parametrize("path", sorted(DOCS.rglob("*.ipynb")), ids=lambda path: path.name)
 def test_notebooks_run(path: Path, folder: Path) -> None:
     """Cell by cell in one namespace, as a kernel would; what a cell ends with can show itself."""
