@@ -107,7 +107,7 @@ def walked(problem: Any, start: Any, ask: Any, simulations: int, seed: int) -> t
     search = Search(problem, Budget(None, simulations), seed)
     search.score(start)
     coarse = coarsen(problem, ints(np.arange(problem.num_ops)))
-    chains = Chains(search, coarse, Decisions(evict=True), [start_of(problem, coarse, start, search.best_score)])
+    chains = Chains(search, coarse, Decisions(evict=True), [start_of(search, coarse, start, search.best_score)])
     logs = None if ask(start) is None else [NO_LOG]
     chains.cool(1, 0.0, 0.0, ask(start), logs)  # compiles
     begun, rounds = time.process_time(), max(1, simulations // ASKED)
