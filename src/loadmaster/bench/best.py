@@ -23,7 +23,12 @@ class KnownValue:
     """The best value of a problem, and how it was found.
 
     Attributes:
+        graph: digest.
         cluster: digest, memory sizes included.
+        objective: by name.
+        value: of the objective, in its unit.
+        optimizer, seed, simulations: that reached it, and after how many simulations.
+        date: of the run.
         name: the graph's, for people.
     """
 

@@ -58,7 +58,12 @@ class SeedMeans:
 
 @dataclass(frozen=True)
 class Method:
-    """A column: a spec under a budget."""
+    """A column: a spec under a budget.
+
+    Attributes:
+        spec: of the optimizer.
+        budget: in words.
+    """
 
     spec: str
     budget: str
@@ -66,7 +71,14 @@ class Method:
 
 @dataclass(frozen=True, eq=False)
 class MeansGrid:
-    """Cells by method and place, places in the order in which they were first met."""
+    """Cells by method and place, places in the order in which they were first met.
+
+    Attributes:
+        names, ops, clusters: of each place.
+        cells: what a method gave there.
+        methods: in the order of the columns.
+        failed: why a method gave nothing there.
+    """
 
     names: Mapping[Place, str]
     ops: Mapping[Place, int]

@@ -60,7 +60,13 @@ class QualitySettings:
 
 @dataclass(frozen=True)
 class Check:
-    """One promise: what was seen, and whether it held."""
+    """One promise: what was seen, and whether it held.
+
+    Attributes:
+        table: what was seen.
+        holds: whether the promise was kept.
+        verdict: in a sentence.
+    """
 
     table: Table
     holds: bool

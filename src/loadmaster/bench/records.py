@@ -29,11 +29,22 @@ class RunRecord:
     Attributes:
         row: the graph's name.
         graph: its digest.
+        cluster: its name.
         cluster_digest: memory sizes included.
+        objective: by name.
+        spec, budget, seed: of the method.
+        ops, devices: of the problem.
         value: step ns, or the largest peak in bytes.
+        over_bytes: over the memory of the devices; 0: it fits.
+        bound: what no plan can beat, in the unit of the value.
+        fuses: whether the plan has kernels of several ops.
+        step_ns, peak_bytes: of the plan, whatever the objective.
         load_ns: work of the device that has most.
         ideal_ns: that load if work could be shared out exactly by speed.
+        simulations, seconds: that it took.
         history: (simulations, value) of improvements that fit.
+        date, version: of the run and of loadmaster.
+        error: why there is no plan; "": there is one.
     """
 
     row: str

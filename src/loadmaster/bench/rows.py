@@ -32,7 +32,15 @@ Mode = Literal["training", "inference", "all"]
 
 @dataclass(frozen=True)
 class SuiteRow:
-    """A graph, where it runs, and what is to be small. The graph is read when it is needed."""
+    """A graph, where it runs, and what is to be small. The graph is read when it is needed.
+
+    Attributes:
+        name: of the graph.
+        digest: of the graph, known before it is read.
+        graph: reads it.
+        cluster: that it runs on.
+        objective: by name.
+    """
 
     name: str
     digest: str
@@ -46,6 +54,9 @@ class Source:
     """Where graphs come from and how many are taken.
 
     Attributes:
+        corpus: a .jsonl file of graphs, for suites of one.
+        mode: training steps, inferences, or all.
+        limit: at most so many graphs.
         part: the second of three machines takes (2, 3)
     """
 

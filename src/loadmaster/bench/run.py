@@ -41,6 +41,11 @@ class Order:
     """What is wanted of a run.
 
     Attributes:
+        suite: what is run.
+        specs: methods.
+        seeds: of each method that depends on one.
+        allowance: of each search.
+        source: of the graphs.
         again: run finished ones once more.
         ray: address of a Ray cluster that runs rows, or auto.
         absent: methods that the suite would run if they were there.
@@ -78,8 +83,11 @@ class Outcome:
     """What a run did.
 
     Attributes:
+        done: runs that were finished now.
         kept: were finished before.
         skipped: method -> why it could not be run.
+        failed: runs that were not, and why.
+        stopped: by Ctrl-C.
     """
 
     done: int = 0

@@ -75,7 +75,14 @@ class Suite:
     """Problems, methods and a budget that one table is made from.
 
     Attributes:
+        name: as typed.
+        title: of its page.
+        shape: of its tables.
+        rows: makes the problems of a source.
+        baseline: the method that others are shown against.
         specs: those not in the catalog yet are left out, and said so.
+        allowance, baseline_allowance: of each search, unless another is asked for.
+        published: tables of others, shown beside.
         focus: the method that is compared with every other.
     """
 

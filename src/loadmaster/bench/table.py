@@ -49,7 +49,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns, to be written as Markdown, CSV or for a terminal."""
+    """Rows under columns, to be written as Markdown, CSV or for a terminal.
+
+    Attributes:
+        title: above it.
+        columns: with the kind of their values.
+        rows: values, or a text that stands for why there is none.
+        notes: below it.
+    """
 
     title: str
     columns: tuple[Column, ...]

@@ -86,6 +86,8 @@ class Simulated:
     kept.
 
     Attributes:
+        search: that counts, and keeps the best plan.
+        label: [ops] group of each op.
         order: in which order a device takes its ops under a placement.
         noise: deviation of the logarithm of the measured time.
         failures: chance that a measurement fails.

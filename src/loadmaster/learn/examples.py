@@ -46,6 +46,8 @@ class Key(NamedTuple):
     """Which example: a line of the corpus and a seed; seed 0 is the graph as it is, on the setting named.
 
     Attributes:
+        line: of the corpus.
+        seed: of the cluster, the objective and the variation.
         setting: "": drawn from the seed.
     """
 
@@ -68,6 +70,8 @@ class Elite:
 
     Attributes:
         device: [ops] with equal devices numbered by where in the mirrored order their ops lie.
+        turn: [ops] order of dispatch.
+        value: of the objective.
     """
 
     device: Ints  # [ops]

@@ -38,7 +38,11 @@ class Features:
     """One problem in numbers, about -3 to 3 each.
 
     Attributes:
+        ops: [ops, OPS_WIDTH] sizes, shares along the program and scopes of each, among others.
+        devices: [devices, DEVICES_WIDTH] of each device.
         pairs: [ops * devices, PAIRS_WIDTH] op-major.
+        able: [ops * devices] whether the op can run there.
+        graph: [GRAPH_WIDTH] of the whole problem.
         before: [edges] op that comes first.
         after: [edges] op that waits for it.
         orders: [ops, orders] place in each order, 0 to 1.

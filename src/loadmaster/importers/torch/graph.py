@@ -34,6 +34,7 @@ class Call:
     """An op of the graph that torch runs: the traced node, and which tensor of the graph each operand is by then.
 
     Attributes:
+        node: of the trace.
         reads: operands whose values it needs.
         makes: tensor, None or a list of them, nested as the node's result is.
         lands: result -> the tensor of the graph into whose memory it is to be copied.
@@ -50,6 +51,7 @@ class Update:
     """An op of the graph that is the optimizer's: one weight, its gradient and its state.
 
     Attributes:
+        weight: its name in the module.
         reads: tensors: the weight, its gradient, its state.
     """
 
@@ -62,6 +64,11 @@ class CapturedStep:
     """A Graph, and beside it all that is needed to run it: the traced node of every op and what each tensor is.
 
     Attributes:
+        graph: what is planned.
+        trace: the step as torch traced it.
+        optimizer: that updates the weights, by name.
+        training: with backward pass and updates.
+        calls: [ops] what each is in the trace, or which weight it updates.
         given: tensor -> the placeholder or constant that it is.
         outputs: tensors, as trace.outputs.
         gradients: weight -> tensor.

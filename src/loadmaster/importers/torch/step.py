@@ -34,7 +34,13 @@ _convolution_backward = torch.ops.aten.convolution_backward.default
 
 @dataclass(frozen=True)
 class Cut:
-    """A part of a tensor: of each block of a dimension the same one."""
+    """A part of a tensor: of each block of a dimension the same one.
+
+    Attributes:
+        dim: of the tensor.
+        blocks: that the dimension is made of.
+        part, parts: which of how many, of each block.
+    """
 
     dim: int
     blocks: int
@@ -61,7 +67,9 @@ class Given:
     """A tensor that the step is given: a weight, a buffer or an input.
 
     Attributes:
+        name: in the module, or of the argument.
         role: "weight", "buffer" or "input".
+        fake: a tensor like it, without memory.
         copy_of: a weight that a plan has several times over, or in parts: the name of the module's own.
         cut: which part of it.
     """
@@ -111,7 +119,11 @@ class Trace:
     """A traced step. Its graph starts with one placeholder per given tensor, in the same order.
 
     Attributes:
+        module: the traced graph.
+        given: weights, buffers and inputs, in the order of the placeholders.
+        outputs: nodes that are returned.
         gradients: by the name of the weight, where there is one.
+        inputs: the form in which a batch comes.
         result: of an inference; a training step returns its loss.
     """
 

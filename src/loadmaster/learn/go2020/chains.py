@@ -112,7 +112,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Manner:
-    """Which decisions chains draw, and how."""
+    """Which decisions chains draw, and how.
+
+    Attributes:
+        placing, ordering, fusing: decisions that are drawn.
+        fifo: first come, first served: there is no order to draw.
+        uniform: chance of a draw that asks nobody.
+    """
 
     placing: bool
     ordering: bool

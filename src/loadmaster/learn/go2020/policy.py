@@ -272,7 +272,13 @@ def place_ops(problem: Problem, label: Ints, many: Sequence[Decided]) -> Ints:
 
 @dataclass(frozen=True)
 class Fixed:
-    """What is not decided: the devices of a plan that stands, its order too, or first come, first served."""
+    """What is not decided: the devices of a plan that stands, its order too, or first come, first served.
+
+    Attributes:
+        plan: whose devices stay.
+        keeps_order: its order stays, too.
+        fifo: first come, first served.
+    """
 
     plan: Plan | None = None
     keeps_order: bool = False

@@ -34,7 +34,13 @@ NOISE = 0.5  # deviation of drawn levels around their targets, in levels
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A problem as the network sees it, with good plans to imitate."""
+    """A problem as the network sees it, with good plans to imitate.
+
+    Attributes:
+        key: which it is.
+        features: what the network sees.
+        elite: the plan to imitate.
+    """
 
     key: Key
     features: Features
