@@ -2,9 +2,10 @@
 
 In comes a problem without fusion to decide, out comes the best placement and order that was met. Plans by rules
 (`starts`) are scored, the best of each family begin a race, and annealing goes on from each in epochs that grow
-(`Epochs`); a runner that is beaten drops out, others join when they are due (`racing`). Beside the race, small problems
-are closed by exact methods where that is possible (`closing`). Nothing depends on the budget but when it stops, so that
-more of it is never worse. `joint` runs the same race for plans that fuse.
+(`Epochs`), for peak memory in turn with moves along the order in which a plan ran (`rebalancing`); a runner that is
+beaten drops out, others join when they are due (`racing`). Beside the race, small problems are closed by exact methods
+where that is possible (`closing`). Nothing depends on the budget but when it stops, so that more of it is never worse.
+`joint` runs the same race for plans that fuse.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from loadmaster.optimizers.exact import closing
 from loadmaster.optimizers.experience.trying import stands_out, suited
 from loadmaster.optimizers.multilevel.multilevel import Multilevel, too_large
 from loadmaster.optimizers.racing import SMALL, Race, Runner, Waiting
+from loadmaster.optimizers.rebalancing import Rebalancer
 from loadmaster.optimizers.starts import (
     Scored,
     far,
@@ -32,7 +34,7 @@ from loadmaster.passes.chaining import chain_small_ops
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import cores
 
 # Where no reason is given, chosen by hand. How long epochs are depends on no budget, so that more is never worse.
@@ -49,6 +51,8 @@ LEAST_ORDER, ORDERED = 0.05, 4.0
 # seeds, cold ones 4.1 %, as many simulations in epochs as others have them 3.8 %. Few moves of order: 3.6 % for 3.2 on
 # eight problems of 2,700 to 5,900 ops, three seeds.
 GIVEN, GIVEN_EACH, GIVEN_WARM = 3, 192, 0.5
+# Plans in a row along the order of the last that are no better, after which a runner anneals: at its beginning, later.
+PATIENT, LESS_PATIENT = 8, 4
 APART = 1.02  # times the plan op by op: one of the smaller problem that is worse is given up
 
 
@@ -112,15 +116,33 @@ class Epochs:
     def __init__(self, settings: Auto, search: Search) -> None:
         self.settings, self.search, self.problem = settings, search, search.problem
         self.whole = coarsen(self.problem, ints(np.arange(self.problem.num_ops)))
+        several = self.problem.num_devices > 1
+        self.rebalancing = Rebalancer(search) if several and self.problem.objective.of_memory else None
         self.walking: Chains | None = None
         self.small = None if self.problem.objective.of_memory else chain_small_ops(self.problem)
         self.small_walking: Chains | None = None
 
     def go_on(self, runner: Runner) -> None:
-        """One epoch more from the best that it has found."""
+        """One epoch more from the best that it has found. For peak memory the first of them moves along the order in
+        which plans ran and no farther: annealing gains less there for a simulation."""
         if self.search.spent:
             return
-        turn, before, pace = len(runner.marks), self.search.simulations, runner.pace
+        turn, before, begun = len(runner.marks), self.search.simulations, runner.score
+        if self.rebalancing is not None:
+            patience = LESS_PATIENT if turn else PATIENT
+            runner.score, runner.plan = self.rebalancing.improve(runner.score, runner.plan, patience)
+        if turn > 0 or self.search.simulations == before:
+            self._anneal(runner, turn, begun)
+        same = runner.score.over_bytes == begun.over_bytes
+        runner.gain = begun.value - runner.score.value if same else 0
+        runner.used += self.search.simulations - before
+        runner.marks.append((runner.used, runner.score))
+
+    def _anneal(self, runner: Runner, turn: int, begun: Score) -> None:
+        """A cooling from where the runner stands, whose epoch began with that score."""
+        if self.search.spent:
+            return
+        pace = runner.pace
         length = FIRST if turn == 0 else int(pace.length)
         warm = self.settings.temperature * self._warmer(length)
         small = self.small is not None and turn % 3 > 0
@@ -130,15 +152,10 @@ class Epochs:
         few = LEAST_ORDER if self.problem.num_ops <= SMALL else 1.0
         share = float(np.clip(runner.used / (ORDERED * self.problem.num_ops), few, 1.0))
         found = self._walk(runner, length, hot, small, share)
-        gained = found.score < runner.score
-        same = found.score.over_bytes == runner.score.over_bytes
-        runner.gain = runner.score.value - found.score.value if gained and same else 0
-        if gained:
+        if found.score < runner.score:
             runner.score, runner.plan = found.score, found.plan
         if turn > 0:
-            pace.ended(warm, gained)
-        runner.used += self.search.simulations - before
-        runner.marks.append((runner.used, runner.score))
+            pace.ended(warm, runner.score < begun)
 
     def improve_given(self, given: Scored) -> Scored:
         """A few cool epochs from a plan that came with the problem: where that is like an earlier one, they are most of
