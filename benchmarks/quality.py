@@ -37,8 +37,9 @@ SHOTS = (  # their plans depend on no seed and no budget: each is made once for 
     *("m-heft", "one-device"),
 )
 ONCE = "once"  # their budget
+GENERATED = ("synthetic-regal", "synthetic-unlike")  # peak memory, two devices and four
 LEARNED = {  # policies, each on the suites that its paper is about
-    **dict.fromkeys(("regal", "gas"), ("regal", "regal-unlike", "regal-time", "zoo")),
+    **dict.fromkeys(("regal", "gas"), ("regal", "regal-unlike", "regal-time", "zoo", *GENERATED)),
     **dict.fromkeys(("placeto", "placeto:checkpoint=none"), ("placeto",)),
     **dict.fromkeys(("go-one", "go:finetune=50"), ("go",)),
 }
@@ -113,7 +114,7 @@ def rows(suite: str, limit: int) -> list[object]:
 def problem_of(suite: str, number: int) -> object:
     from loadmaster.cost import price
 
-    found = rows(suite, 1000 if suite in ("go", "placeto") else 24)
+    found = rows(suite, 1000 if suite in ("go", "placeto") else 30)
     if number >= len(found):
         return None
     row = found[number]
