@@ -122,6 +122,8 @@ class Calibrated:
         return graph.workspace_bytes
 
     def time_ns(self, device: Device, group: str, dtype: str, flops: int, bytes_moved: int) -> int:
+        """ns of one op on a device: its ideal time divided by the share of its group, precision and size, the floor at
+        least."""
         ideal = ideal_ns(device, dtype, flops, bytes_moved)
         if not ideal:
             return 0 if group == "update" else self.floor_ns

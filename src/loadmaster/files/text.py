@@ -237,6 +237,7 @@ class Row:
             raise unknown_key(data, known, where, error)
 
     def wrong(self, key: str, wanted: str) -> LoadmasterError:
+        """The error that says what the field is, and what it should be."""
         return self.error(f"'{key}' is {shown(self.data[key])}", self.where, f"give {wanted}")
 
     def has(self, key: str) -> bool:
@@ -244,6 +245,7 @@ class Row:
         return self.data.get(key) is not None
 
     def any(self, key: str) -> Any:
+        """The field whatever it is; the given error where it is missing."""
         if key not in self.data:
             raise self.error(f"'{key}' is missing", self.where, f'add "{key}"')
         return self.data[key]
@@ -261,6 +263,7 @@ class Row:
         return value
 
     def whole(self, key: str, most: int) -> int:
+        """A whole number from 0 to `most`; 3.0 counts as one."""
         value = self.any(key)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -269,6 +272,7 @@ class Row:
         return value
 
     def amount(self, key: str) -> float:
+        """A number from 0 up, with or without a point."""
         value = self.any(key)
         if type(value) not in (int, float) or not 0 <= value <= 1e24:
             raise self.wrong(key, "a number from 0 up")
@@ -281,6 +285,7 @@ class Row:
         return value
 
     def rate(self, key: str) -> float:
+        """A number above 0."""
         value = self.any(key)
         if type(value) not in (int, float) or not 0 < value <= 1e24:
             raise self.wrong(key, "a number above 0, per second")

@@ -67,9 +67,11 @@ class Waiting:
 
     @cached_property
     def left(self) -> list[StartRecipe]:
+        """All that have not been made, cheap ones first."""
         return starts(self.search)
 
     def due(self) -> list[StartRecipe]:
+        """Those that are to be made now; they are then no longer left."""
         search, some = self.search, list[StartRecipe]()
         at_once = search.counts_simulations and not self.stands_out
         allowed = LITTLE * search.simulations if self.stands_out else max(self.at_first, BESIDE * search.simulations)
@@ -157,6 +159,7 @@ class Race:
         self.evolved = False
 
     def run(self) -> None:
+        """Turn after turn, to the end of the budget."""
         for _ in self.turns():
             pass
 

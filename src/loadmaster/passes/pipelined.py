@@ -38,6 +38,7 @@ class Pipelined:
     replicated: bool
 
     def to_json(self) -> dict[str, Any]:
+        """As it lies in `captured` and in the files of plans; `pipelined_of` reads it back."""
         return {**vars(self), "stage": list(self.stage)}
 
     def actions_of(self, problem: Problem) -> tuple[Ints, Ints]:

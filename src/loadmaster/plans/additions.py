@@ -70,6 +70,7 @@ class Additions:
 
     @property
     def num_stays(self) -> int:
+        """How many stays and returns there are."""
         return int((self.tensor >= 0).sum())
 
     def __repr__(self) -> str:

@@ -59,9 +59,13 @@ class Least(Protocol):
     """What no plan of a problem can go under, part by part; `bounds` works them out, each only when an objective asks
     for it, since some take seconds on large graphs."""
 
-    def step_ns(self) -> int: ...
+    def step_ns(self) -> int:
+        """Of the step time."""
+        ...
 
-    def peak_bytes(self) -> int: ...
+    def peak_bytes(self) -> int:
+        """Of the largest peak of any device."""
+        ...
 
     def shared_ns(self) -> int:
         """Of the busiest device, however work is shared out."""

@@ -30,13 +30,19 @@ class Cost(Protocol):
     """What an objective may look at: a Timeline has it, and so has whatever else stands for one."""
 
     @property
-    def step_ns(self) -> int: ...
+    def step_ns(self) -> int:
+        """Of the step."""
+        ...
 
     @property
-    def peak_bytes(self) -> Ints: ...
+    def peak_bytes(self) -> Ints:
+        """[devices] the largest total of each."""
+        ...
 
     @property
-    def busy_ns(self) -> Ints: ...
+    def busy_ns(self) -> Ints:
+        """[devices + channels + devices] as in `Timeline.busy_ns`."""
+        ...
 
 
 def check_problem(given: object, where: str) -> None:

@@ -93,6 +93,7 @@ class Difference:
         return sum(change.worth for change in self.changes)
 
     def to_json(self) -> dict[str, Any]:
+        """As plain data (schema loadmaster.difference/1)."""
         return {
             "schema": "loadmaster.difference/1",
             **asdict(self),

@@ -50,6 +50,7 @@ class Schedule:
 
     @staticmethod
     def of(problem: Problem, plan: Plan, timeline: Timeline) -> Schedule:
+        """Of a plan and its timeline; a plan that fuses is looked at as its coarser problem."""
         problem = whole(problem, plan)
         coarse = coarsen(problem, plan.kernel)
         columns = (plan.device, timeline.start_ns, timeline.end_ns, timeline.turn)

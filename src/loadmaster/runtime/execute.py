@@ -72,6 +72,7 @@ class Binding:
         return {name: parameters[name] for name in (*self.captured.learned, *self.captured.copies)}
 
     def move(self, tensor: int, device: torch.device) -> None:
+        """Puts a tensor on a device in place, so that whoever holds it still does."""
         value = self.tensors[tensor]
         if value.device != device:
             value.data = value.data.to(device)

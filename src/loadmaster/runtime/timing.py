@@ -57,6 +57,8 @@ class DeviceClock:
             self.empty_ns = round(self._cold_ns(one.zero_))
 
     def time(self, call: Callable[[], Any]) -> Timing:
+        """Runs the call in rounds until the quartiles are close, or enough time has gone into it; then once more with
+        cold caches."""
         call()
         self.wait()
         once = self._once(call)

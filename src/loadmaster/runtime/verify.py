@@ -80,6 +80,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
+        """The worst difference is allowed, and where bits must agree with the captured step, they do."""
         if self.must_equal_capture and not self.equals_capture:
             return False
         return self.worst.largest <= self.worst.allowed

@@ -54,6 +54,7 @@ class Placement:
 
     @property
     def streamed(self) -> NDArray[np.bool_]:
+        """[units] whether its weights are kept elsewhere than where it computes."""
         away: NDArray[np.bool_] = self.compute != self.home
         return away
 

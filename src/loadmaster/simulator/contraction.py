@@ -101,6 +101,7 @@ class Space(Struct):
 
 
 def facts_of(problem: Problem) -> Facts:
+    """Of a problem whose ops are single ops."""
     graph = problem.graph
     by_tensor = np.argsort(graph.reads, kind="stable")
     read, overwritten = (np.zeros(graph.num_tensors, bool) for _ in range(2))

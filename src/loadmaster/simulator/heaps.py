@@ -49,6 +49,7 @@ def pop(heap: Ints, start: Whole, left_over: Whole) -> Whole:
 
 @part
 def push_event(event_ns: Ints, event_at: Ints32, events: Whole, end: Whole, at: Whole) -> None:
+    """Notes that something ends on resource `at` at that time."""
     here = events
     while here > 0:
         parent = (here - 1) >> 1

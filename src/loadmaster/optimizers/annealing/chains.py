@@ -248,9 +248,11 @@ class Pace:
         self.search, self.count, self.one_s = search, first, 0.0
 
     def next(self) -> int:
+        """Simulations until the next look."""
         return 2**31 if self.search.counts_simulations else self.count
 
     def took(self, count: int, seconds: float) -> None:
+        """What the last ones took, which decides how many come next; at most eight times as many."""
         self.one_s = seconds / count
         goal = min(LONGEST_S, max(SHORTEST_S, self.search.seconds_left / 50))
         self.count = int(np.clip(goal / max(self.one_s, 1e-9), 1, 8 * count))
@@ -271,9 +273,11 @@ class Reheating:
 
     @property
     def settled(self) -> bool:
+        """A cooling is long enough to look at every op a few times."""
         return self.length >= LONG * self.ops
 
     def ended(self, temperature: float, gained: bool) -> None:
+        """Sets length and heat of the next cooling by whether this one, from that temperature, gained anything."""
         stopped = not gained and self.settled
         self.times = self.times * RAISE if stopped else 1.0
         if not stopped or temperature * self.times > HOTTEST:

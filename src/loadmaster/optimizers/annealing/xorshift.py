@@ -21,6 +21,7 @@ def seeded(seed: int) -> RandomState:
 
 @compiled(inline="always", _nrt=False)
 def draw(state: RandomState) -> np.uint64:
+    """The next 64 bits."""
     x, y = state[0], state[1]
     state[0] = y
     x ^= x << np.uint64(23)

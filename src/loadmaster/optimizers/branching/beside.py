@@ -50,6 +50,7 @@ class Beside(Thread):
             self.search.halt()
 
     def finish(self) -> None:
+        """Ends the tree where it stands, and gives its best plan and what it proved to the search."""
         self.ended = True
         self.join()
         self.search.resume()

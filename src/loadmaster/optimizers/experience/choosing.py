@@ -29,11 +29,17 @@ class Shelf(Protocol):
     """Where plans are kept: the user's store, or a library. `entries` lists heads without reading plans, `read` gives
     what is known of one, and `used` is told which were."""
 
-    def entries(self) -> list[PlanHead]: ...
+    def entries(self) -> list[PlanHead]:
+        """Heads of all plans that are kept, without reading the plans."""
+        ...
 
-    def read(self, entry: PlanHead) -> bytes: ...
+    def read(self, entry: PlanHead) -> bytes:
+        """What is known of one, as `entries.known_of` reads it."""
+        ...
 
-    def used(self, entry: PlanHead) -> None: ...
+    def used(self, entry: PlanHead) -> None:
+        """Is told that a search began from it."""
+        ...
 
 
 def starts_like(problem: Problem, shelves: Sequence[Shelf]) -> list[Start]:

@@ -16,6 +16,7 @@ MOST_VISITS = 400  # kernels looked at from each end; a merge that needs more is
 
 @compiled(_nrt=False, forceinline=True)
 def find(parent: Ints32, op: Whole) -> Whole:
+    """The kernel that an op is in by now."""
     while parent[op] != op:
         parent[op] = parent[parent[op]]
         op = parent[op]

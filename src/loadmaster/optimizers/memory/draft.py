@@ -225,11 +225,13 @@ class Draft:
     # Versions
 
     def add(self, version: Version) -> int:
+        """Takes in a version that is made; its number."""
         self.versions.append(version)
         self.of.setdefault(version.tensor, []).append(len(self.versions) - 1)
         return len(self.versions) - 1
 
     def use(self, number: int, at: int, reader: int) -> None:
+        """Lets a reader at a position read that version, and no other of its tensor."""
         version = self.versions[number]
         version.uses.append((at, reader))
         self.source[reader, version.tensor] = number
@@ -253,6 +255,7 @@ class Draft:
             self.hold_bytes(self.home(version), first, last, sign * self.nbytes[version.tensor])
 
     def hold_bytes(self, device: int, first: int, last: int, nbytes: int) -> None:
+        """Adds bytes to the memory of a device from one position to another, both included."""
         if first <= last:
             self._held[device, first : last + 1] += nbytes
 

@@ -133,6 +133,7 @@ def depth_first(flow: Flow, from_last: bool) -> Ints:
 
 @compiled
 def breadth_first(flow: Flow) -> Ints:
+    """Finishes what became ready first (a queue of ready ops)."""
     ops = len(flow.workspace)
     waits = np.diff(flow.before_start)
     order = np.empty(ops, np.int64)

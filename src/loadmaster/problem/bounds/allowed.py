@@ -19,6 +19,8 @@ class Time:
         return time.perf_counter() - seconds_compiling()
 
     def is_up(self) -> bool:
+        """Whether it is; remembered, so that once something was left out nobody takes the bound for the best there
+        is."""
         self.left_out = self.left_out or self._now() - self.begun > self.seconds
         return self.left_out
 

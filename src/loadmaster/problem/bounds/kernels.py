@@ -196,4 +196,5 @@ def least_times(problem: Problem, fusing: Fusing) -> Ints:
 
 
 def saving_of(problem: Problem, fusing: Fusing) -> Saving:
+    """What kernels may save: those of a Sharing, or any."""
     return Saving(problem, fusing if isinstance(fusing, Sharing) else None)

@@ -43,6 +43,8 @@ class Kinds:
 
 
 def kinds_of(problem: Problem, fusing: Fusing, fitting: bool) -> Kinds:
+    """Of a problem, with the times that fusing leaves at least. `fitting`: what a device cannot hold by itself cannot
+    run there, and devices of unlike memory are unlike."""
     times = least_times(problem, fusing)
     limits = problem.memory_bytes if fitting else np.zeros_like(problem.memory_bytes)
     if fitting:
