@@ -1,4 +1,8 @@
-"""What every verb is wrapped in: errors of ours without a traceback, exit codes, and answers as JSON."""
+"""What every verb is wrapped in: errors of ours without a traceback, exit codes, and answers as JSON.
+
+Exit codes are those of the error (1, or 3 for a plan that does not fit). With --json an error is an object, too; with
+--debug it has its traceback.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several verbs share."""
+"""Options that several verbs share, each written once: its name, its type and its help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What `plan` does with one model: finds a plan of ops, whole, in parts or of modules; saves it; tells what it is."""
+"""What `plan` does with one model: finds a plan of ops, whole, in parts or of modules; saves it; tells what it is.
+
+The options come as one `Asked`; which search that means (the default method, parts, whole modules, plans found before)
+is settled here, and what came of it is a `Found` that the views show.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What several verbs do on the way: load and price, run optimizers with progress, save or explain."""
+"""What several verbs do on the way: load and price, run optimizers with progress, save or explain.
+
+Functions here print or write; what they decide is decided in the rooms below.
+"""
 
 from __future__ import annotations
 

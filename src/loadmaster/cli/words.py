@@ -1,4 +1,7 @@
-"""What the words on the command line mean: models, clusters, optimizers, sizes, budgets."""
+"""What the words on the command line mean: models, clusters, optimizers, sizes, budgets.
+
+A word that means nothing raises an error with the nearest ones that do; nothing heavy is imported before it is needed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The cache of compiled code on disk, which several processes share."""
+"""The cache of compiled code on disk, which several processes share.
+
+An entry is a file named by the function and by a digest of all that its code is made from (`digests`), so it can be
+absent but not stale. It is written beside and renamed, begins with a checksum, and whatever is torn, foreign or of
+another version counts as absent and is compiled again. Who is compiling what is told by locks (`claims`). Entries that
+nobody used for 60 days are removed.
+"""
 
 from __future__ import annotations
 

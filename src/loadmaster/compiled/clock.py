@@ -1,4 +1,7 @@
-"""The clock of compiling: how long it has taken so far, and who wants to know when it begins."""
+"""The clock of compiling: how long it has taken so far, and who wants to know when it begins.
+
+Budgets of seconds leave that time out (`search.search`), and a terminal says that code is being compiled when it is.
+"""
 
 from __future__ import annotations
 

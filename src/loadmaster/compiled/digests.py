@@ -1,5 +1,10 @@
 """Digests of all that the machine code of a function is made from: what changes it changes the name of its entry in the
-cache."""
+cache.
+
+That is its bytecode, its options and those of every compiled function it calls, the constants they freeze, the types of
+the arguments, the versions of Python, numba and numpy, and how this package makes code (`parts`, `structs`). Line
+numbers and docstrings are no part of it. A function that freezes something without a digest is never cached.
+"""
 
 from __future__ import annotations
 

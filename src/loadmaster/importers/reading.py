@@ -1,4 +1,7 @@
-"""Bytes of files that are not ours, compressed or not, and never more than a bounded amount of them."""
+"""Bytes of files that are not ours, compressed or not, and never more than a bounded amount of them.
+
+A few bytes of .xz may unpack to any size: what passes the bound is refused while it is unpacked, as UnreadableFile.
+"""
 
 from __future__ import annotations
 

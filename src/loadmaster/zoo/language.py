@@ -1,4 +1,8 @@
-"""Attention language models: Transformer-XL by hand, the others from their published configurations."""
+"""Attention language models: Transformer-XL by hand, the others from their published configurations.
+
+Each function returns a module and example inputs at the sizes of its publication, built without memory; the section or
+table that the sizes are from stands in its docstring.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

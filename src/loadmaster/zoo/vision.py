@@ -1,4 +1,4 @@
-"""Image classifiers: Inception-V3, ResNet and the vision transformer."""
+"""Image classifiers: Inception-V3, ResNet and the vision transformer, at the sizes of their publications."""
 
 import torch
 from torch import Tensor, nn

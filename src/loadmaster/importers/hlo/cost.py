@@ -1,5 +1,8 @@
 """What an instruction of XLA costs, counted as XLA's own analysis does: one operation per element that is computed, the
 multiply and the add of each pair in products and convolutions, no discount for transcendental functions.
+
+A fusion costs what its instructions compute, and moves what it looks at of each operand and writes of its result; a
+loop costs its body as often as it runs, where that is said or can be counted, else once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Files that hold an XLA program, and jax functions."""
+"""Files that hold an XLA program, and jax functions.
+
+HLO text, StableHLO text and serialized protos are told apart by what is in them; a jax function is lowered and compiled
+for this machine, and read from the text of that.
+"""
 
 from __future__ import annotations
 

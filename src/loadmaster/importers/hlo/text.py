@@ -1,4 +1,7 @@
-"""HLO text, as `compiled.as_text()` and XLA's dumps have it. One instruction a line, computations before their use."""
+"""HLO text, as `compiled.as_text()` and XLA's dumps have it. One instruction a line, computations before their use.
+
+Read line by line without XLA; attributes that decide no cost are passed over.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Writes an ONNX model with its nodes in the order of a plan, which runtimes that follow the file keep."""
+"""Writes an ONNX model with its nodes in the order of a plan, which runtimes that follow the file keep.
+
+The model that comes out is checked by ONNX itself; only the order of its nodes is another. A plan of another model is
+refused by its digest.
+"""
 
 from __future__ import annotations
 

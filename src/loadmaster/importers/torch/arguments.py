@@ -1,4 +1,8 @@
-"""The example inputs of a module in all the forms in which people have them."""
+"""The example inputs of a module in all the forms in which people have them.
+
+A tensor, a tuple, a dict, what a tokenizer returns, or (args, kwargs); dataclasses and mappings of tensors inside. All
+become one form, so that a step is traced and called the same way.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Programs that torch.export made: in memory, or saved as .pt2."""
+"""Programs that torch.export made: in memory, or saved as .pt2.
+
+Unlifted to a module and captured like any other, on the inputs they were exported with unless others are given.
+"""
 
 from __future__ import annotations
 
