@@ -174,7 +174,8 @@ def preset(name: str) -> Cluster:
     """The cluster of that name; parts of a machine are joined with '+', machines with '@' and the name of a network.
 
     A part is "2xa100", with its free memory where that is less than the whole ("4090:20GiB"), or only a size ("24GiB").
-    Among devices of one kind a transfer takes the kind's own link, between unlike ones the slower slot of the two.
+    Among devices of one kind a transfer takes the kind's own link, between unlike ones the slower slot of the two, PCIe
+    3.0 where these are not known.
 
     Raises:
         UnknownName: no such kind; the nearest names are in the fix.

@@ -1,6 +1,6 @@
 """Compiled: groups of bounded time, grown along the heaviest edges or along chains of single readers.
 
-Union-find with a bound on what a group may take, so that no group is more than a device's share; the bound doubles from
+Union-find with a bound on what a group may take: at first half of an equal share of the time, then twice as much from
 round to round until there are few enough. `groups` and `chaining` say which edges, and in which order.
 """
 

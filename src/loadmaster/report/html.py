@@ -1,7 +1,7 @@
 """One page that shows a plan: self-contained, no network, opens from disk.
 
-Figures, timeline, memory, the sections of the explanation and the table of methods in one file; what it draws is in it
-as JSON (`page_data`), so that the page can be read by programs, too.
+Figures, timeline, memory, the sections of the explanation and the table of methods in one file; what its script draws
+is in it as data (`page_data`), and its policy lets no other script run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compiled: heaps of what waits for a device, a channel or the host, and of what ends when.
 
 Binary heaps in one flat array, each at its own start. A key is (rank << 32) | id, so that comparing two whole numbers
-compares ranks and then ties (rules 3 and 4). They are inlined into the loop: calls would cost more than what they do.
+compares ranks and then ties (rules 3 and 4). They are inlined into the loop that calls them.
 """
 
 from __future__ import annotations

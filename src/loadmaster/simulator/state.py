@@ -2,7 +2,7 @@
 run writes down.
 
 A Layout is made once for a problem and shared by all threads, a RunScratch once for a thread, so that a run allocates
-nothing. Numbers that fit are 32 bits wide: a large graph is read faster than it is computed with.
+nothing. Indices are 32 bits wide, so that more of a large graph is in the processor's caches.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compiled: which kind of move is tried next. Kinds that paid of late are tried more often.
 
-A bandit without a theory: each kind, about any op or an aimed one, with or without new ranks, has a chance by hand,
+In the manner of a bandit: each kind, about any op or an aimed one, with or without new ranks, has a chance by hand,
 times what it gained for the simulations it took of late against the average of all, within bounds so that none dies
 out.
 """

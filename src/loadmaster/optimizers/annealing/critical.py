@@ -1,8 +1,8 @@
 """What a step waits for: the longest ways to its end, and the chain of ops or kernels that its last moment hangs on.
 
 Tails (the longest way from an op to the end, sends included) let a simulation stop as soon as it must pass the value
-that would be kept; they are kept up as ops move. The critical chain is looked up now and then from a recorded run: to
-move an op that is not on it cannot shorten the step by itself.
+that would be kept; they are kept up as ops move. The critical chain is looked up now and then from a recorded run, and
+moves are aimed at it: elsewhere there is less to gain.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Dropping: one pass over a draft, which does without tensors until nothing is over the limits, or nothing helps.
 
-Greedy, as XLA's rematerialization: at the first position over its limit the version is dropped that frees most bytes
-times positions over the limit for the least time, by whichever way is best (`Dropping.choice`); then the next. At the
-end, what later drops have made needless is taken back, dearest first. Nothing is simulated here: the draft's sums say
-what is held, and `recompute` has the simulator judge what comes out.
+Greedy, as XLA's rematerialization: where a device is furthest over its limit the version is dropped that frees most
+bytes times positions over the limit for the least time, by whichever way is best (`Dropping.choice`); then where it is
+furthest over by then. At the end, what later drops have made needless is taken back, dearest first. Nothing is
+simulated here: the draft's sums say what is held, and `recompute` has the simulator judge what comes out.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Choice(NamedTuple):
 class Dropping:
     """One pass: drops until nothing is over the limits, or nothing helps.
 
-    `run` goes over the positions, `choice` finds the best way to do without a version there, `do` does it.
+    `run` goes from the position that is furthest over to the next, `choice` finds the best way to do without a version
+    there, `do` does it.
     """
 
     def __init__(
