@@ -106,6 +106,8 @@ def examples_of_schedules() -> Told:
         rng = np.random.default_rng(seed)
         problem = price(layers(2, 3, 1, training=True), examples.draw_cluster(rng))
         found |= problem_told(f"tight {seed}", examples.tightened(problem, 1.3, rng))
+    clusters = [examples.draw_cluster(np.random.default_rng(seed)) for seed in range(80)]
+    found["devices"] = [float(len(cluster.devices)) for cluster in clusters]
     for kind in range(1, 6):
         plan = examples.first_plan(PROBLEMS["tight"](), kind)
         found[f"first {kind}"] = [*sums_of(plan.device), *sums_of(plan.rank)]
@@ -488,23 +490,24 @@ def draws_of_go() -> Told:
     from loadmaster.learn.go2020.policy import MIDDLE, Decided, _fusion_units, _pick, _tasks_of_draw, draw_units
 
     found: Told = {}
-    for groups in (0, 40):
-        one = go_input(ALL["large"](), groups)
+    few = price(layers(1, 1, 4), "4xp100-pcie")
+    for name, problem, groups in (("0", ALL["large"](), 0), ("40", ALL["large"](), 40), ("few", few, 0)):
+        one = go_input(problem, groups)
         order = np.argsort(one.mirror, kind="stable")
         for seed in range(6):
             rng = np.random.default_rng(seed)
             drawn = [draw_units(one, order, whole, rng) for whole in (True, *(False,) * 8)]
             drawn += [_fusion_units(one, order, whole, rng) for whole in (True, False, False)]
-            found[f"units {groups} {seed}"] = [sums_of(units)[-2] for units in drawn]
+            found[f"units {name} {seed}"] = [sums_of(units)[-2] for units in drawn]
             picks, chance = _pick(drawn[0], rng.normal(size=(one.num_groups, 3)) * 4, 0.2, rng)
-            found[f"picks {groups} {seed}"] = [*sums_of(picks), *sums_of(chance)]
+            found[f"picks {name} {seed}"] = [*sums_of(picks), *sums_of(chance)]
             device, better = (ints(rng.integers(0, one.num_devices, one.num_groups)) for _ in range(2))
             decided = Decided(device, ints(np.full(one.num_groups, MIDDLE)), ints([]))
             moves = draw_moves(one, decided, better, 9, rng)
-            found |= told_of(f"moves {groups} {seed}", moves)
-            found[f"changes {groups} {seed}"] = [sums_of(each.device)[-2] for each in all_changes(decided, moves)]
+            found |= told_of(f"moves {name} {seed}", moves)
+            found[f"changes {name} {seed}"] = [sums_of(each.device)[-2] for each in all_changes(decided, moves)]
             tasks = [_tasks_of_draw(("placement", "schedule", "fusion"), False, rng) for _ in range(9)]
-            found[f"tasks {groups} {seed}"] = [float(zlib.crc32(repr(tasks).encode()))]
+            found[f"tasks {name} {seed}"] = [float(zlib.crc32(repr(tasks).encode()))]
     return found
 
 

@@ -28,6 +28,7 @@ from loadmaster.optimizers.experience import adapting, entries, likeness, trying
 from loadmaster.optimizers.experience.known import Known
 from loadmaster.optimizers.grouped import Groups, Way, grouped
 from loadmaster.optimizers.multilevel import refine
+from loadmaster.optimizers.partition import partitioners, parts
 from loadmaster.optimizers.pipeline import edges, microbatched, replicas, schedules, slots, split
 from loadmaster.optimizers.splitting import solve_split
 from loadmaster.passes.groups import GROUPERS, group_ops, grouping
@@ -96,6 +97,26 @@ def placements_by_rule() -> Told:
         found[f"{name} balanced"] = [checksum(device.tolist()) for device in told]
         again = [rejoining.rejoined(problem, placed(problem), dear) for dear in (0.01, 0.3, 2.0)]
         found[f"{name} rejoined"] = [number for plan in again for number in plan_told(plan)]
+    return found
+
+
+@scene
+def parts_to_cut() -> Told:
+    """What partitioners are given, and what is done with their answers."""
+    found: Told = {}
+    for name in SOME:
+        search = Search(ALL[name](), Budget(None, 50), 1)
+        for balance in ("auto", "time", "memory"):
+            made = parts.parts_of(search.problem, balance)  # type: ignore[arg-type]
+            found |= {f"{name} {balance} {part}": exact(each) for part, each in arrays("parts", made)}
+            found[f"{name} {balance} edges"] = [exact(each)[-1] for each in made.edges]
+            placed_so = (partitioners._spread(made), partitioners._in_shares(made), partitioners._seats(made))
+            found[f"{name} {balance} spread"] = [exact(each)[-1] for each in placed_so]
+            nbytes = np.bincount(made.unit, weights=parts.op_bytes(search.problem))
+            there, last = ints(np.zeros(search.problem.num_ops)), search.problem.num_devices - 1
+            moved = partitioners._move_off(made, there, 0, last, int(nbytes.sum() / 3), nbytes)
+            found[f"{name} {balance} moved"] = [checksum(moved.tolist()), *exact(nbytes)]
+            found[f"{name} {balance} text"] = [checksum(partitioners._target_text(made))]
     return found
 
 

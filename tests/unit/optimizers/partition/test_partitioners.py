@@ -265,6 +265,28 @@ def test_edges_are_symmetric_and_positive() -> None:
     assert all(one_way[b, a] == w > 0 and a != b for (a, b), w in one_way.items())
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_no_two_blocks_are_better_off_in_each_other_s_seat(seed: int) -> None:
+    """Blocks whose seats may not be swapped stay apart: those of another kind."""
+    rng, count = np.random.default_rng(seed), 6
+    traffic, far = rng.integers(0, 50, (count, count)).astype(float), rng.integers(1, 90, (count, count))
+    far = np.triu(far, 1) + np.triu(far, 1).T
+    kind = rng.integers(0, 2, count) if seed % 2 else np.zeros(count, int)
+    may_swap = kind[:, None] == kind[None, :]
+    device = seat(traffic, ints(np.arange(count)), ints(far), may_swap)
+
+    def cost(places: list[int]) -> float:
+        return sum(traffic[a, b] * far[places[a], places[b]] for a in range(count) for b in range(count))
+
+    found = device.tolist()
+    assert sorted(found) == list(range(count)) and (kind[found] == kind).all()
+    for one in range(count):
+        for other in range(one):
+            swapped = found.copy()
+            swapped[one], swapped[other] = found[other], found[one]
+            assert kind[one] != kind[other] or cost(swapped) >= cost(found) - 1e-6
+
+
 def test_seats_put_the_busiest_pair_side_by_side() -> None:
     traffic = np.zeros((4, 4))
     traffic[0, 3] = traffic[1, 2] = 10.0
