@@ -8,9 +8,11 @@ from __future__ import annotations
 
 STREAM = "which stream of random numbers it is does not matter, only that no other has its number"
 EMPTY = "nothing is recorded, so that the size of what would hold it does not matter"
+REMEMBERED = "what is remembered changes no answer"
 BELOW = "any number below 0 says that there is none"
 ROWS = [
-    ("learn/examples.py", "@lru_cache(maxsize=64)", "maxsize=64", "maxsize=65", "what is remembered changes no answer"),
+    ("learn/scheduling/examples.py", "KEPT = 400  # examples in memory", "400", "401", REMEMBERED),
+    ("learn/examples.py", "@lru_cache(maxsize=64)", "maxsize=64", "maxsize=65", REMEMBERED),
     (
         "learn/go2020/examples.py",
         "rng = np.random.default_rng([seed, 3, turn])",
@@ -173,6 +175,20 @@ ROWS = [
         "-1",
         "-2",
         "there is a device, so a channel or a -1 is in the table",
+    ),
+    (
+        "problem/bounds/together.py",
+        "if int((head + time + tail).max()) > most:",
+        "(head + time + tail).max()",
+        "(head + time + tail).min()",
+        "what is too long is seen a few lines later, too, by `too_long`",
+    ),
+    (
+        "optimizers/memory/exact_orders.py",
+        "change = np.int64(0)",
+        "np.int64(0)",
+        "np.int64(1)",
+        "all that are ready are compared by the same number more",
     ),
 ]
 EQUIVALENT = {(file, line, right, wrong): why for file, line, right, wrong, why in ROWS}

@@ -67,8 +67,15 @@ def crammed() -> Problem:
     return price(layers(2, 5, 22, training=True), cluster, memory_limit=6 << 20)
 
 
+def moving() -> Problem:
+    """Slow memory: what ops read and write takes as long as what they compute."""
+    cluster = wired((2e12, 1e12), lambda one, two: True, lambda one, two: one)
+    devices = tuple(replace(device, bytes_per_s=1e9 * (2 + at)) for at, device in enumerate(cluster.devices))
+    return price(layers(2, 3, 24, fusable=True), replace(cluster, devices=devices))
+
+
 ALL: dict[str, Callable[[], Problem]] = PROBLEMS | {
-    make.__name__: make for make in (equal, three, held, drawing, zero, brief, crammed)
+    make.__name__: make for make in (equal, three, held, drawing, zero, brief, crammed, moving)
 }
 
 

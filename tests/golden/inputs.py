@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.cost import price
 from loadmaster.graph.columns import ints
 from loadmaster.learn.decoding import critical_ranks
 from loadmaster.learn.features import features_of, group_features
@@ -21,7 +22,7 @@ from loadmaster.learn.placeto2019.board import board_of
 from loadmaster.passes.groups import group_ops
 from loadmaster.problem import Problem
 from loadmaster.simulator import first_come, simulate
-from tests.golden.plans import PROBLEMS
+from tests.golden.plans import PROBLEMS, layers, zero
 
 FILE = Path(__file__).parent / "inputs.json"
 
@@ -83,6 +84,14 @@ VIEWS: dict[str, Callable[[Problem], Any]] = {
 }
 
 
+def few() -> Problem:
+    """Three ops on two devices."""
+    return price(layers(1, 1, 4), "2xp100-pcie")
+
+
+ALL = PROBLEMS | {problem.__name__: problem for problem in (zero, few)}
+
+
 def groups(problem: Problem) -> Any:
     return group_ops(problem, 8, "scope")
 
@@ -102,7 +111,7 @@ def arrays(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 def told(view: str, problem: str) -> dict[str, list[float]]:
     found = {}
-    for name, array in arrays(view, VIEWS[view](PROBLEMS[problem]())):
+    for name, array in arrays(view, VIEWS[view](ALL[problem]())):
         found[name] = sums_of(array)
     return found
 
@@ -118,7 +127,7 @@ def sums_of(array: np.ndarray) -> list[float]:
 def main() -> None:
     rows = []
     for view in VIEWS:
-        for problem in PROBLEMS:
+        for problem in ALL:
             inner = ",\n".join(f'  "{name}": {json.dumps(sums)}' for name, sums in told(view, problem).items())
             rows.append(f'"{view} {problem}": {{\n{inner}\n}}')
     FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n")

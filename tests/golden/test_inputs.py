@@ -8,13 +8,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.golden.inputs import FILE, VIEWS, told
-from tests.golden.plans import PROBLEMS
+from tests.golden.inputs import ALL, FILE, VIEWS, told
 
 KEPT = json.loads(FILE.read_text())
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("problem", ALL)
 @pytest.mark.parametrize("view", VIEWS)
 def test_the_numbers_are_the_kept_ones(view: str, problem: str) -> None:
     found, kept = told(view, problem), KEPT[f"{view} {problem}"]

@@ -14,6 +14,7 @@ from loadmaster.learn.go2020.losses import policy_loss  # noqa: E402
 from loadmaster.learn.go2020.network import MIDDLE, GoNetwork, GoOutputs, NetworkShape, go_batch  # noqa: E402
 from loadmaster.learn.go2020.policy import (  # noqa: E402
     OFF,
+    UNFIT,
     Decided,
     Drawing,
     Stand,
@@ -204,3 +205,22 @@ def test_scores_are_those_of_the_simulator(problem: Problem, one: GoInput) -> No
     assert search.best is not None
     assert simulate(problem, search.best).step_ns == value[:4].min()
     assert (value[4], over[4]) == (2**63 - 1, 2**63 - 1)
+
+
+def test_an_advantage_is_in_deviations_and_at_most_three() -> None:
+    reward, none = np.zeros(50), np.zeros(50, bool)
+    reward[:3] = 10, -10, 1
+    found = advantages(reward, none, 0.0)
+    assert found[0] == 3 and found[1] == -3 and (found[3:] == 0).all()
+    assert found[2] == pytest.approx(1 / (reward.std() + 1e-3))
+    # Where all was drawn anew, against the mean of those: of the two here 4.
+    both = np.array([6.0, 2.0, 1.0])
+    found = advantages(both, np.array([True, True, False]), 1.5)
+    assert found == pytest.approx(np.array([2.0, -2.0, -0.5]) / (both.std() + 1e-3))
+
+
+def test_a_reward_is_minus_the_root_of_the_step_and_less_where_it_does_not_fit() -> None:
+    value, over = ints([400, 10**9, 100, 100]), ints([0, 0, 50, 10**6])
+    found = rewards(over, value, 100.0, 1000.0)
+    assert found[:2].tolist() == [-2.0, -100.0], "of more than 10,000 units no more is told"
+    assert found[2:] == pytest.approx([-1 - UNFIT - 4 * 0.05, -1 - UNFIT - 4])
