@@ -190,5 +190,19 @@ ROWS = [
         "np.int64(1)",
         "all that are ready are compared by the same number more",
     ),
+    (
+        "optimizers/memory/draft.py",
+        "read_start = np.searchsorted(which, np.arange(graph.num_ops + 1))",
+        "graph.num_ops + 1",
+        "graph.num_ops + 2",
+        "the start of a row more, which nobody looks at",
+    ),
+    (
+        "simulator/arenas/fitting.py",
+        "if not _fits(blocks, state, items, 0, used, 0, -1, capacity):",
+        "-1",
+        "-2",
+        "all turns are at least 0",
+    ),
 ]
 EQUIVALENT = {(file, line, right, wrong): why for file, line, right, wrong, why in ROWS}

@@ -15,7 +15,7 @@ from unittest import mock
 
 import numpy as np
 
-from loadmaster import Budget, price
+from loadmaster import Budget, GraphBuilder, price
 from loadmaster.cluster import Cluster, Link
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers import balancing, cuts, dealing, rejoining, starts, timelines
@@ -24,6 +24,7 @@ from loadmaster.optimizers.annealing.sets import draw_set
 from loadmaster.optimizers.annealing.state import SHIFT, make_scratch, terrain_of
 from loadmaster.optimizers.annealing.xorshift import seeded
 from loadmaster.optimizers.branching.branch_and_bound import SearchTree
+from loadmaster.optimizers.downsets.units import units_of
 from loadmaster.optimizers.experience import adapting, entries, likeness, trying
 from loadmaster.optimizers.experience.known import Known
 from loadmaster.optimizers.grouped import Groups, Way, grouped
@@ -198,6 +199,32 @@ def lines_of_stages() -> Told:
         orders: Any = [rule(stages, count) for rule in (schedules.gpipe, schedules.one_f_one_b, schedules.zb_h1)]
         orders.append(schedules.interleaved(stages, 2, stages * 2))
         found[f"orders {stages} {count}"] = [checksum(each) for each in orders]
+    return found
+
+
+def tangled(seed: int, count: int = 18) -> Problem:
+    """Ops that read what earlier ones made, some of no time, some that only wait."""
+    rng, build, made = np.random.default_rng(seed), GraphBuilder("tangled"), list[int]()
+    for at in range(count):
+        reads = sorted({made[int(one)] for one in rng.integers(max(0, at - 6), at, rng.integers(0, 3))}) if at else []
+        made.append(build.tensor(int(rng.integers(1, 60))))
+        after = [f"op{int(rng.integers(at))}"] if at and rng.random() < 0.2 else []
+        time = int(rng.integers(1, 90)) if rng.random() < 0.7 else 0
+        build.op(f"op{at}", "any", reads, made[-1:], time_ns=time, after=after, scope=f"part{at % 5}")
+    return price(build.build(), ALL["held"]().cluster, objective="throughput")
+
+
+@scene
+def units_of_downsets() -> Told:
+    found: Told = {}
+    for seed in range(8):
+        problem = tangled(seed)
+        each = np.arange(problem.num_ops)
+        for name, label in (("op", each), ("pairs", each // 2), ("folded", np.minimum(each, each[::-1]))):
+            made = units_of(problem, ints(label))
+            found[f"{seed} {name}"] = [*exact(made.unit), checksum((made.before, made.after))]
+        result = solve(problem, "downsets", Budget(None, 1))
+        found[f"{seed} plan"] = [float(result.value), *plan_told(result.plan)]
     return found
 
 
