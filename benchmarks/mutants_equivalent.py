@@ -204,5 +204,12 @@ ROWS = [
         "-2",
         "all turns are at least 0",
     ),
+    (
+        "optimizers/memory/draft.py",
+        "return bool(self.open[at]) or (version.last() > at and all(where != at for where, _ in ver",
+        "version.last() > at",
+        "version.last() >= at",
+        "where the last is at that place, one of its uses is, and that is asked next",
+    ),
 ]
 EQUIVALENT = {(file, line, right, wrong): why for file, line, right, wrong, why in ROWS}

@@ -188,17 +188,17 @@ def run_tests(copy: Path, what: list[str], seconds: float, *, plain: bool) -> tu
 
 
 def tests_beside(file: str) -> list[str]:
-    """Files of unit tests for a file of the source: those named after it; without one, all of the folder that mirrors
-    its own, or the room's. Then those of properties that import the room."""
+    """Files of unit tests for a file of the source: those named after it, then others of the folder that mirrors its
+    own, or the room's; then those of properties that import the room."""
     place = ROOT / "tests" / "unit" / Path(file).parent
     while not place.exists() and place.parent.name != "tests":
         place = place.parent
     named = [found for found in place.rglob("test_*.py") if Path(file).stem in found.stem]
-    found = named or [*place.glob("test_*.py")] or [*place.rglob("test_*.py")]
+    others = [*place.glob("test_*.py")] or [*place.rglob("test_*.py")]
     room = f"loadmaster.{Path(file).parts[0]}"
     properties = [each for each in (ROOT / "tests" / "properties").glob("test_*.py") if room in each.read_text()]
-    both = (*sorted(found, key=lambda each: each.stat().st_size), *sorted(properties))
-    return [str(each.relative_to(ROOT)) for each in both]
+    others.sort(key=lambda each: each.stat().st_size)
+    return list(dict.fromkeys(str(each.relative_to(ROOT)) for each in (*named, *others, *sorted(properties))))
 
 
 def _path(copy: Path) -> list[str]:

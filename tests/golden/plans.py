@@ -88,8 +88,6 @@ VARIANTS = {
     "whole-modules:granularity=op,inner=etf": ("tight", "unlike"),
     "whole-modules:granularity=module": ("tight", "small"),
 }
-EVERYWHERE = ("auto", "placement", "joint", "recompute", "islands", "anneal", "tuned-brkga", "pipeline")
-EVERYWHERE += ("separate", "rolling", "expert", "multilevel", "memory-order", "anneal-fusion")
 
 
 def layers(
@@ -261,6 +259,14 @@ def large() -> Problem:
     return price(layers(4, 40, 16, given=3), wired((1e12,) * 3, lambda one, two: True, lambda one, two: one))
 
 
+def brisk() -> Problem:
+    """Ops of given times, many of them under that of a launch, that may share kernels; memory for half of it."""
+    cluster = wired((1e12, 1e12), lambda one, two: True, lambda one, two: one)
+    devices = tuple(replace(device, launch_ns=60_000 - 15_000 * at) for at, device in enumerate(cluster.devices))
+    graph = layers(2, 3, 25, given=2, training=True, fusable=True)
+    return price(graph, replace(cluster, devices=devices), memory_limit=8 << 20)
+
+
 def fused() -> Problem:
     """Ops that may share a kernel, for long searches."""
     return price(layers(4, 6, 19, fusable=True), wired((3e12, 2e12), lambda one, two: True, lambda one, two: one))
@@ -276,25 +282,23 @@ def crowded() -> Problem:
     return price(graph, "2xa100-nvlink+2xp100-pcie", objective="peak-memory")
 
 
-LATER = (held, drawing, hosted, apart, zero, large, fused, tiny, crowded)
-MORE_PROBLEMS = {problem.__name__: problem for problem in LATER}
-SIMULATIONS |= {
-    "held": 80,
-    "drawing": 80,
-    "hosted": 40,
-    "apart": 80,
-    "zero": 30,
-    "large": 60,
-    "fused": 1_500,
-    "tiny": 60,
-    "crowded": 250,
-}
-ALL = PROBLEMS | MORE_PROBLEMS
-PAIRS = [(method, name) for method in METHODS for name in (*PROBLEMS, "zero")]
-PAIRS += [(method, name) for method in EVERYWHERE for name in ("held", "drawing", "hosted", "apart")]
-PAIRS += [(method, "fused") for method in ("auto", "placement", "joint", "anneal-fusion", "islands", "separate")]
-PAIRS += [(method, "crowded") for method in ("auto", "placement", "islands", "anneal")]
-PAIRS += [(method, name) for method, names in VARIANTS.items() for name in names]
+OTHERS = (held, drawing, hosted, apart, zero, brisk, large, fused, tiny, crowded)
+ALL = PROBLEMS | {problem.__name__: problem for problem in OTHERS}
+SIMULATIONS |= {"held": 80, "drawing": 80, "hosted": 40, "apart": 80, "zero": 30, "large": 60, "tiny": 60}
+SIMULATIONS |= {"brisk": 60, "fused": 1_500, "crowded": 250}
+EVERYWHERE = ("auto", "placement", "joint", "recompute", "islands", "anneal", "tuned-brkga", "pipeline")
+EVERYWHERE += ("separate", "rolling", "expert", "multilevel", "memory-order", "anneal-fusion")
+SHARING = ("auto", "joint", "recompute", "recompute:inner=heft", "recompute:inner=one-device,fuse=no", "min-cut")
+SHARING += ("sqrt-checkpointing", "inline", "greedy-fusion", "anneal-fusion", "random-fusion")
+LONG = ("auto", "placement", "joint", "anneal-fusion", "islands", "separate")
+PAIRS = [
+    *((method, name) for method in METHODS for name in (*PROBLEMS, "zero")),
+    *((method, name) for method in EVERYWHERE for name in ("held", "drawing", "hosted", "apart")),
+    *((method, "brisk") for method in SHARING),
+    *((method, "fused") for method in LONG),
+    *((method, "crowded") for method in ("auto", "placement", "islands", "anneal")),
+    *((method, name) for method, names in VARIANTS.items() for name in names),
+]
 
 
 def found(method: str, name: str) -> dict[str, Any]:
