@@ -8,6 +8,8 @@ not change what a search comes to.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import numpy as np
 
 from loadmaster import Budget, GraphBuilder, price
 from loadmaster.cluster import Cluster, Link
+from loadmaster.cluster.growing import with_host
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers import balancing, cuts, dealing, rejoining, starts, timelines
 from loadmaster.optimizers.annealing import critical
@@ -262,6 +265,45 @@ def ops_that_move_together() -> Told:
                 size, toward = draw_set(plain, terrain, place, scratch, kind, seed, aimed, state)
                 rows.append((int(toward), scratch.members[:size].tolist()))
             found[f"{name} {kind} {aimed}"] = [float(sum(len(ops) for _, ops in rows)), checksum(rows)]
+    return found
+
+
+def assorted() -> Iterator[tuple[str, Problem]]:
+    """Small problems that differ in what memory and kernels depend on, with room for a part of what they need."""
+    unlike, (host, _) = ALL["unlike"]().cluster, with_host(Cluster.preset("1xp100-pcie"))
+    clusters = (Cluster.preset("1xp100-pcie"), Cluster.preset("2xp100-pcie"), host, unlike)
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        graph = layers(1 + seed % 2, 2 + seed % 3, 30 + seed, training=seed % 4 != 3, fusable=seed % 3 > 0)
+        sizes = np.where(graph.alias_of >= 0, 1, rng.integers(1, 9, graph.num_tensors))
+        graph = replace(graph, nbytes=ints(graph.nbytes * sizes[graph.owner] // 4))
+        free = price(graph, clusters[seed % 4])
+        peak = simulate(free, Plan.of(free, np.zeros(free.num_ops, np.int64))).peak_bytes[0]
+        yield f"{seed}", price(graph, clusters[seed % 4], memory_limit=int(peak * (0.55 + 0.05 * (seed % 5))))
+
+
+@scene
+def searches_short_of_memory() -> Told:
+    found: Told = {}
+    methods = ("recompute", "recompute:inner=one-device", "joint", "min-cut", "auto", "inline", "memory-order")
+    for (name, problem), method in product(assorted(), methods):
+        result = solve(problem, method, Budget(None, 25), seed=1)
+        told = [result.value, result.timeline.over_bytes, result.simulations]
+        kernels = checksum(result.plan.kernel.tolist()) if result.plan.fuses else 0.0
+        found[f"{method} {name}"] = [*map(float, told), *plan_told(result.plan), kernels]
+    return found
+
+
+@scene
+def searches_of_kernels() -> Told:
+    """Long enough for what a search does after its starts."""
+    found: Told = {}
+    for seed, method in product(range(4), ("joint", "anneal-fusion", "separate")):
+        cluster = wired((3e12, 2e12), lambda one, two: True, lambda one, two: one)
+        problem = price(layers(2 + seed % 2, 4, 40 + seed, fusable=True, training=seed == 3), cluster)
+        result = solve(problem, method, Budget(None, 700), seed=seed)
+        kernels = checksum(result.plan.kernel.tolist()) if result.plan.fuses else 0.0
+        found[f"{method} {seed}"] = [float(result.value), float(result.simulations), *plan_told(result.plan), kernels]
     return found
 
 
