@@ -13,6 +13,7 @@ from itertools import cycle
 from typing import Any, Protocol
 
 from loadmaster.optimizers.annealing.chains import Reheating
+from loadmaster.optimizers.crossing import Crossing
 from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.optimizers.starts import (
     VERY_FAR,
@@ -156,6 +157,7 @@ class Race:
         self.again = self._more(first)
         self.leader = self._runner(first[0])
         self.others = list[Runner]()
+        self.crossing = Crossing(self.search)
         self.evolved = False
 
     def run(self) -> None:
@@ -175,6 +177,7 @@ class Race:
         while not search.spent:
             before = search.simulations
             self._take_in()
+            self._cross()
             other = self._other()
             self.epochs.go_on(other or self.leader)
             if other is not None:
@@ -235,8 +238,25 @@ class Race:
             self.leader = other
         self._part_with_the_beaten()
 
+    def _cross(self) -> None:
+        """Stretches of plans that were given up, for the leader once it has had many simulations for each op."""
+        leader, before = self.leader, self.search.simulations
+        if not leader.pace.settled or not self.crossing.due or self.search.spent:
+            return
+        found = self.crossing.improve(Scored(leader.score, leader.plan))
+        leader.used += self.search.simulations - before
+        if found.score < leader.score:
+            leader.score, leader.plan, leader.joined = found.score, found.plan, None
+        leader.marks[-1] = (leader.used, leader.score)
+
     def _part_with_the_beaten(self) -> None:
-        self.others = [runner for runner in self.others if not self._beaten(runner)]
+        going = list[Runner]()
+        for runner in self.others:
+            if self._beaten(runner):
+                self.crossing.keep(runner.plan, runner.used)
+            else:
+                going.append(runner)
+        self.others = going
 
     def _beaten(self, other: Runner) -> bool:
         """Whether it has had as much as the leader, or was far behind where the leader had had as much; not where it

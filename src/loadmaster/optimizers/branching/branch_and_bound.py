@@ -19,6 +19,7 @@ from loadmaster.optimizers.branching import moments, tree
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.problem.bounds import levels, lower_bound
+from loadmaster.problem.symmetry import alike_devices
 from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import layout, simulate
 
@@ -164,7 +165,7 @@ def _facts(problem: Problem, usual: Plan) -> moments.BranchFacts:
         np.column_stack([plain.maker, problem.updater >= 0]).astype(np.int64),
         np.column_stack([problem.leader, updates, _twins(problem), usual.device]).astype(np.int64),
         plain.channel.astype(np.int64),
-        _alike(problem),
+        alike_devices(problem),
         price,
         np.where(problem.able, problem.op_ns * price[None, :], np.inf).min(axis=1),
         sends,
@@ -173,30 +174,6 @@ def _facts(problem: Problem, usual: Plan) -> moments.BranchFacts:
 
 def _ragged(start: Ints, values: Ints) -> np.ndarray:
     return np.concatenate([np.asarray(start, np.int64) + len(start), np.asarray(values, np.int64)])
-
-
-def _alike(problem: Problem) -> np.ndarray:
-    """[devices, devices] swapping the two leaves all times, links, wires and limits as they are."""
-    devices = problem.num_devices
-    alike = np.zeros((devices, devices), bool)
-    for one in range(devices):
-        for two in range(one + 1, devices):
-            alike[one, two] = alike[two, one] = _swappable(problem, one, two)
-    return alike
-
-
-def _swappable(problem: Problem, one: int, two: int) -> bool:
-    swap = np.arange(problem.num_devices)
-    swap[[one, two]] = two, one
-    apart = ~np.eye(problem.num_devices, dtype=bool)
-    channel = problem.cluster.channel
-    wires = np.unique(np.column_stack([channel[apart], channel[np.ix_(swap, swap)][apart]]), axis=0)
-    renamed = len(np.unique(wires[:, 0])) == len(wires) == len(np.unique(wires[:, 1]))
-    return bool(
-        problem.device_kind[one] == problem.device_kind[two]
-        and (problem.send_class[apart] == problem.send_class[np.ix_(swap, swap)][apart]).all()
-        and renamed
-    )
 
 
 def _twins(problem: Problem) -> Ints:

@@ -1,0 +1,108 @@
+"""Crossing two plans that are each best in another half of the step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmaster import Budget, GraphBuilder, price
+from loadmaster.graph.columns import ints
+from loadmaster.optimizers import crossing
+from loadmaster.optimizers.crossing import Crossing, renamed_like
+from loadmaster.optimizers.starts import Scored
+from loadmaster.plans import Plan, check
+from loadmaster.problem import Problem
+from loadmaster.problem.symmetry import alike_devices
+from loadmaster.search import Score, Search
+from loadmaster.simulator import simulate
+
+PAIRS = 12  # pairs of tasks, one pair after the other
+
+
+def ladder(colocated: bool = False) -> Problem:
+    """Pairs of equal tasks that could run at the same time; the next pair waits for both. Nothing is sent."""
+    build = GraphBuilder("ladder")
+    before: list[str] = []
+    for pair in range(PAIRS):
+        # Of a group: the first of each of the last three pairs.
+        group = {"colocate": 0} if colocated and pair >= PAIRS - 3 else {}
+        build.op(f"one {pair}", "task", [], [], time_ns=1_000, after=before, **group)
+        build.op(f"other {pair}", "task", [], [], time_ns=1_000, after=before)
+        before = [f"one {pair}", f"other {pair}"]
+    return price(build.build(), "2xp100-pcie")
+
+
+def half_apart(problem: Problem, first: bool, name: int) -> Plan:
+    """The pairs of one half on two devices, the others one after the other on the device of that name."""
+    device = np.full(problem.num_ops, name)
+    half = slice(0, PAIRS) if first else slice(PAIRS, None)
+    device[half] = np.tile([name, 1 - name], PAIRS // 2)
+    return Plan.of(problem, ints(device))
+
+
+def searching(problem: Problem, simulations: int = 4_000, seed: int = 0) -> Search:
+    search = Search(problem, Budget(None, simulations), seed)
+    search.count(simulations // 2)  # what the plans took to find
+    return search
+
+
+@pytest.mark.parametrize("name", [0, 1])
+@pytest.mark.parametrize("colocated", [False, True])
+def test_the_better_half_of_each(name: int, colocated: bool) -> None:
+    problem = ladder(colocated)
+    mine, other = half_apart(problem, True, 0), half_apart(problem, False, name)
+    best = PAIRS * int(problem.op_ns[0, 0])
+    search = searching(problem)
+    cross = Crossing(search)
+    cross.keep(other, 10_000)
+    given_score = Score.of(problem, simulate(problem, mine))
+    assert given_score.value == best * 3 // 2
+    found = cross.improve(Scored(given_score, mine))
+    check(found.plan, problem)
+    assert found.score == Score.of(problem, simulate(problem, found.plan)) == search.best_score
+    assert found.score.value == best
+
+
+def test_what_it_uses_is_counted_and_no_more_than_its_share() -> None:
+    problem = ladder()
+    search = searching(problem)
+    cross = Crossing(search)
+    assert cross.due == 0  # nothing to cross with
+    cross.keep(half_apart(problem, False, 0), crossing.TRIED * problem.num_ops - 1)
+    assert cross.due == 0  # hardly tried
+    cross.keep(half_apart(problem, False, 0), crossing.TRIED * problem.num_ops)
+    before, due = search.simulations, cross.due
+    assert due == int(crossing.SHARE * before)
+    mine = half_apart(problem, True, 0)
+    cross.improve(Scored(Score.of(problem, simulate(problem, mine)), mine))
+    assert 0 < search.simulations - before == cross.used <= due
+    assert cross.due < crossing.LEAST or cross.due == int(crossing.SHARE * search.simulations) - cross.used
+
+
+def test_the_last_few_are_kept() -> None:
+    problem = ladder()
+    cross = Crossing(searching(problem))
+    plans = [half_apart(problem, True, 0) for _ in range(crossing.KEPT + 2)]
+    for plan in plans:
+        cross.keep(plan, 10_000)
+    assert [id(plan) for plan in cross.plans] == [id(plan) for plan in plans[2:]]
+
+
+@given(st.permutations(range(4)), st.integers(0, 99))
+def test_names_are_those_that_agree_on_most_of_the_work(names: list[int], seed: int) -> None:
+    build = GraphBuilder("tasks")
+    for at in range(12):
+        build.op(f"op {at}", "task", [], [], time_ns=1_000 * (at + 1))
+    problem = price(build.build(), "4xp100-pcie")
+    like = np.random.default_rng(seed).integers(0, 4, 12)
+    found = renamed_like(problem, ints(np.array(names)[like]), ints(like), alike_devices(problem))
+    assert (found == like).all()
+
+
+def test_unlike_devices_keep_their_names() -> None:
+    problem = ladder()
+    nothing_alike = np.zeros((2, 2), bool)
+    device = half_apart(problem, True, 1).device
+    assert (renamed_like(problem, device, ints(1 - device), nothing_alike) == device).all()
