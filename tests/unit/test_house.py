@@ -4,11 +4,13 @@ what it is."""
 from __future__ import annotations
 
 import ast
+import re
 import runpy
 from collections import Counter
 from pathlib import Path
 
 import loadmaster
+from loadmaster import errors
 
 SOURCE = Path(loadmaster.__file__).parent
 TREES = {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
@@ -51,3 +53,33 @@ def test_mistakes_that_are_made_by_name_can_be_made() -> None:
         text = (SOURCE / mistake.file).read_text()
         assert text.count(mistake.right) == 1, mistake.name
         ast.parse(text.replace(mistake.right, mistake.wrong))
+
+
+def test_docstrings_name_fields_and_arguments_that_are_there() -> None:
+    wrong = []
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                fields = {part.target for part in node.body if isinstance(part, ast.AnnAssign)}
+                plain = {name for part in node.body if isinstance(part, ast.Assign) for name in part.targets}
+                there = {name.id for name in fields | plain if isinstance(name, ast.Name)}
+                stored = [
+                    part
+                    for part in ast.walk(node)
+                    if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)
+                ]
+                there |= {part.attr for part in stored}
+                wrong += [f"{path}: {node.name}: {name}" for name in told(node, "Attributes") if name not in there]
+            elif isinstance(node, ast.FunctionDef):
+                given = {one.arg for one in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]}
+                wrong += [f"{path}: {node.name}: {name}" for name in told(node, "Args") if name not in given]
+                raised = {name for name in told(node, "Raises") if not hasattr(errors, name)}
+                wrong += [f"{path}: {node.name}: {name}" for name in raised]
+    assert wrong == []
+
+
+def told(node: ast.ClassDef | ast.FunctionDef, section: str) -> list[str]:
+    """Names that a section of its docstring explains."""
+    found = re.search(rf"^{section}:\n((?: {{4}}.*\n?)+)", ast.get_docstring(node) or "", re.MULTILINE)
+    heads = re.findall(r"^ {4}(\w+(?:, \w+)*):", found[1], re.MULTILINE) if found else []
+    return [name for head in heads for name in head.split(", ")]
