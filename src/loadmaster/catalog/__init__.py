@@ -110,5 +110,6 @@ def _added() -> dict[str, str]:
 
 
 def optimizers() -> dict[str, str]:
-    """Ours and those that installed packages add (entry points of the group loadmaster.optimizers)."""
+    """Ours and those that installed packages add (entry points of the group loadmaster.optimizers); ours win where
+    names are the same."""
     return {**_added(), **OPTIMIZERS}

@@ -61,7 +61,11 @@ def _settings(kind: type, text: str, spec: str) -> dict[str, Any]:
 
 
 def split_list(text: str) -> list[str]:
-    """Parts between commas that are not inside brackets."""
+    """Parts between commas that are not inside brackets.
+
+    >>> split_list("of=[heft,etf],seed=1")
+    ['of=[heft,etf]', 'seed=1']
+    """
     parts, depth, part = [], 0, ""
     for letter in text:
         depth += (letter == "[") - (letter == "]")

@@ -11,7 +11,11 @@ _WRITTEN |= {f"{letter}b": 10 ** (3 * power) for power, letter in enumerate("kmg
 
 
 def parse_size(text: str, where: str) -> int:
-    """Bytes of 16GiB, 512 MiB, 2GB or 1048576."""
+    """Bytes of 16GiB, 512 MiB, 2GB or 1048576; InvalidSetting for what is no size, or none that a device can have.
+
+    >>> parse_size("1.5GiB", "memory_limit"), parse_size("2GB", "memory_limit")
+    (1610612736, 2000000000)
+    """
     match = None if len(text) > 40 else re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     scale = _WRITTEN.get(match[2].lower()) if match else None
     if match is None or scale is None:

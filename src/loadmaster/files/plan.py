@@ -102,7 +102,8 @@ def _packed(graph: Graph) -> str:
 
 
 def graph_of_plan(data: Mapping[str, Any], where: str = "plan") -> Graph | None:
-    """The graph that a plan's file has with it."""
+    """The graph that a plan's file has with it, as those of captured models do; else None. Unpacked to 256 MiB at most,
+    and InvalidPlan where it cannot be: give the model with --model."""
     packed = data.get("model")
     if packed is None:
         return None
@@ -147,7 +148,16 @@ class PlanFile:
 
 
 def plan_file_from_json(data: Any, where: str = "plan") -> PlanFile:
-    """A plan and what its file says of how it was made, from plain data; refused with the place of what is wrong."""
+    """A plan and what its file says of how it was made, from plain data.
+
+    Args:
+        data: parsed JSON.
+        where: the file's name, for errors.
+
+    Raises:
+        InvalidPlan: with the place of the first thing that is wrong.
+        InvalidCluster: likewise of the cluster that the file describes.
+    """
     head = Row(data, where, InvalidPlan)
     captured = data.get("captured") or {}
     if not isinstance(captured, dict):

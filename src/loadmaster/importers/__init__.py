@@ -188,7 +188,11 @@ def _load_file(text: str, dims: Mapping[str, int] | None, training: bool, optimi
 
 
 def suffix_of(path: str) -> str:
-    """The last suffix, with the one before it when that says only how the file is compressed."""
+    """The last suffix, with the one before it when that says only how the file is compressed.
+
+    >>> suffix_of("step.HLO.gz"), suffix_of("model.v2.onnx")
+    ('.hlo.gz', '.onnx')
+    """
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     return "".join(suffixes[-2:] if suffixes[-1:] in ([".gz"], [".xz"]) else suffixes[-1:])
 
@@ -268,7 +272,17 @@ def _load_callable(
 def build(text: str, *, dtype: str | None = None, batch: int | None = None, real: bool = True) -> Any:
     """What "package.module:callable" returns: a torch module and example inputs, or something else that can be loaded.
 
-    `real`: with values in its tensors; else without memory where that is possible.
+    The module may lie in the current folder, as for `python -m`; the callable is called without arguments.
+
+    Args:
+        text: "package.module:callable".
+        dtype: that tensors are made in where the callable does not say.
+        batch: rows of the example inputs.
+        real: with values in its tensors; else without memory where that is possible.
+
+    Raises:
+        UnknownName: no such module or function.
+        ImportFailed: it fails, or returns something else; the fix says what to return.
     """
     found = _find_callable(text)
     made = _called(found, text, dtype) if real else _call(found, text, dtype)

@@ -1,4 +1,4 @@
-"""The compiled way from kernels to a score: what `problem.fuse` makes of a plan's kernels, for one plan after another.
+"""The compiled way from kernels to a score: what `passes.fuse` makes of a plan's kernels, for one plan after another.
 
 A kernel goes by the number of its lowest op, and tensors keep theirs, so that nothing has to be numbered anew: what a
 run gives depends on the order of ties and of tensors alone. Ops that are no lowest op of a kernel never become ready.

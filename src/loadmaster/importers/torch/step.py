@@ -1,6 +1,6 @@
 """Traces one step of a torch module (forward, or forward and backward) on fake tensors, which have no memory.
 
-The optimizer's update is not traced: `torch_graph` adds one op per weight, as a fused optimizer launches it. The
+The optimizer's update is not traced: `graph` adds one op per weight, as a fused optimizer launches it. The
 backward op of a convolution is traced as its two halves, as GPU libraries run it and as products are traced already.
 """
 
