@@ -6,9 +6,10 @@ and writes a file besides is run as that one. To keep this short, `--seconds` be
 and `explain` without it get that too, and `tradeoff` and `fits` 20 simulations a search; a
 benchmark is run on its first graph for 0.2 seconds or 40 simulations, with its first method and those that no benchmark
 before it has run; the settings of the others are read. What trains is given counts of a few, on one core. Of `make
-TARGET` it is checked that make knows the target, and the loadmaster commands in it are run; lines in OUTSIDE are not:
-they change the machine, or read records of a benchmark of hours. What needs a package that is not installed here is
-left out, with what reads the files it would have written, and the test says so in the end: it is skipped.
+TARGET` it is checked that make knows the target; the loadmaster commands in it are run in the last document that names
+it. Lines in OUTSIDE are not run: they change the machine, or read records of a benchmark of hours. What needs a package
+that is not installed here is left out, with what reads the files it would have written, and the test says so in the
+end: it is skipped.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def test_commands_run(path: Path, desk: Path) -> None:
     left_out = {line: absent for line in found if line.startswith(NEED_SHARED) and not shared.is_dir()}
     for line in found:
         if line not in left_out and not any(_runs_too(other, line) for other in found):
-            without = _reads_of(line, left_out) or _run(line)
+            without = _reads_of(line, left_out) or _run(line, path)
             left_out |= {line: without} if without else {}
     if left_out:
         pytest.skip(f"not run: {left_out}")
@@ -149,7 +150,7 @@ def _missing(done: subprocess.CompletedProcess[str]) -> str:
     return f"{absent[0]} is not installed" if absent else ""
 
 
-def _run(line: str) -> str:
+def _run(line: str, path: Path) -> str:
     """Runs it; in words, why it could not be run here, empty where it was."""
     if line.startswith(OUTSIDE):
         return ""
@@ -157,8 +158,10 @@ def _run(line: str) -> str:
     if words[0] == "make":
         done = subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{line}: {done.stderr}"
+        if any(line in commands(later) for later in DOCUMENTS[DOCUMENTS.index(path) + 1 :]):
+            return ""  # its commands are run there
         inner = done.stdout.replace("\\\n", " ").splitlines()
-        return ", ".join(filter(None, (_run(one) for one in inner if one.startswith(".venv/bin/loadmaster "))))
+        return ", ".join(filter(None, (_run(one, path) for one in inner if one.startswith(".venv/bin/loadmaster "))))
     if words[0] == "python":
         return _ran(line, warm.run_script(*_short_script(words[1:])))
     assert words[0].rpartition("/")[2] == "loadmaster", f"no way to test '{line}'"
@@ -176,7 +179,8 @@ def _ran(line: str, done: subprocess.CompletedProcess[str]) -> str:
 def _short_script(words: list[str]) -> list[str]:
     """A script of ours with small numbers."""
     words = [str(ROOT / words[0]), *words[1:]]
-    for name, few in (("--evaluations", "20"), ("--seconds", "0.2"), ("--limit", "1"), ("--seeds", "1")):
+    fewer = {"--evaluations": "20", "--seconds": "0.2", "--limit": "1", "--seeds": "1", "--workers": "1"}
+    for name, few in fewer.items():
         if name in words:
             words[words.index(name) + 1] = few
     if words[0].endswith("questions.py") and "--limit" not in words:
@@ -271,12 +275,12 @@ def test_a_command_that_needs_a_missing_package_is_left_out_with_what_reads_its_
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     said = MissingExtra.of("ortools", "exact", "cp-sat")
     monkeypatch.setattr(warm, "run", lambda *words: subprocess.CompletedProcess(words, 1, "", f"error: {said}"))
-    assert _run(solved) == "ortools is not installed"
+    assert _run(solved, DOCUMENTS[0]) == "ortools is not installed"
     assert _reads_of("loadmaster explain plan.json", {solved: ""}) == "plan.json was not written"
     assert not _reads_of("loadmaster plan model.json", {solved: ""})
     monkeypatch.setattr(warm, "run", lambda *words: subprocess.CompletedProcess(words, 1, "", "error: no such file"))
     with pytest.raises(AssertionError, match="no such file"):
-        _run(solved)
+        _run(solved, DOCUMENTS[0])
 
 
 def test_commands_run_where_no_solver_is_installed(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

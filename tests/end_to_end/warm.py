@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import multiprocessing
 import os
 import runpy
 import select
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.search.workers import end_with_parent
+from loadmaster.simulator import threads
 
 ROOT = Path(__file__).parents[2]
 LONGEST_S = 300.0
@@ -124,7 +126,6 @@ def _warm() -> None:
     its threads are ended."""
     from loadmaster import Budget, Cluster, price, solve
     from loadmaster.search.warming import _few_ops
-    from loadmaster.simulator import threads
 
     with contextlib.suppress(ImportError):
         import torch
@@ -170,12 +171,21 @@ def _do(job: dict[str, Any]) -> None:
     if "code" in job:
         exec(compile(job["code"], "<string>", "exec"), {"__name__": "__main__"})
     elif "script" in job:
+        _fork_workers()
         sys.path[0] = str(Path(job["script"]).parent)
         runpy.run_path(job["script"], run_name="__main__")
     else:
         from loadmaster.cli.verbs import main as loadmaster
 
         loadmaster()
+
+
+def _fork_workers() -> None:
+    """Processes that a script would spawn are forks, too: they have imported what they need."""
+    plain: Any = multiprocessing.get_context
+    contexts: Any = multiprocessing
+    contexts.get_context = lambda method=None: plain("fork" if method == "spawn" else method)
+    os.register_at_fork(after_in_child=threads._pool.clear)  # threads stay behind
 
 
 if __name__ == "__main__":
