@@ -105,9 +105,13 @@ def test_search_finds_the_best_plan_of_small_problems(spec: str, objective: str)
 @pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
 def test_search_gets_near_the_best_of_a_ladder(objective: str) -> None:
     """A ladder of twelve layers on two devices; the best is what seven times as many simulations give. A search that
-    forgets to undo a load is 15 % away."""
+    forgets to undo a load is 15 % away. In the mean of eight seeds: about one in three ends 3 % away."""
     problem = problem_of(12, objective=objective)
-    values = {spec: solve(problem, spec, Budget(None, 1_500), seed=4).value for spec in ("auto", "anneal")}
+
+    def mean(spec: str) -> float:
+        return float(np.mean([solve(problem, spec, Budget(None, 1_500), seed=seed).value for seed in range(8)]))
+
+    values = {spec: mean(spec) for spec in ("auto", "anneal")}
     best = min(solve(problem, "auto", Budget(None, 10_000), seed=seed).value for seed in range(3))
     assert all(value <= best * 1.02 for value in values.values()), (values, best)
 
