@@ -92,7 +92,7 @@ ROWS = [
     ),
     ("simulator/arenas/capacity.py", "twin = np.full(len(order), -1, np.int64)", "-1", "-2", BELOW),
     (
-        "simulator/arenas/fitting.py",
+        "simulator/arenas/waiting.py",
         "while here > 0 and base[order[here - 1]] > base[block]:",
         "base[order[here - 1]] > base[block]",
         "base[order[here - 1]] >= base[block]",
@@ -199,7 +199,7 @@ ROWS = [
     ),
     (
         "simulator/arenas/fitting.py",
-        "if not _fits(blocks, state, items, 0, used, 0, -1, capacity):",
+        "if not fits(blocks, state, items, 0, used, 0, -1, capacity):",
         "-1",
         "-2",
         "all turns are at least 0",

@@ -18,7 +18,7 @@ def pack(lifetimes: Path, capacity: str, out: Path, seconds: float) -> dict[str,
     from loadmaster.cluster.sizes import parse_size
     from loadmaster.files.lifetimes import load_lifetimes, save_offsets
     from loadmaster.simulator.arenas.capacity import fit_in
-    from loadmaster.simulator.arenas.layout import peak_of
+    from loadmaster.simulator.arenas.orders import peak_of
 
     limit = parse_size(capacity, "--capacity")
     words.check_writable(out)

@@ -19,7 +19,8 @@ from loadmaster.graph.columns import Ints, ints
 from loadmaster.simulator import cores
 
 if TYPE_CHECKING:
-    from loadmaster.simulator.arenas.fitting import Blocks, Rule
+    from loadmaster.simulator.arenas.fitting import Rule
+    from loadmaster.simulator.arenas.sections import Blocks
 
 # Where no reason is given, chosen by hand.
 FIRST_RUN = 400  # times the number of blocks: blocks looked at in the first runs
@@ -81,14 +82,14 @@ def _search(
 ) -> tuple[Ints | None, bool, int]:
     """A run is quick or endless, depending on the order in which blocks are tried: short runs in many orders, slowly
     growing longer."""
-    from loadmaster.simulator.arenas import fitting
+    from loadmaster.simulator.arenas import fitting, sections, waiting
 
-    blocks = fitting.blocks_of(begin, end, nbytes)
+    blocks = sections.blocks_of(begin, end, nbytes)
     each = 1 + int((blocks.last - blocks.first).mean())  # what looking at a block costs, in sections
     used, twin, rules = 0, _twins(blocks), _rules(begin, end, nbytes)
 
     def run(rule: Rule, limit: int) -> tuple[int, int, Ints]:
-        state = fitting.make_state(blocks)
+        state = waiting.make_state(blocks)
         found, done = fitting.fit(blocks, state, rule, twin, capacity, limit)
         return int(found), int(done), state.offset
 

@@ -8,21 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.passes import Coarse, coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline
-from loadmaster.simulator.arenas.capacity import fit_in
+from loadmaster.simulator.arenas.arena import DeviceArena, pack_all
 from loadmaster.simulator.lives import last_needed, residents
 
-# Where no reason is given, chosen by hand.
-EFFORT = 1_200_000_000  # comparisons of two blocks over all devices: about three seconds, where it is hard
-MOST_IMPROVED = 6_000  # blocks in an arena that is worth packing many times
-SQUEEZED = (4, 5, 6)  # of the orders, those in which blocks that do not fit are brought forward
-NEAR = 1000  # a part in so many above the peak is near enough, where the peak itself is not reached
+EFFORT = 4_000_000_000  # comparisons of two blocks over all devices: about ten seconds where it is hard; by hand
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +68,13 @@ class Arenas:
 def assign_addresses(
     problem: Problem, plan: Plan, timeline: Timeline, *, effort: int = EFFORT, seed: int = 0
 ) -> Arenas:
-    """Offsets for all that the step keeps in memory: first fit in several orders, the best of them improved.
+    """Offsets for all that the step keeps in memory: first fit in several orders, and a search where that is far from
+    the peak.
 
     Args:
         problem, plan, timeline: the plan, settled, and what it gives.
         effort: limits the search by comparisons made, not by the clock, so that equal input gives equal addresses.
-        seed: of random changes of the order.
+        seed: of choices by lot.
     """
     coarse = coarsen(problem, plan.kernel)
     step = Step(coarse, plan, timeline)
@@ -88,8 +84,10 @@ def assign_addresses(
     )
     keep = (nbytes > 0) | (tensor >= 0)
     tensor, op, device, begin, end, nbytes = (ints(column[keep]) for column in (tensor, op, device, begin, end, nbytes))
-    arenas = [_Arena(begin, end, nbytes, np.flatnonzero(device == number)) for number in range(problem.num_devices)]
-    _pack_all(arenas, effort, seed)
+    arenas = [
+        DeviceArena(begin, end, nbytes, np.flatnonzero(device == number)) for number in range(problem.num_devices)
+    ]
+    pack_all(arenas, effort, seed)
     offset = np.zeros(len(tensor), np.int64)
     for arena in arenas:
         offset[arena.blocks] = arena.places()
@@ -113,172 +111,6 @@ def assign_addresses(
 def _take(column: Ints, index: Ints) -> Ints:
     """The entries at those indices; -1 where the index is."""
     return ints(np.append(column, -1)[index])
-
-
-class _Arena:
-    """The blocks of one device and the best offsets so far. What is there all the time lies at the bottom."""
-
-    def __init__(self, begin: Ints, end: Ints, nbytes: Ints, blocks: NDArray[np.int64]) -> None:
-        self.blocks, size = blocks, nbytes[blocks]
-        self.always = (begin[blocks] == 0) & (end[blocks] == end[blocks].max(initial=0))
-        self.resident = size[self.always]
-        self.begin, self.end, self.nbytes = (ints(c[blocks][~self.always]) for c in (begin, end, nbytes))
-        self.peak = peak_of(self.begin, self.end, self.nbytes)
-        self.offset, self.top = ints(np.zeros(len(self.nbytes))), np.iinfo(np.int64).max // 2
-        self.best = ints([])  # the order that gave the offsets
-
-    @property
-    def size_bytes(self) -> int:
-        return int(self.resident.sum()) + self.top
-
-    @property
-    def peak_bytes(self) -> int:
-        return int(self.resident.sum()) + self.peak
-
-    @property
-    def near(self) -> int:
-        """What is near enough to the peak."""
-        return self.peak + self.peak_bytes // NEAR
-
-    @property
-    def is_near(self) -> bool:
-        return self.top <= self.near
-
-    def places(self) -> Ints:
-        offset = np.zeros(len(self.blocks), np.int64)
-        offset[self.always] = np.cumsum(self.resident) - self.resident
-        offset[~self.always] = int(self.resident.sum()) + self.offset
-        return ints(offset)
-
-    def in_orders(self, effort: int) -> int:
-        """First fit in several orders, at least one; returns what is left of the effort."""
-        from loadmaster.simulator.arenas import packing
-
-        for order in _orders(self.begin, self.end, self.nbytes):
-            if len(self.best) and (effort <= 0 or self.top <= self.peak):
-                break
-            trial, size, used = packing.pack(order, self.begin, self.end, self.nbytes, self.top)
-            effort -= int(used)
-            if size < self.top:
-                self.offset, self.top, self.best = ints(trial), int(size), order
-        return effort
-
-    def squeeze(self, effort: int, seed: int) -> int:
-        """Orders in which what does not fit comes earlier each time; half of the effort is for the one that has come
-        nearest. Returns what is left."""
-        orders, each = _orders(self.begin, self.end, self.nbytes), effort // (2 * len(SQUEEZED))
-        tries = list[tuple[int, Ints]]()
-        for at in SQUEEZED:
-            effort -= each - self._squeezed(orders[at], each, seed, tries)
-        return self._squeezed(min(tries, key=lambda one: one[0])[1], effort, seed + 1, tries) if tries else effort
-
-    def _squeezed(self, order: Ints, effort: int, seed: int, tries: list[tuple[int, Ints]]) -> int:
-        from loadmaster.simulator.arenas import packing
-
-        if self.is_near or effort <= 0 or len(self.best) > MOST_IMPROVED:
-            return effort
-        given = (self.begin, self.end, self.nbytes, self.near, effort, seed)
-        offset, top, best, left = packing.squeeze(order, *given)
-        tries.append((int(top), ints(best)))
-        if top < self.top:
-            self.offset, self.top, self.best = ints(offset), int(top), ints(best)
-        return max(0, int(left))
-
-    def fit(self, goal: int, effort: int) -> int:
-        """Looks for offsets within the goal; returns what is left of the effort."""
-        if self.top <= goal or effort <= 0 or len(self.best) > MOST_IMPROVED:
-            return effort
-        found = fit_in(self.begin, self.end, self.nbytes, goal, work=effort)
-        if found.offset is not None:
-            self.offset, self.top = found.offset, int((found.offset + self.nbytes).max())
-        return effort - found.work
-
-    def improve(self, effort: int, seed: int) -> None:
-        from loadmaster.simulator.arenas import packing
-
-        if not self.is_near and effort > 0 and len(self.best) <= MOST_IMPROVED:
-            given = (self.begin, self.end, self.nbytes, self.top, self.peak, effort, seed)
-            offset, top = packing.improve(self.best, self.offset, *given)
-            self.offset, self.top = ints(offset), int(top)
-
-
-def _pack_all(arenas: list[_Arena], effort: int, seed: int) -> None:
-    """The best of a few orders for every device. What is left goes to those that are not near their peak; then, of what
-    is left again a part, to the peak itself for all."""
-    last = effort // 3
-    for number, arena in enumerate(arenas):
-        share = effort // (len(arenas) - number)
-        effort -= share - max(0, arena.in_orders(share))
-    hard = [arena for arena in arenas if not arena.is_near]
-    for number, arena in enumerate(hard):
-        share = effort // (len(hard) - number)
-        effort -= share - _come_near(arena, share, seed)
-    effort = min(effort, last)
-    for number, arena in enumerate(arenas):
-        if arena.is_near:
-            share = effort // (len(arenas) - number)
-            effort -= share - max(0, arena.fit(arena.peak, share))
-
-
-def _come_near(arena: _Arena, effort: int, seed: int) -> int:
-    """In turn the ways that succeed at once or take long, each on other arenas; returns what is left of the effort."""
-    left = effort
-    for way, share in (("squeeze", 16), ("fit", 4), ("squeeze", 2), ("improve", 1)):
-        if not arena.is_near:
-            some = min(left, effort // share)
-            if way == "fit":
-                left -= some - max(0, arena.fit(arena.near, some))
-            elif way == "squeeze":
-                left -= some - max(0, arena.squeeze(some, seed))
-            else:
-                arena.improve(some, seed)
-                left -= some
-    return left
-
-
-def peak_of(begin: Ints, end: Ints, nbytes: Ints) -> int:
-    """Most bytes alive at once."""
-    instant = np.concatenate([begin, end])
-    change = np.concatenate([nbytes, -nbytes])
-    order = np.lexsort((change, instant))  # what ends at an instant ends before anything begins
-    return int(np.cumsum(change[order]).max(initial=0))
-
-
-def _orders(begin: Ints, end: Ints, nbytes: Ints) -> list[Ints]:
-    """Blocks by size, by size x life, by life, and by first use; the same with blocks of the fullest times before all
-    others, and with those first that end last."""
-    life = (end - begin).astype(np.float64)
-    full = _fullest(begin, end, nbytes)
-    keys = [
-        (begin, -life, -nbytes),
-        (begin, -life * nbytes),
-        (begin, -nbytes, -life),
-        (-nbytes, begin),
-        (begin, -life, -nbytes, -full),
-        (begin, -np.sqrt(life) * nbytes),
-        (-nbytes, -end),
-        (-end, -life, -nbytes),
-        (begin, -nbytes, -life, -full),
-    ]
-    return [ints(np.lexsort(key)) for key in keys]
-
-
-def _fullest(begin: Ints, end: Ints, nbytes: Ints) -> Ints:
-    """[blocks] most bytes alive at once while the block is."""
-    times, place = np.unique(np.concatenate([begin, end]), return_inverse=True)
-    change = np.zeros(len(times) + 1, np.int64)
-    np.add.at(change, place, np.concatenate([nbytes, -nbytes]))
-    most = [np.cumsum(change)[: len(times)]]  # [k][i]: of the 2^k times from i on
-    while 2 ** len(most) <= len(times):
-        half = 2 ** (len(most) - 1)
-        most.append(np.maximum(most[-1][:-half], most[-1][half:]))
-    low, high = place[: len(begin)], np.maximum(place[len(begin) :], place[: len(begin)] + 1)
-    level = np.log2(high - low).astype(np.int64)
-    found = np.zeros(len(begin), np.int64)
-    for k, table in enumerate(most):
-        mine = level == k
-        found[mine] = np.maximum(table[low[mine]], table[high[mine] - 2**k])
-    return ints(found)
 
 
 class Step:

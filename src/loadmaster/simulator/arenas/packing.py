@@ -1,7 +1,7 @@
 """Compiled loops behind static addresses: rounds of a timeline, and blocks packed into an arena.
 
-`pack` is first fit in a given order, quadratic in the blocks; `improve` and `squeeze` look for a better order by
-packing again and again, counting comparisons, so that equal input gives equal addresses anywhere.
+`pack` is first fit in a given order, quadratic in the blocks; it counts comparisons, so that a search that packs again
+and again can be limited by them and equal input gives equal addresses anywhere.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Whole
 
 FAR = np.iinfo(np.int64).max // 4
-# Of `squeeze`, chosen by hand; the last three as shares of the order.
-PATIENCE = 60  # packings without a gain
-SHAKE, LEAST_BUMP, MORE_BUMP = 0.01, 0.02, 0.3
 
 
 class Steps(NamedTuple):
@@ -130,71 +127,3 @@ def pack(order: Ints, begin: Ints, end: Ints, size: Ints, most: Whole) -> tuple[
         work += (placed - into) // 4
         low[into], high[into], first[into], last[into] = here, here + size[block], since, until
     return offset, top, work
-
-
-@compiled
-def improve(
-    order: Ints, offset: Ints, begin: Ints, end: Ints, size: Ints, top: Whole, goal: Whole, work: Whole, seed: Whole
-) -> tuple[Ints, Whole]:
-    """Moves a block that reaches the top of the arena forward in the order, again and again, and keeps what is no
-    worse."""
-    np.random.seed(seed)
-    count = len(order)
-    best_offset, best = offset.copy(), top
-    current = order.copy()
-    place = np.empty(len(size), np.int64)
-    tops = np.empty(count, np.int64)
-    while work > 0 and best > goal and count > 1:
-        found = 0
-        for turn in range(count):
-            place[current[turn]] = turn
-            if best_offset[current[turn]] + size[current[turn]] == best:
-                tops[found] = current[turn]
-                found += 1
-        block = tops[np.random.randint(found)]
-        until = place[block]
-        if until == 0:
-            block = current[1 + np.random.randint(count - 1)]
-            until = place[block]
-        # Half the time to the very front region, else to a random place before its own.
-        into = np.random.randint(until) if np.random.random() < 0.5 else np.random.randint(min(until, 1 + count // 16))
-        trial = current.copy()
-        for turn in range(until, into, -1):
-            trial[turn] = trial[turn - 1]
-        trial[into] = block
-        found_offset, found_top, used = pack(trial, begin, end, size, best + 1)
-        work -= used + 2 * count
-        if found_top <= best:
-            current, best_offset, best = trial, found_offset, found_top
-    return best_offset, best
-
-
-@compiled
-def squeeze(
-    order: Ints, begin: Ints, end: Ints, size: Ints, goal: Whole, work: Whole, seed: Whole
-) -> tuple[Ints, Whole, Ints, Whole]:
-    """Packs again and again; each time blocks that ended above the goal come earlier in the order, by a random part of
-    it (squeaky wheel optimization, Joslin and Clements 1999); from the best order anew, shaken, where nothing was
-    gained for long. (offsets, arena bytes, order, work left) of the best."""
-    best: Whole
-    np.random.seed(seed)
-    count, best, since = len(order), FAR, 0
-    current, kept, best_offset = order.copy(), order.copy(), np.zeros(len(size), np.int64)
-    key = np.empty(count)
-    while best == FAR or (work > 0 and best > goal):
-        offset, top, used = pack(current, begin, end, size, FAR)
-        work -= used + 16 * count
-        since += 1
-        if top < best:
-            best, since = top, 0
-            best_offset[:], kept[:] = offset, current
-        shaken = since == PATIENCE
-        if shaken:
-            current[:], since = kept, 0
-        for turn in range(count):
-            block = current[turn]
-            key[turn] = turn + (count * SHAKE * np.random.normal() if shaken else 0.0)
-            if not shaken and offset[block] + size[block] > goal:
-                key[turn] -= count * (LEAST_BUMP + MORE_BUMP * np.random.random())
-        current = current[np.argsort(key, kind="mergesort")]
-    return best_offset, best, kept, work

@@ -16,7 +16,8 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import settle, simulate
 from loadmaster.simulator.arenas import Arenas, assign_addresses
-from loadmaster.simulator.arenas.layout import _Arena, _fullest, _pack_all
+from loadmaster.simulator.arenas.arena import DeviceArena, pack_all
+from loadmaster.simulator.arenas.orders import fullest, fullest_time
 from tests.graphs.tiny import diamond, pair, shared_weight, zero_time
 from tests.reference import Run, World
 from tests.strategies import plans, problems
@@ -185,7 +186,8 @@ def test_the_fullest_time_of_each_block(given_: list[tuple[int, int, int]]) -> N
     end = begin + life
     alive = [int(size[(begin <= now) & (now < end)].sum()) for now in range(16)]
     expected = [max(alive[low:high]) for low, high in zip(begin, end, strict=True)]
-    assert _fullest(ints(begin), ints(end), ints(size)).tolist() == expected
+    assert fullest(ints(begin), ints(end), ints(size)).tolist() == expected
+    assert fullest_time(ints(begin), ints(end), ints(size)) == alive.index(max(alive))
 
 
 def test_effort_that_one_device_does_not_need_goes_to_another() -> None:
@@ -194,8 +196,11 @@ def test_effort_that_one_device_does_not_need_goes_to_another() -> None:
     easy = (ints(np.arange(20)), ints(np.arange(20) + 1), ints(np.full(20, 7)))
     hard = cut_up(rng, 14)
     begin, end, nbytes = (ints(np.concatenate(columns)) for columns in zip(easy, hard, strict=True))
-    arenas = [_Arena(begin, end, nbytes, np.arange(20)), _Arena(begin, end, nbytes, np.arange(20, len(begin)))]
-    _pack_all(arenas, 20_000_000, 0)
+    arenas = [
+        DeviceArena(begin, end, nbytes, np.arange(20)),
+        DeviceArena(begin, end, nbytes, np.arange(20, len(begin))),
+    ]
+    pack_all(arenas, 20_000_000, 0)
     assert [arena.size_bytes for arena in arenas] == [arena.peak_bytes for arena in arenas] == [7, 1000]
 
 
