@@ -211,5 +211,26 @@ ROWS = [
         "version.last() >= at",
         "where the last is at that place, one of its uses is, and that is asked next",
     ),
+    (
+        "learn/scheduling/examples.py",
+        "last = op([below[step], *([last] if last >= 0 else [])], weights[layer], flops)",
+        "last >= 0",
+        "last >= 1",
+        "tensor 0 is a weight, so that no op makes it",
+    ),
+    (
+        "optimizers/branching/least.py",
+        "weight, total, highest = 0.0, work, np.int64(-1)",
+        "-1",
+        "-2",
+        BELOW,
+    ),
+    (
+        "problem/bounds/step.py",
+        "unit_ns, unit_bytes = max(1.0, times.max()), max(1.0, float(nbytes.max()))",
+        "times.max()",
+        "times.min()",
+        "it is the same program in another unit of time",
+    ),
 ]
 EQUIVALENT = {(file, line, right, wrong): why for file, line, right, wrong, why in ROWS}

@@ -67,6 +67,8 @@ VARIANTS = {
     "inline:inner=etf": ("halves", "tight"),
     "islands:islands=3,rounds=2,inner=joint": ("halves", "held"),
     "joint:inner=heft": ("halves", "tight"),
+    "joint:also=etf": ("halves", "unlike"),
+    "auto:also=rolling": ("tight", "unlike"),
     "layer-checkpointing:inner=heft": ("tight", "hosted"),
     "local-search:chains=1,start=random": ("unlike", "odd"),
     **{f"memory-order:rule={rule}": ("small", "odd") for rule in ("given", "dfs", "bfs", "lpmf", "rpo", "cut")},
