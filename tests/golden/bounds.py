@@ -32,6 +32,7 @@ from loadmaster.problem.bounds import (
     sharing,
     step,
     step_bound,
+    together,
 )
 from loadmaster.problem.bounds.cuts import largest_cut
 from loadmaster.problem.bounds.holding import device_bytes, op_residents
@@ -167,7 +168,8 @@ def what_shares_a_device() -> Told:
     for name in ("equal", "three", "tasks"):
         for most in (2_000, 0):
             limits = mock.patch.multiple(step, LEAST_SHARED=2, MOST_TOGETHER=most)
-            with limits, calls(sharing, "reach", "follow", "in_turn", "longest_alone") as told:
+            tries = mock.patch.object(together, "TRIES", 5 if name == "three" else together.TRIES)
+            with limits, tries, calls(sharing, "reach", "follow", "in_turn", "longest_alone") as told:
                 bound = step_bound(ALL[name]())
             found |= {f"{name} {most} {part}": row for part, row in told.items()}
             found[f"{name} {most}"] = [float(bound)]

@@ -635,6 +635,15 @@ def _planned(method: str, name: str, simulations: int) -> Told:
     return {"scored": [float(len(seen)), *sums_of(np.array(seen))], "plan": [*facts, *sums_of(plan.device), *kernels]}
 
 
+@scene
+def learned_list_of_a_wide_graph() -> Told:
+    """In which ops have more readers, and read more, than the policy looks at."""
+    problem = price(layers(8, 2, 5), PROBLEMS["unlike"]().cluster)
+    with noted() as seen:
+        result = solve(problem, "learned-list", Budget(None, 30), seed=5)
+    return {"scored": [float(len(seen)), *sums_of(np.array(seen))], "plan": sums_of(result.plan.device)}
+
+
 SCENES |= {method: partial(planned, method, count) for method, count in METHODS.items()}
 
 
