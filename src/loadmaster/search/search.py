@@ -90,6 +90,14 @@ class _Ledger:
     def seconds(self) -> float:
         return _clock() - self.begun
 
+    def note(self, score: Score, *, whole: bool) -> None:
+        """The best plan of the whole, or of a part, which may be no improvement of the whole. What a part claimed on a
+        coarser problem and was not so is taken back when the whole has its next best."""
+        while whole and self.history and self.history[-1].score < score:
+            self.history.pop()
+        if not self.history or score < self.history[-1].score:
+            self.history.append(Moment(self.simulations, self.seconds, score))
+
 
 class Search:
     """What an optimizer is given: the problem, random numbers and a budget. It scores plans, counts simulations, and
@@ -140,7 +148,7 @@ class Search:
         self.fusing: bool | Sharing = False  # what its plans may fuse: whatever comes out, its bound holds for that
         self.adding = False  # whether plans that add ops were looked for: what limits of memory force is no bound then
         self._lines = dict[tuple[object, ...], Timeline]()
-        self._ledger = ledger or _Ledger(listener=listener)
+        self._is_whole, self._ledger = ledger is None, ledger or _Ledger(listener=listener)
         self._last_simulation = _limit(self._ledger.simulations, budget.simulations)
         self._last_second = _limit(self._ledger.seconds, budget.seconds)
 
@@ -281,7 +289,7 @@ class Search:
         better = score < self.best_score
         if better:
             self.best, self.best_score = plan, score
-            self.history.append(Moment(self.simulations, self.seconds, score))
+            self._ledger.note(score, whole=self._is_whole)
         self._tell()
         return better
 

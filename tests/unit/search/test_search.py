@@ -78,6 +78,29 @@ def test_every_plan_that_is_scored_counts_once_and_the_best_is_kept() -> None:
     assert [(moment.simulations, moment.score) for moment in search.history] == [(1, scores[0]), (2, scores[1])]
     assert not search.offer(better, scores[1])  # as good is not better
     assert search.simulations == 3 and len(search.history) == 2
+    part = search.part(0.5)
+    part.score(worse)  # the best of the part, no improvement of the whole
+    assert part.best is worse and len(search.history) == 2
+
+
+def test_what_a_part_claims_of_a_coarser_problem_counts_until_the_whole_knows_better() -> None:
+    problem = problem_of(8)
+    worse, better = plans_of(problem)
+    search = Search(problem, Budget(None, 10))
+    first = search.score(worse)
+    coarser = search.part(problem=problem_of(4))
+    coarser.offer(plans_of(coarser.problem)[0], Score(0, 1))
+    assert [moment.score for moment in search.history] == [first, Score(0, 1)]
+    second = search.score(better)
+    assert [moment.score for moment in search.history] == [first, second]
+
+
+@pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
+def test_the_history_of_a_portfolio_goes_down_to_what_it_found(objective: str) -> None:
+    result = solve(problem_of(12, objective=objective), "auto", Budget(None, 3_000))
+    scores = [moment.score for moment in result.history]
+    assert scores == sorted(set(scores), reverse=True) and scores[-1] == result.score
+    assert [m.simulations for m in result.history] == sorted(m.simulations for m in result.history)
 
 
 def test_timelines_are_remembered_by_all_that_a_plan_says() -> None:
