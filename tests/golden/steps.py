@@ -232,6 +232,28 @@ def units_of_downsets() -> Told:
 
 
 @scene
+def lists_of_tangled_graphs() -> Told:
+    """In which ops also wait for others whose tensors they do not read."""
+    found: Told = {}
+    methods = (
+        "heft",
+        "etf",
+        "cpop",
+        "sct",
+        "m-heft",
+        "m-sct",
+        "rolling",
+        "rolling:ways=3",
+        "heft:thrift=0.6",
+        "expert",
+    )
+    for seed, method in product(range(4), methods):
+        result = solve(tangled(seed, 26).with_objective("step-time"), method, Budget(None, 4), seed=2)
+        found[f"{method} {seed}"] = [float(result.value), *plan_told(result.plan)]
+    return found
+
+
+@scene
 def ops_in_parts() -> Told:
     found: Told = {}
     for name in ("2xp100-pcie", "4xa100-nvlink"):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from loadmaster.cost import price
 from loadmaster.errors import UnknownName
 from loadmaster.graph import GraphBuilder
-from loadmaster.passes.groups import GROUPERS, Grouper, group_ops
+from loadmaster.passes.groups import GROUPERS, Grouper, group_ops, turning_point
 from loadmaster.problem import Problem
 from loadmaster.zoo.synthetic import generate
 from tests.strategies import problems
@@ -65,3 +65,19 @@ def test_too_many_groups_are_joined_no_further_than_asked(problem_of_many: Probl
 @pytest.fixture(scope="module")
 def problem_of_many() -> Problem:
     return price(next(iter(generate("layered", 1, 3, (400, 400)))), "2xp100-pcie")
+
+
+@settings(max_examples=80)
+@given(problem=problems())
+def test_the_turning_point_is_where_most_made_bytes_are_alive(problem: Problem) -> None:
+    """Counted op by op: what was made so far and is read now or later."""
+    graph, alive = problem.graph, []
+    for now in range(problem.num_ops):
+        here = 0
+        for tensor in range(graph.num_tensors):
+            maker = int(graph.producer[tensor])
+            if maker < 0 or graph.alias_of[tensor] >= 0 or problem.stays[tensor]:
+                continue
+            here += int(graph.nbytes[tensor]) if maker <= now <= max([maker, *graph.readers_of(tensor).tolist()]) else 0
+        alive.append(here)
+    assert turning_point(problem) == alive.index(max(alive))
