@@ -191,9 +191,9 @@ def _within(tests: list[Seen], seconds: float) -> list[Seen]:
     """As many, in their order, as take no longer together; at least one, at most so many."""
     chosen, total = list[Seen](), 0.0
     for test in tests[:MOST_TESTS]:
-        total += test.seconds
-        if not chosen or total <= seconds:
+        if not chosen or total + test.seconds <= seconds:
             chosen.append(test)
+            total += test.seconds
     return chosen
 
 
