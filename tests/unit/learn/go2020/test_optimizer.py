@@ -97,8 +97,8 @@ def test_zero_shot_simulates_eight_plans_and_fine_tuning_goes_on_from_there(prob
     zero = run(problem, Go(checkpoint=weights), 1_000)
     assert zero.simulations == 8
     tuned = run(problem, Go(checkpoint=weights, finetune=5, rollouts=16), 1_000)
-    # Two chains that are measured first, and a timeline for the ranks of each; each step: a timeline, four plans decided
-    # anew, and the draws.
+    # Two chains that are measured first, and a timeline for the ranks of each; each step: a timeline, four plans
+    # decided anew, and the draws.
     assert tuned.simulations <= 8 + 2 * 2 + 5 * (1 + 4 + 16)
     assert tuned.simulations > 60
     assert tuned.value <= zero.value
