@@ -5,8 +5,8 @@ matters little to the ops of another, so that the better stretch can be had with
 genetic search between plans that were annealed, by windows of time, and only what is better is kept. Devices that are
 alike may have changed names between two plans; the other plan is renamed so that both agree on most of the work.
 
-At 60,000 simulations, Inception-V3 on two and four devices of Placeto, seeds 0 to 3: 57.81 to 57.37 ms and 57.98 to
-57.58; 20 generated graphs of 54 to 193 ops, 10,000 simulations, the same seeds: 0.999 of what they were.
+At 60,000 simulations, Inception-V3 on two and four devices of Placeto, seeds 0 to 3: 57.81 to 57.53 ms and 57.98 to
+57.65; 20 generated graphs of 54 to 193 ops, 10,000 simulations, the same seeds: 0.999 of what they were.
 """
 
 from __future__ import annotations

@@ -78,7 +78,26 @@ def test_what_it_uses_is_counted_and_no_more_than_its_share() -> None:
     mine = half_apart(problem, True, 0)
     cross.improve(Scored(Score.of(problem, simulate(problem, mine)), mine))
     assert 0 < search.simulations - before == cross.used <= due
-    assert cross.due < crossing.LEAST or cross.due == int(crossing.SHARE * search.simulations) - cross.used
+    assert cross.due == 0  # until the search has done more
+    search.count(2_000)
+    assert cross.due == int(crossing.SHARE * search.simulations) - cross.used >= crossing.LEAST
+
+
+def test_what_brings_nothing_is_tried_less_until_it_does() -> None:
+    problem = ladder()
+    search = Search(problem, Budget(None, 100_000))
+    cross = Crossing(search)
+    best = Plan.of(problem, ints(np.tile([0, 1], PAIRS)))
+    cross.keep(half_apart(problem, False, 0), 10_000)
+    score = Score.of(problem, simulate(problem, best))
+    for times, more in ((1, 2_000), (2, 8_000)):
+        search.count(more)
+        assert cross.improve(Scored(score, best)).plan is best
+        assert cross.share == crossing.SHARE * crossing.LESS**times
+    search.count(30_000)
+    mine = half_apart(problem, True, 0)
+    assert cross.improve(Scored(Score.of(problem, simulate(problem, mine)), mine)).score == score
+    assert cross.share == crossing.SHARE
 
 
 def test_the_last_few_are_kept() -> None:
