@@ -1,10 +1,14 @@
 """Mutants that behave as the source does, judged one by one: no test can tell them, and `mutants.py` leaves them out.
 
-By file, line (its first 90 characters), what stands there and what the mutant makes of it; behind it the reason. What
-is merely hard to test does not belong here.
+By file, line (its first 90 characters), what stands there and what the mutant makes of it; behind it the reason. More
+of them are in mutants_equivalent.txt: a line with a reason, then mutants as a run prints them, without their place.
+What is merely hard to test does not belong here.
 """
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 STREAM = "which stream of random numbers it is does not matter, only that no other has its number"
 EMPTY = "nothing is recorded, so that the size of what would hold it does not matter"
@@ -247,4 +251,22 @@ ROWS = [
         "both are more than all times together",
     ),
 ]
-EQUIVALENT = {(file, line, right, wrong): why for file, line, right, wrong, why in ROWS}
+TOLD = re.compile(r"(\S+\.py)(?::\d+ #\d+)? (.*?)  \[(.*?) -> (.*)\]")
+
+
+def read(file: Path) -> dict[tuple[str, str, str, str], str]:
+    """Those of a file of lines: "# reason", and below it "file line  [right -> wrong]"."""
+    found, why = dict[tuple[str, str, str, str], str](), ""
+    for line in filter(None, file.read_text().splitlines()):
+        if line.startswith("# "):
+            why = line[2:]
+        else:
+            told = TOLD.fullmatch(line)
+            if told is None or not why:
+                raise SystemExit(f"{file.name}: {line!r} is no reason and no mutant")
+            found[told[1], told[2].rstrip(), told[3], told[4]] = why
+    return found
+
+
+EQUIVALENT = {(file, line.rstrip(), right, wrong): why for file, line, right, wrong, why in ROWS}
+EQUIVALENT |= read(Path(__file__).with_suffix(".txt"))

@@ -163,7 +163,7 @@ def _mutant(file: Path, number: int) -> Mutant:
     function = function_at(tree, line)
     shown = source.splitlines()[line - 1].strip()[:SHOWN]
     words = f"{inside}:{line} #{number} {shown}  [{right} -> {wrong}]"
-    same = EQUIVALENT.get((inside, shown, right, wrong), "")
+    same = EQUIVALENT.get((inside, shown.rstrip(), right, wrong), "")
     return Mutant(inside, function, words, text, is_compiled(tree, function), same)
 
 

@@ -41,6 +41,7 @@ from loadmaster.problem.bounds.kinds import kinds_of, work_of
 from tests.golden.inputs import arrays
 from tests.golden.plans import PROBLEMS, drawing, held, layers, wired, zero
 from tests.golden.scenes import Scenes, Told, checksum, exact
+from tests.unit.problem.bounds.test_cuts import random_net
 
 scene = Scenes(Path(__file__).with_suffix(".json"))
 
@@ -144,6 +145,19 @@ def what_it_is_made_from() -> Told:
             cuts = [largest_cut(memory.net, np.arange(problem.num_ops), 0, work) for work in (10**9, 500, 60)]
             found[f"{name} {way} alone"] = [*alone, *(float(cut) for cut, _ in cuts)]
             found[f"{name} {way} orders"] = [exact(order)[-1] for _, order in cuts]
+    return found
+
+
+@scene
+def cuts_by_effort() -> Told:
+    """After how many arcs, looked at one more at a time, another cut or order is found, and which."""
+    found: Told = {}
+    for seed in range(5):
+        net = random_net(np.random.default_rng(seed), 9 + seed)
+        some = [largest_cut(net, np.arange(len(net.own)), 0, work) for work in range(1, 700)]
+        rows = [(float(cut), exact(order)[-1]) for cut, order in some]
+        turns = [work for work in range(1, len(rows)) if rows[work] != rows[work - 1]]
+        found[f"{seed}"] = [number for work in turns for number in (float(work), *rows[work])]
     return found
 
 

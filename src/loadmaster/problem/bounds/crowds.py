@@ -32,7 +32,7 @@ def crowd(start: Ints, near: Ints, far: Ints, work: Ints, share: Whole, cells: W
     for op in range(ops):
         highest = max(highest, far[op])
     wide = highest // cells + 1
-    total, low = np.empty(cells + 1, np.int64), np.empty(cells + 1, np.int64)
+    total, low = np.empty(cells, np.int64), np.empty(cells, np.int64)
     one = np.uint64(1)
     for turn in range(ops):
         op = turn if forward else ops - 1 - turn
@@ -55,7 +55,7 @@ def crowd(start: Ints, near: Ints, far: Ints, work: Ints, share: Whole, cells: W
                 low[cell] = min(low[cell], far[other])
                 bits = rest
         sum_of, first = np.int64(0), FAR
-        for cell in range(cells, -1, -1):
+        for cell in range(cells - 1, -1, -1):
             sum_of += total[cell]
             first = min(first, low[cell])
             if sum_of > 0:
@@ -83,7 +83,7 @@ def apart(
     for op in range(ops):
         highest = max(highest, far[op])
     step = highest // cells + 1
-    total, low = np.zeros((WIDTHS, cells + 1), np.int64), np.full((WIDTHS, cells + 1), FAR, np.int64)
+    total, low = np.zeros((WIDTHS, cells), np.int64), np.full((WIDTHS, cells), FAR, np.int64)
     least, any_there = np.empty(WIDTHS, np.int64), np.zeros(WIDTHS, np.bool_)
     for op in range(ops):
         least[:] = FAR
@@ -121,7 +121,7 @@ def _with_sends(total: Ints, low: Ints, least: Ints, any_there: Bools, devices: 
             continue
         lost = min(lost, least[width])
         sum_of, first = np.int64(0), FAR
-        for cell in range(cells, -1, -1):
+        for cell in range(cells - 1, -1, -1):
             sum_of += total[width, cell]
             first = min(first, low[width, cell])
             if sum_of > 0:
@@ -151,11 +151,11 @@ def _place_of(bit: np.uint64) -> Whole:
 @compiled
 def _used(values: Ints, wide: Whole, cells: Whole) -> tuple[Ints, Whole]:
     """([ops] number of its cell among those that are used, how many are): empty ones add no set of ops."""
-    number, cell = np.full(cells + 1, -1, np.int64), np.empty(len(values), np.int64)
+    number, cell = np.full(cells, -1, np.int64), np.empty(len(values), np.int64)
     for op in range(len(values)):
         number[values[op] // wide] = 0
     count = 0
-    for at in range(cells + 1):
+    for at in range(cells):
         if number[at] == 0:
             number[at] = count
             count += 1

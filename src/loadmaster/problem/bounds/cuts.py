@@ -70,7 +70,7 @@ class FlowNetwork(NamedTuple):
 def make_flow(net: CutView) -> FlowNetwork:
     """Memory for one flow network, made once."""
     nodes = len(net.own) + len(net.nbytes) + 2
-    arcs = 2 * (len(net.waits) + len(net.users) + 2 * len(net.nbytes) + len(net.own)) + 2
+    arcs = 2 * (len(net.waits) + len(net.users) + len(net.nbytes))
     return FlowNetwork(
         np.empty(nodes, np.int32),
         np.empty(nodes, np.int32),
