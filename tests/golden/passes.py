@@ -7,6 +7,7 @@ number, a checksum of its words. Models of the zoo are taken as they are shipped
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from loadmaster.zoo.shelf import load_zoo
 from tests.golden.inputs import sums_of
 from tests.golden.plans import PROBLEMS, layers
 from tests.golden.scenes import Scenes, Told, checksum
+from tests.unit.passes.splitting.test_axes import SHAPES, Shape, one_op
 
 scene = Scenes(Path(__file__).with_suffix(".json"))
 
@@ -63,6 +65,41 @@ def axes_of_the_zoo() -> Told:
             by_kind.setdefault(graph.kind[op], []).append(axes_of(graph, op))
         found |= {f"{name} {kind}": [float(len(all_of)), checksum(all_of)] for kind, all_of in by_kind.items()}
     return found
+
+
+@scene
+def axes_of_altered_shapes() -> Told:
+    """Of ops whose axes are known, with a shape more or less, or one that is longer, shorter or wider: what is refused
+    and what is not."""
+    found: Told = {}
+    for kind, (reads, makes, _) in SHAPES.items():
+        altered = {what: axes_of(one_op(f"aten.{kind}", *shapes), 0) for what, *shapes in alterations(reads, makes)}
+        found[kind] = [float(sum(map(len, altered.values()))), *(checksum(axes) for axes in altered.values())]
+    return found
+
+
+def alterations(reads: list[Shape], makes: list[Shape]) -> Iterator[tuple[str, list[Shape], list[Shape]]]:
+    """(what is done, reads, makes)"""
+    yield "one read less", reads[:-1], makes
+    yield "one read more", [*reads, reads[-1]], makes
+    yield "no read", [], makes
+    yield "one make less", reads, makes[:-1]
+    yield "one make more", reads, [*makes, makes[-1]]
+    for at, shape in enumerate((*reads, *makes)):
+        first, last = (1, *shape[1:])[: len(shape)], (*shape[:-1], 1)[: len(shape)]
+        others = (
+            (*shape, 7),
+            shape[1:],
+            (13, *shape[1:]),
+            (*shape[:-1], 13),
+            first,
+            last,
+            (*shape[:1], 13, *shape[2:]),
+        )
+        for number, other in enumerate(others):
+            some = [*reads, *makes]
+            some[at] = other
+            yield f"{at} {number}", some[: len(reads)], some[len(reads) :]
 
 
 @scene

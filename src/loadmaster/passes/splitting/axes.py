@@ -247,7 +247,7 @@ def _loss_backward(reads: Sequence[Shape], makes: Sequence[Shape]) -> list[Axis]
 
 def _summed(reads: Sequence[Shape], makes: Sequence[Shape]) -> list[Axis]:
     """Kept dimensions, and summed ones as partial sums; which are summed must show in the shapes."""
-    if len(reads) != 1 or len(makes) != 1:
+    if len(reads) != 1 or len(makes) != 1 or len(reads[0]) < len(makes[0]):
         return []
     given, made = reads[0], makes[0]
     if len(given) == len(made):
