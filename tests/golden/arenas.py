@@ -14,12 +14,14 @@ from unittest import mock
 import numpy as np
 
 from loadmaster.graph.columns import Ints, ints
+from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.simulator import simulate
-from loadmaster.simulator.arenas import assign_addresses, capacity, packing
+from loadmaster.simulator.arenas import assign_addresses, capacity, ejection, packing, rounding
+from loadmaster.simulator.arenas.layout import Step
 from loadmaster.simulator.arenas.orders import orders_of, peak_of
 from loadmaster.simulator.arenas.sections import blocks_of
-from tests.golden.plans import PROBLEMS
+from tests.golden.plans import ALL, PROBLEMS
 from tests.golden.scenes import Scenes, Told, exact
 
 scene = Scenes(Path(__file__).with_suffix(".json"))
@@ -70,6 +72,42 @@ def blocks_within_a_capacity() -> Told:
 
 
 @scene
+def blocks_that_are_hard_to_fit() -> Told:
+    """Searches that go back many times, at the peak and a little above it."""
+    found: Told = {}
+    for seed in range(50, 58):
+        lives = drawn(seed, 16 + seed % 4 * 4, wide=16, sizes=30)
+        peak = peak_of(*lives)
+        for most, work in product((peak, peak + 2, peak + peak // 30), (6_000, 600)):
+            with ALONE:
+                fit = capacity.fit_in(*lives, most, work=work)
+            told = [float(fit.sure), float(fit.work), *(exact(fit.offset) if fit.offset is not None else [])]
+            found[f"{seed} {most - peak} {work}"] = told
+    return found
+
+
+@scene
+def blocks_by_ejection() -> Told:
+    """From nothing and from a layout with some blocks above the goal, with much work and with little."""
+    found: Told = {}
+    for seed, (name, lives) in enumerate(SETS.items()):
+        begin, end, nbytes = lives
+        peak, mates = peak_of(*lives), ejection.mates_of(*lives)
+        high = packing.pack(orders_of(*lives)[3], *lives, 10**9)[0]
+        for above, work, start in product((0, peak // 40, peak // 10), (1, 60, 1_500), ("empty", "packed")):
+            goal = max(peak + above, int(nbytes.max()))
+            offset = np.full(len(nbytes), -1) if start == "empty" else high.copy()
+            told = ejection.eject(mates, offset, goal, ints(1 + nbytes), 2, work, seed)
+            found[f"{name} {above} {work} {start}"] = [*map(float, told), *exact(offset)]
+        for above, work in product((0, peak // 60), (1, 900, 6_000)):
+            best = rounding.eject_in(begin, end, nbytes, peak + above, work=work, seed=seed)
+            told_of = [] if best.offset is None else exact(best.offset)
+            found[f"{name} {above} {work} in all"] = [float(best.top), float(best.work), *told_of]
+        found[f"{name} quanta"] = [float(each) for each in rounding.quanta_of(*lives)]
+    return found
+
+
+@scene
 def blocks_in_orders() -> Told:
     """First fit."""
     found: Told = {}
@@ -83,14 +121,17 @@ def blocks_in_orders() -> Told:
 @scene
 def addresses_of_plans() -> Told:
     found: Told = {}
-    for name, make in PROBLEMS.items():
-        problem = make()
+    for name in (*PROBLEMS, "zero", "apart", "hosted", "held"):
+        problem = ALL[name]()
         device = np.arange(problem.num_ops) // 3 % problem.num_devices
         device = np.where(problem.able[np.arange(problem.num_ops), device], device, problem.able.argmax(1))
         plan = Plan.of(problem, device[problem.leader])
+        line = simulate(problem, plan)
+        step = Step(coarsen(problem, plan.kernel), plan, line)
+        found[f"{name} rounds"] = [exact(each)[-1] for each in (step.begin, step.end, step.round_ns, *step.waits())]
         for effort in (100, 20_000):
             with ALONE:
-                arenas = assign_addresses(problem, plan, simulate(problem, plan), effort=effort)
+                arenas = assign_addresses(problem, plan, line, effort=effort)
             found[f"{name} {effort}"] = [exact(each)[-1] for each in vars(arenas).values()]
             found[f"{name} {effort} bytes"] = [*map(float, (*arenas.size_bytes, *arenas.peak_bytes))]
     return found
