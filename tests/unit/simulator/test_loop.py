@@ -1,0 +1,121 @@
+"""The loop beside the slow reference on problems that have all there is: hosts, links without contention, updated
+weights, tensors of no bytes, ops of no time. What it stops early, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from loadmaster.graph.columns import Ints, ints
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.simulator import simulate, simulate_fused, simulate_many
+from loadmaster.simulator.loop import FOREVER, run, stops_at, value_of
+from loadmaster.simulator.rules import layout
+from loadmaster.simulator.state import make_record, make_run_scratch
+from tests.golden.plans import ALL
+from tests.properties.test_simulator import assert_equal_to_reference
+
+NAMES = ("unlike", "tight", "halves", "tasks", "odd", "held", "hosted", "apart", "zero", "brisk")
+
+
+def named(name: str) -> Problem:
+    """That problem, on devices of which it is known what they draw."""
+    problem = ALL[name]()
+    watts = [replace(device, watts=9.0 - at, idle_watts=1.0 + at) for at, device in enumerate(problem.cluster.devices)]
+    return replace(problem, cluster=replace(problem.cluster, devices=tuple(watts)))
+
+
+def placed(problem: Problem, rng: np.random.Generator) -> Ints:
+    chosen = np.array([rng.choice(np.flatnonzero(able)) for able in problem.able])
+    return ints(chosen[problem.leader])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_are_those_of_the_reference(name: str) -> None:
+    problem, rng = named(name), np.random.default_rng(len(name))
+    for turn in range(2):
+        rank = rng.permutation(problem.num_ops) // (1 + 3 * turn)
+        plan = Plan.of(problem, placed(problem, rng), rank)
+        if turn:
+            sends = rng.integers(-1, 9, (problem.graph.num_tensors, problem.num_devices))
+            plan = replace(plan, send_rank=ints(sends))
+        assert_equal_to_reference(problem, plan)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_is_stopped_once_it_passes_a_limit_and_not_before(name: str) -> None:
+    problem, rng = ALL[name](), np.random.default_rng(3)
+    plans = [Plan.of(problem, placed(problem, rng)) for _ in range(3)]
+    lines = [simulate(problem, plan) for plan in plans]
+    device = np.stack([plan.device for plan in plans])
+    for line in lines:
+        step, peak = line.step_ns, int(line.peak_bytes.max())
+        for limit in (step - 1, step, step + 1):
+            wanted = [each.step_ns if each.step_ns <= limit else -1 for each in lines]
+            assert simulate_many(problem, device, most_ns=limit).step_ns.tolist() == wanted
+        for limit in (peak - 1, peak, peak + 1):
+            wanted = [each.step_ns if each.peak_bytes.max() <= limit else -1 for each in lines]
+            assert simulate_many(problem, device, most_bytes=limit).step_ns.tolist() == wanted
+
+
+@pytest.mark.parametrize("name", ["unlike", "tight", "odd", "zero", "apart"])
+def test_a_run_with_what_is_left_to_do_is_stopped_only_where_it_must_pass_the_limit(name: str) -> None:
+    """From the start of an op its own time is left at least, and on a device that of all that it has yet to start."""
+    problem, rng = ALL[name](), np.random.default_rng(5)
+    device, rank = placed(problem, rng), ints(rng.permutation(problem.num_ops))
+    plain, line = layout(problem), simulate(problem, Plan.of(problem, device, rank))
+    scratch, record = make_run_scratch(plain, True), make_record(0, 0, 0)
+    took = problem.op_ns[np.arange(problem.num_ops), device]
+    load = np.bincount(device, weights=took, minlength=problem.num_devices).astype(np.int64)
+    given = (plain, device.astype(np.int32), rank.astype(np.int32), np.empty(0, np.int64), scratch)
+
+    def step(most_ns: int) -> int:
+        scratch.tail[:], scratch.ahead[:] = took, load
+        peak = np.zeros(problem.num_devices, np.int64)
+        return int(run(*given, most_ns, FOREVER, peak, False, record))
+
+    assert [step(line.step_ns + more) for more in (-1, 0, 1)] == [-1, line.step_ns, line.step_ns]
+    assert scratch.ahead.tolist() == [0] * problem.num_devices  # all has been started
+    assert step(int(load.max()) - 1) == step(int(took.max()) - 1) == -1
+
+
+@pytest.mark.parametrize("name", ["unlike", "small", "drawing", "held"])
+def test_a_stopped_step_would_have_been_worth_more(name: str) -> None:
+    problem, rng = ALL[name](), np.random.default_rng(9)
+    for _ in range(4):
+        device = placed(problem, rng)
+        line = simulate(problem, Plan.of(problem, device))
+        value = int(value_of(problem.goal, np.int64(line.step_ns), line.peak_bytes, line.busy_ns))
+        assert value == problem.value(line)
+        for most, may_stop in ((value, False), (value // 2, True)):
+            most_ns, most_bytes = stops_at(problem.goal, np.int64(most))
+            found = simulate_many(problem, device[None], most_ns=int(most_ns), most_bytes=int(most_bytes))
+            assert found.step_ns[0] == line.step_ns or (may_stop and found.step_ns[0] == -1)
+        limits = [stops_at(problem.goal, np.int64(most)) for most in (0, value)]
+        assert (limits[0] == limits[1]) == (name == "held"), "how long a step takes says nothing of its throughput"
+
+
+def test_kernels_of_many_plans_score_as_those_of_each() -> None:
+    for name in ("halves", "brisk", "hosted"):
+        problem, rng = named(name), np.random.default_rng(2)
+        device = np.stack([placed(problem, rng) for _ in range(4)])
+        kernel = np.tile(np.arange(problem.num_ops), (4, 1))
+        reads, start = problem.graph.reads, problem.graph.read_start
+        for row in range(4):
+            for op in rng.permutation(problem.num_ops)[: 4 * row].tolist():
+                makers = problem.graph.producer[reads[start[op] : start[op + 1]]]
+                together = [m for m in makers[makers >= 0].tolist() if device[row, m] == device[row, op]]
+                if problem.graph.kind[op] == "aten.relu.default" and len(makers) == 1 and together:
+                    kernel[row, op] = kernel[row, together[0]]
+        rank = np.stack([rng.permutation(problem.num_ops) for _ in range(4)])
+        scores = simulate_fused(problem, device, rank, kernel)
+        for row in range(4):
+            plan = Plan.of(problem, device[row], rank[row], kernel[row])
+            line = simulate(problem, plan)
+            assert (scores.step_ns[row], scores.over_bytes[row]) == (line.step_ns, line.over_bytes)
+            assert scores.peak_bytes[row].tolist() == line.peak_bytes.tolist()
+            assert scores.busy_ns[row].tolist() == line.busy_ns.tolist()
+            assert_equal_to_reference(problem, plan)
