@@ -1,0 +1,137 @@
+"""Writes afresh what searches do from step to step: python -m tests.golden.traces [SCENE ...]
+
+Whole methods have their place in `plans`, where most steps lead to the same plan; here it is kept where a search stands
+after every few of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadmaster import Budget
+from loadmaster.graph.columns import ints
+from loadmaster.optimizers.annealing import engine
+from loadmaster.optimizers.annealing.chains import Chains, ChainStart, Decisions, spread_ranks
+from loadmaster.optimizers.annealing.proposals import Policy, chances, make_log
+from loadmaster.optimizers.annealing.state import ARMS, LEVELS
+from loadmaster.optimizers.fusion.starts import fusing_for, kernels_of
+from loadmaster.optimizers.simple import legal
+from loadmaster.passes import coarsen
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.search import Search
+from tests.golden.plans import ALL
+from tests.golden.scenes import Scenes, Told, checksum, exact
+
+scene = Scenes(Path(__file__).with_suffix(".json"))
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Which walk is watched: on which problem, what it changes, how hot, in how many stretches of how many moves."""
+
+    problem: str
+    decisions: Decisions = field(default_factory=Decisions)
+    hot: float = 0.02
+    ranked: bool = True
+    stretches: int = 12
+
+
+WALKS = {
+    "placement": Walk("unlike"),
+    "placement, tight": Walk("tight", Decisions(evict=True)),
+    "placement, no memory": Walk("odd", Decisions(evict=True), 0.2),
+    "placement, four devices": Walk("tasks", hot=0.005),
+    "placement, for memory": Walk("small"),
+    "placement, busiest": Walk("held", Decisions(ordering=False)),
+    "placement, no aim": Walk("zero", Decisions(aim=0.0), 0.1),
+    "placement, no ranks": Walk("apart", Decisions(ordering=False, follow=0.0), 0.0, ranked=False),
+    "order": Walk("tasks", Decisions(placing=False), 0.05),
+    "host": Walk("hosted", Decisions(evict=True), 0.0),
+    "kernels": Walk("halves", Decisions(fusing=True), stretches=8),
+    "kernels alone": Walk("brisk", Decisions(placing=False, ordering=False, fusing=True), 0.01, stretches=8),
+    "kernels, no ranks": Walk(
+        "halves", Decisions(ordering=False, fusing=True, follow=0.0), 0.01, ranked=False, stretches=6
+    ),
+}
+MOVES = 16  # of a stretch
+UNEVEN = np.arange(1, ARMS + 1) ** 1.5  # weights of a sum that tells its parts apart
+
+
+def chains_of(problem: Problem, how: Walk, count: int = 1) -> Chains:
+    """From a random plan."""
+    search, rng = Search(problem, Budget(None, 10**6), 3), np.random.default_rng(7)
+    device, own = legal(problem, rng.integers(0, problem.num_devices, problem.num_ops)), np.arange(problem.num_ops)
+    rank = spread_ranks(search, Plan.of(problem, device, rng.permutation(problem.num_ops)))
+    fusing = fusing_for(problem, count) if how.decisions.fusing else []
+    fused = tuple(kernels_of(problem, ints(own))) if fusing else ChainStart.fused
+    start = ChainStart(device, rank if how.ranked else ints([]), search.score(Plan.of(problem, device, rank)), fused)
+    return Chains(search, coarsen(problem, ints(own)), how.decisions, [start] * count, fusing, fifo=not how.ranked)
+
+
+def stands(chain: Any) -> list[float]:
+    """Where a chain is, what it has counted and what has paid."""
+    columns = (chain.place, chain.rank, chain.kernel, chain.sequence, chain.counts, chain.best_place, chain.best_rank)
+    where = checksum([column.tolist() for column in columns])
+    return [*map(float, chain.score), where, float(chain.priority.sum()), float(chain.gained @ UNEVEN)]
+
+
+def walk(how: Walk) -> Told:
+    found, chains = Told(), chains_of(ALL[how.problem](), how)
+    rest = (how.decisions.aim, how.hot, how.hot / 50, 10, 150, how.decisions.evict)
+    given = (chains.chains[0], chains.scratch[0], None, chains.fusing[0])
+    for stretch in range(how.stretches):
+        habits = engine.Habits(chains.weights, 0.5, *rest)
+        engine.walk(chains.layout, chains.terrain, *given, habits, MOVES, None)
+        found[f"{stretch}"] = stands(chains.chains[0])
+    return found | {"spent": [float(chains.chains[0].spent @ UNEVEN)]}
+
+
+scene.made |= {f"walk: {name}": partial(walk, how) for name, how in WALKS.items()}
+
+
+@scene
+def walks_side_by_side() -> Told:
+    """Several chains that look at each other, cooled and warmed again."""
+    found: Told = {}
+    for name in ("placement", "placement, tight"):
+        chains = chains_of(ALL[WALKS[name].problem](), WALKS[name], count=3)
+        for turn in range(3):
+            chains.cool(160, 0.05 / (turn + 1), 0.001)
+            found |= {f"{name} {turn} {at}": stands(chain) for at, chain in enumerate(chains.chains)}
+            (chains.return_to_best, lambda chains=chains: chains.weigh_order(0.2), lambda: None)[turn]()
+    return found
+
+
+@scene
+def walks_by_scores() -> Told:
+    """Where a network has a say, and what is written down of it."""
+    found: Told = {}
+    for name, fusing in (("unlike", False), ("tasks", False), ("halves", True)):
+        problem, rng = ALL[name](), np.random.default_rng(11)
+        how = Walk(name, Decisions(fusing=fusing))
+        chains, groups = chains_of(problem, how, count=2), 5
+        rows = rng.normal(size=(problem.num_ops if fusing else 0, LEVELS)) * 2
+        said = [rng.normal(size=(groups, wide)) for wide in (problem.num_devices, LEVELS)]
+        policy = Policy(np.arange(problem.num_ops) % groups, *said, rows, chances(rows), 0.2)
+        logs = [make_log(24, max(groups, problem.num_ops)) for _ in range(2)]
+        for log in logs:
+            log.every[0] = 3
+        for turn in range(5):
+            chains.cool(40, 0.03, 0.001, policy, logs)
+            found |= {f"{name} {turn} {at}": stands(chain) for at, chain in enumerate(chains.chains)}
+        for at, log in enumerate(logs):
+            count = int(log.filled[0])
+            parts = (log.kind, log.pick, log.chance, log.gain, log.share)
+            found[f"{name} log {at}"] = [float(count), *(each for part in parts for each in exact(part[:count]))]
+    return found
+
+
+if __name__ == "__main__":
+    scene.write(sys.argv[1:])
