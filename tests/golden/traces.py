@@ -11,21 +11,27 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from loadmaster import Budget
-from loadmaster.graph.columns import ints
+from loadmaster.graph.columns import Ints, ints
+from loadmaster.optimizers import balancing, crossing, rebalancing
 from loadmaster.optimizers.annealing import engine
 from loadmaster.optimizers.annealing.chains import Chains, ChainStart, Decisions, spread_ranks
 from loadmaster.optimizers.annealing.proposals import Policy, chances, make_log
 from loadmaster.optimizers.annealing.state import ARMS, LEVELS
+from loadmaster.optimizers.annealing.xorshift import seeded
 from loadmaster.optimizers.fusion.starts import fusing_for, kernels_of
 from loadmaster.optimizers.simple import legal
+from loadmaster.optimizers.starts import Scored
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.problem.symmetry import alike_devices
 from loadmaster.search import Search
+from loadmaster.simulator import simulate
 from tests.golden.plans import ALL
 from tests.golden.scenes import Scenes, Told, checksum, exact
 
@@ -131,6 +137,79 @@ def walks_by_scores() -> Told:
             parts = (log.kind, log.pick, log.chance, log.gain, log.share)
             found[f"{name} log {at}"] = [float(count), *(each for part in parts for each in exact(part[:count]))]
     return found
+
+
+SOME = ("unlike", "tight", "small", "odd", "zero", "tasks")
+
+
+@scene
+def groups_moved() -> Told:
+    """Until devices hold alike: what has become of a placement after some moves, and of the random numbers."""
+    found: Told = {}
+    for seed, name in enumerate(SOME):
+        problem = ALL[name]()
+        held, device = balancing.held_of(problem), begun(problem)
+        pools = balancing._pools_of(problem, (("edges", 6), ("window", 4), ("op", 0)))()
+        for moves in (1, 2, 3, 5, 9, 20, 45):
+            state = seeded(seed + 1)
+            moved = balancing.balance(held, *pools, device, moves, state)
+            found[f"{name} {moves}"] = [*exact(moved), checksum(state.tolist()), float(balancing.fullest(held, moved))]
+    return found
+
+
+@scene
+def ops_moved() -> Told:
+    """The same op by op, with the order."""
+    found: Told = {}
+    for seed, name in enumerate(SOME):
+        problem = ALL[name]()
+        needs, device = rebalancing.needs_of(problem), begun(problem)
+        found[f"{name} needs"] = [exact(column)[-1] for column in (*needs.held, *needs[1:])]
+        first = np.argsort(simulate(problem, Plan.of(problem, device)).turn, kind="stable")
+        for moves in (0, 1, 2, 3, 5, 9, 20, 45):
+            order, place, state = first.copy(), device.copy(), seeded(seed + 5)
+            paid = rebalancing.improve(needs, order, place, moves, state)
+            profile = rebalancing.profile_of(needs, order, place, np.empty(len(order), np.int64))
+            parts = (order, place, state, profile.top, profile.at_first, profile.start, profile.end)
+            found[f"{name} {moves}"] = [float(paid), *(checksum(part.tolist()) for part in parts)]
+    return found
+
+
+@scene
+def plans_crossed() -> Told:
+    """A plan with stretches of others."""
+    found: Told = {}
+    for seed, name in enumerate(("unlike", "tight", "odd", "tasks", "zero", "crowded")):
+        problem = ALL[name]()
+        search, rng = Search(problem, Budget(None, 10**6), seed), np.random.default_rng(seed)
+        plans = [
+            Plan.of(problem, legal(problem, rng.integers(0, problem.num_devices, problem.num_ops))) for _ in range(9)
+        ]
+        crossed = crossing.Crossing(search)
+        for at, plan in enumerate(plans):
+            crossed.keep(plan, 2 * problem.num_ops - (at == 4))
+        found[f"{name} kept"] = [checksum([plan.device.tolist() for plan in crossed.plans])]
+        found[f"{name} due"] = [float(crossed.due)]
+        for count in (1_999, 1, 9, 1):
+            search.count(count)
+            found[f"{name} due"] += [float(crossed.due)]
+        best, crossed.used = Scored(search.score(plans[0]), plans[0]), 180
+        for turn in range(4):
+            search.count(150)
+            with mock.patch.object(crossing, "LEAST", 12):
+                due = crossed.due
+                best = crossed.improve(best) if due else best
+            told = (due, crossed.used, crossed.share, search.simulations, *best.score)
+            said = (best.plan.device.tolist(), best.plan.rank.tolist())
+            found[f"{name} {turn}"] = [*map(float, told), checksum(said)]
+        alike = alike_devices(problem)
+        renamed = [crossing.renamed_like(problem, one.device, plans[0].device, alike) for one in plans]
+        found[f"{name} renamed"] = [checksum(each.tolist()) for each in renamed]
+    return found
+
+
+def begun(problem: Problem) -> Ints:
+    return legal(problem, np.random.default_rng(2).integers(0, problem.num_devices, problem.num_ops))
 
 
 if __name__ == "__main__":
