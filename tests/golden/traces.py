@@ -7,7 +7,7 @@ after every few of them.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from unittest import mock
 
 import numpy as np
 
-from loadmaster import Budget
+from loadmaster import Budget, GraphBuilder, price
+from loadmaster.cluster import Link
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers import balancing, crossing, rebalancing
 from loadmaster.optimizers.annealing import engine
@@ -24,6 +25,10 @@ from loadmaster.optimizers.annealing.proposals import Policy, chances, make_log
 from loadmaster.optimizers.annealing.state import ARMS, LEVELS
 from loadmaster.optimizers.annealing.xorshift import seeded
 from loadmaster.optimizers.fusion.starts import fusing_for, kernels_of
+from loadmaster.optimizers.policy.decoding import decode, former_of
+from loadmaster.optimizers.policy.policy import net_of, size_of
+from loadmaster.optimizers.policy.proposing import proposals
+from loadmaster.optimizers.policy.views import view_of
 from loadmaster.optimizers.simple import legal
 from loadmaster.optimizers.starts import Scored
 from loadmaster.passes import coarsen
@@ -32,7 +37,8 @@ from loadmaster.problem import Problem
 from loadmaster.problem.symmetry import alike_devices
 from loadmaster.search import Search
 from loadmaster.simulator import simulate
-from tests.golden.plans import ALL
+from tests.golden.inputs import sums_of
+from tests.golden.plans import ALL, wired
 from tests.golden.scenes import Scenes, Told, checksum, exact
 
 scene = Scenes(Path(__file__).with_suffix(".json"))
@@ -205,6 +211,47 @@ def plans_crossed() -> Told:
         alike = alike_devices(problem)
         renamed = [crossing.renamed_like(problem, one.device, plans[0].device, alike) for one in plans]
         found[f"{name} renamed"] = [checksum(each.tolist()) for each in renamed]
+    return found
+
+
+def much_read() -> Problem:
+    """Tensors that a dozen ops read, ops that read seven; four unlike devices, of which some cannot run some ops."""
+    build, rng = GraphBuilder("much read"), np.random.default_rng(8)
+    weights = [build.tensor(int(size), "weight") for size in rng.integers(50, 400, 4)]
+    made = [build.tensor(int(size), "input") for size in rng.integers(10, 200, 3)]
+    for at in range(30):
+        times: list[int | None] = [int(time) for time in rng.integers(5, 90, 4)]
+        if at % 6 == 2:
+            times[at % 4] = None
+        reads = {*rng.choice(made[-9:], min(len(made), 1 + at % 7), replace=False).tolist(), weights[at % 4]}
+        reads |= {made[3]} if 3 < at < 17 else set()
+        makes = [build.tensor(int(size)) for size in rng.integers(10, 300, 1 + at % 2)] if at != 20 else []
+        group = {"colocate": at // 12} if at % 12 > 9 else {}
+        build.op(f"op{at}", "any", sorted(reads), makes, time_ns=times, **group)
+        made += makes
+    cluster = wired((1e9,) * 4, lambda one, two: one // 2 == two // 2, lambda one, two: one * 2 + two // 2)
+    links = {pair: Link(3e9 if sum(pair) % 2 else 8e9, 2 + sum(pair)) for pair in cluster.links}
+    return price(build.build(), replace(cluster, links=links), memory_limit=2_500)
+
+
+@scene
+def scores_of_a_network() -> Told:
+    """What the list scheduler's network is shown of ops and devices, by what it makes of them."""
+    found: Told = {}
+    for name in (*SOME, "apart", "much read"):
+        problem = much_read() if name == "much read" else ALL[name]()
+        view, rng = view_of(problem), np.random.default_rng(6)
+        weights = rng.normal(size=size_of(6)) * 0.5
+        plan = Plan.of(problem, begun(problem))
+        order = ints(np.lexsort((np.arange(problem.num_ops), -view.level)))
+        for about, former in (("nothing", former_of(problem, None)), ("a plan", former_of(problem, plan))):
+            found[f"{name} {about}"] = [each for part in former for each in sums_of(np.asarray(part, np.float64))]
+            for how, more in (("best", {}), ("forced", {"forced": about == "a plan"}), ("drawn", {"noise": 0.4})):
+                made = decode(problem, view, net_of(weights), order, former, **more)  # type: ignore[arg-type]
+                found[f"{name} {about} {how}"] = [*exact(made.device), *exact(made.begin_ns), *sums_of(made.scores)]
+        found |= {f"{name} {part}": sums_of(np.asarray(each)) for part, each in view._asdict().items()}
+        told = proposals(problem, view, net_of(weights), plan)
+        found[f"{name} proposals"] = [*sums_of(told.place), float(told.uniform), float(len(told.label))]
     return found
 
 
