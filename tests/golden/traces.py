@@ -18,12 +18,15 @@ import numpy as np
 from loadmaster import Budget, GraphBuilder, price
 from loadmaster.cluster import Link
 from loadmaster.graph.columns import Ints, ints
+from loadmaster.graph.order import followers
 from loadmaster.optimizers import balancing, crossing, rebalancing
 from loadmaster.optimizers.annealing import engine
 from loadmaster.optimizers.annealing.chains import Chains, ChainStart, Decisions, spread_ranks
 from loadmaster.optimizers.annealing.proposals import Policy, chances, make_log
 from loadmaster.optimizers.annealing.state import ARMS, LEVELS
 from loadmaster.optimizers.annealing.xorshift import seeded
+from loadmaster.optimizers.fusion import between, greedy
+from loadmaster.optimizers.fusion.spaces import spaces_of
 from loadmaster.optimizers.fusion.starts import fusing_for, kernels_of
 from loadmaster.optimizers.policy.decoding import decode, former_of
 from loadmaster.optimizers.policy.policy import net_of, size_of
@@ -252,6 +255,54 @@ def scores_of_a_network() -> Told:
         found |= {f"{name} {part}": sums_of(np.asarray(each)) for part, each in view._asdict().items()}
         told = proposals(problem, view, net_of(weights), plan)
         found[f"{name} proposals"] = [*sums_of(told.place), float(told.uniform), float(len(told.label))]
+    return found
+
+
+KINDS = ("mm", "relu", "add.Tensor", "sum.dim_IntList", "_softmax", "native_layer_norm", "embedding", "slice.Tensor")
+
+
+def assorted(seed: int) -> Problem:
+    """Ops of many kinds, whose loops are of a few lengths; some write in place, some cannot run everywhere."""
+    build, rng = GraphBuilder("assorted"), np.random.default_rng(seed)
+    shapes = ((8, 64), (8, 1), (64,), (8, 8, 8), (16, 32), None)
+    made = [build.tensor(2048, "input", shape=(8, 64)) for _ in range(2)]
+    for at in range(34):
+        kind = KINDS[int(rng.choice(len(KINDS), p=(0.08, 0.3, 0.3, 0.1, 0.06, 0.05, 0.05, 0.06)))]
+        shape = shapes[int(rng.choice(len(shapes), p=(0.6, 0.1, 0.1, 0.05, 0.1, 0.05)))]
+        reads = sorted({*rng.choice(made[-6:], min(len(made), 1 + at % 2), replace=False).tolist()})
+        alias = {"alias_of": reads[-1]} if at % 13 == 12 and reads[-1] > 1 else {}
+        size = int(rng.integers(1, 9)) * 256
+        role = "output" if at % 9 == 8 and not alias else "activation"
+        new = build.tensor(size, role, shape=shape, **alias)  # type: ignore[arg-type]
+        times = {"time_ns": [None, 90]} if at % 15 == 7 else {"flops": int(rng.integers(1, 99)) * 10**4}
+        build.op(f"op{at}", f"aten.{kind}", reads, [new], **times)  # type: ignore[arg-type]
+        made = [*(tensor for tensor in made if tensor not in alias.values()), new]
+    return price(build.build(), "2xp100-pcie")
+
+
+@scene
+def kernels_merged() -> Told:
+    """Which pairs may share a kernel, and what becomes of them in some orders."""
+    found: Told = {}
+    for seed in range(6):
+        problem, rng = assorted(seed), np.random.default_rng(seed)
+        merges, count = greedy.Merges.of(problem), problem.num_ops
+        columns = (merges.producers, merges.consumers, merges.saved, merges.alone)
+        rules = [getattr(merges.rules, name) for name in ("barred_start", "barred", "given", "points", "rows", "apart")]
+        found[f"{seed} pairs"] = [exact(column)[-1] for column in (*columns, *rules)]
+        device = rng.integers(0, 2, (4, count))
+        priority = rng.integers(-2, 6, (4, count)) / 2
+        found[f"{seed} by priority"] = [exact(row)[-1] for row in merges.kernels(device, priority)]
+        found[f"{seed} on one device"] = [exact(row)[-1] for row in merges.kernels(device[0] * 0, priority)]
+        found[f"{seed} greedy"] = [exact(merges.greedy(each))[-1] for each in (None, ints(device[0]), ints(device[1]))]
+        ways = [greedy.narrow(part) for part in (*problem.graph.dependencies, *followers(*problem.graph.dependencies))]
+        pairs = np.stack([rng.integers(0, count - 1, 60), rng.integers(1, count, 60)])
+        low, high = pairs.min(axis=0), np.maximum(pairs.max(axis=0), pairs.min(axis=0) + 1)
+        for most in (2, 4, 64):
+            able = between.possible(*ways, low, high, ~merges.alone, most)
+            found[f"{seed} possible {most}"] = exact(able)
+        spaces = spaces_of(problem.graph)
+        found[f"{seed} loops"] = [exact(column)[-1] for column in spaces]
     return found
 
 
