@@ -44,7 +44,8 @@ def closure_of(
     seen: set[int] = set()
     waiting: list[int] = []  # ops that are looked at, each for one that reads what it makes
 
-    def need(wanted: int, first: bool) -> bool:
+    def need(wanted: int) -> bool:
+        first = wanted in tensors  # whichever of them is come upon first
         if wanted in seen:
             return True
         seen.add(wanted)
@@ -64,7 +65,7 @@ def closure_of(
             return False
         if run:
             waiting.append(maker)
-            if maker not in ops_set and not all(need(read, False) for read in draft.reads[maker]):
+            if maker not in ops_set and not all(need(read) for read in draft.reads[maker]):
                 return False
             waiting.pop()
             if maker not in ops_set:
@@ -80,7 +81,7 @@ def closure_of(
     if join and draft.device[int(draft.heads[at])] != home:
         return None
     ops_set: set[int] = set()
-    if not all(need(tensor, True) for tensor in tensors):
+    if not all(need(tensor) for tensor in tensors):
         return None
     if any(draft.device[op] != home for op in ops) or (join and draft.members[at] + len(ops) > MOST_MEMBERS):
         return None
