@@ -93,11 +93,12 @@ def calls(module: Any, *names: str) -> Iterator[Told]:
     rows: dict[str, list[list[float]]] = {name: [] for name in names}
     told: Told = {}
 
-    def noting(name: str, plain: Any) -> Any:
+    def noting(name: str, own: Any) -> Any:
         def call(*given: Any) -> Any:
-            result = plain(*given)
+            result = own(*given)
             parts = result if isinstance(result, tuple) else (result,) if result is not None else given
-            rows[name].append([exact(part)[-1] for part in parts if not isinstance(part, bool)])
+            plain = [part for part in parts if isinstance(part, np.ndarray | np.number | int)]
+            rows[name].append([exact(part)[-1] for part in plain if not isinstance(part, bool)])
             return result
 
         return call

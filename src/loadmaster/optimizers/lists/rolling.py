@@ -24,7 +24,7 @@ from loadmaster.simulator import layout
 from loadmaster.simulator.state import Layout
 
 # Where no reason is given, chosen by hand.
-SPANS, KEPT = 64, 40  # busy spans of a device that are known, and that are left when they are too many
+SPANS = 64  # busy spans of a device that are known; of too many, the last five of eight are left
 THRIFTS = (0.5, 0.25, 1.0, 0.0)  # of the first ways; of later ones any between
 SLICE, FIRST_WAYS = 4096, 2  # ops between two looks at the clock, and ways before the first
 CHUNK_PER_DEVICE, AHEAD = 2, 1.0  # ops that are decided at once, and how many times as many are looked ahead
@@ -123,13 +123,13 @@ class RollingState(NamedTuple):
     end: np.ndarray  # [ops]
     groups: np.ndarray  # [colocation groups]
     home_of: np.ndarray  # [ops]
-    busy_from: np.ndarray  # [devices, SPANS]
+    busy_from: np.ndarray  # [devices, spans]
     busy_to: np.ndarray
     spans: np.ndarray  # [devices]
 
 
-def make_state(plain: Layout, colocate: Ints) -> RollingState:
-    """Nothing is decided."""
+def make_state(plain: Layout, colocate: Ints, spans: int = SPANS) -> RollingState:
+    """Nothing is decided; with room for so many busy spans of a device."""
     ops, tensors, devices = len(plain.waits), len(plain.nbytes), plain.devices
     return RollingState(
         np.zeros(tensors, np.int64),
@@ -141,8 +141,8 @@ def make_state(plain: Layout, colocate: Ints) -> RollingState:
         np.zeros(ops, np.int64),
         np.full(max(1, int(colocate.max(initial=-1)) + 1), -1, np.int64),
         np.full(ops, -1, np.int64),
-        np.zeros((devices, SPANS), np.int64),
-        np.zeros((devices, SPANS), np.int64),
+        np.zeros((devices, spans), np.int64),
+        np.zeros((devices, spans), np.int64),
         np.zeros(devices, np.int64),
     )
 
@@ -183,14 +183,14 @@ def roll(
     stop_at: Whole,
 ) -> None:
     """Decides the ops from low-th to the one before stop_at; ways look beyond it."""
-    ops, added, log = len(given.order), np.zeros(layout.channels + 1, np.int64), make_log(1024)
+    ops, added, log = len(given.order), np.zeros(layout.channels + 1, np.int64), make_log(0)
     saved = (state.busy_from.copy(), state.busy_to.copy(), state.spans.copy(), state.channel_free.copy())
     trial, best_order = np.empty(chunk + ahead, np.int64), np.empty(chunk, np.int64)
     while low < stop_at:
         high, far = min(stop_at, low + chunk), min(ops, low + chunk + ahead)
         room = _most_written(layout, given.order[low:far])
         if room > len(log.at):
-            log = make_log(2 * room)
+            log = make_log(room)
         saved[0][:], saved[1][:], saved[2][:], saved[3][:] = (
             state.busy_from, state.busy_to, state.spans, state.channel_free,
         )  # fmt: skip
@@ -331,10 +331,11 @@ def _best_device(
 def _occupy(state: RollingState, device: Whole, begin: Whole, end: Whole) -> None:
     """Adds a busy span to the few that are known; a gap that is forgotten holds no later op."""
     busy_from, busy_to = state.busy_from[device], state.busy_to[device]
-    if state.spans[device] == SPANS:
-        busy_from[:KEPT] = busy_from[SPANS - KEPT :].copy()
-        busy_to[:KEPT] = busy_to[SPANS - KEPT :].copy()
-        state.spans[device] = KEPT
+    if state.spans[device] == len(busy_from):
+        kept = 5 * len(busy_from) // 8
+        busy_from[:kept] = busy_from[-kept:].copy()
+        busy_to[:kept] = busy_to[-kept:].copy()
+        state.spans[device] = kept
         if begin < busy_from[0]:
             busy_from[0] = begin
             return

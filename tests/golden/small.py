@@ -1,0 +1,168 @@
+"""Writes afresh what loops make of many odd little problems: python -m tests.golden.small [SCENE ...]
+
+Each problem is random and has, somewhere, all that plans must heed: updates in place, groups, waits without reads,
+devices that cannot run an op, shared wires, little memory. They are small enough for loops that are not compiled.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from loadmaster import Budget, GraphBuilder, price
+from loadmaster.cluster import Cluster, Device, Link, dense_channels
+from loadmaster.optimizers.branching import branch_and_bound
+from loadmaster.optimizers.branching.branch_and_bound import SearchTree
+from loadmaster.optimizers.genetic import breeding, brkga
+from loadmaster.optimizers.lists import earliest, loop, rolling, schedulers
+from loadmaster.optimizers.simple import legal
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.search import Score, Search
+from loadmaster.simulator import simulate
+from tests.golden.bounds import calls
+from tests.golden.scenes import Scenes, Told, checksum, exact
+from tests.golden.steps import plan_told
+
+scene = Scenes(Path(__file__).with_suffix(".json"))
+
+
+def odd(seed: int, ops: int = 10) -> Problem:
+    rng, build = np.random.default_rng(seed), GraphBuilder(f"odd {seed}")
+    devices = int(rng.integers(2, 5))
+    weights = [build.tensor(int(rng.integers(20, 90)), "weight") for _ in range(3)]
+    fixed = [build.tensor(int(rng.integers(20, 90)), "weight"), build.tensor(30, "input")]
+    made = list[int]()
+    for at in range(ops):
+        reads = {made[int(one)] for one in rng.integers(max(0, at - 5), at, rng.integers(0, 3))} if at else set()
+        reads |= {weights[int(one)] for one in rng.integers(0, 3, 1) if rng.random() < 0.5}
+        reads |= {fixed[int(one)] for one in rng.integers(0, 2, 1) if rng.random() < 0.3}
+        makes = [build.tensor(int(rng.integers(0, 60)), "output" if rng.random() < 0.1 else "activation")]
+        makes += [build.tensor(int(rng.integers(1, 40)))] if rng.random() < 0.2 else []
+        times: list[int | None] = [int(rng.integers(0, 50)) for _ in range(devices)]
+        if rng.random() < 0.2:
+            times[int(rng.integers(devices))] = None
+        build.op(
+            f"op{at}", "any", sorted(reads), makes, time_ns=times if rng.random() < 0.6 else int(rng.integers(0, 50)),
+            after=[f"op{int(rng.integers(at))}"] if at and rng.random() < 0.2 else [],
+            colocate=int(rng.integers(2)) if rng.random() < 0.25 and None not in times else None,
+            workspace_bytes=int(rng.integers(0, 40)) if rng.random() < 0.3 else 0,
+        )  # fmt: skip
+        made += makes
+    for weight in weights[: int(rng.integers(0, 3))]:
+        new = build.tensor(0, "weight", alias_of=weight)
+        build.op(f"update {weight}", "any", [weight, made[-1]], [new], time_ns=5, colocate=1 if seed % 3 == 0 else None)
+    pairs = [(one, two) for one in range(devices) for two in range(devices) if one != two]
+    links = {pair: Link([None, 1e9, 4e9][rng.integers(3)], int(rng.integers(0, 12))) for pair in pairs}
+    wires = np.full((devices, devices), -1)
+    for one, two in pairs:
+        wires[one, two] = (one, one * devices + two, min(one, two) * devices + max(one, two))[seed % 3]
+    some = tuple(Device(f"d{at}", "toy", 2**30, 1e9, 1e9, 0) for at in range(devices))
+    cluster = Cluster(f"odd {seed}", some, links, dense_channels(wires), contention=seed % 5 != 4)
+    return price(build.build(), cluster, memory_limit=int(rng.integers(150, 600)))
+
+
+def odds(count: int, ops: int = 10) -> Iterator[tuple[str, Problem]]:
+    return ((f"{seed}", odd(seed, ops)) for seed in range(count))
+
+
+@scene
+def lists() -> Told:
+    """Where and when each op begins, by each rule."""
+    found: Told = {}
+    rules: list[Any] = [
+        schedulers.Heft(*row) for row in product((True, False), (True, False), (0.0, 0.6))
+    ]  # contention, memory, thrift
+    rules += [schedulers.Cpop(memory=memory) for memory in (True, False)]
+    rules += [schedulers.Etf(*row) for row in product((True, False), repeat=3)]  # contention, memory, favourite
+    for name, problem in odds(40):
+        with calls(loop, "in_order") as told, calls(earliest, "earliest_first") as more:
+            plans = [rule.optimize(Search(problem, Budget(None, 1))) for rule in rules]
+        found[name] = [*told["in_order"], *more["earliest_first"], checksum([plan_told(plan) for plan in plans])]
+        parts = (schedulers.favourite_child(problem), schedulers.mean_sends(problem), *schedulers.fixed_reads(problem))
+        found[f"{name} parts"] = [exact(part)[-1] for part in parts]
+    return found
+
+
+@scene
+def lists_in_several_ways() -> Told:
+    """By rolling, with room for few busy spans, and for all."""
+    found: Told = {}
+    plain = rolling.make_state
+    for name, problem in odds(16, 24):
+        for ways, spans in ((1, 3), (6, 4), (6, 64)):
+            states = list[rolling.RollingState]()
+
+            def made(*given: Any, spans: int = spans, states: list[rolling.RollingState] = states) -> Any:
+                states.append(plain(*given, spans))
+                return states[-1]
+
+            with mock.patch.object(rolling, "make_state", made):
+                plan = rolling.Rolling(ways).optimize(Search(problem, Budget(None, 1), 3))
+            found[f"{name} {ways} {spans}"] = [*plan_told(plan), *(exact(column)[-1] for column in states[0])]
+    return found
+
+
+@scene
+def trees() -> Told:
+    """Moments looked at, plans met and bounds proved, with memory for few moments, or many."""
+    found: Told = {}
+    for (name, problem), entries in product(odds(14, 7), (7, 4096)):
+        plan = Plan.of(problem, legal(problem, np.zeros(problem.num_ops, np.int64)))
+        best = Score.of(problem, simulate(problem, plan))
+        with mock.patch.object(branch_and_bound, "ENTRIES", entries):
+            tree = SearchTree(problem, plan)
+        row = [checksum(branch_and_bound._twins(problem).tolist()), float(branch_and_bound.may_be_full(problem))]
+        for _ in range(12):
+            better = tree.go_on(best, 25)
+            best = best if better is None else tree.score(better)
+            row += [float(tree.looked_at), float(tree.bound(best)), float(best.value)]
+            row += plan_told(better) if better is not None else [float(tree.finished)]
+        found[f"{name} {entries}"] = row
+    return found
+
+
+def noting(breed: Any, told: list[Any]) -> Any:
+    """The rows that it filled, and their values."""
+
+    def call(*given: Any) -> None:
+        breed(*given)
+        new, low, high, fresh = given[4], given[9], given[10], given[11]
+        told.append((new[low:high].tolist(), fresh[low:high].tolist()))
+
+    return call
+
+
+@scene
+def populations() -> Told:
+    """Genes, and what they are worth, row by row."""
+    found: Told = {}
+    ways = ({}, {"order": "given", "width": 0.4, "by": "program", "blocks": 3}, {"order": "memory", "sends": False})
+    for (name, problem), (number, way) in product(odds(10), enumerate(ways)):
+        settings = brkga.Brkga(population=6 + number, evaluations=26, elites=0.34, mutants=0.2, **way)  # type: ignore[arg-type]
+        decoder, prior = brkga.decoder_of(problem, settings), brkga.prior_of(problem, settings)
+        first = Plan.of(problem, legal(problem, np.arange(problem.num_ops) % problem.num_devices))
+        search = Search(problem, Budget(None, 200), number)
+        with mock.patch.object(breeding, "breed", noting(breeding.breed, told := [])):
+            plan = brkga.evolve(search, settings, decoder, prior, first if number else None)
+        genes = brkga.genes_of(problem, decoder, first)
+        again = breeding.decode_one(brkga.layout(problem), decoder, genes)
+        row = [float(search.simulations), float(search.best_score.value), float(search.best_score.over_bytes)]
+        found[f"{name} {number}"] = [
+            float(len(told)),
+            checksum(told),
+            *row,
+            *plan_told(plan),
+            *(exact(part)[-1] for part in (genes, *again)),
+        ]
+    return found
+
+
+if __name__ == "__main__":
+    scene.write(sys.argv[1:])
