@@ -129,12 +129,12 @@ def trees() -> Told:
 
 
 def noting(breed: Any, told: list[Any]) -> Any:
-    """The rows that it filled, and their values."""
+    """The rows that it filled, and their values; threads take some each."""
 
     def call(*given: Any) -> None:
         breed(*given)
-        new, low, high, fresh = given[4], given[9], given[10], given[11]
-        told.append((new[low:high].tolist(), fresh[low:high].tolist()))
+        new, turn, low, high, fresh = given[4], *given[8:12]
+        told.extend((turn, row, new[row].tolist(), int(fresh[row])) for row in range(low, high))
 
     return call
 
@@ -156,7 +156,7 @@ def populations() -> Told:
         row = [float(search.simulations), float(search.best_score.value), float(search.best_score.over_bytes)]
         found[f"{name} {number}"] = [
             float(len(told)),
-            checksum(told),
+            checksum(sorted(told)),
             *row,
             *plan_told(plan),
             *(exact(part)[-1] for part in (genes, *again)),
