@@ -7,6 +7,7 @@ after every few of them.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -41,10 +42,66 @@ from loadmaster.problem.symmetry import alike_devices
 from loadmaster.search import Search
 from loadmaster.simulator import simulate
 from tests.golden.inputs import sums_of
-from tests.golden.plans import ALL, wired
+from tests.golden.plans import ALL, layers, wired
 from tests.golden.scenes import Scenes, Told, checksum, exact
 
 scene = Scenes(Path(__file__).with_suffix(".json"))
+
+
+def much_read() -> Problem:
+    """Tensors that a dozen ops read, ops that read seven; four unlike devices, of which some cannot run some ops."""
+    build, rng = GraphBuilder("much read"), np.random.default_rng(8)
+    weights = [build.tensor(int(size), "weight") for size in rng.integers(50, 400, 4)]
+    made = [build.tensor(int(size), "input") for size in rng.integers(10, 200, 3)]
+    for at in range(30):
+        times: list[int | None] = [int(time) for time in rng.integers(5, 90, 4)]
+        if at % 6 == 2:
+            times[at % 4] = None
+        reads = {*rng.choice(made[-9:], min(len(made), 1 + at % 7), replace=False).tolist(), weights[at % 4]}
+        reads |= {made[3]} if 3 < at < 17 else set()
+        makes = [build.tensor(int(size)) for size in rng.integers(10, 300, 1 + at % 2)] if at != 20 else []
+        group = {"colocate": at // 12} if at % 12 > 9 else {}
+        build.op(f"op{at}", "any", sorted(reads), makes, time_ns=times, **group)
+        made += makes
+    cluster = wired((1e9,) * 4, lambda one, two: one // 2 == two // 2, lambda one, two: one * 2 + two // 2)
+    links = {pair: Link(3e9 if sum(pair) % 2 else 8e9, 2 + sum(pair)) for pair in cluster.links}
+    return price(build.build(), replace(cluster, links=links), memory_limit=2_500)
+
+
+KINDS = ("mm", "relu", "add.Tensor", "sum.dim_IntList", "_softmax", "native_layer_norm", "embedding", "slice.Tensor")
+
+
+def assorted(seed: int) -> Problem:
+    """Ops of many kinds, whose loops are of a few lengths; some write in place, some cannot run everywhere."""
+    build, rng = GraphBuilder("assorted"), np.random.default_rng(seed)
+    shapes = ((8, 64), (8, 1), (64,), (8, 8, 8), (16, 32), None)
+    made = [build.tensor(2048, "input", shape=(8, 64)) for _ in range(2)]
+    for at in range(34):
+        kind = KINDS[int(rng.choice(len(KINDS), p=(0.08, 0.3, 0.3, 0.1, 0.06, 0.05, 0.05, 0.06)))]
+        shape = shapes[int(rng.choice(len(shapes), p=(0.6, 0.1, 0.1, 0.05, 0.1, 0.05)))]
+        reads = sorted({*rng.choice(made[-6:], min(len(made), 1 + at % 2), replace=False).tolist()})
+        alias = {"alias_of": reads[-1]} if at % 13 == 12 and reads[-1] > 1 else {}
+        size = int(rng.integers(1, 9)) * 256
+        role = "output" if at % 9 == 8 and not alias else "activation"
+        new = build.tensor(size, role, shape=shape, **alias)  # type: ignore[arg-type]
+        times = {"time_ns": [None, 90]} if at % 15 == 7 else {"flops": int(rng.integers(1, 99)) * 10**4}
+        build.op(f"op{at}", f"aten.{kind}", reads, [new], **times)  # type: ignore[arg-type]
+        made = [*(tensor for tensor in made if tensor not in alias.values()), new]
+    return price(build.build(), "2xp100-pcie")
+
+
+def mixed() -> Problem:
+    """Ops that may share a kernel, on three unlike devices, of which one is far away."""
+    cluster = wired((3e12, 2e12, 1e12), lambda one, two: 2 not in (one, two), lambda one, two: one)
+    return price(layers(2, 4, 31, fusable=True), cluster)
+
+
+EVERY: dict[str, Callable[[], Problem]] = {
+    **ALL,
+    "much read": much_read,
+    "mixed": mixed,
+    "assorted": partial(assorted, 3),
+}
 
 
 @dataclass(frozen=True)
@@ -71,6 +128,8 @@ WALKS = {
     "host": Walk("hosted", Decisions(evict=True), 0.0),
     "kernels": Walk("halves", Decisions(fusing=True), stretches=8),
     "kernels alone": Walk("brisk", Decisions(placing=False, ordering=False, fusing=True), 0.01, stretches=8),
+    "kernels, unlike devices": Walk("mixed", Decisions(fusing=True), stretches=10),
+    "kernels of all kinds": Walk("assorted", Decisions(fusing=True), 0.05, stretches=10),
     "kernels, no ranks": Walk(
         "halves", Decisions(ordering=False, fusing=True, follow=0.0), 0.01, ranked=False, stretches=6
     ),
@@ -98,7 +157,7 @@ def stands(chain: Any) -> list[float]:
 
 
 def walk(how: Walk) -> Told:
-    found, chains = Told(), chains_of(ALL[how.problem](), how)
+    found, chains = Told(), chains_of(EVERY[how.problem](), how)
     rest = (how.decisions.aim, how.hot, how.hot / 50, 10, 150, how.decisions.evict)
     given = (chains.chains[0], chains.scratch[0], None, chains.fusing[0])
     for stretch in range(how.stretches):
@@ -217,32 +276,12 @@ def plans_crossed() -> Told:
     return found
 
 
-def much_read() -> Problem:
-    """Tensors that a dozen ops read, ops that read seven; four unlike devices, of which some cannot run some ops."""
-    build, rng = GraphBuilder("much read"), np.random.default_rng(8)
-    weights = [build.tensor(int(size), "weight") for size in rng.integers(50, 400, 4)]
-    made = [build.tensor(int(size), "input") for size in rng.integers(10, 200, 3)]
-    for at in range(30):
-        times: list[int | None] = [int(time) for time in rng.integers(5, 90, 4)]
-        if at % 6 == 2:
-            times[at % 4] = None
-        reads = {*rng.choice(made[-9:], min(len(made), 1 + at % 7), replace=False).tolist(), weights[at % 4]}
-        reads |= {made[3]} if 3 < at < 17 else set()
-        makes = [build.tensor(int(size)) for size in rng.integers(10, 300, 1 + at % 2)] if at != 20 else []
-        group = {"colocate": at // 12} if at % 12 > 9 else {}
-        build.op(f"op{at}", "any", sorted(reads), makes, time_ns=times, **group)
-        made += makes
-    cluster = wired((1e9,) * 4, lambda one, two: one // 2 == two // 2, lambda one, two: one * 2 + two // 2)
-    links = {pair: Link(3e9 if sum(pair) % 2 else 8e9, 2 + sum(pair)) for pair in cluster.links}
-    return price(build.build(), replace(cluster, links=links), memory_limit=2_500)
-
-
 @scene
 def scores_of_a_network() -> Told:
     """What the list scheduler's network is shown of ops and devices, by what it makes of them."""
     found: Told = {}
     for name in (*SOME, "apart", "much read"):
-        problem = much_read() if name == "much read" else ALL[name]()
+        problem = EVERY[name]()
         view, rng = view_of(problem), np.random.default_rng(6)
         weights = rng.normal(size=size_of(6)) * 0.5
         plan = Plan.of(problem, begun(problem))
@@ -256,28 +295,6 @@ def scores_of_a_network() -> Told:
         told = proposals(problem, view, net_of(weights), plan)
         found[f"{name} proposals"] = [*sums_of(told.place), float(told.uniform), float(len(told.label))]
     return found
-
-
-KINDS = ("mm", "relu", "add.Tensor", "sum.dim_IntList", "_softmax", "native_layer_norm", "embedding", "slice.Tensor")
-
-
-def assorted(seed: int) -> Problem:
-    """Ops of many kinds, whose loops are of a few lengths; some write in place, some cannot run everywhere."""
-    build, rng = GraphBuilder("assorted"), np.random.default_rng(seed)
-    shapes = ((8, 64), (8, 1), (64,), (8, 8, 8), (16, 32), None)
-    made = [build.tensor(2048, "input", shape=(8, 64)) for _ in range(2)]
-    for at in range(34):
-        kind = KINDS[int(rng.choice(len(KINDS), p=(0.08, 0.3, 0.3, 0.1, 0.06, 0.05, 0.05, 0.06)))]
-        shape = shapes[int(rng.choice(len(shapes), p=(0.6, 0.1, 0.1, 0.05, 0.1, 0.05)))]
-        reads = sorted({*rng.choice(made[-6:], min(len(made), 1 + at % 2), replace=False).tolist()})
-        alias = {"alias_of": reads[-1]} if at % 13 == 12 and reads[-1] > 1 else {}
-        size = int(rng.integers(1, 9)) * 256
-        role = "output" if at % 9 == 8 and not alias else "activation"
-        new = build.tensor(size, role, shape=shape, **alias)  # type: ignore[arg-type]
-        times = {"time_ns": [None, 90]} if at % 15 == 7 else {"flops": int(rng.integers(1, 99)) * 10**4}
-        build.op(f"op{at}", f"aten.{kind}", reads, [new], **times)  # type: ignore[arg-type]
-        made = [*(tensor for tensor in made if tensor not in alias.values()), new]
-    return price(build.build(), "2xp100-pcie")
 
 
 @scene
