@@ -65,7 +65,7 @@ class CpModel:
                 )
                 known[group] = list(choice)
                 self.model.add_exactly_one(known[group])
-                for d in self.devices:
+                for d in np.flatnonzero(able[op]).tolist():  # constants are one variable, of which one hint is allowed
                     self.model.add_hint(known[group][d], int(self.plan.device[op]) == d)
             self.on.append(known[group])
 
