@@ -17,10 +17,14 @@ import numpy as np
 
 from loadmaster import Budget, GraphBuilder, price
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.branching import branch_and_bound
 from loadmaster.optimizers.branching.branch_and_bound import SearchTree
 from loadmaster.optimizers.genetic import breeding, brkga
 from loadmaster.optimizers.lists import earliest, loop, rolling, schedulers
+from loadmaster.optimizers.memory import exact_orders, order_moves
+from loadmaster.optimizers.memory.orders import RULES, flow_of, memory_order
+from loadmaster.optimizers.multilevel import refine
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -125,6 +129,47 @@ def trees() -> Told:
             row += [float(tree.looked_at), float(tree.bound(best)), float(best.value)]
             row += plan_told(better) if better is not None else [float(tree.finished)]
         found[f"{name} {entries}"] = row
+    return found
+
+
+@scene
+def orders() -> Told:
+    """Of one device, by each rule; then moved op by op."""
+    found: Told = {}
+    for name, problem in odds(14, 16):
+        flow = flow_of(problem)
+        some = [memory_order(problem, rule) for rule in (*RULES, "best")]
+        some += [exact_orders.greedy(flow, look) for look in (1, 2, 3)]
+        some += [exact_orders.depth_first(flow, False)]
+        found[name] = [exact(order)[-1] for order in some] + [exact(column)[-1] for column in flow]
+        for window, temperature in ((1, 0.3), (30, 0.05)):
+            order, best, state = some[0].copy(), some[0].copy(), np.array([5, window], np.uint64)
+            peaks = order_moves.anneal(flow, order, best, 150, window, temperature, state)
+            found[f"{name} {window}"] = [*map(float, peaks), exact(order)[-1], exact(best)[-1], float(state[0] >> 11)]
+    return found
+
+
+@scene
+def windows() -> Told:
+    """How late ops could start, how long the step goes on after them, and what windows come to."""
+    found: Told = {}
+    for name, problem in odds(12, 20):
+        plan = Plan.of(problem, legal(problem, np.arange(problem.num_ops) // 3 % problem.num_devices))
+        view = refine.WindowScene.of(problem, plan)
+        row = [exact(part)[-1] for part in (view.order, view.latest_ns, view.follower, view.spare_bytes)]
+        parts = [np.sort(view.order[low : low + 7]) for low in range(0, problem.num_ops, 5)]
+        row += [exact(view.rest_ns(ints(part)))[-1] for part in parts]
+        row += [exact(refine._bound(problem, ints(part), ints(part[::2])))[-1] for part in parts]
+        found[name] = row
+        with mock.patch.multiple(refine, OPS=6, OPS_PER_DEVICE=1):
+            for turn, simulations in ((0, 30), (1, 30), (2, 4)):
+                search = Search(problem, Budget(None, 60), turn)
+                search.score(plan)
+                waves = [refine._wave(search, view, simulations, turn, odd) for odd in (False, True)]
+                rows = [[(w.ops.tolist(), w.device.tolist(), w.rank.tolist()) for w in wave] for wave in waves]
+                told = [float(len(rows[0]) + len(rows[1])), checksum(rows), float(search.simulations)]
+                better = refine._better(search, plan, [*waves[0], *waves[1]])
+                found[f"{name} {turn}"] = [*told, *(one.gain for wave in waves for one in wave), *plan_told(better)]
     return found
 
 

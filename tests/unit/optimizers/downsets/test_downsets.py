@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
+from loadmaster.optimizers.downsets import downsets as whole
 from loadmaster.optimizers.downsets.downsets import Downsets, split_of
 from loadmaster.optimizers.downsets.units import downsets, units_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Budget, solve
+from loadmaster.search import Budget, Search, solve
 from loadmaster.simulator import simulate
 from tests.graphs.tiny import diamond, pair
 
@@ -124,3 +126,23 @@ def test_a_slow_device_gets_less() -> None:
     problem = price(diamond(), cluster, objective="throughput")
     slower = replace(problem, op_ns=ints(problem.op_ns * [[1, 10]]))
     assert solve(slower, Downsets(), Budget(None, 3)).plan.device.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("left", "effort", "sets"),
+    [(0.001, 1_000, 100), (0.5, 50_000, 200), (100.0, 10_000_000, 40_000), (10_000.0, 40_000_000, 60_000)],
+)
+def test_downsets_by_the_clock(left: float, effort: int, sets: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[int, int]]()
+
+    def split(problem: Any, label: Any, effort: int, sets: int) -> Any:
+        asked.append((effort, sets))
+        return 1, np.zeros(problem.num_ops, np.int64)
+
+    monkeypatch.setattr(whole, "split_of", split)
+    monkeypatch.setattr(Search, "seconds_left", property(lambda self: left))
+    Downsets().optimize(Search(price(diamond(), pair()), Budget(left)))
+    assert asked == [(effort, sets)] * 2
+    asked.clear()
+    Downsets(effort=7, sets=5).optimize(Search(price(diamond(), pair()), Budget(None, 9)))
+    assert asked == [(7, 5)] * 2
