@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
 from loadmaster.simulator import simulate
 from tests.golden.bounds import calls
+from tests.golden.plans import wired
 from tests.golden.scenes import Scenes, Told, checksum, exact
 from tests.golden.steps import plan_told
 
@@ -113,22 +115,42 @@ def lists_in_several_ways() -> Told:
     return found
 
 
+def alike(seed: int) -> Problem:
+    """Ops that nothing tells apart, the first among them, on devices of which some are alike."""
+    rng, build = np.random.default_rng(seed), GraphBuilder(f"alike {seed}")
+    given, ends = build.tensor(9, "input"), list[int]()
+    for lane in range(3 + seed % 2):
+        ends.append(build.tensor(20))
+        build.op(f"lane{lane}", "any", [given], ends[-1:], time_ns=10)
+    middle = build.tensor(int(rng.integers(1, 50)))
+    build.op("join", "any", ends, [middle], time_ns=int(rng.integers(1, 20)))
+    for lane in range(2):
+        build.op(f"back{lane}", "any", [middle], [build.tensor(5, "output")], time_ns=8)
+    return price(build.build(), wired((1e9,) * (2 + seed % 2), lambda one, two: seed < 3, lambda one, two: one))
+
+
 @scene
 def trees() -> Told:
-    """Moments looked at, plans met and bounds proved, with memory for few moments, or many."""
+    """Moments looked at, plans met, options with their bounds and what is proved, with memory for few moments, or
+    many; where memory may be short nothing is remembered."""
     found: Told = {}
-    for (name, problem), entries in product(odds(14, 7), (7, 4096)):
+    wide = {f"{name} wide": replace(each, memory_bytes=ints(each.memory_bytes + 2**30)) for name, each in odds(12, 7)}
+    problems = wide | dict(odds(5, 7)) | {f"alike {seed}": alike(seed) for seed in range(5)}
+    for (name, problem), entries in product(problems.items(), (5, 4096)):
         plan = Plan.of(problem, legal(problem, np.zeros(problem.num_ops, np.int64)))
         best = Score.of(problem, simulate(problem, plan))
         with mock.patch.object(branch_and_bound, "ENTRIES", entries):
             tree = SearchTree(problem, plan)
         row = [checksum(branch_and_bound._twins(problem).tolist()), float(branch_and_bound.may_be_full(problem))]
-        for _ in range(12):
-            better = tree.go_on(best, 25)
+        for _ in range(20):
+            better = tree.go_on(best, 20)
             best = best if better is None else tree.score(better)
             row += [float(tree.looked_at), float(tree.bound(best)), float(best.value)]
             row += plan_told(better) if better is not None else [float(tree.finished)]
-        found[f"{name} {entries}"] = row
+            depth = int(tree.tree.depth[0])
+            parts = (tree.tree.bound, tree.tree.option, tree.tree.rows)
+            row.append(checksum([exact(part[:depth])[-1] for part in parts]))
+        found[f"{name} {entries}"] = [float(len(row)), checksum(row), row[-3], row[-4]]
     return found
 
 

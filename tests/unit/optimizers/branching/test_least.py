@@ -1,0 +1,139 @@
+"""What no way on from a moment can beat, and moments that are met again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadmaster.graph.columns import ints
+from loadmaster.optimizers.branching import least, moments
+from loadmaster.optimizers.branching.branch_and_bound import SearchTree
+from loadmaster.optimizers.branching.moments import ENDED, ON_ITS_WAY, RUNS, WAITS
+from loadmaster.optimizers.simple import legal
+from loadmaster.plans import Plan
+from tests.golden.small import odd
+
+
+def met(seed: int) -> tuple[Any, list[np.ndarray]]:
+    """A problem's facts, and moments that its tree comes through."""
+    problem = odd(seed, 7)
+    problem = replace(problem, memory_bytes=ints(problem.memory_bytes + 2**30))
+    tree = SearchTree(problem, Plan.of(problem, legal(problem, np.zeros(problem.num_ops, np.int64))))
+    rows, found = tree.tree.rows, list[np.ndarray]()
+    for _ in range(6):
+        moments_more = tree.looked_at + 15
+        tree.go_on(tree.score(Plan.of(problem, legal(problem, np.zeros(problem.num_ops, np.int64)))), 15)
+        found += [row.copy() for row in rows[1 : int(tree.tree.depth[0])]]
+        if tree.looked_at < moments_more:
+            break
+    return tree.facts, found
+
+
+def told(facts: Any, row: np.ndarray) -> tuple[int, int]:
+    one, two = least.digest(facts, row)
+    return int(one), int(two)
+
+
+def test_a_moment_is_the_same_at_another_time_and_no_other_moment_is() -> None:
+    seen: dict[tuple[Any, ...], tuple[int, int]] = {}
+    for seed in range(8):
+        facts, rows = met(seed)
+        for row in rows:
+            here = told(facts, row)
+            later = row.copy()
+            _, status, end, copy, copy_end, *_ = moments.parts(facts, later)
+            later[0] += 1_000
+            end[status == RUNS] += 1_000
+            copy_end[copy == ON_ITS_WAY] += 1_000
+            later[1] += 3  # how many things were started does not matter
+            assert told(facts, later) == here
+            assert here[0] != here[1]
+            assert all(here[part] != other[part] for other in _others(facts, row) for part in (0, 1))
+            seen[seed, tuple(_future(facts, row))] = here
+    assert len({(seed, here) for (seed, _), here in seen.items()}) == len(seen) > 60
+
+
+def _future(facts: Any, row: np.ndarray) -> list[int]:
+    """All that what follows depends on, in numbers: times from now of what goes on, where what is yet needed lies."""
+    place, status, end, copy, copy_end, *_ = moments.parts(facts, row)
+    needed = _needed(facts, place, status)
+    future = [int(each) for each in status]
+    future += [int(end[op] - row[0]) if status[op] == RUNS else -1 for op in range(len(status))]
+    future += [int(place[op]) if op in needed else -2 for op in range(len(status))]
+    for slot, state in enumerate(copy.tolist()):
+        tensor, device = divmod(slot, facts.devices)
+        readers = facts.readers[facts.readers[tensor] : facts.readers[tensor + 1]].tolist()
+        used = any(status[one] == WAITS and place[one] == device for one in readers)
+        future.append(state if used else -1)
+        future.append(int(copy_end[slot] - row[0]) if used and state == ON_ITS_WAY else -1)
+    return future
+
+
+def _needed(facts: Any, place: np.ndarray, status: np.ndarray) -> set[int]:
+    """Ops whose device matters yet."""
+    found = set[int]()
+    for op in range(len(status)):
+        makes = facts.makes[facts.makes[op] : facts.makes[op + 1]].tolist()
+        readers = [one for t in makes for one in facts.readers[facts.readers[t] : facts.readers[t + 1]].tolist()]
+        if status[op] != ENDED or facts.ops[op, moments.UPDATES] or any(status[one] == WAITS for one in readers):
+            found.add(op)
+    return found
+
+
+def _others(facts: Any, row: np.ndarray) -> list[tuple[int, int]]:
+    """Of moments that differ in one thing that matters."""
+    found = []
+    place, status, *_ = moments.parts(facts, row)
+    for op in _needed(facts, place, status):
+        other = row.copy()
+        moments.parts(facts, other)[0][op] = (place[op] + 2) % (facts.devices + 1) - 1
+        found.append(told(facts, other))
+        if status[op] == RUNS:
+            other = row.copy()
+            moments.parts(facts, other)[2][op] += 1
+            found.append(told(facts, other))
+    return found
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3, 64])
+def test_a_moment_that_is_met_again_no_sooner_is_given_up(entries: int) -> None:
+    facts, rows = met(1)
+    memory = np.zeros((entries, 3), np.uint64)
+
+    def seen(row: np.ndarray, at: int) -> bool:
+        moved = row.copy()
+        _, status, end, copy, copy_end, *_ = moments.parts(facts, moved)
+        end[status == RUNS] += at - moved[0]
+        copy_end[copy == ON_ITS_WAY] += at - moved[0]
+        moved[0] = at
+        return bool(least.was_seen(memory, facts, moved))
+
+    one = rows[0]
+    assert [seen(one, at) for at in (50, 50, 60, 40, 45, 40, 39)] == [False, True, True, False, True, True, False]
+    if entries > 4:
+        unlike = list({told(facts, row): row for row in rows}.values())[1:6]
+        assert [seen(row, 7) for row in unlike] == [False] * len(unlike)
+        assert [seen(row, 7) for row in (one, *unlike)] == [False] + [True] * len(unlike)
+    elif entries == 1:
+        other = next(row for row in rows if told(facts, row) != told(facts, one))
+        assert not seen(other, 90) and not seen(one, 90) and seen(one, 90), "there is room for one"
+
+
+def test_devices_are_kept_busy_until_all_work_is_done() -> None:
+    """Against halving: at which time the devices have done so much, weighed by their prices."""
+    rng = np.random.default_rng(4)
+    for _ in range(200):
+        count = int(rng.integers(1, 5))
+        price, free = rng.random(count) + 0.01, ints(rng.integers(0, 40, count))
+        work = float(rng.integers(0, 60))
+        low, high = float(free.min()), 1e5
+        for _ in range(200):
+            middle = (low + high) / 2
+            done = float((price * np.maximum(0, middle - free)).sum())
+            low, high = (middle, high) if done < work else (low, middle)
+        found = least._level(price, free, work)
+        assert found == pytest.approx(high, abs=1e-6)
+    assert least._level(np.zeros(2), ints([3, 4]), 5.0) == 0
