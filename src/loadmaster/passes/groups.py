@@ -82,7 +82,7 @@ def _mirrored(problem: Problem) -> Ints:
 def turning_point(problem: Problem) -> int:
     """The op at which the most made bytes are alive when ops run in program order."""
     graph = problem.graph
-    last = np.maximum(graph.producer, 0)
+    last = np.array(graph.producer)
     np.maximum.at(last, graph.reads, rows_of(graph.read_start))
     made = (graph.producer >= 0) & (graph.alias_of < 0) & ~problem.stays
     change = np.zeros(problem.num_ops + 1, np.int64)

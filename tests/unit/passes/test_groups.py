@@ -81,3 +81,26 @@ def test_the_turning_point_is_where_most_made_bytes_are_alive(problem: Problem) 
             here += int(graph.nbytes[tensor]) if maker <= now <= max([maker, *graph.readers_of(tensor).tolist()]) else 0
         alive.append(here)
     assert turning_point(problem) == alive.index(max(alive))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_turning_point_is_where_most_of_what_is_made_is_alive(seed: int) -> None:
+    """Tensors that nobody reads are alive while their op runs; weights, outputs and what is written in place do not
+    count."""
+    build, rng = GraphBuilder("turning"), np.random.default_rng(seed)
+    made, ends = [build.tensor(5_000, "weight")], dict[int, tuple[int, int, int]]()
+    for op in range(12):
+        reads = sorted({int(one) for one in rng.choice(made, min(len(made), 2))} if op % 4 else {made[0]})
+        size, role = int(rng.integers(1, 60)), "output" if op % 5 == 4 else "activation"
+        new = build.tensor(size, role)
+        build.op(f"op{op}", "any", reads, [new], time_ns=1)
+        for tensor in reads:
+            if tensor in ends:
+                ends[tensor] = (*ends[tensor][:2], op)
+        if role == "activation":
+            ends[new] = size, op, op
+        if op % 3:
+            made.append(new)
+    problem = price(build.build(), "2xp100-pcie")
+    alive = [sum(size for size, first, last in ends.values() if first <= op <= last) for op in range(12)]
+    assert turning_point(problem) == alive.index(max(alive))

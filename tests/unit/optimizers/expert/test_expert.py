@@ -195,6 +195,26 @@ def test_a_slower_device_gets_a_smaller_share() -> None:
     assert np.bincount(expert_placement(problem)).tolist() == [20, 10]
 
 
+@pytest.mark.parametrize(("slow", "ops"), [(5_000, [25, 5]), (5_001, [30])])
+def test_a_device_more_than_five_times_slower_gets_nothing(slow: int, ops: list[int]) -> None:
+    builder = GraphBuilder("uneven")
+    for number in range(30):
+        builder.op(f"o{number}", "op", [], [builder.tensor(8, "output")], time_ns=[1_000, slow])
+    assert np.bincount(expert_placement(price(builder.build(), "2xp100-pcie"))).tolist() == ops
+
+
+def test_an_op_that_a_device_cannot_run_counts_a_hundred_times() -> None:
+    """Of two ops of a hundred: the other device would take as long as 298 for all."""
+    builder = GraphBuilder("uneven")
+    for number in range(100):
+        builder.op(
+            f"o{number}", "op", [], [builder.tensor(8, "output")], time_ns=[1_000, None if number < 2 else 1_000]
+        )
+    problem = price(builder.build(), "2xp100-pcie")
+    share = np.bincount(shares(problem.best_ns, problem)) / 100
+    assert share.tolist() == pytest.approx([298 / 398, 100 / 398], abs=0.01)
+
+
 def test_the_cpu_beside_gpus_gets_no_layer() -> None:
     for name in ("rnnlm-2", "inception-v3"):
         problem = price(load_zoo(name), "2xp100-pcie+1xcpu")
