@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from loadmaster.passes.joining import join_edges, join_in_a_row, join_neighbours
 from loadmaster.passes.microbatches import Replicas, repeated
 from loadmaster.passes.splitting import Split, axes_of, sharded_graph, split_graph
 from loadmaster.passes.splitting.sharded import least_ns
-from loadmaster.passes.splitting.sharding import WAYS
+from loadmaster.passes.splitting.sharding import WAYS, Share, more_axes, reshaped, shard
 from loadmaster.passes.splitting.tensor_parallel import tensor_parallel
 from loadmaster.passes.stages import in_stages, phases_of, settle_stages, weight_ops
 from loadmaster.passes.windows import window
@@ -38,6 +39,7 @@ from loadmaster.zoo.shelf import load_zoo
 from tests.golden.inputs import sums_of
 from tests.golden.plans import PROBLEMS, layers
 from tests.golden.scenes import Scenes, Told, checksum
+from tests.golden.shapes import drawn_step
 from tests.unit.passes.splitting.test_axes import SHAPES, Shape, one_op
 
 scene = Scenes(Path(__file__).with_suffix(".json"))
@@ -117,6 +119,53 @@ def shares_of_the_zoo() -> Told:
     for way in WAYS:
         made = sharded_graph(layers(2, 3, 2, given=2, training=True), Cluster.preset("2xp100-pcie"), way)
         found |= {f"given {way}": [-1.0]} if made is None else graph_told(f"given {way}", made.graph)
+    return found
+
+
+@scene
+def shares_of_drawn_steps() -> Told:
+    """What each device has of every tensor, by samples and by features, and the graph that comes of it."""
+    found: Told = {}
+    for seed in range(16):
+        graph = drawn_step(seed)
+        for way, ways in product(WAYS, (2, 3, 4)):
+            made = shard(graph, ways, way)
+            told = (sorted(made.layout.items()), sorted(made.wanted.items()), sorted(made.stored.items()))
+            found[f"{seed} {way} {ways}"] = [checksum(each) for each in told]
+        axes = [axes_of(graph, op) for op in range(graph.num_ops)]
+        more = [tuple(more_axes(graph, op)) for op in range(graph.num_ops)]
+        found[f"{seed} axes"] = [float(graph.num_ops), checksum(axes), checksum(more)]
+        for way, on in (("features", "2xa100-nvlink"), ("samples", "4xa100-nvlink")):
+            whole = sharded_graph(graph, Cluster.preset(on), way)  # type: ignore[arg-type]
+            found |= {f"{seed} {way}": [-1.0]} if whole is None else graph_told(f"{seed} {way}", whole.graph)
+    for given, made in (
+        ((6, 8), (6, 2, 4)),
+        ((6, 2, 4), (6, 8)),
+        ((12, 4), (3, 4, 4)),
+        ((24,), (2, 3, 4)),
+        ((4, 6), (24,)),
+    ):
+        shares = [Share(dim, blocks) for dim in range(len(given)) for blocks in (1, 2, 3)]
+        told_of = [reshaped(given, made, share, ways) for share in shares for ways in (2, 3, 4)]
+        found[f"{given} as {made}"] = [checksum(told_of)]
+    return found
+
+
+@scene
+def parts_of_drawn_steps() -> Told:
+    """Every op of them that can be, in two parts along each of its axes, alone and with ops around it."""
+    found: Told = {}
+    for seed in (0, 1, 2, 4, 7):
+        graph = drawn_step(seed)
+        for op, name in enumerate(graph.op_name):
+            for axis in range(len(axes_of(graph, op))):
+                rows = []
+                for parts, ops in ((2, 1), (2, 4), (3, 2)):
+                    try:
+                        rows += graph_told("", split_graph(graph, [Split(name, axis, parts, ops)]))[""]
+                    except LoadmasterError as error:
+                        rows.append(checksum(str(error)))
+                found[f"{seed} {name} {axis}"] = [checksum([f"{each:.9g}" for each in rows])]
     return found
 
 

@@ -152,7 +152,7 @@ class _ShardedWriter:
     def _bundle(self, tensor: int, wanted: Layout) -> list[int]:
         """Weights that are put together at once, or gradients, as far as they are there; else the tensor alone."""
         for bundle in self.bundles.get(wanted is None, ()):
-            if tensor in bundle:
+            if tensor in bundle and self._update_layout(tensor, wanted) == wanted:
                 there = [one for one in bundle if one in self.own and (one, wanted) not in self.read]
                 return [one for one in there if type(self.sharding.source(one)) is type(self.sharding.source(tensor))]
         return [tensor]
@@ -182,16 +182,19 @@ class _ShardedWriter:
         source = self.sharding.source(tensors[0])
         name = "all_gather" if isinstance(source, Share) else "all_reduce" if wanted is None else "reduce_scatter"
         size = sum(16 if source == OF_LOSS else self._size(tensor) for tensor in tensors)
-        layouts = [wanted if wanted is None else self._update_layout(tensor, wanted) for tensor in tensors]
+        alone = wanted is None or len(tensors) == 1
+        layouts = [wanted if alone else self._update_layout(tensor, wanted) for tensor in tensors]
+        known = sum(tensor == tensors[0] and isinstance(layout, Share) for tensor, layout in self.read)
+        along = f" along {wanted.dim}" if isinstance(wanted, Share) and known else ""  # some read it otherwise
         makes = [
-            self._tensors(tensor, layout, [None] * self.ways, mark=f" by {name}")
+            self._tensors(tensor, layout, [None] * self.ways, mark=f" by {name}{along}")
             for tensor, layout in zip(tensors, layouts, strict=True)
         ]
         every = [copy for tensor in tensors for copy in self.own[tensor]]
         makers = list(dict.fromkeys(self.maker[copy] for copy in every if copy in self.maker))
         ns = self.ring(2 if name == "all_reduce" else 1, size)
         for part in range(self.ways):
-            full = f"{name} {self.old.tensor_name[tensors[0]]}@{part}"
+            full = f"{name} {self.old.tensor_name[tensors[0]]}{along}@{part}"
             self.device[full] = part
             own = [self.own[tensor][part] for tensor in tensors]
             made = [make[part] for make in makes]
@@ -201,7 +204,7 @@ class _ShardedWriter:
 
     def _update_layout(self, tensor: int, wanted: Layout) -> Layout:
         """As what the update of a bundle's gradient reads it."""
-        return self.gradient.get(tensor, wanted)
+        return wanted if wanted is None else self.gradient.get(tensor, wanted)
 
     def _size(self, tensor: int) -> int:
         return int(min(self.old.nbytes[tensor], self.old.nbytes[self.old.owner[tensor]]))
