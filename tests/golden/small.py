@@ -21,6 +21,7 @@ from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.branching import branch_and_bound
 from loadmaster.optimizers.branching.branch_and_bound import SearchTree
+from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.genetic import breeding, brkga
 from loadmaster.optimizers.lists import earliest, loop, rolling, schedulers
 from loadmaster.optimizers.memory import exact_orders, order_moves
@@ -29,6 +30,10 @@ from loadmaster.optimizers.multilevel import refine
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import Storages, held_up, lower_bound, peak_bound, step, step_bound
+from loadmaster.problem.bounds.holding import device_bytes, op_residents
+from loadmaster.problem.bounds.kernels import saving_of
+from loadmaster.problem.bounds.kinds import kinds_of
 from loadmaster.search import Score, Search
 from loadmaster.simulator import simulate
 from tests.golden.bounds import calls
@@ -45,6 +50,9 @@ def odd(seed: int, ops: int = 10) -> Problem:
     weights = [build.tensor(int(rng.integers(20, 90)), "weight") for _ in range(3)]
     fixed = [build.tensor(int(rng.integers(20, 90)), "weight"), build.tensor(30, "input")]
     made = list[int]()
+    if seed % 4 == 1:  # the first op updates, and nobody else reads what it does
+        first = build.tensor(25, "weight")
+        build.op("first", "any", [first], [build.tensor(0, "weight", alias_of=first)], time_ns=int(rng.integers(1, 30)))
     for at in range(ops):
         reads = {made[int(one)] for one in rng.integers(max(0, at - 5), at, rng.integers(0, 3))} if at else set()
         reads |= {weights[int(one)] for one in rng.integers(0, 3, 1) if rng.random() < 0.5}
@@ -69,13 +77,40 @@ def odd(seed: int, ops: int = 10) -> Problem:
     wires = np.full((devices, devices), -1)
     for one, two in pairs:
         wires[one, two] = (one, one * devices + two, min(one, two) * devices + max(one, two))[seed % 3]
-    some = tuple(Device(f"d{at}", "toy", 2**30, 1e9, 1e9, 0) for at in range(devices))
+    some = tuple(
+        Device(f"d{at}", "toy", 2**30, 1e9, 1e9, launch_ns=3 * (seed % 2), overlap=(seed + at) % 3 > 0)
+        for at in range(devices)
+    )
     cluster = Cluster(f"odd {seed}", some, links, dense_channels(wires), contention=seed % 5 != 4)
     return price(build.build(), cluster, memory_limit=int(rng.integers(150, 600)))
 
 
 def odds(count: int, ops: int = 10) -> Iterator[tuple[str, Problem]]:
     return ((f"{seed}", odd(seed, ops)) for seed in range(count))
+
+
+@scene
+def bounds() -> Told:
+    found: Told = {}
+    for name, problem in odds(20, 8):
+        shared = sharing_of(problem)
+        for way, fusing in (("plain", False), ("fused", True), ("shared", shared)):
+            kinds, memory = kinds_of(problem, fusing, True), Storages(problem, fusing)
+            row = [float(step_bound(problem, fusing=fusing, fitting=fitting)) for fitting in (False, True)]
+            row += [float(peak_bound(problem, fusing=fusing, adding=adding)) for adding in (False, True)]
+            row += [float(part) for part in (memory.resident_bytes, memory.kept_bytes, memory.last_bytes)]
+            row += [exact(part)[-1] for part in (memory.appears, kinds.times, kinds.count, kinds.sends, kinds.column)]
+            row += [exact(device_bytes(problem, fusing, elsewhere))[-1] for elsewhere in (False, True)]
+            saving = saving_of(problem, fusing)
+            parts = (saving.never_inner, saving.read_stored, saving.made_stored, saving.least_ns)
+            found[f"{name} {way}"] = [*row, *(exact(part)[-1] for part in parts)]
+        given = step._ways(problem, kinds_of(problem, False, False))
+        row = [exact(column)[-1] for ways in given for column in ways] + [exact(op_residents(problem))[-1]]
+        with mock.patch.object(step, "LEAST_SHARED", 2):
+            row += [float(step_bound(problem))]
+        busy = problem.with_objective("throughput")
+        found[name] = [*row, float(lower_bound(busy)), float(held_up.least_load(busy, busy.op_ns))]
+    return found
 
 
 @scene

@@ -205,7 +205,7 @@ def _bundles(kinds: Kinds, held: Ints) -> tuple[np.ndarray, int]:
     """Ops alike in how much faster each kind is and in bytes per time, as one: at most a few hundred bundles."""
     times = kinds.times.astype(np.float64)
     best = np.maximum(1.0, np.where(times < 0, np.inf, times).min(axis=1))
-    ratio = np.rint(2 * np.log2(np.maximum(times, 1.0) / best[:, None])).clip(-20, 20)
+    ratio = np.minimum(np.rint(2 * np.log2(np.maximum(times, 1.0) / best[:, None])), 20)
     ratio[times < 0] = 99
     heft = np.rint(np.log2((held + 1.0) / best)).clip(-16, 48)
     heft[held == 0] = -99
