@@ -24,8 +24,9 @@ Names here are imported when they are first used: `import loadmaster` takes neit
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from loadmaster.deferred import deferred
 
 if TYPE_CHECKING:
     from loadmaster.catalog.specs import make_optimizer as make_optimizer
@@ -119,13 +120,7 @@ _HOMES = {
 
 __all__ = ["__version__", *_HOMES]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'loadmaster' has no attribute '{name}'")
-    value = getattr(import_module(f"loadmaster.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = deferred("loadmaster", _HOMES)
 
 
 def __dir__() -> list[str]:

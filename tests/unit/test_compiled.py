@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from loadmaster import compiled as door
-from loadmaster.compiled import cache, digests
+from loadmaster.compiled import cache, digests, entries
 
 INNER = "from loadmaster.compiled import compiled\n@compiled{options}\ndef inner(x):\n    return x {sign} 1\n"
 OUTER = """\
@@ -170,7 +170,7 @@ def test_without_a_place_for_a_cache_it_works_and_says_so_once(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LOADMASTER_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(cache, "_TOLD", set())
+    monkeypatch.setattr(entries, "_TOLD", set())
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         assert kernels.run() == 51
@@ -184,7 +184,7 @@ def test_entries_that_nobody_used_for_long_are_removed(kernels: Kernels, monkeyp
     kernels.run()
     old = next(path for path in kernels.entries if path.name.startswith("outer"))
     os.utime(old, (0, 0))
-    monkeypatch.setattr(cache, "_REMOVED", set())
+    monkeypatch.setattr(entries, "_REMOVED", set())
     kernels.run(times=2)
     assert not old.exists()
 
@@ -236,7 +236,7 @@ def test_a_named_tuple_that_moved_is_compiled_anew(kernels: Kernels) -> None:
 
 def test_an_entry_that_names_what_is_gone_is_as_good_as_absent(tmp_path: Path) -> None:
     payload = b"cno_such_module\nthing\n."
-    (tmp_path / "entry").write_bytes(cache.MAGIC + hashlib.sha256(payload).digest() + payload)
+    (tmp_path / "entry").write_bytes(entries.MAGIC + hashlib.sha256(payload).digest() + payload)
     assert cache._read(tmp_path / "entry") is None
 
 

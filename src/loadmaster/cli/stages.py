@@ -5,6 +5,7 @@ Functions here print or write; what they decide is decided in the rooms below.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,8 +130,11 @@ def lay_out(result: Result, path: Path) -> Arenas:
 @contextmanager
 def status(text: str) -> Iterator[None]:
     """Says what is going on, and when it is compiling, which only a first run does."""
+    if not sys.stderr.isatty():  # nobody looks: what draws it takes a while to import
+        yield
+        return
     from loadmaster.compiled import telling
-    from loadmaster.report.terminal import console
+    from loadmaster.report.screen import console
 
     screen = console(stderr=True)
     if not screen.is_terminal:

@@ -1,21 +1,13 @@
 """The cache of compiled code on disk, which several processes share.
 
-An entry is a file named by the function and by a digest of all that its code is made from (`digests`), so it can be
-absent but not stale. It is written beside and renamed, begins with a checksum, and whatever is torn, foreign or of
-another version counts as absent and is compiled again. Who is compiling what is told by locks (`claims`). Entries that
-nobody used for 60 days are removed.
+An entry is a file (`entries`) named by the function and by a digest of all that its code is made from (`digests`), so
+it can be absent but not stale. What is absent is compiled. Who is compiling what is told by locks (`claims`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
 import pickle
-import sys
 import threading
-import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,11 +20,9 @@ from numba.core.compiler import CompileResult
 from loadmaster.compiled.claims import claim, give_up
 from loadmaster.compiled.clock import CLOCK
 from loadmaster.compiled.digests import digest_of
+from loadmaster.compiled.entries import MAGIC, cache_folder, read_entry, write_entry
 from loadmaster.compiled.parts import rebuild_part, set_apart
-from loadmaster.errors import UnwritableFile
 
-KEPT_DAYS = 60  # entries that nobody used for so long are removed
-MAGIC = b"loadmaster compiled 3\n"
 _REBUILD: Any = CompileResult._rebuild
 _DUMPS: Any = serialize.dumps
 
@@ -80,10 +70,7 @@ class Cache(NullCache):
         path = self._path(signature, result.codegen)
         if path is None or result.library.has_dynamic_globals or any(not part.can_cache for part in result.lifted):
             return
-        try:
-            _write(path, _DUMPS(result._reduce()))
-        except UnwritableFile as error:
-            _tell_once(error)
+        write_entry(path, _DUMPS(result._reduce()))
 
     def _path(self, signature: Any, codegen: Any) -> Path | None:
         """The file of this function for these types; None where it freezes something that has no digest."""
@@ -96,74 +83,15 @@ class Cache(NullCache):
         return folder / f"{name}-{digest}.nbc"
 
 
-def cache_folder() -> Path | None:
-    """Where compiled code is kept; None where the user has no home."""
-    if given := os.environ.get("LOADMASTER_CACHE"):
-        return Path(given) / "compiled"
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA")
-    elif sys.platform == "darwin":
-        base = os.path.expanduser("~/Library/Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "loadmaster" / "compiled" if base and os.path.isabs(base) else None
-
-
 def _read(path: Path) -> Any:
     """The entry, or None where there is none, a torn one, or one that names what is no longer there."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    with contextlib.suppress(OSError):
-        if time.time() - path.stat().st_mtime > 86400:
-            os.utime(path)  # still in use
-    head = len(MAGIC) + 32
-    if data[: len(MAGIC)] != MAGIC or hashlib.sha256(data[head:]).digest() != data[len(MAGIC) : head]:
+    payload = read_entry(path)
+    if payload is None:
         return None
     try:
-        return pickle.loads(data[head:])
+        return pickle.loads(payload)
     except Exception:  # of another version of the package
         return None
-
-
-def _write(path: Path, payload: bytes) -> None:
-    from loadmaster.files.writing import unwritable, write_bytes  # above this room, so only when called
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(path.parent, error) from error
-    _remove_old(path.parent)
-    write_bytes(path, MAGIC + hashlib.sha256(payload).digest() + payload, durable=False)
-
-
-_REMOVED: set[Path] = set()
-
-
-def _remove_old(folder: Path) -> None:
-    """Removes what nobody used for a long time, once in a process."""
-    if folder in _REMOVED:
-        return
-    _REMOVED.add(folder)
-    oldest = time.time() - KEPT_DAYS * 86400
-    with contextlib.suppress(OSError):
-        for path in folder.iterdir():
-            if path.stat().st_mtime < oldest:
-                path.unlink(missing_ok=True)
-
-
-_TOLD: set[str] = set()
-
-
-def _tell_once(error: UnwritableFile) -> None:
-    if not _TOLD:
-        _TOLD.add("told")
-        warnings.warn(
-            f"compiled code cannot be kept, so every start is slower ({error.what}); "
-            "set LOADMASTER_CACHE to a folder that can be written",
-            stacklevel=2,
-        )
 
 
 # Claims

@@ -2,57 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderHook
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from loadmaster.errors import printable
 from loadmaster.problem import Problem
 from loadmaster.report.certainty import interval, not_told_apart
 from loadmaster.report.inspection import Inspection
+from loadmaster.report.screen import console as console
 from loadmaster.report.summary import best_of
 from loadmaster.report.units import count_text, gap_text, size_text, sizes_text, time_text, value_text
 from loadmaster.search import WORST, Result, Search
 
 if TYPE_CHECKING:
     from loadmaster.optimizers.pipeline.microbatched import PipelineResult
-
-PIPED_WIDTH = 160  # wide enough that no cell is cut when nobody looks at a window
-
-
-class _Printable(RenderHook):
-    """Spells out control characters in all that is shown, before colours are added."""
-
-    def process_renderables(self, renderables: list[Any]) -> list[Any]:
-        return [_Spelled(renderable) for renderable in renderables]
-
-
-class _Spelled:
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def __rich_console__(self, screen: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for segment in screen.render(self.inner, options):
-            yield segment if segment.control else Segment(printable(segment.text), segment.style)
-
-
-def console(*, stderr: bool = False) -> Console:
-    """Coloured on a terminal unless NO_COLOR is set, plain elsewhere."""
-    # Square brackets are never markup: specs have them.
-    plain: dict[str, Any] = {"stderr": stderr, "highlight": False, "markup": False, "emoji": False}
-    screen = Console(**plain)
-    if not screen.is_terminal and "COLUMNS" not in os.environ:
-        screen = Console(**plain, width=PIPED_WIDTH)
-    screen.push_render_hook(_Printable())
-    return screen
 
 
 def plain_table(*columns: str) -> Table:
