@@ -456,6 +456,17 @@ def test_help_imports_neither_numba_nor_torch() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_packing_imports_neither_numba_nor_scipy_once_it_is_compiled(tmp_path: Path) -> None:
+    (tmp_path / "lives.csv").write_text("id,lower,upper,size\na,0,3,4\nb,1,5,4\n")
+    words = ["pack", str(tmp_path / "lives.csv"), "--capacity", "8", "--out", str(tmp_path / "offsets.csv")]
+    code = f"import sys; from loadmaster.cli.verbs import app; app({words}, standalone_mode=False); "
+    code += "print([name for name in ('numba', 'scipy', 'rich', 'torch') if name in sys.modules])"
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert (tmp_path / "offsets.csv").read_text().splitlines() == ["id,offset", "a,0", "b,4"]
+
+
 def test_every_verb_has_json_and_debug() -> None:
     verbs = ["plan", "simulate", "compare", "inspect", "explain", "diff", "plot", "list", "generate", "bench", "train"]
     shown = run("--help").stdout

@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from loadmaster.compiled.direct import Loop
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.simulator import cores
+from loadmaster.simulator.arenas.desk import FOUND, NONE, STOPPED, Desk, Rule, desk_for
+from loadmaster.simulator.arenas.sections import blocks_of
+from loadmaster.simulator.threads import cores
 
-if TYPE_CHECKING:
-    from loadmaster.simulator.arenas.fitting import Rule
-    from loadmaster.simulator.arenas.sections import Blocks
+fit = Loop("loadmaster.simulator.arenas.fitting", "fit")
 
 # Where no reason is given, chosen by hand.
 FIRST_RUN = 400  # times the number of blocks: blocks looked at in the first runs
@@ -52,6 +53,7 @@ def fit_in(
     *,
     work: int = FOREVER,
     stop: Callable[[], bool] = lambda: False,
+    seed: int = 0,
 ) -> Fit:
     """Looks for offsets of blocks with half-open lives under a capacity.
 
@@ -65,12 +67,14 @@ def fit_in(
         capacity: bytes.
         work: limits the search by a count, so that equal input gives equal offsets.
         stop: is asked before each run.
+        seed: of the orders that are varied at random.
     """
     alive = np.flatnonzero((end > begin) & (nbytes > 0))
     offset = np.zeros(len(nbytes), np.int64)
     if not len(alive):
         return Fit(ints(offset), True, 0)
-    place, sure, used = _search(ints(begin[alive]), ints(end[alive]), ints(nbytes[alive]), capacity, work, stop)
+    lives = ints(begin[alive]), ints(end[alive]), ints(nbytes[alive])
+    place, sure, used = _search(*lives, capacity, work, stop, seed)
     if place is None:
         return Fit(None, sure, used)
     offset[alive] = place
@@ -78,57 +82,47 @@ def fit_in(
 
 
 def _search(
-    begin: Ints, end: Ints, nbytes: Ints, capacity: int, work: int, stop: Callable[[], bool]
+    begin: Ints, end: Ints, nbytes: Ints, capacity: int, work: int, stop: Callable[[], bool], seed: int
 ) -> tuple[Ints | None, bool, int]:
     """A run is quick or endless, depending on the order in which blocks are tried: short runs in many orders, slowly
     growing longer."""
-    from loadmaster.simulator.arenas import fitting, sections, waiting
-
-    blocks = sections.blocks_of(begin, end, nbytes)
+    blocks = blocks_of(begin, end, nbytes)
     each = 1 + int((blocks.last - blocks.first).mean())  # what looking at a block costs, in sections
-    used, twin, rules = 0, _twins(blocks), _rules(begin, end, nbytes)
-
-    def run(rule: Rule, limit: int) -> tuple[int, int, Ints]:
-        state = waiting.make_state(blocks)
-        found, done = fitting.fit(blocks, state, rule, twin, capacity, limit)
-        return int(found), int(done), state.offset
-
+    used, rules = 0, _rules(begin, end, nbytes, seed)
     with ThreadPoolExecutor(cores()) as pool:
         while used < work and not stop():
             most = 1 + (work - used) // each
-            jobs = [pool.submit(run, rule, min(limit, most)) for rule, limit in islice(rules, cores())]
+            desks = [desk_for(blocks, rule, capacity, min(limit, most)) for rule, limit in islice(rules, cores())]
+            jobs = [pool.submit(fit, desk) for desk in desks]
             # The first in order that comes to an end counts: the answer does not depend on how many run at once.
-            for found, done, offset in [job.result() for job in jobs]:
-                used += done * each
-                if found != fitting.STOPPED:
-                    return (ints(offset) if found == fitting.FOUND else None), found == fitting.NONE, used
+            for desk, job in zip(desks, jobs, strict=True):
+                found = job.result()
+                used += int(desk.state.done[0]) * each
+                if found != STOPPED:
+                    _stop(desks)
+                    return (ints(desk.state.offset) if found == FOUND else None), found == NONE, used
     return None, False, used
 
 
-def _rules(begin: Ints, end: Ints, nbytes: Ints) -> Iterator[tuple[Rule, int]]:
+def _stop(desks: list[Desk]) -> None:
+    for desk in desks:
+        desk.state.stop[0] = 1
+
+
+def _rules(begin: Ints, end: Ints, nbytes: Ints, seed: int) -> Iterator[tuple[Rule, int]]:
     """(rule, blocks to look at): by life, by bytes x life, by the fullest section that a block is in, in all six orders
     of these, anew for each part that the blocks fall into or not; and the same varied at random."""
-    from loadmaster.simulator.arenas.fitting import Rule
-
-    rng, size = np.random.default_rng(0), len(nbytes)
+    rng, size = None, len(nbytes)
     life = (end - begin).astype(np.float64)
     keys = np.stack([life, life * nbytes, np.ones(size)])
     run = float(FIRST_RUN * size)
     while True:
         for number, (spread, anew) in enumerate(((0.0, True), (0.0, False), (NOISE, True), (NOISE, False))):
             for place, rows in enumerate(SIX):
-                factor = keys[list(rows)] * np.exp(spread * rng.normal(size=(3, size)))
+                factor = keys[list(rows)]
+                if spread:
+                    rng = rng or np.random.default_rng(seed)
+                    factor = factor * np.exp(spread * rng.normal(size=(3, size)))
                 part = 1.0 if number == 0 and place < 3 else VARIED
                 yield Rule(factor, rows.index(2), anew), int(run * part)
         run *= GROWTH
-
-
-def _twins(blocks: Blocks) -> Ints:
-    """[blocks] the last block before it that has the same size and lives in the same sections, or -1."""
-    order = np.lexsort((np.arange(len(blocks.size)), blocks.size, blocks.last, blocks.first))
-    alike = np.ones(len(order) - 1, bool)
-    for column in (blocks.size, blocks.last, blocks.first):
-        alike &= np.diff(column[order]) == 0
-    twin = np.full(len(order), -1, np.int64)
-    twin[order[1:][alike]] = order[:-1][alike]
-    return ints(twin)

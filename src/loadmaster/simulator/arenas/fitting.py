@@ -8,85 +8,50 @@ up as soon as what waits can no longer be stacked (`waiting`).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
-
 from loadmaster.compiled import compiled
-from loadmaster.graph.columns import Ints, Whole
-from loadmaster.simulator.arenas.sections import Blocks
-from loadmaster.simulator.arenas.waiting import FAR, State, fits, fits_hot, place, sort_waiting, undo
-
-FOUND, NONE, STOPPED = 1, 0, -1  # a layout; there is none; the work given was not enough
+from loadmaster.graph.columns import Floats, Ints, Truth, Whole
+from loadmaster.simulator.arenas.desk import FOUND, NONE, STOPPED, Desk
+from loadmaster.simulator.arenas.waiting import FAR, all_stack, look, part, place, sort_waiting, stacks, undo
 
 
-class Rule(NamedTuple):
-    """By what blocks are put in turn: three keys, the larger first.
-
-    Attributes:
-        factor: [3, blocks] keys, or factors of the key that changes.
-        fullest: the row that is multiplied by the bytes that wait in the fullest section of the block.
-        anew: once more for each part that the blocks fall into, by what waits then.
-    """
-
-    factor: np.ndarray  # [3, blocks]
-    fullest: int
-    anew: bool
-
-
-@compiled(inline="always")
-def _choices(
-    blocks: Blocks,
-    state: State,
-    items: Ints,
-    begin: Whole,
-    end: Whole,
-    least: Whole,
-    least_turn: Whole,
-    turn: Ints,
-    twin: Ints,
-    choices: Ints,
-    used: Whole,
-) -> Whole:
+@part
+def _choices(desk: Desk, top: Whole) -> None:
     """Blocks that may come next, in order: not under the last one, and none that leaves a gap in which another fits;
     of blocks alike only the first."""
-    size, low, offset = blocks.size, state.low, state.offset
-    gap = FAR
-    for at in range(begin, end):
+    size, twin, low, turn, offset = (
+        desk.blocks.size,
+        desk.blocks.twin,
+        desk.state.low,
+        desk.state.turn,
+        desk.state.offset,
+    )
+    frames, items, gap = desk.frames, desk.frames.items, FAR
+    least, used = frames.least[top], frames.choices_end[top - 1]
+    frames.choice[top] = used
+    for at in range(frames.begin[top], frames.end[top]):
         gap = min(gap, low[items[at]] + size[items[at]])
-    for at in range(begin, end):
+    for at in range(frames.begin[top], frames.end[top]):
         block = items[at]
         if low[block] >= gap:
             break
-        if low[block] < least or (low[block] == least and turn[block] < least_turn):
+        if low[block] < least or (low[block] == least and turn[block] < frames.least_turn[top]):
             continue
         if twin[block] >= 0 and offset[twin[block]] < 0:
             continue
-        choices[used] = block
+        frames.choices[used] = block
         used += 1
-    return used
+    frames.choices_end[top] = used
 
 
-@compiled(inline="always")
-def _split(
-    blocks: Blocks,
-    state: State,
-    items: Ints,
-    begin: Whole,
-    end: Whole,
-    lowest: Whole,
-    highest: Whole,
-    since: Whole,
-    until: Whole,
-    parts: Ints,
-    parts_used: Whole,
-    items_used: Whole,
-) -> tuple[Whole, Whole]:
-    """The waiting blocks of a part, in sections lowest … highest - 1, as parts that none of them joins; cuts may be new
-    between sections since … until - 1 alone. Returns (parts used, items used)."""
-    low_section: Whole
-    first, cut = blocks.first, state.cut
-    low_section, found = np.int64(lowest), False
+@part
+def _split(desk: Desk, top: Whole, end: Whole, since: Whole, until: Whole, below: Whole) -> None:
+    """What waits of the frame's part, items up to `end`, as parts that no waiting block joins; cuts may be new between
+    sections since … until - 1 alone. Parts and items of the frame `below` are kept."""
+    frames, first, cut = desk.frames, desk.blocks.first, desk.state.cut
+    begin, lowest, highest = frames.begin[top], frames.lowest[top], frames.highest[top]
+    parts, items, used, number = frames.parts, frames.items, frames.items_end[below], frames.parts_end[below]
+    frames.first_part[top] = frames.part[top] = number
+    low_section, found = lowest, False
     for section in range(since, until):
         if section + 1 < until and cut[section] > 0:
             continue
@@ -95,55 +60,57 @@ def _split(
         elif not found:
             break
         high_section = section + 1 if section + 1 < until else highest
-        start = items_used
+        start = used
         for at in range(begin, end):
-            if low_section <= first[items[at]] < high_section:
-                items[items_used] = items[at]
-                items_used += 1
-        if items_used > start:
-            parts[parts_used, 0], parts[parts_used, 1] = start, items_used
-            parts[parts_used, 2], parts[parts_used, 3] = low_section, high_section
-            parts_used += 1
+            if low_section <= first[items[at]] and first[items[at]] < high_section:
+                items[used] = items[at]
+                used += 1
+        if used > start:
+            parts[number, 0], parts[number, 1], parts[number, 2], parts[number, 3] = (
+                start,
+                used,
+                low_section,
+                high_section,
+            )
+            number += 1
         low_section = high_section
     if not found and end > begin:
-        parts[parts_used, 0], parts[parts_used, 1] = begin, end
-        parts[parts_used, 2], parts[parts_used, 3] = lowest, highest
-        parts_used += 1
-    return parts_used, items_used
+        parts[number, 0], parts[number, 1], parts[number, 2], parts[number, 3] = begin, end, lowest, highest
+        number += 1
+    frames.parts_end[top], frames.items_end[top] = number, used
 
 
-@compiled
-def _take_turns(blocks: Blocks, state: State, items: Ints, begin: Whole, end: Whole, rule: Rule, mark: Whole) -> Whole:
+@part
+def _comes_first(keys: Floats, items: Ints, begin: Whole, one: Whole, two: Whole) -> Truth:
+    for row in range(3):
+        if keys[row, one] != keys[row, two]:
+            return keys[row, one] > keys[row, two]  # type: ignore[no-any-return]
+    return items[begin + one] < items[begin + two]  # type: ignore[no-any-return]
+
+
+@part
+def _take_turns(desk: Desk, begin: Whole, end: Whole, mark: Whole) -> Whole:
     """Gives the blocks of a part their turns by the rule, as their sections are now; returns the end of the trail."""
-    size, first, last, total, turn = blocks.size, blocks.first, blocks.last, state.total, state.turn
+    first, last, total, turn = desk.blocks.first, desk.blocks.last, desk.state.total, desk.state.turn
+    items, keys, order, other = desk.frames.items, desk.notes.keys, desk.notes.order, desk.notes.other
     count = end - begin
-    keys = np.empty((3, count))
     for at in range(count):
-        block, most = items[begin + at], np.int64(0)
+        block, most = items[begin + at], total[first[items[begin + at]]]
         for section in range(first[block], last[block]):
             most = max(most, total[section])
         for row in range(3):
-            keys[row, at] = rule.factor[row, block] * (most if row == rule.fullest else 1.0)
-    order = np.arange(count)
-    # A merge sort by the three keys, larger first, then by block.
-    other, width = np.empty(count, np.int64), 1
-    while width < count:
+            keys[row, at] = desk.rule.factor[row, block] * (most if row == desk.rule.fullest else 1.0)
+        order[at] = at
+    width = 1
+    while width < count:  # a merge sort, larger keys first
         for low in range(0, count, 2 * width):
-            left, right, middle, high = (
-                low,
-                min(low + width, count),
-                min(low + width, count),
-                min(low + 2 * width, count),
-            )
+            left, middle, high = low, min(low + width, count), min(low + 2 * width, count)
+            right = middle
             for to in range(low, high):
-                take_left = right >= high
+                take_left = right == high
                 if left < middle and right < high:
-                    one, two = order[left], order[right]
-                    take_left = items[begin + one] < items[begin + two]
-                    for row in range(2, -1, -1):
-                        if keys[row, one] != keys[row, two]:
-                            take_left = keys[row, one] > keys[row, two]
-                if take_left and left < middle:
+                    take_left = _comes_first(keys, items, begin, order[left], order[right])
+                if take_left:
                     other[to] = order[left]
                     left += 1
                 else:
@@ -153,101 +120,117 @@ def _take_turns(blocks: Blocks, state: State, items: Ints, begin: Whole, end: Wh
         width *= 2
     for number in range(count):
         block = items[begin + order[number]]
-        state.trail[mark], state.before[mark] = 2 * len(size) + block, turn[block]
+        desk.state.trail[mark], desk.state.before[mark] = 2 * len(turn) + block, turn[block]
         mark += 1
         turn[block] = number
     return mark
 
 
-@compiled
-def fit(blocks: Blocks, state: State, rule: Rule, twin: Ints, capacity: Whole, work: Whole) -> tuple[Whole, Whole]:
-    """(FOUND, NONE or STOPPED, work done); the layout is in state.offset.
+@part
+def _enter(desk: Desk, top: Whole, mark: Whole) -> Whole:
+    """Makes the frame `top` of the next part of the one below it; returns the end of the trail, or -1 where there is no
+    room for it."""
+    frames, parts, below = desk.frames, desk.frames.parts, top - 1
+    here = frames.part[below]
+    frames.part[below] += 1
+    begin, end = parts[here, 0], parts[here, 1]
+    frames.begin[top], frames.end[top] = begin, end
+    frames.lowest[top], frames.highest[top] = parts[here, 2], parts[here, 3]
+    frames.least[top], frames.least_turn[top] = frames.least[below], frames.least_turn[below]
+    if desk.rule.anew and frames.parts_end[below] - frames.first_part[below] > 1:  # one of several: turns of its own
+        if mark + end - begin > desk.turns_end:
+            return -1
+        mark = _take_turns(desk, begin, end, mark)
+        sort_waiting(desk, begin, end)
+        frames.least_turn[top] = -1
+    if frames.choices_end[below] + end - begin > len(frames.choices):
+        return -1
+    frames.mark[top], frames.alone[top] = mark, 0
+    _choices(desk, top)
+    return mark
 
-    `twin`: a block just like it with a lower number, or -1; `work` counts blocks looked at.
-    """
-    above: Whole
-    mark: Whole
-    count = len(blocks.size)
-    offset, low, turn = state.offset, state.low, state.turn
-    # A frame is a choice among the waiting blocks of one part, items[begin:end].
-    room = count + 2
-    begin, end = np.zeros(room, np.int64), np.zeros(room, np.int64)
-    lowest, highest = np.zeros(room, np.int64), np.zeros(room, np.int64)
-    least, least_turn = np.zeros(room, np.int64), np.full(room, -1, np.int64)
-    choice, choices_end = np.zeros(room, np.int64), np.zeros(room, np.int64)
-    first_part, part, parts_end = np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room, np.int64)
-    items_end, mark_of, alone = np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room, np.bool_)
-    items, choices = np.empty(64 * count + 64, np.int64), np.empty(64 * count + 64, np.int64)
-    parts = np.empty((8 * count + 64, 4), np.int64)  # items begin, end; sections lowest, highest
-    mark, done, top = np.int64(0), np.int64(count), 0
+
+@part
+def _fails_where_it_did(desk: Desk, top: Whole, block: Whole, looked_at: Whole) -> tuple[Truth, Whole]:
+    """Whether the block cannot come next because of the section that failed last; then all choices after it are given
+    up where they would fail there, too. `looked_at`: the frame whose blocks lie side by side, which is returned."""
+    frames, hot = desk.frames, desk.state.hot[0]
+    if hot < frames.lowest[top] or hot >= frames.highest[top]:
+        return False, looked_at
+    count, least, least_turn = frames.end[top] - frames.begin[top], frames.least[top], frames.least_turn[top]
+    if looked_at != top:
+        look(desk, frames.begin[top], frames.end[top])
+    if stacks(desk, count, hot, block, least, least_turn):
+        return False, top
+    if not stacks(desk, count, hot, -1, least, least_turn):
+        frames.choice[top] = frames.choices_end[top]
+    return True, top
+
+
+@compiled(error_model="numpy", _nrt=False, apart=True, no_cpython_wrapper=True)
+def fit(desk: Desk) -> Whole:
+    """FOUND, NONE or STOPPED; the layout is in state.offset, and in state.done the blocks looked at."""
+    looked_at: Whole
+    frames, low, turn, done = desk.frames, desk.state.low, desk.state.turn, desk.state.done
+    first, last, items, count = desk.blocks.first, desk.blocks.last, desk.frames.items, len(desk.blocks.size)
     for block in range(count):
         items[block] = block
-    mark = _take_turns(blocks, state, items, 0, count, rule, mark)
-    used = sort_waiting(items, 0, count, low, turn, offset)
-    if not fits(blocks, state, items, 0, used, 0, -1, capacity):
-        return NONE, done
     # The outermost frame chooses nothing; its parts are those of the whole.
-    parts_end[0], items_end[0] = _split(
-        blocks, state, items, 0, used, 0, blocks.sections, 0, blocks.sections, parts, 0, used
-    )
-    forward = True
+    mark = _take_turns(desk, 0, count, 0)
+    sort_waiting(desk, 0, count)
+    sections = len(desk.state.total)
+    frames.end[0], frames.items_end[0], frames.highest[0], frames.least_turn[0] = count, count, sections, -1
+    done[0] = count
+    if not all_stack(desk, 0, count, 0, sections, 0, -1):
+        return NONE
+    _split(desk, 0, count, 0, sections, 0)
+    top, looked_at, forward = 0, -1, True
     while True:
         if forward:  # into the next part that the choice on top has left, or it is all placed
-            if part[top] == parts_end[top]:
+            if frames.part[top] == frames.parts_end[top]:
                 if top == 0:
-                    return FOUND, done
+                    return FOUND
                 top -= 1
                 continue
-            here = part[top]
-            part[top] += 1
-            top += 1
-            begin[top], end[top] = parts[here, 0], parts[here, 1]
-            lowest[top], highest[top] = parts[here, 2], parts[here, 3]
-            mark_of[top], alone[top] = mark, False
-            least[top], least_turn[top] = least[top - 1], least_turn[top - 1]
-            if rule.anew and parts_end[top - 1] - first_part[top - 1] > 1:  # one of several: turns of its own
-                if mark + end[top] - begin[top] > len(state.trail) - len(blocks.mates) - count:
-                    return STOPPED, done
-                mark = _take_turns(blocks, state, items, begin[top], end[top], rule, mark)
-                sort_waiting(items, begin[top], end[top], low, turn, offset)
-                least_turn[top] = -1
-                mark_of[top] = mark
-            choice[top] = choices_end[top - 1]
-            if choice[top] + end[top] - begin[top] > len(choices):
-                return STOPPED, done
-            choices_end[top] = _choices(
-                blocks, state, items, begin[top], end[top], least[top], least_turn[top], turn, twin, choices,
-                choice[top],
-            )  # fmt: skip
+            top, looked_at = top + 1, -1
+            mark = _enter(desk, top, mark)
+            if mark < 0:
+                return STOPPED
         # The next choice of the frame on top.
         forward = False
-        mark = undo(blocks, state, mark, mark_of[top])
+        mark = undo(desk, mark, frames.mark[top])
         if top == 0:
-            return NONE, done
-        if done > work:
-            return STOPPED, done
-        if alone[top] or choice[top] == choices_end[top]:
+            return NONE
+        if done[0] > desk.work or desk.state.stop[0] != 0:
+            return STOPPED
+        if frames.alone[top] != 0 or frames.choice[top] == frames.choices_end[top]:
             top -= 1
             continue
-        block = choices[choice[top]]
-        choice[top] += 1
-        least[top], least_turn[top] = low[block], turn[block]
-        mark, above = place(blocks, state, block, mark)
-        alone[top] = not above
-        done += 1 + (end[top] - begin[top]) // 16
-        if lowest[top] <= state.hot[0] < highest[top] and not fits_hot(
-            blocks, state, least[top], least_turn[top], capacity
+        block = frames.choices[frames.choice[top]]
+        frames.choice[top] += 1
+        frames.least[top], frames.least_turn[top] = low[block], turn[block]
+        waiting = frames.end[top] - frames.begin[top]
+        done[0] += 1 + waiting // 16
+        fails, looked_at = _fails_where_it_did(desk, top, block, looked_at)
+        if fails:
+            continue
+        mark, above = place(desk, block, frames.begin[top], frames.end[top], mark)
+        frames.alone[top] = 0 if above else 1
+        end = sort_waiting(desk, frames.begin[top], frames.end[top])
+        done[0] += waiting
+        if not all_stack(
+            desk,
+            frames.begin[top],
+            end,
+            frames.lowest[top],
+            frames.highest[top],
+            frames.least[top],
+            frames.least_turn[top],
         ):
             continue
-        used = sort_waiting(items, begin[top], end[top], low, turn, offset)
-        done += end[top] - begin[top]
-        if not fits(blocks, state, items, begin[top], used, least[top], least_turn[top], capacity):
-            continue
-        if parts_end[top - 1] + count + 2 > len(parts) or items_end[top - 1] + used - begin[top] > len(items):
-            return STOPPED, done
-        part[top] = first_part[top] = parts_end[top - 1]
-        parts_end[top], items_end[top] = _split(
-            blocks, state, items, begin[top], used, lowest[top], highest[top], blocks.first[block], blocks.last[block],
-            parts, part[top], items_end[top - 1],
-        )  # fmt: skip
+        if frames.parts_end[top - 1] + count + 2 > len(frames.parts):
+            return STOPPED
+        if frames.items_end[top - 1] + end - frames.begin[top] > len(items):
+            return STOPPED
+        _split(desk, top, end, first[block], last[block], top - 1)
         forward = True

@@ -6,39 +6,44 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.compiled import compiled
-from loadmaster.graph.columns import Ints, Whole
+from loadmaster.graph.columns import Ints, ints
 
 
 class Blocks(NamedTuple):
-    """Blocks as the search sees them: what lives when, in sections.
+    """What lives when, in sections.
 
     Attributes:
         size: [blocks] bytes.
         first: [blocks] first section.
         last: [blocks] first section after it.
-        mates: blocks alive at some time together with block i.
-        members: blocks of section i.
+        twin: [blocks] the last block before it that has the same size and lives in the same sections, or -1.
     """
 
-    size: np.ndarray  # [blocks]
-    first: np.ndarray  # [blocks]
-    last: np.ndarray  # [blocks]
-    mate_start: np.ndarray  # [blocks + 1]
-    mates: np.ndarray
-    member_start: np.ndarray  # [sections + 1]
-    members: np.ndarray
-    sections: int
+    size: Ints  # [blocks]
+    first: Ints  # [blocks]
+    last: Ints  # [blocks]
+    twin: Ints  # [blocks]
+
+    @property
+    def sections(self) -> int:
+        return int(self.last.max(initial=0))
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of blocks have a section in common."""
+        begun = np.searchsorted(np.sort(self.first), self.last)  # what begins before each one ends
+        over = np.searchsorted(np.sort(self.last), self.first, side="right")  # what ends before each one begins
+        return int((begun - over - 1).sum()) // 2
 
 
 def blocks_of(begin: Ints, end: Ints, nbytes: Ints) -> Blocks:
     """Lives that are half-open in any unit of time."""
-    first, last, sections = _sections(begin, end)
-    start, mates = _mates(first, last, sections)
-    return Blocks(np.asarray(nbytes, np.int64), first, last, start, mates, *_members(first, last, sections), sections)
+    first, last = _sections(begin, end)
+    size = ints(nbytes)
+    return Blocks(size, ints(first), ints(last), _twins(size, first, last))
 
 
-def _sections(begin: Ints, end: Ints) -> tuple[Ints, Ints, int]:
+def _sections(begin: Ints, end: Ints) -> tuple[Ints, Ints]:
     """Sections end where the first of their blocks does."""
     times = np.concatenate([begin, end])
     is_end = np.repeat([0, 1], len(begin))
@@ -48,57 +53,14 @@ def _sections(begin: Ints, end: Ints) -> tuple[Ints, Ints, int]:
     closes[1:] = (ends[1:] == 1) & (ends[:-1] == 0)
     number = np.empty(len(order), np.int64)
     number[order] = np.cumsum(closes)
-    count = len(begin)
-    return number[:count], number[count:], int(closes.sum())
+    return number[: len(begin)], number[len(begin) :]
 
 
-@compiled
-def _mates(first: Ints, last: Ints, sections: Whole) -> tuple[Ints, Ints]:
-    """Pairs of blocks with a section in common, block by block."""
-    count = len(first)
-    fill = np.zeros(sections + 1, np.int64)
-    for block in range(count):
-        fill[first[block] + 1] += 1
-    for section in range(sections):
-        fill[section + 1] += fill[section]
-    starting, at = np.empty(count, np.int64), fill[:-1].copy()
-    for block in range(count):
-        starting[at[first[block]]] = block
-        at[first[block]] += 1
-    start = np.zeros(count + 1, np.int64)
-    for turn in range(2):
-        if turn == 1:
-            for block in range(count):
-                start[block + 1] += start[block]
-            at = start[:-1].copy()
-            mates = np.empty(start[count], np.int32)
-        for block in range(count):
-            for place in range(fill[first[block]], fill[last[block]]):
-                other = starting[place]
-                if other == block or (first[other] == first[block] and other < block):
-                    continue
-                if turn == 0:
-                    start[block + 1] += 1
-                    start[other + 1] += 1
-                else:
-                    mates[at[block]] = other
-                    mates[at[other]] = block
-                    at[block] += 1
-                    at[other] += 1
-    return start, mates
-
-
-@compiled
-def _members(first: Ints, last: Ints, sections: Whole) -> tuple[Ints, Ints]:
-    start = np.zeros(sections + 1, np.int64)
-    for block in range(len(first)):
-        for section in range(first[block], last[block]):
-            start[section + 1] += 1
-    for section in range(sections):
-        start[section + 1] += start[section]
-    members, fill = np.empty(start[sections], np.int32), start[:-1].copy()
-    for block in range(len(first)):
-        for section in range(first[block], last[block]):
-            members[fill[section]] = block
-            fill[section] += 1
-    return start, members
+def _twins(size: Ints, first: Ints, last: Ints) -> Ints:
+    order = np.lexsort((np.arange(len(size)), size, last, first))
+    alike = np.ones(len(order) - 1, bool)
+    for column in (size, last, first):
+        alike &= np.diff(column[order]) == 0
+    twin = np.full(len(order), -1, np.int64)
+    twin[order[1:][alike]] = order[:-1][alike]
+    return ints(twin)

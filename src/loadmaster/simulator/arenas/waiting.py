@@ -1,126 +1,92 @@
 """Which blocks wait while others are placed from the bottom up, and whether they can still be stacked.
 
 What waits in a section must be stacked, each block not under the lowest place it has left: a single machine with
-release times, whose least end is found by going through them in order.
+release times, whose least end is found by going through them in order. A block that was passed over for another can
+only lie on a block that still waits: else it would have come first.
+
+Most choices fail in the section in which the last one did. So that one is looked at before the block is placed
+(`stacks`), and where it fails even if the block goes elsewhere, so do all choices after it.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Truth, Whole
-from loadmaster.simulator.arenas.sections import Blocks
+from loadmaster.simulator.arenas.desk import Desk
 
 FAR = np.iinfo(np.int64).max // 4
+part = compiled(error_model="numpy", _nrt=False, forceinline=True)
 
 
-class State(NamedTuple):
-    """Where the search stands.
-
-    Attributes:
-        offset: [blocks] or -1.
-        low: [blocks] lowest place left.
-        total: [sections] bytes that wait.
-        cut: [sections] waiting blocks that are in this section and the next.
-        height: [sections] scratch.
-        base: [blocks] scratch.
-        order: [blocks] scratch.
-        turn: [blocks] who is tried first among blocks with the same lowest place.
-        trail: what was changed: a block (its `low` before), blocks + one that was placed, 2 blocks + turn.
-        hot: [1] the section in which what waits could not be stacked the last time.
-    """
-
-    offset: np.ndarray  # [blocks]
-    low: np.ndarray  # [blocks]
-    total: np.ndarray  # [sections]
-    cut: np.ndarray  # [sections]
-    height: np.ndarray  # [sections]
-    base: np.ndarray  # [blocks]
-    order: np.ndarray  # [blocks]
-    turn: np.ndarray  # [blocks]
-    trail: np.ndarray
-    before: np.ndarray
-    hot: np.ndarray  # [1]
+@part
+def _insert(order: Ints, keys: Ints, count: Whole, item: Whole) -> None:
+    """Into an order that is by key, after equals."""
+    here = count
+    while here > 0 and keys[order[here - 1]] > keys[item]:
+        order[here] = order[here - 1]
+        here -= 1
+    order[here] = item
 
 
-@compiled
-def make_state(blocks: Blocks) -> State:
-    count = len(blocks.size)
-    total, cut = np.zeros(blocks.sections, np.int64), np.zeros(blocks.sections, np.int64)
-    for block in range(count):
-        for section in range(blocks.first[block], blocks.last[block]):
-            total[section] += blocks.size[block]
-            if section + 1 < blocks.last[block]:
-                cut[section] += 1
-    changes = len(blocks.mates) + 33 * count
-    return State(
-        np.full(count, -1, np.int64),
-        np.zeros(count, np.int64),
-        total,
-        cut,
-        np.empty(blocks.sections, np.int64),
-        np.empty(count, np.int64),
-        np.empty(count, np.int64),
-        np.zeros(count, np.int64),
-        np.empty(changes, np.int64),
-        np.empty(changes, np.int64),
-        np.zeros(1, np.int64),
-    )
-
-
-@compiled(inline="always")
-def place(blocks: Blocks, state: State, block: Whole, mark: Whole) -> tuple[Whole, bool]:
-    """Puts the block at its lowest place; returns (the end of the trail, whether anything waits above it)."""
-    size, first, last, mate_start, mates = blocks.size, blocks.first, blocks.last, blocks.mate_start, blocks.mates
-    offset, low, total, cut, trail, before = state.offset, state.low, state.total, state.cut, state.trail, state.before
-    top = low[block] + size[block]
+@part
+def place(desk: Desk, block: Whole, begin: Whole, end: Whole, mark: Whole) -> tuple[Whole, Truth]:
+    """Puts one of items[begin:end] at its lowest place; returns (the end of the trail, whether others wait above)."""
+    size, first, last, items = desk.blocks.size, desk.blocks.first, desk.blocks.last, desk.frames.items
+    offset, low, total, cut = desk.state.offset, desk.state.low, desk.state.total, desk.state.cut
+    trail, before = desk.state.trail, desk.state.before
+    since, until, top = first[block], last[block], low[block] + size[block]
     offset[block] = low[block]
-    for section in range(first[block], last[block]):
+    for section in range(since, until):
         total[section] -= size[block]
-        if section + 1 < last[block]:
-            cut[section] -= 1
+    for section in range(since, until - 1):
+        cut[section] -= 1
     above = False
-    for at in range(mate_start[block], mate_start[block + 1]):
-        mate = mates[at]
-        if offset[mate] < 0:
+    for at in range(begin, end):
+        other = items[at]
+        if first[other] < until and since < last[other] and other != block:
             above = True
-            if low[mate] < top:
-                trail[mark], before[mark] = mate, low[mate]
+            if low[other] < top:
+                trail[mark], before[mark] = other, low[other]
                 mark += 1
-                low[mate] = top
+                low[other] = top
     trail[mark] = len(size) + block
     return mark + 1, above
 
 
-@compiled(inline="always")
-def undo(blocks: Blocks, state: State, mark: Whole, until: Whole) -> Whole:
-    size, first, last = blocks.size, blocks.first, blocks.last
-    offset, low, total, cut, trail, before = state.offset, state.low, state.total, state.cut, state.trail, state.before
-    count, turn = len(size), state.turn
+@part
+def undo(desk: Desk, mark: Whole, until: Whole) -> Whole:
+    size, first, last = desk.blocks.size, desk.blocks.first, desk.blocks.last
+    offset, low, turn, total, cut = (
+        desk.state.offset,
+        desk.state.low,
+        desk.state.turn,
+        desk.state.total,
+        desk.state.cut,
+    )
+    trail, before, count = desk.state.trail, desk.state.before, len(size)
     while mark > until:
         mark -= 1
         block = trail[mark]
         if block < count:
             low[block] = before[mark]
-            continue
-        block -= count
-        if block >= count:
-            turn[block - count] = before[mark]
-            continue
-        offset[block] = -1
-        for section in range(first[block], last[block]):
-            total[section] += size[block]
-            if section + 1 < last[block]:
+        elif block >= 2 * count:
+            turn[block - 2 * count] = before[mark]
+        else:
+            block -= count
+            offset[block] = -1
+            for section in range(first[block], last[block]):
+                total[section] += size[block]
+            for section in range(first[block], last[block] - 1):
                 cut[section] += 1
     return mark
 
 
-@compiled(inline="always")
-def sort_waiting(items: Ints, begin: Whole, end: Whole, low: Ints, turn: Ints, offset: Ints) -> Whole:
+@part
+def sort_waiting(desk: Desk, begin: Whole, end: Whole) -> Whole:
     """Waiting blocks first, by lowest place, then by turn; nearly sorted already. Returns where the waiting end."""
+    items, low, turn, offset = desk.frames.items, desk.state.low, desk.state.turn, desk.state.offset
     for at in range(begin + 1, end):
         block = items[at]
         key = FAR if offset[block] >= 0 else low[block]
@@ -138,78 +104,149 @@ def sort_waiting(items: Ints, begin: Whole, end: Whole, low: Ints, turn: Ints, o
     return end
 
 
-@compiled(inline="always")
-def lowest_place(blocks: Blocks, state: State, block: Whole, least: Whole, least_turn: Whole) -> Whole:
-    """The lowest place that a waiting block can take: not under `least`; one that was passed over for another can only
-    lie on a block that still waits."""
-    low, offset = state.low, state.offset
-    if low[block] > least or (low[block] == least and state.turn[block] >= least_turn):
-        return low[block]  # type: ignore[no-any-return]
-    under = FAR
-    for at in range(blocks.mate_start[block], blocks.mate_start[block + 1]):
-        mate = blocks.mates[at]
-        if offset[mate] < 0:
-            under = min(under, max(low[mate], least) + blocks.size[mate])
-    return under
+@part
+def look(desk: Desk, begin: Whole, end: Whole) -> None:
+    """Lays the waiting blocks items[begin:end] side by side."""
+    lineup, blocks, state, items = desk.lineup, desk.blocks, desk.state, desk.frames.items
+    for at in range(end - begin):
+        block = items[begin + at]
+        lineup.block[at], lineup.first[at], lineup.last[at] = block, blocks.first[block], blocks.last[block]
+        lineup.size[at], lineup.low[at], lineup.turn[at] = blocks.size[block], state.low[block], state.turn[block]
 
 
-@compiled(inline="always")
-def fits_hot(blocks: Blocks, state: State, least: Whole, least_turn: Whole, capacity: Whole) -> Truth:
-    """Whether what waits can be stacked in the section where that failed the last time: it often fails again."""
-    size, offset, base, order, hot = blocks.size, state.offset, state.base, state.order, state.hot[0]
-    count = 0
-    for at in range(blocks.member_start[hot], blocks.member_start[hot + 1]):
-        block = blocks.members[at]
-        if offset[block] >= 0:
-            continue
-        base[block] = lowest_place(blocks, state, block, least, least_turn)
-        here = count
-        while here > 0 and base[order[here - 1]] > base[block]:
-            order[here] = order[here - 1]
-            here -= 1
-        order[here] = block
-        count += 1
-    top = np.int64(0)
+@part
+def _stacked(desk: Desk, count: Whole) -> Whole:
+    """How high the first so many of `order` come, which are by their lowest place."""
+    order, base, size, top = desk.notes.order, desk.lineup.base, desk.lineup.size, np.int64(0)
     for at in range(count):
         top = max(top, base[order[at]]) + size[order[at]]
-    return top <= capacity
+    return top
 
 
-@compiled(inline="always")
-def fits(
-    blocks: Blocks,
-    state: State,
-    items: Ints,
-    begin: Whole,
-    end: Whole,
-    least: Whole,
-    least_turn: Whole,
-    capacity: Whole,
-) -> bool:
-    """Whether what waits can be stacked in each section under the capacity."""
-    size, first, last = blocks.size, blocks.first, blocks.last
-    height, base, order = state.height, state.base, state.order
-    # By the lowest place of each: those passed over go in among the others, which are in order already.
-    count = 0
-    for at in range(end - 1, begin - 1, -1):
+@part
+def stacks(desk: Desk, count: Whole, section: Whole, chosen: Whole, least: Whole, least_turn: Whole) -> Truth:
+    """Whether what waits can be stacked in the section, of the `count` blocks side by side, where none comes before
+    (least, least_turn) and the chosen one, unless it is -1, lies at its lowest place."""
+    lineup, order, low, base = desk.lineup, desk.notes.order, desk.lineup.low, desk.lineup.base
+    block, first, last, size, turn, height = (
+        lineup.block,
+        lineup.first,
+        lineup.last,
+        lineup.size,
+        lineup.turn,
+        lineup.height,
+    )
+    since, until, top = np.int64(0), np.int64(0), np.int64(0)
+    if chosen >= 0:
+        since, until = desk.blocks.first[chosen], desk.blocks.last[chosen]
+        top = desk.state.low[chosen] + desk.blocks.size[chosen]
+    # At first as if what was passed over could lie at `least`: most of what fails does so already.
+    passed = desk.notes.other
+    waiting, overs = 0, 0
+    for at in range(count):
+        if first[at] <= section and section < last[at] and block[at] != chosen:
+            here = max(low[at], top) if first[at] < until and since < last[at] else low[at]
+            base[at] = max(here, least)
+            _insert(order, base, waiting, at)
+            waiting += 1
+            if here < least or (here == least and turn[at] < least_turn):
+                passed[overs] = at
+                overs += 1
+    if _stacked(desk, waiting) > desk.capacity:
+        return False
+    if overs == 0:
+        return True
+    for at in range(count):
+        here = max(low[at], top) if (first[at] < until) & (since < last[at]) else low[at]
+        height[at] = max(here, least) + size[at] if block[at] != chosen else FAR
+    for number in range(overs):
+        at = passed[number]
+        under, own = FAR, height[at]
+        height[at] = FAR
+        for other in range(count):
+            under = min(under, height[other] if (first[other] < last[at]) & (first[at] < last[other]) else FAR)
+        base[at], height[at] = under, own
+    for number in range(1, waiting):
+        _insert(order, base, number, order[number])
+    return _stacked(desk, waiting) <= desk.capacity
+
+
+@part
+def _passed_over(desk: Desk, begin: Whole, end: Whole, least: Whole, least_turn: Whole) -> Whole:
+    """Of items[begin:end], which are in order, the first that was not passed over."""
+    items, low, turn = desk.frames.items, desk.state.low, desk.state.turn
+    while begin < end:
+        block = items[begin]
+        if low[block] > least or (low[block] == least and turn[block] >= least_turn):
+            break
+        begin += 1
+    return begin
+
+
+@part
+def _lie_on_others(desk: Desk, begin: Whole, middle: Whole, end: Whole, least: Whole) -> None:
+    """The lowest places of items[begin:middle], which were passed over: each on another one that waits. They are put in
+    that order."""
+    size, first, last, low, items = (
+        desk.blocks.size,
+        desk.blocks.first,
+        desk.blocks.last,
+        desk.state.low,
+        desk.frames.items,
+    )
+    under, second, order, base = desk.notes.under, desk.notes.second, desk.notes.order, desk.notes.base
+    for at in range(begin, end):
         block = items[at]
-        base[block] = lowest_place(blocks, state, block, least, least_turn)
-        if base[block] + size[block] > capacity:
-            return False
-        here = count  # order runs from the highest to the lowest
-        while here > 0 and base[order[here - 1]] < base[block]:
-            order[here] = order[here - 1]
-            here -= 1
-        order[here] = block
-        count += 1
+        height = max(low[block], least) + size[block]
         for section in range(first[block], last[block]):
-            height[section] = 0
-    for at in range(count - 1, -1, -1):
-        block = order[at]
+            second[section] = min(second[section], max(under[section], height))
+            under[section] = min(under[section], height)
+    for at in range(begin, middle):
+        block = items[at]
+        own, lowest = least + size[block], FAR
         for section in range(first[block], last[block]):
-            top = max(height[section], base[block]) + size[block]
-            if top > capacity:
-                state.hot[0] = section
-                return False
-            height[section] = top
+            lowest = min(lowest, second[section] if under[section] == own else under[section])
+        base[block] = lowest
+        _insert(order, base, at - begin, block)
+
+
+@part
+def all_stack(
+    desk: Desk, begin: Whole, end: Whole, lowest: Whole, highest: Whole, least: Whole, least_turn: Whole
+) -> Truth:
+    """Whether what waits, items[begin:end] in order, can be stacked in each section of lowest … highest - 1."""
+    size, first, last, low, items = (
+        desk.blocks.size,
+        desk.blocks.first,
+        desk.blocks.last,
+        desk.state.low,
+        desk.frames.items,
+    )
+    height, order, base, capacity = desk.notes.height, desk.notes.order, desk.notes.base, desk.capacity
+    for section in range(lowest, highest):
+        height[section] = 0
+        desk.notes.under[section] = FAR
+        desk.notes.second[section] = FAR
+    middle = _passed_over(desk, begin, end, least, least_turn)
+    if middle > begin:
+        _lie_on_others(desk, begin, middle, end, least)
+    over, at = np.int64(0), middle
+    while over < middle - begin or at < end:
+        if over < middle - begin and (at == end or base[order[over]] <= low[items[at]]):
+            block = order[over]
+            here = base[block]
+            over += 1
+        else:
+            block = items[at]
+            here = low[block]
+            at += 1
+        most = np.int64(0)
+        for section in range(first[block], last[block]):  # without a branch, so that several are done at once
+            height[section] = max(height[section], here) + size[block]
+            most = max(most, height[section])
+        if most > capacity:
+            for section in range(first[block], last[block]):
+                if height[section] > capacity:
+                    desk.state.hot[0] = section
+                    return False
     return True

@@ -61,6 +61,48 @@ def test_a_search_finds_the_smallest_arena_and_proves_that_there_is_none_smaller
     assert under.offset is None and under.sure
 
 
+FULL = [  # at every instant to the last byte, and yet there is no way to lay them out
+    [(1, 3, 1), (3, 6, 2), (0, 1, 2), (2, 4, 1), (4, 6, 2), (2, 3, 1), (0, 2, 2), (1, 4, 1)],
+    [(1, 4, 3), (2, 4, 1), (4, 6, 4), (2, 3, 1), (0, 1, 4), (0, 2, 3), (2, 3, 1), (1, 3, 1), (3, 6, 3)],
+]
+
+
+def can_lie(given_: list[Block], capacity: int, placed: tuple[tuple[Block, int], ...] = ()) -> bool:
+    """Tries every place of every block."""
+    if len(placed) == len(given_):
+        return True
+    block = given_[len(placed)]
+    taken = [(low, low + other[2]) for other, low in placed if together(block, other)]
+    return any(
+        can_lie(given_, capacity, (*placed, (block, low)))
+        for low in range(capacity - block[2] + 1)
+        if all(low + block[2] <= under or over <= low for under, over in taken)
+    )
+
+
+@pytest.mark.parametrize("given_", FULL)
+def test_it_is_proved_where_what_is_alive_is_not_enough_to_see_it(given_: list[Block]) -> None:
+    peak = max(sum(size for begin, end, size in given_ if begin <= now < end) for now in range(6))
+    assert not can_lie(given_, peak) and can_lie(given_, peak + 1)
+    under, found = (fit_in(*columns(given_), capacity) for capacity in (peak, peak + 1))
+    assert under.offset is None and under.sure
+    assert found.offset is not None
+    assert_apart(given_, found.offset.tolist(), peak + 1)
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_what_is_found_does_not_depend_on_how_many_orders_are_tried_at_once(
+    threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_ = columns(cut_up(np.random.default_rng(7), 90, 200, 10_000))
+    monkeypatch.setenv("LOADMASTER_THREADS", "2")
+    two = fit_in(*given_, 10_050, seed=1)
+    monkeypatch.setenv("LOADMASTER_THREADS", threads)
+    other = fit_in(*given_, 10_050, seed=1)
+    assert two.offset is not None and other.offset is not None
+    assert two.work == other.work and two.offset.tolist() == other.offset.tolist()
+
+
 def cut_up(rng: np.random.Generator, count: int, times: int, capacity: int) -> list[Block]:
     """A rectangle of time x bytes cut up again and again: every instant is full to the last byte."""
     pieces = [(0, times, capacity)]
