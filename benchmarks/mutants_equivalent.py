@@ -94,12 +94,12 @@ ROWS = [
         "size < 400",
         "of 400 bundles, 400 are made by either way, each of itself",
     ),
-    ("simulator/arenas/capacity.py", "twin = np.full(len(order), -1, np.int64)", "-1", "-2", BELOW),
+    ("simulator/arenas/sections.py", "twin = np.full(len(order), -1, np.int64)", "-1", "-2", BELOW),
     (
         "simulator/arenas/waiting.py",
-        "while here > 0 and base[order[here - 1]] > base[block]:",
-        "base[order[here - 1]] > base[block]",
-        "base[order[here - 1]] >= base[block]",
+        "while here > 0 and keys[order[here - 1]] > keys[item]:",
+        "keys[order[here - 1]] > keys[item]",
+        "keys[order[here - 1]] >= keys[item]",
         "blocks that may begin at the same address are stacked to the same height in any order",
     ),
     (
@@ -203,7 +203,7 @@ ROWS = [
     ),
     (
         "simulator/arenas/fitting.py",
-        "if not fits(blocks, state, items, 0, used, 0, -1, capacity):",
+        "if not all_stack(desk, 0, count, 0, sections, 0, -1):",
         "-1",
         "-2",
         "all turns are at least 0",

@@ -23,6 +23,7 @@ from loadmaster.simulator.arenas.orders import orders_of, peak_of
 from loadmaster.simulator.arenas.sections import blocks_of
 from tests.golden.plans import ALL, PROBLEMS
 from tests.golden.scenes import Scenes, Told, exact
+from tests.unit.simulator.arenas.test_capacity import columns, cut_up
 
 scene = Scenes(Path(__file__).with_suffix(".json"))
 ALONE = mock.patch.object(capacity, "cores", lambda: 1)  # how many are tried at once decides where the work ends
@@ -83,6 +84,19 @@ def blocks_that_are_hard_to_fit() -> Told:
                 fit = capacity.fit_in(*lives, most, work=work)
             told = [float(fit.sure), float(fit.work), *(exact(fit.offset) if fit.offset is not None else [])]
             found[f"{seed} {most - peak} {work}"] = told
+    return found
+
+
+@scene
+def blocks_cut_from_a_whole() -> Told:
+    """Not a byte is free, so that choices are given up by the section that failed last."""
+    found: Told = {}
+    for seed, count in ((1, 24), (2, 36), (3, 36), (1, 48), (4, 48), (5, 48)):
+        lives = tuple(ints(column) for column in columns(cut_up(np.random.default_rng(seed), count, 60, 1000)))
+        with ALONE:
+            fit = capacity.fit_in(lives[0], lives[1], lives[2], 1000, work=20_000, seed=seed)
+        told = [float(fit.sure), float(fit.work), *(exact(fit.offset) if fit.offset is not None else [])]
+        found[f"{seed} {count}"] = told
     return found
 
 
