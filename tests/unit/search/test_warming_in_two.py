@@ -15,7 +15,7 @@ import pytest
 
 from loadmaster import catalog
 from loadmaster import compiled as door
-from loadmaster.compiled import cache, claims
+from loadmaster.compiled import claims
 from loadmaster.search import warming
 
 TOY = """\
@@ -140,7 +140,7 @@ def test_where_there_is_one_core_or_no_place_for_a_cache_there_is_one_process(
         assert len(compiled_here(toy, "helps", lambda: None)[0]) == 3
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LOADMASTER_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(cache, "_TOLD", {"told"})
+    monkeypatch.setattr("loadmaster.compiled.entries._TOLD", {"told"})
     with warming._helped(toy.Toy(), "step-time"):
         assert toy.early(4.0) == 10
 
