@@ -18,7 +18,7 @@ from unittest import mock
 
 import numpy as np
 
-from loadmaster import Budget, solve
+from loadmaster import Budget, price, solve
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.memory import checkpoints, closures, cutting, drafted, lodging, passing, trips
 from loadmaster.optimizers.memory.changes import make_again, reuse
@@ -29,9 +29,12 @@ from loadmaster.optimizers.memory.dropping import Dropping
 from loadmaster.optimizers.memory.inlining import inlined
 from loadmaster.optimizers.memory.recompute import Recompute, apart
 from loadmaster.optimizers.memory.trips import Trip
+from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Search
+from tests.golden.bounds import brief
+from tests.golden.plans import layers
 from tests.golden.scenes import Scenes, Told, checksum
 from tests.golden.steps import assorted, plan_told
 
@@ -45,6 +48,11 @@ def planned() -> dict[str, tuple[Problem, Plan]]:
     for name, problem in assorted():
         found[f"{name} plain"] = problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64))
         found[f"{name} fused"] = problem, solve(problem, "greedy-fusion", Budget(None, 4)).plan
+    for seed in range(3):  # given times, some of which are under a launch
+        graph = layers(1 + seed, 3, 50 + seed, given=2, training=True, fusable=True)
+        problem = price(graph, brief().cluster)
+        found[f"brief {seed} plain"] = problem, Plan.of(problem, legal(problem, np.zeros(problem.num_ops, np.int64)))
+        found[f"brief {seed}"] = problem, solve(problem, "greedy-fusion", Budget(None, 4)).plan
     return found
 
 
@@ -209,7 +217,7 @@ def passes_over_drafts() -> Told:
         rng = np.random.default_rng(number) if noise else None
         dropping = Dropping(given, draft, lowered(draft, 0.75 - 0.05 * number), set(), rng, noise)
         dropped = dropping.run()
-        told = [float(len(dropped)), float(dropping.stuck_at), *curve(draft), checksum(state(draft))]
+        told = [checksum(sorted(dropped)), float(dropping.stuck_at), *curve(draft), checksum(state(draft))]
         found[f"{name} {number}"] = [*told, *plan_told(drafted.plan_of(draft)), float(draft.extra_ns)]
         found[f"{name} {number} homes"] = [checksum(lodging.heaviest(draft)), checksum(sorted(dropping.sent))]
     return found

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
+import pytest
 
 from loadmaster import GraphBuilder, price
+from loadmaster.optimizers.memory import closures, drafted
 from loadmaster.optimizers.memory.closures import closure_of
-from loadmaster.optimizers.memory.draft import Draft, draft_of
+from loadmaster.optimizers.memory.draft import Draft, Job, draft_of
 from loadmaster.plans import Plan
 from tests.graphs.tiny import pair
 
@@ -33,3 +38,73 @@ def test_tensors_that_are_made_from_each_other_are_both_made_again() -> None:
         assert closure.cost_ns == 10 + 20
     alone = closure_of(draft, (1,), 3, every, False)
     assert alone is not None and alone.ops == (1,), "what is there need not be made again"
+
+
+def draft_of_a_row(ops: int) -> Draft:
+    """Ops in a row, each of what the one before it makes, and one at the end that reads the last of them again."""
+    g = GraphBuilder("row")
+    made = [g.tensor(8, "input")]
+    for at in range(ops):
+        made.append(g.tensor(4))
+        g.op(f"op{at}", "aten.relu.default", made[-2:-1], made[-1:], time_ns=2)
+    g.op("between", "any", [made[0]], [g.tensor(1, "output")], time_ns=1)
+    g.op("last", "any", [made[-1]], [g.tensor(1, "output")], time_ns=1)
+    problem = price(g.build(), pair())
+    return draft_of(problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64)))
+
+
+@pytest.mark.parametrize(("ops", "found"), [(200, True), (201, False)])
+def test_no_more_than_so_many_run_again_one_after_the_other(ops: int, found: bool) -> None:
+    """All that is made on the way is gone, so that it has to be made, too."""
+    draft = draft_of_a_row(ops)
+    gone = set(range(1, ops + 1))
+    closure = closure_of(draft, (ops,), ops + 1, np.ones(ops + 2, bool), False, gone)
+    assert (closure is not None and len(closure.ops) == ops) == found
+    assert closure is None or found or closure.keeps, "what is too far back is kept"
+
+
+@pytest.mark.parametrize(("wide", "found"), [(400, True), (401, False)])
+def test_no_more_than_so_many_run_again_for_one_tensor(wide: int, found: bool) -> None:
+    g = GraphBuilder("wide")
+    x, parts = g.tensor(8, "input"), [g.tensor(4) for _ in range(wide)]
+    for at, part in enumerate(parts):
+        g.op(f"op{at}", "aten.relu.default", [x], [part], time_ns=2)
+    total = g.tensor(4)
+    g.op("sum", "any", parts, [total], time_ns=2)
+    g.op("between", "any", [x], [g.tensor(1, "output")], time_ns=1)
+    g.op("last", "any", [total], [g.tensor(1, "output")], time_ns=1)
+    problem = price(g.build(), pair())
+    draft = draft_of(problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64)))
+    closure = closure_of(draft, (total,), wide + 2, np.ones(wide + 3, bool), False, {*parts})
+    assert closure is not None
+    assert (len(closure.ops) == wide + 1 and not closure.keeps) == found
+    assert len(closure.ops) == 400 + 1, "its own op beside them"
+
+
+@pytest.mark.parametrize(("distance", "found"), [(1, True), (39, True), (40, False)])
+def test_a_copy_comes_after_a_kernel_of_its_device_that_is_near(distance: int, found: bool) -> None:
+    """The op that runs again is at position 3 of 99, its device runs nothing else but one kernel before position 60."""
+    near = 60 - distance
+    device = [1 if op in (3, near) else 0 for op in range(99)]
+    draft: Any = SimpleNamespace(heads=np.arange(99), device=device, at=list(range(99)))
+    assert drafted._before(draft, Job(3, 60)) == (near if found else -1)
+    assert drafted._before(draft, Job(near, 60)) == (near if found else -1), "the kernel of the op itself"
+    device[3] = 0
+    device[5] = 1
+    assert drafted._before(draft, Job(5, 5)) == -1 and drafted._before(draft, Job(5, 6)) == 5
+    assert drafted._before(draft, Job(1, 1)) == -1, "not before it was first made"
+
+
+def test_what_a_kernel_of_copies_takes() -> None:
+    """The longest launch; arithmetic or traffic, whichever is more; and what was measured beside that."""
+    draft: Any = SimpleNamespace(
+        device=[0, 0], launch=[30, 50], compute=[10, 20], fixed=[3, -8], traffic=[100, 60], nbytes=[0, 40, 7],
+        makes=[[1], [2]], reads=[[], [1]], read_bytes=[[], [40]], problem=SimpleNamespace(bytes_per_s=[10**9]),
+    )  # fmt: skip
+    assert closures._time(draft, [0, 1], set(), 0.0, 0.0, 0.0, 0) == 50 + 160 - 5
+    assert closures._time(draft, [0, 1], {1}, 0.0, 0.0, 0.0, 0) == 50 + 80 - 5, "40 neither written nor read"
+    assert closures._time(draft, [0, 1], {1}, 90.0, 5.0, 2.0, 70) == 70 + (90 + 30) - 3
+    assert closures._time(draft, [1], {1, 2}, 0.0, 0.0, -99.0, 0) == 50, "no less than a launch"
+    assert closures.moved_bytes(draft, [0, 1], {1}) == 60 + 20
+    draft.traffic = [30, 60]
+    assert closures.moved_bytes(draft, [0], {1}) == 0, "no less than nothing"
