@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from loadmaster import GraphBuilder
+from loadmaster.cluster import Link
 from loadmaster.cost import price
 from loadmaster.graph.columns import ints
 from loadmaster.learn.decoding import critical_ranks
@@ -22,7 +24,7 @@ from loadmaster.learn.placeto2019.board import board_of
 from loadmaster.passes.groups import group_ops
 from loadmaster.problem import Problem
 from loadmaster.simulator import first_come, simulate
-from tests.golden.plans import PROBLEMS, layers, zero
+from tests.golden.plans import PROBLEMS, apart, drawing, held, layers, wired, zero
 
 FILE = Path(__file__).parent / "inputs.json"
 
@@ -89,7 +91,35 @@ def few() -> Problem:
     return price(layers(1, 1, 4), "2xp100-pcie")
 
 
-ALL = PROBLEMS | {problem.__name__: problem for problem in (zero, few)}
+def lopsided() -> Problem:
+    """Four devices of two kinds with unlike memories, whose links differ by their direction; ops of given times that
+    need workspace, are colocated, write in place, wait without reading, or have nobody that reads what they make."""
+    build, rng = GraphBuilder("lopsided"), np.random.default_rng(13)
+    weights = [build.tensor(int(size), "weight") for size in rng.integers(100, 900, 3)]
+    made = [build.tensor(70, "input")]
+    for at in range(22):
+        times: list[int | None] = [int(time) for time in rng.integers(5, 99, 2) for _ in range(2)]
+        if at % 7 == 3:
+            times[2:] = [None, None]
+        reads = sorted({*rng.choice(made[-5:], min(len(made), 2), replace=False).tolist(), weights[at % 3]})
+        alias = {"alias_of": reads[0]} if at % 8 == 6 and reads[0] > 3 else {}
+        role = "output" if at % 10 == 9 else "activation"
+        new = build.tensor(int(rng.integers(5, 300)), role, shape=(5, at + 1), dtype="float32", **alias)
+        more = {"colocate": at // 9} if at % 9 > 6 else {"after": [f"op{at - 3}"]} if at % 6 == 5 else {}
+        kind = ("aten.mm.default", "aten.relu.default", "aten.sum.dim_IntList", "any")[at % 4]
+        scope = "" if at % 5 == 0 else f"part.{at // 6}.{at % 2}"
+        build.op(f"op{at}", kind, reads, [new], time_ns=times, scope=scope, workspace_bytes=at % 4 * 30, **more)
+        made = [*(one for one in made if one not in alias.values()), *([new] if at % 4 else [])]
+    updated = build.tensor(900, "weight", alias_of=weights[1])
+    build.op("update", "optim.sgd", [weights[1], made[-1]], [updated], time_ns=[9, 9, 20, 20], scope="update")
+    cluster = wired((2e9, 2e9, 1e9, 1e9), lambda one, two: True, lambda one, two: one)
+    links = {(a, b): Link(4e9 if a < b else 2e9, 3 + 2 * a + (b == 3)) for a, b in cluster.links}
+    memory = (2_000, 2_000, 3_000, 900)
+    devices = tuple(replace(d, memory_bytes=memory[at], kind="ab"[at // 2]) for at, d in enumerate(cluster.devices))
+    return price(build.build(), replace(cluster, devices=devices, links=links))
+
+
+ALL = PROBLEMS | {problem.__name__: problem for problem in (zero, few, lopsided, held, apart, drawing)}
 
 
 def groups(problem: Problem) -> Any:
