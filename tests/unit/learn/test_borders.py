@@ -1,0 +1,161 @@
+"""Settings of learning at their borders, and how long an ascent goes on by a clock that is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from loadmaster import Budget
+from loadmaster.errors import LoadmasterError
+from loadmaster.learn.environment import Measurements, Simulated, reward
+from loadmaster.learn.go2020.optimizer import Go
+from loadmaster.learn.go2020.settings import GoSettings
+from loadmaster.learn.hdp2018.optimizer import Hdp
+from loadmaster.learn.mirhoseini2017.optimizer import Rnn
+from loadmaster.learn.placeto2019.training import PlacetoSettings
+from loadmaster.learn.recurrent.training import RecurrentSettings
+from loadmaster.learn.regal2020.training import RegalSettings
+from loadmaster.learn.scheduling import training
+from loadmaster.learn.scheduling.training import Ascent, Settings, ascend
+from loadmaster.search import Search
+from tests.unit.optimizers.test_search_methods import problem_of
+
+FILES: dict[str, Any] = {"corpus": "graphs", "out": "here"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (GoSettings, {"samples": 2}, {"samples": 1}),
+        (GoSettings, {"tasks": " placement , fusion"}, {"tasks": " , "}),
+        (GoSettings, {"tasks": "schedule"}, {"tasks": "placement,nothing"}),
+        (GoSettings, {"pooling": "sum"}, {"pooling": "mean"}),
+        (RegalSettings, {"samples": 2}, {"samples": 1}),
+        (RegalSettings, {"folds": 2, "fold": 1}, {"folds": 2, "fold": 2}),
+        (RegalSettings, {"folds": 2, "fold": 0}, {"folds": 2, "fold": -1}),
+        (RegalSettings, {"folds": 0, "fold": 0}, {"folds": 1, "fold": 0}),
+        (RegalSettings, {"network": "graph"}, {"network": "other"}),
+        (RegalSettings, {"folds": 0}, {"folds": -1}),
+        (RegalSettings, {"folds": 0, "fold": 0}, {"folds": 0, "fold": 1}),
+        (PlacetoSettings, {"episodes": 2}, {"episodes": 1}),
+        (PlacetoSettings, {"corpus": "graphs", "family": ""}, {"corpus": "", "family": ""}),
+        (PlacetoSettings, {"corpus": "", "family": "nmt"}, {"out": ""}),
+        (PlacetoSettings, {"traversal": "reverse"}, {"traversal": "sideways"}),
+        (RecurrentSettings, {"policy": "hdp", "steps": 1}, {"policy": "hdp", "steps": 0}),
+        (RecurrentSettings, {"policy": "rnn"}, {"policy": "regal"}),
+    ],
+)
+def test_settings(kind: Any, good: dict[str, Any], bad: dict[str, Any]) -> None:
+    kind(**(FILES | good))
+    with pytest.raises(LoadmasterError):
+        kind(**(FILES | bad))
+
+
+@pytest.mark.parametrize(
+    ("method", "good", "bad"),
+    [
+        (Go(), {"samples": 1}, {"samples": 0}),
+        (Go(), {"rollouts": 2}, {"rollouts": 1}),
+        (Go(), {"share": 0.01}, {"share": 0.0}),
+        (Go(), {"share": 0.99}, {"share": 1.0}),
+        (Go(), {"temperature": 0.0}, {"temperature": -0.1}),
+        (Go(), {"tasks": "[placement]"}, {"tasks": "[]"}),
+        (Go(), {"tasks": "placement,schedule", "order": "fifo"}, {"tasks": "schedule", "order": "fifo"}),
+        (Go(), {"pooling": "max"}, {"pooling": "mean"}),
+        *((Rnn(), {name: 1}, {name: 0}) for name in Rnn.COUNTS),
+        *((Hdp(), {name: 1}, {name: 0}) for name in Hdp.COUNTS),
+    ],
+)
+def test_methods(method: Any, good: dict[str, Any], bad: dict[str, Any]) -> None:
+    replace(method, **good)
+    with pytest.raises(LoadmasterError):
+        replace(method, **bad)
+
+
+@pytest.mark.parametrize(("devices", "groups"), [(1, 20), (2, 40), (12, 240), (13, 256)])
+def test_groups_by_the_number_of_devices(devices: int, groups: int) -> None:
+    assert Hdp().groups_on(devices) == groups and Hdp(groups=7).groups_on(devices) == 7
+
+
+@pytest.mark.parametrize(("noise", "failures", "fine"), [(0.0, 0.0, True), (-0.1, 0.0, False), (0.0, 1.0, False)])
+def test_environments(noise: float, failures: float, fine: bool) -> None:
+    search = Search(problem_of(4), Budget(None, 9))
+    label = np.arange(search.problem.num_ops)
+    if fine:
+        assert Simulated(search, label, noise=noise, failures=failures).num_groups == len(label)
+        return
+    with pytest.raises(LoadmasterError):
+        Simulated(search, label, noise=noise, failures=failures)
+
+
+def test_what_is_measured_ends_with_the_budget() -> None:
+    search = Search(problem_of(4), Budget(None, 5))
+    environment = Simulated(search, np.arange(search.problem.num_ops))
+    places = np.zeros((3, search.problem.num_ops), np.int64)
+    assert environment.measure(places).failed.tolist() == [False] * 3 and environment.measurements_left == 2
+    measured = environment.measure(places)
+    assert measured.failed.tolist() == [False, False, True] and np.isnan(measured.step_ns[2])
+    assert environment.measurements_left == 0 and search.simulations == 5
+    failing = Simulated(Search(problem_of(4), Budget(None, 50)), np.arange(search.problem.num_ops), failures=0.5)
+    failed = failing.measure(np.zeros((40, search.problem.num_ops), np.int64)).failed
+    assert 8 < failed.sum() < 32 and failing.search.simulations == 40  # what failed was counted, too
+
+
+def test_rewards() -> None:
+    step = np.array([4.0, 400.0, 40_000.0, 4.0, np.nan])
+    measured = Measurements(step, np.array([0, 0, 0, 1, 0]), np.array([False] * 4 + [True]))
+    assert reward(measured, 1.0).tolist() == [-2.0, -10.0, -10.0, -10.0, -10.0]
+    assert reward(measured, 4.0, root=False).tolist() == [-1.0, -100.0, -100.0, -100.0, -100.0]
+    assert reward(measured, 1.0, penalty=30.0).tolist() == [-2.0, -20.0, -30.0, -30.0, -30.0]
+
+
+class Crew:
+    """Knows the gradient of a bowl, and counts."""
+
+    def __init__(self, clock: list[float]) -> None:
+        self.clock, self.asked, self.held = clock, list[int](), 0
+
+    def gradient(self, weights: Any, turn: int, _: Any) -> tuple[Any, float]:
+        self.clock[0] += 1.0
+        self.asked.append(turn)
+        return -weights, 0.5
+
+    def held_out(self, weights: Any, _: Any) -> Any:
+        self.held += 1
+        return np.array([1.0, 3.0]) * float(abs(weights).sum())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps", "turns", "told"),
+    [(100.0, 7, 7, [4, 7]), (3.0, 99, 3, []), (4.0, 99, 4, [4]), (0.0, 99, 1, []), (100.0, 8, 8, [4, 8])],
+)
+def test_an_ascent_ends_with_its_seconds_or_its_steps(
+    seconds: float, steps: int, turns: int, told: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [50.0]
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    crew, ascent, rows = Crew(clock), Ascent.of(np.array([4.0, -2.0])), list[dict[str, float]]()
+    rates = []
+    own = Ascent.step
+
+    def step(self: Ascent, gradient: Any, rate: float) -> None:
+        rates.append(rate)
+        own(self, gradient, rate)
+
+    monkeypatch.setattr(Ascent, "step", step)
+    settings = Settings(0.1, 0.5)
+    best = ascend(crew, ascent, settings, seconds, steps, lambda row, _: rows.append(row), every=4)  # type: ignore[arg-type]
+    assert crew.asked == list(range(turns)) and ascent.turn == turns
+    assert [row["turn"] for row in rows] == told and crew.held == len(told)
+    wanted = [0.5 * max(0.1, 1 - max(turn / max(1e-9, seconds), turn / steps)) for turn in range(turns)]
+    assert rates == pytest.approx(wanted)
+    if told:
+        assert rows[-1]["seconds"] == told[-1] and rows[-1]["spread"] == 0.5
+        assert rows[-1]["rough"] == pytest.approx(1.96 * abs(rows[-1]["gain"]) / 2 / 2**0.5)
+        assert best is ascent.best_weights and ascent.best == max(row["gain"] for row in rows)
