@@ -119,7 +119,20 @@ def lopsided() -> Problem:
     return price(build.build(), replace(cluster, devices=devices, links=links))
 
 
-ALL = PROBLEMS | {problem.__name__: problem for problem in (zero, few, lopsided, held, apart, drawing)}
+def least() -> Problem:
+    """As little as there can be of everything: memory of a byte, ops of a nanosecond or none, tensors of a byte or
+    none, one op that has nothing to do with the others."""
+    build = GraphBuilder("least")
+    weight, one, none = build.tensor(1, "weight"), build.tensor(1), build.tensor(0)
+    build.op("first", "any", [weight], [one, none], time_ns=[1, 0])
+    build.op("alone", "any", [], [], time_ns=[0, 1])
+    build.op("last", "any", [one, none], [build.tensor(1, "output")], time_ns=[0, 0])
+    cluster = wired((1e9, 1e9), lambda one, two: True, lambda one, two: one)
+    devices = tuple(replace(device, memory_bytes=1, launch_ns=0) for device in cluster.devices)
+    return price(build.build(), replace(cluster, devices=devices, links=dict.fromkeys(cluster.links, Link(1e12, 0))))
+
+
+ALL = PROBLEMS | {problem.__name__: problem for problem in (zero, few, lopsided, least, held, apart, drawing)}
 
 
 def groups(problem: Problem) -> Any:
