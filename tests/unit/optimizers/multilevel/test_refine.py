@@ -53,6 +53,5 @@ def test_the_limits_of_what_is_too_large_are_not_too_large() -> None:
         size: Any = Size(ops, devices)
         return multilevel.too_large(size)
 
-    assert not large(multilevel.LARGE, 1) and large(multilevel.LARGE + 1, 1)
-    wide = multilevel.WIDE // 64
-    assert not large(wide, 64) and large(wide + 1, 64)
+    assert not large(40_000, 1) and large(40_001, 1)
+    assert not large(6_250, 64) and large(6_251, 64), "400,000 ops x devices"

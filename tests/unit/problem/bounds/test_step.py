@@ -187,3 +187,25 @@ def test_time_is_looked_at_before_each_stage(
     counted.watch(crowds, "crowd", "apart")
     step.step_bound(crossing(), allowed=Asked(asked))
     assert counted.calls == calls
+
+
+@pytest.mark.parametrize(
+    ("ops", "stages"),
+    [(63, {"crowded"}), (64, {"crowded", "together"}), (2_000, {"crowded", "together"}), (2_001, {"crowded", "turns"}),
+     (12_000, {"crowded", "turns"}), (12_001, {"turns"})],
+)  # fmt: skip
+def test_how_large_problems_may_be_for_each_stage(ops: int, stages: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = GraphBuilder("many")
+    for op in range(ops):
+        graph.op(f"op{op}", "any", [], [], time_ns=1)
+    seen = set[str]()
+
+    def crowded(given: Any, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
+        seen.add("crowded")
+        return head, tail
+
+    monkeypatch.setattr(step, "_crowded", crowded)
+    for module, name in ((together, "together"), (turns, "turns")):
+        monkeypatch.setattr(module, "least_step", lambda facts, span, name=name: seen.add(name) or span)
+    assert step.step_bound(price(graph.build(), pair())) == -(-ops // 2)
+    assert seen == stages

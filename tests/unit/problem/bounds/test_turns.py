@@ -202,3 +202,17 @@ def test_pairs_are_tried_in_problems_of_few_ops(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(together, "MOST_PROBED", 6)
     together.least_step(facts, 50)
     assert len(asked) == together.PROBED
+
+
+def test_how_often_the_interval_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the bound so far to a quarter more."""
+    facts, asked = facts_of(crossing()), dict[str, list[int]]()
+
+    def never(name: str) -> Callable[..., bool]:
+        return lambda *given: bool(asked.setdefault(name, []).append(given[-1]))
+
+    monkeypatch.setattr(turns, "_refuted", never("turns"))
+    monkeypatch.setattr(together, "_refuted", never("pairs"))
+    assert turns.least_step(facts, 1_000) == together.least_step(facts, 1_000) == 1_000
+    assert asked["turns"] == [1125, 1062, 1031, 1015, 1007, 1003, 1001, 1000]
+    assert asked["pairs"] == [1125, 1062, 1031, 1015, 1007]
