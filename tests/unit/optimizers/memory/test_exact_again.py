@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
 from loadmaster.graph.columns import ints
+from loadmaster.optimizers.memory import exact_again
 from loadmaster.optimizers.memory.exact_again import least_time
 from loadmaster.plans import check
 from loadmaster.problem import Problem
@@ -128,3 +130,45 @@ def test_recompute_takes_it_for_small_graphs() -> None:
         expected = by_states(tight)
         if expected is not None:
             assert solve(tight, "recompute:inner=one-device", Budget(None, 60)).value <= expected
+
+
+def row(ops: int, cluster: Cluster | str = "1xp100-pcie") -> Problem:
+    builder = GraphBuilder("row")
+    made = [builder.tensor(1000, "input")]
+    for op in range(ops):
+        made.append(builder.tensor(1000))
+        builder.op(f"op{op}", "aten.mm.default", made[-2:-1], made[-1:], flops=10**9)
+    return price(builder.build(), cluster)
+
+
+def test_which_problems_the_model_is_for() -> None:
+    assert exact_again.suits(row(40)) and not exact_again.suits(row(41))
+    assert not exact_again.suits(row(3, "2xp100-pcie"))
+    hosted = replace(row(3), dispatch_ns=ints([1, 1, 1]))
+    assert not exact_again.suits(hosted)
+    assert least_time(row(41), None, ENOUGH) is None
+
+
+@pytest.mark.parametrize(("seconds", "limit"), [(None, None), (2.5, 2.5), (0.0, 0.01)])
+def test_what_the_solver_is_told(seconds: float | None, limit: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = SimpleNamespace(parameters=SimpleNamespace(), solve=lambda _: 0)
+    library = exact_again.cp_model()
+    fake = SimpleNamespace(CpModel=library.CpModel, CpSolver=lambda: told, OPTIMAL=4, FEASIBLE=2)
+    monkeypatch.setattr(exact_again, "cp_model", lambda: fake)
+    assert least_time(row(3), seconds, 7.0, 2**31 + 5) is None
+    wanted = {"random_seed": 5, "num_workers": 1, "max_deterministic_time": 7.0}
+    assert vars(told.parameters) == wanted | ({} if limit is None else {"max_time_in_seconds": limit})
+
+
+def test_weights_and_inputs_are_held_all_the_time() -> None:
+    """Two weights of 4,000 bytes and an input beside two tensors of 1,000: with a byte less nothing fits."""
+    builder = GraphBuilder("weights")
+    weights = [builder.tensor(4000, "weight") for _ in range(2)]
+    made = [builder.tensor(1000, "input")]
+    for op in range(2):
+        made.append(builder.tensor(1000, "output" if op else "activation"))
+        builder.op(f"op{op}", "aten.mm.default", [made[-2], weights[op]], made[-1:], flops=10**9)
+    problem = price(builder.build(), Cluster.preset("1xp100-pcie"))
+    assert least_time(limited(problem, 11_000), None, ENOUGH) is not None
+    assert least_time(limited(problem, 10_999), None, ENOUGH) is None
+    assert least_time(limited(problem, 8_000), None, ENOUGH) is None, "less than what is there from the start"
