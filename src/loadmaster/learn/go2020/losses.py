@@ -83,8 +83,10 @@ def freed(outputs: GoOutputs, last: LastDecisions, stay: Tensor) -> tuple[Tensor
 def sample_loss(scores: Sequence[Tensor], sample: Sample, clip: float = 0.2) -> Tensor:
     """PPO over what chains drew: minus the clipped gain, each kind of decision counting alike. What does not gain is
     undone, so that it is worth nothing, and less than the mean."""
-    gain = torch.from_numpy(np.clip((sample.gain - sample.gain.mean()) / (sample.gain.std() + 1e-4), -3, 3))
     loss = scores[0].sum() * 0
+    if not len(sample.gain):  # nothing was drawn
+        return loss
+    gain = torch.from_numpy(np.clip((sample.gain - sample.gain.mean()) / (sample.gain.std() + 1e-4), -3, 3))
     for kind, said in enumerate(scores):
         rows = np.flatnonzero(sample.kind == kind)
         if len(rows):

@@ -63,7 +63,7 @@ def _run(search: Search, branches: SearchTree) -> None:
     while not branches.finished and not search.spent:
         before = branches.looked_at
         plan = branches.go_on(search.best_score, min(STEP, search.simulations_left))
-        search.count(branches.looked_at - before)
+        search.count(min(branches.looked_at - before, search.simulations_left))  # options are weighed all together
         if plan is not None:
             search.offer(plan, branches.score(plan))
     search.prove(branches.bound(search.best_score))
