@@ -27,11 +27,13 @@ def crowd(start: Ints, near: Ints, far: Ints, work: Ints, share: Whole, cells: W
     ops = len(start) - 1
     words = (ops + 63) // 64
     above = np.zeros((ops, words), np.uint64)
-    soonest = np.zeros(ops, np.int64)
+    soonest, cell_of = np.zeros(ops, np.int64), np.empty(ops, np.int64)
     highest = np.int64(0)
     for op in range(ops):
         highest = max(highest, far[op])
     wide = highest // cells + 1
+    for op in range(ops):
+        cell_of[op] = far[op] // wide
     total, low = np.empty(cells, np.int64), np.empty(cells, np.int64)
     one = np.uint64(1)
     for turn in range(ops):
@@ -50,12 +52,14 @@ def crowd(start: Ints, near: Ints, far: Ints, work: Ints, share: Whole, cells: W
             while bits:
                 rest = bits & (bits - one)
                 other = 64 * word + _place_of(bits ^ rest)
-                cell = far[other] // wide
+                cell = cell_of[other]
                 total[cell] += work[other]
                 low[cell] = min(low[cell], far[other])
                 bits = rest
         sum_of, first = np.int64(0), FAR
         for cell in range(cells - 1, -1, -1):
+            if low[cell] == FAR:  # nothing starts there
+                continue
             sum_of += total[cell]
             first = min(first, low[cell])
             if sum_of > 0:
@@ -78,11 +82,13 @@ def apart(
     start. Backwards: the ops before each op, and how much follows each.
     """
     ops = len(start) - 1
-    soonest, widest = np.zeros(ops, np.int64), np.empty(ops, np.int64)
+    soonest, widest, cell_of = np.zeros(ops, np.int64), np.empty(ops, np.int64), np.empty(ops, np.int64)
     highest = np.int64(0)
     for op in range(ops):
         highest = max(highest, far[op])
     step = highest // cells + 1
+    for op in range(ops):
+        cell_of[op] = far[op] // step
     total, low = np.zeros((WIDTHS, cells), np.int64), np.full((WIDTHS, cells), FAR, np.int64)
     least, any_there = np.empty(WIDTHS, np.int64), np.zeros(WIDTHS, np.bool_)
     for op in range(ops):
@@ -103,7 +109,7 @@ def apart(
                 while left > 0 and width < WIDTHS - 1:
                     width += 1
                     left >>= 1
-                cell = far[other] // step
+                cell = cell_of[other]
                 total[width, cell] += work[other]
                 low[width, cell] = min(low[width, cell], far[other])
                 least[width] = min(least[width], best)
@@ -122,6 +128,8 @@ def _with_sends(total: Ints, low: Ints, least: Ints, any_there: Bools, devices: 
         lost = min(lost, least[width])
         sum_of, first = np.int64(0), FAR
         for cell in range(cells - 1, -1, -1):
+            if low[width, cell] == FAR:  # nothing starts there
+                continue
             sum_of += total[width, cell]
             first = min(first, low[width, cell])
             if sum_of > 0:
