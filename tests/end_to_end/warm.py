@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import json
 import multiprocessing
 import os
+import pkgutil
 import runpy
 import select
 import subprocess
@@ -124,6 +126,9 @@ def _threads() -> int:
 def _warm() -> None:
     """Imports, a step of torch that is captured, and a short run of the default, so that its compiled loops are loaded;
     its threads are ended."""
+    for name in ("matplotlib.figure", "matplotlib.backends.backend_svg", "typer._adapters", *_modules()):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     from loadmaster import Budget, Cluster, price, solve
     from loadmaster.search.warming import _few_ops
 
@@ -138,6 +143,14 @@ def _warm() -> None:
     solve(price(_few_ops(), Cluster.preset("2xp100-pcie")), "auto", Budget(None, 200))
     while threads._pool:
         threads._pool.pop().shutdown()
+
+
+def _modules() -> list[str]:
+    """What commands import: all but what is a program, or for other machines."""
+    import loadmaster
+
+    found = pkgutil.walk_packages(loadmaster.__path__, "loadmaster.", onerror=lambda name: None)
+    return [module.name for module in found if not module.name.endswith("__main__")]
 
 
 def _be(job: dict[str, Any]) -> None:
