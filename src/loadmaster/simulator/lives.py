@@ -35,8 +35,17 @@ def last_needed(problem: Problem, device: Ints, end: Ints, sends: tuple[Ints, In
     source = device[graph.producer[send_tensor[away]]]
     np.maximum.at(last, (send_tensor[away], source), send_end[away])
     written = np.flatnonzero((graph.alias_of >= 0) & (graph.producer >= 0))
-    # The newest first: each keeps alive what it was written over.
-    for tensor in written[np.argsort(-graph.producer[written], kind="stable")].tolist():
+    # The newest first: each keeps alive what it was written over. A kernel may write one over the other.
+    for tensor in written[np.lexsort((-_depth(graph.alias_of)[written], -graph.producer[written]))].tolist():
         under, place = graph.alias_of[tensor], device[graph.producer[tensor]]
         last[under, place] = max(last[under, place], last[tensor, place])
     return ints(last)
+
+
+def _depth(alias_of: Ints) -> Ints:
+    """[tensors] how many others each was written over, one after another."""
+    depth, under = np.zeros(len(alias_of), np.int64), alias_of
+    while (under >= 0).any():
+        depth += under >= 0
+        under = np.where(under >= 0, alias_of[under], -1)
+    return ints(depth)

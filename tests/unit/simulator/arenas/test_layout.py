@@ -127,6 +127,19 @@ def test_an_update_in_place_has_the_address_of_its_weight_and_a_copy_its_own() -
     assert arenas.block_of(weight, 1) not in (-1, arenas.block_of(weight, 0))
 
 
+def test_what_a_kernel_writes_twice_in_place_lives_as_long_as_the_last_of_it() -> None:
+    graph = GraphBuilder("twice")
+    first = graph.tensor(8)
+    second = graph.tensor(8, alias_of=first)
+    third = graph.tensor(8, "state", alias_of=second)
+    graph.op("make", "any", [], [first], time_ns=5)
+    graph.op("write", "any", [first], [second], time_ns=5)
+    graph.op("write again", "any", [second], [third], time_ns=5)
+    problem = price(graph.build(), "1xcpu")
+    arenas = arenas_of(problem, Plan.of(problem, [0, 0, 0], kernel=[0, 0, 0]))
+    assert arenas.end[arenas.block_of(first, 0)] == len(arenas.round_ns)
+
+
 def test_a_fused_kernel_keeps_no_address_for_what_stays_inside() -> None:
     problem = price(diamond(), "1xcpu")
     arenas = arenas_of(problem, Plan.of(problem, [0] * 4, kernel=[0, 0, 0, 3]))
