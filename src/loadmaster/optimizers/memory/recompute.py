@@ -278,7 +278,11 @@ class Recompute:
             middle = (low + high) // 2
             limits = ints(np.minimum(search.problem.memory_bytes, middle))
             part = search.part(problem=replace(search.problem, memory_bytes=limits))
-            search.score(self._fitted(part, plan, set(), 0.0).plan)
+            found = self._fitted(part, plan, set(), 0.0).plan
+            if search.simulations_left:
+                search.score(found)
+            else:  # the part had the last simulation
+                search.offer(found, Score.of(search.problem, search.timeline(found)))
             if part.best_score.over_bytes == 0:
                 high = middle
             else:
