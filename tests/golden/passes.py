@@ -36,13 +36,14 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import simulate
 from loadmaster.zoo.shelf import load_zoo
-from tests.golden.inputs import sums_of
-from tests.golden.plans import PROBLEMS, layers
+from tests.golden.inputs import lopsided, sums_of
+from tests.golden.plans import PROBLEMS, held, layers, zero
 from tests.golden.scenes import Scenes, Told, checksum
 from tests.golden.shapes import drawn_step
 from tests.unit.passes.splitting.test_axes import SHAPES, Shape, one_op
 
 scene = Scenes(Path(__file__).with_suffix(".json"))
+SOME = PROBLEMS | {"zero": zero, "held": held, "lopsided": lopsided}
 
 
 def graph_told(name: str, graph: Graph) -> Told:
@@ -233,8 +234,8 @@ def tensor_parallel_layers() -> Told:
 @scene
 def groups_of_ops() -> Told:
     found: Told = {}
-    for name in PROBLEMS:
-        problem = PROBLEMS[name]()
+    for name in SOME:
+        problem = SOME[name]()
         for by in GROUPERS:
             for most in (3, 8, 30):
                 found[f"{name} {by} {most}"] = sums_of(group_ops(problem, most, by))
@@ -260,8 +261,8 @@ def groups_of_ops() -> Told:
 def coarser_problems() -> Told:
     """Blocks, chains of small ops, kernels; and plans carried down and up."""
     found: Told = {}
-    for name in PROBLEMS:
-        problem = PROBLEMS[name]()
+    for name in SOME:
+        problem = SOME[name]()
         for most in (6, 14, 40):
             made = blocks(problem, most)
             found |= (
@@ -298,8 +299,8 @@ def coarser_problems() -> Told:
 @scene
 def windows_of_steps() -> Told:
     found: Told = {}
-    for name in PROBLEMS:
-        problem = PROBLEMS[name]()
+    for name in SOME:
+        problem = SOME[name]()
         device = np.arange(problem.num_ops) // 2 % problem.num_devices
         device = np.where(problem.able[np.arange(problem.num_ops), device], device, problem.able.argmax(1))[
             problem.leader
