@@ -10,6 +10,7 @@ import pytest
 from loadmaster import price
 from loadmaster.optimizers.multilevel import multilevel
 from loadmaster.optimizers.multilevel.multilevel import TimeLeft
+from loadmaster.search import Budget, Search
 from tests.graphs.tiny import diamond, pair
 
 
@@ -75,3 +76,33 @@ def test_the_end_takes_twelve_simulations() -> None:
     left.search.seconds_left = 0.05
     assert left.share_before_the_end() == 0
     assert TimeLeft(search_with(0.0, counts=True)).share_before_the_end() == 1
+
+
+class Never:
+    """A clock that allows nothing, and remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.asked = list[float]()
+
+    def allows(self, each_ns: float) -> bool:
+        self.asked.append(each_ns)
+        return False
+
+
+@pytest.mark.parametrize(
+    ("memory", "budget", "asked"),
+    [
+        (2**30, Budget(None, 9), [200.0, 160.0, 160.0, 2_000.0, 570.0, 570.0, 570.0]),
+        (2**30, Budget(60.0), [200.0, 160.0, 160.0, 2_000.0, 570.0]),
+        (2 * 198, Budget(60.0), [200.0, 160.0, 160.0, 2_000.0, 570.0]),
+        (2 * 198 - 1, Budget(60.0), [200.0, 160.0, 160.0, 160.0, 2_000.0, 570.0]),
+    ],
+)
+def test_what_each_plan_takes_for_an_op_on_two_devices(memory: int, budget: Budget, asked: list[float]) -> None:
+    """An expert's two runs of 200 ns on all devices, lists of 60 and a run, one more where memory is less than four
+    times all tensors, 198 bytes; 20 runs of a coarse problem; rolling, three times 190."""
+    problem = price(diamond(), pair(memory))
+    assert problem.graph.nbytes.sum() == 198
+    clock: Any = Never()
+    plans = list(multilevel.Multilevel()._plans(Search(problem, budget), clock))
+    assert len(plans) == 1 and clock.asked == pytest.approx(asked)
