@@ -60,7 +60,6 @@ def _cut(rows: list[tuple[int, int, int]], source: int, sink: int, count: int) -
     net = coo_array((sizes, (heads, tails)), shape=(sink + 1, sink + 1)).tocsr()
     flow = maximum_flow(net, source, sink).flow
     left = net - flow
-    left.data = np.maximum(left.data, 0)
     left.eliminate_zeros()
     reached = np.zeros(sink + 1, bool)
     reached[breadth_first_order(left, source, return_predecessors=False)] = True
