@@ -16,8 +16,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy as np
+
 from loadmaster import Budget
 from loadmaster.catalog.specs import make_optimizer
+from loadmaster.learn.regal2020 import optimizer as regal
 from loadmaster.optimizers import auto, complete, racing, starts
 from loadmaster.optimizers.annealing.chains import Chains, Pace
 from loadmaster.optimizers.crossing import Crossing
@@ -25,6 +28,7 @@ from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.optimizers.racing import Waiting
 from loadmaster.optimizers.rebalancing import Rebalancer
 from loadmaster.search import Score, Search, search
+from tests.golden.inputs import sums_of
 from tests.golden.plans import ALL
 from tests.golden.scenes import Scenes, Told, checksum
 
@@ -44,6 +48,12 @@ def _due(found: Any) -> list[int]:
     return [start.price for start in found]
 
 
+def _drawn(prior: Any) -> list[float]:
+    """From where genes are drawn."""
+    columns = (prior.center, prior.width, prior.shape, prior.bias)
+    return [number for column in columns for number in sums_of(np.asarray(column))]
+
+
 # What is watched, and what is told of a call or of what came of it.
 CALLS: dict[tuple[Any, str], Callable[..., Any]] = {
     (Chains, "cool"): _cooled,
@@ -52,6 +62,10 @@ CALLS: dict[tuple[Any, str], Callable[..., Any]] = {
     (Crossing, "improve"): lambda crossed, _: (crossed.due, crossed.used),
     (Rebalancer, "improve"): lambda _, score, __, patience: (score, patience),
     (Brkga, "optimize"): lambda _, part: part.simulations_left,
+    (regal, "evolve"): lambda part, plain, decoder, prior, *first: (
+        *(part.simulations_left, plain.evaluations, plain.population, plain.patience, plain.by, plain.blocks),
+        *(plain.sends, plain.rho, decoder.blocks, bool(first) and first[0] is not None, _drawn(prior)),
+    ),
 }
 
 
@@ -112,6 +126,10 @@ COUNTED = {
     ("anneal-fusion", "fused"): 900,
     ("multilevel", "large"): 400,
     ("local-search", "unlike"): 700,
+    ("regal:policy=random,evaluations=2400,patience=3", "tasks"): 3_000,
+    ("regal:policy=random,evaluations=900,proposals=5,finish=none", "tight"): 2_000,
+    ("regal:policy=random,evaluations=300,direct=yes", "odd"): 400,
+    ("regal:policy=random,plans_only=yes", "small"): 60,
 }
 
 
