@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from loadmaster import GraphBuilder, price
 from loadmaster.graph.columns import Ints, ints
+from loadmaster.optimizers.annealing.critical import measure_tails
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import simulate, simulate_fused, simulate_many
@@ -16,14 +18,18 @@ from loadmaster.simulator.loop import FOREVER, run, stops_at, value_of
 from loadmaster.simulator.rules import layout
 from loadmaster.simulator.state import make_record, make_run_scratch
 from tests.golden.plans import ALL
+from tests.graphs.tiny import pair
 from tests.properties.test_simulator import assert_equal_to_reference
 
 NAMES = ("unlike", "tight", "halves", "tasks", "odd", "held", "hosted", "apart", "zero", "brisk")
 
 
 def named(name: str) -> Problem:
-    """That problem, on devices of which it is known what they draw."""
-    problem = ALL[name]()
+    return drawing(ALL[name]())
+
+
+def drawing(problem: Problem) -> Problem:
+    """The same on devices of which it is known what they draw."""
     watts = [replace(device, watts=9.0 - at, idle_watts=1.0 + at) for at, device in enumerate(problem.cluster.devices)]
     return replace(problem, cluster=replace(problem.cluster, devices=tuple(watts)))
 
@@ -119,3 +125,37 @@ def test_kernels_of_many_plans_score_as_those_of_each() -> None:
             assert scores.peak_bytes[row].tolist() == line.peak_bytes.tolist()
             assert scores.busy_ns[row].tolist() == line.busy_ns.tolist()
             assert_equal_to_reference(problem, plan)
+
+
+def test_what_the_first_op_writes_in_place_has_no_bytes_of_its_own() -> None:
+    """Tensor 0 is a weight that op 0 updates; op 1 writes over what it made itself, and is updated so, too."""
+    build = GraphBuilder("in place")
+    weight, x = build.tensor(100, "weight"), build.tensor(10, "input")
+    new, made = build.tensor(100, "weight", alias_of=weight), build.tensor(30)
+    over = build.tensor(30, alias_of=made)
+    build.op("update", "any", [weight, x], [new], time_ns=5)
+    build.op("make", "any", [new], [made], time_ns=5)
+    build.op("change", "any", [made], [over], time_ns=5)
+    build.op("use", "any", [over], [build.tensor(7, "output")], time_ns=5)
+    problem = drawing(price(build.build(), pair()))
+    for device in ([0, 0, 0, 0], [0, 1, 1, 0], [1, 0, 1, 1]):
+        assert_equal_to_reference(problem, Plan.of(problem, device))
+
+
+@pytest.mark.parametrize("rest", [0, 7])
+def test_what_goes_on_after_the_only_op_counts(rest: int) -> None:
+    build = GraphBuilder("one")
+    build.op("one", "any", [], [], time_ns=5)
+    problem = replace(price(build.build(), pair()), rest_ns=ints([rest]))
+    assert simulate(problem, Plan.of(problem, [0])).step_ns == 5 + rest
+    tail = np.zeros(1, np.int64)
+    measure_tails(layout(problem), np.zeros(1, np.int32), 0, tail)
+    assert tail.tolist() == [5 + rest]
+
+
+def test_a_host_asks_for_what_waits_for_others_without_reading_them() -> None:
+    problem = named("odd")
+    rng = np.random.default_rng(4)
+    problem = replace(problem, dispatch_ns=ints(rng.integers(0, 7, problem.num_ops)))
+    for _ in range(3):
+        assert_equal_to_reference(problem, Plan.of(problem, placed(problem, rng), rng.permutation(problem.num_ops)))

@@ -11,6 +11,7 @@ import pytest
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.partition import partitioners
 from loadmaster.optimizers.partition.parts import Parts
+from loadmaster.optimizers.partition.parts import _scaled as scaled
 from loadmaster.search import Score
 
 
@@ -231,3 +232,8 @@ def test_those_go_first_that_send_most_to_where_they_go(excess: int, moved: list
     found = partitioners._move_off(some, there, 0, 1, excess, nbytes)
     count = len(moved)
     assert np.flatnonzero(found != there).tolist() == sorted(order[:count])
+
+
+def test_weights_are_whole_numbers_of_at_least_one_in_their_proportions() -> None:
+    assert scaled(np.array([0.0, 1e-9, 3.0, 1.0])).tolist() == [1, 1, 75_000_000, 25_000_000]
+    assert scaled(np.zeros(3)).tolist() == [1, 1, 1]
