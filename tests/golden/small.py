@@ -245,9 +245,18 @@ def noting(breed: Any, told: list[Any]) -> Any:
 def populations() -> Told:
     """Genes, and what they are worth, row by row."""
     found: Told = {}
-    ways = ({}, {"order": "given", "width": 0.4, "by": "program", "blocks": 3}, {"order": "memory", "sends": False})
-    for (name, problem), (number, way) in product(odds(10), enumerate(ways)):
-        settings = brkga.Brkga(population=6 + number, evaluations=26, elites=0.34, mutants=0.2, **way)  # type: ignore[arg-type]
+    ways: tuple[dict[str, Any], ...] = (
+        {},
+        {"order": "given", "width": 0.4, "by": "program", "blocks": 3},
+        {"order": "memory", "sends": False},
+        {"population": 1, "evaluations": 5},
+        {"population": 40, "evaluations": 9, "by": "edges", "blocks": 2},
+        {"elites": 0.9, "mutants": 0.9},
+        {"elites": 0.0, "mutants": 0.0, "patience": 9, "rho": 0.3},
+    )
+    for (name, problem), (number, way) in product(odds(7), enumerate(ways)):
+        given = {"population": 6 + number, "evaluations": 26, "elites": 0.34, "mutants": 0.2} | way
+        settings = brkga.Brkga(**given)
         decoder, prior = brkga.decoder_of(problem, settings), brkga.prior_of(problem, settings)
         first = Plan.of(problem, legal(problem, np.arange(problem.num_ops) % problem.num_devices))
         search = Search(problem, Budget(None, 200), number)
