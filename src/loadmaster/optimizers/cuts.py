@@ -77,7 +77,9 @@ def cut_stacks(problem: Problem, weight: NDArray[np.floating]) -> Ints:
     is in none, go with what lies before them."""
     slot = scope_slots(problem)
     order = np.lexsort((np.arange(problem.num_ops), slot))
-    _, stack = np.unique(np.array([STACK.sub("", scope) for scope in problem.graph.scope]), return_inverse=True)
+    name = {scope: STACK.sub("", scope) for scope in dict.fromkeys(problem.graph.scope)}
+    number = {stack: index for index, stack in enumerate(sorted(set(name.values())))}
+    stack = np.array([number[name[scope]] for scope in problem.graph.scope])
     known = np.array([bool(scope) for scope in problem.graph.scope])
     share = np.bincount(stack, weight * known) / weight.sum()
     large = (share >= 0.5 / problem.num_devices)[stack] & known

@@ -67,13 +67,12 @@ def mirrored_position(problem: Problem) -> Ints:
 def _mirrored(problem: Problem) -> Ints:
     graph = problem.graph
     turn = turning_point(problem)
-    position = np.arange(problem.num_ops)
-    maker = graph.producer[graph.reads]
+    position: list[int] = list(range(problem.num_ops))
+    maker, start = graph.producer[graph.reads].tolist(), graph.read_start.tolist()
     for op in range(turn + 1, problem.num_ops):
-        makers = maker[graph.read_start[op] : graph.read_start[op + 1]]
-        makers = makers[makers >= 0]
-        if len(makers):
-            position[op] = position[makers].min()
+        found = [position[made] for made in maker[start[op] : start[op + 1]] if made >= 0]
+        if found:
+            position[op] = min(found)
         elif op:
             position[op] = position[op - 1]
     return ints(position)
@@ -93,12 +92,15 @@ def turning_point(problem: Problem) -> int:
 
 def scope_groups(problem: Problem) -> list[list[int]]:
     """Ops under each module path, whole and in part."""
-    groups: dict[str, list[int]] = {}
+    own: dict[str, list[int]] = {}
     for op, scope in enumerate(problem.graph.scope):
+        own.setdefault(scope, []).append(op)
+    groups: dict[str, list[int]] = {}
+    for scope, ops in own.items():
         parts = scope.split(".") if scope else []
         for depth in range(1, len(parts) + 1):
-            groups.setdefault(".".join(parts[:depth]), []).append(op)
-    return list(groups.values())
+            groups.setdefault(".".join(parts[:depth]), []).extend(ops)
+    return [sorted(ops) for ops in groups.values()]
 
 
 def weight_groups(problem: Problem) -> list[list[int]]:
@@ -133,13 +135,16 @@ def join_single_readers(problem: Problem) -> Ints:
 
 def _ends_of_chains(problem: Problem) -> Ints:
     graph = problem.graph
-    label = np.arange(problem.num_ops)
-    start, readers = graph.readers
+    maker, reader = graph.producer[graph.reads], rows_of(graph.read_start)
+    made = maker >= 0
+    first, last = np.full(problem.num_ops, problem.num_ops), np.full(problem.num_ops, -1)
+    np.minimum.at(first, maker[made], reader[made])
+    np.maximum.at(last, maker[made], reader[made])
+    only: list[int] = np.where(first == last, first, -1).tolist()
+    label = list(range(problem.num_ops))
     for op in range(problem.num_ops - 1, -1, -1):
-        made = graph.makes_of(op)
-        after = {int(r) for t in made for r in readers[start[t] : start[t + 1]]}
-        if len(after) == 1:
-            label[op] = label[after.pop()]
+        if only[op] >= 0:
+            label[op] = label[only[op]]
     return ints(label)
 
 

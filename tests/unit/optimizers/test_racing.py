@@ -60,11 +60,11 @@ def test_where_simulations_count_all_starts_are_due_at_once() -> None:
 @pytest.mark.parametrize(
     ("prices", "simulations", "first"),
     [
-        ([60, 40, 1], 0, [60, 40]),  # a hundred simulations' worth
-        ([60, 41, 1], 0, [60]),
-        ([101], 0, []),
-        ([60, 41], 404, [60, 41]),  # a quarter of what the search has done
-        ([60, 42], 404, [60]),
+        ([120, 80, 1], 0, [120, 80]),  # two hundred simulations' worth
+        ([120, 81, 1], 0, [120]),
+        ([201], 0, []),
+        ([120, 82], 808, [120, 82]),  # a quarter of what the search has done
+        ([120, 83], 808, [120]),
     ],
 )
 def test_by_the_clock_starts_wait_until_they_cost_little(prices: list[int], simulations: int, first: list[int]) -> None:

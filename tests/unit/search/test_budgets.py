@@ -151,7 +151,7 @@ def test_what_a_part_says_of_its_plans_holds_for_the_whole() -> None:
 
 
 def test_the_bound_has_a_tenth_of_the_seconds_and_some_at_least() -> None:
-    assert [solving._bound_seconds(Budget(seconds)) for seconds in (1.0, 4.0, 10.0)] == [0.4, 0.4, 1.0]
+    assert [solving._bound_seconds(Budget(seconds)) for seconds in (1.0, 4.0, 10.0)] == [0.3, 0.4, 1.0]
     assert solving._bound_seconds(Budget(None, 9)) is None
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.graph.columns import Ints, ints, positions
+from loadmaster.graph.columns import Ints, ints, positions, rows_of
 from loadmaster.graph.order import topological_order
 from loadmaster.optimizers.lists import earliest, loop, ranks
 from loadmaster.plans import Plan
@@ -199,11 +199,19 @@ def critical_rank(problem: Problem, device: Ints) -> Ints:
 def favourite_child(problem: Problem) -> Ints:
     """[ops] the reader of its largest output with the highest upward rank, or -1."""
     graph, level = problem.graph, upward_rank(problem)
-    child = np.full(problem.num_ops, -1, np.int64)
-    for op in range(problem.num_ops):
-        made = graph.makes_of(op)
-        if len(made):
-            readers = graph.readers_of(int(made[graph.nbytes[made].argmax()]))
-            if len(readers):
-                child[op] = readers[level[readers].argmax()]
+    start, readers = graph.readers
+    tensor, child = rows_of(start), np.full(problem.num_ops, -1, np.int64)
+    first = _first_of_each(tensor, -level[readers], graph.num_tensors)  # the highest
+    largest = _first_of_each(rows_of(graph.make_start), -graph.nbytes[graph.makes], problem.num_ops)
+    there = largest >= 0
+    best = first[graph.makes[largest[there]]]
+    child[there] = np.where(best >= 0, readers[best], -1) if len(readers) else -1
     return ints(child)
+
+
+def _first_of_each(row: Ints, key: Ints, rows: int) -> Ints:
+    """[rows] the place of the entry with the least key, of several the first; -1 where a row has none."""
+    order = np.lexsort((np.arange(len(row)), key, row))
+    place = np.full(rows, -1, np.int64)
+    place[row[order][::-1]] = order[::-1]  # what is written last stays
+    return ints(place)

@@ -234,10 +234,10 @@ def scope_slots(problem: Problem) -> Ints:
     """[ops] number of its module in order of first use; an op of no module goes with what it reads, or the next op."""
     graph = problem.graph
     number = {scope: index for index, scope in enumerate(dict.fromkeys(s for s in graph.scope if s))}
-    slot = np.array([number.get(scope, -1) for scope in graph.scope])
-    for op in np.flatnonzero(slot < 0).tolist():
-        makers = graph.producer[graph.reads_of(op)]
-        slot[op] = slot[makers[makers >= 0]].max(initial=-1)
+    slot = [number.get(scope, -1) for scope in graph.scope]
+    maker, start = graph.producer[graph.reads].tolist(), graph.read_start.tolist()
+    for op in [op for op, known in enumerate(slot) if known < 0]:
+        slot[op] = max((slot[made] for made in maker[start[op] : start[op + 1]] if made >= 0), default=-1)
     after = 0
     for op in range(problem.num_ops - 1, -1, -1):
         slot[op] = after = slot[op] if slot[op] >= 0 else after

@@ -18,14 +18,19 @@ class Time:
     def _now() -> float:
         return time.perf_counter() - seconds_compiling()
 
-    def is_up(self) -> bool:
-        """Whether it is; remembered, so that once something was left out nobody takes the bound for the best there
-        is."""
-        self.left_out = self.left_out or self._now() - self.begun > self.seconds
+    @property
+    def spent(self) -> float:
+        """Seconds so far."""
+        return self._now() - self.begun
+
+    def is_up(self, more: float = 0.0) -> bool:
+        """Whether it is, or would be in so many seconds more; remembered, so that once something was left out nobody
+        takes the bound for the best there is."""
+        self.left_out = self.left_out or self.spent + more > self.seconds
         return self.left_out
 
     def effort(self, whole: int) -> int:
         """As much of an effort of about a second as there is time for."""
-        share = min(1.0, max(0.0, self.seconds - (self._now() - self.begun)))
+        share = min(1.0, max(0.0, self.seconds - self.spent))
         self.left_out = self.left_out or share < 1.0
         return int(whole * share)

@@ -28,6 +28,7 @@ from loadmaster.problem.bounds.kinds import Kinds, kinds_of, work_of
 CELLS = 512  # rows and columns of the grid over (earliest start, what must follow)
 CROWD_CELLS, CROWD_TURNS = 256, 2  # starts of ancestors that are told apart; times that starts are raised
 SENT_CELLS, SENT_TURNS, SENT_EFFORT = 64, 40, 100_000_000  # likewise; ops x dependencies that are looked at
+SENT_S = 3e-9  # seconds of one turn for each op and dependency, about; measured on 2,700 and 5,900 ops
 LEAST_SHARED, MOST_SHARED = 64, 40_000  # ops between which it is looked for what must share a device: a second
 MOST_TOGETHER = 2_000  # ops of which all that follows from it is looked for
 MOST_CROWDED = 12_000  # ops whose ancestors are looked at one by one: a second for so many
@@ -82,14 +83,18 @@ def _crowded(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
     follow_start, follows = inverse(start, before, problem.num_ops)
     work, share = ahead[-2:]
     able = kinds.times != CANNOT
-    least = np.iinfo(np.int64).max
-    for _ in range(CROWD_TURNS):
-        if allowed.is_up():
+    least, took = np.iinfo(np.int64).max, 0.0
+    for forward in (True, False) * CROWD_TURNS:
+        if allowed.is_up(took):
             break
-        soonest = np.where(able, head, least).min(axis=1)
-        head = levels.heads(*ahead, crowds.crowd(start, before, soonest, work, share, CROWD_CELLS, True))
-        after = np.where(able, tail, least).min(axis=1)
-        tail = levels.tails(*behind, crowds.crowd(follow_start, follows, after, work, share, CROWD_CELLS, False))
+        begun = allowed.spent
+        if forward:
+            soonest = np.where(able, head, least).min(axis=1)
+            head = levels.heads(*ahead, crowds.crowd(start, before, soonest, work, share, CROWD_CELLS, True))
+        else:
+            after = np.where(able, tail, least).min(axis=1)
+            tail = levels.tails(*behind, crowds.crowd(follow_start, follows, after, work, share, CROWD_CELLS, False))
+        took = allowed.spent - begun
     return head, tail
 
 
@@ -102,17 +107,19 @@ def _sent(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
         return head, tail
     work, later, earlier = ahead[-2], *_ways(problem, kinds)
     rest = (int(kinds.count[0]), SENT_CELLS)
-    turns = min(SENT_TURNS, SENT_EFFORT // max(1, problem.num_ops * len(later[1])))
+    effort = max(1, problem.num_ops * len(later[1]))
+    turns, took = min(SENT_TURNS, SENT_EFFORT // effort), SENT_S * effort
     for _ in range(turns):
-        if allowed.is_up():
+        if allowed.is_up(took):
             break
-        before = int(head.sum() + tail.sum())
+        begun, before = allowed.spent, int(head.sum() + tail.sum())
         known = crowds.apart(*later, ints(head[:, 0]), work, *rest, True)
         head = ints(np.maximum(head, levels.heads(*ahead, np.maximum(known, head[:, 0]))))
         known = crowds.apart(*earlier, ints(tail[:, 0]), work, *rest, False)
         tail = ints(np.maximum(tail, levels.tails(*behind, np.maximum(known, tail[:, 0]))))
         if int(head.sum() + tail.sum()) == before:
             break
+        took = allowed.spent - begun
     return head, tail
 
 

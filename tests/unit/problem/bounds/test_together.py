@@ -105,7 +105,7 @@ class _Asked(allowed.Time):
         super().__init__()
         self.times = times
 
-    def is_up(self) -> bool:
+    def is_up(self, more: float = 0.0) -> bool:
         self.times -= 1
         return self.times < 0
 
