@@ -2,8 +2,8 @@
 
 `lower_bound` is put together by the objective (`Objective.bound`) from parts that are worked out only if it asks. Wider
 sets of plans have lower bounds: where kernels may be fused, ops take what is left of them in the best kernel; where ops
-may be added, sends are free, since a copy needs none. What was worked out is kept by problem and by what was asked,
-unless time ran out on the way.
+may be added, sends are free, since a copy needs none. What was worked out is kept by problem and by what was asked;
+where time ran out on the way, for whoever allows no more of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from loadmaster.problem.bounds.kinds import kinds_of, work_of
 from loadmaster.problem.bounds.peak import EFFORT, copying, peak_bound
 from loadmaster.problem.bounds.step import step_bound
 
-_known: WeakKeyDictionary[Problem, dict[tuple[bool, bool, bool, bool], int]] = WeakKeyDictionary()
+# The bound, and the seconds that it was allowed: any number of them where nothing was left out.
+_known: WeakKeyDictionary[Problem, dict[tuple[bool, bool, bool, bool], tuple[int, float]]] = WeakKeyDictionary()
 
 
 def lower_bound(
@@ -50,21 +51,27 @@ def lower_bound(
     """
     check_problem(problem, "lower_bound")
     if problem.expansion is not None:
-        base = problem.expansion.base
-        problem, adding = replace(base, objective=problem.objective, memory_bytes=problem.memory_bytes), True
+        problem, adding = _unexpanded(problem, problem.expansion.base), True
     if adding:
         fusing = copying(problem, fusing)
     known, key = _known.setdefault(problem, {}), (bool(fusing), isinstance(fusing, Sharing), fitting, adding)
-    if key not in known:
-        allowed = Time(seconds)
+    allowed = Time(seconds)
+    before, had = known.get(key, (0, -1.0))
+    if allowed.seconds > had:
         # A stay may take a way that is faster than the link between two devices, and copies need no sends.
         judged = replace(problem, send_ns=ints(np.zeros_like(problem.send_ns))) if adding else problem
         parts = _Parts(judged, fusing, fitting and not adding, adding, allowed)
-        bound = problem.objective.bound(problem.goal, parts)
-        if allowed.left_out:
-            return bound
-        known[key] = bound
-    return known[key]
+        bound = max(before, problem.objective.bound(problem.goal, parts))
+        known[key] = bound, allowed.seconds if allowed.left_out else float("inf")
+    return known[key][0]
+
+
+def _unexpanded(problem: Problem, base: Problem) -> Problem:
+    """The problem it was made from, judged as it is; that itself where nothing else tells them apart, which keeps its
+    bounds."""
+    if base.objective == problem.objective and np.array_equal(base.memory_bytes, problem.memory_bytes):
+        return base
+    return replace(base, objective=problem.objective, memory_bytes=problem.memory_bytes)
 
 
 @dataclass(frozen=True, eq=False)

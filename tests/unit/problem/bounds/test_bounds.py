@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, permutations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,14 @@ from hypothesis import strategies as st
 
 from loadmaster import Budget, Cluster, Graph, GraphBuilder, price, solve
 from loadmaster.cluster import Device, Link, dense_channels
+from loadmaster.graph.columns import ints
 from loadmaster.optimizers.branching.branch_and_bound import BranchAndBound
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
+from loadmaster.plans.additions import Additions
+from loadmaster.plans.expansion import expand
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import Storages, cut_order, lower_bound, peak_bound, step_bound
+from loadmaster.problem.bounds import Storages, bounds, cut_order, lower_bound, peak_bound, step_bound
 from loadmaster.problem.bounds.cuts import largest_cut
 from loadmaster.search import Search
 from loadmaster.simulator import Scores, simulate, simulate_fused, simulate_many
@@ -419,12 +423,48 @@ def test_less_effort_gives_a_bound_that_is_no_higher_and_always_the_same() -> No
 
 
 @pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
-def test_a_bound_without_time_is_lower_and_is_not_remembered(objective: str) -> None:
+def test_a_bound_without_time_is_lower_and_is_made_up_for(objective: str) -> None:
     hasty, whole = (price(waist(), "2xp100-pcie", objective=objective) for _ in range(2))
     low, full = lower_bound(hasty, seconds=0.0), lower_bound(whole)
     assert 0 < low < full
     assert lower_bound(hasty) == full, "what was left out is made up for"
     assert lower_bound(hasty, seconds=0.0) == full, "what is known takes no time"
+
+
+def test_a_bound_that_time_ran_out_for_is_kept_for_whoever_allows_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _asked(monkeypatch)
+    problem = price(waist(), "2xp100-pcie")
+    low = lower_bound(problem, seconds=0.0)
+    assert lower_bound(problem, seconds=0.0) == low and len(asked) == 1
+    assert lower_bound(problem) > low and len(asked) == 2
+    assert lower_bound(problem, seconds=99.0) > low and len(asked) == 2
+
+
+def test_bounds_of_plans_that_add_are_kept_with_the_problem_they_add_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _asked(monkeypatch)
+    problem = price(waist(), "2xp100-pcie")
+    wider = [expand(problem, _once_more(problem.graph, op)) for op in (0, 1)]
+    assert lower_bound(wider[0]) == lower_bound(wider[1]) == lower_bound(problem, adding=True)
+    assert len(asked) == 1
+    assert lower_bound(wider[0].with_objective("peak-memory")) != lower_bound(wider[0])
+
+
+def _asked(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
+    """Problems whose bound of the step time is worked out from now on."""
+    asked: list[Problem] = []
+
+    def step(problem: Problem, **settings: Any) -> int:
+        asked.append(problem)
+        return step_bound(problem, **settings)
+
+    monkeypatch.setattr(bounds, "step_bound", step)
+    return asked
+
+
+def _once_more(graph: Graph, op: int) -> Additions:
+    """The op is run again for the last op that reads its first result."""
+    made = int(graph.makes_of(op)[0])
+    return Additions(*(ints([value]) for value in (op, -1, -1, int(graph.readers_of(made)[-1]), made, 0)))
 
 
 def waist() -> Graph:
