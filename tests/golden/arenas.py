@@ -13,9 +13,11 @@ from unittest import mock
 
 import numpy as np
 
+from loadmaster import GraphBuilder, price
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
+from loadmaster.problem import Problem
 from loadmaster.simulator import simulate
 from loadmaster.simulator.arenas import assign_addresses, capacity, ejection, packing, rounding
 from loadmaster.simulator.arenas.layout import Step
@@ -54,7 +56,22 @@ def tiled(seed: int, cuts: int) -> Lives:
 
 SETS: dict[str, Lives] = {f"drawn {count}": drawn(count, count) for count in (6, 14, 24)}
 SETS |= {f"tiled {cuts}": tiled(cuts, cuts) for cuts in (5, 9, 16, 30, 45)}
+
+
+def bricks(seed: int) -> Lives:
+    """Pieces of whole thousands, some a byte larger, and small ones between."""
+    rng, (begin, end, size) = np.random.default_rng(seed), tiled(seed, 14)
+    odd = size * 1000 + rng.integers(0, 2, len(size))
+    first = rng.integers(0, 40, 6)
+    return (
+        ints(np.concatenate([begin, first])),
+        ints(np.concatenate([end, first + 20])),
+        ints(np.concatenate([odd, np.ones(6)])),
+    )
+
+
 SETS["long"] = drawn(40, 20, wide=40, sizes=60)
+SETS["bricks"] = bricks(3)
 
 
 @scene
@@ -132,11 +149,19 @@ def blocks_in_orders() -> Told:
     return found
 
 
+def bare() -> Problem:
+    """Ops without tensors, of which one needs workspace."""
+    build = GraphBuilder("bare")
+    for at in range(3):
+        build.op(f"op{at}", "any", [], [], time_ns=5, workspace_bytes=40 * at)
+    return price(build.build(), "2xp100-pcie")
+
+
 @scene
 def addresses_of_plans() -> Told:
     found: Told = {}
-    for name in (*PROBLEMS, "zero", "apart", "hosted", "held"):
-        problem = ALL[name]()
+    for name in (*PROBLEMS, "zero", "apart", "hosted", "held", "bare"):
+        problem = bare() if name == "bare" else ALL[name]()
         device = np.arange(problem.num_ops) // 3 % problem.num_devices
         device = np.where(problem.able[np.arange(problem.num_ops), device], device, problem.able.argmax(1))
         plan = Plan.of(problem, device[problem.leader])

@@ -137,6 +137,8 @@ def shares_of_drawn_steps() -> Told:
         more = [tuple(more_axes(graph, op)) for op in range(graph.num_ops)]
         found[f"{seed} axes"] = [float(graph.num_ops), checksum(axes), checksum(more)]
         for way, on in (("features", "2xa100-nvlink"), ("samples", "4xa100-nvlink")):
+            apart = price(graph, "2xa100-nvlink+2xp100-pcie")
+            found[f"{seed} {way} least"] = [float(least_ns(apart, way))]  # type: ignore[arg-type]
             whole = sharded_graph(graph, Cluster.preset(on), way)  # type: ignore[arg-type]
             found |= {f"{seed} {way}": [-1.0]} if whole is None else graph_told(f"{seed} {way}", whole.graph)
     for given, made in (

@@ -31,7 +31,8 @@ class Drawing:
     def op(self, kind: str, reads: list[int], *makes: Shape, role: str = "activation", **more: Any) -> list[int]:
         made = [self.tensor(shape, role) for shape in makes]
         self.count += 1
-        self.build.op(f"{kind} {self.count}", f"aten.{kind}", reads, made, flops=1000, **more)
+        times = {"workspace_bytes": self.count % 5 * 101, "bytes_moved": self.count * 977}
+        self.build.op(f"{kind} {self.count}", f"aten.{kind}", reads, made, flops=1000 + self.count, **times, **more)
         return made
 
     def product(self, x: int, wide: int, *, bias: bool) -> int:

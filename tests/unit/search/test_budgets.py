@@ -16,6 +16,7 @@ from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
 from loadmaster.search import Budget, Score, Search, search, solve, solving, workers
 from loadmaster.search.budget import WORST, as_budget
+from tests.golden.plans import ALL
 from tests.graphs.tiny import GRAPHS, pair
 from tests.unit.optimizers.test_search_methods import problem_of
 
@@ -244,3 +245,29 @@ def test_with_one_process_jobs_run_here() -> None:
     assert list(workers.in_order(pow, [2, 3], "", (2,), 1)) == [4, 8]
     assert ints([1]).flags.writeable is False  # what is packed stays so
     assert workers._packed(1) == b"\x80\x05K\x01."
+
+
+class Proving:
+    """Claims a bound, and returns a plan that it has."""
+
+    def __init__(self, plan: Plan, bound: int) -> None:
+        self.plan, self.bound = plan, bound
+
+    def optimize(self, whole: Search) -> Plan:
+        whole.prove(self.bound)
+        return self.plan
+
+
+def test_what_was_proved_holds_for_plans_that_fit_fuse_nothing_and_add_nothing() -> None:
+    problem, far = ALL["tight"](), 10**15
+    added = solve(problem, "recompute", Budget(None, 30), seed=2).plan
+    assert added.added is not None
+    assert solve(problem, Proving(added, far), Budget(None, 3)).lower_bound < far
+    wide = replace(problem, memory_bytes=ints([2**40, 2**40]))
+    plain = Plan.of(wide, np.zeros(wide.num_ops))
+    assert solve(wide, Proving(plain, far), Budget(None, 3)).lower_bound == far
+    assert solve(problem, Proving(plain, far), Budget(None, 3)).lower_bound < far  # it does not fit
+    kernel = np.arange(wide.num_ops)
+    kernel[wide.graph.op_name.index("act 0 0")] = wide.graph.op_name.index("mm 0 0")
+    fused = Plan.of(wide, np.zeros(wide.num_ops), None, kernel)
+    assert solve(wide, Proving(fused, far), Budget(None, 3)).lower_bound < far
