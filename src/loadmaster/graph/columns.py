@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,13 @@ Bools: TypeAlias = NDArray[np.bool_]
 Floats: TypeAlias = NDArray[np.float64]
 Whole: TypeAlias = int | np.signedinteger[Any]  # a whole number in compiled loops
 Truth: TypeAlias = bool | np.bool_  # likewise
+
+Item = TypeVar("Item")
+
+
+def taken(column: Sequence[Item], rows: Ints) -> tuple[Item, ...]:
+    """The entries of some rows, of a column of names or shapes."""
+    return tuple(map(column.__getitem__, rows.tolist()))
 
 
 def ints(values: Any) -> Ints:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadmaster.graph import ACTIVATION, INPUT, OUTPUT, Graph
-from loadmaster.graph.columns import Ints, ints, ragged
+from loadmaster.graph.columns import Ints, ints, ragged, taken
 
 
 def fold(graph: Graph) -> tuple[Graph, Ints, Ints]:
@@ -41,11 +41,11 @@ def fold(graph: Graph) -> tuple[Graph, Ints, Ints]:
     alias = np.where(graph.alias_of[kept] >= 0, base[graph.alias_of[kept]], -1)
     folded = replace(
         graph,
-        op_name=tuple(graph.op_name[op] for op in ops),
-        kind=tuple(graph.kind[op] for op in ops),
-        dtype=tuple(graph.dtype[op] for op in ops),
-        scope=tuple(graph.scope[op] for op in ops),
-        source=tuple(graph.source[op] for op in ops),
+        op_name=taken(graph.op_name, ops),
+        kind=taken(graph.kind, ops),
+        dtype=taken(graph.dtype, ops),
+        scope=taken(graph.scope, ops),
+        source=taken(graph.source, ops),
         flops=ints(graph.flops[ops]),
         bytes_moved=ints(graph.bytes_moved[ops]),
         workspace_bytes=ints(graph.workspace_bytes[ops]),
@@ -57,13 +57,13 @@ def fold(graph: Graph) -> tuple[Graph, Ints, Ints]:
         makes=makes,
         read_start=read_start,
         reads=ints(tensor_index[read_tensors]),
-        tensor_name=tuple(graph.tensor_name[t] for t in kept),
+        tensor_name=taken(graph.tensor_name, kept),
         producer=ints(np.where(graph.producer[kept] >= 0, op_index[graph.producer[kept]], -1)),
         nbytes=ints(graph.nbytes[graph.owner[kept]]),
         role=_roles(graph, base)[kept],
         alias_of=ints(np.where(alias >= 0, tensor_index[alias], -1)),
-        shape=tuple(graph.shape[t] for t in kept),
-        tensor_dtype=tuple(graph.tensor_dtype[t] for t in kept),
+        shape=taken(graph.shape, kept),
+        tensor_dtype=taken(graph.tensor_dtype, kept),
     )
     return folded, ints(ops), ints([size for sizes in read_bytes for size in sizes])
 

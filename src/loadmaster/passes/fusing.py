@@ -15,7 +15,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from loadmaster.graph import ACTIVATION, Graph
-from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, rows_of
+from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, rows_of, taken
 from loadmaster.plans import kernel_order
 from loadmaster.problem import CANNOT, Problem, time_of
 
@@ -93,11 +93,11 @@ def _contract(problem: Problem, heads: Ints, member_of: Ints) -> Problem:
     traffic = _remaining_traffic(problem, inner)
     coarse_graph = replace(
         graph,
-        op_name=tuple(graph.op_name[op] for op in heads),
-        kind=tuple(graph.kind[op] for op in heads),
-        dtype=tuple(graph.dtype[op] for op in heads),
-        scope=tuple(graph.scope[op] for op in heads),
-        source=tuple(graph.source[op] for op in heads),
+        op_name=taken(graph.op_name, heads),
+        kind=taken(graph.kind, heads),
+        dtype=taken(graph.dtype, heads),
+        scope=taken(graph.scope, heads),
+        source=taken(graph.source, heads),
         flops=_total(graph.flops, member_of, count),
         bytes_moved=_total(traffic, member_of, count),
         workspace_bytes=_total(graph.workspace_bytes, member_of, count),
@@ -109,13 +109,13 @@ def _contract(problem: Problem, heads: Ints, member_of: Ints) -> Problem:
         makes=makes,
         read_start=read_start,
         reads=reads,
-        tensor_name=tuple(graph.tensor_name[t] for t in kept),
+        tensor_name=taken(graph.tensor_name, kept),
         producer=ints(np.where(produced, made_by, -1)),
         nbytes=ints(graph.nbytes[kept]),
         role=ints(graph.role[kept]),
         alias_of=ints(np.where(graph.alias_of[kept] >= 0, tensor_index[graph.alias_of[kept]], -1)),
-        shape=tuple(graph.shape[t] for t in kept),
-        tensor_dtype=tuple(graph.tensor_dtype[t] for t in kept),
+        shape=taken(graph.shape, kept),
+        tensor_dtype=taken(graph.tensor_dtype, kept),
     )
     return _reprice(problem, coarse_graph, heads, member_of, traffic, read_bytes, kept)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph import ACTIVATION, Graph
-from loadmaster.graph.columns import Ints, from_pairs, ints, positions, rows_of
+from loadmaster.graph.columns import Ints, from_pairs, ints, positions, rows_of, taken
 from loadmaster.plans.additions import (
     Additions,
     check_additions,
@@ -232,9 +232,9 @@ def _graph(graph: Graph, added: Additions, shape: _Shape, rows: Ints, tensors: I
         graph,
         op_name=tuple(names[node] for node in shape.node),
         kind=tuple(STAY if stay else graph.kind[op] for op, stay in zip(of.tolist(), stays.tolist(), strict=True)),
-        dtype=tuple(graph.dtype[op] for op in of.tolist()),
-        scope=tuple(graph.scope[op] for op in of.tolist()),
-        source=tuple(graph.source[op] for op in of.tolist()),
+        dtype=taken(graph.dtype, of),
+        scope=taken(graph.scope, of),
+        source=taken(graph.source, of),
         flops=ints(np.where(stays, 1, graph.flops[of])),
         bytes_moved=ints(np.where(stays, 0, graph.bytes_moved[of])),
         workspace_bytes=ints(np.where(stays, 0, graph.workspace_bytes[of])),
@@ -251,8 +251,8 @@ def _graph(graph: Graph, added: Additions, shape: _Shape, rows: Ints, tensors: I
         nbytes=ints(graph.nbytes[own]),
         role=_roles(graph, added, copies),
         alias_of=_aliases(graph, added, copies, rows, tensors),
-        shape=tuple(graph.shape[t] for t in own.tolist()),
-        tensor_dtype=tuple(graph.tensor_dtype[t] for t in own.tolist()),
+        shape=taken(graph.shape, own),
+        tensor_dtype=taken(graph.tensor_dtype, own),
     )
 
 
