@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from loadmaster import GraphBuilder, price
-from loadmaster.optimizers.memory import closures, drafted
+from loadmaster.optimizers.memory import closures
 from loadmaster.optimizers.memory.closures import closure_of
-from loadmaster.optimizers.memory.draft import Draft, Job, draft_of
+from loadmaster.optimizers.memory.draft import Draft, draft_of
 from loadmaster.plans import Plan
 from tests.graphs.tiny import pair
 
@@ -79,20 +79,6 @@ def test_no_more_than_so_many_run_again_for_one_tensor(wide: int, found: bool) -
     assert closure is not None
     assert (len(closure.ops) == wide + 1 and not closure.keeps) == found
     assert len(closure.ops) == 400 + 1, "its own op beside them"
-
-
-@pytest.mark.parametrize(("distance", "found"), [(1, True), (39, True), (40, False)])
-def test_a_copy_comes_after_a_kernel_of_its_device_that_is_near(distance: int, found: bool) -> None:
-    """The op that runs again is at position 3 of 99, its device runs nothing else but one kernel before position 60."""
-    near = 60 - distance
-    device = [1 if op in (3, near) else 0 for op in range(99)]
-    draft: Any = SimpleNamespace(heads=np.arange(99), device=device, at=list(range(99)))
-    assert drafted._before(draft, Job(3, 60)) == (near if found else -1)
-    assert drafted._before(draft, Job(near, 60)) == (near if found else -1), "the kernel of the op itself"
-    device[3] = 0
-    device[5] = 1
-    assert drafted._before(draft, Job(5, 5)) == -1 and drafted._before(draft, Job(5, 6)) == 5
-    assert drafted._before(draft, Job(1, 1)) == -1, "not before it was first made"
 
 
 def test_what_a_kernel_of_copies_takes() -> None:

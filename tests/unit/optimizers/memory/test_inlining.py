@@ -98,3 +98,23 @@ def test_a_residual_sum_of_many_layers_is_stored() -> None:
         own = {t for op in members for t in graph.makes_of(op).tolist()}
         reads.append(len({t for op in members for t in graph.reads_of(op).tolist()} - own))
     assert max(reads) <= 12
+
+
+@pytest.mark.parametrize(("role", "again"), [("activation", True), ("output", False)])
+def test_what_is_written_anyway_is_not_made_again(role: str, again: bool) -> None:
+    """A relu that two kernels far apart read; as a result of the step it is stored whatever they do."""
+    builder = GraphBuilder("result")
+    x, weight = (builder.tensor(SIZE, kind, shape=SHAPE) for kind in ("input", "weight"))
+    made, positive = builder.tensor(SIZE, shape=SHAPE), builder.tensor(SIZE, role, shape=SHAPE)
+    builder.op("mm", "aten.mm.default", [x, weight], [made], flops=10**6)
+    builder.op("relu", "aten.relu.default", [made], [positive], flops=10**6)
+    last = made
+    for at in range(2):
+        product, out = builder.tensor(SIZE, shape=SHAPE), builder.tensor(SIZE, "output", shape=SHAPE)
+        builder.op(f"mm{at}", "aten.mm.default", [last, weight], [product], flops=10**6)
+        builder.op(f"add{at}", "aten.add.Tensor", [product, positive], [out], flops=10**6)
+        last = product
+    problem = price(builder.build(), "1xa100-nvlink")
+    found = inlined(problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64)))
+    names = set() if found.added is None else {problem.graph.op_name[op] for op in found.added.op}
+    assert ("relu" in names) == again
