@@ -27,7 +27,7 @@ def test_a_copy_comes_after_a_kernel_of_its_device_that_is_near(distance: int, f
 
 
 def test_jobs_that_somebody_reads_in_the_end_are_used() -> None:
-    """Of three ops. Job 0 brings home what op 0 updates, job 1 brings a weight that nobody updates, job 2 is a stay; op 1
+    """Of three ops. Job 0 brings home what op 0 updates, job 1 a weight that nobody updates, job 2 is a stay; op 1
     reads from job 3, which reads from job 4; job 5 reads from job 1, and nobody from it."""
     jobs = [Job(-1, 0, given=3), Job(-1, 0, given=4), Job(-1, 0, stay=1), Job(0, 1), Job(0, 1), Job(0, 1)]
     draft: Any = SimpleNamespace(
