@@ -34,6 +34,7 @@ MANY = {"promises", "golden"}  # whose files have tests for every optimizer, and
 QUICK = {
     "tests/golden/test_plans.py": "odd or small or tiny or zero",
     "tests/golden/test_learned.py": "examples or pace or climbing or learned-list",
+    "tests/golden/test_efforts.py": "direct or plans_only or nothing",
 }
 PLAIN = {"NUMBA_DISABLE_JIT": "1"}
 ALONE = ["-o", "addopts=", "-p", "no:cacheprovider"]  # options of pytest that do not depend on the project's

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster import Graph, GraphBuilder
+from loadmaster import Graph, GraphBuilder, price
+from loadmaster.problem import Problem
 
 Shape = tuple[int, ...]
 
@@ -121,3 +122,8 @@ def drawn_step(seed: int) -> Graph:
     loss, _ = draw.op("nll_loss_forward.default", [x, classes], (), (), role="output")
     draw.train(loss)
     return draw.build.build()
+
+
+def drawn_problem(seed: int) -> Problem:
+    """On two devices, or on three unlike ones."""
+    return price(drawn_step(seed), "2xp100-pcie" if seed % 2 else "2xa100-nvlink+1xp100-pcie")

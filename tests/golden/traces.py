@@ -18,9 +18,10 @@ import numpy as np
 
 from loadmaster import Budget, GraphBuilder, price
 from loadmaster.cluster import Link
+from loadmaster.errors import LoadmasterError
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.graph.order import followers
-from loadmaster.optimizers import balancing, crossing, rebalancing
+from loadmaster.optimizers import balancing, crossing, rebalancing, splitting
 from loadmaster.optimizers.annealing import engine
 from loadmaster.optimizers.annealing.chains import Chains, ChainStart, Decisions, spread_ranks
 from loadmaster.optimizers.annealing.proposals import Policy, chances, make_log
@@ -35,7 +36,7 @@ from loadmaster.optimizers.policy.proposing import proposals
 from loadmaster.optimizers.policy.views import view_of
 from loadmaster.optimizers.simple import legal
 from loadmaster.optimizers.starts import Scored
-from loadmaster.passes import coarsen
+from loadmaster.passes import coarsen, stages
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.symmetry import alike_devices
@@ -44,6 +45,7 @@ from loadmaster.simulator import simulate
 from tests.golden.inputs import sums_of
 from tests.golden.plans import ALL, layers, wired
 from tests.golden.scenes import Scenes, Told, checksum, exact
+from tests.golden.shapes import drawn_problem
 
 scene = Scenes(Path(__file__).with_suffix(".json"))
 
@@ -320,6 +322,36 @@ def kernels_merged() -> Told:
             found[f"{seed} possible {most}"] = exact(able)
         spaces = spaces_of(problem.graph)
         found[f"{seed} loops"] = [exact(column)[-1] for column in spaces]
+    return found
+
+
+@scene
+def drawn_steps_in_stages_and_parts() -> Told:
+    """Phases and stages of their ops, what stages need; which ways there are to split each op, and what devices stand
+    idle while it runs."""
+    found: Told = {}
+    for seed in range(8):
+        problem = drawn_problem(seed)
+        phase, count = stages.phases_of(problem), 2 + seed % 2
+        wanted = ints(np.random.default_rng(seed).integers(0, count, problem.num_ops))
+        stage = stages.settle_stages(problem, wanted, phase)
+        parts = (phase, stage, stages.weight_ops(problem, stage, phase))
+        found[f"{seed} stages"] = [exact(part)[-1] for part in parts]
+        for split in (False, True):
+            try:
+                made = stages.in_stages(problem, stage, phase, split_backward=split)
+            except LoadmasterError as error:
+                found[f"{seed} {split}"] = [checksum(str(error))]
+                continue
+            columns = (made.stage, made.phase, made.problem.graph.workspace_bytes, made.problem.op_ns)
+            found[f"{seed} {split}"] = [exact(column)[-1] for column in columns]
+        ways = [list(splitting._ways(problem, op)) for op in range(problem.num_ops)]
+        plan = Plan.of(problem, begun(problem))
+        line = simulate(problem, plan)
+        idle = [splitting._idle_ns(problem, plan, line.start_ns, line.end_ns, op) for op in range(problem.num_ops)]
+        place = {name: int(there) for name, there in zip(problem.graph.op_name, plan.device, strict=True)}
+        homes = splitting._homes(problem, place)
+        found[f"{seed} parts"] = [float(sum(map(len, ways))), checksum(ways), checksum(idle), checksum(homes)]
     return found
 
 
