@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -336,3 +337,20 @@ def test_rehearsals_are_as_many_as_there_is_time_for(simulations: int, slots: in
     assert planner._rehearsals(SimpleNamespace(memory=range(slots))) == rehearsals  # type: ignore[arg-type]
     unlimited = _Planner(problem(2, 2), 4, Budget(5.0), 0)
     assert unlimited._rehearsals(SimpleNamespace(memory=range(20_000))) == 4 * 40_000_000 // 480_000  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("slots", "steps"), [(200, [12, 6, 3, 1]), (31, [1]), (10, [1])])
+def test_edges_are_moved_by_large_steps_first(slots: int, steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sixteenth of the line, then half of that while nothing helps; what helps is gone on from with the same step."""
+    planner = _Planner(problem(4, 2), 2, Budget(None, 99), 0)
+    seen, helps = list[int](), [True]
+
+    def moved(here: Any, step: int) -> Any:
+        seen.append(step)
+        return SimpleNamespace(cut=here.cut, score=here.score - 1) if helps and helps.pop() else None
+
+    monkeypatch.setattr(planner, "_moved", moved)
+    start: Any = SimpleNamespace(cut=SimpleNamespace(slot=np.arange(slots + 1)), score=10)
+    other: Any = SimpleNamespace(cut=SimpleNamespace(slot=np.arange(2)), score=11)
+    assert planner.improve([start, other]).score == 9
+    assert seen == [steps[0], *steps, 1]

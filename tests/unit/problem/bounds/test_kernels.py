@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations, product
 
 import numpy as np
@@ -167,3 +167,20 @@ def test_the_default_is_judged_by_what_it_may_fuse() -> None:
     problem = price(load("zoo:transformer-xl-2"), "2xp100-pcie")
     found = solve(problem, "auto", Budget(None, 60))
     assert found.plan.fuses and found.value >= found.lower_bound > lower_bound(problem, fusing=True)
+
+
+def test_kernels_of_copies_are_no_larger_than_those_of_ops() -> None:
+    """A row of three ops, and a copy of the first; two may share a kernel."""
+    graph = GraphBuilder("row")
+    x, a, b, c = graph.tensor(1, "input"), graph.tensor(1), graph.tensor(1), graph.tensor(1, "output")
+    for name, read, made in (("a", x, a), ("b", a, b), ("c", b, c)):
+        graph.op(name, "aten.relu.default", [read], [made], flops=1)
+    built, op = graph.build(), ints([0, 0, 1, 2])
+    sharing = Sharing(ints([0, 1]), ints([1, 2]), 2, alone=np.zeros(3, bool))
+    assert sharing.allows_copies(built, ints([0, 1, 1, 3]), op)
+    assert not sharing.allows_copies(built, ints([0, 1, 1, 1]), op), "three"
+    assert not replace(sharing, most=1).allows_copies(built, ints([0, 1, 1, 3]), op)
+    assert not replace(sharing, alone=None).allows_copies(built, ints([0, 1, 2, 3]), op), "it is not known which"
+    heavy = replace(sharing, alone=np.array([False, False, True]))
+    assert heavy.allows_copies(built, ints([0, 1, 1, 3]), op) and not heavy.allows_copies(built, ints([0, 1, 2, 2]), op)
+    assert not sharing.allows_copies(built, ints([0, 1, 2, 2]), ints([0, -1, 1, -1])), "what is no op shares none"
