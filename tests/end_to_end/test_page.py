@@ -66,7 +66,7 @@ def inception() -> Result:
 
 
 def gnmt() -> Result:
-    return solve(price(from_zoo("gnmt-8", 50_000), "8xp100-pcie"), "expert", Budget(None, 1))
+    return solve(price(from_zoo("gnmt-4", 17_000), "4xp100-pcie"), "expert", Budget(None, 1))
 
 
 def odd() -> Result:
@@ -93,7 +93,7 @@ def open_page(browser: Any, result: Result, folder: Path, **settings: Any) -> Op
     return opened
 
 
-@pytest.fixture(scope="module", params=[inception, gnmt], ids=["inception-v3", "gnmt-8"])
+@pytest.fixture(scope="module", params=[inception, gnmt], ids=["inception-v3", "gnmt-4"])
 def shown(request: Any, browser: Any, tmp_path_factory: Any) -> Iterator[Opened]:
     opened = open_page(browser, request.param(), tmp_path_factory.mktemp("page"))
     yield opened

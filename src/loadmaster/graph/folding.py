@@ -5,19 +5,25 @@ whose tensors all own memory or are written in place. `price` calls it first, an
 (`Problem.source_ops`). Two things must not be lost on the way: the bytes that an op really reads, which may be a slice
 of what it names, and the order around writes in place, since whoever read a view waited for all that the view waited
 for (`_Barrier`). Ops that overwrite one weight, state or input get one colocation group: rule 7 gives it one home.
+What was folded is kept as long as the graph is: it is priced again for every cluster, batch or limit that is tried.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from loadmaster.graph import ACTIVATION, INPUT, OUTPUT, Graph
 from loadmaster.graph.columns import Ints, ints, ragged, taken
 
+Folded = tuple[Graph, Ints, Ints]
 
-def fold(graph: Graph) -> tuple[Graph, Ints, Ints]:
+_known: WeakKeyDictionary[Graph, Folded] = WeakKeyDictionary()
+
+
+def fold(graph: Graph) -> Folded:
     """(folded graph, its ops' indices in the given one, bytes read per read of the folded one).
 
     What remains: ops that cost something, tensors that own memory, and outputs written in place, whose
@@ -26,6 +32,12 @@ def fold(graph: Graph) -> tuple[Graph, Ints, Ints]:
     """
     if (graph.alias_of < 0).all():  # no views, nothing written in place
         return graph, ints(np.arange(graph.num_ops)), ints(graph.nbytes[graph.reads])
+    if graph not in _known:
+        _known[graph] = _folded(graph)
+    return _known[graph]
+
+
+def _folded(graph: Graph) -> Folded:
     base = bases(graph)
     keep_tensor = base == np.arange(graph.num_tensors)
     barrier = _barriers(graph, base)

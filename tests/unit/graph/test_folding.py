@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from hypothesis import given, settings
 
@@ -249,3 +252,16 @@ def test_folded_graphs_have_owners_and_updates_only(graph: Graph) -> None:
             assert folded.producer[tensor] >= 0 and folded.nbytes[tensor] == folded.nbytes[folded.owner[tensor]]
     for op in range(folded.num_ops):
         assert len(set(folded.reads_of(op).tolist())) == len(folded.reads_of(op))
+
+
+def test_a_graph_is_folded_once_and_forgotten_with_it() -> None:
+    graph = GraphBuilder("shown")
+    x = graph.tensor(8, "input")
+    graph.op("view", "view", [x], [graph.tensor(4, alias_of=x)])
+    graph.op("use", "any", [1], [graph.tensor(8, "output")], flops=1)
+    shown = graph.build()
+    kept = weakref.ref(fold(shown)[0])
+    assert fold(shown)[0] is kept()
+    del shown
+    gc.collect()
+    assert kept() is None
