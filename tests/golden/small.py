@@ -178,8 +178,7 @@ def trees() -> Told:
             tree = SearchTree(problem, plan)
         row = [checksum(branch_and_bound._twins(problem).tolist()), float(branch_and_bound.may_be_full(problem))]
         for _ in range(20):
-            better = tree.go_on(best, 20)
-            best = best if better is None else tree.score(better)
+            better, best = tree.go_on(best, 20) or (None, best)
             row += [float(tree.looked_at), float(tree.bound(best)), float(best.value)]
             row += plan_told(better) if better is not None else [float(tree.finished)]
             depth = int(tree.tree.depth[0])
@@ -212,7 +211,7 @@ def windows() -> Told:
     found: Told = {}
     for name, problem in odds(12, 20):
         plan = Plan.of(problem, legal(problem, np.arange(problem.num_ops) // 3 % problem.num_devices))
-        view = refine.WindowScene.of(problem, plan)
+        view = refine.WindowScene.of(problem, plan, simulate(problem, plan))
         row = [exact(part)[-1] for part in (view.order, view.latest_ns, view.follower, view.spare_bytes)]
         parts = [np.sort(view.order[low : low + 7]) for low in range(0, problem.num_ops, 5)]
         row += [exact(view.rest_ns(ints(part)))[-1] for part in parts]
@@ -222,7 +221,10 @@ def windows() -> Told:
             for turn, simulations in ((0, 30), (1, 30), (2, 4)):
                 search = Search(problem, Budget(None, 60), turn)
                 search.score(plan)
-                waves = [refine._wave(search, view, simulations, turn, odd) for odd in (False, True)]
+                waves = list[list[refine.FoundWindow]]()
+                for odd in (False, True):
+                    lows, cost = refine._lows(search, simulations, turn, odd)
+                    waves.append(refine._wave(search, view, lows, cost, simulations, turn))
                 rows = [[(w.ops.tolist(), w.device.tolist(), w.rank.tolist()) for w in wave] for wave in waves]
                 told = [float(len(rows[0]) + len(rows[1])), checksum(rows), float(search.simulations)]
                 better = refine._better(search, plan, [*waves[0], *waves[1]])

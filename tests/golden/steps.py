@@ -351,8 +351,7 @@ def trees_gone_through() -> Told:
         plan = placed(problem)
         trunk, best = SearchTree(problem, plan), Score.of(problem, simulate(problem, plan))
         for turn in range(6):
-            better = trunk.go_on(best, 150)
-            best = best if better is None else trunk.score(better)
+            better, best = trunk.go_on(best, 150) or (None, best)
             told = [trunk.looked_at, trunk.bound(best), best.value, trunk.finished]
             found[f"{name} {turn}"] = [*map(float, told), *(plan_told(better) if better is not None else [])]
     return found

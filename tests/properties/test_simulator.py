@@ -19,7 +19,7 @@ from loadmaster.passes import fuse
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
-from loadmaster.simulator import Timeline, settle, simulate, simulate_fused, simulate_many, state
+from loadmaster.simulator import Timeline, run_first_come, settle, simulate, simulate_fused, simulate_many, state
 from loadmaster.simulator.loop import stops_at, value_of
 from tests.graphs.tiny import diamond, pair
 from tests.reference import Judged, judge
@@ -168,6 +168,16 @@ def test_settled_plan_gives_the_same_timeline(data: st.DataObject) -> None:
     settled = settle(problem, plan, line)
     check(settled, problem)
     assert_same(simulate(problem, settled), line)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_what_came_first_is_a_plan_with_the_timeline_that_it_was_taken_from(data: st.DataObject) -> None:
+    problem = data.draw(problems(hosts=True))
+    drawn = data.draw(plans(problem))
+    plan, line = run_first_come(problem, drawn.device, drawn.kernel)
+    check(plan, problem)
+    assert_same(simulate(problem, plan), line)
 
 
 @settings(max_examples=150)

@@ -19,7 +19,7 @@ from loadmaster.graph.columns import Bools, Ints
 from loadmaster.learn.decoding import critical_ranks, device_of_groups
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
-from loadmaster.simulator import first_come, simulate_many
+from loadmaster.simulator import simulate_many
 
 Order = Literal["critical", "fifo", "program"]
 # Where no reason is given, chosen by hand.
@@ -159,7 +159,7 @@ class Simulated:
         best = int(np.lexsort((value, over))[0])
         score = Score(int(over[best]), int(value[best]))
         if score < self.search.best_score:
-            self.search.offer(first_come(self.problem, device[best]), score)
+            self.search.offer(self.search.first_come(device[best]), score)
         return over, value
 
 

@@ -30,7 +30,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound
 from loadmaster.search import Budget, Optimizer, Score, Search
-from loadmaster.simulator import cores, simulate
+from loadmaster.simulator import Timeline, cores, simulate
 
 # Where no reason is given, chosen by hand.
 MOST_INTERVALS = 20_000  # beyond that even the model takes long to build
@@ -81,10 +81,9 @@ class CpSat:
         counted = Budget(None, max(1, search.simulations_left)) if search.counts_simulations else None
         part = search.part(1.0 if counted else 0.5)
         plan = self.start.optimize(part)
-        plan = plan if part.best is None or _score(search.problem, plan) <= part.best_score else part.best
-        budget = counted or Budget(max(0.01, 0.95 * search.seconds_left))
-        proof = self.prove(search.problem, plan, budget=budget, seed=search.seed)
-        search.prove(proof.bound if _score(search.problem, proof.plan).over_bytes == 0 else 0)
+        plan = plan if part.best is None or _score(search, plan) <= part.best_score else part.best
+        proof = self._prove(search, plan, counted or Budget(max(0.01, 0.95 * search.seconds_left)))
+        search.prove(proof.bound if _score(search, proof.plan).over_bytes == 0 else 0)
         search.note = "proved optimal" if proof.optimal else f"no plan is under {proof.bound:,}"
         return proof.plan
 
@@ -93,21 +92,24 @@ class CpSat:
     ) -> Proof:
         """Improves the plan, or that of `start`, and bounds what any could reach, within the budget."""
         budget = budget or Budget()
-        plan = plan or self.start.optimize(Search(problem, budget, seed))
-        best, score = plan, _score(problem, plan)
+        search = Search(problem, budget, seed)
+        return self._prove(search, plan or self.start.optimize(search), budget)
+
+    def _prove(self, search: Search, plan: Plan, budget: Budget) -> Proof:
+        problem = search.problem
+        best, score = plan, _score(search, plan)
         bound = lower_bound(problem, fusing=plan.fuses, fitting=score.over_bytes == 0)
         if score <= Score(0, bound) or plan.fuses or _intervals(problem) > MOST_INTERVALS:
             return Proof(plan, bound, score <= Score(0, bound))
-        for trial, proved in _solved(problem, plan, bound, self.threads, budget, seed):
+        for trial, proved in _solved(search, plan, bound, self.threads, budget):
             bound = max(bound, proved)
-            if _score(problem, trial) < score:
-                best, score = trial, _score(problem, trial)
+            if _score(search, trial) < score:
+                best, score = trial, _score(search, trial)
         return Proof(best, bound, score <= Score(0, bound))
 
 
-def _score(problem: Problem, plan: Plan) -> Score:
-    line = simulate(problem, plan)
-    return Score.of(problem, line)
+def _score(search: Search, plan: Plan) -> Score:
+    return Score.of(search.problem, search.timeline(plan))
 
 
 def _placements(problem: Problem) -> list[tuple[int, ...]] | None:
@@ -124,14 +126,20 @@ def _placements(problem: Problem) -> list[tuple[int, ...]] | None:
 
 
 def try_all(search: Search, most: int) -> bool:
-    """Scores every timeline of every placement of a tiny problem, at most so many; True if that was all of them."""
+    """Scores every timeline of every placement of a tiny problem, with so many simulations at most; True if that was
+    all of them."""
+    last, cut_short = search.simulations + most, False
+
+    def run(plan: Plan) -> Timeline | None:
+        nonlocal cut_short
+        cut_short = search.simulations >= last or search.spent
+        return None if cut_short else search.timeline(plan)
+
     for place in _placements(search.problem) or ():
-        for plan, line in every_timeline(search.problem, ints(place)):
-            if most <= 0 or search.spent:
-                return search.closed
-            most -= 1
-            search.count(1)
+        for plan, line in every_timeline(search.problem, ints(place), run):
             search.offer(plan, Score.of(search.problem, line))
+        if cut_short:
+            return search.closed
     if search.best is None or _placements(search.problem) is None:
         return False
     search.prove(search.best_score.value if search.best_score.over_bytes == 0 else 0)
@@ -168,9 +176,9 @@ class _Beside(Thread):
 
     def __init__(self, search: Search, plan: Plan) -> None:
         super().__init__(daemon=True)
-        self.search, self.plan, self.until = search, plan, search.seconds_left
+        self.search, self.plan, self.line, self.until = search, plan, search.timeline(plan), search.seconds_left
         self.solver: Any = None
-        self.found, self.bound, self.ended = list[Plan](), 0, False
+        self.found, self.bound, self.ended = list[tuple[Plan, Score]](), 0, False
 
     @staticmethod
     def of(search: Search) -> _Beside | None:
@@ -183,15 +191,15 @@ class _Beside(Thread):
 
     def run(self) -> None:
         problem, library = self.search.problem, cp_model()
-        model, self.solver = CpModel(library, problem, self.plan, self.search.bound), library.CpSolver()
+        model, self.solver = CpModel(library, problem, self.plan, self.line, self.search.bound), library.CpSolver()
         settings = self.solver.parameters
         settings.random_seed, settings.num_workers = self.search.seed % 2**31, cores()
         settings.max_time_in_seconds = max(0.01, self.until)
         status = None if self.ended else self.solver.solve(model.model)
         if status in (library.OPTIMAL, library.FEASIBLE):
-            self.found = model.plans(self.solver)
+            self.found = [(plan, Score.of(problem, simulate(problem, plan))) for plan in model.plans(self.solver)]
             self.bound = ceil(self.solver.best_objective_bound - 1e-6) * model.unit
-        if any(_score(problem, plan) <= Score(0, self.bound) for plan in self.found):
+        if any(score <= Score(0, self.bound) for _, score in self.found):
             self.search.halt()
 
     def finish(self) -> None:
@@ -202,8 +210,9 @@ class _Beside(Thread):
             self.join(0.02)
         self.search.resume()
         self.search.prove(self.bound)
-        for plan in self.found:
-            self.search.score(plan)
+        self.search.count(len(self.found))
+        for plan, score in self.found:
+            self.search.offer(plan, score)
         if self.search.closed:
             self.search.note = "proved optimal"
 
@@ -212,17 +221,15 @@ def _intervals(problem: Problem) -> int:
     return problem.num_devices * (problem.num_ops + problem.graph.num_tensors * (problem.num_devices - 1))
 
 
-def _solved(
-    problem: Problem, plan: Plan, least: int, threads: int, budget: Budget, seed: int
-) -> list[tuple[Plan, int]]:
+def _solved(search: Search, plan: Plan, least: int, threads: int, budget: Budget) -> list[tuple[Plan, int]]:
     """Plans read off CP-SAT's schedule, each with the bound it gave."""
     library = cp_model()
     if library is None:
         raise MissingExtra.of("ortools", "exact", "cp-sat")
-    model = CpModel(library, problem, plan, least)
+    model = CpModel(library, search.problem, plan, search.timeline(plan), least)
     solver = library.CpSolver()
     settings = solver.parameters
-    settings.random_seed = seed % 2**31
+    settings.random_seed = search.seed % 2**31
     settings.num_workers = max(1, min(2, threads))
     if budget.seconds is None:
         settings.num_workers = 1  # several race, and the answer depends on who wins

@@ -18,16 +18,16 @@ from loadmaster.optimizers.branching.branch_and_bound import may_be_full
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Storages
-from loadmaster.simulator import simulate
+from loadmaster.simulator import Timeline
 
 
 class CpModel:
     """The problem in CP-SAT's terms: every timeline of the simulator that fits is a solution of it."""
 
-    def __init__(self, library: Any, problem: Problem, plan: Plan, least: int) -> None:
+    def __init__(self, library: Any, problem: Problem, plan: Plan, line: Timeline, least: int) -> None:
         self.problem, self.model = problem, library.CpModel()
         self.graph, self.devices = problem.graph, range(problem.num_devices)
-        self.line, self.plan, self.least = simulate(problem, plan), plan, least
+        self.line, self.plan, self.least = line, plan, least
         self.by_order = problem.objective.of_memory and problem.num_devices == 1
         # On one device only the order decides the peak, so there every op takes one unit of time.
         times = np.ones_like(problem.op_ns) if self.by_order else problem.op_ns

@@ -344,8 +344,16 @@ def finalists(search: Search) -> list[Ints]:
 
 def quick_score(search: Search, kernel: Ints) -> Score:
     """Of the best plan that a one-shot method makes of the kernels."""
-    plans = (plan_fused(search, kernel, optimizer) for optimizer in QUICK if search.simulations_left)
-    return min((search.score(plan) for plan in plans), default=WORST)
+    if not search.simulations_left:
+        return WORST
+    coarse = coarsen(search.problem, kernel)
+    part = search.part(problem=coarse.problem)
+    for optimizer in QUICK:
+        if part.simulations_left:
+            part.score(optimizer.optimize(part))
+    assert part.best is not None, "it has at least one simulation"
+    search.offer(coarse.up(part.best), part.best_score)
+    return part.best_score
 
 
 def simple_kernels(problem: Problem) -> list[Ints]:

@@ -14,7 +14,6 @@ from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.memory.orders import memory_order
 from loadmaster.plans import Plan
 from loadmaster.search import WORST, Score, Search
-from loadmaster.simulator import first_come
 
 Order = Literal["best", "fifo", "program", "critical"]
 
@@ -31,7 +30,7 @@ def best_of(search: Search, plans: Iterator[Plan]) -> tuple[Plan, Score]:
     """The best of the plans that the budget still simulates; the first one where it simulates none."""
     best, best_score = None, WORST
     for plan in plans:
-        if search.simulations_left == 0:
+        if search.simulations_left == 0 and not search.has_run(plan):
             best = best or plan
             break
         score = search.score(plan)
@@ -50,4 +49,4 @@ def _orders(search: Search, device: Ints, order: Order) -> Iterator[Plan]:
     if order in ("best", "program"):
         yield Plan.of(problem, device)
     if order in ("best", "fifo"):
-        yield first_come(problem, ints(device))
+        yield search.first_come(ints(device))

@@ -18,9 +18,7 @@ from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.ordering import best_of
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
-from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Search
-from loadmaster.simulator import first_come
 
 Task = Literal["fusion", "placement", "schedule"]
 # One of each family that is in use: by hand, list schedulers, partitioners.
@@ -82,7 +80,7 @@ class Separate:
         small = coarse.problem
         given = Plan.of(small, coarse.first(plan.device), coarse.lowest(spread_ranks(search, plan)))
         part = search.part(problem=small)
-        start, score = best_of(part, one_shots(search, given, small, task))
+        start, score = best_of(part, one_shots(part, given, task))
         search.offer(coarse.up(start), score)
         if search.spent:
             return
@@ -96,8 +94,9 @@ class Separate:
             walking.return_to_best()
 
 
-def one_shots(search: Search, given: Plan, problem: Problem, task: Task) -> Iterator[Plan]:
+def one_shots(search: Search, given: Plan, task: Task) -> Iterator[Plan]:
     """The given plan, then others that differ in placement, or in order, alone."""
+    problem = search.problem
     yield given
     if task == "schedule":
         yield Plan.of(problem, given.device, critical_rank(problem, given.device))
@@ -105,7 +104,7 @@ def one_shots(search: Search, given: Plan, problem: Problem, task: Task) -> Iter
         return
     for spec in PLACERS:
         try:
-            placed = make_optimizer(spec).optimize(search.part(problem=problem, simulations=ONE_PLAN))
+            placed = make_optimizer(spec).optimize(search.part(simulations=ONE_PLAN))
         except MissingExtra:
             continue
-        yield first_come(problem, placed.device)
+        yield search.first_come(placed.device)

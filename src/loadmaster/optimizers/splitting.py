@@ -28,6 +28,7 @@ from loadmaster.passes.splitting.sharding import WAYS, Way
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Optimizer, Result, Score, Search, as_budget, solve
+from loadmaster.simulator import Timeline
 
 # Where no reason is given, chosen by hand.
 FIRST_SHARE = 0.35  # of the budget, for the plan without splits
@@ -150,7 +151,10 @@ class _Trials:
     def best(self, trial: _Trial) -> _Trial | None:
         """The first split of the ops that hold others up most which makes the plan better; None if there is none."""
         self.clock = self.clock or Search(trial.problem, self.budget, self.seed)
-        for seed_op in _seeds(trial):
+        if self.clock.spent:
+            return None
+        line = self.clock.part(problem=trial.problem).timeline(trial.plan)
+        for seed_op in _seeds(trial, line):
             found = None
             for split in _ways(trial.problem, seed_op):
                 tried = self._try(trial, split)
@@ -181,11 +185,9 @@ class _Trials:
         return _Trial(problem, search.best, search.best_score, (*trial.splits, split))
 
 
-def _seeds(trial: _Trial) -> list[int]:
+def _seeds(trial: _Trial, line: Timeline) -> list[int]:
     """[ops of the source graph] those that keep one device busy for longest while others stand idle, longest first."""
-    from loadmaster.simulator import simulate
-
-    problem, line = trial.problem, simulate(trial.problem, trial.plan)
+    problem = trial.problem
     longest = np.flatnonzero(line.end_ns - line.start_ns >= LONG * line.step_ns)
     idle = [_idle_ns(problem, trial.plan, line.start_ns, line.end_ns, int(op)) for op in longest]
     order = longest[np.argsort(-np.array(idle), kind="stable")]

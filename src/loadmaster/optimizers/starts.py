@@ -27,7 +27,6 @@ from loadmaster.optimizers.simple import a_little
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
-from loadmaster.simulator import first_come
 
 Family = Literal[
     "given", "contiguous", "list", "partition", "grouped", "dealt", "balanced"
@@ -161,7 +160,7 @@ def made(search: Search, some: list[StartRecipe]) -> Iterator[Scored]:
             plan = start.make()
         except MissingExtra:
             continue
-        if search.spent and search.best is not None:  # it may have scored plans itself
+        if search.spent and search.best is not None and not search.has_run(plan):  # it may have scored plans itself
             return
         same = plan.device.tobytes(), _order(plan.rank)
         if same not in seen or plan.send_rank is not None:
@@ -174,10 +173,9 @@ def ordered(search: Search, scored: list[Scored], most: int = ORDERED) -> list[S
     found = sorted(scored, key=lambda start: start.score)
     for _, plan, family in unlike(found, most):
         seen = {_order(plan.rank)} if plan.send_rank is None else set()
-        for rank in orders(search.problem, plan):
-            if not search.spent and _order(rank) not in seen:
-                seen.add(_order(rank))
-                other = plan.with_rank(rank)
+        for other in orders(search, plan):
+            if search.has_run(other) or (not search.spent and _order(other.rank) not in seen):
+                seen.add(_order(other.rank))
                 found.append(Scored(search.score(other), other, family))
     return sorted(found, key=lambda start: start.score)
 
@@ -206,14 +204,20 @@ def of_another(search: Search, also: Optimizer | None) -> Iterator[Scored]:
             yield Scored(search.score(plan), plan)
 
 
-def orders(problem: Problem, plan: Plan) -> list[Ints]:
-    """Ranks for the placement of a plan by the usual rules."""
-    if not problem.objective.of_order:
-        return []
+def orders(search: Search, plan: Plan) -> Iterator[Plan]:
+    """The placement of a plan in the usual orders, as far as the budget goes."""
+    problem = search.problem
     program = ints(np.arange(problem.num_ops))
     if problem.objective.of_memory:
-        return [program, positions(memory_order(problem))]
-    return [critical_rank(problem, plan.device), first_come(problem, plan.device).rank, program]
+        yield plan.with_rank(program)
+        yield plan.with_rank(positions(memory_order(problem)))
+    elif problem.objective.of_order:
+        yield plan.with_rank(critical_rank(problem, plan.device))
+        if plan.send_rank is not None:  # sends in the order of their readers, which it was not
+            yield plan.with_rank(plan.rank)
+        elif not search.spent:
+            yield search.first_come(plan.device)
+        yield plan.with_rank(program)
 
 
 def far(score: Score, best: Score, times: float = FAR) -> bool:

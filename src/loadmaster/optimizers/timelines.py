@@ -7,8 +7,9 @@ where else it could have gone. Plans that differ only in ranks that never compet
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -22,20 +23,25 @@ from loadmaster.simulator.arenas.layout import Step
 Decision = tuple[int, int]  # (device, op), or (devices + channel, tensor x devices + destination)
 
 
-def every_timeline(problem: Problem, device: Ints) -> Iterator[tuple[Plan, Timeline]]:
-    """A plan for each, with what it gives; nothing is fused."""
+def every_timeline(
+    problem: Problem, device: Ints, run: Callable[[Plan], Timeline | None] | None = None
+) -> Iterator[tuple[Plan, Timeline]]:
+    """A plan for each, with what it gives; nothing is fused. `run` simulates, and ends it where it gives nothing."""
+    run = run or partial(simulate, problem)
     begun: list[tuple[Decision, ...]] = [()]
     while begun:
         prefix = begun.pop()
         plan = _plan(problem, device, prefix)
-        line = simulate(problem, plan)
-        run = _Decisions(problem, plan, line)
-        if tuple(run.taken[: len(prefix)]) != prefix:  # what the last decision wants did not wait yet
+        line = run(plan)
+        if line is None:
+            return
+        made = _Decisions(problem, plan, line)
+        if tuple(made.taken[: len(prefix)]) != prefix:  # what the last decision wants did not wait yet
             continue
         yield plan, line
-        for at in range(len(prefix), len(run.taken)):
-            others = run.others(at)
-            begun += [(*run.taken[:at], (run.taken[at][0], other)) for other in others]
+        for at in range(len(prefix), len(made.taken)):
+            others = made.others(at)
+            begun += [(*made.taken[:at], (made.taken[at][0], other)) for other in others]
 
 
 def _plan(problem: Problem, device: Ints, prefix: tuple[Decision, ...]) -> Plan:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Sharing
 from loadmaster.search.budget import WORST, Budget, Score
-from loadmaster.simulator import Scores, Timeline, simulate, simulate_fused, simulate_many
+from loadmaster.simulator import Scores, Timeline, run_first_come, simulate, simulate_fused, simulate_many
 
 REMEMBERED = 8  # timelines; chosen by hand
 BOUND_SHARE = 0.1  # of a budget of seconds that a lower bound may take; chosen by hand
@@ -85,6 +85,7 @@ class _Ledger:
     listener: Callable[[Search], None] | None = None
     told: float = 0.0
     halted: bool = False
+    ran: dict[tuple[object, ...], Timeline] = field(default_factory=dict)  # first come; counted, not yet scored
 
     @property
     def seconds(self) -> float:
@@ -217,10 +218,14 @@ class Search:
 
     def score(self, plan: Plan) -> Score:
         """Simulates one plan and keeps it if it is the best so far. The plan must be valid; it is counted though the
-        budget is spent, so that a method always has one plan to return."""
-        line = simulate(self.problem, plan)
-        self._remember(_key(plan), line)
-        self._ledger.simulations += 1
+        budget is spent, so that a method always has one plan to return. What `first_come` made was simulated and
+        counted there."""
+        key = _key(plan)
+        line = self._ledger.ran.pop((self.problem, *key), None)
+        if line is None:
+            line = simulate(self.problem, plan)
+            self._ledger.simulations += 1
+        self._remember(key, line)
         score = Score.of(self.problem, line)
         self.offer(plan, score)
         return score
@@ -234,8 +239,23 @@ class Search:
             self._remember(key, simulate(self.problem, plan))
         return self._lines[key]
 
+    def first_come(self, device: Ints, kernel: Ints | None = None) -> Plan:
+        """The placement in the order of a framework's ready queue (`simulator.first_come`), which only a simulation
+        shows: it is counted, as far as the budget goes, and to score the plan afterwards takes no other."""
+        plan, line = run_first_come(self.problem, device, kernel)
+        key = _key(plan)
+        if self.simulations_left:
+            self.count(1)
+            self._ledger.ran = _with(self._ledger.ran, (self.problem, *key), line)
+        self._remember(key, line)
+        return plan
+
+    def has_run(self, plan: Plan) -> bool:
+        """Whether to score it takes no simulation, since `first_come` made it."""
+        return (self.problem, *_key(plan)) in self._ledger.ran
+
     def _remember(self, key: tuple[object, ...], line: Timeline) -> None:
-        self._lines = dict([*self._lines.items()][1 - REMEMBERED :]) | {key: line}
+        self._lines = _with(self._lines, key, line)
 
     def score_many(
         self,
@@ -357,6 +377,11 @@ def _key(plan: Plan) -> tuple[object, ...]:
     sends = None if plan.send_rank is None else plan.send_rank.tobytes()
     added = None if plan.added is None else plan.added.digest
     return plan.device.tobytes(), plan.rank.tobytes(), plan.kernel.tobytes(), sends, added
+
+
+def _with(lines: dict[tuple[object, ...], Timeline], key: tuple[object, ...], line: Timeline) -> dict[Any, Timeline]:
+    """The last few of them and this one."""
+    return dict([*lines.items()][1 - REMEMBERED :]) | {key: line}
 
 
 def _limit(used: float, more: float | None) -> float:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from loadmaster.simulator.rules import contraction_facts as contraction_facts
     from loadmaster.simulator.rules import first_come as first_come
     from loadmaster.simulator.rules import layout as layout
+    from loadmaster.simulator.rules import run_first_come as run_first_come
     from loadmaster.simulator.rules import settle as settle
     from loadmaster.simulator.rules import simulate as simulate
     from loadmaster.simulator.rules import simulate_fused as simulate_fused
@@ -36,6 +37,7 @@ _HOMES = {
     "cores": "threads",
     "first_come": "rules",
     "layout": "rules",
+    "run_first_come": "rules",
     "settle": "rules",
     "simulate": "rules",
     "simulate_fused": "rules",
@@ -51,6 +53,7 @@ __all__ = [
     "cores",
     "first_come",
     "layout",
+    "run_first_come",
     "settle",
     "simulate",
     "simulate_fused",

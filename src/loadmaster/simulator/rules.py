@@ -59,7 +59,7 @@ from numpy.typing import NDArray
 
 from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.passes import coarsen, fuse
+from loadmaster.passes import Coarse, coarsen, fuse
 from loadmaster.plans import Plan
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem, check_problem
@@ -204,7 +204,12 @@ def simulate(problem: Problem, plan: Plan) -> Timeline:
         return _record(problem, plan.device, plan.rank, plan.send_rank)
     coarse = coarsen(problem, plan.kernel)
     small = coarse.down(plan)
-    line = _record(coarse.problem, small.device, small.rank, small.send_rank)
+    return _of_ops(coarse, small.device, small.rank, small.send_rank)
+
+
+def _of_ops(coarse: Coarse, device: Ints, rank: Ints, send_rank: Ints | None) -> Timeline:
+    """The timeline of kernels as that of their ops."""
+    line = _record(coarse.problem, device, rank, send_rank)
     return replace(
         line,
         start_ns=coarse.each(line.start_ns),
@@ -224,10 +229,6 @@ def _check_places(problem: Problem, device: NDArray[np.integer]) -> None:
         raise InvalidPlan(what, f"'{problem.graph.name}' on '{problem.cluster.name}'", fix)
 
 
-def _narrow(column: Ints) -> NDArray[np.int32]:
-    return np.ascontiguousarray(column, dtype=np.int32)
-
-
 def _record(problem: Problem, device: Ints, rank: Ints, send_rank: Ints | None) -> Timeline:
     plain = layout(problem)
     scratch = state.make_run_scratch(plain, False)
@@ -235,7 +236,8 @@ def _record(problem: Problem, device: Ints, rank: Ints, send_rank: Ints | None) 
     peak = np.zeros(problem.num_devices, np.int64)
     most = plain.most_sends  # memory that is not written to is not taken
     record = state.make_record(problem.num_ops, most, 2 * (problem.num_ops + most) + problem.num_devices)
-    given = (plain, _narrow(device), _narrow(rank), sends, scratch, NO_LIMIT, NO_LIMIT, peak)
+    place, order = (np.ascontiguousarray(column, np.int32) for column in (device, rank))
+    given = (plain, place, order, sends, scratch, NO_LIMIT, NO_LIMIT, peak)
     step = int(loop.run(*given, True, record))
     return _timeline(problem, device, step, peak, ints(scratch.worked), record)
 
@@ -374,12 +376,15 @@ def _refuse_kernels(problem: Problem, kernel: NDArray[np.int32]) -> None:
 def first_come(problem: Problem, device: Ints, kernel: Ints | None = None) -> Plan:
     """The plan in which every device takes ready ops, and every channel sends, in the order they came: a framework's
     ready queue. What methods that choose places only are given as an order."""
+    return run_first_come(problem, device, kernel)[0]
+
+
+def run_first_come(problem: Problem, device: Ints, kernel: Ints | None = None) -> tuple[Plan, Timeline]:
+    """That plan, with the timeline that its order is taken from: its own."""
     plan = Plan.of(problem, device, kernel=kernel)
     coarse = coarsen(problem, plan.kernel)
-    line = _record(coarse.problem, coarse.first(plan.device), ints([]), None)
-    send_rank = np.full((problem.graph.num_tensors, problem.num_devices), -1, np.int64)
-    send_rank[coarse.tensors[line.send_tensor], line.send_dst] = np.arange(line.num_sends)
-    return replace(plan, rank=coarse.each(line.turn), send_rank=ints(send_rank))
+    line = _of_ops(coarse, coarse.first(plan.device), ints([]), None)
+    return settle(problem, plan, line), line
 
 
 def settle(problem: Problem, plan: Plan, timeline: Timeline) -> Plan:

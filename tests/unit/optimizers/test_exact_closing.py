@@ -59,7 +59,7 @@ def solved(monkeypatch: pytest.MonkeyPatch, told: Told, budget: Budget, threads:
     model = SimpleNamespace(model=None, unit=5, plans=lambda _: [plan])
     monkeypatch.setattr(exact, "cp_model", lambda: told)
     monkeypatch.setattr(exact, "CpModel", lambda *_: model)
-    return exact._solved(problem, plan, 0, threads, budget, seed)
+    return exact._solved(Search(problem, budget, seed), plan, 0, threads, budget)
 
 
 @pytest.mark.parametrize(("threads", "workers"), [(0, 1), (1, 1), (2, 2), (3, 2)])

@@ -39,7 +39,7 @@ def planned(count: int, room: int) -> Iterator[tuple[Problem, Plan]]:
 
 def fixed(problem: Problem, plan: Plan, *, free: Any = None, least: int = 0) -> CpModel:
     """The model with every decision as the simulator has it, but for one op or send."""
-    made = CpModel(exact.cp_model(), problem, plan, least)
+    made = CpModel(exact.cp_model(), problem, plan, simulate(problem, plan), least)
     line, model = made.line, made.model
     for op in range(problem.num_ops):
         for device in range(problem.num_devices):
@@ -89,7 +89,11 @@ def test_nothing_of_a_timeline_can_come_sooner() -> None:
         for tensor, to, begin in zip(
             line.send_tensor.tolist(), line.send_dst.tolist(), line.send_start_ns.tolist(), strict=True
         ):
-            if begin and (tensor, to) in CpModel(exact.cp_model(), problem, plan, 0).sent and line.step_ns > begin:
+            if (
+                begin
+                and (tensor, to) in CpModel(exact.cp_model(), problem, plan, simulate(problem, plan), 0).sent
+                and line.step_ns > begin
+            ):
                 made = fixed(problem, plan, free=(tensor, to))
                 made.model.add(made.sent[tensor, to] < begin // made.scale)
                 time = [int(made.sends[tensor, c]) for c in np.unique(problem.send_class)]
@@ -122,7 +126,7 @@ def test_orders_for_the_least_peak(devices: int) -> None:
         graph = random_graph(seed, 9)
         problem = price(graph, "1xcpu" if devices == 1 else pair(), objective="peak-memory")
         plan = Plan.of(problem, legal(problem, np.zeros(problem.num_ops, np.int64)))
-        made, line = CpModel(exact.cp_model(), problem, plan, 0), simulate(problem, plan)
+        made, line = CpModel(exact.cp_model(), problem, plan, simulate(problem, plan), 0), simulate(problem, plan)
         assert made.by_order == (devices == 1) and made.unit == 1
         turn = np.argsort(np.argsort(line.turn))
         for op in range(problem.num_ops):
@@ -130,18 +134,18 @@ def test_orders_for_the_least_peak(devices: int) -> None:
             for device in range(problem.num_devices):
                 made.model.add(made.on[op][device] == int(plan.device[op] == device))
         assert solved(made) == (True, int(line.peak_bytes.max()))
-        over = CpModel(exact.cp_model(), problem, plan, int(line.peak_bytes.max()) + 7)
+        over = CpModel(exact.cp_model(), problem, plan, line, int(line.peak_bytes.max()) + 7)
         assert solved(over) == (True, int(line.peak_bytes.max()) + 7), "no less than what is known of all plans"
 
 
 def test_what_is_not_yet_in_memory_has_as_long_as_all_would_take_one_after_the_other() -> None:
     """Where the plan at hand does not fit, better ones may be longer than it."""
     for problem, plan in planned(5, -1):
-        made = CpModel(exact.cp_model(), problem, plan, 0)
+        made = CpModel(exact.cp_model(), problem, plan, simulate(problem, plan), 0)
         sends = int(made.sends.max(axis=1).sum()) * (problem.num_devices - 1)
         assert made.horizon == int(made.times.max(axis=1).sum()) + sends
     for problem, plan in planned(5, 0):
-        made = CpModel(exact.cp_model(), problem, plan, 0)
+        made = CpModel(exact.cp_model(), problem, plan, simulate(problem, plan), 0)
         assert made.horizon * made.scale == made.line.step_ns
 
 

@@ -142,8 +142,7 @@ def test_auto_scores_every_start_and_the_best_under_every_order() -> None:
     found = ordered(search, scored)
     tried = {decisions(start.plan) for start in found}
     for start in unlike(sorted(scored, key=lambda start: start.score), ORDERED):
-        ranks = orders(search.problem, start.plan)
-        assert {decisions(start.plan.with_rank(rank)) for rank in ranks} <= tried
+        assert {decisions(plan) for plan in orders(search, start.plan)} <= tried
     assert len(found) > len(scored) and search.best_score == found[0].score == min(start.score for start in found)
 
 

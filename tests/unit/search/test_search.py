@@ -12,6 +12,7 @@ from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Budget, Score, Search, solve
+from loadmaster.simulator import simulate
 from tests.graphs import GRAPHS, pair
 from tests.unit.optimizers.test_search_methods import problem_of
 
@@ -101,6 +102,24 @@ def test_the_history_of_a_portfolio_goes_down_to_what_it_found(objective: str) -
     scores = [moment.score for moment in result.history]
     assert scores == sorted(set(scores), reverse=True) and scores[-1] == result.score
     assert [m.simulations for m in result.history] == sorted(m.simulations for m in result.history)
+
+
+def test_what_came_first_is_simulated_once_and_scored_for_nothing() -> None:
+    problem = problem_of(30)
+    search = Search(problem, Budget(None, 3))
+    device = ints(np.arange(problem.num_ops) % 2)
+    plan = search.part().first_come(device)
+    assert search.simulations == 1 and search.has_run(plan) and search.best is None
+    line = simulate(problem, plan)
+    assert search.score(replace(plan)) == Score.of(problem, line) and search.simulations == 1
+    assert not search.has_run(plan) and search.score(plan) == search.best_score and search.simulations == 2
+    assert search.timeline(plan).step_ns == line.step_ns and search.simulations == 2
+    other = Search(problem, Budget(None, 1))  # one that is not of the same search knows nothing of it
+    assert not other.has_run(plan) and other.score(plan) == search.best_score and other.simulations == 1
+    assert other.first_come(device).rank.tolist() == plan.rank.tolist()  # past the budget, not counted,
+    assert not other.has_run(plan) and other.simulations == 1
+    other.score(plan)  # so that to score it is
+    assert other.simulations == 2
 
 
 def test_timelines_are_remembered_by_all_that_a_plan_says() -> None:

@@ -123,10 +123,11 @@ class Agent:
         found = []
         for decided in many[: self.search.simulations_left]:
             plan = self.plan_of(decided)
-            line = simulate(self.problem, plan)
-            self.search.count(1)
+            if self.given.fifo:
+                plan = self.search.first_come(plan.device, plan.kernel)
+            self.search.score(plan)
+            line = self.search.timeline(plan)
             found.append(outcome_of(self.problem, self.one.label, decided, plan, line))
-            self.search.offer(plan, found[-1].score)
         self._keep(found)
         return found
 

@@ -172,7 +172,8 @@ class PolicyChains:
     def _start(self, plan: Plan, fusion: list[tuple[FusionStart, Score]]) -> ChainStart:
         rank, (kernels, score) = self._rank(plan), fusion[0] if fusion else (NOTHING_FUSED, WORST)
         if not fusion and self.search.simulations_left:
-            ordered = plan if self.manner.fifo else Plan.of(self.problem, plan.device, rank)
+            fifo = self.manner.fifo
+            ordered = self.search.first_come(plan.device) if fifo else Plan.of(self.problem, plan.device, rank)
             score = self.search.score(ordered)
         return ChainStart(plan.device, rank, score, tuple(kernels))
 

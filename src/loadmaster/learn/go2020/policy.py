@@ -23,7 +23,6 @@ from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Search
-from loadmaster.simulator import first_come
 
 OFF = -1  # unit of a group that a draw leaves as it is
 UNFIT = 1.0  # what a plan that does not fit loses at once; more by how many bytes it is over
@@ -291,7 +290,8 @@ NOTHING = Fixed()
 def score_decided(search: Search, label: Ints, many: Sequence[Decided], given: Fixed = NOTHING) -> tuple[Ints, Ints]:
     """(over_bytes, value) of decisions, WORST past the budget."""
     if given.fifo:
-        scores = [search.score(plan_of(search.problem, label, one, given)) for one in many[: search.simulations_left]]
+        plans = (plan_of(search.problem, label, one, given) for one in many[: search.simulations_left])
+        scores = [search.score(search.first_come(plan.device, plan.kernel)) for plan in plans]
         scores += [WORST] * (len(many) - len(scores))
         return ints([score.over_bytes for score in scores]), ints([score.value for score in scores])
     placed, ranks = _places_and_ranks(search.problem, label, many, given)
@@ -317,10 +317,9 @@ def _places_and_ranks(problem: Problem, label: Ints, many: Sequence[Decided], gi
 
 
 def plan_of(problem: Problem, label: Ints, decided: Decided, given: Fixed = NOTHING) -> Plan:
-    """The plan that decisions stand for."""
+    """The plan that decisions stand for; of one that goes first come, first served, the order is not decided here."""
     [placed], [rank] = _places_and_ranks(problem, label, [decided], given)
-    plan = fused(problem, placed, rank, decided.fusion) if len(decided.fusion) else Plan.of(problem, placed, rank)
-    return first_come(problem, plan.device, plan.kernel) if given.fifo else plan
+    return fused(problem, placed, rank, decided.fusion) if len(decided.fusion) else Plan.of(problem, placed, rank)
 
 
 def fused(problem: Problem, device: Ints, rank: Ints, fusion: Ints) -> Plan:

@@ -36,7 +36,7 @@ from loadmaster.passes.groups import Grouping
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Score, Search
-from loadmaster.simulator import first_come, layout, spread
+from loadmaster.simulator import layout, spread
 
 # How often each kind of move is tried at first, in the order of `state`: by decision, so that those that are not to be
 # made can be left out. Chosen by hand, as all numbers here without a reason; `choice` then follows what pays.
@@ -214,7 +214,7 @@ class Chains:
         """What a chain says, as a plan of the search's problem."""
         kernels = ints(kernel) if len(kernel) else None
         if self.fifo:
-            return first_come(self.problem, ints(place), kernels)
+            return self.search.first_come(ints(place), kernels)
         return self.coarse.up(Plan.of(self.problem, ints(place), ints(rank), kernels))
 
     def _share(self, temperature: float) -> None:

@@ -43,9 +43,9 @@ class Beside(Thread):
 
     def run(self) -> None:
         while not self.ended and not self.branches.finished:
-            plan = self.branches.go_on(min(self.score, self.search.best_score), STEP)
-            if plan is not None:
-                self.best, self.score = plan, self.branches.score(plan)
+            found = self.branches.go_on(min(self.score, self.search.best_score), STEP)
+            if found is not None:
+                self.best, self.score = found
         if self.branches.finished:
             self.search.halt()
 
@@ -54,8 +54,8 @@ class Beside(Thread):
         self.ended = True
         self.join()
         self.search.resume()
-        if self.score < self.search.best_score:
-            self.search.score(self.best)
+        self.search.count(self.branches.simulated)
+        self.search.offer(self.best, self.score)
         self.search.prove(self.branches.bound(self.search.best_score))
         if self.search.closed:
             self.search.note = "proved optimal"

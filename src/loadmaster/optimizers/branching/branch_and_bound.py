@@ -61,11 +61,12 @@ class BranchAndBound:
 def _run(search: Search, branches: SearchTree) -> None:
     """Until all is proved or the budget is spent, of which each moment looked at takes as much as a simulation."""
     while not branches.finished and not search.spent:
-        before = branches.looked_at
-        plan = branches.go_on(search.best_score, min(STEP, search.simulations_left))
-        search.count(min(branches.looked_at - before, search.simulations_left))  # options are weighed all together
-        if plan is not None:
-            search.offer(plan, branches.score(plan))
+        before = branches.looked_at + branches.simulated
+        found = branches.go_on(search.best_score, min(STEP, search.simulations_left))
+        looked = branches.looked_at + branches.simulated - before
+        search.count(min(looked, search.simulations_left))  # options are weighed all together
+        if found is not None:
+            search.offer(*found)
     search.prove(branches.bound(search.best_score))
     search.note = "proved optimal" if search.closed else f"no plan is under {search.bound:,}"
 
@@ -93,14 +94,15 @@ class SearchTree:
         entries = 0 if may_be_full(problem) else ENTRIES
         self.tree: Any = tree.make_tree(self.facts, entries)
         self.finished = False
+        self.simulated = 0  # plans that it met
         self.unclear = np.iinfo(np.int64).max  # least step of timelines that do not fit, or came out otherwise
 
     @property
     def looked_at(self) -> int:
         return int(self.tree.nodes[0])
 
-    def go_on(self, best: Score, more: int) -> Plan | None:
-        """A plan better than `best`, if one is met within so many moments more."""
+    def go_on(self, best: Score, more: int) -> tuple[Plan, Score] | None:
+        """A plan better than `best`, with its score, if one is met within so many moments more."""
         limit = best.value if best.over_bytes == 0 else moments.FAR
         stop = self.looked_at + more
         while self.looked_at < stop:
@@ -109,11 +111,12 @@ class SearchTree:
                 self.finished = answer == tree.FINISHED
                 return None
             plan = self._plan()
-            score = self.score(plan)
+            score = Score.of(self.problem, simulate(self.problem, plan))
+            self.simulated += 1
             if score.value != int(self.tree.leaf[0]):
                 self.unclear = min(self.unclear, int(self.tree.leaf[0]))
             if score < best:
-                return plan
+                return plan, score
         return None
 
     def bound(self, best: Score) -> int:
@@ -121,9 +124,6 @@ class SearchTree:
         limit = best.value if best.over_bytes == 0 else moments.FAR
         bound = int(min(tree.proven(self.tree, limit), self.unclear))
         return bound if bound < moments.FAR else 0
-
-    def score(self, plan: Plan) -> Score:
-        return Score.of(self.problem, simulate(self.problem, plan))
 
     def _plan(self) -> Plan:
         """That of the timeline in `leaf`: ranks in the order in which things were started."""

@@ -21,7 +21,6 @@ from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Search
-from loadmaster.simulator import first_come
 
 # Chosen by hand.
 TOO_SLOW = 5  # a device this many times slower than the best, such as the CPU beside GPUs, gets no layers
@@ -45,7 +44,7 @@ class Expert:
     def optimize(self, search: Search) -> Plan:
         problem = search.problem
         device = legal(problem, expert_placement(problem))
-        return first_come(problem, device) if self.order == "fifo" else Plan.of(problem, device)
+        return search.first_come(device) if self.order == "fifo" else Plan.of(problem, device)
 
 
 def expert_placement(problem: Problem) -> Ints:

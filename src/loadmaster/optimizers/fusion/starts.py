@@ -23,7 +23,7 @@ from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
-from loadmaster.simulator import contraction, contraction_facts, first_come, layout
+from loadmaster.simulator import contraction, contraction_facts, layout
 
 Floats = NDArray[np.float64]
 BATCH = 8  # kernels scored between two looks at the budget; chosen by hand
@@ -75,7 +75,7 @@ def simple_fusions(search: Search, plan: Plan, most: int, fifo: bool = False) ->
 def _scores(search: Search, plan: Plan, kernels: NDArray[Any], fifo: bool) -> list[Score]:
     if fifo:
         some = kernels[: search.simulations_left]
-        return [search.score(first_come(search.problem, plan.device, ints(kernel))) for kernel in some]
+        return [search.score(search.first_come(plan.device, ints(kernel))) for kernel in some]
     device, rank = (np.broadcast_to(column, kernels.shape) for column in (plan.device, plan.rank))
     over, value = search.score_fused(device, rank, kernels)
     return [Score(int(o), int(v)) for o, v in zip(over, value, strict=True)]

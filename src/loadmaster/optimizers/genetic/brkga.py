@@ -23,7 +23,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.objective import Objective
 from loadmaster.search import Optimizer, Score, Search
-from loadmaster.simulator import layout, simulate, spread
+from loadmaster.simulator import layout, spread
 
 Order = Literal["uniform", "given", "memory"]
 By = Literal["op", "mirror", "program", "scope", "edges"]
@@ -205,19 +205,16 @@ def _fitness(score: Score) -> int:
 def _offer(search: Search, plain: Any, decoder: breeding.GeneDecoder, genes: NDArray[np.uint16], fitness: int) -> bool:
     fits = fitness < breeding.HEAVY_PENALTY
     score = Score(0, fitness) if fits else Score(fitness - int(breeding.HEAVY_PENALTY), 0)
-    if score >= search.best_score and search.best is not None:
+    best = search.best_score
+    known = score >= best if fits else score.over_bytes >= best.over_bytes
+    if known and search.best is not None:
         return False
     place, rank, sends = breeding.decode_one(plain, decoder, genes)
     plan = Plan.of(search.problem, ints(place), ints(rank))
     if decoder.sends:
         plan = replace(plan, send_rank=ints(sends.reshape(-1, search.problem.num_devices)))
-    return search.offer(plan, score if fits else _score_again(search.problem, plan))
-
-
-def _score_again(problem: Problem, plan: Plan) -> Score:
-    """The whole score of a plan that was counted already: the loop keeps only how much it is over."""
-    line = simulate(problem, plan)
-    return Score.of(problem, line)
+    # Of what does not fit the loop keeps only how much it is over.
+    return search.offer(plan, score if fits else Score.of(search.problem, search.timeline(plan)))
 
 
 def genes_of(problem: Problem, decoder: breeding.GeneDecoder, plan: Plan) -> NDArray[np.uint16]:

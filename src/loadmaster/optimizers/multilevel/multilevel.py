@@ -59,9 +59,9 @@ class Multilevel:
         clock, first = TimeLeft(search), None
         for plan in self._plans(search, clock):
             first = first or plan
-            if search.simulations_left:
+            if search.simulations_left or search.has_run(plan):
                 clock.score(plan)
-        if search.best is not None and search.problem.goal.step_price > 0 and search.problem.num_devices > 1:
+        if not search.spent and search.problem.goal.step_price > 0 and search.problem.num_devices > 1:
             self._windows(search, clock)
         assert first is not None
         return search.best or first

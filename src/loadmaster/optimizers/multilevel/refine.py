@@ -65,8 +65,7 @@ class WindowScene:
     spare_bytes: Ints  # [devices]
 
     @staticmethod
-    def of(problem: Problem, plan: Plan) -> WindowScene:
-        line = simulate(problem, plan)
+    def of(problem: Problem, plan: Plan, line: Timeline) -> WindowScene:
         spare = np.maximum(0, problem.memory_bytes - line.peak_bytes)
         order = ints(np.argsort(line.turn, kind="stable"))
         latest, follower = latest_starts(problem, plan.device, line)
@@ -97,9 +96,11 @@ def refine(search: Search, plan: Plan, simulations: int, turn: int) -> Plan:
     for odd in (False, True):
         if search.spent:
             break
-        scene = WindowScene.of(search.problem, plan)
-        found = _wave(search, scene, simulations, turn, odd)
-        plan = _better(search, plan, found)
+        lows, cost = _lows(search, simulations, turn, odd)
+        if len(lows):
+            scene = WindowScene.of(search.problem, plan, search.timeline(plan))
+            found = _wave(search, scene, lows, cost, simulations, turn)
+            plan = _better(search, plan, found)
     return plan
 
 
@@ -108,14 +109,21 @@ def window_ops(problem: Problem) -> int:
     return max(OPS, OPS_PER_DEVICE * problem.num_devices)
 
 
-def _wave(search: Search, scene: WindowScene, simulations: int, turn: int, odd: bool) -> list[FoundWindow]:
-    """What every other window came to, as far as the budget goes. No two of them have ops in common that may move, so
-    that nothing depends on which is done first, or where."""
+def _lows(search: Search, simulations: int, turn: int, odd: bool) -> tuple[Ints, float]:
+    """Where every other window begins, as far as the budget goes once the plan is looked at, and what one costs in
+    simulations of the whole."""
+    size, ops = window_ops(search.problem), search.problem.num_ops
+    lows = np.arange(-(size // 3) * (turn % 3), ops, size)[1 if odd else 0 :: 2]
+    cost = (simulations + 1) * size * (1 + 2 * BESIDE) / ops
+    return ints(lows[: int(min(len(lows), (search.simulations_left - 1) // cost))]), cost
+
+
+def _wave(
+    search: Search, scene: WindowScene, lows: Ints, cost: float, simulations: int, turn: int
+) -> list[FoundWindow]:
+    """What those windows came to. No two of them have ops in common that may move, so that nothing depends on which is
+    done first, or where."""
     size, ops = window_ops(scene.problem), scene.problem.num_ops
-    edges = np.arange(-(size // 3) * (turn % 3), ops, size)
-    lows = edges[1 if odd else 0 :: 2]
-    cost = simulations * size * (1 + 2 * BESIDE) / ops  # of a window, in simulations of the whole
-    lows = lows[: int(min(len(lows), search.simulations_left // cost if cost > 0 else len(lows)))]
     known: dict[bytes, FoundWindow] = {}
 
     def one(low: int) -> FoundWindow | None:

@@ -19,6 +19,7 @@ from loadmaster.optimizers.lists.steps import arrival, commit, gap, occupy, sett
 from loadmaster.optimizers.policy.views import View
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.search import Search
 from loadmaster.simulator import layout, simulate
 from loadmaster.simulator.state import Layout
 
@@ -94,14 +95,15 @@ class Former(NamedTuple):
     order: Ints  # [ops]
 
 
-def former_of(problem: Problem, plan: Plan | None) -> Former:
-    """A plan as what a decoding looks at: where ops were, how loaded and how full devices were."""
+def former_of(problem: Problem, plan: Plan | None, search: Search | None = None) -> Former:
+    """A plan as what a decoding looks at: where ops were, how loaded and how full devices were; a search of the
+    problem, where one is given, counts the simulation that shows it."""
     if plan is None:
         nothing = np.zeros(problem.num_devices)
         return Former(no_device(problem), nothing, nothing, ints(np.arange(problem.num_ops)))
     took = problem.op_ns[np.arange(problem.num_ops), plan.device].astype(np.float64)
     load = np.bincount(plan.device, took, minlength=problem.num_devices) / max(1.0, took.sum())
-    line = simulate(problem, plan)
+    line = simulate(problem, plan) if search is None else search.timeline(plan)
     burden = np.tanh((load - _speeds(problem)) * problem.num_devices)
     peak = np.minimum(2.0, line.peak_bytes / (problem.memory_bytes + 1.0))
     return Former(plan.device, burden, peak, ints(np.argsort(line.turn, kind="stable")))

@@ -58,12 +58,19 @@ def first_weights(seed: int, hidden: int = HIDDEN) -> np.ndarray:
 
 
 def decoded(
-    problem: Problem, view: View, net: Net, given: Plan | None = None, *, noise: float = 0.0, seed: int = 1
+    problem: Problem,
+    view: View,
+    net: Net,
+    given: Plan | None = None,
+    *,
+    noise: float = 0.0,
+    seed: int = 1,
+    search: Search | None = None,
 ) -> Iterator[Plan]:
     """Plans of the policy, from nothing or from one that is to be improved: decided by upward rank and as that plan
     starts its ops (or as the program has them), and each in the order it has itself and in that of the critical
     path."""
-    former, by_rank = former_of(problem, given), ints(np.lexsort((np.arange(problem.num_ops), -view.level)))
+    former, by_rank = former_of(problem, given, search), ints(np.lexsort((np.arange(problem.num_ops), -view.level)))
     for order in (by_rank, former.order):
         device, begin, _ = decode(problem, view, net, order, former, noise=noise, seed=seed)
         yield Plan.of(problem, device, positions(np.lexsort((-view.level, begin))))
@@ -94,7 +101,7 @@ class LearnedList:
         plan = None if self.start is None else self.start.optimize(search)
         best = WORST if plan is None or search.spent else search.score(plan)
         for _ in range(max(1, self.rounds)):
-            found, score = best_of(search, decoded(problem, view, net, plan))
+            found, score = best_of(search, decoded(problem, view, net, plan, search=search))
             if plan is not None and score >= best:
                 break
             plan, best = found, score

@@ -15,6 +15,8 @@ from loadmaster.optimizers.branching.branch_and_bound import SearchTree
 from loadmaster.optimizers.branching.moments import ENDED, ON_ITS_WAY, RUNS, WAITS
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
+from loadmaster.search import Score
+from loadmaster.simulator import simulate
 from tests.golden.small import odd
 
 
@@ -26,7 +28,8 @@ def met(seed: int, ops: int = 7) -> tuple[Any, list[np.ndarray]]:
     rows, found = tree.tree.rows, list[np.ndarray]()
     for _ in range(6):
         moments_more = tree.looked_at + 15
-        tree.go_on(tree.score(Plan.of(problem, legal(problem, np.zeros(problem.num_ops, np.int64)))), 15)
+        plan = Plan.of(problem, legal(problem, np.zeros(problem.num_ops, np.int64)))
+        tree.go_on(Score.of(problem, simulate(problem, plan)), 15)
         found += [row.copy() for row in rows[1 : int(tree.tree.depth[0])]]
         if tree.looked_at < moments_more:
             break

@@ -59,7 +59,7 @@ def test_a_window_of_everything_takes_as_long_as_the_whole() -> None:
 def test_a_window_holds_pinned_ops_and_ends_when_the_step_would() -> None:
     problem = layered()
     plan = Heft().optimize(Search(problem, Budget(None, 1)))
-    scene = refine.WindowScene.of(problem, plan)
+    scene = refine.WindowScene.of(problem, plan, simulate(problem, plan))
     ops = ints(np.sort(scene.order[100:200]))
     pinned = np.isin(ops, scene.order[100:120])
     part = window(problem, plan.device, ops, pinned, scene.rest_ns(ops))

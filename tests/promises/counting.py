@@ -1,0 +1,57 @@
+"""Runs every method without compiled code and counts how often the simulator's loop is called: prints JSON,
+{method: {problem: [calls, simulations that the search counted]}}.
+
+python -m tests.promises.counting SIMULATIONS PROBLEM ...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from typing import Any
+
+os.environ["NUMBA_DISABLE_JIT"] = "1"  # before numba is imported: then the loop is a function like any other
+os.environ["LOADMASTER_THREADS"] = "1"
+
+from loadmaster import Budget, MissingExtra, catalog, make_optimizer
+from loadmaster.search import Search
+from loadmaster.simulator import loop
+from tests.golden.plans import ALL
+
+
+class Counted:
+    """The loop, and how often it was called."""
+
+    def __init__(self) -> None:
+        self.calls, self.run = 0, loop.run
+
+    def __call__(self, *given: Any) -> Any:
+        self.calls += 1
+        return self.run(*given)
+
+    def put_in(self) -> None:
+        """Into every module that has the loop by now; those that are imported later take it from its own."""
+        for name, module in list(sys.modules.items()):
+            if name.startswith("loadmaster.") and vars(module).get("run") is self.run:
+                module.run = self  # type: ignore[attr-defined]
+
+
+def main(simulations: int, problems: list[str]) -> None:
+    warnings.simplefilter("ignore", RuntimeWarning)  # random numbers overflow, which compiled code says nothing about
+    counted, found = Counted(), dict[str, dict[str, tuple[int, int]]]()
+    counted.put_in()
+    for method in sorted(catalog.optimizers()):
+        for name in problems:
+            search, before = Search(ALL[name](), Budget(None, simulations)), counted.calls
+            try:
+                make_optimizer(method).optimize(search)
+            except MissingExtra:
+                continue
+            found.setdefault(method, {})[name] = (counted.calls - before, search.simulations)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])
