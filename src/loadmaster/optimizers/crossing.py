@@ -47,11 +47,14 @@ class Crossing:
     def due(self) -> int:
         """Simulations that it may have now."""
         allowed = int(self.share * self.search.simulations) - self.used
-        return allowed if self.plans and self.search.problem.num_devices > 1 and allowed >= LEAST else 0
+        several = self.search.problem.num_devices > 1
+        return allowed if self.plans and several and allowed >= LEAST and not self.search.spent else 0
 
     def improve(self, given: Scored) -> Scored:
-        """The plan with the stretches of others that make it better."""
+        """The plan with the stretches of others that make it better; as it was where nothing is due."""
         search, due = self.search, self.due
+        if not due:
+            return given
         coarse = coarsen(search.problem, given.plan.kernel)
         part = search.part(problem=coarse.problem, simulations=due)
         plan, score = coarse.down(given.plan), given.score

@@ -241,9 +241,11 @@ class Race:
     def _cross(self) -> None:
         """Stretches of plans that were given up, for the leader once it has had many simulations for each op."""
         leader, before = self.leader, self.search.simulations
-        if not leader.pace.settled or not self.crossing.due or self.search.spent:
+        if not leader.pace.settled:
             return
         found = self.crossing.improve(Scored(leader.score, leader.plan))
+        if self.search.simulations == before:  # nothing was due
+            return
         leader.used += self.search.simulations - before
         if found.score < leader.score:
             leader.score, leader.plan, leader.joined = found.score, found.plan, None

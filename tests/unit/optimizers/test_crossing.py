@@ -67,11 +67,12 @@ def test_the_better_half_of_each(name: int, colocated: bool) -> None:
 
 def test_what_it_uses_is_counted_and_no_more_than_its_share() -> None:
     problem = ladder()
-    search = searching(problem)
-    cross = Crossing(search)
-    assert cross.due == 0  # nothing to cross with
+    search = searching(problem, 20_000)
+    cross, best = Crossing(search), Scored(Score(0, 1), Plan.of(problem, ints(np.tile([0, 1], PAIRS))))
+    assert cross.due == 0 and cross.improve(best) is best  # nothing to cross with
     cross.keep(half_apart(problem, False, 0), crossing.TRIED * problem.num_ops - 1)
-    assert cross.due == 0  # hardly tried
+    assert cross.due == 0 and cross.improve(best) is best  # hardly tried
+    assert cross.used == 0 and cross.share == crossing.SHARE
     cross.keep(half_apart(problem, False, 0), crossing.TRIED * problem.num_ops)
     before, due = search.simulations, cross.due
     assert due == int(crossing.SHARE * before)
@@ -79,8 +80,10 @@ def test_what_it_uses_is_counted_and_no_more_than_its_share() -> None:
     cross.improve(Scored(Score.of(problem, simulate(problem, mine)), mine))
     assert 0 < search.simulations - before == cross.used <= due
     assert cross.due == 0  # until the search has done more
-    search.count(2_000)
+    search.count(8_000)
     assert cross.due == int(crossing.SHARE * search.simulations) - cross.used >= crossing.LEAST
+    search.halt()
+    assert cross.due == 0 and cross.improve(best) is best  # the search has ended
 
 
 def test_what_brings_nothing_is_tried_less_until_it_does() -> None:
