@@ -151,12 +151,12 @@ class Outgoing:
 
 
 class Incoming:
-    """One receive of this process."""
+    """One receive of this process: into memory of its own, or straight into that of a tensor that it overwrites."""
 
     def __init__(self, post: Post, peer: int, tag: int, shape: MessageShape) -> None:
         self.post, self.peer, self.tag, self.shape = post, peer, tag, shape
         self.work: Any = None
-        self.staged: tuple[Tensor, Tensor] | None = None  # where it goes, and the host's memory it arrives in
+        self.staged: tuple[Tensor, Tensor] | None = None  # where it goes, and what it arrives in
 
     def __call__(self) -> Tensor:
         tensor = self.shape.empty(self.post.device)
@@ -165,6 +165,14 @@ class Incoming:
         self.staged = None if through is memory else (memory, through)
         self.work = dist.irecv(through, self.peer, tag=self.tag)
         return tensor
+
+    def land(self, place: Tensor) -> None:
+        """Into what lies in the host's memory and is not read any more; by way of a copy where it is formed otherwise
+        than what is sent."""
+        if self.shape.fits(place):
+            self.work = dist.irecv(self.shape.bytes_of(place.detach()), self.peer, tag=self.tag)
+        else:
+            self.staged = (place, self())
 
     def arrive(self) -> None:
         who = f"the process of device {self.peer}"

@@ -95,7 +95,7 @@ def write_program(
     """The captured step in the order of the events, as straight-line Python for these devices."""
     events = tuple(events)
     writer = _ProgramWriter(captured, problem, plan, backend)
-    if problem.expansion is not None and backend.post is None:
+    if problem.expansion is not None:
         writer.landings = landings(problem, events)
     for event in events:
         writer.add(event)
@@ -245,13 +245,20 @@ class _ProgramWriter:
         tensor = int(self.kept[send.tensor])
         self._turn_to(ints([send.tensor]))
         shape = MessageShape.of(self._form(tensor))
+        root = int(self.captured.graph.owner[tensor])
         if send.src == post.rank:
             source, end = self.value(tensor, send.src), Outgoing(post, send.dst, self.events, shape)
             self._line(f"{self._constant(end)}({source})", [source], alone=True)
-            self.out.setdefault(int(self.captured.graph.owner[tensor]), []).append(end)
+            self.out.setdefault(root, []).append(end)
         else:
-            name, begin = self._fresh("v"), Incoming(post, send.src, self.events, shape)
-            self._line(f"{name} = {self._constant(begin)}()", (), [name], alone=True)
+            begin = Incoming(post, send.src, self.events, shape)
+            if send in self.landings and post.device.type == "cpu":
+                name = self._resident(root, send.dst)
+                self._before_write(root)
+                self._line(f"{self._constant(begin.land)}({name})", [name], alone=True)
+            else:
+                name = self._fresh("v")
+                self._line(f"{name} = {self._constant(begin)}()", (), [name], alone=True)
             self.pending[self._copy(tensor, send.dst)] = self._constant(begin.arrive)
             self.names[self._copy(tensor, send.dst)] = name
 

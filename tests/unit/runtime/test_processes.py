@@ -67,7 +67,7 @@ from loadmaster.importers.torch.step import loss_of
 from loadmaster.runtime.apply import apply
 from loadmaster.runtime.verify import verify_step
 from tests.unit.importers.torch.models import WORDS, Transformer
-from tests.unit.runtime.test_additions import living_elsewhere, planned
+from tests.unit.runtime.test_additions import CountingCopies, living_elsewhere, planned
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -79,7 +79,10 @@ for training, every in ((True, 1), (True, 3), (False, 1)):
     assert step.program.lodged
     found = verify_step(step, (WORDS,))
     assert found.equals_module and found.ok, str(found)
-    mine = [step(WORDS) for _ in range(3)]
+    with CountingCopies() as counted, torch.no_grad():
+        mine = [step(WORDS) for _ in range(3)]
+    homes = [value.data_ptr() for value in (*module.parameters(), *step.updates.state())]
+    assert not any(counted.into.get(place, 0) for place in homes), "what returns is received where it lives"
     step.detach()
     optimizer = torch.optim.Adam(twin.parameters(), fused=True)
     for one in mine:
