@@ -202,11 +202,17 @@ class World:
     def _time_of(self, kernel: Kernel) -> int:
         problem, device = self.problem, kernel.device
         compute = sum(int(problem.compute_ns[op, device]) for op in kernel.members)
-        fixed = sum(int(problem.fixed_ns[op, device]) for op in kernel.members)
-        traffic = sum(self._traffic_of(op) for op in kernel.members)
-        moving = ceil(Fraction(traffic * NS_PER_S, int(problem.bytes_per_s[device])))
+        traffic = {op: self._traffic_of(op) for op in kernel.members}
+        fixed = 0
+        for op, moved in traffic.items():
+            adds = max(int(problem.compute_ns[op, device]), self._moving_ns(moved, device))
+            fixed += max(int(problem.fixed_ns[op, device]), -adds)
+        moving = self._moving_ns(sum(traffic.values()), device)
         launch = max(min(int(problem.launch_ns[device]), int(problem.op_ns[op, device])) for op in kernel.members)
         return launch + max(0, max(compute, moving) + fixed)
+
+    def _moving_ns(self, nbytes: int, device: int) -> int:
+        return ceil(Fraction(nbytes * NS_PER_S, int(self.problem.bytes_per_s[device])))
 
     def _traffic_of(self, op: int) -> int:
         problem, graph = self.problem, self.problem.graph

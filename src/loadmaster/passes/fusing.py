@@ -1,9 +1,10 @@
 """Fusing: the coarser problem in which each kernel of a plan is one op, priced by rule 12 of the simulator.
 
 Whatever judges or searches plans with kernels does so in this problem: it has fewer ops, and no rule but the price
-knows of fusion. A kernel takes launch + max(sum of compute, remaining traffic ÷ bandwidth) + sum of fixed; inner
-tensors, made in it and read only there, are in it no more. A pass over all columns in numpy, linear in the graph;
-`simulator.contraction` works out the same score in compiled code where thousands of fusions are tried.
+knows of fusion. A kernel takes launch + max(sum of compute, remaining traffic ÷ bandwidth) + sum of fixed, of which no
+op takes off more than it adds to the rest; inner tensors, made in it and read only there, are in it no more. A pass
+over all columns in numpy, linear in the graph; `simulator.contraction` works out the same score in compiled code where
+thousands of fusions are tried.
 """
 
 from __future__ import annotations
@@ -124,7 +125,10 @@ def _reprice(
     problem: Problem, graph: Graph, heads: Ints, member_of: Ints, traffic: Ints, read_bytes: Ints, kept: Ints
 ) -> Problem:
     count = len(heads)
-    compute, fixed = (_total(column, member_of, count) for column in (problem.compute_ns, problem.fixed_ns))
+    # What was measured to take less than its traffic takes no more off a kernel than what it still moves in it.
+    own_ns = time_of(problem.compute_ns, traffic, ints([0]), problem.bytes_per_s, ints([0]))
+    own_fixed = ints(np.maximum(problem.fixed_ns, -own_ns))
+    compute, fixed = (_total(column, member_of, count) for column in (problem.compute_ns, own_fixed))
     moved = _total(traffic, member_of, count)
     launch = _highest(problem.launches, member_of, count)
     op_ns = time_of(compute, moved, fixed, problem.bytes_per_s, launch).copy()

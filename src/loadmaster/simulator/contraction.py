@@ -343,8 +343,12 @@ def _prices(layout: Layout, facts: Facts, space: Space, place: Ints32, rank: Int
         if len(asking) > 0:
             asking[head] = max(asking[head], old_asking[op])
         total[0, head] += compute[slot]
-        total[1, head] += fixed[slot]
-        total[2, head] += max(np.int64(0), traffic[op] - saved[op])
+        moved = max(np.int64(0), traffic[op] - saved[op])
+        own = fixed[slot]
+        if own < 0:
+            own = max(own, -max(compute[slot], _moving_ns(moved, rate[device])))
+        total[1, head] += own
+        total[2, head] += moved
         launch[head] = max(launch[head], min(old_ns[slot], facts.launch_ns[device]))
         workspace[head] += old_workspace[op]
         tie[head] = min(tie[head], old_tie[op])

@@ -26,10 +26,11 @@ The rules, which every method is judged by:
 12. A fused kernel is ready when all it reads from outside is there and makes its outputs at its end. Its inner tensors,
     made in it and read only there, take no memory and no traffic; what lives to the end, what is written over in place
     and what is written so is never inner. It takes launch + max(sum of compute, remaining traffic ÷ bandwidth); given
-    times add up less a launch for each op but one. No launch is longer than the op's given time: fusing spares an op
-    that takes less than a launch altogether, but nothing of the others, and where all do, the kernel takes as long as
-    the longest. Its rank is the lowest of its members', and so is its index in ties. Its workspace is the sum of its
-    members'.
+    times add up less a launch for each op but one. What a measured op takes beyond that of its own is added; what it
+    takes less is taken off, up to what it computes or still moves. No launch is longer than the op's given time: fusing
+    spares an op that takes less than a launch altogether, but nothing of the others, and where all do, the kernel takes
+    as long as the longest. Its rank is the lowest of its members', and so is its index in ties. Its workspace is the
+    sum of its members'.
 13. Views are no ops here: reads of them are reads of their base, and a send costs the base's bytes.
 14. Where a cluster has a host (eager execution), one host thread asks for kernels one after another, each in its
     dispatch time (of a fused kernel the longest of its members'): the one of lowest rank, ties by op index, of those

@@ -19,6 +19,7 @@ from loadmaster.passes import fuse
 from loadmaster.plans import Plan
 from loadmaster.report.certainty import interval, not_told_apart
 from loadmaster.search import Budget, solve
+from loadmaster.simulator import simulate, simulate_fused
 
 TOY = Device("d0", "toy", 10**6, 1e9, 1e9, 3)  # 1 flop and 1 byte a ns, launch 3 ns
 
@@ -53,6 +54,16 @@ def test_fused_ops_keep_what_they_differ_from_the_roofline_by() -> None:
     problem = price(chain(), alone(), cost=Measured({"toy": {"one": time(500), "two": time(60)}}))
     # Together: one launch, 120 bytes without the inner tensor, a took 347 longer than 3 + 150, b 13 less than 3 + 70.
     assert fuse(problem, ints([0, 0])).op_ns.tolist() == [[3 + 120 + 347 - 13]]
+
+
+def test_an_op_takes_no_more_off_a_kernel_than_it_adds_to_it() -> None:
+    """b took 2 beside its launch, 68 less than its traffic would; fused it moves 20 bytes, and takes no more off."""
+    problem = price(chain(), alone(), cost=Measured({"toy": {"one": time(500), "two": time(5)}}))
+    assert problem.op_ns.tolist() == [[500], [5]]
+    for kernel in ([0, 0], [0, 1]):
+        line = simulate(problem, Plan.of(problem, [0, 0], kernel=ints(kernel)))
+        scores = simulate_fused(problem, np.zeros((1, 2)), np.arange(2)[None], np.array([kernel]))
+        assert line.step_ns == int(scores.step_ns[0]) == (500 - 50 if kernel == [0, 0] else 505)
 
 
 def test_workspace_is_what_was_allocated() -> None:

@@ -162,7 +162,7 @@ class Saving:
 
     def _work(self, counted_ns: Ints, group: Ints) -> Ints:
         """[ops, devices] what of its arithmetic or traffic an op adds to a kernel of its group beside the launch. Ops
-        that were measured to take less than what is counted take that off the kernel, and copies of them ever more."""
+        that were measured to take less than what is counted take up to that off the kernel, and copies ever more."""
         problem = self.problem
         work = counted_ns + problem.fixed_ns
         off = np.zeros((int(group.max(initial=0)) + 1, problem.num_devices), np.int64)

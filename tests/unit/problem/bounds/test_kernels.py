@@ -13,10 +13,11 @@ from loadmaster.cluster import Device, Link, dense_channels
 from loadmaster.cost.roofline import Roofline, unknown
 from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.passes import fuse
+from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.problem.bounds import Sharing, lower_bound, peak_bound, step_bound
-from loadmaster.simulator import Scores, simulate_fused
-from tests.reference import is_allowed
+from loadmaster.simulator import Scores, simulate, simulate_fused
+from tests.reference import is_allowed, judge
 from tests.unit.problem.bounds.test_bounds import all_kernels, fusible_problem
 
 
@@ -117,6 +118,19 @@ def test_a_kernel_takes_as_long_as_the_longest_launch_in_it(make: object) -> Non
                     alone = problem.op_ns[members, device]
                     assert row[device] >= min(int(alone.max()), int(problem.launch_ns[device]))
                     assert row[device] <= alone.sum()
+
+
+def test_kernels_of_measured_ops_take_what_the_slow_reference_says() -> None:
+    rng, shorter = np.random.default_rng(13), 0
+    for _ in range(60):
+        problem = measured_problem(rng)
+        for kernel in all_kernels(problem):
+            device = ints(np.full(problem.num_ops, rng.integers(problem.num_devices)))
+            plan = Plan.of(problem, device, kernel=ints(kernel))
+            many = simulate_fused(problem, device[None], plan.rank[None], kernel[None])
+            assert simulate(problem, plan).step_ns == judge(problem, plan).step_ns == int(many.step_ns[0])
+            shorter += bool((problem.fixed_ns[:, device[0]] < 0).any() and plan.fuses)
+    assert shorter > 100
 
 
 @pytest.mark.parametrize(("make", "count"), [(moving_problem, 150), (fusible_problem, 80), (measured_problem, 150)])
