@@ -103,7 +103,7 @@ ROWS = [
         "blocks that may begin at the same address are stacked to the same height in any order",
     ),
     (
-        "learn/go2020/examples.py",
+        "learn/go2020/drawing.py",
         "reads = list(dict.fromkeys([ends[lane], *([ends[int(rng.integers(lanes))]] if rng.random()",
         "rng.random() < 0.2",
         "rng.random() <= 0.2",
@@ -117,7 +117,7 @@ ROWS = [
         "scratch that is larger than it need be",
     ),
     (
-        "simulator/loop.py",
+        "simulator/waking.py",
         "order = np.int64(rank[op]) if len(rank) > 0 else np.int64(0)",
         "np.int64(0)",
         "np.int64(1)",

@@ -115,7 +115,7 @@ def _made(kind: str, rest: str) -> Any:
             path.write_text("".join(layered(ops, widest, seed=7)))
             return load(path)
     if kind == "branching":
-        from loadmaster.learn.go2020.examples import branching_step
+        from loadmaster.learn.go2020.drawing import branching_step
 
         most, seed = map(int, rest.split(":"))
         return branching_step(np.random.default_rng([seed, 99]), most)
@@ -395,7 +395,7 @@ def lists(out: Path, given: argparse.Namespace) -> None:
     from loadmaster.cost import price
     from loadmaster.files import graph_from_json
     from loadmaster.files.text import parse_json, read_lines
-    from loadmaster.learn.go2020.examples import vary
+    from loadmaster.learn.go2020.drawing import vary
     from loadmaster.learn.scheduling.examples import draw_cluster, tightened
     from loadmaster.search import Budget, solve
 

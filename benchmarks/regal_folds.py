@@ -28,7 +28,8 @@ from loadmaster.learn import examples
 from loadmaster.learn.examples import Key
 from loadmaster.learn.regal2020.losses import Example
 from loadmaster.learn.regal2020.rollouts import compile_all
-from loadmaster.learn.regal2020.training import RegalRun, RegalSettings, example_keys, join_elites
+from loadmaster.learn.regal2020.settings import RegalSettings
+from loadmaster.learn.regal2020.training import RegalRun, example_keys, join_elites
 
 COLUMNS = ("line", "name", "fold", "ops", "method", "seed", "value", "seconds")
 POLICY = {"both": "regal", "graph": "regal", "sequence": "gas"}

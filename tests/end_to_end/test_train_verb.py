@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 pytest.importorskip("torch")
 
 from loadmaster.cli.verbs import app
-from loadmaster.learn.regal2020.training import RegalSettings
+from loadmaster.learn.regal2020.settings import RegalSettings
 from tests.end_to_end.conftest import parsed
 
 runner = CliRunner()

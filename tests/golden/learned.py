@@ -74,17 +74,17 @@ def corpus(count: int, ops: tuple[int, int], **more: Any) -> Iterator[str]:
 
 @scene
 def examples_of_go() -> Told:
-    from loadmaster.learn.go2020 import examples
+    from loadmaster.learn.go2020 import drawing, examples
     from loadmaster.learn.go2020.examples import DRAWN, GoKey
 
     examples.forget_graphs()
     found: Told = {}
     for seed in range(14):
         rng = np.random.default_rng(seed)
-        found |= graph_told(f"branching {seed}", examples.branching_step(rng, 120))
-        problem = price(layers(2, 3, 1), examples.draw_cluster(rng))
+        found |= graph_told(f"branching {seed}", drawing.branching_step(rng, 120))
+        problem = price(layers(2, 3, 1), drawing.draw_cluster(rng))
         found |= problem_told(f"cluster {seed}", problem)
-        found |= graph_told(f"varied {seed}", examples.vary(problem.graph, rng))
+        found |= graph_told(f"varied {seed}", drawing.vary(problem.graph, rng))
     for seed in range(10):
         key = GoKey(DRAWN, seed)
         found |= problem_told(f"drawn {seed}", examples.make_problem(key))
@@ -287,7 +287,8 @@ REGAL |= {"generated": 1, "valid_graphs": 2, "valid_evaluations": 24, "valid_eve
 
 def _regal(**given: Any) -> Told:
     from loadmaster.learn import examples
-    from loadmaster.learn.regal2020.training import RegalSettings, train
+    from loadmaster.learn.regal2020.settings import RegalSettings
+    from loadmaster.learn.regal2020.training import train
 
     with corpus(6, (42, 50), mode="training") as path, tempfile.TemporaryDirectory() as out:
         with mock.patch.object(examples, "crew", here), traced() as seen:

@@ -20,7 +20,7 @@ TRAINING = {
     "placeto": "placeto2019.training:PlacetoSettings",
     "plans": "plans:PlanSettings",
     "recurrent": "recurrent.training:RecurrentSettings",
-    "regal": "regal2020.training:RegalSettings",
+    "regal": "regal2020.settings:RegalSettings",
     "schedules": "scheduling.command:ScheduleSettings",
     "schedules, each step": "scheduling.training:Settings",
 }

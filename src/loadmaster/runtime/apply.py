@@ -34,8 +34,9 @@ from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
 from loadmaster.runtime.devices import torch_devices
 from loadmaster.runtime.execute import AppliedStep, Binding, tensors_by_name
+from loadmaster.runtime.naming import Backend, homes_of, lodged_of
 from loadmaster.runtime.processes import Post, Throttle, joined_group, places_of_ranks, share_state
-from loadmaster.runtime.program import Backend, homes_of, lodged_of, write_program
+from loadmaster.runtime.program import write_program
 from loadmaster.runtime.schedule import host_last, schedule
 from loadmaster.runtime.updates import Updates, check_kind, default_optimizer
 

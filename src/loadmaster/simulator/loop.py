@@ -7,127 +7,16 @@ heap of what waits for it, keyed (rank << 32) | id. Nothing of size tensors x de
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Ints32, Whole
 from loadmaster.problem.objective import BUSIEST, PEAK, Goal
-from loadmaster.simulator.heaps import pack_heaps, part, pop, pop_event, push, push_event
+from loadmaster.simulator.heaps import pack_heaps, pop, pop_event, push, push_event
 from loadmaster.simulator.state import MADE, Layout, Record, RunScratch, make_record, make_run_scratch
+from loadmaster.simulator.waking import announce, ask, ask_later, let_go, wake
 
 FOREVER = np.iinfo(np.int64).max
-
-
-@part
-def _wake(waking: tuple[Ints32, Ints32, Ints32, Ints32, Ints, bool, Ints32, Ints, Ints], op: Whole) -> None:
-    """One thing less to wait for; an op that waits for nothing more will be queued."""
-    left, place, rank, tie, queue, hosted, come_at, come_key, tally = waking
-    left[op] -= 1
-    if left[op] == 0:
-        order = np.int64(rank[op]) if len(rank) > 0 else tally[1]
-        if hosted:
-            order = queue[op]
-        tally[1] += 1
-        come_at[tally[2]] = place[op]
-        come_key[tally[2]] = (order << 32) | np.int64(tie[op])
-        tally[2] += 1
-
-
-Asking: TypeAlias = tuple[np.ndarray, Ints32, np.ndarray, int, np.ndarray, np.ndarray, np.ndarray]  # see `run`
-
-
-@part
-def _ask(asking: Asking, op: Whole) -> None:
-    """Queues it for the host, which asks for what has the lowest rank."""
-    _, rank, tie, host, come_at, come_key, tally = asking
-    order = np.int64(rank[op]) if len(rank) > 0 else np.int64(0)
-    come_at[tally[2]] = host
-    come_key[tally[2]] = (order << 32) | np.int64(tie[op])
-    tally[2] += 1
-
-
-@part
-def _ask_later(asking: Asking, op: Whole) -> None:
-    """One thing less that must be asked for before it."""
-    unasked = asking[0]
-    unasked[op] -= 1
-    if unasked[op] == 0:
-        _ask(asking, op)
-
-
-@part
-def _let_go(
-    holding: tuple[Ints32, Ints32, Ints32, Ints32, NDArray[np.int8], Ints, Ints, Whole], tensor: Whole, device: Whole
-) -> None:
-    """One use of the tensor on the device less; when none is left it is freed, and what it kept alive there."""
-    hold, base, place, maker, origin, nbytes, memory, devices = holding
-    while True:
-        slot = tensor * devices + device
-        hold[slot] -= 1
-        if hold[slot] > 0:
-            break
-        if base[tensor] < 0 or place[maker[tensor]] != device:
-            memory[device] -= nbytes[tensor]
-            break
-        tensor = np.int64(base[tensor])
-        if origin[tensor] != MADE:
-            break
-
-
-@part
-def _announce(
-    reading: tuple[Ints32, Ints32, NDArray[np.int8], Ints32, Ints, Ints],
-    holding: tuple[Ints32, Ints32, Ints32, Ints32, NDArray[np.int8], Ints, Ints, Whole],
-    waking: tuple[Ints32, Ints32, Ints32, Ints32, Ints, bool, Ints32, Ints, Ints],
-    linked: tuple[Ints, Whole, Ints32, Ints32, Ints, Ints, Whole],
-    tensor: Whole,
-    device: Whole,
-    made: bool,
-) -> None:
-    """Counts who needs the tensor where, queues its sends, and wakes its readers on the device."""
-    reader_start, readers, stays, count, far, low = reading
-    left, place, rank, _, _, _, come_at, come_key, tally = waking
-    send_ns, send_classes, send_class, channel, send_rank, worked, resources = linked
-    hold, devices = holding[0], holding[7]
-    local, fars = 0, 0
-    for at in range(reader_start[tensor], reader_start[tensor + 1]):
-        op = readers[at]
-        where = place[op]
-        if where == device:
-            local += 1
-            if made:
-                _wake(waking, op)
-        else:
-            order = np.int64(rank[op]) if len(rank) > 0 else tally[1]
-            if count[where] == 0:
-                far[fars] = where
-                fars += 1
-                low[where] = order
-            elif order < low[where]:
-                low[where] = order
-            count[where] += 1
-            if not made:
-                left[op] += 1
-    longest = np.int64(0)
-    for index in range(fars):
-        where = far[index]
-        slot = tensor * devices + where
-        ns = send_ns[tensor * send_classes + send_class[device * devices + where]]
-        worked[resources + where] += ns
-        longest = max(longest, ns)
-        hold[slot] = count[where]
-        count[where] = 0
-        order = low[where]
-        if len(send_rank) > 0 and send_rank[slot] >= 0:
-            order = send_rank[slot]
-        come_at[tally[2]] = channel[device * devices + where]
-        come_key[tally[2]] = (order << 32) | np.int64(slot)
-        tally[2] += 1
-    worked[resources + device] += longest
-    hold[tensor * devices + device] = local + fars + stays[tensor]
 
 
 @compiled(error_model="numpy", _nrt=False, apart=True)  # callers without number: it takes seconds to compile
@@ -210,14 +99,14 @@ def run(
     for tensor in layout.updated:
         home = place[maker[tensor]]
         memory[home] += nbytes[tensor]
-        _announce(reading, holding, waking, linked, tensor, home, False)
+        announce(reading, holding, waking, linked, tensor, home, False)
     for op in layout.sources:
         if hosted:
             if unasked[op] == 0:
-                _ask(asking, op)
+                ask(asking, op)
         elif left[op] == 0:
             left[op] = 1
-            _wake(waking, op)
+            wake(waking, op)
     for device in range(devices):
         peak[device] = memory[device]
     for device in range(devices):
@@ -343,7 +232,7 @@ def run(
                 last = max(last, now + rest[done]) if len(rest) > 0 else now
                 memory[at] -= workspace[done]
                 for make in range(make_start[done], make_start[done + 1]):
-                    _announce(reading, holding, waking, linked, np.int64(makes[make]), at, True)
+                    announce(reading, holding, waking, linked, np.int64(makes[make]), at, True)
                 # What is written in place comes before what it overwrites, which it may keep alive.
                 for make in range(make_start[done + 1] - 1, make_start[done] - 1, -1):
                     tensor = np.int64(makes[make])
@@ -356,27 +245,27 @@ def run(
                 for read in range(read_start[done], read_start[done + 1]):
                     tensor = np.int64(reads[read])
                     if origin[tensor] == MADE or place[maker[tensor]] != at:
-                        _let_go(holding, tensor, at)
+                        let_go(holding, tensor, at)
                 for index in range(next_start[done], next_start[done + 1]):
-                    _wake(waking, nexts[index])
+                    wake(waking, nexts[index])
             elif at == host:
                 device = place[done]
                 queue[done] = asked[device]
                 asked[device] += 1
-                _wake(waking, done)
+                wake(waking, done)
                 for make in range(make_start[done], make_start[done + 1]):
                     tensor = np.int64(makes[make])
                     for reader in range(reader_start[tensor], reader_start[tensor + 1]):
-                        _ask_later(asking, readers[reader])
+                        ask_later(asking, readers[reader])
                 for index in range(next_start[done], next_start[done + 1]):
-                    _ask_later(asking, nexts[index])
+                    ask_later(asking, nexts[index])
             else:
                 tensor, where = done // devices, done % devices
                 if origin[tensor] == MADE:
-                    _let_go(holding, tensor, np.int64(place[maker[tensor]]))
+                    let_go(holding, tensor, np.int64(place[maker[tensor]]))
                 for reader in range(reader_start[tensor], reader_start[tensor + 1]):
                     if place[readers[reader]] == where:
-                        _wake(waking, readers[reader])
+                        wake(waking, readers[reader])
     record.counts[0] = sends
     record.counts[1] = points
     return last

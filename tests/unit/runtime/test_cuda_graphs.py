@@ -16,7 +16,7 @@ from loadmaster.importers.torch.export import capture_step  # noqa: E402
 from loadmaster.plans import Plan  # noqa: E402
 from loadmaster.runtime.apply import build, planning_of, stand_in_cluster  # noqa: E402
 from loadmaster.runtime.cuda_graphs import with_segments  # noqa: E402
-from loadmaster.runtime.program import compiled_text  # noqa: E402
+from loadmaster.runtime.listing import compiled_text  # noqa: E402
 from tests.unit.importers.torch.models import WORDS, Transformer  # noqa: E402
 
 

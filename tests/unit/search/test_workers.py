@@ -102,7 +102,8 @@ def test_rows_of_a_benchmark_on_a_cluster_are_kept_once(cluster: Any, tmp_path: 
 
 def test_training_on_a_cluster_gives_the_weights_of_one_machine(cluster: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from loadmaster.learn.regal2020.training import RegalSettings, train
+    from loadmaster.learn.regal2020.settings import RegalSettings
+    from loadmaster.learn.regal2020.training import train
 
     rows = [{**graph_to_json(graph), "mode": "training"} for graph in generate("layered", 4, 0, (45, 50))]
     (tmp_path / "graphs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -18,17 +18,16 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.cost import price
 from loadmaster.files.text import read_lines
 from loadmaster.files.writing import writing
-from loadmaster.graph import ACTIVATION, Graph, GraphBuilder
 from loadmaster.graph.columns import Ints, digest, ints, rows_of
 from loadmaster.graph.order import longest_path_to
 from loadmaster.learn.decoding import critical_ranks
-from loadmaster.learn.examples import add_lines, all_linked, forget_corpora, graph_of
+from loadmaster.learn.examples import add_lines, forget_corpora, graph_of
 from loadmaster.learn.features import features_of
 from loadmaster.learn.go2020.candidates import candidates_of
+from loadmaster.learn.go2020.drawing import FEWEST_OPS, draw_cluster, draw_graph, vary
 from loadmaster.learn.go2020.input import GoInput, go_input
 from loadmaster.optimizers.annealing.anneal import improve
 from loadmaster.optimizers.auto import Auto
@@ -39,14 +38,12 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search
 from loadmaster.simulator import simulate
-from loadmaster.zoo import synthetic
 
 # Where no reason is given, chosen by hand.
-FEWEST_OPS, MOST_OPS = 60, 3_000
+MOST_OPS = 3_000
 LEAST_PARALLEL = 1.2  # work ÷ critical path, below which step time has little to gain
 DRAWN = -1  # the line of graphs that are not of the corpus
 BASELINES = ("heft", "m-etf", "expert")
-COUNTS = (2, 2, 2, 3, 4, 4, 4, 5, 6, 8, 8)  # of devices, each as likely
 UNDOING = 240  # simulations that look for changes of a search without which the plan is as good
 STORED = {
     "slot": np.uint8,
@@ -135,99 +132,6 @@ def _tighten(problem: Problem, spare: float) -> Problem:
     peak = int(simulate(problem, plan).peak_bytes.sum())
     cluster = problem.cluster.with_memory(max(1, int(peak * spare / problem.num_devices)))
     return replace(problem, cluster=cluster, memory_bytes=cluster.memory_bytes)
-
-
-def vary(graph: Graph, rng: np.random.Generator) -> Graph:
-    """Larger activations and more work, as of a larger batch, and log-normal noise on sizes and work."""
-    noise = float(rng.choice([0.0, 0.1, 0.3]))
-    batch = float(rng.choice([1, 4, 8, 16, 32, 64]))
-    sizes = np.exp(noise * rng.standard_normal(graph.num_tensors)) * np.where(graph.role == ACTIVATION, batch, 1.0)
-    work = np.exp(noise * rng.standard_normal(graph.num_ops)) * batch
-    return replace(
-        graph,
-        nbytes=ints(np.ceil(graph.nbytes * np.minimum(sizes, 128.0))),
-        flops=ints(np.ceil(graph.flops * np.minimum(work, 128.0))),
-        bytes_moved=ints(np.ceil(graph.bytes_moved * np.minimum(work, 128.0))),
-    )
-
-
-def draw_graph(rng: np.random.Generator) -> Graph:
-    """A random graph of the kinds of the zoo, or the training step of a network that branches at random."""
-    if rng.random() < 0.2:
-        kind = sorted(synthetic.KINDS)[int(rng.integers(len(synthetic.KINDS)))]
-        return next(iter(synthetic.generate(kind, 1, int(rng.integers(2**31)), (FEWEST_OPS + 20, 400))))
-    return branching_step(rng)
-
-
-def branching_step(rng: np.random.Generator, most: int = 500) -> Graph:
-    """Forward ops in several lanes that split and join, the backward ops that mirror them, and the weights' updates."""
-    builder, lanes = GraphBuilder("branching step"), int(rng.integers(2, 9))
-    count, noise = int(rng.integers(60 * most // 500, most)), float(rng.uniform(0.2, 1.0))
-    size, flops = 2.0 ** rng.uniform(17, 24), 2.0 ** rng.uniform(26, 33)
-    ends = [builder.tensor(int(size), "input")] * lanes
-    forward: list[tuple[list[int], int, int, int, int]] = []
-    for op in range(count):
-        lane = int(rng.integers(lanes))
-        reads = list(dict.fromkeys([ends[lane], *([ends[int(rng.integers(lanes))]] if rng.random() < 0.2 else [])]))
-        made = builder.tensor(max(1, int(size * np.exp(noise * rng.standard_normal()))))
-        heavy = rng.random() < 0.4
-        weight = builder.tensor(int(size * 2.0 ** rng.uniform(-6, 2)), "weight") if heavy else -1
-        work = int((flops if heavy else size) * np.exp(noise * rng.standard_normal()))
-        builder.op(f"f{op}", "mm" if heavy else "add", [*reads, *([weight] if heavy else [])], [made], flops=work)
-        forward.append((reads, made, weight, work, op))
-        ends[lane] = made
-    _backward(builder, forward, sorted(set(ends)))
-    return builder.build()
-
-
-def _backward(builder: GraphBuilder, forward: list[tuple[list[int], int, int, int, int]], ends: list[int]) -> None:
-    size = dict(enumerate(builder._nbytes))
-    loss = builder.tensor(4)
-    builder.op("loss", "sum", ends, [loss], flops=1_000)
-    grads: dict[int, list[int]] = {end: [loss] for end in ends}
-    makers = {made for _, made, *_ in forward}
-    for reads, made, weight, work, op in reversed(forward):
-        arriving = grads.get(made, [loss])
-        for read in reads:
-            if read in makers:
-                grad = builder.tensor(size[read])
-                builder.op(f"b{op} {read}", "mm" if weight >= 0 else "add", [*arriving, *reads], [grad], flops=work)
-                grads.setdefault(read, []).append(grad)
-        if weight >= 0:
-            change, updated = builder.tensor(size[weight]), builder.tensor(size[weight], "weight", alias_of=weight)
-            builder.op(f"w{op}", "mm", [*arriving, reads[0]], [change], flops=work)
-            builder.op(f"u{op}", "add", [change, weight], [updated], flops=size[weight] // 4)
-
-
-def draw_cluster(
-    rng: np.random.Generator,
-    counts: Sequence[int] = COUNTS,
-    *,
-    presets: float = 0.3,
-    unlike: float = 0.5,
-    free: float = 0.15,
-) -> Cluster:
-    """Presets, or drawn ones, like or unlike, over buses, wires of their own or free links, by these chances."""
-    count = int(rng.choice(counts))
-    kind = rng.random()
-    if kind < presets:
-        return Cluster.preset(f"{count}xp100-pcie")
-    if kind < presets + 0.1:
-        first = int(rng.integers(1, count))
-        return Cluster.preset(f"{first}xp100-pcie+{count - first}xk80")
-    return _drawn_cluster(rng, count, unlike=rng.random() < unlike, free=rng.random() < free)
-
-
-def _drawn_cluster(rng: np.random.Generator, count: int, unlike: bool, free: bool) -> Cluster:
-    speed = 2.0 ** rng.uniform(-2, 0, count) if unlike else np.ones(count)
-    flops, traffic = 1e13 * 2.0 ** rng.uniform(-1, 2), 7e11 * 2.0 ** rng.uniform(-1, 2)
-    launch_ns = int(rng.integers(1_000, 10_000))
-    devices = tuple(
-        Device(f"d{i}", "drawn", int(2**37 * (0.5 + s)), flops * s, traffic * s, launch_ns)
-        for i, s in enumerate(speed.tolist())
-    )
-    link = Link(None, 0) if free else Link(1e10 * 2.0 ** rng.uniform(-1, 5), int(rng.integers(2_000, 25_000)))
-    return all_linked(devices, link, bus=bool(rng.random() < 0.5))
 
 
 def suits(key: GoKey) -> bool:

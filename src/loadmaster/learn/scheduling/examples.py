@@ -16,8 +16,8 @@ from loadmaster.cluster import Cluster
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.learn.examples import graph_of
-from loadmaster.learn.go2020.examples import branching_step, vary
-from loadmaster.learn.go2020.examples import draw_cluster as draw_by_chances
+from loadmaster.learn.go2020.drawing import branching_step, vary
+from loadmaster.learn.go2020.drawing import draw_cluster as draw_by_chances
 from loadmaster.optimizers.annealing.anneal import improve
 from loadmaster.optimizers.cuts import cuts
 from loadmaster.optimizers.lists.schedulers import Etf, Heft, critical_rank

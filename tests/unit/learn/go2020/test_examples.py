@@ -10,7 +10,7 @@ import pytest
 
 from loadmaster.files import graph_to_json
 from loadmaster.graph.columns import ints
-from loadmaster.learn.go2020 import examples
+from loadmaster.learn.go2020 import drawing, examples
 from loadmaster.learn.go2020.examples import DRAWN, GoKey
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.plans import Plan, check
@@ -86,7 +86,7 @@ def test_clusters_vary_and_memory_binds_in_some() -> None:
 
 
 def test_a_branching_step_trains_its_weights() -> None:
-    graph = examples.branching_step(np.random.default_rng(3))
+    graph = drawing.branching_step(np.random.default_rng(3))
     updated = graph.alias_of[(graph.alias_of >= 0) & (graph.producer >= 0)]
     weights = np.flatnonzero([role == 0 for role in graph.role]) if 0 in graph.role[updated] else updated
     assert len(updated) > 10

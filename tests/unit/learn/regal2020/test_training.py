@@ -19,7 +19,8 @@ from loadmaster.files import graph_to_json  # noqa: E402
 from loadmaster.learn import examples  # noqa: E402
 from loadmaster.learn.examples import Elite, Key  # noqa: E402
 from loadmaster.learn.features import features_of  # noqa: E402
-from loadmaster.learn.regal2020.training import RegalSettings, train  # noqa: E402
+from loadmaster.learn.regal2020.settings import RegalSettings  # noqa: E402
+from loadmaster.learn.regal2020.training import train  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
 
 TINY = {"warm": 5, "elite_simulations": 60, "fit_steps": 6, "steps": 4, "graphs": 3, "samples": 3, "evaluations": 40}

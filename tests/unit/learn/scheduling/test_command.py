@@ -14,7 +14,7 @@ import loadmaster as lm
 from loadmaster.errors import UnreadableFile
 from loadmaster.files import save_graphs
 from loadmaster.learn import examples
-from loadmaster.learn.go2020.examples import branching_step
+from loadmaster.learn.go2020.drawing import branching_step
 from loadmaster.learn.scheduling import command
 from loadmaster.learn.training import make_settings
 from loadmaster.optimizers.policy.weights import read_weights

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import loadmaster as lm
 from loadmaster.errors import UnreadableFile
 from loadmaster.graph.columns import ints
-from loadmaster.learn.go2020.examples import branching_step
+from loadmaster.learn.go2020.drawing import branching_step
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.policy.decoding import PAIR, decode, former_of
 from loadmaster.optimizers.policy.policy import HIDDEN, decoded, net_of, size_of
