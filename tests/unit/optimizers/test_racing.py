@@ -163,6 +163,7 @@ def test_without_others_the_leader_goes_on_while_it_gains() -> None:
         (99, 301, False),  # it promises more
         (101, 300, False),
         (101, 301, True),  # it has had more than the leader
+        (100, 301, True),  # and promises as much
         (10**9, 99, False),  # the leader is not known to have been anywhere then
     ],
 )

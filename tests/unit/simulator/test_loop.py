@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from loadmaster import GraphBuilder, price
+from loadmaster.errors import InvalidPlan
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.annealing.critical import measure_tails
 from loadmaster.plans import Plan
@@ -159,3 +160,23 @@ def test_a_host_asks_for_what_waits_for_others_without_reading_them() -> None:
     problem = replace(problem, dispatch_ns=ints(rng.integers(0, 7, problem.num_ops)))
     for _ in range(3):
         assert_equal_to_reference(problem, Plan.of(problem, placed(problem, rng), rng.permutation(problem.num_ops)))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "op"),
+    [
+        ([0, 2, 2, 3], "op1"),
+        ([0, 0, 1, 3], "op2"),
+        ([0, 1, -1, 3], "op2"),
+        ([1, 1, 2, 3], "op0"),
+        ([0, 1, 1, 2], "op3"),
+    ],
+)
+def test_kernels_that_are_none_are_refused_by_the_first_op_that_is_wrong(kernel: list[int], op: str) -> None:
+    build = GraphBuilder("four")
+    for at in range(4):
+        build.op(f"op{at}", "any", [], [], time_ns=5)
+    problem = price(build.build(), pair())
+    device, rank = np.zeros((1, 4), np.int64), np.arange(4)[None]
+    with pytest.raises(InvalidPlan, match=f"'{op}'"):
+        simulate_fused(problem, device, rank, np.array([kernel]))
