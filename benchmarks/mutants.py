@@ -117,7 +117,8 @@ class Judge:
                 if verdict == SURVIVED and (more := [*(test.name for test in slow), *self._beside(mutant, quick)]):
                     verdict = self._others(copy, more[:MOST_TESTS], change, plain=False)
                 if verdict == SURVIVED:
-                    verdict = self._others(copy, tests_beside(mutant.file), change, plain=mutant.compiled)
+                    beside = [test for test in tests_beside(mutant.file) if (copy / test).exists()]  # not those since
+                    verdict = self._others(copy, beside, change, plain=mutant.compiled)
                 return verdict
 
     def _beside(self, mutant: Mutant, quick: list[Seen]) -> list[str]:

@@ -111,6 +111,13 @@ def test_a_move_of_order_leaves_what_the_order_itself_gives_and_its_way_back_wha
     assert moved > 20
 
 
+def test_nothing_is_alive_where_nothing_has_bytes() -> None:
+    builder = GraphBuilder("empty")
+    builder.op("op", "x", [], [builder.tensor(0)], time_ns=1)
+    flow, total = flow_of(one_device(builder.build())), np.array([9])
+    assert exact_orders.profile(flow, np.array([0]), total) == 0 and total.tolist() == [0]
+
+
 def test_annealing_is_no_worse_than_the_best_rule_and_reproducible() -> None:
     problem = one_device(random_graph(3, ops=80))
     rule = solve(problem, MemoryOrder(), Budget(None, 5))
