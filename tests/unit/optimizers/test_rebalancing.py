@@ -190,3 +190,12 @@ def test_each_op_touches_what_it_reads_and_makes() -> None:
     for op in range(problem.num_ops):
         touched = needs.touches[needs.touch_start[op] : needs.touch_start[op + 1]].tolist()
         assert touched == sorted({*problem.graph.reads_of(op).tolist(), *problem.graph.makes_of(op).tolist()})
+
+
+def test_ops_that_share_the_only_tensor_all_touch_it() -> None:
+    build = GraphBuilder("one tensor")
+    made = build.tensor(8)
+    for at in range(3):
+        build.op(f"op{at}", "any", [made] if at else [], [] if at else [made], time_ns=5)
+    needs = needs_of(price(build.build(), "2xp100-pcie"))
+    assert needs.touches.tolist() == [0, 0, 0] and needs.touch_start.tolist() == [0, 1, 2, 3]
