@@ -16,6 +16,7 @@ import numpy as np
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Whole
 
+part = compiled(error_model="numpy", _nrt=False)
 HEAVY = np.iinfo(np.int64).max // 4  # more than all blocks weigh
 
 
@@ -50,24 +51,41 @@ class Met(NamedTuple):
     by_high: np.ndarray
 
 
-@compiled
+@part
+def _find(keys: Ints, count: Whole, key: Whole) -> Whole:
+    """The first of the keys, which are in order, that is not under this one."""
+    low, high = np.int64(0), np.int64(count)
+    while low < high:
+        middle = (low + high) // 2
+        if keys[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@part
 def _insert(keys: Ints, blocks: Ints, count: Whole, key: Whole, block: Whole) -> None:
-    into = np.searchsorted(keys[:count], key)
+    into = _find(keys, count, key)
     for at in range(count, into, -1):
-        keys[at], blocks[at] = keys[at - 1], blocks[at - 1]
+        keys[at] = keys[at - 1]
+    for at in range(count, into, -1):
+        blocks[at] = blocks[at - 1]
     keys[into], blocks[into] = key, block
 
 
-@compiled
+@part
 def _remove(keys: Ints, blocks: Ints, count: Whole, key: Whole, block: Whole) -> None:
-    out = np.searchsorted(keys[:count], key)
+    out = _find(keys, count, key)
     while blocks[out] != block:
         out += 1
     for at in range(out, count - 1):
-        keys[at], blocks[at] = keys[at + 1], blocks[at + 1]
+        keys[at] = keys[at + 1]
+    for at in range(out, count - 1):
+        blocks[at] = blocks[at + 1]
 
 
-@compiled
+@part
 def _put(placed: Placed, block: Whole, low: Whole, size: Whole) -> None:
     count = placed.number[0]
     _insert(placed.low, placed.by_low, count, low, block)
@@ -75,7 +93,7 @@ def _put(placed: Placed, block: Whole, low: Whole, size: Whole) -> None:
     placed.number[0] = count + 1
 
 
-@compiled
+@part
 def _take(placed: Placed, block: Whole, low: Whole, size: Whole) -> None:
     count = placed.number[0]
     _remove(placed.low, placed.by_low, count, low, block)
@@ -83,7 +101,7 @@ def _take(placed: Placed, block: Whole, low: Whole, size: Whole) -> None:
     placed.number[0] = count - 1
 
 
-@compiled
+@part
 def _meet(keys: Ints, blocks: Ints, count: Whole, mates: Ints, met_keys: Ints, met_blocks: Ints) -> Whole:
     """Those of the placed blocks that are mates; without a branch, which nobody could foresee."""
     found = np.int64(0)
@@ -94,7 +112,7 @@ def _meet(keys: Ints, blocks: Ints, count: Whole, mates: Ints, met_keys: Ints, m
     return found
 
 
-@compiled
+@part
 def _tightest_gap(size: Ints, met: Met, found: Whole, wide: Whole, goal: Whole) -> Whole:
     """The lowest address of the smallest gap with room for so many bytes, or -1."""
     here: Whole
@@ -110,7 +128,7 @@ def _tightest_gap(size: Ints, met: Met, found: Whole, wide: Whole, goal: Whole) 
     return place
 
 
-@compiled
+@part
 def _cheapest(met: Met, found: Whole, wide: Whole, goal: Whole, weight: Ints) -> Whole:
     """The address at which what lies there weighs least: on the bottom, on or right under another block, or at the top;
     by lot among equals."""
