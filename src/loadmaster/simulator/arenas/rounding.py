@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Where no reason is given, chosen by hand.
 LOST = (200, 2000)  # a part in so many of what is alive at the fullest time may be lost by rounding
 COMMON = 32  # one in so many blocks has the size of a quantum
-WAYS = ((0.5, 0.75, 3), (0.5, 0.5, 1), (0.25, 0.5, 3), (1.0, 0.5, 1))  # weights: powers of size and life; their growth
+WAYS = ((0.5, 0.75, 3), (0.5, 0.5, 1), (0.25, 0.5, 3), (0.5, 0.5, 3))  # weights: powers of size and life; their growth
 STARTS = 3  # of the layouts by first fit, the best
 FIRST_RUN = 12  # times the square of the number of blocks: comparisons in the first runs, some for each of a few moves
 GROWTH = 2  # of the runs, each time that all ways have had their turn
