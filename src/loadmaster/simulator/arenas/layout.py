@@ -124,17 +124,19 @@ class Step:
         self.send_tensor, self.send_dst = ints(index[timeline.send_tensor]), timeline.send_dst
         start = np.concatenate([coarse.first(timeline.start_ns), timeline.send_start_ns])
         end = np.concatenate([coarse.first(timeline.end_ns), timeline.send_end_ns])
-        begun, ended = self._rounds(timeline, coarse.first(timeline.turn), ints(start), ints(end))
+        begun, ended, asked_ns = self._rounds(timeline, coarse.first(timeline.turn), ints(start), ints(end))
+        count, asking_ns = len(start), asked_ns - self.problem.dispatch_ns
+        start, end = np.concatenate([start, asking_ns]), np.concatenate([end, asked_ns])
         instants, which = np.unique(np.concatenate([[0], start, end]), return_inverse=True)
         wide = int(ended.max(initial=0)) + 2
         keys = which * wide + np.concatenate([[0], begun, ended])
         known, number = np.unique(keys, return_inverse=True)
-        count = len(start)
         self.round_ns = ints(instants[known // wide])
         self.forever = len(known)
-        self.begin, self.end = ints(number[1 : 1 + count]), ints(number[1 + count :])  # [ops + sends]
+        begin, end = np.split(number[1:], 2)
+        self.begin, self.end = ints(begin[:count]), ints(end[:count])  # [ops + sends]
 
-    def _rounds(self, timeline: Timeline, turn: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    def _rounds(self, timeline: Timeline, turn: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
         from loadmaster.simulator.arenas import packing
 
         problem, ops = self.problem, self.problem.num_ops
@@ -154,10 +156,11 @@ class Step:
             end[ops:],
             wait_start,
             waits,
+            problem.dispatch_ns,
         )
         channels = int(channel.max(initial=-1)) + 1
-        begun, ended = packing.rounds(steps, problem.num_devices, channels)
-        return ints(begun), ints(ended)
+        begun, ended, asked_ns = packing.rounds(steps, problem.num_devices, channels)
+        return ints(begun), ints(ended), ints(asked_ns)
 
     def waits(self) -> tuple[Ints, Ints]:
         """(start, items) what each op waits for: op i as i, send j as ops + j."""

@@ -23,7 +23,7 @@ from tests.reference import Run, World
 from tests.strategies import plans, problems
 
 Pair = tuple[Problem, Plan]
-problems_with_plans = problems(max_ops=10, max_devices=3).flatmap(lambda p: st.tuples(st.just(p), plans(p)))
+problems_with_plans = problems(max_ops=10, max_devices=3, hosts=True).flatmap(lambda p: st.tuples(st.just(p), plans(p)))
 
 
 def arenas_of(problem: Problem, plan: Plan, **settings_: int) -> Arenas:
