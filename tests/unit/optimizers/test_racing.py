@@ -232,13 +232,12 @@ def test_stretches_of_others_are_for_a_leader_that_has_settled() -> None:
         race.search.simulations += 30
         return better
 
-    race.crossing.improve, race.crossing.due = improve, 200
-    leader.pace.length = 159
+    race.crossing.improve, leader.pace.length = improve, 159
     race._cross()
     assert leader.score == Score(0, 100)
-    leader.pace.length, race.crossing.due = 160, 0
+    race.crossing.improve, leader.pace.length = lambda given: given, 160  # nothing is due
     race._cross()
-    assert leader.score == Score(0, 100)
-    race.crossing.due = 200
+    assert leader.score == Score(0, 100) and leader.used == 500 and leader.marks == [(100, Score(0, 100))]
+    race.crossing.improve = improve
     race._cross()
     assert leader.score == Score(0, 90) and leader.used == 530 and leader.marks == [(530, Score(0, 90))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from loadmaster.optimizers.memory.closures import Closure, moved_bytes, vanishing
+from loadmaster.optimizers.memory.closures import Closure, beyond_ns, moved_bytes, vanishing
 from loadmaster.optimizers.memory.draft import Draft, Drop, Job, Version
 
 
@@ -118,8 +118,9 @@ def reuse(draft: Draft, number: int, other: int, later: list[tuple[int, int]]) -
 def _charge(draft: Draft, closure: Closure, wanted: int, at: int, undo: list[Callable[[], None]]) -> None:
     draft.extra_ns += closure.cost_ns
     joined = list(closure.ops) if closure.joined else []
-    moved = moved_bytes(draft, joined, {t for op in joined for t in draft.makes[op]})
-    compute, fixed = sum(draft.compute[op] for op in joined), sum(draft.fixed[op] for op in joined)
+    inner = {t for op in joined for t in draft.makes[op]}
+    moved, fixed = moved_bytes(draft, joined, inner), beyond_ns(draft, joined, inner)
+    compute = sum(draft.compute[op] for op in joined)
     traffic = moved - draft.nbytes[wanted] if joined else 0
     launch = max((draft.launch[op] for op in joined), default=0)
     columns = (

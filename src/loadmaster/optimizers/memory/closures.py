@@ -105,11 +105,23 @@ def _apart_ns(draft: Draft, closure: Closure, wanted: set[int]) -> int:
 
 
 def moved_bytes(draft: Draft, ops: Iterable[int], vanish: set[int]) -> int:
-    total = 0
+    """What the ops move in a kernel in which those tensors are inner."""
+    return sum(_moved_by(draft, op, vanish) for op in ops)
+
+
+def _moved_by(draft: Draft, op: int, vanish: set[int]) -> int:
+    moved = draft.traffic[op] - sum(draft.nbytes[t] for t in draft.makes[op] if t in vanish)
+    pairs = zip(draft.reads[op], draft.read_bytes[op], strict=True)
+    return max(0, moved - sum(size for t, size in pairs if t in vanish))
+
+
+def beyond_ns(draft: Draft, ops: Iterable[int], vanish: set[int]) -> float:
+    """What the ops take beyond what they compute and move in that kernel; less than nothing where they were measured to
+    take less, but no more than that (rule 12)."""
+    total = 0.0
     for op in ops:
-        moved = draft.traffic[op] - sum(draft.nbytes[t] for t in draft.makes[op] if t in vanish)
-        pairs = zip(draft.reads[op], draft.read_bytes[op], strict=True)
-        total += max(0, moved - sum(size for t, size in pairs if t in vanish))
+        rate = int(draft.problem.bytes_per_s[draft.device[op]])
+        total += max(draft.fixed[op], -max(draft.compute[op], _moved_by(draft, op, vanish) * 1e9 / rate))
     return total
 
 
@@ -120,7 +132,7 @@ def _time(
     device = draft.device[ops[0]]
     launch = max(launch, *(draft.launch[op] for op in ops))
     compute += sum(draft.compute[op] for op in ops)
-    fixed += sum(draft.fixed[op] for op in ops)
+    fixed += beyond_ns(draft, ops, vanish)
     moving = (traffic + moved_bytes(draft, ops, vanish)) * 1e9 / int(draft.problem.bytes_per_s[device])
     return int(launch + max(0.0, max(compute, moving) + fixed))
 

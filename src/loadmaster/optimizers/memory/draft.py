@@ -174,12 +174,14 @@ class Draft:
         np.maximum.at(self.kernel_launch, place, launch)
         self.traffic: list[int] = problem.traffic_bytes.tolist()
         self.kernel_compute = np.bincount(place, self.compute, len(self.heads))
-        self.kernel_fixed = np.bincount(place, self.fixed, len(self.heads))
         saved = np.zeros(problem.num_ops)
         graph = problem.graph
         np.add.at(saved, rows_of(graph.read_start), np.where(self.inner[graph.reads], problem.read_bytes, 0))
         np.add.at(saved, rows_of(graph.make_start), np.where(self.inner[graph.makes], graph.nbytes[graph.makes], 0))
-        self.kernel_traffic = np.bincount(place, np.maximum(problem.traffic_bytes - saved, 0), len(self.heads))
+        moved = np.maximum(problem.traffic_bytes - saved, 0)
+        self.kernel_traffic = np.bincount(place, moved, len(self.heads))
+        own_ns = np.maximum(self.compute, moved * 1e9 / problem.bytes_per_s[self.plan.device])
+        self.kernel_fixed = np.bincount(place, np.maximum(self.fixed, -own_ns), len(self.heads))
 
     def _originals(self) -> None:
         graph = self.problem.graph

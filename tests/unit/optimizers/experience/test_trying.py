@@ -38,7 +38,7 @@ def test_a_plan_that_does_not_fit_does_not_stand_out(problem: Problem) -> None:
 
 
 def test_beside_a_plan_that_stands_out_rules_have_a_small_part_of_the_search(problem: Problem) -> None:
-    search = Search(problem, Budget(None, 10_000))
+    search = Search(problem, Budget(None, 40_000))
     waiting, all_at_once = Waiting(search, stands_out=True), Waiting(search, stands_out=False)
     everything = all_at_once.due()
     assert not all_at_once.left and everything
@@ -48,7 +48,7 @@ def test_beside_a_plan_that_stands_out_rules_have_a_small_part_of_the_search(pro
         prices += [start.price for start in waiting.due()]
         assert sum(prices) <= LITTLE * done
         assert not waiting.left or sum(prices) + waiting.left[0].price > LITTLE * done
-    search.count(8_000)
+    search.count(38_000)
     assert [*prices, *(start.price for start in waiting.due())] == [start.price for start in everything]
 
 
