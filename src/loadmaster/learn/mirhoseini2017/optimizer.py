@@ -35,9 +35,10 @@ class Rnn(Recurrent):
     Differs from the paper: with features=full (published: without) the network also sees time, memory and links, and
     scores unlike devices by what they are; of equal devices the unused one of lowest number comes first. The decoder
     sees the group it places beside what it attends to; attention is by dot product. Placements that do not fit are left
-    out of the baseline and count as three deviations below it, from half of the budget on as nothing; where none fits,
-    those over by less count as better. An entropy bonus is steered so that choices go from even to sure as the budget
-    goes. Step times come from the simulator, ops in critical-path order. Sizes and rates are ours.
+    out of the baseline and count as three deviations below it, once half way from even to sure choices as nothing;
+    where none fits, those over by less count as better. An entropy bonus is steered so that choices go from even to
+    sure with the time, or with simulations whatever their budget. Step times come from the simulator, ops in
+    critical-path order. Sizes and rates are ours.
 
     Attributes:
         by: how ops are joined into groups, as `passes.groups.group_ops` has it; readers: as published.

@@ -15,6 +15,7 @@ import numpy as np
 
 from loadmaster.errors import MissingExtra, UnreadableFile
 from loadmaster.graph.columns import Ints, ints
+from loadmaster.learn.cooling import Cooling
 from loadmaster.learn.environment import Environment, Order, Simulated
 from loadmaster.learn.placeto2019.board import Board, Traversal, board_of, group_start, groups_of, visits
 from loadmaster.optimizers.simple import OneDevice
@@ -147,7 +148,7 @@ class _Player:
             self.best, self.best_start = float(cost[at]), ints(last[at])
 
     def _tune(self) -> None:
-        """REINFORCE on this problem; the rate falls as the budget is used."""
+        """REINFORCE on this problem; the rate falls with what was simulated, or with the time."""
         import torch
 
         from loadmaster.learn.placeto2019.episodes import advantages, costs, reinforce
@@ -155,7 +156,7 @@ class _Player:
         settings, search = self.settings, self.search
         adam = torch.optim.Adam(self.network.parameters(), lr=settings.rate)
         search.note = "placeto: tuning"
-        begun, step = search.progress, 0
+        cooling, step = Cooling(search), 0
         while not search.spent:
             from_best = (step + 1) * settings.again % 1.0 < settings.again
             episodes = self._play(self.best_start if from_best else self.start, settings.episodes, search.rng)
@@ -163,7 +164,7 @@ class _Player:
             if cost is None:
                 break
             self._keep(episodes.last, cost[:, -1])
-            left = 1.0 - (search.progress - begun) / max(1e-9, 1 - begun)
+            left = 1.0 - cooling.share
             _set_rate(adam, settings.last_rate + (settings.rate - settings.last_rate) * left)
             adam.zero_grad()
             reinforce(

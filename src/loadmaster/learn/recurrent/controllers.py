@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from loadmaster.graph.columns import Ints
+from loadmaster.learn.cooling import Cooling
 from loadmaster.learn.environment import Order, Simulated
 from loadmaster.learn.examples import alone
 from loadmaster.learn.recurrent.reinforce import Learner, LearningRule, Standing, StepSummary, learn, reinforce
@@ -135,11 +136,12 @@ class Crew(Protocol):
 def _serve(search: Search, learner: Learner, crew: Crew, controllers: int) -> None:
     """Hands out steps with the newest parameters and follows each gradient as it comes."""
     number = promised = under_way = 0
+    cooling = Cooling(search)
     while True:
         while under_way < controllers and search.simulations_left > promised and not search.spent:
             samples = min(learner.rule.samples, search.simulations_left - promised)
             weights = nn.utils.parameters_to_vector(learner.policy.parameters()).detach().numpy().copy()
-            crew.submit(Task(number, weights, replace(learner.standing), samples, search.progress))
+            crew.submit(Task(number, weights, replace(learner.standing), samples, cooling.share))
             number, promised, under_way = number + 1, promised + samples, under_way + 1
         if not under_way:
             return

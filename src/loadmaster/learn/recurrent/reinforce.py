@@ -1,7 +1,7 @@
 """REINFORCE on one graph: placements are drawn, measured, and made likelier where better than the moving average.
 
 Williams (1992), with one reward at the end of a placement. What does not fit is left out of the average and counts as
-far below it; an entropy bonus is steered so that choices go from even to sure as the budget goes.
+far below it; an entropy bonus is steered so that choices go from even to sure as simulations or time go (`cooling`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from loadmaster.graph.columns import Ints
+from loadmaster.learn.cooling import Cooling
 from loadmaster.learn.environment import PENALTY, Environment, Measurements, Simulated, reward
 
 # Where no reason is given, chosen by hand.
@@ -68,7 +69,7 @@ class LearningRule:
         entropy: wanted at first, as a share of that of even choices; falls to nothing in a straight line.
         decay: of the moving averages.
         root: of the step time.
-        settled: share of the budget after which only valid placements update.
+        settled: how far cooling has come when from then on only valid placements update.
         look: the likeliest placement is measured every so many steps.
     """
 
@@ -138,9 +139,7 @@ def learn(
     share: float,
 ) -> StepSummary:
     """One step up to the gradients: they lie in the policy's parameters. `share` of the budget is gone."""
-    drawn = policy.draw(
-        max(1, min(rule.samples, environment.measurements_left)), rng, share
-    )  # the clock may just have run out
+    drawn = policy.draw(rule.samples, rng, share)  # where fewer are left, those beyond come back as failed
     measured = environment.measure(drawn.placement)
     gained = reward(measured, environment.unit_ns, rule.root, rule.penalty)
     valid = measured.valid
@@ -238,7 +237,8 @@ class Learner:
 def reinforce(learner: Learner, environment: Simulated) -> None:
     """Steps until the budget is spent. Every random number comes from the search's seed and the step."""
     search = environment.search
+    cooling = Cooling(search)
     while environment.measurements_left:
         rng = np.random.default_rng([search.seed, 2, learner.standing.step])
         search.note = f"step {learner.standing.step}"
-        learner.step(environment, rng, search.progress)
+        learner.step(environment, rng, cooling.share)
