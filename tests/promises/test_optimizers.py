@@ -23,7 +23,7 @@ from tests.strategies import problems
 
 NAMES = sorted(catalog.optimizers())
 SMALL = Budget(seconds=None, simulations=40)
-HALF = Budget(seconds=None, simulations=20)
+FOR_START = {"branch-and-bound": Budget(seconds=None, simulations=20)}  # of those that give it less than all
 
 every_optimizer = pytest.mark.parametrize("name", NAMES)
 
@@ -118,9 +118,9 @@ def test_same_seed_and_simulations_give_the_same_plan(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if start_of(name) is not None])
 def test_never_worse_than_where_it_starts(name: str) -> None:
-    """A start that searches has half of the budget."""
+    """Branch and bound gives a start that searches half of its budget."""
     for problem in drawn()[5:]:
-        assert solve(problem, name, SMALL).score <= solve(problem, start_of(name), HALF).score
+        assert solve(problem, name, SMALL).score <= solve(problem, start_of(name), FOR_START.get(name, SMALL)).score
 
 
 @every_optimizer
