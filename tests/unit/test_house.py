@@ -7,17 +7,22 @@ import ast
 import re
 import runpy
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import loadmaster
 from loadmaster import errors
 
 SOURCE = Path(loadmaster.__file__).parent
-TREES = {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
 
 
 def classes() -> list[tuple[str, ast.ClassDef]]:
-    return [(path, node) for path, tree in TREES.items() for node in tree.body if isinstance(node, ast.ClassDef)]
+    return [(path, node) for path, tree in trees().items() for node in tree.body if isinstance(node, ast.ClassDef)]
 
 
 def test_no_class_name_stands_twice() -> None:
@@ -26,7 +31,7 @@ def test_no_class_name_stands_twice() -> None:
 
 
 def test_modules_and_public_classes_say_what_they_are() -> None:
-    silent = [path for path, tree in TREES.items() if not ast.get_docstring(tree)]
+    silent = [path for path, tree in trees().items() if not ast.get_docstring(tree)]
     silent += [
         f"{path}: {node.name}" for path, node in classes() if node.name[0] != "_" and not ast.get_docstring(node)
     ]
@@ -34,9 +39,9 @@ def test_modules_and_public_classes_say_what_they_are() -> None:
 
 
 def test_no_module_is_exempt_from_types() -> None:
-    exempt = [path for path in TREES if "allow-untyped" in (SOURCE / path).read_text()]
+    exempt = [path for path in trees() if "allow-untyped" in (SOURCE / path).read_text()]
     assert exempt == []
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
@@ -57,7 +62,7 @@ def test_mistakes_that_are_made_by_name_can_be_made() -> None:
 
 def test_docstrings_name_fields_and_arguments_that_are_there() -> None:
     wrong = []
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 fields = {part.target for part in node.body if isinstance(part, ast.AnnAssign)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -12,17 +14,17 @@ from loadmaster.optimizers.policy.policy import first_weights
 from loadmaster.search import Score
 from loadmaster.simulator import simulate
 
-KEYS = [
-    key
-    for key in (ScheduleKey(-1, seed) for seed in range(12))
-    if (found := make_example(key)) and found[0].num_ops < 300
-]
+
+@cache
+def keys() -> list[ScheduleKey]:
+    every = (ScheduleKey(-1, seed) for seed in range(12))
+    return [key for key in every if (found := make_example(key)) and found[0].num_ops < 300]
 
 
 def test_an_example_is_the_same_everywhere() -> None:
-    first = make_example(KEYS[0])
+    first = make_example(keys()[0])
     make_example.cache_clear()
-    again = make_example(KEYS[0])
+    again = make_example(keys()[0])
     assert first is not None and again is not None
     assert (first[0].op_ns == again[0].op_ns).all()
     assert (first[0].memory_bytes == again[0].memory_bytes).all()
@@ -37,7 +39,7 @@ def test_an_unrolled_step_updates_every_weight_once() -> None:
 
 
 def test_tightened_memory_is_that_of_one_device_in_shares() -> None:
-    example = make_example(KEYS[0])
+    example = make_example(keys()[0])
     assert example is not None
     problem = example[0]
     tight = tightened(problem, 1.5)
@@ -48,7 +50,7 @@ def test_tightened_memory_is_that_of_one_device_in_shares() -> None:
 
 
 def test_a_plan_that_fits_counts_for_more_than_a_faster_one_that_does_not() -> None:
-    example = make_example(KEYS[0])
+    example = make_example(keys()[0])
     assert example is not None
     problem = example[0]
     assert worth(problem, Score(0, 2_000)) < worth(problem, Score(1, 1_000))
@@ -60,12 +62,12 @@ def test_a_plan_that_fits_counts_for_more_than_a_faster_one_that_does_not() -> N
 )
 def test_the_gradient_is_that_of_the_outcomes(settings: Settings) -> None:
     weights = first_weights(0)
-    crew = ForkedCrew(KEYS[:1], [], 1)
+    crew = ForkedCrew(keys()[:1], [], 1)
     try:
         gradient, _ = crew.gradient(weights, 4, settings)
     finally:
         crew.close()
-    example = make_example(KEYS[0])
+    example = make_example(keys()[0])
     assert example is not None
     along = directions(4, len(weights), settings.each)
     gains = [
@@ -86,7 +88,7 @@ def test_adam_goes_uphill() -> None:
 
 def test_training_returns_the_weights_that_were_best_on_problems_held_out() -> None:
     told: list[tuple[float, np.ndarray]] = []
-    crew = ForkedCrew(KEYS[:1], KEYS[:1], 1)
+    crew = ForkedCrew(keys()[:1], keys()[:1], 1)
     try:
         found = ascend(
             crew,
