@@ -203,7 +203,7 @@ ROWS = [
     ),
     (
         "simulator/arenas/fitting.py",
-        "if not all_stack(desk, 0, count, 0, sections, 0, -1):",
+        "if not all_stack(scratch, 0, count, 0, sections, 0, -1):",
         "-1",
         "-2",
         "all turns are at least 0",

@@ -126,7 +126,7 @@ def test_what_lies_otherwise_has_another_layout() -> None:
 
 def test_sources_are_all_that_is_imported_on_the_way() -> None:
     found = sources_of("loadmaster.simulator.arenas.fitting")
-    arenas = {f"loadmaster.simulator.arenas.{name}" for name in ("fitting", "waiting", "desk", "sections")}
+    arenas = {f"loadmaster.simulator.arenas.{name}" for name in ("fitting", "waiting", "scratch", "sections")}
     assert arenas | {"loadmaster.graph.columns"} <= set(found)
     assert not [name for name in found if name.startswith("loadmaster.compiled")]
 

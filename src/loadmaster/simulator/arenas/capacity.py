@@ -17,7 +17,7 @@ import numpy as np
 
 from loadmaster.compiled.direct import Loop
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.simulator.arenas.desk import FOUND, NONE, STOPPED, Desk, Rule, desk_for
+from loadmaster.simulator.arenas.scratch import FOUND, NONE, STOPPED, FitScratch, Rule, scratch_for
 from loadmaster.simulator.arenas.sections import blocks_of
 from loadmaster.simulator.threads import cores
 
@@ -92,21 +92,23 @@ def _search(
     with ThreadPoolExecutor(cores()) as pool:
         while used < work and not stop():
             most = 1 + (work - used) // each
-            desks = [desk_for(blocks, rule, capacity, min(limit, most)) for rule, limit in islice(rules, cores())]
-            jobs = [pool.submit(fit, desk) for desk in desks]
+            scratches = [
+                scratch_for(blocks, rule, capacity, min(limit, most)) for rule, limit in islice(rules, cores())
+            ]
+            jobs = [pool.submit(fit, scratch) for scratch in scratches]
             # The first in order that comes to an end counts: the answer does not depend on how many run at once.
-            for desk, job in zip(desks, jobs, strict=True):
+            for scratch, job in zip(scratches, jobs, strict=True):
                 found = job.result()
-                used += int(desk.state.done[0]) * each
+                used += int(scratch.state.done[0]) * each
                 if found != STOPPED:
-                    _stop(desks)
-                    return (ints(desk.state.offset) if found == FOUND else None), found == NONE, used
+                    _stop(scratches)
+                    return (ints(scratch.state.offset) if found == FOUND else None), found == NONE, used
     return None, False, used
 
 
-def _stop(desks: list[Desk]) -> None:
-    for desk in desks:
-        desk.state.stop[0] = 1
+def _stop(scratches: list[FitScratch]) -> None:
+    for scratch in scratches:
+        scratch.state.stop[0] = 1
 
 
 def _rules(begin: Ints, end: Ints, nbytes: Ints, seed: int) -> Iterator[tuple[Rule, int]]:

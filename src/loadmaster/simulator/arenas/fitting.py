@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Floats, Ints, Truth, Whole
-from loadmaster.simulator.arenas.desk import FOUND, NONE, STOPPED, Desk
+from loadmaster.simulator.arenas.scratch import FOUND, NONE, STOPPED, FitScratch
 from loadmaster.simulator.arenas.waiting import FAR, all_stack, look, part, place, sort_waiting, stacks, undo
 
 
 @part
-def _choices(desk: Desk, top: Whole) -> None:
+def _choices(scratch: FitScratch, top: Whole) -> None:
     """Blocks that may come next, in order: not under the last one, and none that leaves a gap in which another fits;
     of blocks alike only the first."""
     size, twin, low, turn, offset = (
-        desk.blocks.size,
-        desk.blocks.twin,
-        desk.state.low,
-        desk.state.turn,
-        desk.state.offset,
+        scratch.blocks.size,
+        scratch.blocks.twin,
+        scratch.state.low,
+        scratch.state.turn,
+        scratch.state.offset,
     )
-    frames, items, gap = desk.frames, desk.frames.items, FAR
+    frames, items, gap = scratch.frames, scratch.frames.items, FAR
     least, used = frames.least[top], frames.choices_end[top - 1]
     frames.choice[top] = used
     for at in range(frames.begin[top], frames.end[top]):
@@ -44,10 +44,10 @@ def _choices(desk: Desk, top: Whole) -> None:
 
 
 @part
-def _split(desk: Desk, top: Whole, end: Whole, since: Whole, until: Whole, below: Whole) -> None:
+def _split(scratch: FitScratch, top: Whole, end: Whole, since: Whole, until: Whole, below: Whole) -> None:
     """What waits of the frame's part, items up to `end`, as parts that no waiting block joins; cuts may be new between
     sections since … until - 1 alone. Parts and items of the frame `below` are kept."""
-    frames, first, cut = desk.frames, desk.blocks.first, desk.state.cut
+    frames, first, cut = scratch.frames, scratch.blocks.first, scratch.state.cut
     begin, lowest, highest = frames.begin[top], frames.lowest[top], frames.highest[top]
     parts, items, used, number = frames.parts, frames.items, frames.items_end[below], frames.parts_end[below]
     frames.first_part[top] = frames.part[top] = number
@@ -89,17 +89,17 @@ def _comes_first(keys: Floats, items: Ints, begin: Whole, one: Whole, two: Whole
 
 
 @part
-def _take_turns(desk: Desk, begin: Whole, end: Whole, mark: Whole) -> Whole:
+def _take_turns(scratch: FitScratch, begin: Whole, end: Whole, mark: Whole) -> Whole:
     """Gives the blocks of a part their turns by the rule, as their sections are now; returns the end of the trail."""
-    first, last, total, turn = desk.blocks.first, desk.blocks.last, desk.state.total, desk.state.turn
-    items, keys, order, other = desk.frames.items, desk.notes.keys, desk.notes.order, desk.notes.other
+    first, last, total, turn = scratch.blocks.first, scratch.blocks.last, scratch.state.total, scratch.state.turn
+    items, keys, order, other = scratch.frames.items, scratch.notes.keys, scratch.notes.order, scratch.notes.other
     count = end - begin
     for at in range(count):
         block, most = items[begin + at], total[first[items[begin + at]]]
         for section in range(first[block], last[block]):
             most = max(most, total[section])
         for row in range(3):
-            keys[row, at] = desk.rule.factor[row, block] * (most if row == desk.rule.fullest else 1.0)
+            keys[row, at] = scratch.rule.factor[row, block] * (most if row == scratch.rule.fullest else 1.0)
         order[at] = at
     width = 1
     while width < count:  # a merge sort, larger keys first
@@ -120,70 +120,75 @@ def _take_turns(desk: Desk, begin: Whole, end: Whole, mark: Whole) -> Whole:
         width *= 2
     for number in range(count):
         block = items[begin + order[number]]
-        desk.state.trail[mark], desk.state.before[mark] = 2 * len(turn) + block, turn[block]
+        scratch.state.trail[mark], scratch.state.before[mark] = 2 * len(turn) + block, turn[block]
         mark += 1
         turn[block] = number
     return mark
 
 
 @part
-def _enter(desk: Desk, top: Whole, mark: Whole) -> Whole:
+def _enter(scratch: FitScratch, top: Whole, mark: Whole) -> Whole:
     """Makes the frame `top` of the next part of the one below it; returns the end of the trail, or -1 where there is no
     room for it."""
-    frames, parts, below = desk.frames, desk.frames.parts, top - 1
+    frames, parts, below = scratch.frames, scratch.frames.parts, top - 1
     here = frames.part[below]
     frames.part[below] += 1
     begin, end = parts[here, 0], parts[here, 1]
     frames.begin[top], frames.end[top] = begin, end
     frames.lowest[top], frames.highest[top] = parts[here, 2], parts[here, 3]
     frames.least[top], frames.least_turn[top] = frames.least[below], frames.least_turn[below]
-    if desk.rule.anew and frames.parts_end[below] - frames.first_part[below] > 1:  # one of several: turns of its own
-        if mark + end - begin > desk.turns_end:
+    if scratch.rule.anew and frames.parts_end[below] - frames.first_part[below] > 1:  # one of several: turns of its own
+        if mark + end - begin > scratch.turns_end:
             return -1
-        mark = _take_turns(desk, begin, end, mark)
-        sort_waiting(desk, begin, end)
+        mark = _take_turns(scratch, begin, end, mark)
+        sort_waiting(scratch, begin, end)
         frames.least_turn[top] = -1
     if frames.choices_end[below] + end - begin > len(frames.choices):
         return -1
     frames.mark[top], frames.alone[top] = mark, 0
-    _choices(desk, top)
+    _choices(scratch, top)
     return mark
 
 
 @part
-def _fails_where_it_did(desk: Desk, top: Whole, block: Whole, looked_at: Whole) -> tuple[Truth, Whole]:
+def _fails_where_it_did(scratch: FitScratch, top: Whole, block: Whole, looked_at: Whole) -> tuple[Truth, Whole]:
     """Whether the block cannot come next because of the section that failed last; then all choices after it are given
     up where they would fail there, too. `looked_at`: the frame whose blocks lie side by side, which is returned."""
-    frames, hot = desk.frames, desk.state.hot[0]
+    frames, hot = scratch.frames, scratch.state.hot[0]
     if hot < frames.lowest[top] or hot >= frames.highest[top]:
         return False, looked_at
     count, least, least_turn = frames.end[top] - frames.begin[top], frames.least[top], frames.least_turn[top]
     if looked_at != top:
-        look(desk, frames.begin[top], frames.end[top])
-    if stacks(desk, count, hot, block, least, least_turn):
+        look(scratch, frames.begin[top], frames.end[top])
+    if stacks(scratch, count, hot, block, least, least_turn):
         return False, top
-    if not stacks(desk, count, hot, -1, least, least_turn):
+    if not stacks(scratch, count, hot, -1, least, least_turn):
         frames.choice[top] = frames.choices_end[top]
     return True, top
 
 
 @compiled(error_model="numpy", _nrt=False, apart=True, no_cpython_wrapper=True)
-def fit(desk: Desk) -> Whole:
+def fit(scratch: FitScratch) -> Whole:
     """FOUND, NONE or STOPPED; the layout is in state.offset, and in state.done the blocks looked at."""
     looked_at: Whole
-    frames, low, turn, done = desk.frames, desk.state.low, desk.state.turn, desk.state.done
-    first, last, items, count = desk.blocks.first, desk.blocks.last, desk.frames.items, len(desk.blocks.size)
+    frames, low, turn, done = scratch.frames, scratch.state.low, scratch.state.turn, scratch.state.done
+    first, last, items, count = (
+        scratch.blocks.first,
+        scratch.blocks.last,
+        scratch.frames.items,
+        len(scratch.blocks.size),
+    )
     for block in range(count):
         items[block] = block
     # The outermost frame chooses nothing; its parts are those of the whole.
-    mark = _take_turns(desk, 0, count, 0)
-    sort_waiting(desk, 0, count)
-    sections = len(desk.state.total)
+    mark = _take_turns(scratch, 0, count, 0)
+    sort_waiting(scratch, 0, count)
+    sections = len(scratch.state.total)
     frames.end[0], frames.items_end[0], frames.highest[0], frames.least_turn[0] = count, count, sections, -1
     done[0] = count
-    if not all_stack(desk, 0, count, 0, sections, 0, -1):
+    if not all_stack(scratch, 0, count, 0, sections, 0, -1):
         return NONE
-    _split(desk, 0, count, 0, sections, 0)
+    _split(scratch, 0, count, 0, sections, 0)
     top, looked_at, forward = 0, -1, True
     while True:
         if forward:  # into the next part that the choice on top has left, or it is all placed
@@ -193,15 +198,15 @@ def fit(desk: Desk) -> Whole:
                 top -= 1
                 continue
             top, looked_at = top + 1, -1
-            mark = _enter(desk, top, mark)
+            mark = _enter(scratch, top, mark)
             if mark < 0:
                 return STOPPED
         # The next choice of the frame on top.
         forward = False
-        mark = undo(desk, mark, frames.mark[top])
+        mark = undo(scratch, mark, frames.mark[top])
         if top == 0:
             return NONE
-        if done[0] > desk.work or desk.state.stop[0] != 0:
+        if done[0] > scratch.work or scratch.state.stop[0] != 0:
             return STOPPED
         if frames.alone[top] != 0 or frames.choice[top] == frames.choices_end[top]:
             top -= 1
@@ -211,15 +216,15 @@ def fit(desk: Desk) -> Whole:
         frames.least[top], frames.least_turn[top] = low[block], turn[block]
         waiting = frames.end[top] - frames.begin[top]
         done[0] += 1 + waiting // 16
-        fails, looked_at = _fails_where_it_did(desk, top, block, looked_at)
+        fails, looked_at = _fails_where_it_did(scratch, top, block, looked_at)
         if fails:
             continue
-        mark, above = place(desk, block, frames.begin[top], frames.end[top], mark)
+        mark, above = place(scratch, block, frames.begin[top], frames.end[top], mark)
         frames.alone[top] = 0 if above else 1
-        end = sort_waiting(desk, frames.begin[top], frames.end[top])
+        end = sort_waiting(scratch, frames.begin[top], frames.end[top])
         done[0] += waiting
         if not all_stack(
-            desk,
+            scratch,
             frames.begin[top],
             end,
             frames.lowest[top],
@@ -232,5 +237,5 @@ def fit(desk: Desk) -> Whole:
             return STOPPED
         if frames.items_end[top - 1] + end - frames.begin[top] > len(items):
             return STOPPED
-        _split(desk, top, end, first[block], last[block], top - 1)
+        _split(scratch, top, end, first[block], last[block], top - 1)
         forward = True

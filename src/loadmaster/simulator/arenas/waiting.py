@@ -14,7 +14,7 @@ import numpy as np
 
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Truth, Whole
-from loadmaster.simulator.arenas.desk import Desk
+from loadmaster.simulator.arenas.scratch import FitScratch
 
 FAR = np.iinfo(np.int64).max // 4
 part = compiled(error_model="numpy", _nrt=False, forceinline=True)
@@ -31,11 +31,11 @@ def _insert(order: Ints, keys: Ints, count: Whole, item: Whole) -> None:
 
 
 @part
-def place(desk: Desk, block: Whole, begin: Whole, end: Whole, mark: Whole) -> tuple[Whole, Truth]:
+def place(scratch: FitScratch, block: Whole, begin: Whole, end: Whole, mark: Whole) -> tuple[Whole, Truth]:
     """Puts one of items[begin:end] at its lowest place; returns (the end of the trail, whether others wait above)."""
-    size, first, last, items = desk.blocks.size, desk.blocks.first, desk.blocks.last, desk.frames.items
-    offset, low, total, cut = desk.state.offset, desk.state.low, desk.state.total, desk.state.cut
-    trail, before = desk.state.trail, desk.state.before
+    size, first, last, items = scratch.blocks.size, scratch.blocks.first, scratch.blocks.last, scratch.frames.items
+    offset, low, total, cut = scratch.state.offset, scratch.state.low, scratch.state.total, scratch.state.cut
+    trail, before = scratch.state.trail, scratch.state.before
     since, until, top = first[block], last[block], low[block] + size[block]
     offset[block] = low[block]
     for section in range(since, until):
@@ -56,16 +56,16 @@ def place(desk: Desk, block: Whole, begin: Whole, end: Whole, mark: Whole) -> tu
 
 
 @part
-def undo(desk: Desk, mark: Whole, until: Whole) -> Whole:
-    size, first, last = desk.blocks.size, desk.blocks.first, desk.blocks.last
+def undo(scratch: FitScratch, mark: Whole, until: Whole) -> Whole:
+    size, first, last = scratch.blocks.size, scratch.blocks.first, scratch.blocks.last
     offset, low, turn, total, cut = (
-        desk.state.offset,
-        desk.state.low,
-        desk.state.turn,
-        desk.state.total,
-        desk.state.cut,
+        scratch.state.offset,
+        scratch.state.low,
+        scratch.state.turn,
+        scratch.state.total,
+        scratch.state.cut,
     )
-    trail, before, count = desk.state.trail, desk.state.before, len(size)
+    trail, before, count = scratch.state.trail, scratch.state.before, len(size)
     while mark > until:
         mark -= 1
         block = trail[mark]
@@ -84,9 +84,9 @@ def undo(desk: Desk, mark: Whole, until: Whole) -> Whole:
 
 
 @part
-def sort_waiting(desk: Desk, begin: Whole, end: Whole) -> Whole:
+def sort_waiting(scratch: FitScratch, begin: Whole, end: Whole) -> Whole:
     """Waiting blocks first, by lowest place, then by turn; nearly sorted already. Returns where the waiting end."""
-    items, low, turn, offset = desk.frames.items, desk.state.low, desk.state.turn, desk.state.offset
+    items, low, turn, offset = scratch.frames.items, scratch.state.low, scratch.state.turn, scratch.state.offset
     for at in range(begin + 1, end):
         block = items[at]
         key = FAR if offset[block] >= 0 else low[block]
@@ -105,9 +105,9 @@ def sort_waiting(desk: Desk, begin: Whole, end: Whole) -> Whole:
 
 
 @part
-def look(desk: Desk, begin: Whole, end: Whole) -> None:
+def look(scratch: FitScratch, begin: Whole, end: Whole) -> None:
     """Lays the waiting blocks items[begin:end] side by side."""
-    lineup, blocks, state, items = desk.lineup, desk.blocks, desk.state, desk.frames.items
+    lineup, blocks, state, items = scratch.lineup, scratch.blocks, scratch.state, scratch.frames.items
     for at in range(end - begin):
         block = items[begin + at]
         lineup.block[at], lineup.first[at], lineup.last[at] = block, blocks.first[block], blocks.last[block]
@@ -115,19 +115,19 @@ def look(desk: Desk, begin: Whole, end: Whole) -> None:
 
 
 @part
-def _stacked(desk: Desk, count: Whole) -> Whole:
+def _stacked(scratch: FitScratch, count: Whole) -> Whole:
     """How high the first so many of `order` come, which are by their lowest place."""
-    order, base, size, top = desk.notes.order, desk.lineup.base, desk.lineup.size, np.int64(0)
+    order, base, size, top = scratch.notes.order, scratch.lineup.base, scratch.lineup.size, np.int64(0)
     for at in range(count):
         top = max(top, base[order[at]]) + size[order[at]]
     return top
 
 
 @part
-def stacks(desk: Desk, count: Whole, section: Whole, chosen: Whole, least: Whole, least_turn: Whole) -> Truth:
+def stacks(scratch: FitScratch, count: Whole, section: Whole, chosen: Whole, least: Whole, least_turn: Whole) -> Truth:
     """Whether what waits can be stacked in the section, of the `count` blocks side by side, where none comes before
     (least, least_turn) and the chosen one, unless it is -1, lies at its lowest place."""
-    lineup, order, low, base = desk.lineup, desk.notes.order, desk.lineup.low, desk.lineup.base
+    lineup, order, low, base = scratch.lineup, scratch.notes.order, scratch.lineup.low, scratch.lineup.base
     block, first, last, size, turn, height = (
         lineup.block,
         lineup.first,
@@ -138,10 +138,10 @@ def stacks(desk: Desk, count: Whole, section: Whole, chosen: Whole, least: Whole
     )
     since, until, top = np.int64(0), np.int64(0), np.int64(0)
     if chosen >= 0:
-        since, until = desk.blocks.first[chosen], desk.blocks.last[chosen]
-        top = desk.state.low[chosen] + desk.blocks.size[chosen]
+        since, until = scratch.blocks.first[chosen], scratch.blocks.last[chosen]
+        top = scratch.state.low[chosen] + scratch.blocks.size[chosen]
     # At first as if what was passed over could lie at `least`: most of what fails does so already.
-    passed = desk.notes.other
+    passed = scratch.notes.other
     waiting, overs = 0, 0
     for at in range(count):
         if first[at] <= section and section < last[at] and block[at] != chosen:
@@ -152,7 +152,7 @@ def stacks(desk: Desk, count: Whole, section: Whole, chosen: Whole, least: Whole
             if here < least or (here == least and turn[at] < least_turn):
                 passed[overs] = at
                 overs += 1
-    if _stacked(desk, waiting) > desk.capacity:
+    if _stacked(scratch, waiting) > scratch.capacity:
         return False
     if overs == 0:
         return True
@@ -168,13 +168,13 @@ def stacks(desk: Desk, count: Whole, section: Whole, chosen: Whole, least: Whole
         base[at], height[at] = under, own
     for number in range(1, waiting):
         _insert(order, base, number, order[number])
-    return _stacked(desk, waiting) <= desk.capacity
+    return _stacked(scratch, waiting) <= scratch.capacity
 
 
 @part
-def _passed_over(desk: Desk, begin: Whole, end: Whole, least: Whole, least_turn: Whole) -> Whole:
+def _passed_over(scratch: FitScratch, begin: Whole, end: Whole, least: Whole, least_turn: Whole) -> Whole:
     """Of items[begin:end], which are in order, the first that was not passed over."""
-    items, low, turn = desk.frames.items, desk.state.low, desk.state.turn
+    items, low, turn = scratch.frames.items, scratch.state.low, scratch.state.turn
     while begin < end:
         block = items[begin]
         if low[block] > least or (low[block] == least and turn[block] >= least_turn):
@@ -184,17 +184,17 @@ def _passed_over(desk: Desk, begin: Whole, end: Whole, least: Whole, least_turn:
 
 
 @part
-def _lie_on_others(desk: Desk, begin: Whole, middle: Whole, end: Whole, least: Whole) -> None:
+def _lie_on_others(scratch: FitScratch, begin: Whole, middle: Whole, end: Whole, least: Whole) -> None:
     """The lowest places of items[begin:middle], which were passed over: each on another one that waits. They are put in
     that order."""
     size, first, last, low, items = (
-        desk.blocks.size,
-        desk.blocks.first,
-        desk.blocks.last,
-        desk.state.low,
-        desk.frames.items,
+        scratch.blocks.size,
+        scratch.blocks.first,
+        scratch.blocks.last,
+        scratch.state.low,
+        scratch.frames.items,
     )
-    under, second, order, base = desk.notes.under, desk.notes.second, desk.notes.order, desk.notes.base
+    under, second, order, base = scratch.notes.under, scratch.notes.second, scratch.notes.order, scratch.notes.base
     for at in range(begin, end):
         block = items[at]
         height = max(low[block], least) + size[block]
@@ -212,24 +212,24 @@ def _lie_on_others(desk: Desk, begin: Whole, middle: Whole, end: Whole, least: W
 
 @part
 def all_stack(
-    desk: Desk, begin: Whole, end: Whole, lowest: Whole, highest: Whole, least: Whole, least_turn: Whole
+    scratch: FitScratch, begin: Whole, end: Whole, lowest: Whole, highest: Whole, least: Whole, least_turn: Whole
 ) -> Truth:
     """Whether what waits, items[begin:end] in order, can be stacked in each section of lowest … highest - 1."""
     size, first, last, low, items = (
-        desk.blocks.size,
-        desk.blocks.first,
-        desk.blocks.last,
-        desk.state.low,
-        desk.frames.items,
+        scratch.blocks.size,
+        scratch.blocks.first,
+        scratch.blocks.last,
+        scratch.state.low,
+        scratch.frames.items,
     )
-    height, order, base, capacity = desk.notes.height, desk.notes.order, desk.notes.base, desk.capacity
+    height, order, base, capacity = scratch.notes.height, scratch.notes.order, scratch.notes.base, scratch.capacity
     for section in range(lowest, highest):
         height[section] = 0
-        desk.notes.under[section] = FAR
-        desk.notes.second[section] = FAR
-    middle = _passed_over(desk, begin, end, least, least_turn)
+        scratch.notes.under[section] = FAR
+        scratch.notes.second[section] = FAR
+    middle = _passed_over(scratch, begin, end, least, least_turn)
     if middle > begin:
-        _lie_on_others(desk, begin, middle, end, least)
+        _lie_on_others(scratch, begin, middle, end, least)
     over, at = np.int64(0), middle
     while over < middle - begin or at < end:
         if over < middle - begin and (at == end or base[order[over]] <= low[items[at]]):
@@ -247,6 +247,6 @@ def all_stack(
         if most > capacity:
             for section in range(first[block], last[block]):
                 if height[section] > capacity:
-                    desk.state.hot[0] = section
+                    scratch.state.hot[0] = section
                     return False
     return True

@@ -128,7 +128,7 @@ class Notes(NamedTuple):
     second: Ints  # [sections]
 
 
-class Desk(NamedTuple):
+class FitScratch(NamedTuple):
     """All of it.
 
     Attributes:
@@ -148,7 +148,7 @@ class Desk(NamedTuple):
     turns_end: int
 
 
-def desk_for(blocks: Blocks, rule: Rule, capacity: int, work: int) -> Desk:
+def scratch_for(blocks: Blocks, rule: Rule, capacity: int, work: int) -> FitScratch:
     """Nothing is placed yet."""
     count, sections, pairs = len(blocks.size), blocks.sections, blocks.pairs
     nested = min(count * (count + 1) // 2, MOST_NESTED * count) + count
@@ -173,7 +173,7 @@ def desk_for(blocks: Blocks, rule: Rule, capacity: int, work: int) -> Desk:
         *(np.empty(count, np.int64) for _ in range(3)),
         *(np.empty(sections, np.int64) for _ in range(3)),
     )
-    return Desk(blocks, rule, state, frames, lineup, notes, capacity, work, nested + pairs + count)
+    return FitScratch(blocks, rule, state, frames, lineup, notes, capacity, work, nested + pairs + count)
 
 
 def _covering(first: Ints, last: Ints, amount: Ints, sections: int) -> Ints:
