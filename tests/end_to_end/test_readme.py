@@ -5,8 +5,7 @@ run in order in one fresh folder with a few files a reader is taken to have; one
 and writes a file besides is run as that one. To keep this short, `--seconds` becomes 0.2 seconds, `plan`, `compare`
 and `explain` without it get that too, and `tradeoff` and `fits` 20 simulations a search; a
 benchmark is run on its first graph for 0.2 seconds or 40 simulations, with its first method and those that no benchmark
-before it has run; the settings of the others are read, and where none is new and the same suite was run before, so are
-the options alone. What trains is given counts of a few, on one core. Of `make
+before it has run; the settings of the others are read. What trains is given counts of a few, on one core. Of `make
 TARGET` it is checked that make knows the target; the loadmaster commands in it are run in the last document that names
 it. Lines in OUTSIDE are not run: they change the machine, or read records of a benchmark of hours. What needs a package
 that is not installed here is left out, with what reads the files it would have written, and the test says so in the
@@ -27,11 +26,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
 from loadmaster.catalog import optimizers
 from loadmaster.catalog.specs import make_optimizer
-from loadmaster.cli.verbs import app
 from loadmaster.cli.words import split_specs
 from loadmaster.errors import MissingExtra
 from loadmaster.files import save_graphs
@@ -170,9 +167,6 @@ def _run(line: str, path: Path) -> str:
     assert words[0].rpartition("/")[2] == "loadmaster", f"no way to test '{line}'"
     if words[1] == "train":
         return _train(words[1:])
-    if words[1] == "bench" and _repeats(words[1:]):
-        get_command(app).commands["bench"].make_context("bench", words[2:])  # raises for what is no option of it
-        return ""
     return _ran(line, warm.run(*_short(words[1:])))
 
 
@@ -241,19 +235,6 @@ def _short(words: list[str]) -> list[str]:
 
 
 TRIED: set[str] = set()  # names of the methods that some benchmark has run
-SUITES: set[str] = set()  # likewise
-
-
-def _repeats(words: list[str]) -> bool:
-    """Whether the suite was run before, and each method by some benchmark."""
-    suite, chosen = words[1], split_specs(words[words.index("--with") + 1]) if "--with" in words else ["heft"]
-    if suite in SUITES and TRIED.issuperset(spec.partition(":")[0] for spec in chosen):
-        for spec in chosen:
-            if spec.partition(":")[0] in optimizers():
-                make_optimizer(spec)
-        return True
-    SUITES.add(suite)
-    return False
 
 
 def _short_bench(words: list[str]) -> list[str]:

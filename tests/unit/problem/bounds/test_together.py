@@ -13,10 +13,11 @@ from loadmaster.optimizers import exact
 from loadmaster.optimizers.branching.branch_and_bound import BranchAndBound
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import allowed, step, step_bound
+from loadmaster.problem.bounds import step, step_bound
 from loadmaster.search import Search
 from tests.graphs.tiny import pair
 from tests.unit.problem.bounds.test_bounds import equal_problem
+from tests.unit.problem.bounds.test_step import Asked
 
 
 def test_no_optimum_is_under_the_bound_and_more_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +82,7 @@ def test_when_its_time_is_up_at_any_moment_the_bound_is_lower_but_none() -> None
     whole = step_bound(_transformer())
     seen = set()
     for asked in (0, 3, 10, 30, 100, 10_000):
-        found = step_bound(_transformer(), allowed=_Asked(asked))
+        found = step_bound(_transformer(), allowed=Asked(asked))
         assert found <= whole
         seen.add(found)
     assert len(seen) > 2 and max(seen) == whole
@@ -96,18 +97,6 @@ def test_a_search_by_the_clock_gives_a_bound_a_tenth_of_its_time(monkeypatch: py
         with exact.closing(search):
             pass
     assert asked[0] is not None and 5 < asked[0] <= 6 and asked[1] is None
-
-
-class _Asked(allowed.Time):
-    """Up after it was asked so many times."""
-
-    def __init__(self, times: int) -> None:
-        super().__init__()
-        self.times = times
-
-    def is_up(self, more: float = 0.0) -> bool:
-        self.times -= 1
-        return self.times < 0
 
 
 def _transformer() -> Problem:
