@@ -35,7 +35,7 @@ EVOLVING = Brkga(by="edges", blocks=24, sends=False, evaluations=10**9)  # few l
 EVOLVED, EVOLVED_AFTER = 400, 2_000  # simulations for it, and how many there must have been before
 
 # Where the clock decides, a part waits until it costs little beside what the search has done.
-AT_ONCE = 200  # simulations' worth of starts before the search begins: one of each family, a few hundredths of a second
+AT_ONCE = 200  # simulations' worth of starts before the search begins: the expert's, cuts and some groups
 BESIDE = 0.25  # of the simulations so far, that all starts together may cost later on
 LITTLE = 0.1  # of the same, where a plan that came with the problem stands out
 LATE = 0.25  # of the time that is left: a start that may take more is not made

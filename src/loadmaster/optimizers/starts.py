@@ -42,7 +42,7 @@ class Scored(NamedTuple):
 
 
 # What a method takes, in simulations of a plan that it could have been: about what was measured on graphs of 1,000 to
-# 10,000 ops (medians of nine; on smaller ones each is two to four times as much, and little time).
+# 10,000 ops (on smaller ones each is two to four times as much, and little time).
 CONTIGUOUS = {"expert": 25}
 LISTS = {"heft": 10, "sct": 15, "etf": 12, "cpop": 25, "heft:contention=no": 10}
 ONE = {"one-device": 3}
