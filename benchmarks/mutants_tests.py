@@ -29,13 +29,13 @@ EXTRA = [str(Path(part).resolve()) for part in os.environ.get("PYTHONPATH", "").
 AGAIN = 9  # exit status of a process that mutants_watch ended after a slow test
 PART_S = 1_500.0  # that the tests of one process may take to be watched
 PART_BYTES = 60_000  # of files of tests that one process watches
-MANY = {"promises", "golden"}  # whose files have tests for every optimizer, and are watched in several processes
 # Of files whose tests would take an hour without compiled code, those that do not.
 QUICK = {
     "tests/golden/test_plans.py": "odd or small or tiny or zero",
     "tests/golden/test_learned.py": "examples or pace or climbing or learned-list",
     "tests/golden/test_efforts.py": "direct or plans_only or nothing",
 }
+LONG = {*QUICK, "tests/golden/test_steps.py"}  # watched in several processes, as promises are
 PLAIN = {"NUMBA_DISABLE_JIT": "1"}
 ALONE = ["-o", "addopts=", "-p", "no:cacheprovider"]  # options of pytest that do not depend on the project's
 
@@ -79,8 +79,10 @@ def _parts(files: list[Path], most: int) -> Iterator[tuple[list[str], str]]:
     """(files, which share of their tests), each for one process."""
     some: list[Path] = []
     for file in files:
-        if MANY & {*file.parts}:
-            yield from (([str(file.relative_to(ROOT))], f"{shard}/{most}") for shard in range(most))
+        name = str(file.relative_to(ROOT))
+        if file.parent.name in ("promises", "golden"):
+            count = most if name in LONG or file.parent.name == "promises" else 1
+            yield from (([name], f"{shard}/{count}") for shard in range(count))
             continue
         if some and sum(each.stat().st_size for each in (*some, file)) > PART_BYTES:
             yield [str(each.relative_to(ROOT)) for each in some], "0/1"
@@ -128,7 +130,7 @@ def known_tests(
         if not asked:
             return known
     begun = time.monotonic()
-    tests = watched(copies, asked or folders, limit_s, begun + (until - begun) / 2)
+    tests = watched(copies, asked or folders, limit_s, begun + 0.7 * (until - begun))
     counts = Counter(test.outcome + (", compiled" if test.compiled else "") for test in tests)
     took = f"{time.monotonic() - begun:.0f} s"
     print(f"{len(tests):,} tests watched in {took}: {dict(counts)}", flush=True)
