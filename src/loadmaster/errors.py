@@ -37,6 +37,16 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 
+def kind_of(given: object) -> str:
+    """What something that was given is, in words.
+
+    >>> kind_of(3), kind_of(None), kind_of([])
+    ('an int', 'None', 'a list')
+    """
+    name = type(given).__name__
+    return "None" if given is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
 class LoadmasterError(Exception):
     """What is wrong, where, and how to fix it.
 
@@ -79,6 +89,17 @@ class InvalidPlan(LoadmasterError):
 
 class InvalidSetting(LoadmasterError):
     """A setting of a command, an optimizer or a call is out of range or of the wrong kind."""
+
+    @classmethod
+    def instead_of(cls, wanted: str, given: object, where: str, fix: str) -> InvalidSetting:
+        """The error for something else than what a call takes.
+
+        >>> print(InvalidSetting.instead_of("plan", 3, "simulate", "give a Plan"))
+        InvalidSetting: an int is no plan
+          where: simulate
+          fix:   give a Plan
+        """
+        return cls(f"{kind_of(given)} is no {wanted}", where, fix)
 
 
 class UnknownName(LoadmasterError):

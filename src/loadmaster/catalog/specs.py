@@ -34,6 +34,8 @@ def make_optimizer(spec: str) -> Any:
         UnknownName: no method of that name, with the nearest ones.
         InvalidSetting: no such setting, or a value that does not fit its type; the fix lists what there is.
     """
+    if not isinstance(spec, str):
+        raise InvalidSetting.instead_of("spec", spec, "make_optimizer", "give a name with settings: 'anneal:aim=0.2'")
     if spec.count("[") > DEEPEST:
         raise InvalidSetting("it is nested too deeply", f"--with {spec[:60]}…", f"{DEEPEST} brackets at most")
     name, _, settings = spec.strip().partition(":")

@@ -279,8 +279,10 @@ def _cluster_of(head: dict[str, Any], path: Path, others: Sequence[Cluster]) -> 
 
 def _as_result(problem: Problem, plan: Plan, path: Path) -> Result:
     """The plan simulated afresh, with what its file says of how it was found."""
+    from loadmaster.report.explain import replayed
+
     made = head_of(path).get("result")
-    result = stages.replay(problem, plan, path.name)
+    result = replayed(problem, plan, path.name)
     if not isinstance(made, dict):
         return result
     kinds: dict[str, Any] = {"optimizer": str, "seed": int, "simulations": int, "seconds": (int, float)}

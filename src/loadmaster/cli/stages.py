@@ -15,7 +15,6 @@ from loadmaster.cli import words
 from loadmaster.errors import LoadmasterError
 
 if TYPE_CHECKING:
-    from loadmaster.plans import Plan
     from loadmaster.problem import Problem
     from loadmaster.search import Budget, Result, Start
     from loadmaster.simulator.arenas import Arenas
@@ -75,21 +74,6 @@ def run_all(problem: Problem, specs: Sequence[str], budget: Budget, seed: int) -
         if rows[-1][1].interrupted:
             break
     return rows
-
-
-def replay(problem: Problem, plan: Plan, name: str) -> Result:
-    """A plan from a file as a result: checked, simulated, with its bound."""
-    from loadmaster.optimizers.fusion.sharing import fusing_of
-    from loadmaster.plans import check
-    from loadmaster.plans.expansion import whole
-    from loadmaster.problem.bounds import lower_bound
-    from loadmaster.search import Result
-    from loadmaster.simulator import simulate
-
-    check(plan, problem)
-    bound = lower_bound(problem, fusing=fusing_of(problem, plan), adding=plan.added is not None)
-    problem = whole(problem, plan)
-    return Result(problem, plan, simulate(problem, plan), name, 0, (), bound, simulations=1, seconds=0.0)
 
 
 def run_baselines(problem: Problem, seed: int) -> dict[str, Result]:

@@ -232,6 +232,7 @@ def simulate(
 ) -> None:
     """Simulate a saved plan afresh; with --addresses, lay out the memory of each device too."""
     from loadmaster.files import load_plan_file
+    from loadmaster.report.explain import replayed
     from loadmaster.report.fit import does_not_fit
     from loadmaster.report.summary import simulation_summary
 
@@ -241,7 +242,7 @@ def simulate(
     how = reports.how_captured(reports.head_of(plan)) if words.is_callable(model) else None
     problem, choice = stages.problem_for(model, on, "step-time", limit, how=how)
     problem = splits.problem_of(problem, saved)
-    result = stages.replay(problem, saved.plan, plan.name)
+    result = replayed(problem, saved.plan, plan.name)
     misfit = None if result.fits else does_not_fit(result, limit)
     arenas = stages.lay_out(result, addresses) if addresses is not None and misfit is None else None
     if json:

@@ -189,7 +189,7 @@ class Cluster:
             return given
         if not isinstance(given, (str, PathLike)):
             fix = "give the name of a preset ('2xa100-nvlink'), a cluster file, or a Cluster"
-            raise InvalidSetting(f"a {type(given).__name__} is no cluster", "", fix)
+            raise InvalidSetting.instead_of("cluster", given, "", fix)
         name = fspath(given)
         is_file = not isinstance(given, str) or "/" in name or name.endswith((".json", ".json.gz", ".json.xz"))
         return Cluster.load(name) if is_file else Cluster.preset(name)

@@ -20,7 +20,7 @@ import numpy as np
 
 from loadmaster.cluster.cluster import GIB, Cluster, Device, Link, dense_channels
 from loadmaster.cluster.sizes import parse_size
-from loadmaster.errors import InvalidCluster, UnknownName
+from loadmaster.errors import InvalidCluster, InvalidSetting, UnknownName
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,8 @@ def preset(name: str) -> Cluster:
         UnknownName: no such kind; the nearest names are in the fix.
         InvalidCluster: more than 64 devices, none, or machines that no one network joins.
     """
+    if not isinstance(name, str):
+        raise InvalidSetting.instead_of("name of a cluster", name, "preset", "give one such as '2xa100-nvlink'")
     if name == "regal":
         return _regal()
     if match := re.fullmatch(r"placeto-([24])", name):

@@ -77,6 +77,10 @@ def price(
         if isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 1:
             raise InvalidSetting(f"a memory limit of {memory_limit!r} bytes", "", "give a whole number of at least 1")
         cluster = cluster.with_memory(memory_limit)
+    model = Roofline() if cost is None else cost
+    if not isinstance(model, CostModel):
+        fix = "give one of loadmaster.cost: Roofline(), Calibrated.shipped(); or none, for the first"
+        raise InvalidSetting.instead_of("cost model", cost, "price", fix)
     folded, source_ops, read_bytes = fold(graph)
     if not folded.num_ops:
         raise InvalidGraph("every op is a view: there is nothing to plan", graph.name, "give ops with flops or times")
@@ -84,7 +88,6 @@ def price(
     bandwidth = ints([min(max(1, round(device.bytes_per_s)), MOST_TOTAL) for device in cluster.devices])
     given = _given(folded, cluster)
     free = given == _MODEL
-    model = cost or Roofline()
     compute = ints(np.where(free, model.compute_ns(folded, cluster), 0))
     traffic = ints(np.where(free.any(axis=1), folded.bytes_moved, 0))
     known = model.known_ns(folded, cluster)
@@ -146,7 +149,7 @@ def _not_a_graph(given: object) -> InvalidSetting:
     if isinstance(given, str):
         return InvalidSetting(f"'{given}' is a name, not a graph", "price", f"load it first: price(load({given!r}), …)")
     fix = "give a Graph: price(load(model, …), cluster), or plan(model, on=cluster) for all of it"
-    return InvalidSetting(f"a {type(given).__name__} cannot be priced", "price", fix)
+    return InvalidSetting.instead_of("graph", given, "price", fix)
 
 
 MOST_SEND_TIMES = 2**27  # a gigabyte of them

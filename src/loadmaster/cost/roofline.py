@@ -7,7 +7,7 @@ forecast: docs/fidelity.md has what real steps take beside it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from loadmaster.graph import MOST_NS, UNGIVEN, Graph
 from loadmaster.graph.columns import Ints, ints
 
 
+@runtime_checkable
 class CostModel(Protocol):
     """What ops take, as `price` asks for it, once for a graph and a cluster.
 

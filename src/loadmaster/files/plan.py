@@ -174,6 +174,8 @@ _PLAN_KEYS = frozenset(["schema", "graph", "cluster", "captured", "on", "model",
 
 
 def _checked_extra(extra: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(extra, Mapping):
+        raise InvalidSetting.instead_of("set of keys", extra, "extra keys of a plan", "give a dict")
     taken = sorted(_PLAN_KEYS & extra.keys())
     if taken:
         raise InvalidSetting(f"'{taken[0]}' is a key of the format itself", "extra keys of a plan", "call it otherwise")

@@ -21,7 +21,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from loadmaster.errors import LoadmasterError, UnknownName, UnreadableFile
-from loadmaster.files.writing import write_bytes
+from loadmaster.files.writing import path_of, write_bytes
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -31,7 +31,7 @@ _DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 def checked_path(path: PathLike) -> Path:
     """The path, if an ordinary file is there."""
-    found = Path(path)
+    found = path_of(path)
     try:
         there, ordinary = found.exists(), found.is_file()
     except OSError as error:
@@ -168,12 +168,12 @@ def too_deep(where: str) -> UnreadableFile:
 
 def write_json(data: Mapping[str, Any], path: PathLike) -> None:
     """Writes the object; lists of objects a row a line. The same data gives the same bytes, compressed or not."""
-    _write(to_text(data).encode(), Path(path))
+    _write(to_text(data).encode(), path_of(path))
 
 
 def write_json_lines(rows: Iterable[Mapping[str, Any]], path: PathLike) -> int:
     """Writes one object a line, with the same promise; how many."""
-    target = Path(path)
+    target = path_of(path)
     if ".jsonl" not in target.suffixes[-2:]:
         raise UnreadableFile(f"'{target}' is no name for many graphs", "", "end it in .jsonl, .jsonl.gz or .jsonl.xz")
     lines = [_tight(row) + "\n" for row in rows]

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from loadmaster.errors import UnwritableFile
+from loadmaster.errors import InvalidSetting, UnwritableFile
 
 ABANDONED_S = 3600  # a part as old as this was left by a process of another machine that was killed
 
@@ -34,6 +34,13 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     write_bytes(path, text.encode("utf-8", "replace"))
 
 
+def path_of(given: str | os.PathLike[str]) -> Path:
+    """The path that a caller gave. Raises InvalidSetting for what is none."""
+    if not isinstance(given, str | os.PathLike):
+        raise InvalidSetting.instead_of("path", given, "a file", "give the name of a file")
+    return Path(given)
+
+
 @contextmanager
 def writing(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[Path]:
     """A path to write to. When the block ends well it becomes `path`; when it does not, `path` is as it was.
@@ -41,7 +48,7 @@ def writing(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[P
     `durable`: the bytes have reached the disk before the old file goes. Links are followed; devices and pipes are
     written to directly.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path_of(path)))
     try:
         mode = _mode(target)
         if mode is not None and not stat.S_ISREG(mode):

@@ -21,6 +21,8 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.errors import InvalidSetting
+
 Ints: TypeAlias = NDArray[np.int64]
 Ints32: TypeAlias = NDArray[np.int32]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -43,6 +45,18 @@ def ints(values: Any) -> Ints:
     column = np.array(values, dtype=np.int64, order="C")
     column.flags.writeable = False
     return column
+
+
+def given_ints(values: Any, where: str) -> Ints:
+    """The same of what a caller gave. Raises InvalidSetting for what are no whole numbers."""
+    try:
+        column = np.asarray(values)
+    except ValueError:  # rows of unequal length
+        column = np.empty(0, object)
+    kind = column.dtype.kind
+    if kind not in "iubf" or (kind == "f" and not (column == np.trunc(column)).all()):
+        raise InvalidSetting.instead_of("column of whole numbers", values, where, "give one for each op")
+    return ints(column)
 
 
 def ragged(rows: Iterable[Sequence[int]]) -> tuple[Ints, Ints]:

@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster import catalog
-from loadmaster.errors import ImportFailed, InvalidSetting, LoadmasterError, MissingExtra, UnknownName, UnreadableFile
+from loadmaster.errors import (
+    ImportFailed,
+    InvalidSetting,
+    LoadmasterError,
+    MissingExtra,
+    UnknownName,
+    UnreadableFile,
+    kind_of,
+)
 from loadmaster.graph import Graph
 
 FORMS = (
@@ -122,7 +130,7 @@ def _load_object(
     if _is_jax(model, inputs):
         return _resolve("loadmaster.importers.hlo.load:load_jax")(model, inputs, name=name)  # type: ignore[no-any-return]
     if not _is(model, "Module", "torch.nn.modules.module"):
-        raise ImportFailed(f"a {type(model).__name__} is not a model", "load", f"give {FORMS}, or a torch.nn.Module")
+        raise ImportFailed(f"{kind_of(model)} is not a model", "load", f"give {FORMS}, or a torch.nn.Module")
     if inputs is None:
         what = f"a {type(model).__name__} needs example inputs"
         raise ImportFailed(what, "load", "give them: load(module, inputs=(x, ...))")

@@ -88,7 +88,7 @@ _REMEMBERED: LastFew[Coarse] = LastFew("coarser", 8)  # searches come back to th
 def coarsen(problem: Problem, kernel: Ints) -> Coarse:
     """The problem with each kernel one op, and the way back; remembered for the last few kernels asked for."""
     own = np.arange(problem.num_ops)
-    if (kernel == own).all():
+    if np.array_equal(kernel, own):
         every, tensors = ints(own), ints(np.arange(problem.graph.num_tensors))
         return Coarse(problem, every, every, tensors, len(tensors))
     return _REMEMBERED.of(problem, kernel.tobytes(), lambda: _coarsened(problem, kernel))

@@ -16,9 +16,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from loadmaster.graph import ACTIVATION, Graph
-from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, rows_of, taken
-from loadmaster.plans import kernel_order
-from loadmaster.problem import CANNOT, Problem, time_of
+from loadmaster.graph.columns import Bools, Ints, from_pairs, given_ints, ints, rows_of, taken
+from loadmaster.plans import check_kernel_numbers, kernel_order
+from loadmaster.problem import CANNOT, Problem, check_problem, time_of
 
 
 def fuse(problem: Problem, kernel: Ints) -> Problem:
@@ -44,9 +44,13 @@ def fuse(problem: Problem, kernel: Ints) -> Problem:
         kernel: [ops] the lowest op of the kernel of each.
 
     Raises:
-        InvalidPlan: kernels would wait for each other in a circle; fuse only ops with no path that leaves the kernel
-            and comes back.
+        InvalidPlan: a kernel's number is not that of its lowest op, or kernels would wait for each other in a circle;
+            fuse only ops with no path that leaves the kernel and comes back.
+        InvalidSetting: the arguments are no problem and no whole numbers.
     """
+    check_problem(problem, "fuse")
+    kernel = given_ints(kernel, "fuse: kernel")
+    check_kernel_numbers(kernel, problem)
     heads = kernel_order(problem, kernel)
     index = np.empty(problem.num_ops, np.int64)
     index[heads] = np.arange(len(heads))

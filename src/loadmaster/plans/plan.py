@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadmaster.errors import InvalidPlan, InvalidSetting
-from loadmaster.graph.columns import Ints, from_pairs, ints, positions, rows_of
+from loadmaster.graph.columns import Ints, from_pairs, given_ints, ints, positions, rows_of
 from loadmaster.plans.additions import Additions
 from loadmaster.plans.expansion import STAY, whole
 from loadmaster.problem import CANNOT, Problem, check_problem
@@ -71,13 +71,14 @@ class Plan:
             rank: priorities, lowest first.
             kernel: for each op the lowest op of its kernel; itself where it is alone.
         """
+        check_problem(problem, "Plan.of")
         program = np.arange(problem.num_ops)
         return Plan(
             problem.source.digest,
             problem.cluster.digest,
-            ints(program if kernel is None else kernel),
-            ints(device),
-            ints(program if rank is None else rank),
+            ints(program) if kernel is None else given_ints(kernel, "Plan.of: kernel"),
+            given_ints(device, "Plan.of: device"),
+            ints(program) if rank is None else given_ints(rank, "Plan.of: rank"),
             added=problem.added,
         )
 
@@ -124,10 +125,7 @@ def check(plan: Plan, problem: Problem) -> None:
             on two devices or wait for themselves, colocated ops apart.
         InvalidSetting: the arguments are no plan and no problem.
     """
-    check_problem(problem, "check(plan, problem)")
-    if not isinstance(plan, Plan):
-        fix = "give a Plan: solve(problem).plan, or load_plan(file)"
-        raise InvalidSetting(f"a {type(plan).__name__} is no plan", "check(plan, problem)", fix)
+    check_kinds(plan, problem, "check(plan, problem)")
     check_belongs(plan, problem)
     problem = whole(problem, plan)  # refuses additions that would change what is computed
     _check_shape(plan, problem)
@@ -135,6 +133,14 @@ def check(plan: Plan, problem: Problem) -> None:
     _check_ranks(plan, problem)
     _check_kernels(plan, problem)
     _check_colocation(plan, problem)
+
+
+def check_kinds(plan: object, problem: object, where: str) -> None:
+    """Tells what to do where something else than a plan and a problem was given."""
+    check_problem(problem, where)
+    if not isinstance(plan, Plan):
+        fix = "give a Plan: solve(problem).plan, or load_plan(file)"
+        raise InvalidSetting.instead_of("plan", plan, where, fix)
 
 
 def check_belongs(plan: Plan, problem: Problem) -> None:
@@ -189,14 +195,21 @@ def _check_ranks(plan: Plan, problem: Problem) -> None:
         raise InvalidPlan("a send has a rank out of range", "send_rank", f"use 0 to {MOST_RANK}, or -1 for none")
 
 
-def _check_kernels(plan: Plan, problem: Problem) -> None:
-    kernel, ops = plan.kernel, np.arange(problem.num_ops)
-    bad = (kernel < 0) | (kernel > ops)
+def check_kernel_numbers(kernel: Ints, problem: Problem) -> None:
+    """Refuses a kernel whose number is not that of its lowest op."""
+    if kernel.shape != (problem.num_ops,):
+        raise InvalidPlan(f"'kernel' has shape {kernel.shape}", "", f"give one entry for each of {problem.num_ops} ops")
+    bad = (kernel < 0) | (kernel > np.arange(problem.num_ops))
     bad[~bad] = kernel[kernel[~bad]] != kernel[~bad]
     if bad.any():
         op = int(bad.argmax())
         what = f"op '{problem.graph.op_name[op]}' is in kernel {kernel[op]}"
         raise InvalidPlan(what, f"op {op} of {problem.num_ops}", "a kernel's number is that of its lowest op")
+
+
+def _check_kernels(plan: Plan, problem: Problem) -> None:
+    kernel = plan.kernel
+    check_kernel_numbers(kernel, problem)
     apart = plan.device != plan.device[kernel]
     if apart.any():
         op = int(apart.argmax())

@@ -224,7 +224,7 @@ def objective_named(name: str | Objective) -> Objective:
     """
     if isinstance(name, Objective):
         return name
-    if name not in catalog.OBJECTIVES:
+    if not isinstance(name, str) or name not in catalog.OBJECTIVES:
         raise InvalidSetting(f"objective '{name}' is unknown", "", f"use one of {', '.join(catalog.OBJECTIVES)}")
     module, _, kind = catalog.OBJECTIVES[name].partition(":")
     made: Objective = getattr(importlib.import_module(module), kind)()

@@ -49,7 +49,7 @@ def check_problem(given: object, where: str) -> None:
     """Tells what to do where something else than a problem was given."""
     if not isinstance(given, Problem):
         fix = "price it first: price(graph, cluster); or plan(model, on=cluster) does all of it"
-        raise InvalidSetting(f"a {type(given).__name__} is no problem", where, fix)
+        raise InvalidSetting.instead_of("problem", given, where, fix)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from loadmaster.cluster import Cluster
+from loadmaster.errors import InvalidSetting
 from loadmaster.optimizers.fusion.sharing import fusing_of
 from loadmaster.plans import Plan, check
+from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound
 from loadmaster.problem.objective import Objective
@@ -133,6 +135,11 @@ def explain(
         seconds: about what trying alternatives takes; planning for each other cluster takes as long again.
         optimizer: that plans for the other clusters.
     """
+    if not isinstance(result, Result):
+        fix = "give a Result: solve(problem), or loadmaster.report.explain.replayed(problem, plan)"
+        raise InvalidSetting.instead_of("result", result, "explain", fix)
+    if not isinstance(seconds, float | int) or seconds <= 0:
+        raise InvalidSetting(f"{seconds!r} seconds for alternatives", "explain", "give more than 0 seconds")
     problem, line = result.problem, result.timeline
     schedule = Schedule.of(problem, result.plan, line)
     times = device_times(schedule)
@@ -173,8 +180,24 @@ def better_result(result: Result, found: Explanation) -> Result | None:
 
 
 def replayed(problem: Problem, plan: Plan, name: str = "plan") -> Result:
-    """A plan checked and simulated afresh."""
+    """A plan that was saved, or made by hand, as a result: checked, simulated afresh, with its bound.
+
+    >>> import loadmaster as lm
+    >>> g = lm.GraphBuilder("tiny")
+    >>> ops = [g.op(f"op{i}", "task", [], [], time_ns=100) for i in range(2)]
+    >>> problem = lm.price(g.build(), "2xp100-pcie")
+    >>> replayed(problem, lm.Plan.of(problem, [0, 0]), "hand")
+    Result(tiny on 2xp100-pcie by hand: 200 ns a step, +100.0 % above the bound)
+
+    Args:
+        problem: that the plan is for.
+        plan: such as `load_plan(file)`.
+        name: where it comes from, as reports say it.
+
+    Raises:
+        InvalidPlan: the plan breaks a rule, or is for another problem.
+    """
     check(plan, problem)
-    line = simulate(problem, plan)
-    bound = lower_bound(problem, fusing=fusing_of(problem, plan))
-    return Result(problem, plan, line, name, 0, (), bound, 1, 0.0)
+    bound = lower_bound(problem, fusing=fusing_of(problem, plan), adding=plan.added is not None)
+    problem = whole(problem, plan)
+    return Result(problem, plan, simulate(problem, plan), name, 0, (), bound, 1, 0.0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from loadmaster.cluster import Cluster
 from loadmaster.cost import price
+from loadmaster.errors import InvalidSetting
 from loadmaster.report.expense import expense
 from loadmaster.report.occupancy import device_times
 from loadmaster.report.schedule import Schedule
@@ -69,6 +70,8 @@ def on_other_hardware(
     budget: Budget | None = None,
 ) -> tuple[Hardware, ...]:
     """The plan first, then a plan for each cluster by the given optimizer."""
+    if isinstance(clusters, str) or not isinstance(clusters, Sequence):
+        raise InvalidSetting.instead_of("list of clusters", clusters, "explain", "give [Cluster, …], or names")
     rows = [hardware_of(result)]
     for cluster in clusters:
         problem = price(result.problem.source, cluster, objective=result.problem.objective)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from loadmaster.files import save_plan
@@ -108,7 +107,7 @@ def save_result(result: Result, path: str | PathLike[str]) -> None:
         raise does_not_fit(result)
     facts = {"objective": result.problem.objective.name, **method_summary(result)}
     known = Known.of(result.problem, result.plan).to_text()
-    save_plan(result.plan, result.problem, Path(path), {"result": facts, "known": known})
+    save_plan(result.plan, result.problem, path, {"result": facts, "known": known})
 
 
 def method_summary(result: Result) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -184,7 +183,7 @@ def plan_file(plan: Planned) -> PlanFile:
         return PlanFile(plan.plan, plan.problem.source.captured, plan.problem.cluster)
     from loadmaster.files import load_plan_file
 
-    return load_plan_file(Path(plan))  # type: ignore[arg-type]
+    return load_plan_file(plan)  # type: ignore[arg-type]
 
 
 def _advice(captured: Mapping[str, Any]) -> str:

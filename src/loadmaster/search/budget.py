@@ -91,5 +91,5 @@ def as_budget(given: Budget | float | None) -> Budget:
         return given
     if not _is_number(given):
         fix = "give seconds (10), or Budget(seconds=…, simulations=…)"
-        raise InvalidSetting(f"a {type(given).__name__} is no budget", "budget", fix)
+        raise InvalidSetting.instead_of("budget", given, "budget", fix)
     return Budget(float(given))

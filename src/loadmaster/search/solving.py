@@ -94,6 +94,8 @@ def _bound_seconds(budget: Budget) -> float | None:
 
 
 def _begin(search: Search, starts: Sequence[Start]) -> None:
+    if not isinstance(starts, Sequence) or not all(isinstance(start, Start) for start in starts):
+        raise InvalidSetting.instead_of("list of starts", starts, "solve", "give [Start(plan, where it comes from), …]")
     for start in starts:
         check(start.plan, search.problem)
         search.score(start.plan)
@@ -104,7 +106,7 @@ def _check_call(problem: object, optimizer: object, seed: object) -> None:
     check_problem(problem, "solve")
     if not isinstance(optimizer, (str, Optimizer)):
         fix = "give a name ('auto'), or an object with a method optimize(search)"
-        raise InvalidSetting(f"a {type(optimizer).__name__} is no optimizer", "solve", fix)
+        raise InvalidSetting.instead_of("optimizer", optimizer, "solve", fix)
     if not (is_whole(seed) and seed >= 0):  # type: ignore[operator]
         raise InvalidSetting(f"{seed!r} is no seed", "solve", "give a whole number of at least 0")
 

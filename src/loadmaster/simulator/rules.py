@@ -58,13 +58,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.errors import InvalidPlan, InvalidSetting
-from loadmaster.graph.columns import Ints, ints
+from loadmaster.errors import InvalidSetting
+from loadmaster.graph.columns import Ints, given_ints, ints
 from loadmaster.passes import Coarse, coarsen, fuse
-from loadmaster.plans import Plan
+from loadmaster.plans import Plan, check_kinds
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem, check_problem
 from loadmaster.simulator import contraction, loop, state
+from loadmaster.simulator.given import check_places, given_places, given_rows
 from loadmaster.simulator.threads import spread
 
 if TYPE_CHECKING:
@@ -196,11 +197,11 @@ def simulate(problem: Problem, plan: Plan) -> Timeline:
     Raises:
         InvalidPlan: the placement has another length than the problem, or names a device that is none. Nothing else is
             looked at.
-        InvalidSetting: what was given is no Problem.
+        InvalidSetting: what was given is no Problem or no Plan.
     """
-    check_problem(problem, "simulate")
+    check_kinds(plan, problem, "simulate")
     problem = whole(problem, plan)
-    _check_places(problem, plan.device)
+    check_places(problem, plan.device)
     if not plan.fuses:
         return _record(problem, plan.device, plan.rank, plan.send_rank)
     coarse = coarsen(problem, plan.kernel)
@@ -218,16 +219,6 @@ def _of_ops(coarse: Coarse, device: Ints, rank: Ints, send_rank: Ints | None) ->
         turn=coarse.each(line.turn),
         send_tensor=ints(coarse.tensors[line.send_tensor]),
     )
-
-
-def _check_places(problem: Problem, device: NDArray[np.integer]) -> None:
-    """The compiled loop trusts these: an entry off the cluster would read and write outside its arrays."""
-    if device.shape[-1:] != (problem.num_ops,) or (
-        device.size and not 0 <= device.min() <= device.max() < problem.num_devices
-    ):
-        what = f"a placement of {device.shape[-1]} ops on devices {device.min()} to {device.max()}"
-        fix = f"place {problem.num_ops} ops on devices 0 to {problem.num_devices - 1}; `check` says which is wrong"
-        raise InvalidPlan(what, f"'{problem.graph.name}' on '{problem.cluster.name}'", fix)
 
 
 def _record(problem: Problem, device: Ints, rank: Ints, send_rank: Ints | None) -> Timeline:
@@ -297,17 +288,16 @@ def simulate_many(
         workers: threads, where not as many as there are cores.
 
     Raises:
-        InvalidSetting: placements that are no table.
-        InvalidPlan: a placement off the cluster, or of another number of ops.
+        InvalidSetting: placements, ranks or kernels that are no tables of whole numbers of the sizes above.
+        InvalidPlan: a placement off the cluster, or of another number of ops; kernels as `fuse` refuses them.
     """
     check_problem(problem, "simulate_many")
-    device = np.asarray(device)
-    if device.ndim != 2:
-        raise InvalidSetting(f"placements of shape {device.shape}", "simulate_many", "give [candidates, ops] devices")
-    _check_places(problem, device)
-    ranks = np.arange(problem.num_ops)[None] if rank is None else np.atleast_2d(rank)
-    if kernel is not None and (kernel != np.arange(problem.num_ops)).any():
-        coarse = coarsen(problem, ints(kernel))
+    device = given_places(problem, device, "simulate_many")
+    rank = np.arange(problem.num_ops) if rank is None else rank
+    ranks = given_rows(problem, rank, len(device), "ranks", "simulate_many")
+    kernel = None if kernel is None else given_ints(kernel, "simulate_many: kernel")
+    if kernel is not None and not np.array_equal(kernel, np.arange(problem.num_ops)):
+        coarse = coarsen(problem, kernel)
         device = device[:, coarse.heads]
         ranks = np.stack([coarse.lowest(row) for row in ranks])
         problem = coarse.problem
@@ -346,7 +336,7 @@ def simulate_fused(
     Raises:
         InvalidPlan: kernels that wait for themselves, as `fuse` refuses them, or a placement off the cluster.
     """
-    _check_places(problem, device)
+    check_places(problem, device)
     places, ranks, kernels = (np.ascontiguousarray(np.atleast_2d(given), np.int32) for given in (device, rank, kernel))
     count, plain = len(places), layout(problem)
     facts = contraction_facts(problem)
@@ -360,18 +350,9 @@ def simulate_fused(
 
     spread(part, count)
     if (step == contraction.NO_KERNELS).any():
-        _refuse_kernels(problem, kernels[step.argmin() if len(kernels) > 1 else 0])
+        fuse(problem, ints(kernels[step.argmin() if len(kernels) > 1 else 0]))  # which says what is wrong
     over = np.maximum(peaks - problem.memory_bytes[None, :], 0).sum(axis=1)
     return Scores(ints(step), ints(peaks), ints(busy), ints(over))
-
-
-def _refuse_kernels(problem: Problem, kernel: NDArray[np.int32]) -> None:
-    lowest = (kernel >= 0) & (kernel <= np.arange(problem.num_ops))
-    if lowest.all() and (kernel[kernel] == kernel).all():
-        fuse(problem, ints(kernel))
-    op = int((~lowest).argmax() if not lowest.all() else (kernel[kernel] != kernel).argmax())
-    what = f"op '{problem.graph.op_name[op]}' is in kernel {kernel[op]}"
-    raise InvalidPlan(what, f"op {op} of {problem.num_ops}", "a kernel's number is that of its lowest op")
 
 
 def first_come(problem: Problem, device: Ints, kernel: Ints | None = None) -> Plan:
@@ -391,9 +372,12 @@ def run_first_come(problem: Problem, device: Ints, kernel: Ints | None = None) -
 def settle(problem: Problem, plan: Plan, timeline: Timeline) -> Plan:
     """The same plan with ranks in the order in which things were dispatched: simulating it gives the same Timeline.
 
-    Ranks that a method gave are wishes, many of which never come to bear. Settled ones are the order that was, for
-    sends too, so that a plan file can be run in that order and a diff of two plans shows what happens otherwise.
+    Of the ranks that a method gave many never come to bear. Settled ones are the order that was, for sends too, so
+    that a plan file can be run in that order and a diff of two plans shows what happens otherwise.
     """
+    check_kinds(plan, problem, "settle")
+    if not isinstance(timeline, Timeline):
+        raise InvalidSetting.instead_of("timeline", timeline, "settle", "give what simulate(problem, plan) returned")
     problem = whole(problem, plan)
     send_rank = np.full((problem.graph.num_tensors, problem.num_devices), -1, np.int64)
     send_rank[timeline.send_tensor, timeline.send_dst] = np.arange(timeline.num_sends)

@@ -30,6 +30,8 @@ def cores() -> int:
 def spread(part: object, count: int, workers: int | None = None) -> None:
     """Calls part(low, high) over 0 … count-1 in equal shares on as many threads; `part` must release the GIL."""
     assert callable(part)
+    if not (workers is None or isinstance(workers, int)):
+        raise InvalidSetting.instead_of("number of threads", workers, "workers", "give a whole number, or None")
     threads = min(workers or cores(), count)
     if threads <= 1:
         part(0, count)

@@ -8,6 +8,7 @@ from pathlib import Path
 from loadmaster.errors import InvalidPlan
 from loadmaster.files.plan import plan_from_json
 from loadmaster.files.text import read_json
+from loadmaster.files.writing import path_of
 from loadmaster.optimizers.experience.adapting import adapt
 from loadmaster.optimizers.experience.choosing import starts_like
 from loadmaster.optimizers.experience.known import Known
@@ -20,7 +21,7 @@ from loadmaster.search import Start
 def starts_from(path: str | PathLike[str], problem: Problem) -> list[Start]:
     """The plan of a file, made for another model, batch or cluster, as plans for this problem; of a library, those of
     the problems most like it."""
-    if is_library(path):
+    if is_library(path_of(path)):
         return starts_like(problem, [Library(Path(path))])
     where = str(path)
     data = read_json(path)

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from loadmaster.errors import InvalidSetting
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.problem import CANNOT, Problem, check_problem
 from loadmaster.problem.bounds.allowed import Time
@@ -50,6 +51,8 @@ def lower_bound(
         seconds: about how long it may take, where a lower one will do; None: as long as it needs.
     """
     check_problem(problem, "lower_bound")
+    if not (seconds is None or isinstance(seconds, float | int)):
+        raise InvalidSetting.instead_of("number of seconds", seconds, "lower_bound", "give seconds, or None")
     if problem.expansion is not None:
         problem, adding = _unexpanded(problem, problem.expansion.base), True
     if adding:
