@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import permutations, product
 from math import ceil, inf
 from typing import Any
@@ -123,7 +124,6 @@ def judge(problem: Problem, plan: Plan) -> Judged:
     run.play()
     rounds = [(instant, world.bytes_held(number, run)) for number, instant in enumerate(run.instants)]
     peak = [max(held[device] for _, held in rounds) for device in range(world.num_devices)]
-    limits = [int(limit) for limit in problem.memory_bytes]
     ran = {op: run.kernels[kernel.lowest] for kernel in world.kernels.values() for op in kernel.members}
     return Judged(
         step_ns=max(span.end_ns for span in ran.values()),
@@ -131,7 +131,7 @@ def judge(problem: Problem, plan: Plan) -> Judged:
         end=[ran[op].end_ns for op in range(problem.num_ops)],
         sends=sorted((t, world.home[t], dst, span.start_ns, span.end_ns) for (t, dst), span in run.sends.items()),
         peak=peak,
-        over_bytes=sum(max(0, most - limit) for most, limit in zip(peak, limits, strict=True)),
+        over_bytes=sum(max(0, most - limit) for most, limit in zip(peak, world.facts.limits, strict=True)),
         resident=world.bytes_resident(),
         busy=world.busy(run),
         carried=world.carried(run),
@@ -140,27 +140,49 @@ def judge(problem: Problem, plan: Plan) -> Judged:
     )
 
 
+class Facts:
+    """The problem as lists and sets: what does not depend on the plan is the same for all that are judged in a row."""
+
+    def __init__(self, problem: Problem) -> None:
+        graph, ops = problem.graph, range(problem.num_ops)
+        self.hosted = len(problem.dispatch_ns) > 0
+        self.tensors = range(graph.num_tensors)
+        self.nbytes: list[int] = graph.nbytes.tolist()
+        self.producer: list[int] = graph.producer.tolist()
+        self.alias_of: list[int] = graph.alias_of.tolist()
+        self.kept = {t for t in self.tensors if int(graph.role[t]) != ACTIVATION}
+        self.inplace = {t for t in self.tensors if self.alias_of[t] >= 0 and self.producer[t] >= 0}
+        self.reads = [set(graph.reads_of(op).tolist()) for op in ops]
+        self.makes = [set(graph.makes_of(op).tolist()) for op in ops]
+        self.after = [set(graph.after_of(op).tolist()) for op in ops]
+        self.reading = [{op for op in ops if t in self.reads[op]} for t in self.tensors]
+        self.workspace: list[int] = graph.workspace_bytes.tolist()
+        self.dispatch_ns: list[int] = problem.dispatch_ns.tolist()
+        self.tie: list[int] = problem.tie.tolist()
+        self.channel: list[list[int]] = problem.cluster.channel.tolist()
+        self.limits: list[int] = problem.memory_bytes.tolist()
+        self.kernel_ns: dict[tuple[int, tuple[int, ...], frozenset[int]], int] = {}  # by device, members, inner tensors
+        self.send_ns: dict[tuple[int, int, int], int] = {}  # by tensor, source, destination
+
+
+@lru_cache(maxsize=1)
+def facts_of(problem: Problem) -> Facts:
+    return Facts(problem)
+
+
 class World:
     """The problem and the plan as dicts and sets."""
 
     def __init__(self, problem: Problem, plan: Plan) -> None:
-        graph = problem.graph
-        self.problem, self.plan = problem, plan
-        self.hosted = len(problem.dispatch_ns) > 0
+        self.problem, self.plan, self.facts = problem, plan, facts_of(problem)
         self.num_devices = problem.cluster.num_devices
-        self.tensors = range(graph.num_tensors)
-        self.nbytes = [int(size) for size in graph.nbytes]
-        self.producer = [int(op) for op in graph.producer]
-        self.alias_of = [int(tensor) for tensor in graph.alias_of]
-        self.inplace = {t for t in self.tensors if self.alias_of[t] >= 0 and self.producer[t] >= 0}
-        self.reads = [{int(t) for t in graph.reads_of(op)} for op in range(graph.num_ops)]
-        self.kernel_of = [int(kernel) for kernel in plan.kernel]
+        self.hosted, self.tensors, self.nbytes = self.facts.hosted, self.facts.tensors, self.facts.nbytes
+        self.producer, self.alias_of, self.inplace = self.facts.producer, self.facts.alias_of, self.facts.inplace
+        self.kernel_of: list[int] = plan.kernel.tolist()
         self.inner = self._find_inner()
         self.kernels = self._find_kernels()
         self.home = self._find_homes()
-        self.readers = {
-            t: {kernel.lowest for kernel in self.kernels.values() if t in kernel.reads} for t in self.tensors
-        }
+        self.readers = {t: self._find_readers(t) for t in self.tensors}
         self.sends = {
             (t, self.kernels[reader].device)
             for t in self.home
@@ -172,28 +194,37 @@ class World:
         """Rule 12: made in a kernel and read only there; not kept, and no part of an update in place."""
         overwritten = {self.alias_of[t] for t in self.inplace}
         inner = set()
-        for tensor in set(self.tensors) - self.inplace - overwritten:
-            readers = {self.kernel_of[op] for op, reads in enumerate(self.reads) if tensor in reads}
-            kept = int(self.problem.graph.role[tensor]) != ACTIVATION
-            if self.producer[tensor] >= 0 and not kept and readers == {self.kernel_of[self.producer[tensor]]}:
+        for tensor in set(self.tensors) - self.inplace - overwritten - self.facts.kept:
+            readers = {self.kernel_of[op] for op in self.facts.reading[tensor]}
+            if self.producer[tensor] >= 0 and readers == {self.kernel_of[self.producer[tensor]]}:
                 inner.add(tensor)
         return inner
 
+    def _find_readers(self, tensor: int) -> set[int]:
+        """Kernels that read it from outside, by their lowest op."""
+        return {self.kernel_of[op] for op in self.facts.reading[tensor]} - {self._made_by(tensor)}
+
     def _find_kernels(self) -> dict[int, Kernel]:
-        graph, plan = self.problem.graph, self.plan
+        facts, device, rank = self.facts, self.plan.device.tolist(), self.plan.rank.tolist()
         kernels: dict[int, Kernel] = {}
         for op, lowest in enumerate(self.kernel_of):
-            kernel = kernels.setdefault(lowest, Kernel(lowest, [], int(plan.device[lowest]), int(plan.rank[lowest])))
+            if lowest not in kernels:
+                kernels[lowest] = Kernel(lowest, [], device[lowest], rank[lowest])
+            kernel = kernels[lowest]
             kernel.members.append(op)
-            kernel.rank = min(kernel.rank, int(plan.rank[op]))
+            kernel.rank = min(kernel.rank, rank[op])
             if self.hosted:
-                kernel.dispatch_ns = max(kernel.dispatch_ns, int(self.problem.dispatch_ns[op]))
-            kernel.workspace += int(graph.workspace_bytes[op])
-            kernel.makes |= {int(t) for t in graph.makes_of(op)} - self.inner
-            kernel.reads |= {t for t in self.reads[op] if self._made_by(t) != lowest}
-            kernel.after |= {self.kernel_of[earlier] for earlier in graph.after_of(op)} - {lowest}
+                kernel.dispatch_ns = max(kernel.dispatch_ns, facts.dispatch_ns[op])
+            kernel.workspace += facts.workspace[op]
+            kernel.makes |= facts.makes[op] - self.inner
+            kernel.reads |= {t for t in facts.reads[op] if self._made_by(t) != lowest}
+            kernel.after |= {self.kernel_of[earlier] for earlier in facts.after[op]} - {lowest}
+        inner = frozenset(self.inner)
         for kernel in kernels.values():
-            kernel.time_ns = self._time_of(kernel)
+            key = kernel.device, tuple(kernel.members), inner
+            if key not in facts.kernel_ns:
+                facts.kernel_ns[key] = self._time_of(kernel)
+            kernel.time_ns = facts.kernel_ns[key]
         return kernels
 
     def _made_by(self, tensor: int) -> int:
@@ -238,18 +269,24 @@ class World:
 
     def kernel_order(self, kernel: Kernel) -> tuple[int, int]:
         """Rule 3; in a coarser problem an op counts as the lowest op it was made of (rule 12)."""
-        return kernel.rank, min(int(self.problem.tie[op]) for op in kernel.members)
+        return kernel.rank, min(self.facts.tie[op] for op in kernel.members)
 
     def send_ns(self, send: Send) -> int:
         """Rule 4."""
         tensor, dst = send
-        link = self.problem.cluster.links[self.home[tensor], dst]
+        key = tensor, self.home[tensor], dst
+        if key not in self.facts.send_ns:
+            self.facts.send_ns[key] = self._sending_ns(*key)
+        return self.facts.send_ns[key]
+
+    def _sending_ns(self, tensor: int, src: int, dst: int) -> int:
+        link = self.problem.cluster.links[src, dst]
         if link.bytes_per_s is None:
             return int(link.latency_ns)
         return int(link.latency_ns) + ceil(self.nbytes[tensor] * NS_PER_S / Fraction(link.bytes_per_s))
 
     def channel(self, send: Send) -> int:
-        return int(self.problem.cluster.channel[self.home[send[0]], send[1]])
+        return self.facts.channel[self.home[send[0]]][send[1]]
 
     def send_order(self, send: Send) -> tuple[int, int, int]:
         """Rule 4: the plan's own rank where it gives one, else that of the most urgent reader there."""
@@ -320,7 +357,7 @@ class World:
         if self.home.get(tensor) == device and self.producer[tensor] >= 0:
             uses.append(run.kernels[self._made_by(tensor)].finish)
             uses += [span.finish for (sent, _), span in run.sends.items() if sent == tensor]
-            if int(self.problem.graph.role[tensor]) != ACTIVATION:
+            if tensor in self.facts.kept:
                 uses.append(inf)
         for update in self.inplace:
             if self.alias_of[update] == tensor and self.home[update] == device:
@@ -336,6 +373,8 @@ class Run:
         self.instants: list[int] = []  # [rounds]
         self.kernels: dict[int, Span] = {}  # filled when it begins
         self.sends: dict[Send, Span] = {}
+        self.running_kernels: dict[int, Span] = {}
+        self.running_sends: dict[Send, Span] = {}
         self.ended_kernels: set[int] = set()
         self.ended_sends: set[Send] = set()
         self.holdings: list[tuple[int, int, int, float]] = []
@@ -350,19 +389,13 @@ class Run:
             self._start_sends(now, number)
             self._start_kernels(now, number)
             self._ask(now)
-            running = [*self._running_kernels().values(), *self._running_sends().values()]
+            running = [*self.running_kernels.values(), *self.running_sends.values()]
             ends = [span.end_ns for span in running] + ([self.asking[1]] if self.asking else [])
             if not ends:
                 break
             now, number = min(ends), number + 1
         stuck = set(self.world.kernels) - self.ended_kernels
         assert not stuck, f"ops {sorted(stuck)} never became ready"
-
-    def _running_kernels(self) -> dict[int, Span]:
-        return {kernel: span for kernel, span in self.kernels.items() if kernel not in self.ended_kernels}
-
-    def _running_sends(self) -> dict[Send, Span]:
-        return {send: span for send, span in self.sends.items() if send not in self.ended_sends}
 
     def _ask(self, now: int) -> None:
         """Rule 14: the host takes up the kernel of lowest rank of which all it depends on has been asked for."""
@@ -382,27 +415,29 @@ class Run:
         if self.asking is not None and self.asking[1] == now:
             self.asked.append(self.asking[0])
             self.asking = None
-        for kernel, span in self._running_kernels().items():
+        for kernel, span in list(self.running_kernels.items()):
             if span.end_ns == now:
+                del self.running_kernels[kernel]
                 self.kernels[kernel] = Span(span.begin, number, span.start_ns, now)
                 self.ended_kernels.add(kernel)
-        for send, span in self._running_sends().items():
+        for send, span in list(self.running_sends.items()):
             if span.end_ns == now:
+                del self.running_sends[send]
                 self.sends[send] = Span(span.begin, number, span.start_ns, now)
                 self.ended_sends.add(send)
 
     def _start_sends(self, now: int, number: int) -> None:
         world = self.world
-        busy = {world.channel(send) for send in self._running_sends()}
+        busy = {world.channel(send) for send in self.running_sends}
         waiting = {send for send in world.sends if send not in self.sends and self._is_made(send[0])}
         for send in sorted(waiting, key=world.send_order):
             if world.channel(send) not in busy or not world.problem.cluster.contention:
-                self.sends[send] = Span(number, -1, now, now + world.send_ns(send))
+                self.sends[send] = self.running_sends[send] = Span(number, -1, now, now + world.send_ns(send))
                 busy.add(world.channel(send))
 
     def _start_kernels(self, now: int, number: int) -> None:
         world = self.world
-        busy = {world.kernels[kernel].device for kernel in self._running_kernels()}
+        busy = {world.kernels[kernel].device for kernel in self.running_kernels}
         waiting = [kernel for kernel in world.kernels.values() if kernel.lowest not in self.kernels]
         if world.hosted:  # rule 14: a device starts what it was asked for first
             of_device = [
@@ -411,7 +446,8 @@ class Run:
             waiting = [min(queue, key=lambda k: self.asked.index(k.lowest)) for queue in of_device if queue]
         for kernel in sorted(filter(self._is_ready, waiting), key=world.kernel_order):
             if kernel.device not in busy:
-                self.kernels[kernel.lowest] = Span(number, -1, now, now + kernel.time_ns)
+                span = Span(number, -1, now, now + kernel.time_ns)
+                self.kernels[kernel.lowest] = self.running_kernels[kernel.lowest] = span
                 busy.add(kernel.device)
 
     def _is_made(self, tensor: int) -> bool:
@@ -434,16 +470,16 @@ def brute_force(problem: Problem, objective: object) -> tuple[int, int]:
     best = (2**62, 2**62)
     for device in product(range(problem.num_devices), repeat=count):
         if is_allowed(problem, device):
+            sends = sorted(World(problem, Plan.of(problem, device)).sends)
             for rank in permutations(range(count)):
-                for plan in _send_orders(problem, Plan.of(problem, device, rank)):
+                for plan in _send_orders(problem, Plan.of(problem, device, rank), sends):
                     best = min(best, judge(problem, plan).score(objective))
     return best
 
 
-def _send_orders(problem: Problem, plan: Plan) -> Iterator[Plan]:
+def _send_orders(problem: Problem, plan: Plan, sends: list[Send]) -> Iterator[Plan]:
     """The plan with its sends in the order of their readers, and in every order that is one of its own."""
     yield plan
-    sends = sorted(World(problem, plan).sends)
     assert len(sends) <= 6, "brute force is for few sends"
     for order in permutations(sends) if len(sends) > 1 else ():
         send_rank = np.full((problem.graph.num_tensors, problem.num_devices), -1, np.int64)
