@@ -184,7 +184,7 @@ def draw_units(one: GoInput, order: Ints, whole: bool, rng: np.random.Generator)
         count = int(2.0 ** rng.uniform(1, np.log2(max(2, groups))))
         units[order] = np.arange(groups) * count // groups
         return units
-    size = max(1, int(2.0 ** rng.uniform(0, np.log2(max(2, groups // 3)))))
+    size = int(2.0 ** rng.uniform(0, np.log2(max(2, groups // 3))))
     kind = rng.random()
     if kind < 0.35:
         members = _window(order, size, rng)
@@ -203,7 +203,7 @@ def _fusion_units(one: GoInput, order: Ints, whole: bool, rng: np.random.Generat
     """[ops] which unit each op is drawn in: ops of one kind and about one place in the program go together."""
     ops = len(one.single)
     units = np.full(ops, OFF, np.int64)
-    size = ops if whole else max(1, int(2.0 ** rng.uniform(2, np.log2(max(5, ops)))))
+    size = ops if whole else int(2.0 ** rng.uniform(2, np.log2(max(5, ops))))
     members = _window(np.arange(ops), size, rng)
     pieces = int(2.0 ** rng.uniform(0, np.log2(max(2, len(members)))))
     place = np.arange(len(members)) * pieces // max(1, len(members))

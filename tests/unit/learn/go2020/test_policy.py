@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.graph.columns import ints  # noqa: E402
+from loadmaster.learn.go2020 import policy  # noqa: E402
 from loadmaster.learn.go2020.input import GoInput, go_input  # noqa: E402
 from loadmaster.learn.go2020.losses import policy_loss  # noqa: E402
 from loadmaster.learn.go2020.network import MIDDLE, GoNetwork, GoOutputs, NetworkShape, go_batch  # noqa: E402
@@ -21,6 +25,7 @@ from loadmaster.learn.go2020.policy import (  # noqa: E402
     advantages,
     draw_changes,
     draw_plans,
+    draw_units,
     fused,
     middle_levels,
     moved_ranks,
@@ -224,3 +229,159 @@ def test_a_reward_is_minus_the_root_of_the_step_and_less_where_it_does_not_fit()
     found = rewards(over, value, 100.0, 1000.0)
     assert found[:2].tolist() == [-2.0, -100.0], "of more than 10,000 units no more is told"
     assert found[2:] == pytest.approx([-1 - UNFIT - 4 * 0.05, -1 - UNFIT - 4])
+
+
+def input_of(groups: int, ops: int = 0, kinds: int = 1) -> Any:
+    """A line of groups, and ops of so many kinds."""
+    start = (
+        np.concatenate([[0], np.cumsum([1 + (0 < g < groups - 1) for g in range(groups)])]) if groups > 1 else [0, 0]
+    )
+    ends = [g for at in range(groups) for g in (at - 1, at + 1) if 0 <= g < groups]
+    neighbours = np.array(start), np.array(ends, np.int64)
+    kind = ints(np.arange(ops) % kinds)
+    return SimpleNamespace(num_groups=groups, single=np.zeros((ops, 1)), kind=kind, neighbours=neighbours)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 40])
+def test_units_of_a_whole_draw_are_runs_of_the_order(groups: int) -> None:
+    order = ints(np.arange(groups)[::-1])
+    counts = set()
+    for seed in range(60):
+        units = draw_units(input_of(groups), order, True, np.random.default_rng(seed))
+        along = units[order]
+        assert along[0] == 0 and set(np.diff(along)) <= {0, 1}
+        counts.add(int(along[-1]) + 1)
+    assert min(counts) == min(2, groups) and (groups < 40 or 30 < max(counts) <= 40)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 7, 300])
+def test_a_part_that_is_drawn_is_a_third_at_most_and_cut_into_few_units(groups: int) -> None:
+    order = ints(np.arange(groups)[::-1])
+    sizes, pieces = [], []
+    for seed in range(300):
+        units = draw_units(input_of(groups), order, False, np.random.default_rng(seed))
+        drawn = units[units != OFF]
+        assert len(drawn) and set(drawn) == set(range(int(drawn.max()) + 1))
+        sizes.append(len(drawn))
+        pieces.append(int(drawn.max()) + 1)
+    assert min(sizes) == 1 and max(sizes) <= max(1, groups // 3)
+    if groups == 300:
+        assert max(sizes) > 80 and {1, 2, 4} < set(pieces) and pieces.count(1) > 150
+
+
+def test_neighbourhoods_are_joined_and_windows_are_runs() -> None:
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 5, 30):
+        for _ in range(20):
+            near = policy._neighbourhood(input_of(20), size, rng)
+            assert len(near) == min(size, 20) and (np.diff(near) == 1).all()
+            window = policy._window(ints(np.arange(20)), size, rng)
+            assert len(window) == min(size, 20) and (np.diff(window) == 1).all()
+    firsts = {int(policy._window(ints(np.arange(5)), 4, rng)[0]) for _ in range(40)}
+    assert firsts == {0, 1}
+
+
+def test_fusion_is_drawn_by_kind_and_place() -> None:
+    sizes, by_kind = set(), 0
+    for seed in range(200):
+        one = input_of(3, 5, 2)
+        units = policy._fusion_units(one, ints([]), False, np.random.default_rng(seed))
+        drawn = np.flatnonzero(units != OFF)
+        sizes.add(len(drawn))
+        assert (np.diff(drawn) == 1).all() and set(units[drawn]) == set(range(int(units.max()) + 1))
+        whole = policy._fusion_units(one, ints([]), True, np.random.default_rng(seed))
+        assert (whole != OFF).all()
+        by_kind += int(whole[0] != whole[1] and whole[0] == whole[2])
+    assert sizes == {4}, "of five ops at most four"
+    assert by_kind > 20
+    many = [
+        len(
+            np.flatnonzero(
+                policy._fusion_units(input_of(3, 64, 2), ints([]), False, np.random.default_rng(seed)) != OFF
+            )
+        )
+        for seed in range(200)
+    ]
+    assert min(many) == 4 and 40 < max(many) < 64
+    assert len(policy._fusion_units(input_of(3), ints([]), True, np.random.default_rng(0))) == 0
+
+
+def test_units_of_fusion_are_numbered_by_place_and_then_by_kind() -> None:
+    """With random numbers that are told: two places, each with two kinds."""
+    rng: Any = SimpleNamespace(uniform=lambda low, high: 1.0, random=lambda: 0.5, integers=lambda high: 0)
+    units = policy._fusion_units(input_of(3, 8, 2), ints([]), True, rng)
+    assert units.tolist() == [0, 1, 0, 1, 2, 3, 2, 3]
+    rng.random = lambda: 0.8
+    assert policy._fusion_units(input_of(3, 8, 2), ints([]), True, rng).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_what_nobody_is_asked_about_goes_to_devices_that_can() -> None:
+    scores = np.array([[0.0, -30.0, 1.0], [2.0, -30.0, 1.0], [-30.0, -30.0, -30.0]], np.float32)
+    rng: Any = SimpleNamespace(random=lambda shape: np.array([[0.0], [0.9999]]))
+    picks, chance = policy._pick(ints([0, 0, 1]), scores, 0.5, rng)
+    first = np.exp([1.0, -30.0, 1.0])
+    wanted = 0.5 * first / first.sum() + 0.5 * np.array([0.5, 0.0, 0.5])
+    assert picks.tolist() == [0, 2] and chance == pytest.approx(np.log([wanted[0], 1 / 3]))
+    none, empty = policy._pick(ints([OFF, OFF, OFF]), scores, 0.5, np.random.default_rng(0))
+    assert len(none) == len(empty) == 0
+
+
+def test_in_the_last_turn_draws_may_repeat_what_was_seen() -> None:
+    one = input_of(3)
+    base = Decided(ints([0, 0, 0]), middle_levels(3), ints([]))
+    standing = Stand(base, np.array([[9.0, -30.0]] * 3), np.zeros((3, 20)), np.zeros((0, 20)))
+    one.mirror = ints([0, 1, 2])
+    made: list[int] = []
+
+    def counted(*given: Any) -> Any:
+        made.append(1)
+        return draw_plans(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policy, "draw_plans", counted)
+        draws = draw_changes(one, standing, Drawing(4, 1.0, 0.0, ("placement",)), np.random.default_rng(0), 3)
+    assert len(made) == 3 and len(draws.device.made) == 4 and (draws.device.made == 0).all()
+
+
+def test_what_a_draw_changes_is_most_often_one_kind_of_decision() -> None:
+    rng: Any = SimpleNamespace(random=lambda: 0.5, choice=lambda count, p: int(np.argmax(p)) if p[1] == 0.5 else 9)
+    tasks = ("fusion", "placement", "schedule")
+    assert policy._tasks_of_draw(tasks, False, rng) == ("placement",), "devices twice as often as either other"
+    assert policy._tasks_of_draw(tasks, True, rng) == tasks
+    assert policy._tasks_of_draw(("schedule",), False, rng) == ("schedule",)
+    rng.random = lambda: 0.05
+    assert policy._tasks_of_draw(tasks, False, rng) == tasks
+
+
+def test_levels_other_than_the_middle_one_move_all_ops(problem: Problem, one: GoInput) -> None:
+    placed = ints(np.zeros((1, problem.num_ops)))
+    late = np.where(np.arange(one.num_groups) % 2, 0, 19)[None]
+    before, moved = critical_rank(problem, placed[0]), moved_ranks(problem, one.label, placed, ints(late))[0]
+    odd = one.label % 2 == 1
+    assert (moved != before).any() and moved[odd].mean() < before[odd].mean()
+
+
+def test_a_plan_is_told_by_the_mean_level_of_its_groups_heavy_ops_counting_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(policy, "critical_rank", lambda problem, device: None)
+    monkeypatch.setattr(policy, "levels_of", lambda rank, turn: np.array([0, 12, 4, 19]))
+    monkeypatch.setattr(policy, "group_majority", lambda problem, label, device: "most")
+    some: Any = SimpleNamespace(best_ns=np.array([0, 2, 1, 1]))
+    plan: Any = SimpleNamespace(device="devices", rank="ranks")
+    told = policy.decided_of(some, ints([0, 0, 1, 1]), plan, ints([5]))
+    assert told.level.tolist() == [9, 12], "(0 + 3 * 12) / 4 and (4 + 19) / 2, to the even one"
+    assert (told.device, told.base, told.rank, told.fusion.tolist()) == ("most", "devices", "ranks", [5])
+
+
+def test_what_stands_by_default_is_the_likeliest_of_one_problem_of_a_batch() -> None:
+    place = torch.tensor([[[0.0, 1.0], [5.0, 9.0]], [[3.0, 1.0], [0.0, 2.0]]])
+    level = torch.tensor([[[1.0, 0.0, 0.0]] * 2, [[0.0, 0.0, 7.0], [0.0, 8.0, 7.0]]])
+    fusion = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 4.0], [6.0, 0.0]])
+    batch: Any = SimpleNamespace(num_ops=(1, 2))
+    one: Any = SimpleNamespace(num_groups=2, num_devices=2)
+    found = stand_of(GoOutputs(place, level, fusion), batch, 1, one)
+    assert (found.decided.device.tolist(), found.decided.level.tolist()) == ([0, 1], [2, 1])
+    assert found.decided.fusion.tolist() == [1, 1] and found.fusion.tolist() == [[0.0, 1.0], [0.0, 4.0]]
+    narrow: Any = SimpleNamespace(num_groups=1, num_devices=1)
+    assert stand_of(GoOutputs(place, level, fusion), batch, 0, narrow).place.tolist() == [[0.0]]
