@@ -82,7 +82,7 @@ def find(problem: Problem, asked: Asked) -> Found:
     else:
         result = stages.run_optimizer(problem, asked.spec, budget, seed)
     free = None if asked.kept == "op" else stages.run_optimizer(problem, asked.plain, budget, seed)
-    return Found(result, parts, free, stages.run_baselines(problem, seed))
+    return Found(result, parts, free, stages.run_baselines(problem, budget, seed))
 
 
 def _op_by_op(problem: Problem, asked: Asked) -> Result:

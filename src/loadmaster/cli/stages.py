@@ -76,12 +76,12 @@ def run_all(problem: Problem, specs: Sequence[str], budget: Budget, seed: int) -
     return rows
 
 
-def run_baselines(problem: Problem, seed: int) -> dict[str, Result]:
-    """What the plan is shown beside."""
+def run_baselines(problem: Problem, budget: Budget, seed: int) -> dict[str, Result]:
+    """What the plan is shown beside, with the lower bound for which the plan had time."""
     from loadmaster.search import Budget, solve
 
     with status("running the baselines"):
-        return {name: solve(problem, name, Budget(None, 1), seed) for name in BASELINES}
+        return {name: solve(problem, name, Budget(budget.seconds, 1), seed) for name in BASELINES}
 
 
 def save_or_explain(
