@@ -34,10 +34,12 @@ from loadmaster.problem.bounds import allowed
 from loadmaster.search import search
 
 HOME = str(Path(loadmaster.__file__).parent) + "/"
-ROOMS = ("optimizers", "passes", "plans", "problem", "search", "simulator")
-# What depends on the machine: clocks, processes, what is compiled already, networks that add up fractions.
-APART = ("search/warming.py", "search/workers.py", "simulator/threads.py", "optimizers/policy/", "optimizers/exact")
-APART += ("optimizers/experience/likeness.py", "simulator/arenas/scratch.py", "optimizers/fusion/merging.py")
+ROOMS = ("optimizers", "passes", "plans", "problem", "simulator")
+# Networks, which add up fractions; what depends on packages, threads or the order of sets; what loops work on.
+APART = ("optimizers/policy/", "optimizers/exact", "simulator/threads.py", "optimizers/experience/likeness.py")
+APART += ("simulator/arenas/scratch.py", "optimizers/fusion/merging.py")
+# What every run goes through: a check more there is no other way to a plan, and would change all scenes.
+APART += ("plans/plan.py", "problem/problem.py", "simulator/given.py", "simulator/rules.py")
 WORKED_ON = ("Scratch", "State", "Tree", "Log", "Columns")  # what loops work on, begun with whatever lay there
 FEW = 60  # calls of a function in a block of which all is told; of others, how many there were
 DEEP, LONG = 3, 40  # how far what is given back is looked into, and how many of a row
