@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import onnx.defs
 from onnx import NodeProto
 
 from loadmaster.importers.onnx.shapes import TypedShape, attributes
@@ -49,8 +50,9 @@ def flops_of(node: NodeProto, reads: Reads, made: Sequence[TypedShape]) -> int:
 
 
 def is_counted(node: NodeProto) -> bool:
-    """Whether its kind is one whose arithmetic is known."""
-    return node.domain in ("", "ai.onnx") or node.op_type in _FORMULAS or node.op_type in _PER_ELEMENT
+    """Whether its kind is one whose arithmetic is known, or one of ONNX's own."""
+    standard = node.domain in ("", "ai.onnx") and onnx.defs.has(node.op_type)
+    return standard or node.op_type in _FORMULAS or node.op_type in _PER_ELEMENT
 
 
 def _at(reads: Reads, position: int) -> TypedShape:

@@ -431,6 +431,10 @@ def test_ops_of_strangers_are_said_to_be_guessed() -> None:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)])
     with pytest.warns(UserWarning, match=r"acme\.Magic"):
         assert load_onnx(proto).flops.tolist() == [8]
+    graph.node[0].domain = ""  # nor does ONNX itself have such an op
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    with pytest.warns(UserWarning, match="arithmetic of Magic is not known"):
+        assert load_onnx(proto).flops.tolist() == [8]
 
 
 # Unknown sizes
