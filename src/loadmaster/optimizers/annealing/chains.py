@@ -122,7 +122,7 @@ class Chains:
         self.terrain = terrain_of(problem, groups if moving else no_groups(problem))
         self.fusing = list(fusing) or [None] * len(starts)
         self.weights = decisions.weights(problem, len(self.fusing[0].pairs) if fusing else 0)
-        aims = decisions.aim > 0 and self.terrain.by_time
+        aims = decisions.aim > 0 and self.terrain.goal.step_price > 0
         self.scratch = [make_scratch(self.layout, bool(fusing), aims) for _ in starts]
         self.chains: list[Chain] = [self._chain(start) for start in starts]
         self.active = len(self.chains)  # how many of them walk; the others stand where they were started

@@ -166,7 +166,7 @@ def _look(
     layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, fusing: Fusing | None, habits: Habits
 ) -> None:
     """Looks up what the step waits for, which counts as a simulation, and what kinds of moves paid."""
-    counts, aims = chain.counts, habits.aim > 0.0 and terrain.by_time
+    counts, aims = chain.counts, habits.aim > 0.0 and terrain.goal.step_price > 0
     choice.fade(chain.spent, chain.gained, REFRESH)
     aim = habits.aim if aims else 0.0
     given = (habits.weights, habits.follow, aim, fusing is not None, chain.spent, chain.gained)

@@ -47,8 +47,7 @@ class Terrain(Struct):
         mirror_at: [ops] place in by_mirror.
         within: positions of each op in group_ops.
         group_at: [len(group_ops)] group of each position.
-        goal: the objective, in numbers.
-        by_time: how long a step takes counts.
+        goal: the objective, in numbers. Where a ns of the step has no price, tails are not kept up.
     """
 
     read_start: np.ndarray
@@ -69,7 +68,6 @@ class Terrain(Struct):
     able: np.ndarray  # [ops, devices]
     limits: np.ndarray  # [devices]
     goal: Goal
-    by_time: bool
 
 
 class Chain(Struct):
@@ -177,7 +175,6 @@ def terrain_of(problem: Problem, groups: Grouping | None = None) -> Terrain:
         np.ascontiguousarray(problem.able),
         problem.memory_bytes,
         problem.goal,
-        problem.goal.step_price > 0,
     )
 
 

@@ -33,7 +33,7 @@ def follow(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch) -> 
     """Ranks by the longest way to the end, over the whole scale so that there is room between them."""
     rank, tail = chain.rank, scratch.tail
     copy(rank, 0, len(rank), scratch.old_rank)
-    if not terrain.by_time:  # then nothing else asks for tails, and they are not kept up
+    if terrain.goal.step_price == 0:  # then nothing else asks for tails, and they are not kept up
         measure_tails(layout, chain.place, len(rank) - 1, tail)
     longest = np.int64(1)
     for op in range(len(rank)):

@@ -45,7 +45,7 @@ def apply(
             load[goal] += op_ns[mate * devices + goal]
             place[mate] = goal
             top = max(top, mate)
-    if moved > 0 and terrain.by_time:
+    if moved > 0 and terrain.goal.step_price > 0:
         copy(scratch.tail, 0, top + 1, scratch.old_tail)
         measure_tails(layout, place, top, scratch.tail)
     return moved, top
@@ -61,5 +61,5 @@ def undo(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, moved
         load[place[op]] -= op_ns[op * devices + place[op]]
         load[home] += op_ns[op * devices + home]
         place[op] = home
-    if moved > 0 and terrain.by_time:
+    if moved > 0 and terrain.goal.step_price > 0:
         copy(scratch.old_tail, 0, top + 1, scratch.tail)
