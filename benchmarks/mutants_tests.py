@@ -196,7 +196,9 @@ def tests_beside(file: str) -> list[str]:
     place = ROOT / "tests" / "unit" / Path(file).parent
     while not place.exists() and place.parent.name != "tests":
         place = place.parent
-    named = [found for found in place.rglob("test_*.py") if Path(file).stem in found.stem]
+    stem = Path(file).stem
+    named = [found for found in place.rglob("test_*.py") if stem in found.stem]
+    named.sort(key=lambda found: (found.stem != f"test_{stem}", found.name))
     others = [*place.glob("test_*.py")] or [*place.rglob("test_*.py")]
     room = f"loadmaster.{Path(file).parts[0]}"
     properties = [each for each in (ROOT / "tests" / "properties").glob("test_*.py") if room in each.read_text()]

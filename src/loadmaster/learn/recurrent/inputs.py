@@ -104,7 +104,7 @@ def _held_bytes(problem: Problem, label: Ints, count: int) -> NDArray[np.float64
     """[groups] weights and inputs that the group reads, and what of its making is alive where the most is."""
     graph, turn = problem.graph, turning_point(problem)
     reader = rows_of(graph.read_start)
-    last = np.maximum(graph.producer, 0)
+    last = np.zeros(graph.num_tensors, np.int64)
     np.maximum.at(last, graph.reads, reader)
     there = problem.resident[graph.reads]
     pairs = np.unique(np.stack([label[reader[there]], graph.reads[there]], axis=1), axis=0)

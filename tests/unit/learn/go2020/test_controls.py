@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from loadmaster.errors import InvalidSetting
-from loadmaster.learn.go2020 import controls, rollouts
+from loadmaster.learn.go2020 import controls
 from loadmaster.learn.go2020.candidates import BOUND, OVER, SLOTS, SUMMARY_WIDTH
 from loadmaster.learn.go2020.examples import BASELINES
 from loadmaster.learn.mirhoseini2017 import optimizer as rnn
@@ -84,31 +84,6 @@ def test_without_examples_to_learn_from_the_order_is_of_those_that_are_judged() 
     found, _ = controls.controls(valid, [none])  # type: ignore[list-item]
     order = by_hand(valid)
     assert found["fixed"].tolist() == [controls.best_in_order(each, order) for each in valid]
-
-
-@pytest.mark.parametrize(("moved", "starts"), [(0, 1), (1, 1), (2, 2), (5, 2)])
-def test_a_plan_on_the_way_has_half_of_what_a_search_changed(
-    moved: int, starts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    groups = 8
-    first = SimpleNamespace(device=np.zeros(groups, np.int64), level=None, fusion=None, base=None)
-    target = np.eye(2)[(np.arange(groups) < moved).astype(int)]
-    for name, made in (
-        ("candidate_decided", first),
-        ("group_shares", None),
-        ("like_devices", target),
-        ("device_class", None),
-        ("group_levels", None),
-    ):
-        monkeypatch.setattr(rollouts, name, lambda *_, made=made: made)
-    monkeypatch.setattr(rollouts, "start_at", lambda _, __, decided, device, *___: (decided.device, device))
-    one: Any = SimpleNamespace(label=None, candidate_shares=lambda _: None)
-    made = list(rollouts.starts_of(None, one, 0, None, None, np.random.default_rng(1)))  # type: ignore[arg-type]
-    assert len(made) == starts
-    assert all(device.tolist() == [1] * moved + [0] * (groups - moved) for _, device in made)  # type: ignore[misc, attr-defined]
-    assert [int(begun.sum()) for begun, _ in made] == [0, moved // 2][:starts]  # type: ignore[misc]
-    ones = np.flatnonzero(made[-1][0])  # type: ignore[index]
-    assert (np.diff(ones) == 1).all() and (len(ones) == 0 or ones[-1] < moved)
 
 
 @pytest.mark.parametrize(("groups", "refused"), [(1, False), (2_000, False), (2_001, True)])

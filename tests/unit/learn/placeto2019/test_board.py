@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -77,3 +80,61 @@ def test_modules_that_are_no_more_than_devices_are_joined_by_tensors_instead(sco
     by = group_ops(problem, board.MOST_JOINED if joined else 128, "edges" if joined else "scope")
     assert label.tolist() == by.tolist()
     assert (int(label.max()) + 1 == scopes) != joined
+
+
+def test_columns_of_devices_are_their_speed_memory_and_links() -> None:
+    """Of two devices whose links differ by their direction; bytes that cannot be sent count as none."""
+    problem: Any = SimpleNamespace(
+        num_devices=2,
+        send_ns=np.array([[10, 30], [-1, 50]]),
+        send_class=np.array([[0, 0], [1, 1]]),
+        memory_bytes=np.array([100, 900]),
+    )
+    time, need = np.array([[1.0, 2.0], [3.0, 6.0]]), np.array([60.0, 40.0])
+    wanted = [[0.0, 0.5, 0.0], [-1 / 4, 2.0, np.log2(41 / 6) / 4]]
+    np.testing.assert_allclose(board._device_columns(problem, time, need), wanted, atol=1e-9)
+    problem.send_ns = np.zeros((0, 2), np.int64)  # without a tensor there is nothing to be sent
+    assert board._device_columns(problem, time, need)[:, 2].tolist() == [0.0, 0.0]
+    problem.send_ns = np.array([[1 << 40, 0]])
+    far = board._device_columns(problem, np.array([[1e-20, 1e20]]), need)
+    assert far[:, 0].tolist() == [0.0, -8.0] and far[:, 2].tolist() == [8.0, 0.0]
+    three: Any = SimpleNamespace(
+        num_devices=3,
+        send_ns=np.array([[6, 12]]),
+        send_class=np.array([[0, 0, 1], [1, 0, 1], [0, 0, 0]]),
+        memory_bytes=np.array([8, 8, 8]),
+    )
+    found = board._device_columns(three, np.ones((1, 3)), need)[:, 2]
+    np.testing.assert_allclose(found, np.log2(np.array([9 + 1, 12 + 1, 6 + 1]) / 7) / 4)
+
+
+def test_columns_of_the_whole_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board, "upward_rank", lambda problem: np.array([16, 4]))
+    problem: Any = SimpleNamespace(
+        num_devices=4,
+        best_ns=np.array([40, 24]),
+        memory_bytes=np.array([300, 100]),
+        objective=SimpleNamespace(of_memory=False),
+    )
+    tie, need = np.array([[0.0, 3.0], [7.0, 8.0]]), np.array([50.0, 50.0])
+    found = board._graph_columns(problem, None, tie, need)  # type: ignore[arg-type]
+    np.testing.assert_allclose(found, [2 / 3, 2 / 4, (0.5 + 1.0) / 2, np.log2(4.001) / 8, 1.0])
+    problem.objective.of_memory, problem.best_ns = True, np.array([1 << 62, 0])
+    assert board._graph_columns(problem, None, tie, need)[[1, 4]].tolist() == [8.0, 0.0]  # type: ignore[arg-type]
+    problem.best_ns = np.array([1, 0])
+    monkeypatch.setattr(board, "upward_rank", lambda problem: np.array([1 << 60]))
+    assert board._graph_columns(problem, None, tie, need)[1] == -8.0  # type: ignore[arg-type]
+
+
+def test_columns_of_groups_end_at_eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board, "upward_rank", lambda problem: np.array([9, 3]))
+    monkeypatch.setattr(board, "downward_rank", lambda problem: np.array([2, 8]))
+    problem: Any = SimpleNamespace(best_ns=np.array([3, 4]))
+    related = np.zeros((3, 2, 2))
+    edges = np.array([[False, True], [False, False]])
+    made = board._group_columns(
+        problem, ints([0, 1]), np.full((2, 1), 1e12), np.zeros((2, 2)), np.ones(2), edges, related
+    )
+    assert made[:, 0].tolist() == [8.0, 8.0]
+    assert made[:, 3].tolist() == [0.0, 0.5] and made[:, 4].tolist() == [0.25, 1.0]
+    np.testing.assert_allclose(made[:, 5], [1.0, 1 / 3])
