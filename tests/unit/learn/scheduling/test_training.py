@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from loadmaster.graph import Graph
+from loadmaster.learn.scheduling import training
 from loadmaster.learn.scheduling.examples import ScheduleKey, best_by_rule, make_example, tightened, unrolled_step
 from loadmaster.learn.scheduling.training import Ascent, ForkedCrew, Settings, ascend, directions, outcome, worth
 from loadmaster.optimizers.policy.policy import first_weights
@@ -103,3 +107,120 @@ def test_training_returns_the_weights_that_were_best_on_problems_held_out() -> N
         crew.close()
     assert len(told) == 4
     assert (found == max(told, key=lambda one: one[0])[1]).all()
+
+
+def test_what_is_reached_is_mostly_the_best_plan_or_what_a_search_makes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are numbers, and worth their logarithms."""
+    rounds = {"given": [8, 4, 16], 4: [2, 4]}
+    asked: list[Any] = []
+
+    class Found:
+        def __init__(self, problem: Any, budget: Any, seed: int = 0) -> None:
+            self.best: Any = None
+            self.best_score = Score(0, 1 << 60)
+            asked.append((budget.simulations, seed))
+
+        def score(self, plan: int) -> Score:
+            if self.best is None or plan < self.best:
+                self.best, self.best_score = plan, Score(0, plan)
+            return Score(0, plan)
+
+    def improve(search: Any, plan: Any, hot: float, cold: float, chains: int) -> None:
+        assert (hot, cold, chains) == (0.0, 0.0, 1)
+        search.score(found_by_search[0])
+
+    problem: Any = SimpleNamespace(memory_bytes=np.array([10]))
+    monkeypatch.setattr(training, "Search", Found)
+    monkeypatch.setattr(training, "net_of", lambda weights: None)
+    monkeypatch.setattr(training, "improve", improve)
+    monkeypatch.setattr(training, "ROUNDS", 2)
+    monkeypatch.setattr(training, "decoded", lambda problem, view, net, given: rounds[given])
+    view: Any = None
+    given: Any = "given"
+    logs = np.log([8, 4, 16, 2, 4])
+    found_by_search = [0]
+    plain = training.reached(problem, view, given, np.zeros(1), 0, 3)
+    assert plain == pytest.approx(0.7 * logs.min() + 0.3 * logs.mean()) and asked == [(10**9, 3)]
+    for found, wanted in ((1, 0.0), (9, np.log(2))):
+        found_by_search[0] = found
+        assert training.reached(problem, view, given, np.zeros(1), 50, 3) == pytest.approx(wanted)
+        assert asked[-1] == (50, 3)
+
+
+@pytest.mark.parametrize(("simulations", "improved"), [(0, 20), (6, 10)])
+def test_what_is_held_out_is_against_rules_or_a_search_as_long(
+    simulations: int, improved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Found:
+        def __init__(self, problem: Any, budget: Any) -> None:
+            assert budget.simulations == simulations + 1
+
+        def score(self, plan: Any) -> None:
+            self.best_score = Score(0, 20)
+
+    def improve(search: Any, *_: Any, chains: int) -> None:
+        search.best_score = Score(0, 10)
+
+    monkeypatch.setattr(training, "Search", Found)
+    monkeypatch.setattr(training, "improve", improve)
+    monkeypatch.setattr(training, "outcome", lambda example, weights, settings: 5.0)
+    monkeypatch.setattr(training, "proposed", lambda *given: 2.0 if given[3] is None and given[5] == 0 else 9.0)
+    problem: Any = SimpleNamespace(memory_bytes=np.array([10]))
+    example: Any = (problem, None, None)
+    settings = Settings(simulations=simulations)
+    assert training._against(example, np.zeros(1), settings) == pytest.approx(5.0 - np.log(improved))
+    assert training._against(example, np.zeros(1), replace(settings, proposes=True)) == 3.0
+
+
+@pytest.mark.parametrize(("spent_after", "cooled"), [(99, 4), (2, 2)])
+def test_scores_are_asked_a_few_times_while_there_are_simulations(
+    spent_after: int, cooled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked: list[Any] = []
+
+    class Found:
+        best, best_score = "best", Score(0, 100)
+
+        def __init__(self, problem: Any, budget: Any, seed: int) -> None:
+            assert (budget.simulations, seed) == (90, 5)
+
+        def score(self, plan: Any) -> None: ...
+
+        @property
+        def spent(self) -> bool:
+            return len(walked) >= spent_after
+
+    class Chains:
+        def __init__(self, search: Any, coarse: Any, decisions: Any, starts: Any) -> None: ...
+
+        def cool(self, *given: Any) -> None:
+            walked.append(given)
+
+    monkeypatch.setattr(training, "Search", Found)
+    monkeypatch.setattr(training, "Chains", Chains)
+    monkeypatch.setattr(training, "ASKED", 4)
+    monkeypatch.setattr(training, "start_of", lambda *_: None)
+    monkeypatch.setattr(training, "coarsen", lambda *_: None)
+    monkeypatch.setattr(training, "net_of", lambda weights: "net")
+    monkeypatch.setattr(training, "proposals", lambda problem, view, net, best: (net, best))
+    problem: Any = SimpleNamespace(num_ops=3, memory_bytes=np.array([10]))
+    view: Any = None
+    plan: Any = None
+    for weights, asked in ((np.zeros(1), ("net", "best")), (None, None)):
+        walked.clear()
+        assert training.proposed(problem, view, plan, weights, 90, 5) == pytest.approx(np.log(100))
+        logs = None if asked is None else [training.NO_LOG]
+        assert walked == [(22, 0.0, 0.0, asked, logs)] * cooled
+
+
+def test_of_equal_gains_the_first_weights_stay_and_decay_pulls_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ascent = Ascent.of(np.array([1.0]))
+    ascent.keep(2.0)
+    ascent.weights = np.array([3.0])
+    ascent.keep(2.0)
+    assert ascent.best_weights.tolist() == [1.0]
+    steps: list[Any] = []
+    monkeypatch.setattr(Ascent, "step", lambda self, gradient, rate: steps.append(gradient) or setattr(self, "turn", 9))
+    crew: Any = SimpleNamespace(gradient=lambda *_: (np.array([5.0]), 0.0), held_out=lambda *_: np.zeros(2))
+    training.ascend(crew, ascent, Settings(decay=0.5), float("inf"), 9, lambda *_: None)
+    assert steps == [np.array([5.0 - 0.5 * 3.0])]
