@@ -33,7 +33,6 @@ FITTING = 64  # simulations that fitting a plan into memory has at least: one fo
 AT_ONCE = 0.2  # of the time, where the clock counts
 SIMPLE: tuple[Optimizer, ...] = (GreedyFusion(OneDevice()), OneDevice(), GreedyFusion())
 LARGE_FIRST = 0.9  # of the time, for fitting a simple plan of a problem that is too large to search as a whole
-BOUND = 0.25  # of what a bound may take: here it only says when to stop
 BESIDE, MOSTLY = 0.5, 0.8  # of all that was spent so far, that fitting may have had; while nothing that it made fits
 LONGER = 2  # times the turn before, while nothing that it made fits: each begins anew
 
@@ -77,8 +76,8 @@ class Complete:
         with search.keeping() as own:  # of plans that add nothing
             own.best, own.best_score = search.best, search.best_score
             if search.problem.num_ops <= SMALL:
-                told, seconds = search.fusing, search.bound_seconds and search.bound_seconds * BOUND
-                own.prove(lower_bound(search.problem, fusing=told, fitting=True, seconds=seconds))
+                told = search.fusing
+                own.prove(lower_bound(search.problem, fusing=told, fitting=True, seconds=search.bound_seconds))
             for _ in Joint(self._part, also=self.also).turns(own):
                 search.keep(own)
                 fitting.go_on(own)

@@ -27,7 +27,7 @@ KEPT = 6  # other plans
 TRIED = 2  # simulations for each op that a plan has had, to be worth keeping
 SHARE, LESS = 0.1, 0.5  # of all simulations; how many times that after each time that brought nothing
 LEAST = 200  # simulations at a time
-BATCH = 8  # stretches that are tried at once
+BATCH, MOST = 8, 64  # stretches that are tried at once, and after some time without a gain: few are quicker to gain by
 WIDEST, NARROWEST = 1.0, 7.0  # halvings of the step, for the length of a stretch
 
 
@@ -75,36 +75,45 @@ def _crossed(search: Search, plan: Plan, score: Score, others: list[Ints], most:
     swappable, together = alike_devices(problem), _together(problem)
     renamed = [renamed_like(problem, other, plan.device, swappable) for other in others]
     renamed.append(plan.device)  # what was taken over may be given back in part
-    tried = 0
+    lent = _lent(problem, renamed, together)
+    tried, batch = 0, BATCH
     turn = ints(search.timeline(plan).turn)
     while tried < most and not search.spent:
-        rows = np.stack([_stretch(rng, turn, renamed, plan.device, together, problem) for _ in range(BATCH)])
+        rows = _stretches(rng, turn, lent, plan.device, together, min(batch, most - tried))
         rows = rows[(rows != plan.device).any(axis=1)]
         tried += max(1, len(rows))  # so that it ends where no two plans differ
+        batch = min(2 * batch, MOST)
         if not len(rows):
             continue
         over, value = search.score_many(rows, turn)
         best = int(np.lexsort((value, over))[0])
         found = Score(int(over[best]), int(value[best]))
         if found < score:
-            plan, score = Plan.of(problem, ints(rows[best]), turn), found
+            plan, score, batch = Plan.of(problem, ints(rows[best]), turn), found, BATCH
             turn = ints(search.timeline(plan).turn)
     return plan, score
 
 
-def _stretch(
-    rng: np.random.Generator, turn: Ints, others: list[Ints], device: Ints, together: Ints, problem: Problem
-) -> Ints:
-    """The devices of one of the others for ops that are dispatched after each other, and for what must be with them;
-    where it cannot run, an op stays."""
+def _stretches(rng: np.random.Generator, turn: Ints, lent: Ints, device: Ints, together: Ints, count: int) -> Ints:
+    """[count, ops] each with the devices that one of the others lends for ops that are dispatched after each other, and
+    for what must be with them."""
     ops = len(turn)
-    length = max(1, int(ops * 2.0 ** -rng.uniform(WIDEST, NARROWEST)))
-    first = int(rng.integers(0, ops - length + 1))
-    inside = np.zeros(ops, bool)
-    inside[together[(turn >= first) & (turn < first + length)]] = True
-    other = others[int(rng.integers(len(others)))][together]
-    inside[together[~problem.able[np.arange(ops), other]]] = False
-    return ints(np.where(inside[together], other, device))
+    length = np.maximum(1, (ops * 2.0 ** -rng.uniform(WIDEST, NARROWEST, count)).astype(np.int64))
+    first = rng.integers(0, ops - length + 1)
+    inside = np.zeros((count, ops), bool)
+    row, op = np.nonzero((turn >= first[:, None]) & (turn < (first + length)[:, None]))
+    inside[row, together[op]] = True
+    other = lent[rng.integers(len(lent), size=count)]
+    return np.where(inside[:, together] & (other >= 0), other, device)
+
+
+def _lent(problem: Problem, others: list[Ints], together: Ints) -> Ints:
+    """[others, ops] the device of the first that each op must be with; -1 where one of them cannot run there."""
+    lent = np.stack(others)[:, together]
+    row, op = np.nonzero(~problem.able[np.arange(len(together)), lent])
+    bad = np.zeros(lent.shape, bool)
+    bad[row, together[op]] = True
+    return np.where(bad[:, together], -1, lent)
 
 
 def _together(problem: Problem) -> Ints:

@@ -58,7 +58,7 @@ class Trials:
         base, rank = (np.ascontiguousarray(column, np.int32) for column in (place, self.rank))
 
         def part(low: int, high: int) -> None:
-            scratch, record = state.make_run_scratch(plain, False), state.make_record(0, 0, 0)
+            scratch, record = state.make_run_scratch(plain, False), state.NO_RECORD
             for trial in range(low, high):
                 here = base.copy()
                 for kernels, device in moves[trial]:

@@ -25,7 +25,9 @@ from loadmaster.search.budget import WORST, Budget, Score
 from loadmaster.simulator import Scores, Timeline, run_first_come, simulate, simulate_fused, simulate_many
 
 REMEMBERED = 8  # timelines; chosen by hand
-BOUND_SHARE = 0.1  # of a budget of seconds that a lower bound may take; chosen by hand
+# Of a budget of seconds, that a lower bound may take: of the search's own time, where it only says when to stop, and
+# after it. With 0.1 for 0.03 on 14 rows after 1 s the same end early, on 5 to 20 % fewer simulations.
+BOUND_BESIDE, BOUND_SHARE = 0.03, 0.1
 
 
 @runtime_checkable
@@ -207,8 +209,8 @@ class Search:
 
     @property
     def bound_seconds(self) -> float | None:
-        """What a lower bound may take of the time that is left; None where simulations alone count."""
-        return None if self.counts_simulations else BOUND_SHARE * self.seconds_left
+        """What a lower bound may take of the time that is left to the search; None where simulations alone count."""
+        return None if self.counts_simulations else BOUND_BESIDE * self.seconds_left
 
     @property
     def progress(self) -> float:

@@ -15,7 +15,7 @@ from loadmaster.graph import ACTIVATION
 from loadmaster.graph.columns import Ints, Ints32, Whole, ints
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.simulator.loop import run
-from loadmaster.simulator.state import FIXED, MADE, Layout, Record, RunScratch, make_record, make_run_scratch
+from loadmaster.simulator.state import FIXED, MADE, NO_RECORD, Layout, Record, RunScratch, make_run_scratch
 
 NO_KERNELS = -2  # instead of a step time: the entries are no kernels, or a kernel would wait for itself
 NEVER = 2**30  # things to wait for of an op that is part of another's kernel
@@ -153,7 +153,7 @@ def make_space(layout: Layout) -> tuple[Layout, Space]:
 
 def run_many(layout: Layout, facts: Facts, shown: Layout, *given: Any) -> None:
     """Scores plans low … high-1; `shown` is the layout that make_space made of `layout`."""
-    scratch = (make_run_scratch(shown, False), make_record(0, 0, 0), np.empty(0, np.int64))
+    scratch = (make_run_scratch(shown, False), NO_RECORD, np.empty(0, np.int64))
     _run_many(layout, facts, shown, *given, *scratch)  # type: ignore[call-arg]
 
 

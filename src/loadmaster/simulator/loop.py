@@ -13,7 +13,7 @@ from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Ints32, Whole
 from loadmaster.problem.objective import BUSIEST, PEAK, Goal
 from loadmaster.simulator.heaps import pack_heaps, pop, pop_event, push, push_event
-from loadmaster.simulator.state import MADE, Layout, Record, RunScratch, make_record, make_run_scratch
+from loadmaster.simulator.state import MADE, NO_RECORD, Layout, Record, RunScratch, kept_scratch
 from loadmaster.simulator.waking import announce, ask, ask_later, let_go, wake
 
 FOREVER = np.iinfo(np.int64).max
@@ -313,7 +313,7 @@ def run_many(
     busy_ns: Ints,
 ) -> None:
     """Scores candidates low … high-1; a single row of ranks serves all."""
-    scratch = (make_run_scratch(layout, False), make_record(0, 0, 0), np.empty(0, np.int64))
+    scratch = (kept_scratch(layout), NO_RECORD, np.empty(0, np.int64))
     _run_many(layout, places, ranks, low, high, most_ns, most_bytes, step_ns, peaks, busy_ns, *scratch)
 
 

@@ -223,7 +223,7 @@ def _of_ops(coarse: Coarse, device: Ints, rank: Ints, send_rank: Ints | None) ->
 
 def _record(problem: Problem, device: Ints, rank: Ints, send_rank: Ints | None) -> Timeline:
     plain = layout(problem)
-    scratch = state.make_run_scratch(plain, False)
+    scratch = state.kept_scratch(plain)
     sends = np.empty(0, np.int64) if send_rank is None else np.array(send_rank, np.int64).reshape(-1)
     peak = np.zeros(problem.num_devices, np.int64)
     most = plain.most_sends  # memory that is not written to is not taken

@@ -7,6 +7,9 @@ nothing. Indices are 32 bits wide, so that more of a large graph is in the proce
 
 from __future__ import annotations
 
+from threading import local
+from weakref import WeakKeyDictionary
+
 import numpy as np
 
 from loadmaster.compiled import Struct
@@ -15,6 +18,7 @@ from loadmaster.problem import Problem
 
 MADE, FIXED, UPDATED = 0, 1, 2  # where a tensor comes from: an op; resident; resident and overwritten in place
 MOST_HEAPS = 2**22  # entries of heaps that lie where any placement finds room, which saves a look at each placement
+_KEPT = local()
 
 
 class Layout(Struct):
@@ -267,6 +271,15 @@ def make_run_scratch(layout: Layout, bounded: bool) -> RunScratch:
     )
 
 
+def kept_scratch(layout: Layout) -> RunScratch:
+    """That of the thread that asks, which each run leaves ready for the next: to make one takes as long as to simulate
+    some hundred ops."""
+    kept: WeakKeyDictionary[Layout, RunScratch] = _KEPT.__dict__.setdefault("scratch", WeakKeyDictionary())
+    if layout not in kept:
+        kept[layout] = make_run_scratch(layout, False)
+    return kept[layout]
+
+
 def make_record(ops: int, sends: int, points: int) -> Record:
     """Room for what a recorded run writes down."""
     return Record(
@@ -281,3 +294,6 @@ def make_record(ops: int, sends: int, points: int) -> Record:
         np.empty(points, np.int64),
         np.zeros(2, np.int64),
     )
+
+
+NO_RECORD = make_record(0, 0, 0)  # of runs that write nothing down

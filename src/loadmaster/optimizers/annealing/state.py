@@ -15,7 +15,7 @@ from loadmaster.passes.groups import Grouping, grouping
 from loadmaster.problem import Problem
 from loadmaster.problem.objective import Goal
 from loadmaster.search.budget import Score
-from loadmaster.simulator.state import Layout, Record, RunScratch, make_record, make_run_scratch
+from loadmaster.simulator.state import NO_RECORD, Layout, Record, RunScratch, make_record, make_run_scratch
 
 # Kinds of moves. Place: a window of the program, a group, a part of one, a neighbourhood, one op, ops beside a border
 # between devices, and two devices' ops swapped in a window.
@@ -209,7 +209,7 @@ def make_scratch(layout: Layout, fused: bool, aims: bool) -> Scratch:
     return Scratch(
         running,
         make_record(ops, most_sends, 2 * (ops + most_sends) + devices),
-        make_record(0, 0, 0),
+        NO_RECORD,
         np.empty(0, np.int64),
         np.zeros(ops, np.int64) if fused else running.tail,
         load=np.zeros(devices, np.int64),

@@ -17,7 +17,7 @@ from loadmaster.graph.columns import Ints, Ints32, Whole
 from loadmaster.optimizers.annealing.xorshift import RandomState, draw
 from loadmaster.problem.objective import Goal
 from loadmaster.simulator.loop import run, stops_at, value_of
-from loadmaster.simulator.state import Layout, Record, RunScratch, make_record, make_run_scratch
+from loadmaster.simulator.state import NO_RECORD, Layout, Record, RunScratch, make_run_scratch
 
 HEAVY_PENALTY = np.int64(2**61)  # above every value: plans that do not fit come last, by how much they are over
 STOPPED = np.int64(2**62)
@@ -127,7 +127,7 @@ def decode(
 
 def breed(layout: Layout, *given: Any) -> None:
     """Fills rows low … high-1 of the new population and scores them. `order`: old rows, elites first."""
-    _breed(layout, *given, make_run_scratch(layout, False), make_record(0, 0, 0))  # type: ignore[call-arg]
+    _breed(layout, *given, make_run_scratch(layout, False), NO_RECORD)  # type: ignore[call-arg]
 
 
 @compiled
