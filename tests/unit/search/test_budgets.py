@@ -60,10 +60,10 @@ def test_what_people_write_for_a_budget() -> None:
 def test_seconds_go_down_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     whole = Search(problem_of(4), Budget(10.0, 400))
-    assert (whole.seconds, whole.seconds_left, whole.progress, whole.bound_seconds) == (0.0, 10.0, 0.0, 1.0)
+    assert (whole.seconds, whole.seconds_left, whole.progress, whole.bound_seconds) == (0.0, 10.0, 0.0, 0.3)
     clock.now += 4
     assert whole.seconds_left == 6.0 and whole.progress == pytest.approx(0.4) and not whole.spent
-    assert whole.bound_seconds == pytest.approx(0.6)
+    assert whole.bound_seconds == pytest.approx(0.18)
     part = whole.part(0.5)
     assert part.seconds_left == pytest.approx(3.0) and part.simulations_left == 200
     assert part.progress == pytest.approx(4 / 7)  # of what the whole had until the part ends
