@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from loadmaster.graph import Graph, GraphBuilder
 
-FLOAT_BYTES = 4
+FLOAT_BYTES = 4  # DOPPLER's blocks are of float32
 CUT = 2  # blocks along each side
 
 Blocks = list[list[int]]  # tensors, by row and column

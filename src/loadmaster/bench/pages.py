@@ -135,6 +135,8 @@ Every table is made by the commands on its page, with one simulator for all meth
 and run on public graphs; figures that others published are marked so, and are on other graphs. Steps are simulated.
 A page names the date and the version of its table; methods that changed since were not measured again.
 Over another method means other ÷ method - 1 for times, and (other - method) ÷ other for improvements.
+Two pages are made otherwise: [quality](benchmarks/quality.md), what searches promise, and
+[saga](benchmarks/saga.md), SAGA's schedulers beside ours.
 """
 
 

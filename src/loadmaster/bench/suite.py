@@ -37,7 +37,12 @@ Shape = Literal["improvement", "speed-up", "peers", "load"]  # what the tables o
 
 @dataclass(frozen=True)
 class Allowance:
-    """What each search may use. `times`: so many times what the baseline took on that problem, if that is more."""
+    """What each search may use.
+
+    Attributes:
+        simulations, seconds: the limits of its Budget; None: no limit of that kind.
+        times: so many times the seconds that the baseline took on that problem, where that is more.
+    """
 
     simulations: int | None = None
     seconds: float | None = None

@@ -22,7 +22,13 @@ MOST = 2**62  # so that sums of two still are whole numbers of 64 bits
 
 
 class Lifetimes(NamedTuple):
-    """Blocks alive from `lower` until just before `upper`."""
+    """Blocks of a file, a row each; two that are alive at one time must not overlap in memory.
+
+    Attributes:
+        id: names, as the file has them.
+        lower, upper: [blocks] alive from the first until just before the second.
+        nbytes: [blocks]
+    """
 
     id: tuple[str, ...]
     lower: Ints

@@ -20,7 +20,9 @@ from loadmaster.problem.remembering import LastFew
 # Where no reason is given, chosen by hand.
 EFFORT = 60_000_000  # additions in one call, at most: about a tenth of a second
 FEWEST = 200  # moves; where there is no time for so many nothing is moved
-WORSE = 256  # one part in so many, by which a plan may be worse than the one before at first
+# One part in so many, by which a plan may be worse than the one before at first, and less with every move: threshold
+# accepting (Dueck and Scheuer 1990), which draws no number; what is simulated is annealed by the one engine.
+WORSE = 256
 TRIES = 20  # to find a group on another device to swap with
 
 
@@ -31,6 +33,7 @@ class Stage(NamedTuple):
     moves: int
 
 
+# From groups that share heavy tensors down to single ops; sizes and numbers of moves chosen by hand.
 OPS = Stage((("op", 0),), 1_000)
 MIXED = (Stage((("edges", 24), ("edges", 64), ("edges", 192), ("window", 16), ("window", 64)), 2_000), OPS)
 FINER = (*(Stage((("edges", most),), 1_000) for most in (24, 64, 192)), OPS)

@@ -25,8 +25,13 @@ Floats = NDArray[np.float64]
 
 
 class Way(NamedTuple):
-    """How groups are made and what is least where one goes: when it ends, or how much its device has to do then; with
-    so many times what it sends and is sent."""
+    """How groups are made, and where each goes.
+
+    Attributes:
+        by, most: how ops are grouped, and how many groups at most.
+        rule: what is least where a group goes: when it ends, or how much its device has to do then.
+        sends: so many times what it sends and is sent is added to that.
+    """
 
     by: Grouper
     most: int

@@ -23,7 +23,13 @@ from loadmaster.search import Budget, Result, solve
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """A plan and its two costs: the step, and the largest peak of any device."""
+    """A plan and its two costs.
+
+    Attributes:
+        result: the plan, as `solve` or `fitted` gave it.
+        step_ns: of the step.
+        peak_bytes: the largest peak of any device.
+    """
 
     result: Result
     step_ns: int

@@ -43,7 +43,13 @@ _WRITTEN = "loadmaster_written"  # what `mutation` found out of a node, which is
 
 @dataclass(frozen=True, eq=False)
 class Unrolled:
-    """The step of the whole batch, and the plan that runs it in the order of the pipeline."""
+    """The step of the whole batch, and the plan that runs it in the order of the pipeline.
+
+    Attributes:
+        captured: the step, with an op for every microbatch.
+        problem: of that step.
+        plan: of that problem.
+    """
 
     captured: CapturedStep
     problem: Problem

@@ -61,7 +61,13 @@ class Throttle:
 
 @dataclass(frozen=True)
 class MessageShape:
-    """What both ends of a message know of its tensor, so that nothing but its bytes is sent."""
+    """What both ends of a message know of its tensor, so that nothing but its bytes is sent.
+
+    Attributes:
+        size, stride, offset: of the tensor, in elements of its storage.
+        dtype: of its elements.
+        storage_bytes: that are sent: all of the storage, whatever part the tensor shows.
+    """
 
     size: Sequence[int]
     stride: Sequence[int]

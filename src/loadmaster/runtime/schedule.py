@@ -30,7 +30,12 @@ class Launch(NamedTuple):
 
 
 class Send(NamedTuple):
-    """A tensor to a device that reads it, once in a step (rule 4 of the simulator)."""
+    """A tensor to a device that reads it, once in a step (rule 4 of the simulator).
+
+    Attributes:
+        tensor: its number in the planned graph.
+        src, dst: devices.
+    """
 
     tensor: int
     src: int

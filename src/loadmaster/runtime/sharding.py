@@ -38,7 +38,13 @@ _MEAN = 1  # how torch writes the reduction of a loss
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """The step on shares, and the plan that runs it."""
+    """The step on shares, and the plan that runs it.
+
+    Attributes:
+        captured: the step in which every op runs on every device, each on its share.
+        problem: of that step.
+        plan: of that problem.
+    """
 
     captured: CapturedStep
     problem: Problem

@@ -51,7 +51,7 @@ class Updates:
     """Update calls over the settings and the state of one torch optimizer.
 
     The user's optimizer stays the owner of settings and state. `call` gives what updates some weights in one go,
-    `follow_weights` brings state to where its weight is, `lodging` names a part of it that lives elsewhere.
+    `follow_weights` brings state to where its weight is, `lodging` names a part of it that lives on another device.
     """
 
     def __init__(

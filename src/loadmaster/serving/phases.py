@@ -28,7 +28,13 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """One graph that a request runs `times` times: prefill once, each of the two decodes for half of the new tokens."""
+    """One graph of a request.
+
+    Attributes:
+        name: prefill, or one of the two decodes.
+        graph: as captured.
+        times: that a request runs it: prefill once, each decode for half of the new tokens.
+    """
 
     name: str
     graph: Graph

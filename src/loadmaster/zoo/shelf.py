@@ -29,7 +29,12 @@ MEASURED_ON = "1xp100-pcie"  # work and critical path are those of the roofline 
 
 @dataclass(frozen=True)
 class Spot:
-    """One graph of the zoo: an entry in one mode."""
+    """One graph of the zoo.
+
+    Attributes:
+        entry: the model.
+        mode: "train" or "infer".
+    """
 
     entry: ZooEntry
     mode: str

@@ -23,7 +23,7 @@ SIZE_UNIT_BYTES = 2**20
 COST_UNIT_NS = 100_000
 OPS = (50, 200)  # fewest and most; every number between them is as likely
 
-COINS, LESS = 400, 150
+COINS, LESS = 400, 150  # mean 50 and deviation 10, as the paper's: see above
 
 Edge = tuple[int, int]  # from the lower to the higher number
 

@@ -29,7 +29,7 @@ _MOVES = frozenset({
 })  # fmt: skip
 _SLICES = ("slice", "dynamic-slice", "gather")
 _MOST_POSITIONS = 10**6  # of a window along one axis that are counted one by one
-_MOST_DEPTH = 100
+_MOST_DEPTH = 100  # computations within each other, as in `graph`: a guard against damaged files
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,14 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class AxisWindow:
-    """How a convolution or a pooling looks at one axis of its input."""
+    """How a convolution or a pooling looks at one axis of its input.
+
+    Attributes:
+        size: of the window.
+        stride: of its steps.
+        pad_low, pad_high: elements before and after the axis; negative ones cut it.
+        input_dilation, window_dilation: from one element to the next, of the input and within the window.
+    """
 
     size: int = 1
     stride: int = 1

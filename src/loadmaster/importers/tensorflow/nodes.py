@@ -50,7 +50,12 @@ class Attribute:
 
 @dataclass(slots=True)
 class Node:
-    """A node of a GraphDef."""
+    """A node of a GraphDef.
+
+    Attributes:
+        inputs: "node", "node:1" for its second output, "^node" for one that only has to come before.
+        attributes: by name; `of` gives an empty one for those that are left out.
+    """
 
     name: str
     op: str
@@ -63,7 +68,13 @@ class Node:
 
 @dataclass(slots=True)
 class Function:
-    """A function of the library of a GraphDef."""
+    """A function of the library of a GraphDef.
+
+    Attributes:
+        inputs, outputs: names of its arguments and results, in order.
+        nodes: its body.
+        returns: for each output the tensor of the body that it is.
+    """
 
     name: str
     inputs: Sequence[str]

@@ -16,7 +16,7 @@ from loadmaster.learn.go2020.candidates import BOUND, OVER, SLOTS
 from loadmaster.learn.go2020.examples import BASELINES
 from loadmaster.learn.go2020.rollouts import GoExample
 
-SAMPLES = 8
+SAMPLES = 8  # plans of each graph, as many as validation simulates (`training.SAMPLES`)
 
 
 def controls(

@@ -91,7 +91,14 @@ class GoBatch:
 
 @dataclass(frozen=True, eq=False)
 class LastDecisions:
-    """What was decided last: shares of devices, levels from -1 to 1; what its simulation showed, if there was one."""
+    """What was decided last, which the network sees beside the graph.
+
+    Attributes:
+        device: shares of devices, 1 for the one that was chosen.
+        level: of priority, from -1 to 1.
+        seen, seen_pairs: what its simulation showed of each group, and of each group on each device; None where there
+            was none.
+    """
 
     device: Tensor  # [graphs, groups, devices]
     level: Tensor  # [graphs, groups]
@@ -101,7 +108,13 @@ class LastDecisions:
 
 @dataclass(frozen=True, eq=False)
 class GoOutputs:
-    """Scores before the softmax."""
+    """Scores before the softmax.
+
+    Attributes:
+        place: of each device for a group.
+        level: of each level of priority for a group.
+        fusion: of each fusion priority for an op.
+    """
 
     place: Tensor  # [graphs, groups, devices]
     level: Tensor  # [graphs, groups, LEVELS]

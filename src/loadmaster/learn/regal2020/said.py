@@ -18,7 +18,13 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class GraphChoice:
-    """One of the choices for the whole graph, in words, and how sure the policy is of it."""
+    """One of the choices for the whole graph.
+
+    Attributes:
+        name: what is chosen.
+        words: the choice.
+        chance: how sure the policy is of it, from 0 to 1.
+    """
 
     name: str
     words: str

@@ -51,7 +51,14 @@ First = Literal["nothing", "inline", "cut"]
 
 
 class Fitted(NamedTuple):
-    """A plan for the limits, the tensors that it drops, and the plan it was made from."""
+    """A plan made to fit the limits.
+
+    Attributes:
+        score: of the plan, simulated.
+        plan: with what it runs again and what it sends to a host.
+        dropped: tensors that are not held until their last reader.
+        base: the plan it was made from.
+    """
 
     score: Score
     plan: Plan

@@ -22,8 +22,14 @@ NEVER = 1 << 61  # when what goes home is due
 
 
 class Trip(NamedTuple):
-    """A tensor to a host and back: when it can leave, when it must be back, and what either way takes, all in ns of the
-    draft."""
+    """A tensor to a host and back, in ns of the draft.
+
+    Attributes:
+        since_ns: when it can leave.
+        out_ns: what the way there takes.
+        due_ns: when it must be back.
+        back_ns: what the way back takes.
+    """
 
     since_ns: int
     out_ns: int

@@ -25,7 +25,7 @@ from loadmaster.problem import Problem
 from loadmaster.search import WORST, Optimizer, Search
 
 SHIPPED = Path(__file__).with_name("list.safetensors")
-HIDDEN = 16
+HIDDEN = 16  # units beside the linear part, of all weights shipped (docs/methods/policy.md)
 FULLEST = 4.0  # what a device that would be too full by a tenth counts for before anything is learned; chosen by hand
 
 

@@ -16,7 +16,7 @@ from loadmaster.optimizers.policy.decoding import PAIR
 from loadmaster.optimizers.policy.views import CONTEXT
 
 NAME = "weights"
-MOST_BYTES = 1 << 22
+MOST_BYTES = 1 << 22  # of a file; ours has 6,712
 FIX = "give a file that `loadmaster train list` wrote"
 
 
