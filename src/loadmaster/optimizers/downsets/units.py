@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from loadmaster.graph.columns import Ints, from_pairs, ints, positions, rows_of
+from loadmaster.graph.columns import Ints, from_pairs, ints, positions, ragged, rows_of
 from loadmaster.problem import Problem
 
 
@@ -46,11 +46,7 @@ class Downs:
 
     def between(self, smaller: int, larger: int) -> list[int]:
         """Units of the larger one that are not in the smaller one."""
-        left, found = self.members[larger] & ~self.members[smaller], []
-        while left:
-            found.append((left & -left).bit_length() - 1)
-            left &= left - 1
-        return found
+        return _places(self.members[larger] & ~self.members[smaller])
 
 
 def units_of(problem: Problem, label: Ints) -> Units:
@@ -166,33 +162,22 @@ def joined(units: Units, weight: np.ndarray, light: float) -> Ints:
 
 def downsets(units: Units, most: int) -> Downs | None:
     """Every downset, the smaller first, with what each may be extended by; None: there are more than `most`."""
-    number = {0: 0}
-    ready = [[unit for unit in range(units.count) if not units.before[unit]]]
-    sets, start, unit_column, after_column = [0], [0], list[int](), list[int]()
-    at = 0
-    while at < len(sets):
-        here = sets[at]
-        for unit in ready[at]:
-            there = here | 1 << unit
-            if there not in number:
-                if len(sets) >= most:
-                    return None
-                number[there] = len(sets)
-                sets.append(there)
-                ready.append([u for u in ready[at] if u != unit] + _freed(units, unit, there))
-            unit_column.append(unit)
-            after_column.append(number[there])
-        start.append(len(unit_column))
-        at += 1
-    return Downs(tuple(sets), ints(start), ints(unit_column), ints(after_column))
+    from loadmaster.optimizers.downsets.enumerating import BITS, enumerated
+
+    key = np.random.default_rng(0).integers(0, 2**62, units.count)
+    waits = (*ragged(list(map(_places, units.before))), *ragged(list(map(_places, units.after))))
+    words, start, unit, larger = enumerated(*waits, ints(key), most)
+    if not len(start):
+        return None
+    rows = words.reshape(len(start) - 1, -1).tolist()
+    members = (sum(word << BITS * place for place, word in enumerate(row)) for row in rows)
+    return Downs(tuple(members), ints(start), ints(unit), ints(larger))
 
 
-def _freed(units: Units, unit: int, there: int) -> list[int]:
-    """Units that waited for this one last."""
-    freed, left = [], units.after[unit]
-    while left:
-        other = (left & -left).bit_length() - 1
-        if units.before[other] & ~there == 0:
-            freed.append(other)
-        left &= left - 1
-    return freed
+def _places(bits: int) -> list[int]:
+    """Of the bits that are set, the lowest first."""
+    found = []
+    while bits:
+        found.append((bits & -bits).bit_length() - 1)
+        bits &= bits - 1
+    return found

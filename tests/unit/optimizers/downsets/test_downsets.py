@@ -15,7 +15,7 @@ from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.downsets import downsets as whole
 from loadmaster.optimizers.downsets.downsets import Downsets, split_of
-from loadmaster.optimizers.downsets.units import downsets, units_of
+from loadmaster.optimizers.downsets.units import Units, downsets, units_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search, solve
@@ -146,3 +146,26 @@ def test_downsets_by_the_clock(left: float, effort: int, sets: int, monkeypatch:
     asked.clear()
     Downsets(effort=7, sets=5).optimize(Search(price(diamond(), pair()), Budget(None, 9)))
     assert asked == [(7, 5)] * 2
+
+
+@pytest.mark.parametrize(("chains", "length"), [(1, 130), (2, 70), (3, 14), (11, 1)])
+def test_downsets_of_chains_beside_each_other(chains: int, length: int) -> None:
+    """Each is a beginning of every chain, so they can be counted; with more units than a word has bits, too."""
+    count = chains * length
+    before = tuple(sum(1 << earlier for earlier in range(unit - unit % length, unit)) for unit in range(count))
+    after = tuple(sum(1 << later for later in range(unit + 1, unit - unit % length + length)) for unit in range(count))
+    many = (length + 1) ** chains
+    units = Units(ints(np.arange(count)), before, after)
+    found = downsets(units, many)
+    assert found is not None and len(set(found.members)) == len(found.members) == many
+    assert all(
+        each & before[unit] == before[unit] for each in found.members for unit in range(count) if each >> unit & 1
+    )
+    sizes = [each.bit_count() for each in found.members]
+    assert sizes == sorted(sizes)
+    for here, members in enumerate(found.members):
+        ways = slice(found.start[here], found.start[here + 1])
+        larger = {unit: found.members[after] for unit, after in zip(found.unit[ways], found.after[ways], strict=True)}
+        ready = [unit for unit in range(count) if not members >> unit & 1 and before[unit] & ~members == 0]
+        assert larger == {unit: members | 1 << unit for unit in ready}
+    assert downsets(units, many - 1) is None
