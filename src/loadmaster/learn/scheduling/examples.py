@@ -116,8 +116,8 @@ def unrolled_step(rng: np.random.Generator) -> Graph:
     below, attends = inputs, rng.random() < 0.4
 
     def op(reads: list[int], weight: int, work: float) -> int:
-        made = builder.tensor(max(1, int(size * np.exp(noise * rng.standard_normal()))))
-        done = max(1, int(work * np.exp(noise * rng.standard_normal())))
+        made = builder.tensor(int(size * np.exp(noise * rng.standard_normal())))
+        done = int(work * np.exp(noise * rng.standard_normal()))
         named = [*reads, *([weight] if weight >= 0 else [])]
         builder.op(f"f{len(forward)}", "mm" if weight >= 0 else "add", named, [made], flops=done)
         forward.append((reads, made, weight, done))
