@@ -196,3 +196,31 @@ def test_entropy_is_of_the_groups_that_are_there() -> None:
     assert float(losses.entropy_of(GoOutputs(place, level, torch.zeros(0, 3)), batch)) == pytest.approx(
         wanted, rel=1e-5
     )
+
+
+def test_what_lost_most_and_what_was_next_to_impossible_count_up_to_a_bound() -> None:
+    """One of forty lost much; one is a hundred times less likely than it was, one a hundred times likelier."""
+    said = [torch.zeros(1, 1, 2, dtype=torch.float64)]
+    gain = np.zeros(40)
+    gain[0] = -5.0
+    half = math.log(0.5)
+    chance = np.full(40, half)
+    chance[0], chance[1] = half - 30.0, half + 30.0
+    sample = Sample(ints([0] * 40), np.ones((40, 1)), ints([0] * 40), chance, gain)
+    scaled = np.maximum(-3.0, (gain - gain.mean()) / (gain.std() + 1e-4))
+    assert scaled[0] == -3.0 and scaled[1] > 0
+    terms = [math.exp(5) * -3.0, math.exp(-10) * scaled[1], *scaled[2:]]
+    assert float(losses.sample_loss(said, sample)) == pytest.approx(-sum(terms) / 40, rel=1e-9)
+
+
+def test_groups_of_the_second_graph_lie_behind_those_of_the_first() -> None:
+    place = torch.tensor([[[0.0, 0.0], [9.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]]])
+    alone = part([[0, 0]], [[OFF, OFF]], [[]])
+    second = part([[0, 0]], [[0, OFF]], [[softmax_log([1.0, 0.0])[0]]])
+    batch: Any = SimpleNamespace(num_ops=(0, 0))
+    draws: list[Any] = [
+        Draws(alone, alone, nothing(1), np.zeros(1, bool), ints([])),
+        Draws(second, alone, nothing(1), np.zeros(1, bool), ints([])),
+    ]
+    found = losses.policy_loss(outputs(place), batch, draws, [np.array([7.0]), np.array([2.0])])
+    assert float(found) == pytest.approx(-2.0, rel=1e-5)  # a ratio of 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,3 +96,16 @@ def test_levels_that_are_drawn_are_among_those_there_are(monkeypatch: pytest.Mon
     made = losses._levels_around(part, features, np.zeros(7, np.int64), None)  # type: ignore[arg-type]
     for level in (made.mean, made.variance, made.width, made.bias):
         assert level.tolist() == [0, 0, 8, 15, 15]
+
+
+def test_an_even_chance_is_no_guess() -> None:
+    elite: Any = SimpleNamespace(device=np.array([0, 1, 0]), turn=np.array([0, 1, 2]))
+    features: Any = SimpleNamespace(num_devices=2, weight=np.ones(3, np.float32))
+    chance = torch.tensor([0.5, 0.5, 0.4, 0.6, 0.1, 0.9]).log()
+    outputs: Any = SimpleNamespace(chance=chance, place=torch.tensor([0.5, 0.5, 0.5]))
+    loss, accuracy = losses.imitation_loss(outputs, [SimpleNamespace(elite=elite, features=features)])  # type: ignore[list-item]
+    assert accuracy == pytest.approx(1 / 3)
+    likely = np.log([0.5, 0.6, 0.1]).mean()
+    every = float(chance.mean())
+    error = (((np.arange(3) + 0.5) / 3 - 0.5) ** 2).mean()
+    assert float(loss) == pytest.approx(-(0.95 * likely + 0.05 * every) + 5 * error, rel=1e-5)
