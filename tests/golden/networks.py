@@ -18,7 +18,7 @@ from loadmaster.graph.columns import ints
 from loadmaster.passes.groups import group_ops
 from loadmaster.simulator import first_come, simulate
 from tests.golden.inputs import few, lopsided, sums_of
-from tests.golden.plans import layers
+from tests.golden.plans import PROBLEMS, layers
 from tests.golden.scenes import Scenes, Told
 
 SCENES = Scenes(Path(__file__).parent / "networks.json", digits=6)
@@ -175,6 +175,29 @@ def regal() -> Told:
         net.lean(FIRST)
         said = net(batch_of(many))
         found |= told(kind, chance=said.chance, place=said.place, shift=said.shift, choices=said.choices)
+    return found
+
+
+@SCENES
+def lists() -> Told:
+    """Plans of the list scheduler whose choices are a network's: alone, about a plan that is given, and with noise."""
+    from loadmaster.optimizers.policy.policy import decoded, net_of, size_of
+    from loadmaster.optimizers.policy.proposing import proposals
+    from loadmaster.optimizers.policy.views import view_of
+    from loadmaster.plans import Plan
+
+    found: Told = {}
+    for name, problem in (("lopsided", lopsided()), ("few", few()), ("tight", PROBLEMS["tight"]())):
+        view = view_of(problem)
+        given = Plan.of(problem, ints(problem.able.argmax(axis=1)[problem.leader]))
+        for wave in (0.7, 1.3):
+            net = net_of(0.4 * np.sin(wave * np.arange(size_of())))
+            for start, noise in ((None, 0.0), (given, 0.0), (given, 0.3)):
+                plans = list(decoded(problem, view, net, start, noise=noise, seed=5))
+                parts = [sums_of(part) for plan in plans for part in (plan.device, plan.rank)]
+                found[f"{name} {wave} {start is None} {noise}"] = [each for part in parts for each in part]
+            said = proposals(problem, view, net, given)
+            found[f"{name} {wave} said"] = sums_of(np.where(said.place < -1e3, 0.0, said.place))
     return found
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from loadmaster.cost import price
+from loadmaster.learn import features
 from loadmaster.learn.features import (
     DEVICES_WIDTH,
     GRAPH_WIDTH,
@@ -71,3 +73,8 @@ def test_scopes_can_be_dropped_without_touching_the_rest() -> None:
     assert seen.ops[:, -5:].any()
     assert not seen.without_scopes().ops[:, -5:].any()
     np.testing.assert_array_equal(seen.without_scopes().ops[:, :-5], seen.ops[:, :-5])
+
+
+def test_columns_end_at_eight_either_way() -> None:
+    found = features._narrow(np.array([-9.0, -8.5, -7.9, 7.9, 8.5, 9.0]))
+    assert found.dtype == np.float32 and found.tolist() == pytest.approx([-8.0, -8.0, -7.9, 7.9, 8.0, 8.0])

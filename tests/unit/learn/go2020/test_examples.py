@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,3 +140,9 @@ def test_keys_repeat_lines_only_with_other_seeds() -> None:
     assert len(set(keys)) == len(keys) == 40
     assert keys[:17] == examples.example_keys([3, 5, 8], 17, 1)
     assert {key.line for key in keys} == {DRAWN, 3, 5, 8}
+
+
+def test_worth_of_what_does_not_fit_where_there_is_next_to_no_memory() -> None:
+    for memory, worth in ((0, 800), (1, 800), (2, 600), (4, 500)):
+        problem: Any = SimpleNamespace(memory_bytes=np.array([memory, 0]))
+        assert examples.worth(problem, ints([1, 0]), ints([100, 100])).tolist() == [worth, 100]
