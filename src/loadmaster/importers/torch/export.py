@@ -6,6 +6,8 @@ in the memory of its graph alone. This package is the only importer that needs t
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -108,9 +110,11 @@ def switched(module: nn.Module, training: bool) -> Iterator[None]:
 
 @contextmanager
 def _explained(label: str, module: nn.Module | None, origins: Origins) -> Iterator[None]:
-    """Turns whatever torch or the model's own code raises into an error that says where in the model."""
+    """Turns whatever torch or the model's own code raises into an error that says where in the model; torch's own lines
+    about it are not shown."""
     try:
-        yield
+        with _unlogged():
+            yield
     except LoadmasterError:
         raise
     except Exception as cause:
@@ -119,6 +123,24 @@ def _explained(label: str, module: nn.Module | None, origins: Origins) -> Iterat
         where = ", ".join(part for part in (label, inside, line_of_failure(cause)) if part)
         doing = "could not be built" if module is None else "could not be traced"
         raise ImportFailed(f"{label} {doing}: {reason}", where, _advice(cause, inside)) from cause
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Without log lines of torch, which has a traceback for every op that it cannot trace; TORCH_LOGS shows them."""
+    names = [] if "TORCH_LOGS" in os.environ else [name for name in logging.root.manager.loggerDict if _is_torchs(name)]
+    before = [(handler, handler.level) for name in names for handler in logging.getLogger(name).handlers]
+    try:
+        for handler, _ in before:
+            handler.setLevel(logging.CRITICAL + 1)
+        yield
+    finally:
+        for handler, level in before:
+            handler.setLevel(level)
+
+
+def _is_torchs(name: str) -> bool:
+    return name == "torch" or name.startswith("torch.")
 
 
 def _advice(cause: Exception, inside: str) -> str:

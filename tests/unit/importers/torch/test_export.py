@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import subprocess
@@ -354,3 +355,37 @@ def test_dropout_is_an_op_only_where_it_drops(share: float, training: bool) -> N
     captured = kinds(capture(module, (x,), training=training))
     assert captured[: 3 + drops] == ["addmm", *(["native_dropout"] if drops else []), "relu", "exp"]
     assert "clone" not in captured
+
+
+class Ragged(nn.Module):
+    """Two sizes that do not go together: torch writes a traceback to its log before it raises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x[:, 1:])
+
+
+def test_what_torch_writes_to_its_log_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record.getMessage())
+
+    monkeypatch.delenv("TORCH_LOGS", raising=False)
+    handler, logger = Collect(), logging.getLogger("torch._subclasses.fake_tensor")  # where such lines come from
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(ImportFailed, match="Ragged could not be traced"):
+            capture(Ragged(), (torch.ones(4, 8),), training=False)
+        assert seen == [] and handler.level == logging.NOTSET
+        logger.error("afterwards")
+        monkeypatch.setenv("TORCH_LOGS", "+dynamo")
+        with pytest.raises(ImportFailed):
+            capture(Ragged(), (torch.ones(4, 8),), training=False)
+        assert seen[0] == "afterwards" and len(seen) > 1
+    finally:
+        logger.removeHandler(handler)
