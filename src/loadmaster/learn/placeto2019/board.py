@@ -244,7 +244,7 @@ def _group_columns(
         np.log2(1 + edges.sum(axis=1)) / 4,
         related[DESCENDANTS].sum(axis=1) / count,
     ]
-    return np.minimum(np.stack(columns, axis=1), 8.0)
+    return np.asarray(np.minimum(np.stack(columns, axis=1), 8.0))
 
 
 def _device_columns(problem: Problem, time: Floats, need: Floats) -> Floats:
