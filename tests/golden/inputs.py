@@ -160,8 +160,9 @@ def told(view: str, problem: str) -> dict[str, list[float]]:
 
 
 def sums_of(array: np.ndarray) -> list[float]:
-    """Its shape and four sums."""
-    flat = np.nan_to_num(array.astype(np.float64).reshape(-1), posinf=1e6, neginf=-1e6)
+    """Its shape and four sums. What is as good as infinite counts as a million: beside it nothing else would show."""
+    flat = array.astype(np.float64).reshape(-1)
+    flat = np.nan_to_num(np.where(np.abs(flat) > 1e100, np.copysign(np.inf, flat), flat), posinf=1e6, neginf=-1e6)
     place = np.arange(1, len(flat) + 1)
     sums = [flat.sum(), (flat * np.cos(place)).sum(), (flat * np.sin(3 * place)).sum(), (flat**2).sum()]
     return [*map(float, array.shape), *(float(f"{each:.6g}") for each in sums)]
