@@ -247,7 +247,7 @@ def log_chances(
     pairs = torch.from_numpy(episodes.pairs).to(device)
     steps, many = len(order), len(episodes.actions)
     width = network.pool.in_features
-    size = steps if once == "episode" else max(1, AT_ONCE // max(1, many * len(episodes.start) * width))
+    size = steps if once == "episode" else max(1, AT_ONCE // (many * len(episodes.start) * width))
     for low in range(0, steps, size):
         some = slice(low, min(steps, low + size))
         place = torch.nn.functional.one_hot(passed[:, some.start : some.stop], board_tensors.num_devices).float()

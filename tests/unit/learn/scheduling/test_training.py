@@ -224,3 +224,49 @@ def test_of_equal_gains_the_first_weights_stay_and_decay_pulls_to_nothing(monkey
     crew: Any = SimpleNamespace(gradient=lambda *_: (np.array([5.0]), 0.0), held_out=lambda *_: np.zeros(2))
     training.ascend(crew, ascent, Settings(decay=0.5), float("inf"), 9, lambda *_: None)
     assert steps == [np.array([5.0 - 0.5 * 3.0])]
+
+
+class Crew:
+    """Knows the gradient of a bowl, and counts."""
+
+    def __init__(self, clock: list[float]) -> None:
+        self.clock, self.asked, self.held = clock, list[int](), 0
+
+    def gradient(self, weights: Any, turn: int, _: Any) -> tuple[Any, float]:
+        self.clock[0] += 1.0
+        self.asked.append(turn)
+        return -weights, 0.5
+
+    def held_out(self, weights: Any, _: Any) -> Any:
+        self.held += 1
+        return np.array([1.0, 3.0]) * float(abs(weights).sum())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps", "turns", "told"),
+    [(100.0, 7, 7, [4, 7]), (3.0, 99, 3, []), (4.0, 99, 4, [4]), (0.0, 99, 1, []), (100.0, 8, 8, [4, 8])],
+)
+def test_an_ascent_ends_with_its_seconds_or_its_steps(
+    seconds: float, steps: int, turns: int, told: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [50.0]
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    crew, ascent, rows = Crew(clock), Ascent.of(np.array([4.0, -2.0])), list[dict[str, float]]()
+    rates = []
+    own = Ascent.step
+
+    def step(self: Ascent, gradient: Any, rate: float) -> None:
+        rates.append(rate)
+        own(self, gradient, rate)
+
+    monkeypatch.setattr(Ascent, "step", step)
+    settings = Settings(0.1, 0.5)
+    best = ascend(crew, ascent, settings, seconds, steps, lambda row, _: rows.append(row), every=4)  # type: ignore[arg-type]
+    assert crew.asked == list(range(turns)) and ascent.turn == turns
+    assert [row["turn"] for row in rows] == told and crew.held == len(told)
+    wanted = [0.5 * max(0.1, 1 - max(turn / max(1e-9, seconds), turn / steps)) for turn in range(turns)]
+    assert rates == pytest.approx(wanted)
+    if told:
+        assert rows[-1]["seconds"] == told[-1] and rows[-1]["spread"] == 0.5
+        assert rows[-1]["rough"] == pytest.approx(1.96 * abs(rows[-1]["gain"]) / 2 / 2**0.5)
+        assert best is ascent.best_weights and ascent.best == max(row["gain"] for row in rows)
