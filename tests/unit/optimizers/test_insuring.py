@@ -110,3 +110,18 @@ def test_placement_is_no_worse_than_annealing_that_has_led_for_long(monkeypatch:
         monkeypatch.setattr(insuring, share, 1.0)
     alone = solve(problem, Anneal(Expert()), Budget(None, 1_500), 2)
     assert solve(problem, "placement", Budget(None, 2_000), 2).value <= alone.value
+
+
+def test_more_simulations_are_never_worse_while_both_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(insuring, "AFTER", 300)
+    monkeypatch.setattr(insuring, "FAR", 10.0)
+    problem, turns = small(), list[int]()
+    go_on = Insurance.go_on
+
+    def noted(made: Insurance) -> None:
+        go_on(made)
+        turns.append(made.used)
+
+    monkeypatch.setattr(Insurance, "go_on", noted)
+    values = [solve(problem, "placement", Budget(None, many), 1).value for many in range(280, 3_000, 277)]
+    assert max(turns) > 1_000 and values == sorted(values, reverse=True) and len({*values}) > 2
