@@ -261,6 +261,7 @@ class Race:
         leader, before = self.leader, self.search.simulations
         if not leader.pace.settled:
             return
+        self.crossing.apart = before - self._used
         found = self.crossing.improve(Scored(leader.score, leader.plan))
         if self.search.simulations == before:  # nothing was due
             return

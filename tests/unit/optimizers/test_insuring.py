@@ -12,6 +12,7 @@ from loadmaster.cost import price
 from loadmaster.optimizers import insuring
 from loadmaster.optimizers.annealing.anneal import Anneal
 from loadmaster.optimizers.auto import insurance_of
+from loadmaster.optimizers.crossing import Crossing
 from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.insuring import Insurance
 from loadmaster.optimizers.simple import Ready
@@ -125,3 +126,13 @@ def test_more_simulations_are_never_worse_while_both_go_on(monkeypatch: pytest.M
     monkeypatch.setattr(Insurance, "go_on", noted)
     values = [solve(problem, "placement", Budget(None, many), 1).value for many in range(280, 3_000, 277)]
     assert max(turns) > 1_000 and values == sorted(values, reverse=True) and len({*values}) > 2
+
+
+def test_crossing_has_no_share_of_its_simulations() -> None:
+    search = Search(small(), Budget(None, 50_000), 0)
+    crossing = Crossing(search)
+    crossing.keep(Plan.of(search.problem, [0] * search.problem.num_ops), 1_000)
+    search.count(10_000)
+    assert crossing.due == 1_000
+    crossing.apart = 6_000
+    assert crossing.due == 400
