@@ -15,7 +15,7 @@ import numpy as np
 from loadmaster.optimizers.annealing.anneal import Anneal, improving
 from loadmaster.search import WORST, Optimizer, Score, Search
 
-# Chosen of 144 settings by runs that quality.md names.
+# Chosen of 144 settings, by runs that docs/benchmarks/quality.md names.
 AFTER = 3_000  # simulations of the race before it begins: on fewer the race is ahead
 SHARE, LEADING, ASLEEP = 0.6, 0.8, 0.1  # of all simulations: while it may win, leads, or is far behind
 FAR = 0.06  # as a share of what the race had after as many simulations
