@@ -27,7 +27,7 @@ from tests.golden.passes import problem_told
 from tests.golden.plans import ALL
 from tests.golden.scenes import Scenes, Told, checksum, exact
 
-scene = Scenes(Path(__file__).with_suffix(".json"), unwatched=("hosted",))
+scene = Scenes(Path(__file__).with_suffix(".json"))
 
 
 def normed() -> Problem:

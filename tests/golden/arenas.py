@@ -27,7 +27,7 @@ from tests.golden.plans import ALL, PROBLEMS
 from tests.golden.scenes import Scenes, Told, exact
 from tests.unit.simulator.arenas.test_capacity import columns, cut_up
 
-scene = Scenes(Path(__file__).with_suffix(".json"), unwatched=())
+scene = Scenes(Path(__file__).with_suffix(".json"))
 ALONE = mock.patch.object(capacity, "cores", lambda: 1)  # how many are tried at once decides where the work ends
 Lives = tuple[Ints, Ints, Ints]
 

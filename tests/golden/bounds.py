@@ -43,7 +43,7 @@ from tests.golden.plans import PROBLEMS, drawing, held, layers, wired, zero
 from tests.golden.scenes import Scenes, Told, checksum, exact
 from tests.unit.problem.bounds.test_cuts import random_net
 
-scene = Scenes(Path(__file__).with_suffix(".json"), unwatched=())
+scene = Scenes(Path(__file__).with_suffix(".json"))
 
 
 def equal() -> Problem:

@@ -38,10 +38,7 @@ from tests.golden.plans import layers
 from tests.golden.scenes import Scenes, Told, checksum
 from tests.golden.steps import assorted, plan_told
 
-scene = Scenes(
-    Path(__file__).with_suffix(".json"),
-    unwatched=("what it takes to have a tensor again", "passes over drafts", "parts that run again"),
-)
+scene = Scenes(Path(__file__).with_suffix(".json"))
 
 
 @cache

@@ -42,10 +42,7 @@ from tests.golden.scenes import Scenes, Told, checksum
 from tests.golden.shapes import drawn_step
 from tests.unit.passes.splitting.test_axes import SHAPES, Shape, one_op
 
-scene = Scenes(
-    Path(__file__).with_suffix(".json"),
-    unwatched=("axes of the zoo", "shares of the zoo", "parts of drawn steps", "tensor parallel layers"),
-)
+scene = Scenes(Path(__file__).with_suffix(".json"))
 SOME = PROBLEMS | {"zero": zero, "held": held, "lopsided": lopsided}
 
 

@@ -41,7 +41,7 @@ from tests.golden.plans import wired
 from tests.golden.scenes import Scenes, Told, checksum, exact
 from tests.golden.steps import plan_told
 
-scene = Scenes(Path(__file__).with_suffix(".json"), unwatched=())
+scene = Scenes(Path(__file__).with_suffix(".json"))
 
 
 def odd(seed: int, ops: int = 10) -> Problem:

@@ -33,7 +33,7 @@ from tests.golden.scenes import Scenes, Told, checksum, exact
 from tests.golden.small import odds
 from tests.golden.steps import lines, plan_told
 
-scene = Scenes(Path(__file__).with_suffix(".json"), unwatched=())
+scene = Scenes(Path(__file__).with_suffix(".json"))
 
 
 @scene

@@ -45,7 +45,7 @@ from tests.golden.inputs import arrays
 from tests.golden.plans import ALL, METHODS, layers, tiny, wired
 from tests.golden.scenes import Scenes, Told, checksum, exact
 
-scene = Scenes(Path(__file__).with_suffix(".json"), unwatched=("searches short of memory", "pipelines of microbatches"))
+scene = Scenes(Path(__file__).with_suffix(".json"))
 SOME = ("unlike", "tight", "small", "tasks", "odd", "held", "apart", "zero")
 
 

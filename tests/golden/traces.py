@@ -47,7 +47,7 @@ from tests.golden.plans import ALL, layers, wired
 from tests.golden.scenes import Scenes, Told, checksum, exact
 from tests.golden.shapes import drawn_problem
 
-scene = Scenes(Path(__file__).with_suffix(".json"), unwatched=())
+scene = Scenes(Path(__file__).with_suffix(".json"))
 
 
 def much_read() -> Problem:

@@ -27,7 +27,7 @@ def _swappable(problem: Problem, one: int, two: int) -> bool:
     apart = ~np.eye(problem.num_devices, dtype=bool)
     channel = problem.cluster.channel
     wires = np.unique(np.column_stack([channel[apart], channel[np.ix_(swap, swap)][apart]]), axis=0)
-    renamed = len(np.unique(wires[:, 0])) == len(wires) == len(np.unique(wires[:, 1]))
+    renamed = len(np.unique(wires[:, 0])) == len(wires)  # and so the other way: swapping twice changes nothing
     return bool(
         problem.device_kind[one] == problem.device_kind[two]
         and (problem.send_class[apart] == problem.send_class[np.ix_(swap, swap)][apart]).all()

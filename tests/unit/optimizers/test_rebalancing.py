@@ -199,3 +199,23 @@ def test_ops_that_share_the_only_tensor_all_touch_it() -> None:
         build.op(f"op{at}", "any", [made] if at else [], [] if at else [made], time_ns=5)
     needs = needs_of(price(build.build(), "2xp100-pcie"))
     assert needs.touches.tolist() == [0, 0, 0] and needs.touch_start.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("tops", "memory", "value"),
+    [
+        ([100, 40], [100, 40], 8 * 100 + 70),
+        ([40, 100], [100, 100], 8 * 100 + 70),
+        ([101, 40], [100, 35], 8 * 101 + 70 + 64 * (1 + 5)),
+        ([90, 50], [10**9, 49], 8 * 90 + 70 + 64),
+    ],
+)
+def test_the_fullest_counts_eight_times_and_what_is_short_far_more(
+    tops: list[int], memory: list[int], value: int
+) -> None:
+    problem = drawn(cluster="2xp100-pcie", ops=8)
+    order, place = anyhow(problem, 0)
+    needs, profile = needs_of(problem), profiled(problem, order, place)
+    needs = needs._replace(held=needs.held._replace(memory=np.array(memory, needs.held.memory.dtype)))
+    profile.top[:] = tops
+    assert rebalancing._value(needs, profile) == value

@@ -20,7 +20,7 @@ from loadmaster.optimizers.exact import CpSat
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound
-from loadmaster.problem.objective import Objective, objective_named
+from loadmaster.problem.objective import BUSIEST, PEAK, SUM, Goal, Objective, objective_named
 from loadmaster.report.terminal import methods_table
 from loadmaster.report.units import value_text
 from loadmaster.search import Budget, solve
@@ -156,3 +156,18 @@ def test_no_plan_goes_under_the_bound_of_any_objective(data: st.DataObject) -> N
     plan = data.draw(plans(problem))
     over, value = judge(problem, plan).score(problem.objective)
     assert value >= lower_bound(problem, fusing=plan.fuses, fitting=over == 0)
+
+
+def test_goals_by_hand() -> None:
+    """Two devices, of which the second does nothing while it sends or receives for 5 and 40 ns, and two channels."""
+    busy = ints([[10, 20, 7, 3, 90, 5], [10, 20, 70, 3, 90, 40]])
+    step, peaks = ints([100, 200]), ints([[8, 6], [1, 9]])
+    assert Goal(BUSIEST, 0, held_up=ints([0, 1])).values(step, peaks, busy).tolist() == [25, 70]
+    assert Goal(BUSIEST, 0, held_up=ints([1, 0])).values(step, peaks, busy).tolist() == [100, 100]
+    assert Goal(PEAK, 0).values(step, peaks, busy).tolist() == [8, 9]
+    assert Goal(SUM, 3, ints([2, 5])).values(step, peaks, busy).tolist() == [420, 720]
+    assert Goal(SUM, 1).values(step, peaks, busy).tolist() == [100, 200]
+
+
+def test_devices_without_channels_that_do_nothing_are_worth_nothing() -> None:
+    assert Goal(BUSIEST, 0, held_up=ints([1])).values(ints([9]), ints([[4]]), ints([[0, 0]])).tolist() == [0]

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from loadmaster import Budget, GraphBuilder, price, solve
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.graph.columns import ints
+from loadmaster.optimizers.branching import branch_and_bound
 from loadmaster.optimizers.branching.beside import Beside
-from loadmaster.optimizers.branching.branch_and_bound import BranchAndBound, can_branch
+from loadmaster.optimizers.branching.branch_and_bound import BranchAndBound, SearchTree, can_branch
 from loadmaster.optimizers.exact import CpSat
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.simple import OneDevice
@@ -195,3 +196,20 @@ def test_what_runs_beside_a_search_ends_when_it_is_told_to_or_done(
     beside.branches.go_on.side_effect = AssertionError("it goes on")
     beside.run()
     assert (beside.branches.go_on.call_count, beside.search.halt.call_count) == (steps, halted)
+
+
+def test_a_timeline_that_comes_out_otherwise_leaves_its_step_unproved() -> None:
+    """Where the simulator says another time than the tree, what is proved is no more than the least of the tree's."""
+    build = GraphBuilder("two")
+    for at, time in enumerate(([10, 7], [9, 4])):
+        build.op(f"op{at}", "any", [], [build.tensor(1)], time_ns=time)
+    problem = price(build.build(), pair())
+    plan = OneDevice().optimize(Search(problem, Budget(None, 1)))
+    scores = iter([Score(0, 1_000), Score(0, 1_000), *[WORST] * 50])
+    tree, met = SearchTree(problem, plan), []
+    with mock.patch.object(branch_and_bound.Score, "of", lambda *_: next(scores)):
+        for _ in range(30):
+            if tree.go_on(WORST, 5) is not None:
+                met.append(int(tree.tree.leaf[0]))
+    assert met and tree.unclear == min(met)
+    assert tree.bound(Score(0, 1_000)) <= min(met)

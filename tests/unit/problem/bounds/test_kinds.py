@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from loadmaster import GraphBuilder, price
+from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.graph.columns import ints
-from loadmaster.problem.bounds.kinds import Kinds, work_of
+from loadmaster.problem.bounds.kinds import Kinds, kinds_of, work_of
 
 
 def kinds(times: np.ndarray, count: tuple[int, int]) -> Kinds:
@@ -27,3 +29,16 @@ def test_work_is_near_the_least_that_fractions_take(longest: int, scale: int, co
     each = np.hstack([np.kron(np.eye(12), np.ones(2)), np.zeros((12, 1))])
     least = linprog(goal, rows, np.zeros(2), each, np.ones(12)).fun * longest
     assert 0.98 * least <= int(work.sum()) / share <= least * (1 + 1e-9)
+
+
+def test_between_kinds_it_takes_as_long_as_by_the_quickest_link() -> None:
+    build = GraphBuilder("one tensor")
+    build.op("op", "any", [build.tensor(8, "input")], [build.tensor(100, "output")], flops=9_000)
+    devices = tuple(Device(f"d{at}", f"k{at // 2}", 2**30, 1e9 * (1 + at // 2), 1e9) for at in range(3))
+    latency = {(0, 1): 1, (1, 0): 2, (0, 2): 30, (1, 2): 4, (2, 0): 50, (2, 1): 60}
+    wires = dense_channels(np.arange(9).reshape(3, 3) - 9 * np.eye(3, dtype=np.int64))
+    cluster = Cluster("three", devices, {pair: Link(1e9, time) for pair, time in latency.items()}, wires)
+    kinds = kinds_of(price(build.build(), cluster), False, False)
+    assert kinds.count.tolist() == [2, 1]
+    sends = kinds.sends[1][kinds.column]  # of 100 bytes, a byte each ns
+    assert [sends[0, 0], sends[0, 1], sends[1, 0]] == [101, 104, 150]
