@@ -34,7 +34,6 @@ from tests.golden.scenes import Scenes, Told, checksum
 
 scene = Scenes(Path(__file__).with_suffix(".json"))
 EACH = 12  # calls that a number is kept for
-KEPT_AS = {"cooling": "cool"}  # what a call is named there
 
 
 def _cooled(walking: Chains, simulations: int, hot: float, cold: float, *_: Any) -> tuple[Any, ...]:
@@ -57,7 +56,7 @@ def _drawn(prior: Any) -> list[float]:
 
 # What is watched, and what is told of a call or of what came of it.
 CALLS: dict[tuple[Any, str], Callable[..., Any]] = {
-    (Chains, "cooling"): _cooled,
+    (Chains, "cool"): _cooled,
     (Search, "part"): _parted,
     (Search, "prove"): lambda _, bound: bound,
     (Crossing, "improve"): lambda crossed, _: (crossed.due, crossed.used),
@@ -93,9 +92,7 @@ def watched() -> Iterator[list[str]]:
 
     with ExitStack() as stack:
         for (kind, name), telling in CALLS.items():
-            stack.enter_context(
-                mock.patch.object(kind, name, watching(KEPT_AS.get(name, name), getattr(kind, name), telling))
-            )
+            stack.enter_context(mock.patch.object(kind, name, watching(name, getattr(kind, name), telling)))
         stack.enter_context(mock.patch.object(Waiting, "due", due))
         stack.enter_context(mock.patch.object(starts, "PARTITIONS", {}))  # which need packages
         yield seen

@@ -19,8 +19,6 @@ from loadmaster.graph.columns import ints
 from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Reheating, compile_walk, start_of
 from loadmaster.optimizers.exact import closing
 from loadmaster.optimizers.experience.trying import stands_out, suited
-from loadmaster.optimizers.expert.expert import Expert
-from loadmaster.optimizers.insuring import Insurance
 from loadmaster.optimizers.multilevel.multilevel import Multilevel, too_large
 from loadmaster.optimizers.racing import SMALL, Race, Runner, Waiting
 from loadmaster.optimizers.rebalancing import Rebalancer
@@ -92,7 +90,7 @@ class Auto:
         first = ordered(search, [*given, *of_another(search, self.also), *made(search, waiting.due())])
         if search.spent and search.best is not None:
             return search.best
-        race = Race(epochs, waiting, first, insurance_of(search))
+        race = Race(epochs, waiting, first)
         if not search.spent:
             if search.counts_simulations or search.problem.num_ops <= SMALL:
                 with closing(search):
@@ -109,13 +107,6 @@ class Auto:
     def _in_parts(self, search: Search) -> Plan:
         list(of_another(search, self.also))  # the search keeps it
         return Multilevel().optimize(search)
-
-
-def insurance_of(search: Search) -> Insurance | None:
-    """Plain annealing from the expert beside the race, where it is the time of a step that counts: for peak memory the
-    race is ahead of it on every row that was tried."""
-    several = search.problem.num_devices > 1
-    return Insurance(search, Expert()) if several and not search.problem.objective.of_memory else None
 
 
 class Epochs:

@@ -36,7 +36,6 @@ class Crossing:
 
     def __init__(self, search: Search) -> None:
         self.search, self.used, self.share = search, 0, SHARE
-        self.apart = 0  # simulations that went into something else, of which it has no share
         self.plans: list[Plan] = []
 
     def keep(self, plan: Plan, used: int) -> None:
@@ -47,7 +46,7 @@ class Crossing:
     @property
     def due(self) -> int:
         """Simulations that it may have now."""
-        allowed = int(self.share * (self.search.simulations - self.apart)) - self.used
+        allowed = int(self.share * self.search.simulations) - self.used
         several = self.search.problem.num_devices > 1
         return allowed if self.plans and several and allowed >= LEAST and not self.search.spent else 0
 

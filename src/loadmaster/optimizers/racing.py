@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from loadmaster.optimizers.annealing.chains import Reheating
 from loadmaster.optimizers.crossing import Crossing
 from loadmaster.optimizers.genetic.brkga import Brkga
-from loadmaster.optimizers.insuring import Insurance
 from loadmaster.optimizers.starts import (
     VERY_FAR,
     Scored,
@@ -151,9 +150,7 @@ class Race:
     yet. So a start that is good at once does not hide one that is better later.
     """
 
-    def __init__(
-        self, epochs: Going, waiting: Waiting, first: list[Scored], insurance: Insurance | None = None
-    ) -> None:
+    def __init__(self, epochs: Going, waiting: Waiting, first: list[Scored]) -> None:
         self.epochs, self.search, self.waiting = epochs, epochs.search, waiting
         self.first = of_each_family(first, RACING + bool(self.search.starts))  # given plans take nobody's place
         self.best_start = first[0].score
@@ -162,7 +159,6 @@ class Race:
         self.others = list[Runner]()
         self.crossing = Crossing(self.search)
         self.evolved = False
-        self.insurance = insurance
 
     def run(self) -> None:
         """Turn after turn, to the end of the budget."""
@@ -180,10 +176,6 @@ class Race:
         self._part_with_the_beaten()
         while not search.spent:
             before = search.simulations
-            if self.insurance is not None and self._insurance_is_due(self.insurance):
-                self.insurance.go_on()
-                yield
-                continue
             self._take_in()
             self._cross()
             other = self._other()
@@ -193,16 +185,6 @@ class Race:
             if search.simulations == before:
                 return
             yield
-
-    def _insurance_is_due(self, insurance: Insurance) -> bool:
-        """Whether plain annealing goes on now, which is told how good the race is."""
-        insurance.watch(self.leader.score, self._used)
-        return insurance.due
-
-    @property
-    def _used(self) -> int:
-        """Simulations of the race alone."""
-        return self.search.simulations - (0 if self.insurance is None else self.insurance.used)
 
     def _take_in(self) -> None:
         """Starts that are due now."""
@@ -232,7 +214,7 @@ class Race:
             return hopeful
         stopped = self.leader.pace.settled or self.leader.stuck
         share = SETTLED if stopped else OTHERS
-        if self._used - self.leader.used > share * self._used:
+        if self.search.simulations - self.leader.used > share * self.search.simulations:
             return None
         if not self.others and stopped:
             self.others.append(self._runner(next(self.again)))
@@ -261,7 +243,6 @@ class Race:
         leader, before = self.leader, self.search.simulations
         if not leader.pace.settled:
             return
-        self.crossing.apart = before - self._used
         found = self.crossing.improve(Scored(leader.score, leader.plan))
         if self.search.simulations == before:  # nothing was due
             return

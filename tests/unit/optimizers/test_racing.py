@@ -18,7 +18,6 @@ from loadmaster.search import WORST, Score
 
 def race(leader: float, others: list[float], *, used: int = 90, simulations: int = 100) -> Any:
     made: Any = racing.Race.__new__(racing.Race)
-    made.insurance = None
     pace = SimpleNamespace(settled=False)
     made.leader = SimpleNamespace(promise=leader, pace=pace, stuck=False, used=used)
     made.others = [SimpleNamespace(promise=promise, pace=pace, stuck=False, used=1) for promise in others]
@@ -124,7 +123,6 @@ def test_what_a_runner_promises_and_how_good_it_was() -> None:
 
 def race_of(leader: racing.Runner, *others: racing.Runner, simulations: int = 1_000, ops: int = 40) -> racing.Race:
     made: Any = racing.Race.__new__(racing.Race)
-    made.insurance = None
     problem = SimpleNamespace(num_ops=ops, num_devices=2, objective=SimpleNamespace(of_memory=True))
     made.search = SimpleNamespace(simulations=simulations, problem=problem, spent=False)
     made.leader, made.others, made.crossing = leader, list(others), SimpleNamespace(kept=[], due=0)

@@ -6,7 +6,6 @@ budget is spent. `improve` is what other methods call to polish a plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -77,24 +76,16 @@ class LocalSearch:
 def improve(search: Search, plan: Plan, hot: float, cold: float, chains: int = CHAINS, follow: float = 0.5) -> Plan:
     """Cools again and again, from the plan and then from the best one met, until the budget is spent; returns the best
     plan met. Kernels stay as the plan has them."""
-    for _ in improving(search, plan, hot, cold, chains, follow):
-        pass
-    return search.best if search.best is not None else plan
-
-
-def improving(
-    search: Search, plan: Plan, hot: float, cold: float, chains: int = CHAINS, follow: float = 0.5
-) -> Iterator[None]:
-    """The same, one round of simulations after another, so that others can go on in between."""
     if search.spent:
-        return
+        return search.best if search.best is not None else plan
     score = search.score(plan)
     walking = walkers(search, plan, score, Decisions(follow=follow), chains)
     if hot <= 0:
-        yield from walking.cooling(NO_END, 0.0, 0.0)
+        walking.cool(NO_END, 0.0, 0.0)
     pace = Reheating(walking.problem.num_ops)
     while not search.spent and walking.weights.any():
         before = walking.score
-        yield from walking.cooling(int(pace.length), hot * pace.times, cold)
+        walking.cool(int(pace.length), hot * pace.times, cold)
         pace.ended(hot, walking.score < before)
         walking.return_to_best()
+    return search.best if search.best is not None else plan

@@ -158,13 +158,6 @@ class Chains:
     ) -> None:
         """So many simulations of all chains together, from the one temperature to the other; fewer only where the
         budget ends. Temperatures are shares of a plan's value."""
-        for _ in self.cooling(simulations, hot, cold, policy, logs):
-            pass
-
-    def cooling(
-        self, simulations: int, hot: float, cold: float, policy: Any = None, logs: Sequence[Any] | None = None
-    ) -> Iterator[None]:
-        """The same, one round after another, so that others can go on in between."""
         if not self.weights.any():
             return
         each, done = max(1, simulations // self.active), 0
@@ -177,7 +170,6 @@ class Chains:
                 done += self._advance(goal - done, habits, policy, logs)
             if done == goal:
                 self._share(float(engine.temperature(habits[0], int(self.chains[0].counts[RAN]))))
-            yield
 
     def _advance(self, most: int, habits: list[Any], policy: Any, logs: Sequence[Any] | None) -> int:
         """Some simulations of each chain, as many as the pace and the budget allow; how many."""
