@@ -192,8 +192,7 @@ def run_tests(copy: Path, what: list[str], seconds: float, *, plain: bool) -> tu
 
 def tests_beside(file: str) -> list[str]:
     """Files of unit tests for a file of the source: those named after it, then others of the folder that mirrors its
-    own, or the room's; then those of properties that import the room. Second the kept constants, which stand outside
-    functions or behind the names of arguments, so that no map tells who runs them."""
+    own, or the room's; then those of properties that import the room."""
     place = ROOT / "tests" / "unit" / Path(file).parent
     while not place.exists() and place.parent.name != "tests":
         place = place.parent
@@ -204,8 +203,7 @@ def tests_beside(file: str) -> list[str]:
     room = f"loadmaster.{Path(file).parts[0]}"
     properties = [each for each in (ROOT / "tests" / "properties").glob("test_*.py") if room in each.read_text()]
     others.sort(key=lambda each: each.stat().st_size)
-    kept = ROOT / "tests" / "golden" / "test_constants.py"
-    return list(dict.fromkeys(str(each.relative_to(ROOT)) for each in (*named, kept, *others, *sorted(properties))))
+    return list(dict.fromkeys(str(each.relative_to(ROOT)) for each in (*named, *others, *sorted(properties))))
 
 
 def _path(copy: Path) -> list[str]:
