@@ -96,7 +96,7 @@ def test_missing_files(ending: str) -> None:
 
 @pytest.mark.parametrize("value", [None, 3, b"x.json", [], object(), {"ops": []}])
 def test_objects_that_are_no_model(value: Any) -> None:
-    refused(value, ImportFailed, type(value).__name__, "torch.nn.Module")
+    refused(value, ImportFailed, "None" if value is None else type(value).__name__, "torch.nn.Module")
 
 
 def test_zoo_is_asked_by_name_and_mode(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_when_its_time_is_up_at_any_moment_the_bound_is_lower_but_none() -> None
     assert len(seen) > 2 and max(seen) == whole
 
 
-def test_a_search_by_the_clock_gives_a_bound_a_tenth_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_by_the_clock_gives_a_bound_little_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, asked = _transformer(), list[float | None]()
     monkeypatch.setattr(exact, "lower_bound", lambda *_, seconds, **__: asked.append(seconds) or 0)
     for budget in (Budget(60.0, 20), Budget(None, 20)):
@@ -96,7 +96,7 @@ def test_a_search_by_the_clock_gives_a_bound_a_tenth_of_its_time(monkeypatch: py
         OneDevice().optimize(search)
         with exact.closing(search):
             pass
-    assert asked[0] is not None and 5 < asked[0] <= 6 and asked[1] is None
+    assert asked[0] is not None and 1.5 < asked[0] <= 1.8 and asked[1] is None
 
 
 def _transformer() -> Problem:
