@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import json
 import multiprocessing
@@ -101,6 +102,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     _warm()
+    gc.collect()
+    gc.freeze()  # what all forks share is looked at by none, and stays shared
     for _ in range(100):  # one that has ended is listed for a moment
         if _threads() > 1:
             time.sleep(0.1)

@@ -159,17 +159,16 @@ def _draw_rows(axis: Any, schedule: Schedule, scale: float) -> None:
 
 
 def _draw_cells(axis: Any, row: int, busy: Any, colours: Sequence[str], width: float) -> None:
+    from matplotlib.collections import PolyCollection
+
     some = np.flatnonzero(busy > 0)
     height = 0.8 * np.minimum(1.0, busy[some])
-    axis.bar(
-        some * width,
-        height,
-        width,
-        bottom=row - height / 2,
-        color=[colours[at] for at in some.tolist()],
-        align="edge",
-        linewidth=0,
-    )
+    left, low = some * width, row - height / 2
+    corners = [(left, low), (left + width, low), (left + width, low + height), (left, low + height)]
+    # One collection for all of them: a thousand bars take a second, and as long again to write.
+    colour = [colours[at] for at in some.tolist()]
+    boxes = PolyCollection(list(np.array(corners).transpose(2, 0, 1)), facecolors=colour, linewidths=0)
+    axis.add_collection(boxes, autolim=False)
 
 
 def _draw_memory(axis: Any, schedule: Schedule, scale: float) -> None:
