@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+from safetensors.torch import save_file
+
+from loadmaster.errors import UnreadableFile
 from loadmaster.learn.regal2020 import actions
 from loadmaster.learn.regal2020.actions import (
     BIASES,
@@ -119,3 +125,16 @@ def test_random_actions_use_all_levels() -> None:
         assert levels.shape[1] == size and set(levels.reshape(-1).tolist()) == set(range(LEVELS))
     choices = np.stack([each.choices for each in many])
     assert [set(column.tolist()) for column in choices.T] == [set(range(size)) for size in CHOICES]
+
+
+@pytest.mark.parametrize("wrong", ["choices", "network", "weights"])
+def test_a_checkpoint_of_another_version_is_refused(wrong: str, tmp_path: Path) -> None:
+    known = {"choices": list(CHOICES), "network": "graph"}
+    known |= {} if wrong == "weights" else {wrong: [1] if wrong == "choices" else "other"}
+    network = PolicyNetwork(CHOICES, "graph").state_dict()
+    tensors = {f"network.{name}": tensor for name, tensor in network.items()}
+    if wrong == "weights":
+        tensors = {"other": torch.zeros(1)}
+    save_file(tensors, tmp_path / "policy.safetensors", {"policy": json.dumps(known)})
+    with pytest.raises(UnreadableFile, match="holds no policy that this version can run"):
+        actions.load_policy(str(tmp_path / "policy.safetensors"))

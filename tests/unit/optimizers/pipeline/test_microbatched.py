@@ -303,9 +303,16 @@ def test_interleaved_rounds_are_those_of_the_paper() -> None:
     assert [a.stage for a in first[:8]] == [0] * 4 + [4] * 4
 
 
+def test_with_one_microbatch_only_gradients_of_weights_overlap() -> None:
+    given = problem(4, 2)
+    found, total = plan_pipeline(given, 1, Budget(None, 5)), int(given.op_ns.min(axis=1).sum())
+    assert found.microbatches == 1 and total / 2 < found.result.value <= total
+
+
 def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSetting, match="microbatches"):
-        plan_pipeline(problem(2, 2), 10**6, Budget(None, 5))
+    for count in (0, -1, 10**6):
+        with pytest.raises(InvalidSetting, match="microbatches"):
+            plan_pipeline(problem(2, 2), count, Budget(None, 5))
     with pytest.raises(InvalidSetting, match="places to cut"):
         plan_pipeline(price(line(1), devices(30)), 2, Budget(None, 5))
 
