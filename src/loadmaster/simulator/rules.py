@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from loadmaster.simulator.state import Layout
 
 NO_LIMIT = np.iinfo(np.int64).max
+LITTLE = 4_000  # ops in all candidates: to hand half of them to another thread takes about as long as it saves
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +311,7 @@ def simulate_many(
     def part(low: int, high: int) -> None:
         loop.run_many(plain, places, ranks, low, high, most_ns, most_bytes, step, peaks, busy)
 
-    spread(part, count, workers)
+    spread(part, count, 1 if workers is None and count * problem.num_ops < LITTLE else workers)
     over = np.maximum(peaks - problem.memory_bytes[None, :], 0).sum(axis=1)
     return Scores(ints(step), ints(peaks), ints(busy), ints(over))
 

@@ -38,6 +38,8 @@ def spread(part: object, count: int, workers: int | None = None) -> None:
         return
     if not _pool:
         _pool.append(ThreadPoolExecutor(cores()))
-    edges = [count * i // threads for i in range(threads + 1)]
-    for job in [_pool[0].submit(part, low, high) for low, high in pairwise(edges)]:
+    *others, own = pairwise([count * i // threads for i in range(threads + 1)])
+    jobs = [_pool[0].submit(part, *share) for share in others]
+    part(*own)
+    for job in jobs:
         job.result()
