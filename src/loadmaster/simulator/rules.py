@@ -311,7 +311,7 @@ def simulate_many(
     def part(low: int, high: int) -> None:
         loop.run_many(plain, places, ranks, low, high, most_ns, most_bytes, step, peaks, busy)
 
-    spread(part, count, 1 if workers is None and count * problem.num_ops < LITTLE else workers)
+    spread(part, count, workers, little=count * problem.num_ops < LITTLE)
     over = np.maximum(peaks - problem.memory_bytes[None, :], 0).sum(axis=1)
     return Scores(ints(step), ints(peaks), ints(busy), ints(over))
 

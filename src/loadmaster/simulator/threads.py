@@ -27,13 +27,15 @@ def cores() -> int:
     return int(given) if given else max(1, os.cpu_count() or 1)
 
 
-def spread(part: object, count: int, workers: int | None = None) -> None:
-    """Calls part(low, high) over 0 … count-1 in equal shares on as many threads; `part` must release the GIL."""
+def spread(part: object, count: int, workers: int | None = None, *, little: bool = False) -> None:
+    """Calls part(low, high) over 0 … count-1 in equal shares on as many threads; `part` must release the GIL.
+
+    Where there is `little` to do, and nobody asks for workers, the thread that calls does it."""
     assert callable(part)
     if not (workers is None or isinstance(workers, int)):
         raise InvalidSetting.instead_of("number of threads", workers, "workers", "give a whole number, or None")
     threads = min(workers or cores(), count)
-    if threads <= 1:
+    if threads <= 1 or (little and workers is None):
         part(0, count)
         return
     if not _pool:
