@@ -120,3 +120,10 @@ def test_kernels_that_are_none(things, kernel):
 def test_explaining_takes_time(things, seconds):
     with pytest.raises(lm.InvalidSetting):
         lm.explain(things["result"], seconds=seconds)
+
+
+@pytest.mark.parametrize("wrong", [0.5, float("nan"), float("inf"), -float("inf")])
+def test_columns_of_fractions_are_refused(wrong: float, things: dict[str, Any]) -> None:
+    with pytest.raises(lm.InvalidSetting, match="no column of whole numbers"):
+        lm.Plan.of(things["problem"], [0, wrong])
+    assert lm.Plan.of(things["problem"], [0.0, 1.0]).device.tolist() == [0, 1]

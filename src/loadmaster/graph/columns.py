@@ -54,7 +54,7 @@ def given_ints(values: Any, where: str) -> Ints:
     except ValueError:  # rows of unequal length
         column = np.empty(0, object)
     kind = column.dtype.kind
-    if kind not in "iubf" or (kind == "f" and not (column == np.trunc(column)).all()):
+    if kind not in "iubf" or (kind == "f" and not (np.isfinite(column) & (column == np.trunc(column))).all()):
         raise InvalidSetting.instead_of("column of whole numbers", values, where, "give one for each op")
     return ints(column)
 

@@ -52,6 +52,20 @@ def test_steps_are_those_of_the_reference(name: str) -> None:
         assert_equal_to_reference(problem, plan)
 
 
+def test_a_run_that_was_stopped_leaves_nothing_behind_for_the_next() -> None:
+    """All runs of a thread on a problem share their scratch space, whichever problems take turns."""
+    rng, some, stopped = np.random.default_rng(8), [named(name) for name in NAMES], 0
+    for turn in range(3):
+        for problem in some:
+            device = np.stack([placed(problem, rng) for _ in range(2)])
+            limit = int(simulate_many(problem, device, workers=1).step_ns.max()) * turn // 3
+            steps = simulate_many(problem, device, most_ns=limit, workers=1).step_ns
+            assert steps.max() <= limit
+            stopped += int((steps == -1).sum())
+            assert_equal_to_reference(problem, Plan.of(problem, device[0]))
+    assert stopped > 20
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_is_stopped_once_it_passes_a_limit_and_not_before(name: str) -> None:
     problem, rng = ALL[name](), np.random.default_rng(3)
