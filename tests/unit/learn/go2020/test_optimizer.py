@@ -32,11 +32,6 @@ ONE = Go(scratch=True)
 ALL = "fusion,placement,schedule"
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def problem() -> Problem:
     return price(load_zoo("transformer-xl-2"), "2xp100-pcie")

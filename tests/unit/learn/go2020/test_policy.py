@@ -45,11 +45,6 @@ from tests.unit.learn.go2020.decisions import first_decisions  # noqa: E402
 ALL = ("fusion", "placement", "schedule")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def problem() -> Problem:
     return price(next(iter(generate("layered", 1, 5, (80, 80)))), "4xp100-pcie")

@@ -18,6 +18,7 @@ from loadmaster.learn.go2020.examples import GoKey  # noqa: E402
 from loadmaster.learn.go2020.settings import GoSettings, GoState  # noqa: E402
 from loadmaster.learn.go2020.training import GoRun  # noqa: E402
 from loadmaster.search import Score  # noqa: E402
+from tests.unit.learn.stand_in import listening  # noqa: E402
 
 
 def run_of(tmp_path: Path, **settings: Any) -> Any:
@@ -29,16 +30,9 @@ def run_of(tmp_path: Path, **settings: Any) -> Any:
         tmp_path,
         "cpu",
     )
-    run.did, run.rates, run.notes, run.losses = [], [], [], []
     run.keys, run.valid, run.looked, run.controls = [], [], {}, {}
     run.begun, run.how, run.network = 0.0, None, torch.nn.Linear(1, 1)
-    run.late = lambda share: False
-    run.set_rate, run.say = run.rates.append, lambda text: run.did.append(text)
-    run.note = lambda **row: run.notes.append((run.state.step, row))
-    run.descend = lambda loss: run.losses.append(float(loss))
-    run.save = lambda: run.did.append("save")
-    run.save_now_and_then = lambda: None
-    return run
+    return listening(run)
 
 
 def test_rates_of_the_fit_rise_for_a_hundred_steps_and_fall_with_them(tmp_path: Path) -> None:

@@ -41,11 +41,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def tensors(path: Path) -> dict[str, np.ndarray]:
     with safe_open(str(path), "np") as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

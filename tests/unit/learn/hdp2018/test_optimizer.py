@@ -22,11 +22,6 @@ from loadmaster.zoo.synthetic import generate  # noqa: E402
 from tests.unit.learn.mirhoseini2017.test_optimizer import brute_force, lanes, shaken  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def layered(ops: int = 60, cluster: str = "2xp100-pcie") -> Problem:
     (graph,) = generate("layered", 1, 3, (ops, ops))
     return price(graph, cluster)

@@ -30,11 +30,6 @@ from loadmaster.zoo.synthetic import generate  # noqa: E402
 from tests.graphs.tiny import diamond, pair  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def layered(cluster: str = "2xp100-pcie") -> Problem:
     (graph,) = generate("layered", 1, 3, (60, 60))
     return price(graph, cluster)

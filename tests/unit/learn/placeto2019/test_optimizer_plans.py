@@ -25,11 +25,6 @@ from loadmaster.simulator import simulate, simulate_many  # noqa: E402
 from tests.graphs.tiny import pair  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def lanes(count: int = 4, length: int = 3, devices: str = "") -> Problem:
     """Independent chains of equal time: the best plan gives each device as many whole lanes."""
     graph = GraphBuilder("lanes")

@@ -12,7 +12,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from safetensors import safe_open  # noqa: E402
 
 from loadmaster import Budget, price, solve  # noqa: E402
 from loadmaster.errors import InvalidSetting  # noqa: E402
@@ -21,6 +20,7 @@ from loadmaster.learn.placeto2019 import training  # noqa: E402
 from loadmaster.learn.placeto2019.optimizer import Placeto  # noqa: E402
 from loadmaster.learn.placeto2019.training import PlacetoSettings, draw_cluster, read_graphs, train  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
+from tests.unit.learn.stand_in import weights  # noqa: E402
 
 TINY = {"steps": 4, "graphs": 2, "episodes": 3, "variants": 3, "groups": 12, "valid_every": 2, "workers": 2}
 
@@ -34,11 +34,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def settings(corpus: str, out: Path, **given: object) -> PlacetoSettings:
     return PlacetoSettings(**{"corpus": corpus, "out": str(out), "device": "cpu", **TINY, **given})  # type: ignore[arg-type]
-
-
-def weights(path: Path) -> dict[str, np.ndarray]:
-    with safe_open(str(path), "np") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def test_killed_and_taken_up_again_is_the_same_as_never_stopped(

@@ -13,7 +13,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from safetensors import safe_open  # noqa: E402
 
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import InvalidSetting, LoadmasterError, UnknownName, UnreadableFile  # noqa: E402
@@ -26,6 +25,7 @@ from loadmaster.learn.training import make_settings  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
 from loadmaster.simulator import simulate  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
+from tests.unit.learn.stand_in import weights  # noqa: E402
 
 TINY: dict[str, Any] = {"steps": 6, "samples": 4, "hidden": 16, "groups": 12, "device": "cpu", "by": "window"}
 
@@ -35,16 +35,6 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("graph") / "graph.json"
     save_graph(next(iter(generate("layered", 1, 3, (50, 50)))), path)
     return str(path)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-def weights(path: Path) -> dict[str, np.ndarray]:
-    with safe_open(str(path), "np") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 class Stop(Exception):

@@ -18,6 +18,7 @@ from loadmaster.learn.examples import Elite, Key  # noqa: E402
 from loadmaster.learn.regal2020 import training  # noqa: E402
 from loadmaster.learn.regal2020.settings import RegalSettings  # noqa: E402
 from loadmaster.learn.regal2020.training import RegalRun, RegalState  # noqa: E402
+from tests.unit.learn.stand_in import listening  # noqa: E402
 
 
 class Network(torch.nn.Module):
@@ -36,17 +37,10 @@ def run_of(tmp_path: Path, **settings: Any) -> Any:
     run: Any = RegalRun.__new__(RegalRun)
     run.settings, run.state = RegalSettings("corpus", str(tmp_path), **settings), RegalState()
     run.out, run.device, run.begun, run.pool = tmp_path, torch.device("cpu"), 0.0, None
-    run.did, run.rates, run.notes, run.losses = [], [], [], []
     run.keys, run.valid, run.apart, run.average = [], [], frozenset(), None
     run.network = Network()
-    run.late = lambda share: False
-    run.set_rate, run.say = run.rates.append, lambda text: run.did.append(text)
-    run.note = lambda **row: run.notes.append((run.state.step, row))
-    run.descend = lambda loss: run.losses.append(float(loss))
-    run.save = lambda: run.did.append("save")
-    run.save_now_and_then = lambda: None
     run._batch = lambda chosen: [example.key.line for example in chosen]
-    return run
+    return listening(run)
 
 
 def example(line: int) -> Any:

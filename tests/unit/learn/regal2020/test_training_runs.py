@@ -12,7 +12,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from safetensors import safe_open  # noqa: E402
 
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.files import graph_to_json  # noqa: E402
@@ -22,6 +21,7 @@ from loadmaster.learn.features import features_of  # noqa: E402
 from loadmaster.learn.regal2020.settings import RegalSettings  # noqa: E402
 from loadmaster.learn.regal2020.training import train  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
+from tests.unit.learn.stand_in import weights  # noqa: E402
 
 TINY = {"warm": 5, "elite_simulations": 60, "fit_steps": 6, "steps": 4, "graphs": 3, "samples": 3, "evaluations": 40}
 TINY |= {"generated": 2, "valid_graphs": 2, "valid_evaluations": 40, "valid_every": 2, "workers": 2, "device": "cpu"}
@@ -33,16 +33,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     rows = [{**graph_to_json(graph), "mode": "training"} for graph in generate("layered", 6, 0, (45, 60))]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-def weights(path: Path) -> dict[str, np.ndarray]:
-    with safe_open(str(path), "np") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def test_stopped_and_taken_up_again_is_the_same_as_never_stopped(corpus: str, tmp_path: Path) -> None:
