@@ -86,7 +86,7 @@ def test_where_each_is_on_its_way() -> None:
 
 
 def test_what_would_set_out_before_the_step_comes_after_what_is_awaited_before_it() -> None:
-    """Of two that are due at kernel 1 and take longer than that, the second once the first is awaited; one that can just
+    """Of two that are due at kernel 1 and take longer, the second once the first is awaited; one that can just
     set out with the step does. What goes home is due never, and holds nobody up."""
     row = row_of(4)
     assert begin_positions(row, [due(1, MS), due(1, MS)]) == [0, 1]
