@@ -1,11 +1,22 @@
-"""How a search for kernels and places shares out its epochs, worked out by hand."""
+"""How a search for kernels and places shares out its epochs, worked out by hand; what it begins with, and in which
+order, with parts that only write down what they are asked."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 import pytest
 
-from loadmaster.optimizers.joint import gain, share_of
-from loadmaster.search import Score
+from loadmaster import Budget
+from loadmaster.graph.columns import ints
+from loadmaster.optimizers import joint
+from loadmaster.optimizers.joint import Joint, gain, share_of
+from loadmaster.optimizers.starts import Scored
+from loadmaster.plans import Plan
+from loadmaster.search import WORST, Score, Search
+from tests.unit.optimizers.test_joint_epochs import relus
 
 
 @pytest.mark.parametrize(
@@ -26,6 +37,161 @@ def test_the_half_that_gained_more_has_more_of_the_next_epoch(fused: float, move
 def test_a_gain_is_a_share_of_what_was_there_before() -> None:
     assert gain(Score(0, 200), Score(0, 150)) == pytest.approx(0.25)
     assert gain(Score(0, 200), Score(0, 200)) == 0
+    assert gain(Score(0, 1), Score(0, 1)) == 0
     assert gain(Score(0, 0), Score(0, 0)) == 1, "of a step of no time"
     assert gain(Score(40, 200), Score(10, 900)) == pytest.approx(0.75), "bytes that are short, whatever the time"
     assert gain(Score(1, 200), Score(0, 900)) == 1
+
+
+# What it begins with
+
+
+def alone(ops: int) -> Any:
+    return ints(np.arange(ops))
+
+
+def two_together(ops: int) -> Any:
+    return ints([0, 0, *range(2, ops)])
+
+
+class Parts:
+    """Parts that write down what they are asked, of which each takes a simulation."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, search: Search, kernels: list[Any]) -> None:
+        self.asked, plan = list[Any](), Plan.of(search.problem, [0] * search.problem.num_ops)
+        asked = self.asked
+
+        def told(*what: Any) -> list[Scored]:
+            asked.append(what)
+            search.count(1)
+            return [Scored(Score(0, 50), plan)]
+
+        class Race:
+            def __init__(self, epochs: Any, waiting: Any, first: list[Scored]) -> None:
+                asked.append(("race", [start.score.value for start in first]))
+
+            def turns(self) -> Iterator[None]:
+                yield
+
+        monkeypatch.setattr(joint, "finalists", lambda search: kernels)
+        monkeypatch.setattr(joint, "of_another", lambda search, also: [Scored(Score(0, 40), plan)] if also else [])
+        monkeypatch.setattr(joint, "refused", lambda search, start: told("refused", start.score.value)[0])
+        monkeypatch.setattr(joint, "plan_fused", lambda part, kernel, inner: told("planned", kernel.tolist()))
+        monkeypatch.setattr(joint, "fused_first", lambda search, kernel: told("fused", kernel.tolist()))
+        monkeypatch.setattr(joint, "placed_first", lambda search, waiting: told("placed"))
+        monkeypatch.setattr(joint, "JointRace", Race)
+
+    def of(self, search: Search, also: Any = None) -> list[Any]:
+        list(Joint(also=also).turns(search))
+        return self.asked
+
+
+@pytest.mark.parametrize(("ops", "planned"), [(64, True), (65, False)])
+def test_few_kernels_are_planned_first(ops: int, planned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = Search(relus(ops), Budget(None, 100))
+    one, two = alone(ops), two_together(ops)
+    asked = Parts(monkeypatch, search, [one, two]).of(search)
+    first = [("planned", one.tolist())] if planned else []
+    assert asked == [*first, ("fused", two.tolist()), ("placed",), ("race", [50, 50])]
+
+
+def test_on_one_device_kernels_are_those_of_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = Search(relus(6, "1xa100-nvlink"), Budget(None, 100))
+    one, two = alone(6), two_together(6)
+    asked = Parts(monkeypatch, search, [one, two]).of(search)
+    assert ("fused", one.tolist()) in asked
+
+
+def test_where_no_kernel_is_fused_the_first_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = Search(relus(65), Budget(None, 100))
+    asked = Parts(monkeypatch, search, [alone(65)]).of(search)
+    assert asked[0] == ("fused", alone(65).tolist())
+
+
+@pytest.mark.parametrize(("on", "of"), [("2xp100-pcie", "ops"), ("1xa100-nvlink", "kernels")])
+def test_for_peak_memory_ops_are_planned_on_several_devices_and_kernels_on_one(
+    on: str, of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = Search(relus(4, on, "peak-memory"), Budget(None, 100))
+    search.offer(Plan.of(search.problem, [0] * 4), Score(0, 70))
+    kernel = ints([0, 0, 2, 3])
+    asked = Parts(monkeypatch, search, [kernel, alone(4)]).of(search)
+    assert asked == [("planned", [0, 1, 2, 3] if of == "ops" else [0, 0, 2, 3]), ("race", [70])]
+
+
+def test_the_plan_of_another_method_is_fused_and_joins_the_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = Search(relus(65), Budget(None, 100))
+    asked = Parts(monkeypatch, search, [alone(65)]).of(search, also="some")
+    assert asked[0] == ("refused", 40) and asked[-1] == ("race", [50, 50, 50])
+
+
+@pytest.mark.parametrize(
+    ("left", "what"),
+    [(1, ["planned"]), (2, ["planned", "fused", "placed"]), (4, ["planned", "fused", "placed", "race"])],
+)
+def test_it_ends_where_the_budget_does(left: int, what: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    search = Search(relus(4), Budget(None, left))
+    search.offer(Plan.of(search.problem, [0] * 4), Score(0, 70))
+    assert [asked[0] for asked in Parts(monkeypatch, search, [alone(4)]).of(search)] == what
+
+
+def test_a_search_that_has_ended_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for objective in ("step-time", "peak-memory"):
+        search = Search(relus(4, objective=objective), Budget(None, 9))
+        search.offer(Plan.of(search.problem, [0] * 4), Score(0, 70))
+        search.halt()
+        assert Parts(monkeypatch, search, []).of(search, also="some") == []
+
+
+def test_kernels_of_simple_rules_are_there_once_and_the_best_plans_first() -> None:
+    problem = relus(4)
+    search = Search(problem, Budget(None, 100))
+    some = joint.simple_kernels(problem)
+    assert len({kernel.tobytes() for kernel in some}) == len(some) and [0, 0, 0, 0] in [each.tolist() for each in some]
+    assert joint.simple_kernels(relus(1)) == []
+    best, *others = joint.finalists(search)
+    assert best.tolist() == [0, 0, 0, 0] and [0, 1, 2, 3] in [kernel.tolist() for kernel in others]
+    assert joint.fuses(best) and not joint.fuses(alone(4))
+
+
+def test_without_simulations_nothing_is_known_of_kernels() -> None:
+    search = Search(relus(4), Budget(None, 1))
+    assert joint.quick_score(search, alone(4)) == search.best_score < WORST
+    assert joint.quick_score(search, alone(4)) == WORST
+    assert [kernel.tolist() for kernel in joint.finalists(search)] == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize(("value", "better"), [(49, True), (50, False), (51, False)])
+def test_a_plan_is_fused_where_that_is_better(value: int, better: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = relus(4)
+    start = Scored(Score(0, 50), Plan.of(problem, [1] * 4), "list")
+    search = Search(problem, Budget(None, 9))
+    kernels = joint.kernels_of(problem, ints([0, 0, 2, 3]))
+    monkeypatch.setattr(joint, "simple_fusions", lambda search, plan, most: [(kernels, Score(0, value))])
+    found = joint.refused(search, start)
+    assert (found is not start) is better
+    if better:
+        assert found.plan.kernel.tolist() == [0, 0, 2, 3] and found.plan.device.tolist() == [1] * 4
+        assert (found.score, found.family) == (Score(0, value), "list")
+
+
+def test_of_placements_op_by_op_the_best_few_are_fused_and_the_best_of_these_by_all_rules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = relus(8)
+    search = Search(problem, Budget(None, 100))
+    devices = [[0] * at + [1] * (8 - at) for at in (8, 6, 4, 2)]
+    found = [Scored(Score(0, 10 + at), Plan.of(problem, device)) for at, device in enumerate(devices)]
+    fused = {10: 35, 11: 30, 12: 40, 13: 5}
+    monkeypatch.setattr(joint, "made", lambda search, some: found[::-1])
+    monkeypatch.setattr(joint, "greedily", lambda search, start: Scored(Score(0, fused[start.score.value]), start.plan))
+    monkeypatch.setattr(joint, "refused", lambda search, start: Scored(Score(0, start.score.value - 9), start.plan))
+
+    def first(due: list[int]) -> list[int]:
+        waiting: Any = type("Waiting", (), {"due": lambda self: due})()
+        return [start.score.value for start in joint.placed_first(search, waiting)]
+
+    assert first([1]) == [35, 21, 40]
+    assert first([]) == []
+    search.halt()
+    assert first([1]) == []

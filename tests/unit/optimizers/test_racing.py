@@ -107,7 +107,15 @@ def runner(value: int, *, over: int = 0, used: int = 0, gain: int = 0, marks: tu
 
 @pytest.mark.parametrize(
     ("marks", "stuck"),
-    [((), False), ((9,), False), ((9, 9), False), ((9, 9, 9), True), ((9, 8, 8), False), ((9, 8, 8, 8), True)],
+    [
+        ((), False),
+        ((9,), False),
+        ((9, 9), False),
+        ((9, 9, 9), True),
+        ((9, 9, 8), False),
+        ((9, 8, 8), False),
+        ((9, 8, 8, 8), True),
+    ],
 )
 def test_a_runner_is_stuck_when_its_last_two_epochs_brought_nothing(marks: tuple[int, ...], stuck: bool) -> None:
     assert runner(8, marks=marks).stuck is stuck
@@ -204,6 +212,8 @@ def test_the_first_epochs_of_few_ops_are_longer() -> None:
     plan: Any = None
     lengths = [race_of(runner(1), ops=ops)._runner(Scored(Score(0, 5), plan)).pace.length for ops in (48, 49)]
     assert lengths == [192, 64]
+    fresh = race_of(runner(1))._runner(Scored(Score(0, 5), plan))
+    assert (fresh.used, fresh.gain, fresh.marks, fresh.joined) == (0, 0, [], None)
 
 
 @pytest.mark.parametrize(("simulations", "evolves"), [(1_999, False), (2_000, True)])
