@@ -247,7 +247,7 @@ def plain_values(problem: Problem) -> Ints:
     return worth(problem, ints([score.over_bytes for score in scores]), ints([score.value for score in scores]))
 
 
-def example_keys(lines: Sequence[int], count: int, seed: int = 0, drawn: float = 0.35) -> list[GoKey]:
+def example_keys(lines: Sequence[int], count: int, seed: int, drawn: float = 0.35) -> list[GoKey]:
     """Lines of the corpus in random order, again and again with other seeds, mixed with drawn graphs."""
     keys: list[GoKey] = []
     turn = 1
