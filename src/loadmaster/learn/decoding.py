@@ -37,7 +37,7 @@ def ranks_with_levels(rank: Ints, level: NDArray[np.integer], levels: int = LEVE
     middle = levels // 2
     shift = (level - middle) / max(1, middle)
     moved = rank + REACH * count * np.sign(shift) * shift**2
-    order = np.lexsort((rank, moved), axis=1) if rank.ndim > 1 else np.lexsort((rank, moved))
+    order = np.lexsort((rank, moved), axis=1)
     result = np.empty_like(rank)
     np.put_along_axis(result, order, np.broadcast_to(np.arange(count), rank.shape), axis=1)
     return ints(result)

@@ -76,7 +76,7 @@ class Agent:
         offered = placing or (ordering and not settings.scratch)
         self.one = go_input(self.problem, settings.groups, kernels=fusing, offered=offered)
         self.batch = go_batch([self.one])
-        self.all_bytes = float(max(1, self.problem.graph.nbytes.sum()))
+        self.all_bytes = float(self.problem.graph.nbytes.sum())
         self.how = Drawing(WHOLE, whole=1.0, uniform=settings.uniform, tasks=settings.wanted)
         # Without placement among the tasks, another optimizer's stands.
         self.fixed = None if "placement" in settings.wanted else self._inner()

@@ -47,22 +47,25 @@ def branching_step(rng: np.random.Generator, most: int = 500) -> Graph:
     count, noise = int(rng.integers(60 * most // 500, most)), float(rng.uniform(0.2, 1.0))
     size, flops = 2.0 ** rng.uniform(17, 24), 2.0 ** rng.uniform(26, 33)
     ends = [builder.tensor(int(size), "input")] * lanes
-    forward: list[tuple[list[int], int, int, int, int]] = []
+    forward: list[tuple[list[int], int, int | None, int, int]] = []
     for op in range(count):
         lane = int(rng.integers(lanes))
         reads = list(dict.fromkeys([ends[lane], *([ends[int(rng.integers(lanes))]] if rng.random() < 0.2 else [])]))
         made = builder.tensor(max(1, int(size * np.exp(noise * rng.standard_normal()))))
         heavy = rng.random() < 0.4
-        weight = builder.tensor(int(size * 2.0 ** rng.uniform(-6, 2)), "weight") if heavy else -1
+        weight = builder.tensor(int(size * 2.0 ** rng.uniform(-6, 2)), "weight") if heavy else None
         work = int((flops if heavy else size) * np.exp(noise * rng.standard_normal()))
-        builder.op(f"f{op}", "mm" if heavy else "add", [*reads, *([weight] if heavy else [])], [made], flops=work)
+        held = [] if weight is None else [weight]
+        builder.op(f"f{op}", "mm" if heavy else "add", [*reads, *held], [made], flops=work)
         forward.append((reads, made, weight, work, op))
         ends[lane] = made
     _backward(builder, forward, sorted(set(ends)))
     return builder.build()
 
 
-def _backward(builder: GraphBuilder, forward: list[tuple[list[int], int, int, int, int]], ends: list[int]) -> None:
+def _backward(
+    builder: GraphBuilder, forward: list[tuple[list[int], int, int | None, int, int]], ends: list[int]
+) -> None:
     size = dict(enumerate(builder._nbytes))
     loss = builder.tensor(4)
     builder.op("loss", "sum", ends, [loss], flops=1_000)
@@ -73,9 +76,9 @@ def _backward(builder: GraphBuilder, forward: list[tuple[list[int], int, int, in
         for read in reads:
             if read in makers:
                 grad = builder.tensor(size[read])
-                builder.op(f"b{op} {read}", "mm" if weight >= 0 else "add", [*arriving, *reads], [grad], flops=work)
+                builder.op(f"b{op} {read}", "add" if weight is None else "mm", [*arriving, *reads], [grad], flops=work)
                 grads.setdefault(read, []).append(grad)
-        if weight >= 0:
+        if weight is not None:
             change, updated = builder.tensor(size[weight]), builder.tensor(size[weight], "weight", alias_of=weight)
             builder.op(f"w{op}", "mm", [*arriving, reads[0]], [change], flops=work)
             builder.op(f"u{op}", "add", [change, weight], [updated], flops=size[weight] // 4)

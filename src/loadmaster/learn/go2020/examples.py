@@ -113,7 +113,7 @@ def forget_graphs() -> None:
 def is_held_out(line: bytes) -> bool:
     """Whether the name, the family or the model of a graph is of a family that must not be learned from."""
     head = line[:4096].decode("utf-8", "replace")
-    named = re.findall(r'"(?:name|family|model)"\s*:\s*"([^"]*)"', head.partition('"ops"')[0] or head)
+    named = re.findall(r'"(?:name|family|model)"\s*:\s*"([^"]*)"', head.partition('"ops"')[0])
     return any(HELD_OUT.search(name) for name in named)
 
 

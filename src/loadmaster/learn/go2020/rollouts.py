@@ -166,7 +166,7 @@ def value_job(job: tuple[GoKey, Ints, list[Decided]]) -> tuple[Ints, Ints, float
     key, label, many = job
     problem = examples.make_problem(key)
     over, value = score_decided(Search(problem, Budget(None, len(many))), label, many)
-    return over, value, float(max(1, problem.graph.nbytes.sum()))
+    return over, value, float(problem.graph.nbytes.sum())
 
 
 def worth_job(job: tuple[GoKey, list[Score]]) -> int:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from loadmaster.cluster import Cluster, Device, Link, dense_channels
+from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.files import graph_from_json
@@ -180,12 +180,8 @@ def draw_cluster(rng: np.random.Generator) -> Cluster:
     flops, traffic = 1e13 * 2.0 ** rng.uniform(-1, 1), 7e11 * 2.0 ** rng.uniform(-1, 1)
     launch = int(rng.integers(2_000, 8_000))
     devices = tuple(Device(f"d{i}", "drawn", 2**34, flops * s, traffic * s, launch) for i, s in enumerate(speed))
-    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
     link = Link(7.6e9 * 2.0 ** rng.uniform(-1, 4), int(rng.integers(2_000, 30_000)))
-    channel = np.full((count, count), -1, np.int64)
-    for a, b in pairs:
-        channel[a, b] = a
-    return Cluster("drawn", devices, dict.fromkeys(pairs, link), dense_channels(ints(channel)), None)
+    return examples.all_linked(devices, link, bus=True)
 
 
 def _tight(problem: Problem, rng: np.random.Generator) -> Problem:

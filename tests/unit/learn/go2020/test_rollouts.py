@@ -84,8 +84,6 @@ def test_what_decisions_are_worth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollouts, "Search", lambda problem, budget: budget.simulations)
     monkeypatch.setattr(rollouts, "score_decided", lambda search, label, many: (search, label))
     assert rollouts.value_job((GoKey(0, 0), ints([5]), ["a", "b"])) == (2, ints([5]), 7.0)  # type: ignore[list-item]
-    problem.graph.nbytes = np.array([0])
-    assert rollouts.value_job((GoKey(0, 0), ints([5]), ["a"]))[2] == 1.0  # type: ignore[list-item]
     monkeypatch.setattr(rollouts.examples, "worth", lambda problem, over, value: over * 1_000 + value)
     assert rollouts.worth_job((GoKey(0, 0), [Score(1, 5), Score(0, 9), Score(0, 8)])) == 8
 

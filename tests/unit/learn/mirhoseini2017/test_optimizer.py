@@ -16,18 +16,17 @@ from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import InvalidSetting, MissingExtra  # noqa: E402
 from loadmaster.graph import GraphBuilder  # noqa: E402
 from loadmaster.graph.columns import ints  # noqa: E402
-from loadmaster.learn.environment import Measurements, Simulated  # noqa: E402
+from loadmaster.learn.environment import Simulated  # noqa: E402
 from loadmaster.learn.mirhoseini2017.optimizer import Rnn  # noqa: E402
 from loadmaster.learn.mirhoseini2017.policy import RnnPolicy  # noqa: E402
-from loadmaster.learn.recurrent.inputs import KINDS, SHAPES, published_vectors, scene_of  # noqa: E402
-from loadmaster.learn.recurrent.reinforce import Learner, LearningRule, Standing, advantages  # noqa: E402
+from loadmaster.learn.recurrent.inputs import scene_of  # noqa: E402
+from loadmaster.learn.recurrent.reinforce import Learner, LearningRule  # noqa: E402
 from loadmaster.learn.recurrent.weights import seeded  # noqa: E402
-from loadmaster.passes.groups import group_ops  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
 from loadmaster.simulator import simulate, simulate_many  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
-from tests.graphs.tiny import diamond, pair  # noqa: E402
+from tests.graphs.tiny import pair  # noqa: E402
 
 
 def layered(cluster: str = "2xp100-pcie") -> Problem:
@@ -55,67 +54,6 @@ def brute_force(problem: Problem) -> int:
     from loadmaster.learn.decoding import critical_ranks
 
     return int(simulate_many(problem, every, critical_ranks(problem, ints(every))).step_ns.min())
-
-
-def shaken(policy: Any, seed: int = 0) -> Any:
-    """With weights that are anything but zero: heads start at zero."""
-    with seeded(seed), torch.no_grad():
-        for parameter in policy.parameters():
-            torch.nn.init.normal_(parameter, std=0.3)
-    return policy
-
-
-@pytest.mark.parametrize("features", [True, False])
-def test_what_was_drawn_is_what_the_likelihood_says(features: bool) -> None:
-    """Drawn step by step, and worked out for all steps at once: with the same noise both choose the same devices."""
-    problem = layered("2xp100-pcie+1xk80")
-    label = group_ops(problem, 20, "window")
-    policy = shaken(RnnPolicy(scene_of(problem, label, 20, features), 16))
-    noise = torch.from_numpy(np.random.default_rng(1).gumbel(size=(6, 20, 3)).astype(np.float32))
-    picks, so_far = policy.placer.draw(policy.scene, noise)
-    with torch.no_grad():
-        chances = policy.placer.logits(policy.scene, picks, so_far)
-    assert torch.equal((chances + noise).argmax(dim=2), picks)
-    assert len(torch.unique(picks)) == 3
-    np.testing.assert_allclose(chances.exp().sum(dim=2), 1, rtol=1e-5)
-
-
-def test_numbers_so_far_by_hand() -> None:
-    # The diamond with every op a group. a on d0, b on d1, c on d0: what d sees is b's send to d0 (10 ns) or c's and b's
-    # to d1 (9 ns for c). Times are in shares of 70 ns over two devices.
-    problem = price(diamond(), pair(memory_bytes=1_000))
-    label = ints(range(4))
-    scene = scene_of(problem, label, 4, True)
-    policy = RnnPolicy(scene, 16)
-    wanted = torch.tensor([[0, 1, 0, 0]])
-    noise = torch.nn.functional.one_hot(wanted, 2).float() * 1_000
-    picks, so_far = policy.placer.draw(scene, noise)
-    assert picks.tolist() == wanted.tolist()
-    sends = np.expm1(so_far[0, :, :, 0].numpy()) * 70 / 4
-    np.testing.assert_allclose(sends, [[0, 0], [0, 15], [0, 15], [10, 9]], atol=1e-3)
-    times = np.expm1(so_far[0, :, :, 1].numpy()) * 70 / 2
-    np.testing.assert_allclose(times, [[0, 0], [10, 0], [10, 20], [40, 20]], atol=1e-3)
-
-
-def test_an_equal_device_is_not_used_before_the_one_of_lower_number() -> None:
-    problem = layered("3xp100-pcie")
-    label = group_ops(problem, 12, "window")
-    policy = shaken(RnnPolicy(scene_of(problem, label, 12, True), 16))
-    drawn = policy.draw(64, np.random.default_rng(0), 0.0).placement
-    for row in drawn.tolist():
-        firsts = [row.index(device) for device in sorted(set(row))]
-        assert row[0] == 0 and firsts == sorted(firsts) and set(row) == set(range(len(set(row))))
-    assert max(len(set(row)) for row in drawn.tolist()) == 3
-
-
-def test_published_vectors_count_kinds_and_neighbours() -> None:
-    problem = price(diamond(), pair())
-    vectors = published_vectors(problem, ints([0, 1, 1, 2]), 5)
-    assert vectors.shape == (3, KINDS + SHAPES + 10)
-    np.testing.assert_allclose(np.expm1(vectors[:, :KINDS]).sum(axis=1), [1, 2, 1], rtol=1e-5)
-    beside = vectors[:, KINDS + SHAPES :].reshape(3, 2, 5)
-    assert beside[:, 0, :3].tolist() == [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
-    assert beside[:, 1, :3].tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
 
 
 def test_two_groups_with_a_known_optimum_are_learned() -> None:
@@ -158,32 +96,6 @@ def test_a_plan_found_under_noise_is_judged_without() -> None:
     search = Search(problem, Budget(None, 200))
     plan = Rnn(noise=0.5, by="op", groups=16, hidden=16).optimize(search)
     assert search.best_score.value == simulate(problem, plan).step_ns
-
-
-def test_advantages_are_against_valid_placements_alone() -> None:
-    gained = np.array([-1.0, -0.8, -10.0, -10.0])
-    measured = Measurements(
-        np.array([1.0, 1.0, 1.0, np.nan]), ints([0, 0, 5, 0]), np.array([False, False, False, True])
-    )
-    first = advantages(measured, gained, Standing(), (-0.9, 0.1))
-    np.testing.assert_allclose(first, [-0.1, 0.1, -0.3, -0.3])
-    later = advantages(measured, gained, Standing(known=True, mean=-1.2, spread=0.2), (-0.9, 0.1))
-    np.testing.assert_allclose(later, [0.2, 0.4, -0.6, -0.6])
-    nothing = Measurements(np.ones(3), ints([30, 10, 20]), np.array([False, False, False]))
-    order = advantages(nothing, np.full(3, -10.0), Standing(), (0.0, 0.0))
-    assert order[1] > order[2] > order[0] and abs(order.sum()) < 1e-9
-    broken = Measurements(np.full(2, np.nan), ints([0, 0]), np.array([True, True]))
-    assert advantages(broken, np.full(2, -10.0), Standing(), (0.0, 0.0)).tolist() == [0, 0]
-
-
-def test_temperature_follows_the_entropy_that_is_wanted() -> None:
-    standing = Standing(temperature=1.0)
-    standing.steer(even=0.2, wanted=0.9, least=0.0)
-    hot = standing.temperature
-    standing.steer(even=0.9, wanted=0.2, least=0.0)
-    assert hot > 1.0 and standing.temperature == pytest.approx(1.0)
-    standing.steer(even=1.0, wanted=0.0, least=0.99)
-    assert standing.temperature == 0.99
 
 
 def test_the_same_seed_gives_the_same_plan_and_another_another() -> None:

@@ -7,8 +7,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+from loadmaster.graph.columns import ints
 from loadmaster.learn.environment import Measurements
-from loadmaster.learn.recurrent.reinforce import Standing, advantages
+from loadmaster.learn.recurrent import reinforce
+from loadmaster.learn.recurrent.reinforce import LearningRule, Standing, StepSummary, advantages
 
 
 def measured(over: list[int], failed: list[bool]) -> Measurements:
@@ -30,3 +32,71 @@ def test_what_fits_is_against_the_moving_average_and_the_rest_far_below(known: b
     gained = np.array([-5.0, -1.0, 0.0, -3.0])
     found = advantages(measured([0, 0, 7, 0], [False] * 4), gained, standing, (-4.0, 2.0))
     assert found.tolist() == wanted
+
+
+def test_advantages_are_against_valid_placements_alone() -> None:
+    gained = np.array([-1.0, -0.8, -10.0, -10.0])
+    measured = Measurements(
+        np.array([1.0, 1.0, 1.0, np.nan]), ints([0, 0, 5, 0]), np.array([False, False, False, True])
+    )
+    first = advantages(measured, gained, Standing(), (-0.9, 0.1))
+    np.testing.assert_allclose(first, [-0.1, 0.1, -0.3, -0.3])
+    later = advantages(measured, gained, Standing(known=True, mean=-1.2, spread=0.2), (-0.9, 0.1))
+    np.testing.assert_allclose(later, [0.2, 0.4, -0.6, -0.6])
+    nothing = Measurements(np.ones(3), ints([30, 10, 20]), np.array([False, False, False]))
+    order = advantages(nothing, np.full(3, -10.0), Standing(), (0.0, 0.0))
+    assert order[1] > order[2] > order[0] and abs(order.sum()) < 1e-9
+    broken = Measurements(np.full(2, np.nan), ints([0, 0]), np.array([True, True]))
+    assert advantages(broken, np.full(2, -10.0), Standing(), (0.0, 0.0)).tolist() == [0, 0]
+
+
+def test_temperature_follows_the_entropy_that_is_wanted() -> None:
+    standing = Standing(temperature=1.0)
+    standing.steer(even=0.2, wanted=0.9, least=0.0)
+    hot = standing.temperature
+    standing.steer(even=0.9, wanted=0.2, least=0.0)
+    assert hot > 1.0 and standing.temperature == pytest.approx(1.0)
+    standing.steer(even=1.0, wanted=0.0, least=0.99)
+    assert standing.temperature == 0.99
+
+
+def test_averages_follow_what_was_valid_from_the_first_on() -> None:
+    standing = Standing()
+    standing.follow(-2.0, 0.5, decay=0.75)
+    assert (standing.mean, standing.spread, standing.known) == (-2.0, 0.5, True)
+    standing.follow(2.0, 1.5, decay=0.75)
+    assert (standing.mean, standing.spread) == (-1.0, 0.75)
+
+
+@pytest.mark.parametrize(("spread", "choices", "hot"), [(0.5, 4, 1.0), (3.0, 16, 3.0), (0.0, 4, 1.0)])
+def test_the_first_temperature_is_four_times_what_a_choice_adds(spread: float, choices: int, hot: float) -> None:
+    assert reinforce.first_temperature(spread, choices) == hot
+
+
+def test_temperature_changes_by_a_fifth_in_a_step_at_most() -> None:
+    for even, wanted, factor in ((0.5, 1.0, 0.1), (0.0, 9.0, 0.2), (9.0, 0.0, -0.2)):
+        standing = Standing(temperature=2.0)
+        standing.steer(even, wanted, 0.0)
+        assert standing.temperature == pytest.approx(2 * np.exp(factor))
+
+
+@pytest.mark.parametrize(
+    ("share", "valid", "temperature"),
+    [
+        (0.0, 3, 2 * np.exp(0.2 * (0.8 - 0.3))),
+        (0.475, 3, 2 * np.exp(0.2 * (0.4 - 0.3))),
+        (0.99, 3, 2 * np.exp(0.2 * (0.0 - 0.3))),
+        (0.99, 0, 2.0),  # nothing known yet: not cooled
+    ],
+)
+def test_a_step_is_noted_and_steers_to_an_entropy_that_falls(share: float, valid: int, temperature: float) -> None:
+    standing, rule = Standing(step=4), LearningRule(entropy=0.8)
+    reinforce.note(standing, StepSummary(0.0, -1.0, 0.3, valid, -1.5, 1.0), rule, 4, share)
+    assert standing.temperature == pytest.approx(temperature) and standing.step == 5
+    assert (standing.known, standing.mean) == (valid > 0, -1.5 if valid else 0.0)
+
+
+def test_a_cold_policy_is_kept_within_sight_of_the_rewards() -> None:
+    standing = Standing(known=True, spread=1.0, temperature=1e-6)
+    reinforce.note(standing, StepSummary(0.0, -1.0, 0.3, 0, 0.0, 0.0), LearningRule(), 4, 0.5)
+    assert standing.temperature == pytest.approx(0.05 * 2.0)  # a twentieth of the first one at that spread
