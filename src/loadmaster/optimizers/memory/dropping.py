@@ -274,7 +274,7 @@ class Dropping:
         cost = (out + back) // OVERLAPPED
         if draft.lead < inf:
             cost += waited_ns(trips, draft.lead) - waited_ns(trips[:-1], draft.lead)
-        return [Act(later, max(returns, 1), None, host=host, gone=gone, trip=trip)], cost
+        return [Act(later, returns, None, host=host, gone=gone, trip=trip)], cost
 
     def _may_lodge(self, tensor: int, at: int) -> bool:
         """It lives here, and nobody needs it at the position."""
@@ -313,8 +313,8 @@ class Dropping:
             end = max(where for where, _ in act.later)
             if act.closure is None or not act.closure.joined:
                 gain -= size * (until[end + 1] - until[act.at])
-            if act.host >= 0 and act.gone > before:
-                gain -= size * (until[act.gone + 1] - until[before + 1])
+            if act.host >= 0:
+                gain -= size * (until[max(act.gone, before) + 1] - until[before + 1])
             for kept in act.closure.keeps if act.closure is not None else ():
                 held = draft.versions[kept]
                 gain -= draft.nbytes[held.tensor] * (until[act.at + 1] - until[min(held.last(), act.at) + 1])
