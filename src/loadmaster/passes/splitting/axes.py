@@ -67,7 +67,7 @@ def axes_of(graph: Graph, op: int) -> tuple[Axis, ...]:
     kind = bare_kind(graph.kind[op])
     rule = _rule(kind)
     written_over = (graph.alias_of[graph.makes_of(op)] >= 0).any() and not graph.is_view[op]
-    timed = graph.time_ns.shape[1] > 0 and bool((graph.time_ns[op] != UNGIVEN).any())
+    timed = bool((graph.time_ns[op] != UNGIVEN).any())
     if written_over or timed or graph.colocate[op] >= 0 or None in reads or None in makes:
         return ()
     over = softmax_dim(graph, op) if kind in _SOFTMAX else None
@@ -326,10 +326,6 @@ def _heads_and_samples(reads: Sequence[Shape], makes: Sequence[Shape], masks: Se
     return axes
 
 
-def _expanded(reads: Sequence[Shape], makes: Sequence[Shape]) -> list[Axis]:
-    return _elementwise(reads, makes)
-
-
 _RULES: Mapping[str, Rule] = {
     "mm": _matrix,
     "addmm": _matrix_and_bias,
@@ -354,7 +350,7 @@ _RULES: Mapping[str, Rule] = {
     "split_with_sizes": _cut,
     "t": _transpose,
     "transpose": _transpose,
-    "expand": _expanded,
+    "expand": _elementwise,
 }
 _SOFTMAX = {"_softmax": 1, "_log_softmax": 1, "_softmax_backward_data": 2, "_log_softmax_backward_data": 2}
 _OVER_CLASSES = ("_log_softmax", "_log_softmax_backward_data")
@@ -364,9 +360,10 @@ def softmax_dim(graph: Graph, op: int) -> int | None:
     """What a softmax is over, where its call is known."""
     text = graph.signature.get(graph.op_name[op])
     place = _SOFTMAX.get(bare_kind(graph.kind[op]))
-    args = json.loads(text)[1] if text and place is not None else []
-    found = args[place] if place is not None and len(args) > place else None
-    return found if type(found) is int else None
+    if text is None or place is None:
+        return None
+    args = json.loads(text)[1]
+    return args[place] if len(args) > place and type(args[place]) is int else None
 
 
 def _over_classes(graph: Graph, op: int) -> bool:
