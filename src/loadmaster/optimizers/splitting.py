@@ -89,13 +89,13 @@ def solve_split(
     found = SplitResult(result, trial.splits, before)
     if before.score <= result.score:
         found = SplitResult(before, (), before)
-    return min(found, *_sharded(problem, reprice, found, seed), key=lambda one: one.result.score)
+    return min(_sharded(problem, reprice, found, seed), key=lambda one: one.result.score)
 
 
 def _sharded(
     problem: Problem, reprice: Callable[[Graph], Problem], found: SplitResult, seed: int
 ) -> Iterator[SplitResult]:
-    """Every op on every device: by samples, and by features as Megatron does."""
+    """What was found, and every op on every device: by samples, and by features as Megatron does."""
     yield found
     if problem.num_devices < 2 or not problem.able.all():
         return
@@ -178,9 +178,9 @@ class _Trials:
         search = self.clock.part(POLISH, problem)
         plans = [ordered(search, device, "critical") for device in _spread(trial, made, problem, split.parts)]
         scores = [search.score(plan) for plan in plans]
-        start = plans[scores.index(min(scores))]
-        if min(scores).over_bytes <= trial.score.over_bytes and min(scores).value < trial.score.value * 1.1:
-            LocalSearch(start=Ready(start)).optimize(search)
+        least = min(scores)
+        if least.over_bytes <= trial.score.over_bytes and least.value < trial.score.value * 1.1:
+            LocalSearch(start=Ready(plans[scores.index(least)])).optimize(search)
         assert search.best is not None
         return _Trial(problem, search.best, search.best_score, (*trial.splits, split))
 
@@ -201,7 +201,6 @@ def _idle_ns(problem: Problem, plan: Plan, start_ns: Ints, end_ns: Ints, op: int
     low, high = start_ns[op], end_ns[op]
     worked = np.zeros(problem.num_devices, np.int64)
     np.add.at(worked, plan.device, np.maximum(np.minimum(end_ns, high) - np.maximum(start_ns, low), 0))
-    worked[plan.device[op]] = high - low
     return int(((high - low) - np.minimum(worked, high - low)).sum())
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadmaster import Cluster, load, price
+from loadmaster import Cluster, GraphBuilder, load, price
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers import balancing
 from loadmaster.optimizers.balancing import FINER, MIXED, Stage, balanced, fullest, held_of
@@ -104,3 +104,49 @@ def test_where_there_is_no_time_for_moves_the_best_given_is_kept(monkeypatch: py
     monkeypatch.setattr(balancing, "EFFORT", 1_000)
     held = held_of(problem)
     assert fullest(held, balanced(problem, given, MIXED)) == min(fullest(held, device) for device in given)
+
+
+def test_a_tensor_of_one_byte_counts_and_one_that_nobody_needs_does_not() -> None:
+    build = GraphBuilder("bytes")
+    weight, unread = build.tensor(1, "weight"), build.tensor(50, "weight")
+    made, last = build.tensor(1), build.tensor(1, "output")
+    assert (weight, unread) == (0, 1)
+    build.op("a", "any", [weight], [made], time_ns=5)
+    build.op("b", "any", [made], [last], time_ns=5, workspace_bytes=1)
+    problem = price(build.build(), "2xp100-pcie", objective="peak-memory")
+    for device, most in (([0, 0], 4), ([0, 1], 3), ([1, 1], 4)):
+        assert fullest(held_of(problem), ints(device)) == counted(problem, ints(device)) == most
+
+
+def test_the_first_op_may_write_over_the_first_tensor() -> None:
+    """A weight that op 0 updates and op 1, elsewhere, reads as it was."""
+    build = GraphBuilder("first")
+    weight = build.tensor(10, "weight")
+    new = build.tensor(10, "weight", alias_of=weight)
+    build.op("update", "optim.sgd", [weight], [new], time_ns=5)
+    build.op("read", "any", [new], [build.tensor(3, "output")], time_ns=5)
+    problem = price(build.build(), "2xp100-pcie", objective="peak-memory")
+    held = held_of(problem)
+    assert held.home[0] == 0 and held.users[held.use_start[0] : held.use_start[1]].tolist() == [0, 1]
+    assert held.nbytes.tolist() == [10, 0, 3]
+    for device in ([0, 0], [0, 1], [1, 0]):
+        assert fullest(held, ints(device)) == counted(problem, ints(device))
+
+
+@pytest.mark.parametrize(("less", "moves"), [(0, True), (1, False)])
+def test_there_must_be_time_for_some_moves(less: int, moves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = drawn()
+    given, held = cuts(problem), held_of(problem)
+    each = problem.num_ops * problem.num_devices + len(held.users) + len(held.home)
+    monkeypatch.setattr(balancing, "EFFORT", balancing.FEWEST * each - less)
+    asked = list[int]()
+
+    def balance(
+        held: object, pools: object, start: object, ops: object, device: Ints, count: int, state: object
+    ) -> Ints:
+        asked.append(count)
+        return device
+
+    monkeypatch.setattr(balancing, "balance", balance)
+    balanced(problem, given, MIXED)
+    assert asked == [balancing.FEWEST] * len(MIXED) * moves

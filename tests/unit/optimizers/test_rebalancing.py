@@ -4,6 +4,9 @@ which change it piece by piece, against counting afresh; and what comes of a pla
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -219,3 +222,79 @@ def test_the_fullest_counts_eight_times_and_what_is_short_far_more(
     needs = needs._replace(held=needs.held._replace(memory=np.array(memory, needs.held.memory.dtype)))
     profile.top[:] = tops
     assert rebalancing._value(needs, profile) == value
+
+
+class Plans:
+    """A search that scores plans as it is told, by their names."""
+
+    def __init__(self, *values: int, seconds: float = 0.0) -> None:
+        self.values, self.seconds, self.counts_simulations, self.spent = values, seconds, seconds == 0.0, False
+        self.rng, self.problem, self.asked = np.random.default_rng(0), None, 0
+
+    def timeline(self, plan: object) -> None:
+        return None
+
+    def score(self, plan: Any) -> Score:
+        return Score(0, self.values[plan.name])
+
+
+def improved(values: list[int], patience: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """(the value of what comes of a plan worth 10, how many were made)."""
+    search: Any = Plans(10, *values)
+    count = 0
+
+    def made(*_: object) -> Any:
+        nonlocal count
+        count += 1
+        return SimpleNamespace(name=count, device=None)
+
+    monkeypatch.setattr(rebalancing, "rebalanced", made)
+    start: Any = SimpleNamespace(device=None)
+    score, _ = Rebalancer(search).improve(Score(0, 10), start, patience)
+    return score.value, count
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([10, 10, 10, 1], (10, 3)),  # as good is gone on from, and is no gain
+        ([11, 11, 11, 1], (10, 3)),
+        ([11, 9, 10, 11, 12, 1], (9, 5)),
+        ([11, 9, 9, 8, 8, 8, 8, 1], (8, 7)),
+    ],
+)
+def test_patience_ends_after_so_many_in_a_row_that_gain_nothing(
+    values: list[int], found: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert improved(values, 3, monkeypatch) == found
+
+
+@pytest.mark.parametrize(("had", "due"), [(10.0, True), (10.5, False)])
+def test_by_the_clock_it_is_due_until_it_has_had_its_share(had: float, due: bool) -> None:
+    search: Any = Plans(seconds=10.0 / rebalancing.SHARE)
+    some = Rebalancer(search)
+    some.seconds = had
+    assert some._is_due() is due
+    search.counts_simulations = True
+    assert some._is_due()
+
+
+@pytest.mark.parametrize(("less", "some"), [(0, True), (1, False)])
+def test_there_must_be_time_for_some_moves(less: int, some: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = drawn()
+    plan = Plan.of(problem, ints(np.zeros(problem.num_ops, np.int64)))
+    fewest = rebalancing.FEWEST * problem.num_ops * problem.num_devices
+    monkeypatch.setattr(rebalancing, "EFFORT", fewest - less)
+    asked = []
+    monkeypatch.setattr(rebalancing, "improve", lambda *given: asked.append(given[3]))
+    rebalanced(problem, plan.device, simulate(problem, plan), seeded(1))
+    assert asked == [rebalancing.FEWEST] * some
+
+
+def test_ops_of_a_group_are_mates_and_all_others_their_own() -> None:
+    build = GraphBuilder("mates")
+    for at, group in enumerate(("a", None, "b", "a", None, "b")):
+        build.op(f"op{at}", "any", [], [build.tensor(8)], time_ns=5, **({"colocate": group} if group else {}))
+    start, mates = rebalancing._mates(price(build.build(), "2xp100-pcie"))
+    rows = [mates[low:high].tolist() for low, high in pairwise(start)]
+    assert rows == [[0, 3], [1], [2, 5], [0, 3], [4], [2, 5]]

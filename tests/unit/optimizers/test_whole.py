@@ -71,6 +71,23 @@ def test_stages_in_the_order_of_the_program() -> None:
     assert set(plan.device.tolist()) <= {0, 1}
 
 
+def test_where_there_are_hosts_alone_all_is_on_the_first_and_else_none_is_used() -> None:
+    problem = modules(time_ns=10_000_000)
+    gpu = problem.cluster.devices[0]
+    for kinds, allowed in ((("cpu-a", "cpu-b"), {0}), (("cpu-a", gpu.kind), {1}), ((gpu.kind, "cpu"), {0})):
+        devices = tuple(replace(gpu, name=f"d{at}", kind=kind) for at, kind in enumerate(kinds))
+        some = replace(problem, cluster=replace(problem.cluster, devices=devices))
+        plan = whole._staged(Search(some, Budget(None, 50)), "module")
+        assert set(plan.device.tolist()) == allowed
+
+
+def test_a_graph_that_knows_no_modules_is_planned_op_by_op() -> None:
+    problem = modules()
+    bare = replace(problem, graph=replace(problem.graph, scope=("",) * problem.num_ops))
+    assert whole.bound_problem(bare, "module") is bare
+    assert whole.bound_problem(problem, "module").graph.colocate.max() >= 0
+
+
 def of(devices: int, *, memory: bool = False, ordered: bool = True) -> Any:
     return SimpleNamespace(num_devices=devices, objective=SimpleNamespace(of_memory=memory, of_order=ordered))
 
