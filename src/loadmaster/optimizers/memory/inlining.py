@@ -58,7 +58,7 @@ def inline_light(draft: Draft) -> None:
     for number in range(len(draft.versions)):
         version = draft.versions[number]
         maker = draft.producer[version.tensor]
-        if maker >= 0 and light[maker] and draft.able[maker] and not version.inner:
+        if light[maker] and draft.able[maker] and not version.inner:
             _inline(draft, number)
 
 
