@@ -34,7 +34,7 @@ def saved_by_cut(draft: Draft, turn: int) -> set[int]:
     made = [v for v in draft.versions if v.job < 0 and v.made < turn]
     number = {version.tensor: i for i, version in enumerate(made)}
     source, sink = 2 * len(made), 2 * len(made) + 1
-    scale = max(1, sum(draft.nbytes[v.tensor] for v in made) // MOST_FLOW + 1)
+    scale = sum(draft.nbytes[v.tensor] for v in made) // MOST_FLOW + 1
     rows: list[tuple[int, int, int]] = []
     for version in made:
         at, maker = number[version.tensor], draft.producer[version.tensor]

@@ -47,6 +47,8 @@ def test_the_smaller_of_a_tensor_and_what_it_is_made_from_is_kept() -> None:
     assert saved_by_cut(row(10, 20), TURN) == {0}
     assert saved_by_cut(row(20, 10), TURN) == {1}
     assert saved_by_cut(row(0, 20), TURN) == {0}
+    assert saved_by_cut(row(2, 3), TURN) == {0} and saved_by_cut(row(3, 2), TURN) == {1}
+    assert saved_by_cut(row(1, 2), TURN) == {0} and saved_by_cut(row(2, 1), TURN) == {1}
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def test_a_tensor_is_made_once_for_all_with_what_is_made_on_the_way(monkeypatch:
     that too, 0 is needed before and is left for its own turn."""
     draft: Any = SimpleNamespace(makes=[[0], [1], [2]])
     closure, whole = Closure((0, 1, 2), (), False, 5), Closure((0, 1, 2), (), False, 9)
-    left: Any = {2: (12, [(8, 1), (6, 1)]), 1: (11, [(6, 2), (9, 2)]), 0: (10, [(5, 3)])}
+    left: Any = {2: (12, [(8, 1), (6, 1)]), 1: (11, [(6, 2), (9, 2)]), 0: (10, [(5, 3), (9, 3)])}
     made = noted({((2,), 6, False, True): closure, ((2, 1), 6, False, True): whole}, monkeypatch)
     cutting._apart(draft, left, 2, None)  # type: ignore[arg-type]
     assert made == [([(12, [(8, 1), (6, 1)]), (11, [(6, 2), (9, 2)])], whole, 6)] and set(left) == {0}
