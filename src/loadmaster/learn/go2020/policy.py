@@ -244,7 +244,7 @@ def _pick(units: Ints, scores: Floats, spare: float, rng: np.random.Generator) -
     legal[~legal.any(axis=1)] = True
     chance = (1 - spare) * chance + spare * legal / np.maximum(1, legal.sum(axis=1, keepdims=True))
     edges = np.cumsum(chance, axis=1)
-    picks = np.minimum((rng.random((count, 1)) * edges[:, -1:] > edges).sum(axis=1), scores.shape[1] - 1)
+    picks = (rng.random((count, 1)) * edges[:, -1:] > edges).sum(axis=1)
     return ints(picks), np.log(np.maximum(1e-9, chance[np.arange(count), picks]))
 
 

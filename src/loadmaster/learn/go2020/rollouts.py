@@ -190,8 +190,10 @@ class Pools:
     """Processes that each have their own examples."""
 
     def __init__(self, stack: ExitStack, count: int, ray: str = "") -> None:
-        self.pools = [stack.enter_context(crew(1)) for _ in range(0 if ray else count)]
-        self.pools += [stack.enter_context(crew(1, ray))] * (count if ray else 0)
+        if ray:
+            self.pools = [stack.enter_context(crew(1, ray))] * count
+        else:
+            self.pools = [stack.enter_context(crew(1)) for _ in range(count)]
         for pool in self.pools:
             pool.submit(start_job, ()).result()
 

@@ -91,7 +91,7 @@ def _pair(problem: Problem, device: Ints, line: Timeline, d: int, made_ns: Ints,
     total = np.full(len(device), busy[-1] / step)
     span = np.maximum(1.0, late_ns - made_ns)
     columns = [soon / took, window / span, np.log2(0.1 + free / took) / 4, before / step, total]
-    return np.asarray(np.clip(np.stack(columns, axis=1), -2, 2))
+    return np.asarray(np.minimum(np.stack(columns, axis=1), 2))
 
 
 def _means(problem: Problem, label: Ints, columns: NDArray[np.float64]) -> NDArray[np.float64]:

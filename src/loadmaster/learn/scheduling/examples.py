@@ -124,9 +124,9 @@ def unrolled_step(rng: np.random.Generator) -> Graph:
         return made
 
     for layer in range(layers):
-        row, last = list[int](), -1
+        row = list[int]()
         for step in range(steps):
-            last = op([below[step], *([last] if last >= 0 else [])], weights[layer], flops)
+            last = op([below[step], *row[-1:]], weights[layer], flops)
             for _ in range(parts - 1):
                 last = op([last], -1, size / 4)
             row.append(last)

@@ -122,3 +122,48 @@ def test_without_an_elite_an_example_starts_from_three_candidates(
         rng = np.random.default_rng([0, 7, 3])
         picks = rng.choice(candidates, starts, replace=False).tolist()
         assert found is not None and list(found.starts) == [(pick, pick) for pick in picks]
+
+
+def test_a_window_has_its_size_wherever_it_begins() -> None:
+    members = ints([3, 5, 8, 9])
+    found = {tuple(rollouts._window(members, 3, np.random.default_rng(seed)).tolist()) for seed in range(30)}
+    assert found == {(3, 5, 8), (5, 8, 9)}
+    assert rollouts._window(members, 4, np.random.default_rng(0)).tolist() == members.tolist()
+
+
+def test_levels_of_groups_are_means_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollouts, "Plan", SimpleNamespace(of=lambda problem, device, rank: rank))
+    monkeypatch.setattr(rollouts, "critical_ranks", lambda problem, device: [len(device)])
+    monkeypatch.setattr(rollouts, "simulate", lambda problem, plan: SimpleNamespace(turn=f"turn {plan}"))
+    asked = []
+    monkeypatch.setattr(
+        rollouts, "levels_of", lambda plain, turn: asked.append((plain, turn)) or np.array([10, 2, 8, 0])
+    )
+    problem: Any = SimpleNamespace(best_ns=np.array([0, 0, 2, 4]))
+    found = rollouts.group_levels(problem, ints([0, 1, 0, 1]), ints([0, 0, 0, 0]), "wanted")  # type: ignore[arg-type]
+    # (10 * 1 + 8 * 3) / 4 and (2 * 1 + 0 * 5) / 6
+    assert found.tolist() == [8, 0] and asked == [("turn 1", "wanted")]
+
+
+@pytest.mark.parametrize("ray", ["", "there"])
+def test_each_process_has_a_pool_and_a_cluster_one_for_all(ray: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, begun = list[Any](), list[Any]()
+
+    class Crew:
+        def __init__(self, *given: Any) -> None:
+            made.append(given)
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def submit(self, function: Any, job: Any) -> Any:
+            begun.append(function(job))
+            return SimpleNamespace(result=lambda: None)
+
+    monkeypatch.setattr(rollouts, "crew", Crew)
+    with rollouts.ExitStack() as stack:
+        pools = Pools(stack, 3, ray).pools
+    assert made == ([(1, "there")] if ray else [(1,)] * 3)
+    assert len(pools) == 3 and len(set(map(id, pools))) == (1 if ray else 3) and begun == [0] * 3

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadmaster.cost import price
+from loadmaster.graph.columns import ints
 from loadmaster.learn.scheduling import examples
 from loadmaster.learn.scheduling.examples import ScheduleKey
+from tests.graphs.tiny import chain, pair
 
 
 class Drawn:
@@ -140,3 +143,146 @@ def test_twice_as_many_ops_as_there_should_be_will_still_do(monkeypatch: pytest.
     for more, fits in ((0, True), (1, False)):
         problem: Any = SimpleNamespace(num_ops=2 * examples.MOST_OPS + more)
         assert (examples.coarser(problem, 50) is problem) == fits
+
+
+class Told:
+    """A generator that answers each kind of question from a list; between which numbers it was asked is kept."""
+
+    def __init__(self, integers: list[int], uniform: list[Any], random: list[float], normal: list[float]) -> None:
+        self.lists = {"integers": integers, "uniform": uniform, "random": random, "normal": normal}
+        self.asked = list[tuple[float, ...]]()
+
+    def integers(self, *bounds: int) -> int:
+        self.asked.append(bounds)
+        return self.lists["integers"].pop(0)
+
+    def uniform(self, *bounds: float) -> Any:
+        self.asked.append(bounds)
+        return self.lists["uniform"].pop(0)
+
+    def random(self) -> float:
+        return self.lists["random"].pop(0)
+
+    def standard_normal(self) -> float:
+        return self.lists["normal"].pop(0)
+
+
+def described(graph: Any) -> dict[str, Any]:
+    return {
+        name: (graph.kind[op], graph.reads_of(op).tolist(), graph.makes_of(op).tolist())
+        for op, name in enumerate(graph.op_name)
+    }
+
+
+def test_two_layers_of_two_cells_by_hand() -> None:
+    """Cells of two ops; the wide op on top reads its own cell and, both times, the last one."""
+    normal = [0.0] * 24
+    normal[2:4] = [np.log(2.0), np.log(3.0)]  # of f1: twice as large, three times the work
+    rng: Any = Told([2, 2, 2, 1, 1], [10.0, 20.0, 1.0, 1.0, 0.0, 2.0], [0.39], normal)
+    graph = examples.unrolled_step(rng)
+    assert rng.asked[:6] == [(1, 9), (4, 25), (16, 23), (27, 33), (0.0, 0.5), (1, 4)]
+    assert rng.asked[6:] == [(-2, 4), (-2, 4), (0, 5), (2,), (2,)] and not any(rng.lists.values())
+    assert graph.nbytes[:8].tolist() == [2048, 1024, 4096, 1024, 1024, 1024, 2048, 1024]
+    assert described(graph) == {
+        "f0": ("mm", [3, 0], [5]),
+        "f1": ("add", [5], [6]),
+        "f2": ("mm", [4, 6, 0], [7]),
+        "f3": ("add", [7], [8]),
+        "f4": ("mm", [6, 1], [9]),
+        "f5": ("add", [9], [10]),
+        "f6": ("mm", [8, 10, 1], [11]),
+        "f7": ("add", [11], [12]),
+        "f8": ("mm", [10, 12, 2], [13]),
+        "f9": ("mm", [12, 2], [14]),
+        "f10": ("add", [13], [15]),
+        "f11": ("add", [14], [16]),
+        "loss": ("sum", [15, 16], [17]),
+        "b11 14": ("add", [17, 14], [18]),
+        "b10 13": ("add", [17, 13], [19]),
+        "b9 12": ("mm", [18, 12], [20]),
+        "w9": ("mm", [18, 12], [21]),
+        "b8 10": ("mm", [19, 10, 12], [22]),
+        "b8 12": ("mm", [19, 10, 12], [23]),
+        "w8": ("mm", [19, 10], [24]),
+        "b7 11": ("add", [20, 23, 11], [25]),
+        "b6 8": ("mm", [25, 8, 10], [26]),
+        "b6 10": ("mm", [25, 8, 10], [27]),
+        "w6": ("mm", [25, 8], [28]),
+        "b5 9": ("add", [22, 27, 9], [29]),
+        "b4 6": ("mm", [29, 6], [30]),
+        "w4": ("mm", [29, 6], [31]),
+        "b3 7": ("add", [26, 7], [32]),
+        "b2 6": ("mm", [32, 4, 6], [33]),
+        "w2": ("mm", [32, 4], [34]),
+        "b1 5": ("add", [30, 33, 5], [35]),
+        "w0": ("mm", [35, 3], [36]),
+        "u2": ("add", [21, 24, 2], [37]),
+        "u1": ("add", [28, 31, 1], [38]),
+        "u0": ("add", [34, 36, 0], [39]),
+    }
+    assert {made: old for made, old in enumerate(graph.alias_of.tolist()) if old >= 0} == {37: 2, 38: 1, 39: 0}
+    sizes = {21: 4096, 28: 1024, 34: 2048, 30: 2048, 17: 4, 37: 4096}
+    assert {tensor: int(graph.nbytes[tensor]) for tensor in sizes} == sizes
+    work = dict(zip(graph.op_name, graph.flops.tolist(), strict=True))
+    heavy = 2**20
+    cells = [work[f"f{op}"] for op in range(12)]
+    assert cells == [heavy, 768, heavy, 256, heavy, 256, heavy, 256, 2 * heavy, 2 * heavy, 512, 512]
+    assert all(work[name] == work[f"f{name[1:].split()[0]}"] for name in work if name[0] in "bw")
+    assert [work[name] for name in ("loss", "u2", "u1", "u0")] == [1_000, 2 * 1024, 2 * 256, 2 * 512]
+
+
+def test_without_a_look_at_other_cells_a_top_reads_its_own() -> None:
+    rng: Any = Told([1, 2, 1], [10.0, 20.0, 0.0, 0.0, 0.0], [0.41], [0.0] * 12)
+    made = described(examples.unrolled_step(rng))
+    tops = {name: reads for name, (_, reads, _) in made.items() if name[0] == "f"}
+    assert tops == {"f0": [2, 0], "f1": [3, 4, 0], "f2": [4, 1], "f3": [5, 1], "f4": [6], "f5": [7]}
+
+
+@pytest.mark.parametrize(
+    ("peak", "random", "memory"),
+    [(300, None, [225, 225]), (300, 0.49, [225, 225]), (300, 0.51, [150, 300]), (0, 0.51, [1, 1])],
+)
+def test_memory_is_shared_alike_or_not(
+    peak: int, random: float | None, memory: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = SimpleNamespace(peak_bytes=np.array([peak, 0]))
+    monkeypatch.setattr(examples, "simulate", lambda problem, plan: held)
+    rng: Any = None if random is None else Told([], [np.array([1.0, 2.0])], [random], [])
+    tight = examples.tightened(price(chain(), pair()), 1.5, rng)
+    assert tight.memory_bytes.tolist() == memory == [device.memory_bytes for device in tight.cluster.devices]
+    assert random is None or random < 0.5 or rng.asked == [(1, 2, 2)]
+
+
+@pytest.mark.parametrize(("kinds", "scored"), [(1, 4), (2, 3), (3, 7)])
+def test_rules_are_cuts_list_schedules_or_both(kinds: int, scored: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cuts in their own order and in that of the critical path."""
+    plans = list[Any]()
+
+    class Search:
+        best = "best"
+
+        def __init__(self, problem: Any, budget: Any) -> None: ...
+
+        def score(self, plan: Any) -> None:
+            plans.append(plan)
+
+    def method(**how: bool) -> Any:
+        return SimpleNamespace(optimize=lambda search: how)
+
+    monkeypatch.setattr(examples, "Search", Search)
+    monkeypatch.setattr(examples, "cuts", lambda problem: [ints([0, 0, 1]), ints([0, 1, 1])])
+    monkeypatch.setattr(examples, "Heft", method)
+    monkeypatch.setattr(examples, "Etf", method)
+    assert examples.best_by_rule(price(chain(), pair()), kinds) == "best"  # type: ignore[comparison-overlap]
+    assert len(plans) == scored
+    assert [how for how in plans if isinstance(how, dict)] == (
+        [{}, {"memory": True}, {"memory": True}] if kinds & 2 else []
+    )
+
+
+def test_clusters_have_two_to_sixteen_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = list[Any]()
+    monkeypatch.setattr(examples, "draw_by_chances", lambda rng, counts, **chances: found.append((counts, chances)))
+    examples.draw_cluster(None)  # type: ignore[arg-type]
+    [(counts, chances)] = found
+    assert (min(counts), max(counts)) == (2, 16) and all(0 < chance < 1 for chance in chances.values())
