@@ -125,10 +125,10 @@ def _held(problem: Problem, tight: bool) -> list[Ints]:
     return cut_by_held(problem, HELD if problem.objective.of_memory else HELD[:1])
 
 
-def _balanced(problem: Problem, given: list[Ints], price: int, seed: int = 0) -> Iterator[StartRecipe]:
+def _balanced(problem: Problem, given: list[Ints], price: int) -> Iterator[StartRecipe]:
     """Made from the best of those that are given, in two ways."""
-    for turn, stages in enumerate((MIXED, FINER)):
-        yield StartRecipe(price, "balanced", partial(_plan_balanced, problem, given, stages, seed + turn))
+    for seed, stages in enumerate((MIXED, FINER)):
+        yield StartRecipe(price, "balanced", partial(_plan_balanced, problem, given, stages, seed))
 
 
 def _plan_balanced(problem: Problem, given: list[Ints], stages: Sequence[Stage], seed: int) -> Plan:

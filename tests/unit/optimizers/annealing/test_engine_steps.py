@@ -1,0 +1,531 @@
+"""Steps of the loop of annealing as plain Python, each by itself, with parts that are told."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadmaster.optimizers.annealing import engine
+from loadmaster.optimizers.annealing.moves import order
+from loadmaster.optimizers.annealing.moves import place as placing
+from loadmaster.optimizers.annealing.proposals import DEVICE, FUSION, LEVEL
+from loadmaster.optimizers.annealing.sets import ANYWHERE
+from loadmaster.optimizers.annealing.state import (
+    BESIDE,
+    CRITICAL,
+    FUSE_WINDOW,
+    IDLE,
+    KINDS,
+    LOOK_AT,
+    OVERTAKE,
+    RAN,
+    SHIFT,
+    SINGLE,
+    SWAP,
+    WAITED,
+    WAYS,
+    WINDOW,
+)
+from tests.unit.optimizers.annealing.told import Draws, copied, plain
+
+
+def test_cooling_of_one_simulation_ends_cold() -> None:
+    habits = engine.Habits(np.ones(KINDS), 0.5, 0.5, 0.01, 0.0001, 7, 1)
+    told = [float(engine.temperature(habits, ran)) for ran in (7, 8, 9)]
+    assert told == pytest.approx([0.01, 0.0001, 0.0001])
+    assert engine.temperature(engine.Habits(np.ones(KINDS), 0.5, 0.5, 0.0, 0.1, 7, 1), 8) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("limits", "full", "device"),
+    [([10, 20, 30], [0, 15, 19], 2), ([10, 20, 30], [0, 9, 25], 1), ([10, 10], [3, 3], 0), ([5, 5], [9, 6], 1)],
+)
+def test_the_roomiest_device_has_most_memory_left(limits: list[int], full: list[int], device: int) -> None:
+    found = plain(engine._roomiest)(SimpleNamespace(limits=np.array(limits)), SimpleNamespace(full=np.array(full)))
+    assert found == device
+
+
+@pytest.mark.parametrize(
+    ("full", "draws", "op"),
+    [
+        ([6, 5], [], 0),  # it is on one that is too full
+        ([5, 6], [1], 1),
+        ([5, 6], [0, 2], 2),
+        ([5, 5], [1] * engine.LOOKS, 0),  # as full as it may be
+    ],
+)
+def test_an_op_on_a_device_that_is_too_full(
+    full: list[int], draws: list[int], op: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Draws(monkeypatch, engine, *draws)
+    chain = SimpleNamespace(place=np.array([0, 1, 1]))
+    terrain, scratch = SimpleNamespace(limits=np.array([5, 5])), SimpleNamespace(full=np.array(full))
+    assert plain(engine._crowded)(terrain, chain, scratch, 0, None) == op and not told.unused
+
+
+def test_ops_of_kernels_in_the_order_of_dispatch() -> None:
+    """Kernels 0 (ops 0, 1 and 4), 2 (2 and 3) and 5; the second runs first."""
+    turn = np.array([1, -1, 0, -1, -1, 2])
+    scratch = SimpleNamespace(
+        record=SimpleNamespace(turn=turn), turns=np.empty(6, int), turn_of=np.empty(6, int), old_tail=np.full(6, 77)
+    )
+    plain(engine._turns_of_members)(np.array([0, 0, 2, 2, 0, 5]), scratch)
+    assert scratch.turns.tolist() == [2, 3, 0, 1, 4, 5] and scratch.turn_of.tolist() == [2, 3, 0, 1, 4, 5]
+
+
+# What is kept
+
+
+class Judged:
+    """A chain of two devices with 100 bytes each, and a run that is told."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        now: tuple[int, int],
+        found: tuple[int, int],
+        slack: float = 0.0,
+        best: tuple[int, int] | None = None,
+    ) -> None:
+        self.limits = list[Any]()
+        over, value = found
+
+        def run(
+            layout: Any, place: Any, rank: Any, sends: Any, running: Any, most_ns: Any, most: Any, peak: Any, *_: Any
+        ) -> int:
+            self.limits.append((int(most_ns), int(most)))
+            peak[:] = 100, 100 + over
+            return value
+
+        column = np.arange(3)
+        score = np.array([*now, *(now if best is None else best)])
+        zeros = {
+            name: np.zeros(3, np.int64)
+            for name in ("best_place", "best_rank", "best_priority", "best_kernel", "best_sequence")
+        }
+        self.chain = SimpleNamespace(
+            score=score, place=column, rank=column, priority=column, kernel=column, sequence=column, **zeros
+        )
+        running = SimpleNamespace(ahead=np.zeros(2, np.int64), worked=None)
+        scratch = SimpleNamespace(
+            load=np.array([3, 4]),
+            running=running,
+            peak=np.zeros(2, np.int64),
+            no_sends=None,
+            empty=None,
+            full=np.zeros(2, np.int64),
+        )
+        terrain = SimpleNamespace(limits=np.array([100, 100]), goal=None)
+        monkeypatch.setattr(engine, "run", run)
+        monkeypatch.setattr(engine, "copy", copied)
+        monkeypatch.setattr(engine, "_remember", plain(engine._remember))
+        monkeypatch.setattr(engine, "stops_at", lambda goal, bar: (int(bar), 1_000))
+        monkeypatch.setattr(engine, "value_of", lambda goal, time, peak, worked: time)
+        self.keep, self.gain = plain(engine._judge)(None, terrain, self.chain, scratch, None, slack)
+        self.ahead, self.full = running.ahead.tolist(), scratch.full.tolist()
+
+
+@pytest.mark.parametrize(
+    ("now", "found", "slack", "keep", "gain"),
+    [
+        ((0, 100), (0, 100), 0.0, True, 0.0),
+        ((0, 100), (0, 101), 0.0, False, 0.0),
+        ((0, 100), (0, 101), 0.01, True, 0.0),
+        ((0, 100), (0, 102), 0.01, False, 0.0),
+        ((0, 100), (0, 80), 0.0, True, 0.2),
+        ((0, 100), (1, 50), 0.5, False, 0.0),  # it fits, and must go on doing so
+        ((10, 100), (5, 999), 0.0, True, 0.5),
+        ((10, 100), (10, 100), 0.0, True, 0.0),
+        ((10, 100), (10, 90), 0.0, True, 0.1),
+        ((10, 100), (10, 101), 0.0, False, 0.0),
+        ((10, 100), (11, 50), 0.0, False, 0.0),
+        ((10, 100), (11, 999), 0.1, True, 0.0),
+        ((10, 100), (12, 50), 0.1, False, 0.0),
+        ((10, 100), (0, 999), 0.0, True, 1.0),
+    ],
+)
+def test_what_is_kept_and_what_it_gains(
+    now: tuple[int, int], found: tuple[int, int], slack: float, keep: bool, gain: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Judged(monkeypatch, now, found, slack)
+    assert bool(told.keep) is keep and told.gain == pytest.approx(gain) and told.ahead == [3, 4]
+    assert told.chain.score[:2].tolist() == list(found if keep else now)
+    assert told.full == ([100, 100 + found[0]] if keep else [0, 0])
+    limit = (int(now[1] * (1 + slack)), 1_000) if now[0] == 0 else (engine.FOREVER, engine.FOREVER)
+    assert told.limits == [limit], "no longer than may be kept, where it fits"
+
+
+def test_a_run_that_was_stopped_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Judged(monkeypatch, (0, 100), (0, -1))
+    assert not told.keep and told.gain == 0.0 and told.chain.score.tolist() == [0, 100, 0, 100]
+
+
+@pytest.mark.parametrize(
+    ("found", "best", "better"),
+    [
+        ((0, 99), (0, 100), True),
+        ((0, 100), (0, 100), False),
+        ((0, 100), (1, 5), True),
+        ((1, 5), (0, 100), False),
+        ((1, 99), (1, 100), True),
+        ((1, 99), (1, 99), False),
+    ],
+)
+def test_the_best_that_was_seen_is_remembered(
+    found: tuple[int, int], best: tuple[int, int], better: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Judged(monkeypatch, (2, 1_000), found, best=best)
+    assert told.keep and told.chain.score[2:].tolist() == list(found if better else best)
+    for name in ("place", "rank", "priority", "kernel", "sequence"):
+        assert getattr(told.chain, f"best_{name}").tolist() == ([0, 1, 2] if better else [0, 0, 0])
+
+
+# The walk
+
+
+class Walked:
+    """A walk whose moves and judgements are told; what is undone, and how often it looks up what the step waits for."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        moves: list[tuple[int, int, bool]],
+        simulations: int,
+        *,
+        merges: bool = True,
+        keep: bool = True,
+        gain: float = 0.25,
+        over: int = 0,
+        evict: bool = False,
+        idle: int = 0,
+    ) -> None:
+        self.moves, self.undone, self.looked, self.merged, self.evicting = 0, 0, 0, 0, list[bool]()
+        counts = np.zeros(4, np.int64)
+        counts[LOOK_AT], counts[IDLE] = 1_000, idle
+        self.chain: Any = SimpleNamespace(
+            counts=counts,
+            random=None,
+            score=np.array([over, 5, over, 5]),
+            place=np.zeros(4),
+            spent=np.zeros(99),
+            gained=np.zeros(99),
+        )
+        scratch: Any = SimpleNamespace(arms=None, total=[0], running=SimpleNamespace(tally=[0, 2]))
+
+        def move(*given: Any) -> Any:
+            self.evicting.append(bool(given[7]))
+            moved, pairs, ranked = moves[self.moves % len(moves)]
+            self.moves += 1
+            return 0, 0, 0, moved, 0, pairs, ranked
+
+        def merge(*_: Any) -> bool:
+            self.merged += 1
+            return merges
+
+        def undo(*_: Any) -> None:
+            self.undone += 1
+
+        def look(layout: Any, terrain: Any, chain: Any, *_: Any) -> None:
+            self.looked += 1
+            chain.counts[LOOK_AT] += 10
+
+        monkeypatch.setattr(engine, "measure", lambda *_: None)
+        monkeypatch.setattr(engine, "pick", lambda *_: 3)
+        monkeypatch.setattr(engine, "_move", move)
+        monkeypatch.setattr(engine.fusion, "merge_anew", merge)
+        monkeypatch.setattr(engine, "_undo", undo)
+        monkeypatch.setattr(engine, "_look", look)
+        monkeypatch.setattr(engine, "slack_of", lambda *_: 0.0)
+        monkeypatch.setattr(engine, "temperature", lambda *_: 0.0)
+        monkeypatch.setattr(engine, "_judge", lambda *_: (keep, gain))
+        monkeypatch.setattr(engine, "write_down", lambda *_: None)
+        self.given = (None, None, self.chain, scratch, None, None, SimpleNamespace(evict=evict))
+        self.go_on(simulations)
+
+    def go_on(self, simulations: int) -> None:
+        plain(engine.walk)(*self.given, simulations, None)
+
+
+MOVED, PAIRED, RANKED, NOTHING = (2, 0, False), (0, 3, False), (0, 0, True), (0, 0, False)
+
+
+@pytest.mark.parametrize("what", [MOVED, PAIRED, RANKED])
+def test_a_move_that_changes_something_is_a_simulation(
+    what: tuple[int, int, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Walked(monkeypatch, [what], 5)
+    assert told.moves == 5 and told.undone == 0 and told.chain.counts[RAN] == 5
+    assert told.chain.gained[3] == 5 and told.chain.spent[3] == pytest.approx(5 * 2 / 4)
+    back = Walked(monkeypatch, [what], 5, keep=False, gain=0.0)
+    assert back.undone == 5 and back.chain.gained[3] == 0
+
+
+def test_priorities_that_give_the_same_kernels_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Walked(monkeypatch, [PAIRED], 1, merges=False)
+    assert told.moves == told.undone == engine.MOST_IDLE
+    for what in (MOVED, RANKED, (1, 2, False), (0, 2, True)):
+        assert Walked(monkeypatch, [what], 3, merges=False).moves == 3
+
+
+def test_so_many_draws_in_a_row_that_change_nothing_count_as_a_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Walked(monkeypatch, [NOTHING], 2)
+    assert told.moves == 2 * engine.MOST_IDLE and told.undone == 0 and told.merged == 0
+    assert told.chain.counts[IDLE] == 0
+    between = Walked(monkeypatch, [*[NOTHING] * (engine.MOST_IDLE - 1), MOVED], 3)
+    assert between.moves == 3 * engine.MOST_IDLE and between.chain.counts[IDLE] == 0, "in a row"
+    late = Walked(monkeypatch, [NOTHING], 1, idle=engine.MOST_IDLE - 2)
+    assert late.moves == 2, "what it has counted before goes on"
+
+
+def test_it_looks_up_what_the_step_waits_for_when_that_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Walked(monkeypatch, [MOVED], 5)
+    told.chain.counts[LOOK_AT] = 7
+    told.go_on(2)
+    assert told.looked == 0
+    told.go_on(1)
+    assert told.looked == 1
+
+
+@pytest.mark.parametrize(("over", "evict", "evicting"), [(1, True, True), (0, True, False), (1, False, False)])
+def test_full_devices_are_emptied_where_memory_is_short(
+    over: int, evict: bool, evicting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Walked(monkeypatch, [MOVED], 2, over=over, evict=evict).evicting == [evicting] * 2
+
+
+@pytest.mark.parametrize(("aim", "price", "aims"), [(0.5, 1, True), (0.0, 1, False), (0.5, 0, False)])
+def test_a_look_is_a_simulation_where_moves_are_aimed(
+    aim: float, price: int, aims: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = np.array([40, 40, 0, 0])
+    chain = SimpleNamespace(counts=counts, spent=None, gained=None)
+    asked = list[Any]()
+    monkeypatch.setattr(engine.choice, "fade", lambda *given: asked.append(given[2]))
+    monkeypatch.setattr(engine.choice, "choose", lambda *given: asked.append(given[2:4]))
+    monkeypatch.setattr(engine, "_critical", lambda *_: 17)
+    terrain = SimpleNamespace(goal=SimpleNamespace(step_price=price))
+    habits = SimpleNamespace(aim=aim, weights=None, follow=0.5)
+    plain(engine._look)(None, terrain, chain, SimpleNamespace(total=[0], arms=None), None, habits)
+    assert asked == [engine.REFRESH, (aim if aims else 0.0, False)]
+    assert counts[LOOK_AT] == 40 + engine.REFRESH and counts[RAN] == 40 + aims and counts[WAITED] == 17 * aims
+
+
+# Moves
+
+
+class Moved:
+    """One move of three ops on two devices, whose parts are told."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        arm: int,
+        *draws: int,
+        waited: int = 0,
+        evicting: bool = False,
+        toward: int = ANYWHERE,
+        moved: int = 2,
+        by: tuple[int, int] = (1, 5),
+        ranks: int = 3,
+    ) -> None:
+        self.asked = dict[str, Any]()
+        told = Draws(monkeypatch, engine, *draws)
+        chain = SimpleNamespace(place=np.zeros(3, int), rank=np.zeros(ranks, int), counts=np.array([0, 0, 0, waited]))
+        scratch = SimpleNamespace(critical=np.array([2, 1, 0]))
+
+        def note(name: str, found: Any, *at: int) -> Any:
+            def part(*given: Any) -> Any:
+                self.asked[name] = tuple(given[index] for index in at)
+                return found
+
+            return part
+
+        monkeypatch.setattr(engine, "_crowded", note("crowded", 1, 3))
+        monkeypatch.setattr(engine, "draw_set", note("set", (2, toward), 4, 5, 6))
+        monkeypatch.setattr(engine, "device_of", note("device", 1))
+        monkeypatch.setattr(engine, "_roomiest", note("roomiest", 0))
+        monkeypatch.setattr(engine.place, "apply", note("place", (moved, 7), 4, 5, 6))
+        monkeypatch.setattr(engine.order, "follow", note("follow", None))
+        monkeypatch.setattr(engine.order, "apply", note("shift", None, 2, 3))
+        monkeypatch.setattr(engine, "_order_move", note("order", (*by, 9), 5, 6, 7))
+        given = (SimpleNamespace(devices=2), None, chain, scratch, None, None, arm, evicting, None)
+        self.found = tuple(map(int, plain(engine._move)(*given)))
+        assert not told.unused
+
+
+def test_a_move_of_placement(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Moved(monkeypatch, WINDOW * WAYS, 2)
+    assert told.asked == {"set": (WINDOW, 2, False), "device": (), "place": (2, 1, ANYWHERE)}
+    assert told.found == (DEVICE, 2, 1, 2, 7, 0, 0)
+    anew = Moved(monkeypatch, SINGLE * WAYS + 2, 2)
+    assert "follow" in anew.asked and anew.found == (DEVICE, 2, 1, 2, 7, 0, 1)
+    for same in (Moved(monkeypatch, SINGLE * WAYS + 2, 2, moved=0), Moved(monkeypatch, SINGLE * WAYS + 2, 2, ranks=0)):
+        assert "follow" not in same.asked and same.found[6] == 0, "nothing moved, or there are no ranks"
+    swap = Moved(monkeypatch, SWAP * WAYS, 2, 1)
+    assert swap.asked["place"] == (2, 1, 1)
+
+
+def test_an_aimed_move_is_about_an_op_that_the_step_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Moved(monkeypatch, WINDOW * WAYS + 1, 0, waited=2).asked["set"] == (WINDOW, 2, True)
+    assert Moved(monkeypatch, WINDOW * WAYS + 1, 0).asked["set"] == (WINDOW, 0, False), "none is known"
+    assert Moved(monkeypatch, WINDOW * WAYS + 2, 0, waited=2).asked["set"] == (WINDOW, 0, False)
+    assert Moved(monkeypatch, WINDOW * WAYS + 3, 1, waited=2).asked["set"] == (WINDOW, 1, True)
+
+
+def test_where_memory_is_short_half_of_the_moves_are_about_what_is_too_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Moved(monkeypatch, WINDOW * WAYS, 0, 1, 1, evicting=True)
+    assert told.asked["crowded"] == (0,) and told.asked["set"] == (WINDOW, 1, False)
+    assert told.asked["place"][1] == 0, "to the roomiest device"
+    other = Moved(monkeypatch, WINDOW * WAYS, 0, 0, 0, evicting=True)
+    assert "crowded" not in other.asked and other.asked["place"][1] == 1
+    toward = Moved(monkeypatch, WINDOW * WAYS, 0, 1, evicting=True, toward=0)
+    assert "roomiest" not in toward.asked, "a device suggests itself"
+
+
+def test_a_move_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Moved(monkeypatch, SHIFT * WAYS, 1)
+    assert told.asked["order"] == (SHIFT, 1, False) and told.asked["shift"] == (1, 5)
+    assert told.found == (LEVEL, 1, 9, 0, -1, 0, 1)
+    for by in ((0, 5), (1, 0)):
+        none = Moved(monkeypatch, SHIFT * WAYS, 1, by=by)
+        assert "shift" not in none.asked and none.found[3] == none.found[5] == none.found[6] == 0
+    all_anew = Moved(monkeypatch, CRITICAL * WAYS, 1)
+    assert set(all_anew.asked) == {"follow"} and all_anew.found == (LEVEL, 0, -1, 0, -1, 0, 1)
+
+
+def test_without_kernels_there_is_no_move_of_fusion(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Moved(monkeypatch, FUSE_WINDOW * WAYS, 1).found == (FUSION, 0, -1, 0, -1, 0, 0)
+
+
+class Ordered:
+    """What is shifted, and by how much, of ops with ranks 10, 30, 30 and 70."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, kind: int, seed: int, aimed: bool, other: int, *draws: int, op: int = 3
+    ) -> None:
+        told = Draws(monkeypatch, engine, *draws)
+        monkeypatch.setattr(engine, "next_to", lambda layout, terrain, op, state: other)
+        monkeypatch.setattr(engine, "overtaking", lambda *_: (op, other))
+        chain = SimpleNamespace(rank=np.array([10, 30, 30, 70]), place=None, counts=np.zeros(4, int))
+        scratch = SimpleNamespace(members=np.full(4, -9), record=None, critical=None, queued=None)
+        found = plain(engine._order_move)(None, None, chain, scratch, None, kind, seed, aimed, None)
+        self.count, self.by, self.first = int(found[0]), int(found[1]), int(scratch.members[0])
+        assert not told.unused
+
+
+def test_one_op_goes_beside_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = (Ordered(monkeypatch, BESIDE, 3, False, 0, draw) for draw in (0, 1))
+    assert (before.count, before.by, before.first) == (1, -61, 3) and after.by == -59
+    assert Ordered(monkeypatch, BESIDE, 1, False, 2, 0).count == 0, "it is there"
+    assert Ordered(monkeypatch, BESIDE, 1, False, -1).count == 0, "there is none"
+
+
+def test_one_op_goes_before_what_it_waited_behind_or_that_goes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = (Ordered(monkeypatch, OVERTAKE, 1, True, 0, draw) for draw in (0, 1))
+    assert (before.count, before.first, before.by) == (1, 3, -61), "just before 10"
+    assert (after.count, after.first, after.by) == (1, 0, 61), "just after 70"
+    first = Ordered(monkeypatch, OVERTAKE, 1, True, 1, 0, op=0)
+    assert (first.count, first.first, first.by) == (1, 0, 19)
+    assert Ordered(monkeypatch, OVERTAKE, 1, False, 0).count == 0, "it is not known what it waited behind"
+    assert Ordered(monkeypatch, OVERTAKE, 1, True, 0, op=-1).count == 0
+
+
+def test_all_that_was_changed_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    undone = list[str]()
+    monkeypatch.setattr(engine.place, "undo", lambda *given: undone.append(f"places {given[4:]}"))
+    monkeypatch.setattr(engine.order, "undo", lambda *_: undone.append("ranks"))
+    monkeypatch.setattr(engine.fusion, "undo", lambda *_: undone.append("kernels"))
+    fusing = object()
+    for pairs, ranked, what in ((0, False, []), (1, False, ["kernels"]), (0, True, ["ranks"])):
+        undone.clear()
+        plain(engine._undo)(None, None, None, None, fusing, 2, 5, pairs, ranked)
+        assert undone == ["places (2, 5)", *what]
+    undone.clear()
+    plain(engine._undo)(None, None, None, None, None, 0, -1, 1, False)
+    assert undone == ["places (0, -1)"]
+
+
+# Ranks and places
+
+
+def test_ranks_are_shifted_and_stay_on_the_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "copy", copied)
+    chain = SimpleNamespace(rank=np.array([5, 100, order.TOP_RANK - 3, 7], np.int32))
+    scratch = SimpleNamespace(members=np.array([1, 2, 0]), old_rank=np.zeros(4, np.int32))
+    plain(order.apply)(chain, scratch, 2, 10)
+    assert chain.rank.tolist() == [5, 110, order.TOP_RANK, 7]
+    assert scratch.old_rank.tolist() == [5, 100, order.TOP_RANK - 3, 7]
+    plain(order.apply)(chain, scratch, 3, -20)
+    assert chain.rank.tolist() == [0, 90, order.TOP_RANK - 20, 7]
+    plain(order.undo)(chain, scratch)
+    assert chain.rank.tolist() == [5, 110, order.TOP_RANK, 7]
+
+
+@pytest.mark.parametrize("price", [0, 1])
+def test_ranks_follow_the_longest_way_to_the_end(price: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "copy", copied)
+    measured = list[int]()
+    monkeypatch.setattr(order, "measure_tails", lambda layout, place, top, tail: measured.append(top))
+    chain = SimpleNamespace(rank=np.array([1, 2, 3], np.int32), place=None)
+    scratch = SimpleNamespace(tail=np.array([40, 30, 0]), old_rank=np.zeros(3, np.int32))
+    terrain = SimpleNamespace(goal=SimpleNamespace(step_price=price))
+    plain(order.follow)(None, terrain, chain, scratch)
+    assert chain.rank.tolist() == [0, (order.TOP_RANK - 1) // 4, order.TOP_RANK - 1]
+    assert measured == [2] * (price == 0), "of all ops, where they are not kept up"
+    scratch.tail[:] = 0, 1, 0
+    plain(order.follow)(None, terrain, chain, scratch)
+    assert chain.rank.tolist() == [order.TOP_RANK - 1, 0, order.TOP_RANK - 1]
+
+
+class Placed:
+    """Four ops on devices 0, 1, 2, 0 of three; ops 0 and 3 share a group; op 2 cannot run on device 0."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, members: list[int], target: int, swapped: int, price: int = 1
+    ) -> None:
+        monkeypatch.setattr(placing, "copy", copied)
+        self.measured = list[int]()
+        monkeypatch.setattr(placing, "measure_tails", lambda layout, place, top, tail: self.measured.append(int(top)))
+        able = np.ones((4, 3), bool)
+        able[2, 0] = False
+        op_ns = (10 * np.arange(1, 5)[:, None] + np.arange(3)).reshape(-1)
+        self.layout = SimpleNamespace(devices=3, op_ns=op_ns)
+        self.terrain = SimpleNamespace(
+            able=able,
+            colocate=np.array([0, -1, -1, 0]),
+            mate_start=np.array([0, 2]),
+            mates=np.array([0, 3]),
+            goal=SimpleNamespace(step_price=price),
+        )
+        self.chain = SimpleNamespace(place=np.array([0, 1, 2, 0], np.int32))
+        scratch = {name: np.zeros(4, np.int64) for name in ("touched", "old_place", "stamp")}
+        tails = {"tail": np.arange(4), "old_tail": np.full(4, -1)}
+        load, mark = np.array([10 + 40, 21, 32]), np.zeros(1, np.int64)
+        self.scratch = SimpleNamespace(load=load, members=np.array(members), mark=mark, **scratch, **tails)
+        given = (self.layout, self.terrain, self.chain, self.scratch)
+        self.moved = tuple(map(int, plain(placing.apply)(*given, len(members), target, swapped)))
+        self.place, self.load = self.chain.place.tolist(), self.scratch.load.tolist()
+        plain(placing.undo)(*given, *self.moved)
+        assert self.chain.place.tolist() == [0, 1, 2, 0] and self.scratch.load.tolist() == [50, 21, 32]
+
+
+def test_ops_go_with_what_is_bound_to_them_where_they_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Placed(monkeypatch, [0], 1, ANYWHERE)
+    assert told.moved == (2, 3) and told.place == [1, 1, 2, 1] and told.load == [0, 21 + 11 + 41, 32]
+    assert told.measured == [3] and told.scratch.old_tail.tolist() == [0, 1, 2, 3]
+    one = Placed(monkeypatch, [1, 2, 0], 0, ANYWHERE)
+    assert one.moved == (1, 1) and one.place == [0, 0, 2, 0] and one.load == [50 + 20, 0, 32]
+    assert one.measured == [1] and one.scratch.old_tail.tolist() == [0, 1, -1, -1]
+    assert Placed(monkeypatch, [0, 3], 1, ANYWHERE).moved == (2, 3), "once"
+    nothing = Placed(monkeypatch, [2, 0], 0, ANYWHERE)
+    assert nothing.moved == (0, -1) and nothing.measured == []
+    assert Placed(monkeypatch, [1], 0, ANYWHERE, price=0).measured == []
+
+
+def test_two_devices_exchange_what_they_have_of_the_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Placed(monkeypatch, [0, 1, 2], 1, 0)
+    assert told.place == [1, 0, 2, 1] and told.moved == (3, 3), "the first device, too; others stay"
+    assert Placed(monkeypatch, [0, 1, 2], 2, 0).place == [2, 1, 2, 2], "op 2 cannot run there"
