@@ -19,7 +19,8 @@ from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
 from loadmaster.simulator import simulate  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
-from tests.unit.learn.mirhoseini2017.test_optimizer import brute_force, lanes, shaken  # noqa: E402
+from tests.unit.learn.mirhoseini2017.test_optimizer import brute_force, lanes  # noqa: E402
+from tests.unit.learn.stand_in import shaken  # noqa: E402
 
 
 def layered(ops: int = 60, cluster: str = "2xp100-pcie") -> Problem:

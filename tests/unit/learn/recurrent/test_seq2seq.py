@@ -15,24 +15,16 @@ from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.mirhoseini2017.policy import RnnPolicy  # noqa: E402
 from loadmaster.learn.recurrent import seq2seq  # noqa: E402
 from loadmaster.learn.recurrent.inputs import scene_of  # noqa: E402
-from loadmaster.learn.recurrent.weights import seeded  # noqa: E402
 from loadmaster.passes.groups import group_ops  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
 from tests.graphs.tiny import diamond, pair  # noqa: E402
+from tests.unit.learn.stand_in import shaken  # noqa: E402
 
 
 def layered(cluster: str = "2xp100-pcie") -> Problem:
     (graph,) = generate("layered", 1, 3, (60, 60))
     return price(graph, cluster)
-
-
-def shaken(policy: Any, seed: int = 0) -> Any:
-    """With weights that are anything but zero: heads start at zero."""
-    with seeded(seed), torch.no_grad():
-        for parameter in policy.parameters():
-            torch.nn.init.normal_(parameter, std=0.3)
-    return policy
 
 
 @pytest.mark.parametrize("features", [True, False])
