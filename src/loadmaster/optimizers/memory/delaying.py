@@ -35,7 +35,7 @@ def _late(draft: Draft) -> set[int]:
         for at in {at for at, _ in version.uses}:
             reads.setdefault(at, []).append(version)
     late = set[int]()
-    for at in range(len(draft.heads) - 1, -1, -1):
+    for at in reversed(range(len(draft.heads))):
         ending = all(_ends(draft, version) for version in makes.get(at, ()) if not version.inner)
         if ending and _made(draft, makes.get(at, [])) > _held(draft, reads.get(at, []), late):
             late.add(at)

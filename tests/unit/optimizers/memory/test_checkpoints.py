@@ -28,6 +28,9 @@ def test_cuts_are_made_where_the_least_bytes_cross() -> None:
     assert narrow_cuts(row((9, 0, 3), (5, 2, 5), (1, 4, 5), (8, 4, 7)), 8, 2).tolist() == [4]
     assert narrow_cuts(row((9, 0, 2), (7, 2, 3), (8, 3, 7)), 8, 2).tolist() == [3]
     assert narrow_cuts(row((3, 0, 7)), 8, 2).tolist() == [2], "of equals the first"
+    twice = row((9, 0, 1), (5, 2, 4), (8, 4, 7))
+    twice.versions[0].uses.append((3, 98))
+    assert narrow_cuts(twice, 8, 2).tolist() == [4]
 
 
 def test_what_is_read_after_the_turn_alone_or_lives_in_a_kernel_crosses_nothing() -> None:
@@ -81,7 +84,7 @@ def checked(versions: list[Version], segment: list[int], monkeypatch: Any, turn:
 def test_what_a_segment_makes_and_the_backward_part_reads_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Positions 0 and 1 are segment 0, position 2 is segment 1, position 3 in none; the turn is at 4."""
     versions = [
-        Version(0, 0, uses=[(1, 1), (6, 9)]),
+        Version(0, 0, uses=[(1, 3), (6, 2)]),
         Version(1, 1, uses=[(2, 2), (7, 9)]),  # the next segment reads it: its input, which is kept
         Version(2, 2, uses=[(4, 2), (5, 9), (8, 9)]),  # the kernel at the turn is not backward
         Version(3, 1, uses=[(1, 1)]),
@@ -93,7 +96,7 @@ def test_what_a_segment_makes_and_the_backward_part_reads_is_made_again(monkeypa
     seen = checked(versions, [0, 0, 1, -1], monkeypatch, stays={7})
     assert seen == [
         ([(2, [(5, 9), (8, 9)])], [False, False, True, False, False, False]),
-        ([(0, [(6, 9)])], [True, True, False, False, False, False]),
+        ([(0, [(6, 2)])], [True, True, False, False, False, False]),
     ]
 
 
