@@ -174,7 +174,7 @@ def _placement(
         move, smaller = int(by[state, here]), int(before[state, here])
         stages.append((downs.between(smaller, here), int(moves.kind[move])))
         state, here = int(moves.source[move]), smaller
-    free = {kind: np.flatnonzero(kind_of == kind).tolist() for kind in range(int(kind_of.max()) + 1)}
+    free = {kind: np.flatnonzero(kind_of == kind).tolist() for kind in set(kind_of.tolist())}
     device = np.zeros(units.count, np.int64)
     for members, kind in reversed(stages):
         device[members] = free[kind].pop(0)

@@ -60,7 +60,7 @@ class PipelineSplit:
     def optimize(self, search: Search) -> Plan:
         problem = search.problem
         if self.goal == "max-load":
-            splits = [split for slot in _folds(problem, self.fold) for split in least_loads(problem, slot)[:1]]
+            splits = [split for slot in _folds(problem, self.fold) for split in least_loads(problem, slot)]
             device = min(splits, key=lambda split: split[0])[1] if splits else OneDevice().optimize(search).device
             return ordered(search, device, self.order)
         return _fastest(search, _candidates(problem, self.fold), self.order)
@@ -119,7 +119,7 @@ def _placement(problem: Problem, slot: Ints, state: int, cut: Ints, by: Ints, mo
         move = int(by[state, right])
         stages.append((int(cut[state, right]), right, int(moves.kind[move])))
         state, right = int(moves.source[move]), int(cut[state, right])
-    free = {kind: np.flatnonzero(kind_of == kind).tolist() for kind in range(int(kind_of.max()) + 1)}
+    free = {kind: np.flatnonzero(kind_of == kind).tolist() for kind in set(kind_of.tolist())}
     of_slot = np.zeros(cut.shape[1], np.int64)
     for left, end, kind in reversed(stages):
         of_slot[left:end] = free[kind].pop(0)
@@ -239,7 +239,7 @@ def scope_slots(problem: Problem) -> Ints:
     for op in [op for op, known in enumerate(slot) if known < 0]:
         slot[op] = max((slot[made] for made in maker[start[op] : start[op + 1]] if made >= 0), default=-1)
     after = 0
-    for op in range(problem.num_ops - 1, -1, -1):
+    for op in reversed(range(problem.num_ops)):
         slot[op] = after = slot[op] if slot[op] >= 0 else after
     return ints(slot)
 
