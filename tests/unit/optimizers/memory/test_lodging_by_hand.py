@@ -27,7 +27,7 @@ def row(**given: Any) -> Any:
     vars(draft).update(
         heads=np.arange(10), at=list(range(10)), device=[1] * 10, producer=[-1, 8], owner=[0, 0], nbytes=[100, 100],
         start_ns=starts, end_ns=starts + MS, lead=inf, follows=False, trips={}, jobs=[], hosts={}, versions=[], of={},
-        given={0: [(2, 2), (3, 3), (8, 8)]}, updates=[-1, -1], source={}, lodged=set(), changed=set(), chains={},
+        given={0: [(2, 5), (3, 4), (8, 9)]}, updates=[-1, -1], source={}, lodged=set(), changed=set(), chains={},
         _passed={}, _held=np.full((2, 10), 1_000),
     )  # fmt: skip
     vars(draft).update(given)
@@ -42,10 +42,10 @@ def sending(draft: Any, out: int, back: int) -> Any:
 def test_uses_that_are_near_each_other_are_one_visit() -> None:
     """Four kernels lie between those at 3 and 8."""
     draft = row()
-    assert lodging._stretches(draft, 0, 4 * MS - 1) == [[(2, 2), (3, 3)], [(8, 8)]]
-    assert lodging._stretches(draft, 0, 4 * MS) == [[(2, 2), (3, 3), (8, 8)]]
-    draft.given[0] = [(8, 8), (2, 2)]
-    assert lodging._stretches(draft, 0, -1) == [[(2, 2)], [(8, 8)]], "in their order"
+    assert lodging._stretches(draft, 0, 4 * MS - 1) == [[(2, 5), (3, 4)], [(8, 9)]]
+    assert lodging._stretches(draft, 0, 4 * MS) == [[(2, 5), (3, 4), (8, 9)]]
+    draft.given[0] = [(8, 9), (2, 5)]
+    assert lodging._stretches(draft, 0, -1) == [[(2, 5)], [(8, 9)]], "in their order"
 
 
 def test_a_weight_comes_for_its_readers() -> None:
@@ -54,8 +54,8 @@ def test_a_weight_comes_for_its_readers() -> None:
     found = lodging.lodging_of(sending(row(), 5, back), 0, 0)
     due = [2 * MS - SLACK_NS, 8 * MS - SLACK_NS]
     visits = [
-        Visit([(2, 2), (3, 3)], 1, Trip(0, 0, due[0], back)),
-        Visit([(8, 8)], 7, Trip(0, 0, due[1], back)),
+        Visit([(2, 5), (3, 4)], 1, Trip(0, 0, due[0], back)),
+        Visit([(8, 9)], 7, Trip(0, 0, due[1], back)),
     ]
     assert found == Lodging(visits, None, -1, 2 * back // OVERLAPPED)
     near = 4 * MS - 2 * SLACK_NS
@@ -83,8 +83,14 @@ def test_what_others_carry_already_is_not_its_cost() -> None:
     assert beside.cost_ns == plain.cost_ns == 2 * 40 // OVERLAPPED
 
 
+def test_what_is_not_updated_pays_for_the_ways_here_alone() -> None:
+    """A part of 59 ns, and of no more."""
+    found = lodging.lodging_of(sending(row(given={0: [(8, 9)]}), 5, 3 * OVERLAPPED - 1), 0, 0)
+    assert found.cost_ns == 2
+
+
 def test_the_least_it_costs_is_one_way_or_both() -> None:
-    assert lodging.least_cost_ns(sending(row(), 300, 500), 0, 0) == 500 // OVERLAPPED
+    assert lodging.least_cost_ns(sending(row(), 300, 519), 0, 0) == 25 == 519 // OVERLAPPED
     for update in (0, 1):
         assert lodging.least_cost_ns(sending(row(updates=[update]), 300, 500), 0, 0) == 800 // OVERLAPPED
 
@@ -99,7 +105,7 @@ def test_how_long_the_step_waits_for_what_goes_back() -> None:
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        ({}, [0]), ({"given": {0: [(2, 2), (3, 3)], 1: []}, "device": [1, 1, 1, 0]}, []),
+        ({}, [0]), ({"given": {0: [(2, 5), (3, 4)], 1: []}, "device": [1, 1, 1, 1, 0, 1]}, []),
         ({"limit": 100 * SHARE}, [0]), ({"limit": 100 * SHARE + 1}, []), ({"able": False}, []), ({"hosts": {0: 1}}, []),
         ({"nbytes": 0, "limit": 0}, []),
     ],
@@ -117,7 +123,7 @@ def test_which_tensors_may_live_on_a_host(change: Any, found: list[int], monkeyp
 def lodged(begin: int = 1, left: int = -1) -> Any:
     """Here for kernels 2 and 3 and for 8, where it is updated if it leaves afterwards."""
     draft = row(updates=[1, -1])
-    visits = [Visit([(2, 2), (3, 3)], begin, Trip(0, 0, 5, 9)), Visit([(8, 8)], 7, Trip(0, 0, 6, 9))]
+    visits = [Visit([(2, 5), (3, 4)], begin, Trip(0, 0, 5, 9)), Visit([(8, 9)], 7, Trip(0, 0, 6, 9))]
     way_back = Trip(0, 4, NEVER, 0) if left >= 0 else None
     return draft, lodging.lodge(draft, 0, 0, Lodging(visits, way_back, left, 0))
 
@@ -128,7 +134,7 @@ def test_it_is_here_for_its_visits_alone_and_until_it_has_left() -> None:
     assert draft.memory[1].tolist() == [1_000 if at in here else 900 for at in range(10)]
     assert [job.given for job in draft.jobs] == [0, 0, 1] and draft.jobs[2].left == 9 and draft.jobs[2].at == 9
     assert set(draft.hosts.values()) == {0} and len(draft.trips) == 3 and draft.lodged == {0}
-    assert draft.source == {(2, 0): 0, (3, 0): 0, (8, 0): 1}
+    assert draft.source == {(5, 0): 0, (4, 0): 0, (9, 0): 1}
     assert [job.makes for job in draft.jobs] == [(0,), (1,), ()]
     undo()
     assert (draft.memory == 1_000).all() and not draft.jobs and not draft.trips and not draft.hosts
@@ -139,8 +145,11 @@ def test_it_lives_here_after_all_where_that_fits() -> None:
     draft, _ = lodged(left=9)
     draft.jobs.append(Job(-1, 3, stay=0))
     draft.trips[3] = NONE  # a stay of another tensor, which is not touched
-    lodging.bring_home(draft, 0, 999)
-    assert draft.lodged == {0}, "a byte too much"
+    for at, size in ((0, 901), (4, 901), (9, 1_001)):
+        draft._held[1, at] = size
+        lodging.bring_home(draft, 0, 1_000)
+        assert draft.lodged == {0}, "a byte too much, at one position"
+        draft._held[1, at] = size - 1
     lodging.bring_home(draft, 0, 1_000)
     assert not draft.lodged and list(draft.trips) == [3] and not draft.source
     assert (draft.memory[1] == 1_000).all() and (draft.memory[0] == 1_000).all()
@@ -163,8 +172,10 @@ def test_what_links_carry_most_of_comes_home_first() -> None:
     draft.trips[len(draft.jobs)] = NONE
     draft.jobs.append(Job(-1, 3, stay=0))
     assert lodging.heaviest(draft) == [2, 3, 0]
+    draft.given[2], draft.given[3] = [(1, 2), (4, 4)], [(1, 1), (9, 9)]
+    assert lodging.heaviest(draft) == [3, 2, 0]
     draft.given[0] = [(0, 0)]
-    assert lodging.heaviest(draft) == [0, 2, 3]
+    assert lodging.heaviest(draft) == [0, 3, 2]
 
 
 @pytest.mark.parametrize(("begin", "here"), [(0, [0, 1, 2, 3]), (1, [1, 2, 3]), (2, [2, 3])])

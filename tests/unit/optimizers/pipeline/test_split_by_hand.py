@@ -131,7 +131,8 @@ def test_groups_are_in_their_first_slot() -> None:
     ("fold", "scoped", "found"),
     [
         ("auto", True, ["scope", "mirror", "program"]), ("auto", False, ["mirror", "program"]),
-        ("scope", True, ["scope"]), ("scope", False, ["mirror"]), ("mirror", True, ["mirror"]), ("program", True, ["program"]),
+        ("scope", True, ["scope"]), ("scope", False, ["mirror"]), ("mirror", True, ["mirror"]),
+        ("program", True, ["program"]),
     ],
 )  # fmt: skip
 def test_ways_to_lay_out_work(fold: Any, scoped: bool, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
