@@ -202,3 +202,54 @@ def test_a_worker_takes_a_corpus_once() -> None:
     examples._take_lines(("b", [b"9"]))
     assert [examples.line_of(0), len(examples._lines)] == [b"9", 1]
     examples._taken.clear()
+
+
+@pytest.mark.parametrize("begin", [None, print])
+def test_processes_of_a_crew_keep_to_one_core_unless_told_what_to_begin_with(
+    begin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[Any]()
+
+    class Pool:
+        def __init__(self, processes: int, context: Any, first: Any) -> None:
+            asked.append((processes, context.get_start_method(), first))
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(examples, "ProcessPoolExecutor", Pool)
+    with examples.crew(3, begin=begin) as pool:
+        assert isinstance(pool, Pool)
+    assert asked == [(3, "fork", begin or examples.alone)]
+
+
+class Numbers:
+    """A generator that answers from a list; between which numbers it was asked is kept."""
+
+    def __init__(self, uniform: list[Any], integers: list[int], random: float) -> None:
+        self.given, self.whole, self.random, self.asked = uniform, integers, lambda: random, list[Any]()
+
+    def uniform(self, *bounds: float) -> Any:
+        self.asked.append(bounds)
+        return self.given.pop(0)
+
+    def integers(self, *bounds: int) -> int:
+        self.asked.append(bounds)
+        return self.whole.pop(0)
+
+
+@pytest.mark.parametrize(("unlike", "free"), [(True, True), (True, False), (False, False)])
+def test_a_drawn_cluster_by_hand(unlike: bool, free: bool) -> None:
+    uniform = [*([np.array([-1.0, 0.0])] if unlike else []), 1.0, 2.0, *([0.0, 2.0] if unlike else []), 3.0]
+    rng: Any = Numbers(uniform, [5_000, 9_000], 0.4)
+    cluster = examples._drawn_cluster(rng, 2, unlike, free)
+    speeds, memories = [(-2, 0, 2)] if unlike else [], [(0, 2)] * 2 if unlike else []
+    links = [] if free else [(-2, 4), (2_000, 25_000)]
+    assert rng.asked == [*speeds, (-1, 2), (-1, 2), (1_000, 6_000), *memories, *links]
+    for device, speed in zip(cluster.devices, (0.5, 1.0) if unlike else (1.0, 1.0), strict=True):
+        assert (device.flops_per_s, device.bytes_per_s, device.launch_ns) == (2e13 * speed, 2.8e12 * speed, 5_000)
+    assert [device.memory_bytes for device in cluster.devices] == ([2**34, 2**36] if unlike else [2**35] * 2)
+    link = cluster.links[1, 0]
+    assert (link.bytes_per_s, link.latency_ns) == ((None, 0) if free else (8e10, 9_000))

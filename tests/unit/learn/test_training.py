@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from loadmaster.errors import InvalidSetting  # noqa: E402
 from loadmaster.learn import training as runs  # noqa: E402
 from loadmaster.learn.go2020.settings import GoSettings  # noqa: E402
 
@@ -55,3 +56,19 @@ def test_a_run_is_saved_when_its_seconds_are_over(
     assert run.rows == [{"phase": "fit", "step": 3, "seconds": 10.0 + used, "loss": 0.12346}]
     now[0] = 90.0 + 60.0
     assert [run.late(share) for share in (0.4, 0.5, 0.6)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "used"), [("auto", True, "cuda"), ("auto", False, "cpu"), ("cpu", True, "cpu")]
+)
+def test_a_gpu_is_used_where_there_is_one(device: str, there: bool, used: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert runs.TrainingSettings("corpus", "out", device=device).torch_device.type == used
+
+
+def test_a_gpu_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InvalidSetting, match="no GPU"):
+        runs.TrainingSettings("corpus", "out", device="cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert runs.TrainingSettings("corpus", "out", device="cuda").torch_device.type == "cuda"

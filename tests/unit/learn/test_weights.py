@@ -116,3 +116,8 @@ def test_sizes_up_to_a_bound_are_modest(size: object) -> None:
 @pytest.mark.parametrize("size", [65_537, -65_537, 65_536.5, [1, {"a": 65_537}]])
 def test_sizes_beyond_it_are_not(size: object) -> None:
     assert not weights._is_modest(size) and not weights._is_modest({"shape": [1, size]})
+
+
+@pytest.mark.parametrize(("text", "told"), [("one\ntwo", "one"), ("", ""), ("\n x \ny", "x "), ("a" * 201, "a" * 200)])
+def test_of_what_went_wrong_the_first_line_is_told(text: str, told: str) -> None:
+    assert weights._first_line(ValueError(text)) == told

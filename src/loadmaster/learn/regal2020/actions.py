@@ -28,6 +28,7 @@ MEANS = np.array([1 / 32, *(np.arange(1, LEVELS) / LEVELS)])  # level 8 is one h
 VARIANCES = 1.28 ** (np.arange(LEVELS) - 11.0) / 3  # as a share of mean · (1 - mean), its upper limit
 WIDTHS = 0.02 * 50 ** (np.arange(LEVELS) / (LEVELS - 1))  # of priorities around an order; the last is the whole range
 BIASES = 0.5 + np.arange(LEVELS) / 30  # level 6 is BRKGA's usual 0.7
+NOISE = 0.5  # deviation of drawn levels around their targets, in levels
 HALF, UNIFORM_VARIANCE = 8, 11  # levels of mean one half and of a variance of 1/3 of its limit: uniform draws
 
 # What is chosen once per graph, and from what.
@@ -135,7 +136,7 @@ def action_of(
     chance = outputs.chance.cpu().numpy()
     shift = outputs.shift.cpu().numpy()
     targets = level_targets(chance, shift, choices, features.num_devices)
-    mean, variance, width, bias = (_levels(target, rng) for target in targets)
+    mean, variance, width, bias = (levels_near(target, rng) for target in targets)
     return RegalAction(choices, mean, variance, width, bias, chance, outputs.place.cpu().numpy())
 
 
@@ -155,8 +156,9 @@ def level_targets(
     return mean, variance, WIDTH[choices[3]] + shift[:, 0], BIAS[choices[4]] + shift[:, 2]
 
 
-def _levels(target: NDArray[np.floating], rng: np.random.Generator | None) -> NDArray[np.uint8]:
-    noise = 0.0 if rng is None else 0.5 * rng.standard_normal(len(target))
+def levels_near(target: NDArray[np.floating], rng: np.random.Generator | None) -> NDArray[np.uint8]:
+    """The nearest levels, or drawn ones around the target."""
+    noise = 0.0 if rng is None else NOISE * rng.standard_normal(len(target))
     return np.clip(np.round(target + noise), 0, LEVELS - 1).astype(np.uint8)
 
 

@@ -19,17 +19,16 @@ from loadmaster.learn.regal2020.actions import (
     BIAS,
     CHOICES,
     LEVELS,
+    NOISE,
     SPREAD,
     STRENGTH,
     WIDTH,
     RegalAction,
     level_targets,
+    levels_near,
     likeliest_choices,
 )
 from loadmaster.learn.regal2020.networks import Batch, Outputs
-
-# Where no reason is given, chosen by hand.
-NOISE = 0.5  # deviation of drawn levels around their targets, in levels
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,11 +104,9 @@ def _levels_around(
     part: tuple[np.ndarray, ...], features: Features, choices: np.ndarray, rng: np.random.Generator | None
 ) -> RegalAction:
     chance, place, shift = part
-    levels = []
-    for target in level_targets(chance, shift, choices, features.num_devices):
-        noise = 0.0 if rng is None else NOISE * rng.standard_normal(len(target))
-        levels.append(np.clip(np.round(target + noise), 0, LEVELS - 1).astype(np.uint8))
-    return RegalAction(choices, levels[0], levels[1], levels[2], levels[3], chance, place)
+    targets = level_targets(chance, shift, choices, features.num_devices)
+    mean, variance, width, bias = (levels_near(target, rng) for target in targets)
+    return RegalAction(choices, mean, variance, width, bias, chance, place)
 
 
 def choice_log_chance(logits: Tensor, picks: Tensor) -> tuple[Tensor, Tensor]:

@@ -101,15 +101,15 @@ def _against(example: tuple[Problem, View, Plan], weights: Floats, settings: Set
     problem, view, given = example
     if settings.proposes:
         by_hand = proposed(problem, view, given, None, settings.simulations, 0)
-        return outcome(example, weights, settings) - by_hand
+        return outcome(example, weights, settings, 0) - by_hand
     search = Search(problem, Budget(None, settings.simulations + 1))
     search.score(given)
     if settings.simulations:
         improve(search, given, 0.0, 0.0, chains=1)
-    return outcome(example, weights, settings) - worth(problem, search.best_score)
+    return outcome(example, weights, settings, 0) - worth(problem, search.best_score)
 
 
-def outcome(example: tuple[Problem, View, Plan], weights: Floats, settings: Settings, seed: int = 0) -> float:
+def outcome(example: tuple[Problem, View, Plan], weights: Floats, settings: Settings, seed: int) -> float:
     if settings.proposes:
         return proposed(*example, weights, settings.simulations, seed)
     return reached(*example, weights, settings.simulations, seed)

@@ -141,3 +141,19 @@ def test_on_one_device_and_without_simulations_nobody_plays(monkeypatch: pytest.
         search = Search(price(diamond(), devices), Budget(None, simulations))
         plan = Placeto().optimize(search)
         assert bool(played) == plays and search.simulations == 1 and plan is search.best
+
+
+@pytest.mark.parametrize(("traversal", "backwards"), [("reverse", True), ("forward", False)])
+def test_episodes_go_backwards_where_the_order_is_reversed(
+    traversal: str, backwards: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[Any]()
+    monkeypatch.setattr(optimizer, "visits", lambda board, traversal, rng: (board, traversal, rng))
+    monkeypatch.setattr("loadmaster.learn.placeto2019.episodes.play", lambda *given: asked.append(given))
+    settings = SimpleNamespace(traversal=traversal, once="step")
+    made = player(
+        search=SimpleNamespace(rng="rng"), settings=settings, network="net", board="board", board_tensors="tensors"
+    )
+    made._play("start", 3, None)
+    order = ("board", traversal, "rng")
+    assert asked == [("net", "board", "tensors", "start", order, "step", 3, None, backwards)]

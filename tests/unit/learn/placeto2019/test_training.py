@@ -233,3 +233,46 @@ def test_the_first_variants_are_the_named_clusters(variant: int, cluster: str, m
     wanted = cluster if cluster != "drawn" else "tight" if rng.random() < 0.25 else "drawn"
     assert make(VariantKey(0, variant)) == wanted  # type: ignore[comparison-overlap]
     training._lines.clear()
+
+
+@pytest.mark.parametrize(("traversal", "backwards"), [("reverse", True), ("forward", False)])
+def test_processes_play_with_the_weights_they_are_given(
+    traversal: str, backwards: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[Any]()
+    monkeypatch.setattr(training, "PlacetoNetwork", lambda aggregator, embedding: torch.nn.Linear(1, 1))
+    monkeypatch.setattr(training, "visits", lambda board, traversal, rng: (traversal, float(rng.random())))
+    monkeypatch.setattr(training, "tensors_of", lambda board: "tensors")
+    monkeypatch.setattr(training, "play", lambda network, *given: asked.append((network.weight.item(), *given)))
+    settings: Any = SimpleNamespace(aggregator="mean", embedding="graph", traversal=traversal, once="step")
+    weights = {"weight": np.full((1, 1), 7.0, np.float32), "bias": np.zeros(1, np.float32)}
+    for rng in (None, np.random.default_rng(5)):
+        first = float(np.random.default_rng(0 if rng is None else 5).random())
+        training._play(EpisodeJob(VariantKey(0, 0), weights, settings, (1,), None), "board", "start", rng, 4)  # type: ignore[arg-type]
+        order = (traversal, first)
+        assert asked.pop() == (7.0, "board", "tensors", "start", order, "step", 4, rng, backwards)
+
+
+def test_before_any_step_validation_tells_of_no_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(tmp_path)
+    run.export, run._job = (lambda known: None), lambda key, seed: (key, seed)
+    monkeypatch.setattr(training, "in_order", lambda *_: [(1.0, 1.0)])
+    run.validate(["a"])
+    assert run.did[0].endswith("entropy 0.000, reward +0.000")
+
+
+def test_a_drawn_cluster_by_hand() -> None:
+    told = {"uniform": [np.array([-1.0, 0.0, 0.0]), 1.0, 0.0, 2.0], "integers": [3, 4_000, 7_000]}
+    asked = list[Any]()
+
+    def answer(kind: str) -> Any:
+        return lambda *bounds: (asked.append(bounds), told[kind].pop(0))[1]  # type: ignore[attr-defined]
+
+    rng: Any = SimpleNamespace(uniform=answer("uniform"), integers=answer("integers"), random=lambda: 0.69)
+    cluster = training.draw_cluster(rng)
+    assert asked == [(2, 6), (-2, 0, 3), (-1, 1), (-1, 1), (2_000, 8_000), (-1, 4), (2_000, 30_000)]
+    for device, speed in zip(cluster.devices, (0.5, 1.0, 1.0), strict=True):
+        assert (device.flops_per_s, device.bytes_per_s, device.launch_ns) == (2e13 * speed, 7e11 * speed, 4_000)
+        assert device.memory_bytes == 2**34
+    assert {(link.bytes_per_s, link.latency_ns) for link in cluster.links.values()} == {(7.6e9 * 4, 7_000)}
+    assert cluster.channel.tolist() == [[-1, 0, 0], [1, -1, 1], [2, 2, -1]]

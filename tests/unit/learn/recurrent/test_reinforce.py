@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from loadmaster.graph.columns import ints
-from loadmaster.learn.environment import Measurements
-from loadmaster.learn.recurrent import reinforce
-from loadmaster.learn.recurrent.reinforce import LearningRule, Standing, StepSummary, advantages
+from loadmaster.graph.columns import ints  # noqa: E402
+from loadmaster.learn.environment import Measurements  # noqa: E402
+from loadmaster.learn.recurrent import reinforce  # noqa: E402
+from loadmaster.learn.recurrent.reinforce import LearningRule, Standing, StepSummary, advantages  # noqa: E402
 
 
 def measured(over: list[int], failed: list[bool]) -> Measurements:
@@ -100,3 +103,52 @@ def test_a_cold_policy_is_kept_within_sight_of_the_rewards() -> None:
     standing = Standing(known=True, spread=1.0, temperature=1e-6)
     reinforce.note(standing, StepSummary(0.0, -1.0, 0.3, 0, 0.0, 0.0), LearningRule(), 4, 0.5)
     assert standing.temperature == pytest.approx(0.05 * 2.0)  # a twentieth of the first one at that spread
+
+
+class Placing:
+    """A policy of four choices that draws what it is told."""
+
+    num_choices = 4
+
+    def __init__(self, even: float = 0.5) -> None:
+        self.chance, self.entropy, self.even, self.asked = torch.zeros(3, requires_grad=True), torch.zeros(()), even, []
+
+    def draw(self, samples: int, rng: Any, share: float, greedy: bool = False) -> Any:
+        self.asked.append((samples, share, greedy))
+        return SimpleNamespace(placement="placement")
+
+    def likelihood(self, drawn: Any) -> Any:
+        return SimpleNamespace(chance=self.chance, entropy=self.entropy, even=self.even)
+
+
+@pytest.mark.parametrize(("share", "refused"), [(0.5, 3.0), (0.51, 0.0)])
+def test_a_step_makes_what_was_better_likelier_and_what_does_not_fit_less_so_until_it_is_settled(
+    share: float, refused: float
+) -> None:
+    """Rewards of -2 and -4, a mean of -3 and a spread of 1; four choices: the first temperature is 2."""
+    policy: Any = Placing()
+    steps, over = np.array([4.0, 16.0, 1.0]), ints([0, 0, 5])
+    environment: Any = SimpleNamespace(
+        unit_ns=1.0, measure=lambda placement: Measurements(steps, over, np.zeros(3, bool))
+    )
+    rule = LearningRule(samples=3, settled=0.5)
+    seen = reinforce.learn(policy, environment, rule, Standing(), None, share)  # type: ignore[arg-type]
+    assert policy.asked == [(3, share, False)]
+    assert policy.chance.grad.tolist() == pytest.approx([-1 / 6, 1 / 6, refused / 6])
+    assert (seen.reward, seen.valid, seen.mean, seen.spread) == (pytest.approx(-16 / 3), 2, -3.0, 1.0)
+    policy.chance.grad = None
+    reinforce.learn(policy, environment, rule, Standing(temperature=0.5), None, share)  # type: ignore[arg-type]
+    assert policy.chance.grad.tolist() == pytest.approx([-2 / 3, 2 / 3, refused * 2 / 3])
+
+
+@pytest.mark.parametrize(("even", "entropy"), [(0.3, 0.3), (0.95, 0.9)])
+def test_a_trained_policy_is_not_warmed_up(even: float, entropy: float) -> None:
+    learner: Any = reinforce.Learner.__new__(reinforce.Learner)
+    learner.policy, learner.rule = Placing(even), LearningRule(entropy=0.9)
+    looked = list[Any]()
+    environment: Any = SimpleNamespace(measurements_left=1, measure=looked.append)
+    learner.begin_from(environment, None)
+    assert learner.rule.entropy == entropy and looked == ["placement"]
+    assert learner.policy.asked == [(1, 1.0, True), (4, 1.0, False)]
+    learner.look(SimpleNamespace(measurements_left=0, measure=looked.append), None)
+    assert len(looked) == 1

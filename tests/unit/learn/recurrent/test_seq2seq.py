@@ -106,3 +106,7 @@ def test_an_untrained_placer_prefers_no_device(full: bool) -> None:
     with torch.no_grad():
         chances = policy.placer.logits(scene, picks, so_far).exp()[0]
     np.testing.assert_allclose(chances, np.full((4, 2), 0.5))
+
+
+def test_a_placer_reads_devices_where_they_have_a_width() -> None:
+    assert [seq2seq.PlacerShape(3, 2, device_width=width).full for width in (0, 1, 2)] == [False, True, True]

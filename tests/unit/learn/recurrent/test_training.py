@@ -122,3 +122,19 @@ def test_settings_from_words(graph: str, tmp_path: Path) -> None:
             make_settings("rnn", {**given, name: value})
     with pytest.raises(LoadmasterError, match="one device"):
         train(RecurrentSettings(graph, str(tmp_path), cluster="1xp100-pcie"))
+
+
+@pytest.mark.parametrize(("device", "used"), [("auto", "cpu"), ("cpu", "cpu"), ("meta", "meta")])
+def test_a_gpu_is_used_only_where_it_is_asked_for(device: str, used: str) -> None:
+    assert RecurrentSettings("corpus", "out", policy="rnn", device=device).torch_device.type == used
+
+
+@pytest.mark.parametrize(("minutes", "now", "share"), [(None, 600.0, 0.3), (10.0, 60.0, 0.3), (10.0, 300.0, 0.5)])
+def test_how_much_is_done_by_steps_or_by_time(
+    minutes: float | None, now: float, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run: Any = training.RecurrentRun.__new__(training.RecurrentRun)
+    run.settings = RecurrentSettings("corpus", "out", policy="rnn", steps=10, minutes=minutes)
+    run.state, run.begun = training.RecurrentState(step=3), 7.0
+    monkeypatch.setattr(training.time, "monotonic", lambda: 7.0 + now)
+    assert run._share() == pytest.approx(share)

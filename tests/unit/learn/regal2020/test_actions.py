@@ -28,9 +28,9 @@ from loadmaster.learn.regal2020.actions import (
     VARIANCES,
     WIDTHS,
     RegalAction,
-    _levels,
     constant_action,
     level_targets,
+    levels_near,
     likeliest_choices,
     random_action,
     replace_blocks,
@@ -112,9 +112,14 @@ def test_chances_become_levels_around_one_half(devices: int) -> None:
 
 
 def test_levels_are_the_nearest_there_are() -> None:
-    assert _levels(np.array([-3.0, 0.4, 0.6, 7.5, 14.6, 15.4, 99.0]), None).tolist() == [0, 0, 1, 8, 15, 15, 15]
-    drawn = _levels(np.full(4_000, 8.0), np.random.default_rng(1)).astype(float)
+    assert levels_near(np.array([-3.0, 0.4, 0.6, 7.5, 14.6, 15.4, 99.0]), None).tolist() == [0, 0, 1, 8, 15, 15, 15]
+    drawn = levels_near(np.full(4_000, 8.0), np.random.default_rng(1)).astype(float)
     assert drawn.mean() == pytest.approx(8.0, abs=0.05) and drawn.std() == pytest.approx(0.58, abs=0.03)
+
+
+def test_levels_are_drawn_half_a_level_apart() -> None:
+    rng: Any = SimpleNamespace(standard_normal=lambda count: np.array([1.0, -1.0, 4.0, -4.0])[:count])
+    assert levels_near(np.array([8.2, 8.2, 14.0, 1.2]), rng).tolist() == [9, 8, 15, 0]
 
 
 def test_random_actions_use_all_levels() -> None:

@@ -89,6 +89,34 @@ def test_the_chance_of_choices_is_the_product_of_each() -> None:
     assert float(entropy) == pytest.approx(surprise, rel=1e-4)
 
 
+def test_chances_of_next_to_nothing_count_up_to_a_bound() -> None:
+    elite: Any = SimpleNamespace(device=np.array([0]), turn=np.array([0]))
+    features: Any = SimpleNamespace(num_devices=2, weight=np.ones(1, np.float32))
+    outputs: Any = SimpleNamespace(chance=torch.tensor([-0.5, -30.0]), place=torch.tensor([0.5]))
+    loss, _ = losses.imitation_loss(outputs, [SimpleNamespace(elite=elite, features=features)])  # type: ignore[list-item]
+    assert float(loss) == pytest.approx(0.95 * 0.5 + 0.05 * (0.5 + 10) / 2, rel=1e-5)
+
+
+def test_two_graphs_lie_behind_each_other_and_heavy_ops_count_more() -> None:
+    """Of two devices and of three; the second graph has one op."""
+    first: Any = SimpleNamespace(device=np.array([1, 0]), turn=np.array([1, 0]))
+    second: Any = SimpleNamespace(device=np.array([2]), turn=np.array([0]))
+    seen = [SimpleNamespace(num_devices=n, weight=np.array(w, np.float32)) for n, w in ((2, [1, 3]), (3, [4]))]
+    chance = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0])
+    outputs: Any = SimpleNamespace(chance=chance, place=torch.tensor([0.75, 0.25, 0.0]))
+    chosen: Any = [SimpleNamespace(elite=e, features=f) for e, f in zip((first, second), seen, strict=True)]
+    loss, right = losses.imitation_loss(outputs, chosen)
+    likely = (1 * 2.0 + 3 * 3.0 + 4 * 7.0) / 8
+    assert float(loss) == pytest.approx(0.95 * likely + 0.05 * 4.0 + 5 * 0.25 / 3, rel=1e-5) and right == 0
+
+
+def test_parts_of_a_batch_are_those_of_each_problem() -> None:
+    outputs: Any = SimpleNamespace(chance=torch.arange(8), place=torch.arange(3), shift=torch.arange(6).reshape(3, 2))
+    many: Any = [SimpleNamespace(num_ops=1, num_devices=2), SimpleNamespace(num_ops=2, num_devices=3)]
+    found = [[column.tolist() for column in part] for part in losses._parts(outputs, many)]
+    assert found == [[[0, 1], [0], [[0, 1]]], [[2, 3, 4, 5, 6, 7], [1, 2], [[2, 3], [4, 5]]]]
+
+
 def test_levels_that_are_drawn_are_among_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     targets = [np.array([-3.0, 0.4, 7.6, 15.4, 19.0])] * 4
     monkeypatch.setattr(losses, "level_targets", lambda *_: targets)

@@ -179,8 +179,8 @@ def test_annealing_has_the_second_half_and_none_where_only_plans_are_asked_for(c
             spent.append((search.simulations, search.simulations_left))
             return Plan.of(problem, np.zeros(problem.num_ops, np.int64))
 
-    solve(problem, Regal(checkpoint=checkpoint, finish=Watched()), BUDGET, seed=9)
-    assert spent == [(150, 150)]
+    found = solve(problem, Regal(checkpoint=checkpoint, finish=Watched()), BUDGET, seed=9)
+    assert spent == [(150, 150)] and found.plan.device.any(), "what was best before stands"
     only = solve(problem, Regal(checkpoint=checkpoint, finish=Watched(), plans_only=True), BUDGET, seed=9)
     assert only.simulations <= 33 and len(spent) == 1
 

@@ -16,6 +16,7 @@ from scipy import stats  # noqa: E402
 
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.graph import GraphBuilder  # noqa: E402
+from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.features import features_of  # noqa: E402
 from loadmaster.learn.regal2020 import summary  # noqa: E402
 from loadmaster.learn.regal2020.actions import CHOICES, MEANS  # noqa: E402
@@ -191,3 +192,9 @@ def test_what_is_the_same_everywhere_is_related_to_nothing(
 ) -> None:
     found = summary._relation("measure", "action", np.array(across, float), np.array(along, float))
     assert tuple(value is not None for value in list(vars(found).values())[2:4]) == known
+
+
+def test_a_share_is_of_all_bytes_of_which_there_may_be_none() -> None:
+    assert summary._share(ints([3, 0, 1]), ints([0, 1])) == 0.75
+    assert summary._share(ints([1, 0]), ints([0])) == 1.0
+    assert summary._share(ints([0, 0]), ints([0])) == 0.0

@@ -163,7 +163,7 @@ def test_what_is_held_out_is_against_rules_or_a_search_as_long(
 
     monkeypatch.setattr(training, "Search", Found)
     monkeypatch.setattr(training, "improve", improve)
-    monkeypatch.setattr(training, "outcome", lambda example, weights, settings: 5.0)
+    monkeypatch.setattr(training, "outcome", lambda example, weights, settings, seed: 5.0 + seed)
     monkeypatch.setattr(training, "proposed", lambda *given: 2.0 if given[3] is None and given[5] == 0 else 9.0)
     problem: Any = SimpleNamespace(memory_bytes=np.array([10]))
     example: Any = (problem, None, None)
