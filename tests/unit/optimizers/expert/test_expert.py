@@ -1,142 +1,19 @@
-"""The human expert: each published placement by its own words, and none worse than cutting the program into shares."""
+"""The human expert: where layers, lanes of advice and ops of no module go, on small models."""
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.optimizers.expert.expert import Expert, expert_placement, layer_of, shares
-from loadmaster.optimizers.expert.known import ADVICE, advice_for, unit_of
-from loadmaster.problem import Problem
-from loadmaster.search import Budget, solve
-from loadmaster.zoo import ENTRIES
-from loadmaster.zoo.page import FivePlans, expert_workloads, race
-from loadmaster.zoo.shelf import load_zoo
-
-PAGE = Path(__file__).parents[4] / "docs" / "zoo.md"
-
-CHAIN = "a chain of equal layers: both devices wait while the hidden state crosses, forward and again backward"
-# Where cutting the program itself is quicker than what people do, by how much at most, and why.
-WORSE = {
-    "transformer-xl-2": (1.03, CHAIN),
-    "wavenet-2x18": (1.02, CHAIN),
-    "wavenet-4x36": (1.02, CHAIN),
-}
-
-
-@cache
-def raced(model: str, devices: int) -> FivePlans:
-    return race(model, devices)
-
-
-def problem_of(name: str, devices: int) -> Problem:
-    return price(load_zoo(name), f"{devices}xp100-pcie")
-
-
-def devices_of(problem: Problem, device: np.ndarray, module: str) -> set[int]:
-    """Devices of all ops whose scope lies in the module."""
-    return {
-        int(device[op])
-        for op, scope in enumerate(problem.graph.scope)
-        if scope == module or scope.startswith(module + ".")
-    }
-
-
-@pytest.mark.parametrize(("model", "devices"), expert_workloads())
-def test_no_worse_than_contiguous_shares_or_the_reason_is_known(model: str, devices: int) -> None:
-    found = raced(model, devices)
-    shares_ns, expert_ns = min(found.step_ns[1:3]), min(found.step_ns[3:5])
-    allowed = WORSE[model][0] if model in WORSE else 1.0
-    assert expert_ns <= allowed * shares_ns
-    assert found.step_ns[3] <= found.step_ns[1], "by the ready queue alone"
-    if model in WORSE:
-        assert expert_ns > shares_ns, "the exception is no longer one"
-
-
-@pytest.mark.parametrize(("model", "devices"), expert_workloads())
-def test_the_plan_fits_and_needs_less_than_one_device_does(model: str, devices: int) -> None:
-    found = raced(model, devices)
-    assert found.fits[3] and found.fits[4]
-    assert max(found.peak_bytes[3:]) < found.peak_bytes[0]
-
-
-@pytest.mark.parametrize(("model", "devices"), expert_workloads())
-def test_the_table_in_the_docs_is_current(model: str, devices: int) -> None:
-    assert raced(model, devices).row() in PAGE.read_text().splitlines()
-
-
-@pytest.mark.parametrize("name", ["rnnlm-4", "rnnlm-2"])
-def test_rnnlm_has_a_layer_on_each_device(name: str) -> None:
-    layers = ENTRIES[name].devices
-    problem = problem_of(name, layers)
-    device = expert_placement(problem)
-    for layer in range(layers):
-        assert devices_of(problem, device, f"layers.{layer}") == {layer}
-    assert devices_of(problem, device, "embedding") == {0}
-    assert devices_of(problem, device, "head") == {layers - 1}
-
-
-def test_gnmt_has_layer_i_of_encoder_and_decoder_on_device_i() -> None:
-    problem = problem_of("gnmt-4", 4)
-    device = expert_placement(problem)
-    for layer in range(4):
-        assert devices_of(problem, device, f"encoder.layers.{layer}") == {layer}
-        assert devices_of(problem, device, f"decoder.layers.{layer}") == {layer}
-    for module, where in {"source_embedding": 0, "target_embedding": 0, "decoder.attention": 0, "head": 3}.items():
-        assert devices_of(problem, device, module) == {where}
-
-
-def test_with_devices_to_spare_the_softmax_has_its_own() -> None:
-    problem = problem_of("nmt", 4)
-    device = expert_placement(problem)
-    assert devices_of(problem, device, "head") == {3}
-    assert 3 not in devices_of(problem, device, "decoder.layers") | devices_of(problem, device, "encoder")
-
-
-@pytest.mark.parametrize(
-    ("name", "devices", "stack", "each"), [("transformer-xl-8", 4, "layers", 2), ("wavenet-2x18", 2, "layers", 9)]
-)
-def test_equal_layers_go_in_equal_blocks(name: str, devices: int, stack: str, each: int) -> None:
-    problem = problem_of(name, devices)
-    device = expert_placement(problem)
-    for layer in range(each * devices):
-        assert devices_of(problem, device, f"{stack}.{layer}") == {layer // each}
-
-
-@pytest.mark.parametrize(
-    ("name", "modules"),
-    [
-        ("inception-v3-b32", [*(f"stem.{i}" for i in range(7)), *(f"early.{i}" for i in range(8)), "late.0", "late.1"]),
-        ("nasnet", ["stem", *(f"cells.{i}" for i in range(22)), "head"]),
-        ("amoebanet-4", ["stem", *(f"cells.{i}" for i in range(22)), "head"]),
-    ],
-)
-def test_modules_stay_whole_in_contiguous_shares_of_equal_time(name: str, modules: list[str]) -> None:
-    count = ENTRIES[name].devices or 4
-    problem = problem_of(name, count)
-    device = expert_placement(problem)
-    places = [devices_of(problem, device, module) for module in modules]
-    assert all(len(place) == 1 for place in places)
-    sequence = [place.pop() for place in places]
-    assert sequence == sorted(sequence) and set(sequence) == set(range(count))
-    load = np.bincount(device, weights=problem.best_ns)
-    assert load.max() < 1.2 * load.mean()
-
-
-def test_the_advice_covers_every_published_workload_and_gives_its_reason() -> None:
-    for model, _ in expert_workloads():
-        assert advice_for(f"{model}/train") and advice_for(model)
-    assert advice_for("nas-cells/3/train") and advice_for("nmt-family/0/infer") and advice_for("rnnlm-family/1/train")
-    assert advice_for("resnet50/train") is None and advice_for("my-rnnlm") is None
-    for advice in ADVICE:
-        assert len(advice.why) > 100
-        assert any(re.fullmatch(advice.models, name) for name in ENTRIES)
+from loadmaster.graph.columns import ints
+from loadmaster.optimizers.expert import expert
+from loadmaster.optimizers.expert.expert import expert_placement, layer_of, shares
+from loadmaster.optimizers.expert.known import Lane, unit_of
 
 
 def test_units() -> None:
@@ -215,20 +92,106 @@ def test_an_op_that_a_device_cannot_run_counts_a_hundred_times() -> None:
     assert share.tolist() == pytest.approx([298 / 398, 100 / 398], abs=0.01)
 
 
-def test_the_cpu_beside_gpus_gets_no_layer() -> None:
-    for name in ("rnnlm-2", "inception-v3"):
-        problem = price(load_zoo(name), "2xp100-pcie+1xcpu")
-        assert set(expert_placement(problem).tolist()) == {0, 1}
-
-
 def test_advice_whose_modules_are_not_there_is_ignored() -> None:
     """Another model that happens to be called gpt2."""
     problem = price(chain([f"body.{i // 2}" for i in range(8)], name="gpt2"), "2xp100-pcie")
     assert expert_placement(problem).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_both_orders_solve() -> None:
-    problem = problem_of("transformer-xl-2", 2)
-    for order in ("fifo", "program"):
-        result = solve(problem, Expert(order), Budget(None, 1))  # type: ignore[arg-type]
-        assert result.timeline.step_ns == raced("transformer-xl-2", 2).step_ns[3 if order == "fifo" else 4]
+def test_at_least_half_of_the_ops_are_in_modules_where_those_count() -> None:
+    """Else the program is cut into shares: of equal ops two and two. The one layer lies just at the cut, and beyond."""
+    half, fewer = ["b.0", "b.0", "", ""], ["b.0", "", "", ""]
+    assert expert_placement(price(chain(half), "2xp100-pcie")).tolist() == [1, 1, 1, 1]
+    assert expert_placement(price(chain(fewer), "2xp100-pcie")).tolist() == [0, 0, 1, 1]
+    assert expert_placement(price(chain(half), "1xp100-pcie")).tolist() == [0, 0, 0, 0]
+
+
+def test_shares_are_cut_where_the_middle_of_an_op_lies() -> None:
+    """Of 4, 2 and 2 ns the middles are at 2, 5 and 7 of 8: the cut is at 4. One whose middle is just there is beyond
+    it; ops without any time are at the beginning."""
+    problem = price(chain([""] * 3), "2xp100-pcie")
+    assert shares(ints([4, 2, 2]), problem).tolist() == [0, 1, 1]
+    assert shares(ints([1, 2, 1]), problem).tolist() == [0, 1, 1]
+    assert shares(ints([0, 0, 0]), problem).tolist() == [0, 0, 0]
+    assert shares(ints([0, 0, 3]), problem).tolist() == [0, 0, 1]
+
+
+def test_layers_are_numbered_as_the_program_comes_to_them() -> None:
+    scopes = ["stem", "", "b.1.x", "b.0", "b.1.y", "stem"]
+    assert expert._by_first_use(scopes).tolist() == [0, -1, 1, 2, 1, 0]
+    problem: Any = SimpleNamespace(best_ns=ints([1, 2, 4, 8, 16, 32]))
+    assert expert._load(problem, ints([0, -1, 1, 2, 1, 0])).tolist() == [33, 20, 8]
+    assert expert._load(problem, ints([-1] * 6)).tolist() == []
+
+
+def placed(lane: Lane, scopes: list[str], times: list[int], devices: int = 2) -> list[int]:
+    builder = GraphBuilder("lane")
+    for at, (scope, time) in enumerate(zip(scopes, times, strict=True)):
+        builder.op(f"o{at}", "op", [], [builder.tensor(8)], scope=scope, time_ns=time)
+    problem = price(builder.build(), f"{devices}xp100-pcie")
+    device = np.full(len(scopes), -1, np.int64)
+    unit = expert._number(scopes, lane.modules)
+    expert._place_lane(device, problem, lane, unit)
+    return device.tolist()
+
+
+def lane(cut: Any, first: tuple[str, ...] = (), last: tuple[str, ...] = ()) -> Lane:
+    return Lane(modules=("b.*",), cut=cut, on_first=first, on_last=last)
+
+
+SCOPES = ["in", "b.0", "b.1", "b.2", "b.3", "out", "other"]
+
+
+def test_layers_of_a_lane_go_in_equal_blocks_whatever_they_take() -> None:
+    times = [9, 100, 1, 1, 1, 9, 9]
+    assert placed(lane("layers", ("in",), ("out",)), SCOPES, times) == [0, 0, 0, 1, 1, 1, -1]
+    assert placed(lane("layers"), SCOPES, times) == [-1, 0, 0, 1, 1, -1, -1]
+    assert placed(lane("layers", ("in",), ("out",)), SCOPES, times, 4) == [0, 0, 1, 2, 3, 3, -1]
+
+
+def test_a_lane_is_cut_by_time_with_what_goes_first_and_last() -> None:
+    """Of 100, 1, 1, 1 the first is alone; with 97 at the end they are three and one, then all before it."""
+    times = [0, 100, 1, 1, 1, 0, 9]
+    assert placed(lane("time", ("in",), ("out",)), SCOPES, times) == [0, 0, 1, 1, 1, 1, -1]
+    late = [0, 40, 30, 20, 10, 200, 9]
+    assert placed(lane("time", ("in",), ("out",)), SCOPES, late) == [0, 0, 0, 0, 0, 1, -1]
+    early = [200, 40, 30, 20, 10, 0, 9]
+    assert placed(lane("time", ("in",), ("out",)), SCOPES, early) == [0, 1, 1, 1, 1, 1, -1]
+
+
+def test_as_many_layers_as_devices_have_one_each_by_time_too() -> None:
+    times = [9, 100, 1, 1, 1, 9, 9]
+    assert placed(lane("time"), SCOPES, times, 4) == [-1, 0, 1, 2, 3, -1, -1]
+
+
+def neighbours(device: list[int], reads: int = 10, gives: int = 10) -> dict[int, int]:
+    """Op 0 makes what ops 1 and 2 read, op 2 what op 3 does: the bytes that are sent for op 2, wherever it is."""
+    builder = GraphBuilder("near")
+    x, a, b, c = builder.tensor(500, "input"), builder.tensor(reads), builder.tensor(gives), builder.tensor(7)
+    builder.op("o0", "op", [x], [a], time_ns=1)
+    builder.op("o1", "op", [a], [], time_ns=1)
+    builder.op("o2", "op", [a, x], [b], time_ns=1)
+    builder.op("o3", "op", [b], [c], time_ns=1)
+    problem = price(builder.build(), "3xp100-pcie")
+    return expert._crossing_bytes(problem, ints(device), 2)
+
+
+def test_bytes_that_cross_to_and_from_an_op() -> None:
+    """What another reader has there already is not sent again; an op that has no device yet gets nothing."""
+    assert neighbours([0, 0, -1, 1], 10, 30) == {0: 30, 1: 10}
+    assert neighbours([0, 1, -1, 1], 10, 30) == {0: 30, 1: 0}
+    assert neighbours([0, 0, -1, -1], 10, 30) == {0: 0}
+    assert neighbours([2, 2, -1, 0], 30, 10) == {2: 10, 0: 30}
+
+
+def test_the_rest_goes_where_least_crosses_and_of_equals_to_the_first() -> None:
+    builder = GraphBuilder("rest")
+    a, b = builder.tensor(10), builder.tensor(10)
+    builder.op("o0", "op", [], [a], time_ns=1)
+    builder.op("o1", "op", [a], [b], time_ns=1)
+    builder.op("o2", "op", [b], [], time_ns=1)
+    builder.op("o3", "op", [], [], time_ns=1)
+    problem = price(builder.build(), "3xp100-pcie")
+    assert expert._place_rest(problem, ints([2, -1, 1, -1])).tolist() == [2, 1, 1, 0]
+    assert expert._place_rest(problem, ints([-1, -1, 0, 2])).tolist() == [0, 0, 0, 2]
+    assert expert._place_rest(problem, ints([0, 2, 2, 1])).tolist() == [0, 2, 2, 1]
