@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.graph.columns import Ints, Truth, Whole, ints, inverse, positions, rows_of
+from loadmaster.graph.columns import Ints, Truth, Whole, from_pairs, ints, inverse, positions, rows_of
 from loadmaster.optimizers.annealing.state import copy
 from loadmaster.optimizers.annealing.xorshift import RandomState, below, seeded
 from loadmaster.optimizers.balancing import FEWEST, Held, held_of
@@ -72,8 +72,11 @@ class Needs(NamedTuple):
     before: np.ndarray  # ops that it waits for
     after_start: np.ndarray  # [ops + 1]
     after: np.ndarray  # ops that wait for it
-    mate_start: np.ndarray  # [ops + 1]
-    mates: np.ndarray  # ops that share its device, itself among them
+    group: np.ndarray  # [ops] of ops that share a device; most are alone
+    mate_start: np.ndarray  # [groups + 1]
+    mates: np.ndarray  # ops of a group
+    moved_start: np.ndarray  # [groups + 1]
+    moved: np.ndarray  # tensors that any of them touches, each once
 
 
 class Profile(NamedTuple):
@@ -114,26 +117,23 @@ def _needs(problem: Problem) -> Needs:
     op = np.concatenate([held.users, held.home[at_home]])
     tensor = np.concatenate([rows_of(held.use_start), at_home])
     key = np.unique((op * len(held.home) + tensor)[held.nbytes[tensor] > 0])
+    touch_start = ints(np.searchsorted(key, np.arange(ops + 1) * len(held.home)))
+    touches = ints(key % max(1, len(held.home)))
     before_start, before = problem.graph.dependencies
+    colocate = problem.graph.colocate
+    group = ints(np.where(colocate >= 0, colocate, colocate.max(initial=-1) + 1 + np.arange(ops)))
+    groups = int(group.max(initial=-1)) + 1
     return Needs(
         held,
-        ints(np.searchsorted(key, np.arange(ops + 1) * len(held.home))),
-        ints(key % max(1, len(held.home))),
+        touch_start,
+        touches,
         before_start,
         before,
         *inverse(before_start, before, ops),
-        *_mates(problem),
+        group,
+        *inverse(ints(np.arange(ops + 1)), group, groups),
+        *from_pairs(group[rows_of(touch_start)], touches, groups),
     )
-
-
-def _mates(problem: Problem) -> tuple[Ints, Ints]:
-    """(start, ops) that share the device of each op."""
-    colocate, ops = problem.graph.colocate, np.arange(problem.num_ops)
-    group = np.where(colocate >= 0, colocate, colocate.max(initial=-1) + 1 + ops)
-    start, members = inverse(ints(np.arange(problem.num_ops + 1)), ints(group), int(group.max(initial=-1)) + 1)
-    count = np.diff(start)[group]
-    mate_start = np.concatenate([[0], np.cumsum(count)])
-    return ints(mate_start), ints(members[np.repeat(start[group] - mate_start[:-1], count) + np.arange(mate_start[-1])])
 
 
 @compiled(_nrt=False)
@@ -169,21 +169,28 @@ def _add(needs: Needs, profile: Profile, place: Ints, at: Ints, tensor: Whole, t
 
 @compiled(_nrt=False)
 def _touch(needs: Needs, profile: Profile, place: Ints, at: Ints, op: Whole, times: Whole) -> None:
-    """The same for all tensors that an op has to do with, and its workspace."""
+    """The same for all tensors that an op has to do with."""
     for index in range(needs.touch_start[op], needs.touch_start[op + 1]):
         _add(needs, profile, place, at, needs.touches[index], times)
-    profile.start[place[op], op] += times * needs.held.workspace[op]
-    profile.end[place[op], op] -= times * needs.held.workspace[op]
 
 
 @compiled(_nrt=False)
 def _put(needs: Needs, profile: Profile, place: Ints, at: Ints, op: Whole, there: Whole) -> None:
-    """An op, and what must be with it, on another device."""
-    for index in range(needs.mate_start[op], needs.mate_start[op + 1]):
+    """An op, and what must be with it, on another device: what they touch is taken back and written once, not for each
+    of them."""
+    group = needs.group[op]
+    for index in range(needs.moved_start[group], needs.moved_start[group + 1]):
+        _add(needs, profile, place, at, needs.moved[index], -1)
+    for index in range(needs.mate_start[group], needs.mate_start[group + 1]):
         mate = needs.mates[index]
-        _touch(needs, profile, place, at, mate, -1)
+        here, workspace = place[mate], needs.held.workspace[mate]
+        profile.start[here, mate] -= workspace
+        profile.end[here, mate] += workspace
+        profile.start[there, mate] += workspace
+        profile.end[there, mate] -= workspace
         place[mate] = there
-        _touch(needs, profile, place, at, mate, 1)
+    for index in range(needs.moved_start[group], needs.moved_start[group + 1]):
+        _add(needs, profile, place, at, needs.moved[index], 1)
 
 
 @compiled(_nrt=False)
@@ -224,7 +231,8 @@ def _value(needs: Needs, profile: Profile) -> Whole:
 
 @compiled(_nrt=False)
 def _able(needs: Needs, op: Whole, there: Whole) -> Truth:
-    for index in range(needs.mate_start[op], needs.mate_start[op + 1]):
+    group = needs.group[op]
+    for index in range(needs.mate_start[group], needs.mate_start[group + 1]):
         if not needs.held.able[needs.mates[index], there]:
             return False
     return True

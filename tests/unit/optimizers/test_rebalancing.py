@@ -195,6 +195,20 @@ def test_each_op_touches_what_it_reads_and_makes() -> None:
         assert touched == sorted({*problem.graph.reads_of(op).tolist(), *problem.graph.makes_of(op).tolist()})
 
 
+def test_what_ops_of_a_group_touch_is_moved_once() -> None:
+    problem = together()
+    graph, needs = problem.graph, needs_of(problem)
+    for op in range(problem.num_ops):
+        own = graph.colocate[op]
+        mates = [
+            other for other in range(problem.num_ops) if other == op or (own >= 0 and graph.colocate[other] == own)
+        ]
+        group = needs.group[op]
+        assert needs.mates[needs.mate_start[group] : needs.mate_start[group + 1]].tolist() == mates
+        moved = needs.moved[needs.moved_start[group] : needs.moved_start[group + 1]].tolist()
+        assert moved == sorted({t for mate in mates for t in (*graph.reads_of(mate), *graph.makes_of(mate))})
+
+
 def test_ops_that_share_the_only_tensor_all_touch_it() -> None:
     build = GraphBuilder("one tensor")
     made = build.tensor(8)
