@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from loadmaster import Cluster, GraphBuilder, __version__, load, price, simulate
 from loadmaster.cli.verbs import app
 from loadmaster.files import load_plan, save_graph
+from tests.end_to_end import warm
 from tests.end_to_end.conftest import command, parsed, write_cluster, write_model, write_onnx
 
 QUICK = ("--simulations", "20")
@@ -398,13 +399,13 @@ def test_piped_output_is_plain_and_json_is_alone_on_stdout(model: str) -> None:
 
 def test_exit_codes_of_the_program(model: str) -> None:
     assert command("plan", model, "--with", "heft", "--memory-limit", "1MiB").returncode == 3
-    assert command("plan", "nothing.json").returncode == 1
-    assert command("plan").returncode == 2
+    assert warm.run("plan", "nothing.json").returncode == 1
+    assert warm.run("plan").returncode == 2
 
 
 def test_no_color_is_honoured(model: str) -> None:
-    coloured = command("plan", model, "--with", "heft", FORCE_COLOR="1", TERM="xterm-256color")
-    plain = command("plan", model, "--with", "heft", FORCE_COLOR="1", TERM="xterm-256color", NO_COLOR="1")
+    coloured = warm.run("plan", model, "--with", "heft", FORCE_COLOR="1", TERM="xterm-256color")
+    plain = warm.run("plan", model, "--with", "heft", FORCE_COLOR="1", TERM="xterm-256color", NO_COLOR="1")
     green = "\x1b[32m"
     assert green in coloured.stdout
     assert green not in plain.stdout

@@ -38,9 +38,9 @@ LONGEST_S = 300.0
 _servers: list[subprocess.Popen[str]] = []
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """As `loadmaster` with these words."""
-    return _ask({"words": ["loadmaster", *words]})
+    return _ask({"words": ["loadmaster", *words], "env": {**os.environ, **environment}})
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
