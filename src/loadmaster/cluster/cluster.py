@@ -125,7 +125,7 @@ class Cluster:
         """How many, hosts included."""
         return len(self.devices)
 
-    @property
+    @cached_property
     def device_names(self) -> tuple[str, ...]:
         """Unique, in the order that plans number devices by."""
         return tuple(device.name for device in self.devices)

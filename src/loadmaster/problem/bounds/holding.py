@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loadmaster.graph.columns import Bools, Ints, ints, inverse, rows_of
+from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, inverse, rows_of
 from loadmaster.problem import Problem
 
 if TYPE_CHECKING:
@@ -160,10 +160,9 @@ def stored(problem: Problem, fusing: Fusing) -> tuple[Bools, Bools]:
 
 def sum_once(rows: Ints, tensors: Ints, nbytes: Ints, size: int) -> Ints:
     """[rows] bytes of the tensors of each row, each counted once."""
-    key = np.unique(rows * len(nbytes) + tensors)
-    total = np.zeros(size, np.int64)
-    np.add.at(total, key // max(1, len(nbytes)), nbytes[key % max(1, len(nbytes))])
-    return ints(total)
+    start, once = from_pairs(rows, tensors, size)
+    total = np.concatenate([[0], np.cumsum(nbytes[once])])
+    return ints(total[start[1:]] - total[start[:-1]])
 
 
 def op_residents(problem: Problem) -> Ints:
