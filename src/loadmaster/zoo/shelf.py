@@ -1,24 +1,30 @@
 """The shelf: graphs of the zoo that ship with the package, what is known of each, and remaking them.
 
 A model is a compressed graph and a row of facts, so that planning one needs no torch and no download; remaking it from
-its code does.
+its code does. Members of families do not ship: they are captured, and kept where compiled code is.
 """
 
 from __future__ import annotations
 
 import json
+import platform
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loadmaster.errors import UnknownName
+from loadmaster.compiled.entries import cache_folder
+from loadmaster.errors import LoadmasterError, UnknownName
 from loadmaster.files import load_graph, save_graph
 from loadmaster.files.writing import write_text
 from loadmaster.graph import ACTIVATION, WEIGHT, Graph
+from loadmaster.graph.columns import digest
 from loadmaster.zoo import ENTRIES, ZooEntry, find
 
 GRAPHS = "graphs"
@@ -85,7 +91,7 @@ def on_shelf() -> list[Spot]:
 
 
 def load_zoo(name: str) -> Graph:
-    """The shipped graph of that name; a member of a family is captured, which takes torch and some seconds."""
+    """The shipped graph of that name; a member of a family is captured, which takes torch and some seconds, once."""
     place = spot(name)
     file = _folder() / place.file
     if file.is_file():
@@ -94,7 +100,33 @@ def load_zoo(name: str) -> Graph:
         shipped = [place.name for place in on_shelf()]
         fix = f"make it with 'loadmaster zoo capture {place.name}' and plan that file"
         raise UnknownName.among("shipped graph", place.name, shipped, fix)
-    return capture_graph(place)
+    return _captured(place)
+
+
+def _captured(place: Spot) -> Graph:
+    """As the same code made it before, if it did; else made and kept, in place of what other code made."""
+    home, name = cache_folder(), place.file.removesuffix(".json.xz")
+    if home is None or find_spec("torch") is None:
+        return capture_graph(place)
+    path = home.parent / "captured" / f"{name}-{_made_from()}.json.xz"
+    with suppress(LoadmasterError):
+        return load_graph(path)
+    graph = capture_graph(place)
+    with suppress(LoadmasterError, OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for old in path.parent.glob(f"{name}-*.json.xz"):
+            old.unlink()
+        save_graph(graph, path)
+    return graph
+
+
+@cache
+def _made_from() -> str:
+    """Of all that decides what a capture gives: the models, the rooms that make a graph of them, and versions."""
+    package = Path(str(resources.files("loadmaster")))
+    rooms = ("zoo", "importers", "files", "graph")
+    texts = [path.read_bytes() for room in rooms for path in sorted((package / room).rglob("*.py"))]
+    return digest(platform.python_version(), version("torch"), *texts)
 
 
 def capture_graph(place: Spot) -> Graph:

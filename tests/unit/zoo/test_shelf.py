@@ -14,9 +14,10 @@ from loadmaster.cost import price
 from loadmaster.errors import UnknownName
 from loadmaster.files import load_graph
 from loadmaster.graph import ROLES, Graph
-from loadmaster.zoo import ENTRIES
+from loadmaster.zoo import ENTRIES, shelf
 from loadmaster.zoo.page import filled
 from loadmaster.zoo.shelf import capture, facts_of, index, load_zoo, on_shelf, shelf_rows, spot
+from tests.graphs.tiny import diamond
 
 FOLDER = Path(str(resources.files("loadmaster.zoo"))) / "graphs"
 PAGE = Path(__file__).parents[3] / "docs" / "zoo.md"
@@ -91,14 +92,81 @@ def test_a_new_capture_has_the_digest_that_is_shipped(name: str, tmp_path: Path)
     assert (FOLDER / "index.json").read_bytes() == before
 
 
-def test_a_member_of_a_family_is_captured_when_asked_for() -> None:
+def test_a_member_of_a_family_is_captured_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
+    monkeypatch.setenv("LOADMASTER_CACHE", str(tmp_path))
     graph = load_zoo("rnnlm-family/0/infer")
     assert graph.name == "rnnlm-family/0/infer"
     entry = spot("rnnlm-family/0").entry
     products = [op for op, kind in enumerate(graph.kind) if kind in ("aten.mm.default", "aten.addmm.default")]
     # Two products for each cell, of the input and of the hidden state; one for the softmax.
     assert len(products) == 2 * entry.settings["layers"] * entry.settings["steps"] + 1
+
+
+@pytest.fixture
+def captures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of what was captured since, into an empty cache; each time a small graph is given instead."""
+    pytest.importorskip("torch")
+    made: list[str] = []
+
+    def note(place: shelf.Spot) -> Graph:
+        made.append(place.name)
+        return diamond()
+
+    monkeypatch.setenv("LOADMASTER_CACHE", str(tmp_path))
+    monkeypatch.setattr(shelf, "capture_graph", note)
+    shelf._made_from.cache_clear()
+    return made
+
+
+def kept_in(folder: Path) -> list[str]:
+    return sorted(path.name.partition("-family")[2] for path in (folder / "captured").iterdir())
+
+
+def test_a_member_is_captured_once_and_a_damaged_file_is_no_capture(captures: list[str], tmp_path: Path) -> None:
+    for _ in range(2):
+        assert load_zoo("nmt-family/1").digest == diamond().digest
+    assert captures == ["nmt-family/1/train"]
+    for name in ("nmt-family/1/infer", "nmt-family/10"):
+        load_zoo(name)
+    assert captures[1:] == ["nmt-family/1/infer", "nmt-family/10/train"]
+    [path] = (tmp_path / "captured").glob("nmt-family.1.train-*")
+    path.write_bytes(path.read_bytes()[:-20])
+    for _ in range(2):
+        assert load_zoo("nmt-family/1").digest == diamond().digest
+    assert captures[3:] == ["nmt-family/1/train"]
+
+
+@pytest.mark.parametrize("changed", ["version of torch", "source"])
+def test_what_other_code_captured_is_captured_again(
+    captures: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    for name in ("nmt-family/1", "nmt-family/10"):
+        load_zoo(name)
+    before = kept_in(tmp_path)
+    if changed == "source":
+        plain = Path.read_bytes
+        new = FOLDER.parent / "rnn.py"
+        monkeypatch.setattr(Path, "read_bytes", lambda path: plain(path) + (b"#" if path == new else b""))
+    else:
+        monkeypatch.setattr(shelf, "version", lambda name: f"{name} 9")
+    shelf._made_from.cache_clear()
+    load_zoo("nmt-family/1")
+    assert captures == ["nmt-family/1/train", "nmt-family/10/train", "nmt-family/1/train"]
+    after = kept_in(tmp_path)
+    assert len(after) == len(before) == 2 and len(set(before) & set(after)) == 1
+    shelf._made_from.cache_clear()
+
+
+def test_without_a_place_to_keep_them_members_are_captured_each_time(
+    captures: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOADMASTER_CACHE", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("")
+    load_zoo("nmt-family/1")
+    monkeypatch.setattr(shelf, "cache_folder", lambda: None)
+    load_zoo("nmt-family/1")
+    assert captures == ["nmt-family/1/train"] * 2
 
 
 def test_names_that_are_not_there() -> None:
