@@ -215,7 +215,7 @@ def windows() -> Told:
         row = [exact(part)[-1] for part in (view.order, view.latest_ns, view.follower, view.spare_bytes)]
         parts = [np.sort(view.order[low : low + 7]) for low in range(0, problem.num_ops, 5)]
         row += [exact(view.rest_ns(ints(part)))[-1] for part in parts]
-        row += [exact(refine._bound(problem, ints(part), ints(part[::2])))[-1] for part in parts]
+        row += [exact(refine._bound(problem, ints(part)))[-1] for part in parts]
         found[name] = row
         with mock.patch.multiple(refine, OPS=6, OPS_PER_DEVICE=1):
             for turn, simulations in ((0, 30), (1, 30), (2, 4)):

@@ -102,7 +102,7 @@ def _positions(problem: Problem, granularity: Granularity) -> tuple[Ints, int]:
             lists.setdefault(path, []).append(unit)
     layers = max(lists.values(), key=len, default=list(range(len(units.names))))
     rank = np.searchsorted(layers, np.arange(len(units.names)), side="right") - 1
-    place = np.clip(rank, 0, len(layers) - 1)[units.of_op]
+    place = np.maximum(rank, 0)[units.of_op]
     for group in np.unique(graph.colocate[graph.colocate >= 0]):
         members = graph.colocate == group
         place[members] = place[members].min()

@@ -71,6 +71,51 @@ def test_stages_in_the_order_of_the_program() -> None:
     assert set(plan.device.tolist()) <= {0, 1}
 
 
+class Cuts:
+    """A search that judges plans by how many layers are on the first device."""
+
+    spent = False
+
+    def __init__(self, problem: Problem, best: float) -> None:
+        self.problem, self.best_layers, self.tried = problem, best, list[list[int]]()
+
+    def score_many(self, device: Any) -> tuple[Any, Any]:
+        layers = (device == 0).sum(axis=1)
+        self.tried.append(sorted(layers.tolist()))
+        return np.zeros(len(layers), np.int64), np.abs(10 * (layers - self.best_layers)).astype(np.int64)
+
+
+def layered() -> Problem:
+    """Eight layers on two devices, of which the first is three times as fast and has a third of the memory."""
+    build = GraphBuilder("layers")
+    last = build.tensor(8, "input")
+    for at in range(8):
+        last, read = build.tensor(8), last
+        build.op(f"op{at}", "any", [read], [last], time_ns=10, scope=f"body.{at}")
+    problem = price(build.build(), "2xp100-pcie")
+    return replace(problem, op_ns=ints([[10, 30]] * 8), memory_bytes=ints([100, 300]))
+
+
+def test_cuts_begin_by_speed_memory_and_number_and_move_by_fewer_and_fewer_layers() -> None:
+    search: Any = Cuts(layered(), 5.1)
+    plan = whole._staged(search, "module")
+    # By number 4, by memory 2, by speed 6, and all on either; then by two layers from 6, by one, and by none.
+    assert search.tried == [[0, 2, 4, 6, 8], [4, 8], [5, 7], [4, 6]]
+    assert plan.device.tolist() == [0] * 5 + [1] * 3
+    level: Any = Cuts(layered(), 5.0)
+    whole._staged(level, "module")
+    assert level.tried == [[0, 2, 4, 6, 8], [2, 6], [3, 5], [4, 6]], "as good is not better"
+    spent: Any = Cuts(layered(), 5.0)
+    spent.spent = True
+    assert whole._staged(spent, "module").device.tolist() == [0] * 4 + [1] * 4 and len(spent.tried) == 1
+
+
+def test_ops_that_take_no_time_count_as_none() -> None:
+    free: Any = Cuts(replace(layered(), op_ns=ints([[0, 0]] * 4 + [[0, 1]] * 4), memory_bytes=ints([5, 5])), 4.0)
+    whole._staged(free, "module")
+    assert free.tried[0] == [0, 4, 6, 8], "a nanosecond at least, and four"
+
+
 def test_where_there_are_hosts_alone_all_is_on_the_first_and_else_none_is_used() -> None:
     problem = modules(time_ns=10_000_000)
     gpu = problem.cluster.devices[0]

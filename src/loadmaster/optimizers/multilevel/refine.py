@@ -147,13 +147,13 @@ def _search_window(
     beside, plan = int(BESIDE * (high - low)), scene.plan
     free = scene.order[low:high]
     ops = ints(np.sort(scene.order[max(0, low - beside) : high + beside]))
-    loose = np.isin(ops, free, assume_unique=True) & ~_bound(scene.problem, ops, free)
+    loose = np.isin(ops, free, assume_unique=True) & ~_bound(scene.problem, ops)
     part = window(scene.problem, plan.device, ops, ~loose, scene.rest_ns(ops))
     place, rank = _start(part, plan)
     alike = _alike(part, place, rank, loose)
     if alike in known:
         return known[alike]._replace(ops=ints(ops[loose]))
-    search = Search(part.problem, Budget(None, simulations + 1), seed)
+    search = Search(part.problem, Budget(None, simulations), seed)
     line = simulate(part.problem, Plan.of(part.problem, place, rank))
     value = part.problem.value(line)
     start = chains.ChainStart(place, rank, Score(0, value))
@@ -176,7 +176,7 @@ class WindowChain(chains.Chains):
         self.terrain = self.terrain._replace(limits=limits)
 
 
-def _bound(problem: Problem, ops: Ints, free: Ints) -> NDArray[np.bool_]:
+def _bound(problem: Problem, ops: Ints) -> NDArray[np.bool_]:
     """[ops] which of them must stay: what they write over, or an op that they share a device with, is elsewhere."""
     graph = problem.graph
     start, made = some_rows(graph.make_start, graph.makes, ops)
