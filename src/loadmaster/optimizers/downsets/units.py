@@ -111,7 +111,7 @@ def _late(start: Ints, before: Ints, returns: np.ndarray) -> np.ndarray:
 def _returning(problem: Problem, label: Ints) -> np.ndarray:
     """[ops] whether a way leads from an op of its unit out of the unit and back to it."""
     start, before = problem.graph.dependencies
-    left = [0] * problem.num_ops  # units that some way to the op went through and left, as bits
+    left = list[int]()  # units that some way to the op went through and left, as bits
     returns = np.zeros(problem.num_ops, bool)
     names = label.tolist()
     for op in range(problem.num_ops):
@@ -119,7 +119,7 @@ def _returning(problem: Problem, label: Ints) -> np.ndarray:
         for earlier in before[start[op] : start[op + 1]].tolist():
             gone |= left[earlier] if names[earlier] == names[op] else left[earlier] | (1 << names[earlier])
         returns[op] = bool(gone >> names[op] & 1)
-        left[op] = gone & ~(1 << names[op])
+        left.append(gone & ~(1 << names[op]))
     return returns
 
 
