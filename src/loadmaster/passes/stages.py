@@ -78,7 +78,7 @@ def settle_stages(problem: Problem, wanted: Ints, phase: Ints) -> Ints:
 def _update_stage(problem: Problem, stage: Ints, phase: Ints, op: int) -> int:
     """That of the gradient."""
     makers = problem.graph.producer[problem.graph.reads_of(op)]
-    makers = makers[(makers >= 0)]
+    makers = makers[makers >= 0]
     return int(stage[makers[phase[makers] != UPDATE][0]]) if (phase[makers] != UPDATE).any() else int(stage[op])
 
 
@@ -125,7 +125,7 @@ def _workspace(problem: Problem, kernel: Ints, coarse: Coarse) -> Ints:
     """[actions] the most bytes that tensors of its own and workspaces take at once, in program order."""
     graph = problem.graph
     inner = inner_tensors(problem, coarse.kernel_of)
-    last = np.maximum(graph.producer, 0)
+    last = np.zeros(graph.num_tensors, np.int64)  # of what is inside: all of that is read
     np.maximum.at(last, graph.reads, rows_of(graph.read_start))
     made, gone = np.zeros(problem.num_ops, np.int64), np.zeros(problem.num_ops, np.int64)
     own = np.flatnonzero(inner)

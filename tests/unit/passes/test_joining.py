@@ -23,6 +23,7 @@ from loadmaster.passes.joining import join_edges, join_in_a_row, join_neighbours
         ([4, 1, 1, 9, 6, 6], 3, [0, 0, 0, 1, 2, 2]),
         ([6, 6, 9, 1, 1, 4], 3, [0, 0, 1, 2, 2, 2]),
         ([0, 0, 0, 7], 2, [0, 0, 0, 1]),
+        ([9, 5, 0, 0], 1, [0, 0, 0, 0]),  # what takes no time joins as often as it is told of
         ([3], 1, [0]),
     ],
 )
@@ -78,13 +79,15 @@ def test_a_chain_becomes_groups_of_bounded_time() -> None:
 
 
 def test_who_has_several_readers_is_joined_by_one_that_reads_nothing_else() -> None:
-    """In the fork 2 joins 0, which is taken then; in the next round 1 does. Where 3 reads both, 2 joins its only reader,
-    and 1, whose reader is taken, joins what it reads."""
+    """In the fork 2 joins 0, which is taken then; in the next round 1 does. Where 3 reads both, 2 joins its only
+    reader, and 1, whose reader is taken, joins what it reads. Where all have several, nobody is joined."""
     fork = [(0, 1), (0, 2), (1, 3), (2, 3)]
     assert row(fork[:2], [1, 1, 1], 2) == [0, 1, 0]
     assert row(fork[:2], [1, 1, 1], 3) == [0, 0, 0]
     assert row(fork, [1, 1, 1, 1], 2) == [0, 0, 3, 3]
     assert row(fork[2:], [9, 1, 1, 1], 2) == [0, 1, 3, 3]
+    assert row([(0, 2), (0, 2), (1, 2)], [1, 1, 1], 2, able=[0, 1, 0]) == [2, 1, 2]
+    assert row([(0, 1), (0, 2), (3, 1), (3, 2)], [1, 1, 1, 1], 9) == [0, 1, 2, 3]
 
 
 def test_only_ops_that_can_be_together_are_joined() -> None:

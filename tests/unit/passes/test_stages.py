@@ -28,17 +28,19 @@ from tests.graphs import pair
 
 
 def step() -> Problem:
-    """Forward f0 makes A of the input X and the weight W, f1 makes T of A, f2 the loss of T; backward b1 makes GA of A
-    and the loss, b0 the gradient GW of GA and X; u updates W. T and GA are read at once."""
+    """Forward f0 makes A and B of the input X and the weights W and V, f1 makes T of A, f2 the loss of
+    T; backward b1 makes GA of A, B and the loss, b0 the gradient GW of GA and X; u updates W. T and GA are read at
+    once, V is not updated."""
     g = GraphBuilder("step")
     w, x = g.tensor(100, "weight", name="W"), g.tensor(10, "input", name="X")
     a, t, loss = g.tensor(20, name="A"), g.tensor(30, name="T"), g.tensor(4, "output", name="loss")
     ga, gw = g.tensor(40, name="GA"), g.tensor(100, name="GW")
     new = g.tensor(100, "state", name="W2", alias_of=w)
-    g.op("f0", "mm", [x, w], [a], time_ns=10, workspace_bytes=5)
+    v, b = g.tensor(50, "weight", name="V"), g.tensor(6, name="B")
+    g.op("f0", "mm", [x, w, v], [a, b], time_ns=10, workspace_bytes=5)
     g.op("f1", "mm", [a], [t], time_ns=20, workspace_bytes=7)
     g.op("f2", "mm", [t], [loss], time_ns=30, workspace_bytes=1)
-    g.op("b1", "mm", [a, loss], [ga], time_ns=5, workspace_bytes=2)
+    g.op("b1", "mm", [a, b, loss], [ga], time_ns=5, workspace_bytes=2)
     g.op("b0", "mm", [ga, x], [gw], time_ns=6, workspace_bytes=3)
     g.op("u", "optim.sgd", [w, gw], [new], time_ns=7, workspace_bytes=9, after=["f0"])
     return price(g.build(), pair())
@@ -56,6 +58,55 @@ def test_phases_are_what_outputs_need_the_updates_and_the_rest() -> None:
     g.op("a", "mm", [x], [g.tensor(8, "output")], time_ns=1)
     g.op("b", "mm", [x], [g.tensor(8)], time_ns=1)
     assert phases_of(price(g.build(), pair())).tolist() == [FORWARD, FORWARD]
+
+
+def priced(*ops: tuple[str, str, str, str]) -> Problem:
+    """Of (name, kind, names of what it reads, of what it makes); W is a weight, X given, capitals outputs."""
+    g, tensors = GraphBuilder("some"), dict[str, int]()
+    for name in ("W", "X"):
+        tensors[name] = g.tensor(100, "weight" if name == "W" else "input", name=name)
+    for name, kind, reads, makes in ops:
+        for made in makes.split():
+            over = tensors["W"] if kind.startswith("optim.") else None
+            role = "state" if over is not None else "output" if made.isupper() else "activation"
+            tensors[made] = g.tensor(10, role, name=made, alias_of=over)
+        g.op(name, kind, [tensors[t] for t in reads.split()], [tensors[t] for t in makes.split()], time_ns=1)
+    return price(g.build(), pair())
+
+
+def test_the_first_and_the_last_op_may_make_outputs() -> None:
+    first = priced(("f", "mm", "X W", "Y"), ("b", "mm", "Y", "g"), ("u", "optim.sgd", "W g", "w"))
+    assert phases_of(first).tolist() == [FORWARD, BACKWARD, UPDATE]
+    last = priced(("b", "mm", "X", "g"), ("e", "mm", "X", "h"), ("u", "optim.sgd", "W g", "w"), ("f", "mm", "h", "Y"))
+    assert phases_of(last).tolist() == [BACKWARD, FORWARD, UPDATE, FORWARD]
+    between = priced(
+        ("b", "mm", "X", "t"), ("f", "mm", "X W", "Y"), ("c", "mm", "t", "g"), ("u", "optim.sgd", "W g", "w")
+    )
+    assert phases_of(between).tolist() == [BACKWARD, FORWARD, BACKWARD, UPDATE]
+
+
+def test_of_several_the_latest_counts_forward_and_the_earliest_backward() -> None:
+    forward = priced(("a", "mm", "X", "a"), ("b", "mm", "X", "b"), ("c", "mm", "a b", "Y"))
+    assert settle_stages(forward, ints([0, 2, 1]), phases_of(forward)).tolist() == [0, 2, 2]
+    backward = priced(
+        ("a", "mm", "X", "a"), ("b", "mm", "X", "b"), ("c", "mm", "a b", "g"), ("u", "optim.sgd", "W g", "w")
+    )
+    assert settle_stages(backward, ints([0, 2, 1, 1]), phases_of(backward)).tolist() == [0, 2, 0, 0]
+
+
+def test_the_gradient_of_an_update_may_be_made_by_the_first_op() -> None:
+    problem = priced(("b", "mm", "X", "g"), ("u", "optim.sgd", "W g", "w"))
+    assert settle_stages(problem, ints([2, 0]), phases_of(problem)).tolist() == [2, 2]
+
+
+def test_what_waits_after_the_last_update_is_looked_at() -> None:
+    """f, the last op, is forward and reads what b made, so that b is not a weight's gradient; nor is what b waits for
+    because c, which stands behind it, is."""
+    problem = priced(("b", "mm", "X", "g"), ("u", "optim.sgd", "W g", "w"), ("f", "mm", "g", "Y"))
+    phase = ints([BACKWARD, UPDATE, FORWARD])
+    assert not weight_ops(problem, ints([0, 0, 0]), phase).any()
+    line = priced(("a", "mm", "X", "a"), ("f", "mm", "X", "Y"), ("c", "mm", "a", "g"), ("u", "optim.sgd", "W g", "w"))
+    assert np.flatnonzero(weight_ops(line, ints([0] * 4), phases_of(line))).tolist() == [0, 2]
 
 
 def test_stages_go_up_the_line_and_down_again() -> None:
@@ -127,13 +178,13 @@ def ops_of(graph: Graph) -> dict[str, tuple[set[str], set[str], set[str]]]:
 
 
 def test_gradients_are_added_up_from_the_first_microbatch_to_the_last() -> None:
-    """A, the loss and GW, which is read by the update, are made by F0 and B0. A device adds 100 bytes to 100 in 300 ns:
-    it reads both and writes one."""
+    """F0 makes A and B, as one, and the loss; B0 makes GW, which is read by the update. A device adds 100 bytes to 100
+    in 300 ns: it reads both and writes one."""
     graph = repeated(staged(0, 0, 0, 0, 0, 0), 3)
     found = ops_of(graph)
     assert set(found) == {"F0.0", "F0.1", "F0.2", "B0.0", "B0.1", "B0.2", "U0"}
     total, added = "gradients 2 of replica 0", "gradients 2 of replica 0, added"
-    assert found["F0.1"] == ({"W", "X.1"}, {"F0:0.1", "F0:1.1"}, set())
+    assert found["F0.1"] == ({"W", "V", "X.1"}, {"F0:0.1", "F0:1.1"}, set())
     assert found["B0.0"] == ({"X.0", "F0:0.0", "F0:1.0"}, {total}, set())
     assert found["B0.1"] == ({"X.1", "F0:0.1", "F0:1.1", total}, set(), set())
     assert found["B0.2"] == ({"X.2", "F0:0.2", "F0:1.2", total}, {added}, {"B0.0", "B0.1"})
@@ -141,7 +192,7 @@ def test_gradients_are_added_up_from_the_first_microbatch_to_the_last() -> None:
     time = dict(zip(graph.op_name, graph.time_ns.max(axis=1).tolist(), strict=True))
     assert time == {"F0.0": 60, "F0.1": 60, "F0.2": 60, "B0.0": 11, "B0.1": 311, "B0.2": 311, "U0": 7}
     size = dict(zip(graph.tensor_name, graph.nbytes.tolist(), strict=True))
-    assert (size[total], size["F0:0.1"], size["X.2"], size["W"]) == (100, 20, 10, 100)
+    assert (size[total], size["F0:0.1"], size["X.2"], size["W"]) == (100, 26, 10, 100)
     base = {graph.tensor_name[t]: int(alias) for t, alias in enumerate(graph.alias_of) if alias >= 0}
     assert base == {added: graph.tensor_name.index(total), "U0:3.0": graph.tensor_name.index("W")}
     assert set(graph.colocate.tolist()) == {0}
@@ -159,7 +210,8 @@ def test_replicas_have_their_own_weights_and_pass_their_gradients_round() -> Non
     replicas = Replicas((2,), (Link(1e10, 5),))
     graph = repeated(staged(0, 0, 0, 0, 0, 0), 4, replicas=replicas)
     found = ops_of(graph)
-    assert found["F0.2"][0] == {"W", "X.2"} and found["F0.3"][0] == {"W of replica 1", "X.3"}
+    assert found["F0.2"][0] == {"W", "V", "X.2"} and found["F0.3"][0] == {"W of replica 1", "V", "X.3"}
+    assert "V of replica 1" not in graph.tensor_name
     first, second = (f"gradients 2 of replica {k}" for k in (0, 1))
     assert [found[f"B0.{m}"][1] for m in range(4)] == [{first}, {second}, {f"{first}, added"}, {f"{second}, added"}]
     assert found["B0.3"][2] == {"B0.1"}
@@ -172,6 +224,42 @@ def test_replicas_have_their_own_weights_and_pass_their_gradients_round() -> Non
     group = dict(zip(graph.op_name, graph.colocate.tolist(), strict=True))
     assert group["F0.0"] == group["B0.2"] == group["R0.0"] == group["U0"] != group["F0.1"]
     assert group["F0.1"] == group["B0.3"] == group["R0.1"] == group["U0.1"]
+
+
+def test_as_many_microbatches_as_replicas() -> None:
+    graph = repeated(staged(0, 0, 0, 0, 0, 0), 2, replicas=Replicas((2,), (Link(1e10, 5),)))
+    found = ops_of(graph)
+    assert found["R0.1"] == ({"gradients 2 of replica 1"}, set(), {"B0.0", "B0.1"})
+    assert graph.time_ns[graph.op_name.index("B0.1")].max() == 11
+
+
+def test_other_stages_read_the_weight_of_the_first_replica() -> None:
+    problem = priced(
+        ("f0", "mm", "X W", "a"),
+        ("f1", "mm", "a W", "Y"),
+        ("b1", "mm", "a Y", "h"),
+        ("b0", "mm", "h X", "g"),
+        ("u", "optim.sgd", "W g", "w"),
+    )
+    made = in_stages(problem, ints([0, 1, 1, 0, 0]), phases_of(problem), split_backward=False)
+    found = ops_of(repeated(made, 2, replicas=Replicas((2, 1), (Link(1e10, 5), None))))
+    assert found["F0.1"][0] == {"W of replica 1", "X.1"} and found["F1.1"][0] == {"W", "F0:0.1"}
+    assert found["U0.1"][0] == {"W of replica 1", "gradients 3 of replica 1"}
+    assert found["U0.1"][2] == {"R0.1"}
+
+
+def test_what_an_action_writes_over_is_that_of_its_microbatch() -> None:
+    """The first op makes the first tensor, the second writes over it."""
+    g = GraphBuilder("over")
+    a, x = g.tensor(8, name="A"), g.tensor(8, "input", name="X")
+    over = g.tensor(8, name="A2", alias_of=a)
+    g.op("f0", "mm", [x], [a], time_ns=1)
+    g.op("f1", "relu_", [a], [over], time_ns=1)
+    g.op("f2", "mm", [over], [g.tensor(8, "output")], time_ns=1)
+    problem = price(g.build(), pair())
+    graph = repeated(in_stages(problem, ints([0, 1, 2]), phases_of(problem), split_backward=False), 2)
+    base = {graph.tensor_name[t]: graph.tensor_name[alias] for t, alias in enumerate(graph.alias_of) if alias >= 0}
+    assert base == {"F1:1.0": "F0:0.0", "F1:1.1": "F0:0.1"}
 
 
 def test_a_ring_passes_parts_rounded_up() -> None:
