@@ -111,7 +111,7 @@ class _Sharder:
         self.state = _State()
         self.updated = {int(graph.reads_of(op)[0]) for op in range(graph.num_ops) if self._updates(op)}
         for tensor in np.flatnonzero(graph.producer < 0).tolist():
-            rows = way == "samples" and graph.role[tensor] == INPUT and self._divides(tensor, 0)
+            rows = way == "samples" and graph.role[tensor] == INPUT and self._divides(tensor)
             self.state.layout[tensor] = Share(0) if rows else None
             if graph.role[tensor] == WEIGHT:
                 self.state.free.add(tensor)
@@ -124,9 +124,10 @@ class _Sharder:
     def _updates(self, op: int) -> bool:
         return self.graph.kind[op].startswith("optim.")
 
-    def _divides(self, tensor: int, dim: int) -> bool:
+    def _divides(self, tensor: int) -> bool:
+        """Whether it has rows, and every device as many of them."""
         shape = self.graph.shape[tensor]
-        return bool(shape) and len(shape or ()) > dim and (shape or ())[dim] % self.ways == 0 and (shape or ())[dim] > 0
+        return bool(shape and shape[0] and shape[0] % self.ways == 0)
 
     # One op
 
@@ -223,7 +224,7 @@ class _Sharder:
             before = self._through(maker, layout)
             state.wanted[maker] = (before,)
             self._commit(state, int(self.graph.reads_of(maker)[0]), before)
-        elif layout is None and self._is_large(tensor) and self._divides(tensor, 0):
+        elif layout is None and self._is_large(tensor) and self._divides(tensor):
             state.stored[tensor] = Share(0)
 
     def _is_large(self, tensor: int) -> bool:

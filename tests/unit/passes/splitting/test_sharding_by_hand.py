@@ -7,10 +7,13 @@ from math import prod
 
 import pytest
 
+from loadmaster.cluster import Link
+from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.graph.columns import ints
 from loadmaster.passes.splitting.axes import SUM, Axis
-from loadmaster.passes.splitting.sharded import ShardedGraph, sharded_graph
-from loadmaster.passes.splitting.sharding import SMALL, Layout, Sharding, Share, Way, more_axes, shard
+from loadmaster.passes.splitting.sharded import ShardedGraph, least_ns, ring_of, sharded_graph
+from loadmaster.passes.splitting.sharding import SMALL, Layout, Sharding, Share, Way, more_axes, reshaped, shard
 from tests.graphs import pair
 from tests.unit.passes.splitting.test_axes import Shape, one_op
 
@@ -30,7 +33,9 @@ class Step:
         base = None if over is None else self.tensors[over]
         self.tensors[name] = self.build.tensor(4 * prod(shape), role, name=name, shape=shape, alias_of=base)
 
-    def op(self, kind: str, reads: str, view: bool = False, **makes: tuple[int, ...]) -> Step:
+    def op(
+        self, kind: str, reads: str, view: bool = False, time: list[int | None] | None = None, **makes: tuple[int, ...]
+    ) -> Step:
         """An op named after the first that it makes; OUT is the output, an update is over what it reads first."""
         over = reads.split()[0] if view or kind.startswith("optim.") else None
         for name, shape in makes.items():
@@ -38,7 +43,8 @@ class Step:
             self._tensor(name, shape, role, over)
         full = kind if kind.startswith("optim.") else f"aten.{kind}.default"
         flops, made = 0 if view else 100, [self.tensors[name] for name in makes]
-        self.build.op(next(iter(makes)), full, [self.tensors[t] for t in reads.split()], made, flops=flops)
+        given = [self.tensors[t] for t in reads.split()]
+        self.build.op(next(iter(makes)), full, given, made, flops=flops, time_ns=time)
         return self
 
     def graph(self) -> Graph:
@@ -182,7 +188,119 @@ def test_axes_of_shares_alone(kind: str, reads: list[Shape], makes: list[Shape],
     assert list(more_axes(one_op(f"aten.{kind}.default", reads, makes), 0)) == axes
 
 
+@pytest.mark.parametrize(
+    ("given", "made", "share", "ways", "found"),
+    [
+        ((6, 8), (6, 4, 2), Share(1), 2, Share(1)),
+        ((2, 4, 6), (8, 6), Share(1), 2, Share(0, 2)),
+        ((8, 6), (2, 4, 6), Share(0, 2), 2, Share(1)),
+        ((8,), (1, 8), Share(0), 2, Share(1)),
+        ((2, 3), (6,), Share(1), 3, Share(0, 2)),
+        ((6,), (2, 3), Share(0), 2, Share(0)),
+        ((6,), (2, 3), Share(0), 3, None),
+        ((4, 6), (4, 6), Share(1, 3), 2, Share(1, 3)),
+        ((4, 6), (4, 2, 3), Share(1, 3), 2, None),
+        ((4, 2), (4, 2), Share(1), 2, Share(1)),
+    ],
+)
+def test_a_share_in_another_shape(given: Shape, made: Shape, share: Share, ways: int, found: Share | None) -> None:
+    assert reshaped(given, made, share, ways) == found
+
+
+def test_no_rows_are_no_shares() -> None:
+    assert Step(X=(0, 4)).op("relu", "X", OUT=(0, 4)).shard("samples") == {"X": WHOLE, "OUT": WHOLE}
+    assert Step(X=()).op("relu", "X", OUT=()).shard("samples") == {"X": WHOLE, "OUT": WHOLE}
+
+
+def test_shares_along_two_dimensions_meet_along_the_first() -> None:
+    step = Step(X=(4, 4)).op("t", "X", view=True, T=(4, 4)).op("add", "X T", OUT=(4, 4))
+    assert step.shard("samples") == {"X": ROWS, "T": COLUMNS, "OUT": ROWS}
+
+
+def test_rows_that_are_put_together_along_columns_are_rows() -> None:
+    step = Step(X=(8, 4)).op("relu", "X", A=(8, 4)).op("cat", "A X", OUT=(8, 8))
+    assert step.shard("samples")["OUT"] == ROWS
+
+
+def test_what_the_backward_pass_reads_is_no_part_of_a_stretch() -> None:
+    """The first op makes the output: the product behind it is none of the forward pass."""
+    step = Step(X=(6, 4), W1=(4, 8), W2=(8, 4)).op("mm", "X W1", OUT=(6, 8)).op("mm", "OUT W2", D=(6, 4))
+    assert set(step.shard("features").values()) == {WHOLE}
+
+
+def test_only_products_begin_a_stretch() -> None:
+    step = Step(W1=(4, 8), W2=(8, 4)).op("relu", "W1", U=(4, 8)).op("mm", "U W2", OUT=(4, 4))
+    assert set(step.shard("features").values()) == {WHOLE}
+
+
+def test_an_update_shares_out_its_states_and_a_weight_that_nobody_else_reads() -> None:
+    shape = (4, SMALL // 16)
+    step = Step(W=shape, X=shape, M=shape, V=shape).op("relu", "X", G=shape).op("optim.adam", "W G M V", W2=shape)
+    graph = step.graph()
+    found = shard(graph, 2, "features")
+    assert stored(graph, found) == {"W": ROWS} and found.wanted[1] == (ROWS,) * 4
+    assert step.shard("features") == {"W": WHOLE, "X": WHOLE, "G": WHOLE, "M": ROWS, "V": ROWS, "W2": ROWS}
+
+
+def test_a_table_that_was_read_whole_stays_as_it_lies() -> None:
+    step = Step(W=(64, 256), X=(3, 4)).op("something", "W", S=(64, 256)).op("embedding", "W X", OUT=(3, 4, 256))
+    graph = step.op("optim.sgd", "W S", W2=(64, 256)).graph()
+    assert stored(graph, shard(graph, 2, "features")) == {"W": ROWS, "OUT": Share(2)}
+
+
 # The graphs
+
+
+def test_a_ring_is_as_fast_as_its_slowest_link() -> None:
+    two = replace(pair(), links={(0, 1): Link(1e9, 7), (1, 0): Link(1e10, 5)})
+    assert ring_of(two)(1, 100) == 7 + 50 and ring_of(two)(2, 101) == 2 * (7 + 51)
+    device = two.devices[0]
+    devices = tuple(replace(device, name=f"d{i}") for i in range(3))
+    ends = [(i, j) for i in range(3) for j in range(3) if i != j]
+    links = {end: Link(1e9, 7) for end in ends}
+    channel = [[-1, 0, 1], [2, -1, 3], [4, 5, -1]]
+    assert ring_of(replace(two, devices=devices, links=links, channel=ints(channel)))(1, 90) == 2 * (7 + 30)
+
+
+def test_what_a_device_must_do_is_its_share_on_the_fastest() -> None:
+    cluster = pair()
+    slow = replace(cluster.devices[1], flops_per_s=5e8)
+    problem = price(trained().graph(), replace(cluster, devices=(cluster.devices[0], slow)))
+    names = problem.graph.op_name
+    times = {name: int(problem.op_ns[op, 0]) for op, name in enumerate(names)}
+    assert (problem.op_ns[:, 0] <= problem.op_ns[:, 1]).all() and set(names) == {"Y", "OUT", "G", "W2"}
+    assert least_ns(problem, "samples") == sum(times[name] // 2 for name in ("Y", "OUT", "G")) + times["W2"]
+
+
+def test_losses_of_shares_are_two_numbers_each() -> None:
+    """16 bytes, of which a ring passes eight on, twice."""
+    step = Step(X=(8, 4), T=(8,)).op("_log_softmax", "X", L=(8, 4)).op("nll_loss_forward", "L T", OUT=(), N=())
+    made = sharded_graph(step.graph(), pair(link=Link(1e9, 0)), "samples")
+    assert made is not None
+    assert made.graph.time_ns[made.graph.op_name.index("all_reduce OUT@0")].max() == 2 * 8
+
+
+def test_given_times_are_those_of_the_whole_op() -> None:
+    step = Step(X=(8, 4)).op("relu", "X", Y=(8, 4)).op("relu", "Y", time=[3, 9], Z=(8, 4))
+    made = sharded(step.op("relu", "Y", time=[None, 4], OUT=(8, 4)), "samples")
+    given = {name: int(made.graph.time_ns[op].max()) for op, name in enumerate(made.graph.op_name)}
+    assert given["Z@0"] == given["Z@1"] == 9 and given["OUT@1"] == 4 and given["Y@0"] < 0
+
+
+@pytest.mark.parametrize(("bundle", "rings"), [(2 * 160, ["G"]), (160, ["G"]), (159, ["G", "H"]), (0, ["G", "H"])])
+def test_gradients_are_put_together_in_bundles(bundle: int, rings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 160 bytes each: a bundle is full when it has more than so many."""
+    monkeypatch.setattr("loadmaster.passes.splitting.sharded.BUNDLE", bundle)
+    step = Step(X=(8, 4), W=(4, 10), WB=(4, 10)).op("mm", "X W", Y=(8, 10)).op("relu", "Y", OUT=(8, 10))
+    step.op("t", "X", view=True, T=(4, 8)).op("mm", "T Y", G=(4, 10)).op("mm", "T OUT", H=(4, 10))
+    step.op("optim.sgd", "W G", W2=(4, 10)).op("optim.sgd", "WB H", WB2=(4, 10))
+    graph = sharded(step, "samples").graph
+    assert [name for name in graph.op_name if name.startswith("all_reduce") and name.endswith("@0")] == [
+        f"all_reduce {name}@0" for name in rings
+    ]
+    first = graph.op_name.index("all_reduce G@0")
+    assert graph.time_ns[first].max() == 2 * (5 + 8 * (3 - len(rings)))
+    assert len(graph.reads_of(first)) == 3 - len(rings)
 
 
 def sharded(step: Step, way: Way) -> ShardedGraph:
