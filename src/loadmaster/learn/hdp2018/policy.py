@@ -181,7 +181,7 @@ class HdpPolicy(nn.Module):
         # Groups that hold nothing are undecided for ever, and of no account.
         filled = torch.zeros(picks.shape, device=picks.device).scatter_(1, group, 1.0)
         entropy = -((chances.exp() * chances).sum(dim=2) * filled).sum(dim=1).mean()
-        most = float(filled.sum(dim=1).mean()) * np.log(max(2, chances.shape[2]))
+        most = float(filled.sum(dim=1).mean()) * np.log(chances.shape[2])
         return Likelihood(chance_of(chances, picks) + grouped, entropy, most)
 
 

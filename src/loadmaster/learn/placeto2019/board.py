@@ -114,7 +114,7 @@ def relations(edges: Bools) -> Floats:
     """[3, groups, groups] ancestors, descendants and unrelated groups of each; one of a cycle is both of the first."""
     count = len(edges)
     reach = edges.copy()
-    for _ in range(max(1, int(np.ceil(np.log2(max(2, count)))))):
+    for _ in range(count.bit_length()):
         wider = reach | ((reach.astype(np.float32) @ reach.astype(np.float32)) > 0)
         if (wider == reach).all():
             break

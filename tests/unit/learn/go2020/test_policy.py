@@ -380,19 +380,3 @@ def test_what_stands_by_default_is_the_likeliest_of_one_problem_of_a_batch() -> 
     assert found.decided.fusion.tolist() == [1, 1] and found.fusion.tolist() == [[0.0, 1.0], [0.0, 4.0]]
     narrow: Any = SimpleNamespace(num_groups=1, num_devices=1)
     assert stand_of(GoOutputs(place, level, fusion), batch, 0, narrow).place.tolist() == [[0.0]]
-
-
-def test_ops_of_priority_zero_join_nobody_where_many_are_scored() -> None:
-    from tests.graphs.tiny import chain, pair
-
-    problem = price(chain(), pair())
-    search, label = Search(problem, Budget(None, 9)), ints([0, 1, 2])
-    asked = []
-    search.score_fused = lambda placed, ranks, kernels: asked.append(kernels) or (0, 0)  # type: ignore[method-assign, assignment, return-value, func-returns-value]
-    many = [Decided(ints([0] * 3), ints([MIDDLE] * 3), ints(fusion)) for fusion in ([0, 0, 0], [5, 5, 5])]
-    with pytest.MonkeyPatch.context() as patched:
-        told = list[Any]()
-        merges = SimpleNamespace(sharing=None, kernels=lambda placed, priority: told.append(priority.tolist()))
-        patched.setattr(policy, "Merges", SimpleNamespace(of=lambda problem: merges))
-        score_decided(search, label, many)
-    assert told == [[[-1, -1, -1], [5, 5, 5]]] and asked == [None]

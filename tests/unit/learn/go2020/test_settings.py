@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,11 @@ from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.features import features_of  # noqa: E402
 from loadmaster.learn.go2020 import candidates  # noqa: E402
 from loadmaster.learn.go2020.examples import BASELINES, GoElite, GoKey, load_elites, save_elites  # noqa: E402
+from loadmaster.learn.go2020.optimizer import Go  # noqa: E402
 from loadmaster.learn.go2020.settings import GoSettings  # noqa: E402
+from loadmaster.search import Budget, Search  # noqa: E402
 from tests.golden.plans import layers  # noqa: E402
+from tests.graphs.tiny import diamond  # noqa: E402
 
 
 def test_as_many_processes_as_asked_for_or_cores() -> None:
@@ -59,3 +63,31 @@ def test_which_rules_give_candidates() -> None:
     assert {"one-device", "stacks by time", "stacks by count", *candidates.LISTS, *candidates.READY_LISTS} < set(names)
     of_many = [name for name, _ in candidates._splits(problem, False)]
     assert of_many and not any("program" in name or "total" in name for name in of_many)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "tasks", "asks"),
+    [
+        ("1xp100-pcie", "placement", False),
+        ("2xp100-pcie", "placement", True),
+        ("1xp100-pcie", "schedule", True),
+        ("1xp100-pcie", "placement,schedule", True),
+    ],
+)
+def test_where_there_is_but_one_device_to_choose_nobody_is_asked(
+    cluster: str, tasks: str, asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[Any]()
+
+    class Agent:
+        def __init__(self, settings: Any, search: Any) -> None:
+            self.propose = lambda: asked.append("proposes")
+            self.learn = asked.append
+            self.first_plan = lambda: "first"
+
+    monkeypatch.setattr("loadmaster.learn.go2020.agent.Agent", Agent)
+    problem = price(diamond(), cluster)
+    for how, does in (({}, "proposes"), ({"scratch": True}, None), ({"finetune": 7}, 7)):
+        asked.clear()
+        plan = Go(tasks=tasks, **how).optimize(Search(problem, Budget(None, 9)))  # type: ignore[arg-type]
+        assert asked == ([does] if asks else []) and (plan == "first") == asks

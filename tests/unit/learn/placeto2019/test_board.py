@@ -67,13 +67,16 @@ def test_bytes_of_groups_are_made_ones_and_residents_where_first_read() -> None:
     np.testing.assert_array_equal(board.board_of(problem, label).need, need)
 
 
-@pytest.mark.parametrize(("scopes", "joined"), [(2, True), (4, False)])
-def test_modules_that_are_no_more_than_devices_are_joined_by_tensors_instead(scopes: int, joined: bool) -> None:
+@pytest.mark.parametrize(("ops", "scopes", "joined"), [(8, 2, True), (8, 4, False), (3, 2, True), (2, 2, False)])
+def test_modules_that_are_no_more_than_devices_are_joined_by_tensors_instead(
+    ops: int, scopes: int, joined: bool
+) -> None:
+    """Unless every op is a module."""
     graph = GraphBuilder("modules")
     read = graph.tensor(8, "input")
-    for op in range(8):
+    for op in range(ops):
         made = graph.tensor(8 * (op + 1))
-        graph.op(f"op{op}", "any", [read], [made], time_ns=10, scope=f"m{op * scopes // 8}")
+        graph.op(f"op{op}", "any", [read], [made], time_ns=10, scope=f"m{op * scopes // ops}")
         read = made
     problem = price(graph.build(), pair())
     label = board.groups_of(problem, 128)
@@ -138,3 +141,23 @@ def test_columns_of_groups_end_at_eight(monkeypatch: pytest.MonkeyPatch) -> None
     assert made[:, 0].tolist() == [8.0, 8.0]
     assert made[:, 3].tolist() == [0.0, 0.5] and made[:, 4].tolist() == [0.25, 1.0]
     np.testing.assert_allclose(made[:, 5], [1.0, 1 / 3])
+
+
+def test_a_group_starts_where_most_of_its_time_is() -> None:
+    problem: Any = SimpleNamespace(num_devices=3, best_ns=np.array([0, 0, 1, 5]))
+    label = ints([0, 0, 0, 1])
+    assert board.group_start(problem, label, ints([2, 2, 1, 0])).tolist() == [1, 0]  # two of no time against one
+    assert board.group_start(problem, label, ints([2, 1, 2, 2])).tolist() == [2, 2]
+
+
+def test_groups_in_a_ring_come_by_their_number_and_others_when_they_can() -> None:
+    edges = np.zeros((4, 4), bool)
+    edges[3, 0] = edges[0, 2] = edges[2, 0] = edges[3, 1] = True
+    assert board.topological(edges).tolist() == [2, 3, 0, 1]  # 0 and 2 wait for each other, 0 for 3 as well
+    assert board.topological(np.zeros((3, 3), bool)).tolist() == [0, 1, 2]
+    made: Any = SimpleNamespace(order=ints([2, 0, 1]), num_groups=3)
+    rng = np.random.default_rng(4)
+    assert board.visits(made, "topological", rng).tolist() == [2, 0, 1]
+    assert board.visits(made, "reverse", rng).tolist() == [1, 0, 2]
+    drawn = {tuple(board.visits(made, "random", rng).tolist()) for _ in range(60)}
+    assert len(drawn) == 6
