@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -128,3 +131,101 @@ def test_unlike_devices_keep_their_names() -> None:
     nothing_alike = np.zeros((2, 2), bool)
     device = half_apart(problem, True, 1).device
     assert (renamed_like(problem, device, ints(1 - device), nothing_alike) == device).all()
+
+
+# Stretches, by draws that are told
+
+
+class Draws:
+    """Lengths as halvings of the step, where stretches begin, and who lends them."""
+
+    def __init__(self, halvings: list[float], first: list[int], lenders: list[int]) -> None:
+        self.halvings, self.first, self.lenders = np.array(halvings), np.array(first), np.array(lenders)
+        self.most: list[int] = []
+
+    def uniform(self, low: float, high: float, count: int) -> Any:
+        assert (low, high, count) == (crossing.WIDEST, crossing.NARROWEST, len(self.first))
+        return self.halvings
+
+    def integers(self, low: int, high: Any = None, size: int | None = None) -> Any:
+        if size is not None:
+            assert (low, size) == (2, len(self.first))
+            return self.lenders
+        assert low == 0
+        self.most = np.asarray(high).tolist()
+        return self.first
+
+
+def test_a_stretch_is_what_is_dispatched_one_after_another_and_what_must_be_with_it() -> None:
+    rng: Any = Draws([1.0, 7.0, 1.0], [1, 3, 2], [0, 0, 1])
+    turn, together = ints([3, 1, 0, 2]), ints([0, 1, 2, 1])
+    lent = ints([[9, 8, 7, 8], [5, -1, 6, -1]])
+    rows = crossing._stretches(rng, turn, lent, ints([0, 0, 0, 0]), together, 3)
+    assert rng.most == [3, 4, 3], "half of four ops, and one at least"
+    # Turns 1 and 2 are ops 1 and 3; turn 3 is op 0; turns 2 and 3 are ops 3 and 0, and 1, which must be with 3.
+    assert rows.tolist() == [[0, 8, 0, 8], [9, 0, 0, 0], [5, 0, 0, 0]]
+    alone: Any = Draws([1.0], [0], [0])
+    assert crossing._stretches(alone, turn, lent, ints([0, 0, 0, 0]), together, 1).tolist() == [[0, 8, 7, 8]]
+    group: Any = Draws([2.0], [2], [0])
+    assert crossing._stretches(group, turn, lent, ints([0, 0, 0, 0]), together, 1).tolist() == [[0, 8, 0, 8]]
+
+
+def test_what_must_be_together_is_lent_together_where_all_of_it_can_run() -> None:
+    colocate, able = ints([0, -1, 0, 1, -1, 1]), np.ones((6, 2), bool)
+    problem: Any = SimpleNamespace(graph=SimpleNamespace(colocate=colocate), able=able)
+    together = crossing._together(problem)
+    assert together.tolist() == [0, 1, 0, 3, 4, 3]
+    able[5, 1] = able[4, 1] = False
+    lent = crossing._lent(problem, [ints([1, 1, 0, 1, 1, 0]), ints([0, 0, 1, 0, 0, 1])], together)
+    assert lent.tolist() == [[1, 1, 1, -1, -1, -1], [0, 0, 0, 0, 0, 0]]
+
+
+class Rows:
+    """A search that scores rows as it is told, batch by batch."""
+
+    spent, rng = False, None
+
+    def __init__(self, problem: Problem, values: list[int]) -> None:
+        self.problem, self.values, self.scored = problem, iter(values), list[int]()
+
+    def timeline(self, plan: Plan) -> Any:
+        return SimpleNamespace(turn=np.arange(self.problem.num_ops))
+
+    def score_many(self, rows: Any, rank: Any) -> tuple[Any, Any]:
+        self.scored.append(len(rows))
+        best = next(self.values)
+        return np.zeros(len(rows), np.int64), np.array([best + 5] * (len(rows) - 1) + [best])
+
+
+def crossed(
+    monkeypatch: pytest.MonkeyPatch, values: list[int], most: int, same: int = 0
+) -> tuple[list[int], list[int], int]:
+    """(stretches asked for, rows scored, what came of 100); `same` of each batch are as the plan is."""
+    monkeypatch.setattr(crossing, "BATCH", 2)
+    monkeypatch.setattr(crossing, "MOST", 5)
+    asked = list[int]()
+
+    def stretches(rng: Any, turn: Any, lent: Any, device: Any, together: Any, count: int) -> Any:
+        asked.append(count)
+        rows = np.tile(device, (count, 1))
+        rows[min(same, count) :, len(asked) % 24] ^= 1
+        return rows
+
+    monkeypatch.setattr(crossing, "_stretches", stretches)
+    problem = ladder()
+    search: Any = Rows(problem, values)
+    plan, score = crossing._crossed(search, half_apart(problem, True, 0), Score(0, 100), [], most)
+    assert len(plan.device) == problem.num_ops
+    return asked, search.scored, score.value
+
+
+def test_batches_grow_until_something_is_gained(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert crossed(monkeypatch, [100] * 9, 16) == ([2, 4, 5, 5], [2, 4, 5, 5], 100), "as good is no gain"
+    assert crossed(monkeypatch, [100, 90, 95, 90, 80, 99], 17) == ([2, 4, 2, 4, 5], [2, 4, 2, 4, 5], 80)
+    assert crossed(monkeypatch, [100] * 9, 8) == ([2, 4, 2], [2, 4, 2], 100), "no more than are due"
+
+
+def test_what_is_as_the_plan_is_is_not_scored_and_it_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert crossed(monkeypatch, [100] * 9, 6, same=1) == ([2, 4, 2, 1], [1, 3, 1], 100)
+    asked, scored, _ = crossed(monkeypatch, [], 4, same=99)
+    assert asked == [2, 3, 2, 1] and scored == []

@@ -216,6 +216,13 @@ def test_the_first_epochs_of_few_ops_are_longer() -> None:
     assert (fresh.used, fresh.gain, fresh.marks, fresh.joined) == (0, 0, [], None)
 
 
+def test_as_good_as_the_leader_does_not_lead() -> None:
+    leader, other = runner(100, used=500), runner(100, used=100)
+    race = race_of(leader, other)
+    race._compare(other)
+    assert race.leader is leader
+
+
 @pytest.mark.parametrize(("simulations", "evolves"), [(1_999, False), (2_000, True)])
 def test_evolution_has_its_turn_once_and_late(simulations: int, evolves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     race: Any = race_of(runner(1), simulations=simulations)
@@ -251,3 +258,12 @@ def test_stretches_of_others_are_for_a_leader_that_has_settled() -> None:
     race.crossing.improve = improve
     race._cross()
     assert leader.score == Score(0, 90) and leader.used == 530 and leader.marks == [(530, Score(0, 90))]
+    same: Any = SimpleNamespace(name="as good")
+
+    def level(given: Scored) -> Scored:
+        race.search.simulations += 10
+        return Scored(given.score, same)
+
+    race.crossing.improve, leader.joined = level, same
+    race._cross()
+    assert leader.plan is better.plan and leader.joined is same and leader.used == 540
