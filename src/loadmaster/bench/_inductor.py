@@ -91,7 +91,7 @@ def _stage(problem: Problem, memory: Any) -> _Stage:
             under = int(graph.alias_of[tensor])
             own = under < 0
             made.append(_Buffer(f"t{tensor}", _Storage(int(graph.nbytes[tensor]) if own else 0, byte)))
-            if not own and graph.producer[under] >= 0:
+            if not own and graph.is_made[under]:
                 real[f"t{tensor}"] = f"t{under}"
         made.append(_Buffer(f"end{op}", _Storage(0, byte)))  # for ops that wait for this one without reading
         buffers |= {buffer.name: buffer for buffer in made}
@@ -105,7 +105,7 @@ def _stage(problem: Problem, memory: Any) -> _Stage:
 
 def _dependencies(problem: Problem, op: int, memory: Any) -> list[Any]:
     graph = problem.graph
-    read = [t for t in graph.reads_of(op).tolist() if graph.producer[t] >= 0]
+    read = [t for t in graph.reads_of(op).tolist() if graph.is_made[t]]
     waits = [SimpleNamespace(name=f"t{tensor}") for tensor in read]
     earlier = (SimpleNamespace(name=f"end{before}") for before in graph.after_of(op).tolist())
     return [*waits, *earlier]

@@ -249,7 +249,7 @@ def _check_groups(graph: Graph, op_ns: Ints) -> None:
     """Refuses ops that must share a device but have none in common."""
     groups = int(graph.colocate.max(initial=-1)) + 1
     able = np.ones((groups, op_ns.shape[1]), bool)
-    grouped = np.flatnonzero(graph.colocate >= 0)
+    grouped = np.flatnonzero(graph.is_colocated)
     np.logical_and.at(able, graph.colocate[grouped], op_ns[grouped] != CANNOT)
     stuck = ~able.any(axis=1)
     if stuck.any():

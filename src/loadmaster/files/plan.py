@@ -123,7 +123,7 @@ def graph_of_plan(data: Mapping[str, Any], where: str = "plan") -> Graph | None:
 
 def _origin(graph: Graph, op: int) -> dict[str, Any]:
     """Where an op comes from and which weights it reads, where that is known."""
-    weights = [graph.tensor_name[t] for t in graph.reads_of(op) if graph.producer[t] < 0 and graph.role[t] == WEIGHT]
+    weights = [graph.tensor_name[t] for t in graph.reads_of(op) if not graph.is_made[t] and graph.role[t] == WEIGHT]
     found = {"module": graph.scope[op], "source": graph.source[op], "weights": weights}
     return {key: value for key, value in found.items() if value}
 

@@ -47,6 +47,13 @@ def ints(values: Any) -> Ints:
     return column
 
 
+def flags(values: Any) -> Bools:
+    """A read-only column of yes and no."""
+    column = np.array(values, dtype=np.bool_, order="C")
+    column.flags.writeable = False
+    return column
+
+
 def given_ints(values: Any, where: str) -> Ints:
     """The same of what a caller gave. Raises InvalidSetting for what are no whole numbers."""
     try:

@@ -30,7 +30,7 @@ def fold(graph: Graph) -> Folded:
     `alias_of` is the tensor they overwrite. A tensor written in place has the bytes of its owner: that is what a send
     costs.
     """
-    if (graph.alias_of < 0).all():  # no views, nothing written in place
+    if not graph.is_alias.any():  # no views, nothing written in place
         return graph, ints(np.arange(graph.num_ops)), ints(graph.nbytes[graph.reads])
     if graph not in _known:
         _known[graph] = _folded(graph)
@@ -50,7 +50,7 @@ def _folded(graph: Graph) -> Folded:
     after_start, after = ragged(afters)
     make_start, makes = ragged([tensor_index[t] for t in graph.makes_of(int(op)) if keep_tensor[t]] for op in ops)
     kept = np.flatnonzero(keep_tensor)
-    alias = np.where(graph.alias_of[kept] >= 0, base[graph.alias_of[kept]], -1)
+    alias = np.where(graph.is_alias[kept], base[graph.alias_of[kept]], -1)
     folded = replace(
         graph,
         op_name=taken(graph.op_name, ops),
@@ -70,7 +70,7 @@ def _folded(graph: Graph) -> Folded:
         read_start=read_start,
         reads=ints(tensor_index[read_tensors]),
         tensor_name=taken(graph.tensor_name, kept),
-        producer=ints(np.where(graph.producer[kept] >= 0, op_index[graph.producer[kept]], -1)),
+        producer=ints(np.where(graph.is_made[kept], op_index[graph.producer[kept]], -1)),
         nbytes=ints(graph.nbytes[graph.owner[kept]]),
         role=_roles(graph, base)[kept],
         alias_of=ints(np.where(alias >= 0, tensor_index[alias], -1)),
@@ -82,9 +82,9 @@ def _folded(graph: Graph) -> Folded:
 
 def bases(graph: Graph) -> Ints:
     """[tensors] the nearest tensor down its chain of aliases that a view did not make."""
-    made_by_view = (graph.producer < 0) | graph.is_view[graph.producer]
-    made_with_base = (graph.producer >= 0) & (graph.producer[graph.alias_of] == graph.producer)
-    shown = (graph.alias_of >= 0) & (made_by_view | made_with_base)
+    made_by_view = ~graph.is_made | graph.is_view[graph.producer]
+    made_with_base = graph.is_made & (graph.producer[graph.alias_of] == graph.producer)
+    shown = graph.is_alias & (made_by_view | made_with_base)
     step = np.where(shown, graph.alias_of, np.arange(graph.num_tensors))
     while not np.array_equal(further := step[step], step):
         step = further
@@ -155,7 +155,7 @@ def _reads(graph: Graph, base: Ints, ops: Ints) -> tuple[list[list[int]], list[l
         for tensor in graph.reads_of(op).tolist():
             of[int(base[tensor])] = of.get(int(base[tensor]), 0) + int(size[tensor])
         for tensor in graph.makes_of(op).tolist():
-            under = int(base[graph.alias_of[tensor]]) if graph.alias_of[tensor] >= 0 else -1
+            under = int(base[graph.alias_of[tensor]]) if graph.is_alias[tensor] else -1
             if under >= 0 and graph.producer[under] not in (-1, op):
                 of.setdefault(under, 0)  # what is overwritten must be there
         reads.append(list(of))
@@ -178,9 +178,9 @@ def _merge_updaters(graph: Graph, ops: Ints) -> Ints:
     fresh = int(group.max(initial=-1)) + 1
     index = {int(op): i for i, op in enumerate(ops)}
     first: dict[int, int] = {}
-    for tensor in np.flatnonzero(graph.alias_of >= 0).tolist():
+    for tensor in np.flatnonzero(graph.is_alias).tolist():
         root, op = int(graph.owner[tensor]), index.get(int(graph.producer[tensor]), -1)
-        if op < 0 or graph.producer[root] >= 0:
+        if op < 0 or graph.is_made[root]:
             continue
         other = first.setdefault(root, op)
         if other == op:

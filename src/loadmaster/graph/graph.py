@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.errors import InvalidGraph
-from loadmaster.graph.columns import Bools, Ints, digest, from_pairs, ints, inverse, rows_of
+from loadmaster.graph.columns import Bools, Ints, digest, flags, from_pairs, ints, inverse, rows_of
 
 ROLES = ("activation", "weight", "input", "output", "state")
 ACTIVATION, WEIGHT, INPUT, OUTPUT, STATE = range(5)
@@ -157,10 +157,47 @@ class Graph:
         return owners(self.alias_of)
 
     @cached_property
+    def is_made(self) -> Bools:
+        """[tensors] an op makes it; the others are there before the step."""
+        return flags(self.producer >= 0)
+
+    @cached_property
+    def is_alias(self) -> Bools:
+        """[tensors] lies in the memory of another tensor."""
+        return flags(self.alias_of >= 0)
+
+    @cached_property
+    def is_fresh(self) -> Bools:
+        """[tensors] an op makes it, in memory of its own."""
+        return flags(self.is_made & ~self.is_alias)
+
+    @cached_property
+    def is_in_place(self) -> Bools:
+        """[tensors] an op makes it in the memory of another: without views, one that is written in place."""
+        return flags(self.is_made & self.is_alias)
+
+    @cached_property
+    def is_base(self) -> Bools:
+        """[tensors] another lies in its memory: without views, it is written over."""
+        base = np.zeros(self.num_tensors, bool)
+        base[self.alias_of[self.is_alias]] = True
+        return flags(base)
+
+    @cached_property
+    def own_bytes(self) -> Ints:
+        """[tensors] of memory that it adds: none where it is an alias."""
+        return ints(np.where(self.is_alias, 0, self.nbytes))
+
+    @cached_property
+    def is_colocated(self) -> Bools:
+        """[ops] is in a group that must share a device."""
+        return flags(self.colocate >= 0)
+
+    @cached_property
     def is_view(self) -> Bools:
         """[ops] makes aliases only, with no flops and no time of its own: rule 13 of the simulator folds it away."""
         alias = np.zeros(self.num_ops, np.int64)
-        np.add.at(alias, rows_of(self.make_start), self.alias_of[self.makes] >= 0)
+        np.add.at(alias, rows_of(self.make_start), self.is_alias[self.makes])
         made = np.diff(self.make_start)
         timed = (self.time_ns != UNGIVEN).any(axis=1) if self.time_ns.shape[1] else np.zeros(self.num_ops, bool)
         view: Bools = (made > 0) & (alias == made) & (self.flops == 0) & ~timed
@@ -169,8 +206,7 @@ class Graph:
     @cached_property
     def dependencies(self) -> tuple[Ints, Ints]:
         """(start, ops): op i waits for ops[start[i]:start[i + 1]], by data or by `after`; each once."""
-        maker = self.producer[self.reads]
-        made = maker >= 0
+        maker, made = self.producer[self.reads], self.is_made[self.reads]
         rows = np.concatenate([rows_of(self.read_start)[made], rows_of(self.after_start)])
         return from_pairs(rows, np.concatenate([maker[made], self.after]), self.num_ops)
 

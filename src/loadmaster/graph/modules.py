@@ -93,7 +93,7 @@ def _attach(graph: Graph, unit: Ints) -> None:
             unit[op] = readers[0] if readers else -1
     for op in range(graph.num_ops):
         if unit[op] < 0:
-            makers = [int(unit[graph.producer[t]]) for t in graph.reads_of(op) if graph.producer[t] >= 0]
+            makers = [int(unit[graph.producer[t]]) for t in graph.reads_of(op) if graph.is_made[t]]
             unit[op] = makers[0] if makers and makers[0] >= 0 else 0
 
 
@@ -126,7 +126,7 @@ def _sharing(graph: Graph, units: ModuleUnits) -> list[list[int]]:
         sorted(set(units.of_op[readers[start[t] : start[t + 1]]].tolist()))
         for t in np.flatnonzero(graph.role == WEIGHT)
     ]
-    for group in np.unique(graph.colocate[graph.colocate >= 0]):
+    for group in np.unique(graph.colocate[graph.is_colocated]):
         sets.append(sorted(set(units.of_op[graph.colocate == group].tolist())))
     return [units_together for units_together in sets if len(units_together) > 1]
 

@@ -178,8 +178,8 @@ def _orders(problem: Problem) -> Floats:
 
 def _sizes(problem: Problem, mirror: Ints) -> _Sizes:
     graph, count = problem.graph, problem.num_ops
-    reader, nbytes = rows_of(graph.read_start), np.where(graph.alias_of >= 0, 0, graph.nbytes).astype(np.float64)
-    made_of, is_made = graph.producer, graph.producer >= 0
+    reader, nbytes = rows_of(graph.read_start), graph.own_bytes.astype(np.float64)
+    made_of, is_made = graph.producer, graph.is_made
     last = np.maximum(made_of, 0)
     np.maximum.at(last, graph.reads, reader)
     turn = turning_point(problem)

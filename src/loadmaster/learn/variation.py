@@ -49,7 +49,7 @@ def piece(graph: Graph, rng: np.random.Generator) -> Graph:
     folded, count = problem.graph, problem.num_ops
     size = int(count * rng.uniform(LEAST, WHOLE))
     first = int(rng.integers(0, count - size + 1))
-    if size < FEWEST or (folded.alias_of >= 0).any():
+    if size < FEWEST or folded.is_alias.any():
         return graph
     keep = np.zeros(count, bool)
     keep[np.argsort(mirrored_position(problem), kind="stable")[first : first + size]] = True

@@ -85,7 +85,7 @@ def fullest(held: Held, device: Ints) -> int:
 
 def held_of(problem: Problem) -> Held:
     graph, ops = problem.graph, problem.num_ops
-    written = np.flatnonzero((graph.alias_of >= 0) & (graph.producer >= 0))
+    written = np.flatnonzero(graph.is_in_place)
     tensor = np.concatenate([graph.owner[graph.reads], graph.owner[written]])
     key = np.unique(tensor * ops + np.concatenate([rows_of(graph.read_start), graph.producer[written]]))
     stays = np.zeros(graph.num_tensors, bool)
@@ -96,7 +96,7 @@ def held_of(problem: Problem) -> Held:
         ints(np.where(problem.resident, problem.updater, graph.producer)),
         np.array(problem.resident),
         stays,
-        ints(np.where(graph.alias_of >= 0, 0, graph.nbytes)),
+        ints(graph.own_bytes),
         graph.workspace_bytes,
         problem.op_ns != CANNOT,
         problem.memory_bytes,

@@ -72,7 +72,7 @@ class Crossing:
 
 def _crossed(search: Search, plan: Plan, score: Score, others: list[Ints], most: int) -> tuple[Plan, Score]:
     problem, rng = search.problem, search.rng
-    swappable, together = alike_devices(problem), _together(problem)
+    swappable, together = alike_devices(problem), problem.leader
     renamed = [renamed_like(problem, other, plan.device, swappable) for other in others]
     renamed.append(plan.device)  # what was taken over may be given back in part
     lent = _lent(problem, renamed, together)
@@ -114,13 +114,6 @@ def _lent(problem: Problem, others: list[Ints], together: Ints) -> Ints:
     bad = np.zeros(lent.shape, bool)
     bad[row, together[op]] = True
     return np.where(bad[:, together], -1, lent)
-
-
-def _together(problem: Problem) -> Ints:
-    """[ops] the first of those that must share a device with it."""
-    colocate = problem.graph.colocate
-    _, first, number = np.unique(colocate, return_index=True, return_inverse=True)
-    return ints(np.where(colocate >= 0, first[number], np.arange(len(colocate))))
 
 
 def renamed_like(problem: Problem, device: Ints, like: Ints, swappable: Bools) -> Ints:

@@ -31,7 +31,7 @@ def cuts(problem: Problem) -> list[Ints]:
     graph = problem.graph
     order = np.lexsort((np.arange(problem.num_ops), mirrored_position(problem)))
     made = np.zeros(problem.num_ops, np.int64)
-    np.add.at(made, graph.producer[graph.producer >= 0], graph.nbytes[graph.producer >= 0])
+    np.add.at(made, graph.producer[graph.is_made], graph.nbytes[graph.is_made])
     placements = []
     for weight in (problem.best_ns, made, np.ones(problem.num_ops, np.int64)):
         share = np.cumsum(weight[order]) - weight[order] / 2
@@ -65,7 +65,7 @@ def held_bytes(problem: Problem) -> NDArray[np.float64]:
     graph, turn = problem.graph, turning_point(problem)
     last = np.maximum(graph.producer, 0)
     np.maximum.at(last, graph.reads, rows_of(graph.read_start))
-    own = (graph.producer >= 0) & (graph.alias_of < 0) & ~problem.stays
+    own = graph.is_fresh & ~problem.stays
     alive = own & (graph.producer <= turn) & (last >= turn)
     total = resident_bytes(problem)
     np.add.at(total, graph.producer[alive], graph.nbytes[alive])

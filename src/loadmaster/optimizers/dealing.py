@@ -38,7 +38,7 @@ def bytes_of(problem: Problem) -> NDArray[np.float64]:
     """[ops] bytes that each makes, and of residents that it updates or is the first to read."""
     graph = problem.graph
     total = resident_bytes(problem)
-    own = (graph.producer >= 0) & (graph.alias_of < 0)
+    own = graph.is_fresh
     np.add.at(total, graph.producer[own], graph.nbytes[own])
     return total
 

@@ -53,12 +53,10 @@ class CpModel:
 
     def _place(self) -> None:
         """One device for each colocation group."""
-        able, colocate = self.problem.able, self.graph.colocate
-        key = np.where(colocate >= 0, self.problem.num_ops + colocate, np.arange(self.problem.num_ops))
+        able = self.problem.able
         self.on: list[list[Any]] = []  # [ops][devices]
         known: dict[int, list[Any]] = {}
-        for op in range(self.problem.num_ops):
-            group = int(key[op])
+        for op, group in enumerate(self.problem.leader.tolist()):
             if group not in known:
                 choice = (
                     self.model.new_bool_var("") if able[op, d] else self.model.new_constant(0) for d in self.devices
@@ -88,7 +86,7 @@ class CpModel:
     def _send(self) -> None:
         """A tensor goes once to each other device that reads it, over one channel, after it is made."""
         problem, graph = self.problem, self.graph
-        home = np.where(graph.producer >= 0, graph.producer, problem.updater)
+        home = problem.maker
         self.sent: dict[tuple[int, int], Any] = {}  # (tensor, destination): start
         self.sending: dict[
             tuple[int, int, int], tuple[Any, Any]
@@ -112,7 +110,7 @@ class CpModel:
             self.model.add_no_overlap(spans)
 
     def _transfer(self, tensor: int, home: int, src: int, dst: int, begin: Any, readers: list[int]) -> Any:
-        model, made = self.model, self.graph.producer[tensor] >= 0
+        model, made = self.model, self.graph.is_made[tensor]
         time = int(self.sends[tensor, self.problem.send_class[src, dst]])
         used = model.new_bool_var("")
         model.add_implication(used, self.on[home][src])
@@ -150,7 +148,7 @@ class CpModel:
         blocks = []
         for tensor in np.flatnonzero(problem.resident & (graph.nbytes > 0)).tolist():
             readers = graph.readers_of(tensor).tolist()
-            ops = [int(problem.updater[tensor])] if problem.updater[tensor] >= 0 else readers
+            ops = [int(problem.updater[tensor])] if problem.is_updated[tensor] else readers
             if ops:
                 there = self.model.new_bool_var("")
                 self.model.add_bool_or([there.negated(), *(self.on[op][d] for op in ops)])

@@ -42,7 +42,7 @@ def rejoined(problem: Problem, plan: Plan, dear: float) -> Plan:
 def _edges(problem: Problem) -> tuple[Ints, Ints, Ints]:
     """(who makes, who reads, which tensor) of every read of something that the step makes."""
     graph = problem.graph
-    made = graph.producer[graph.reads] >= 0
+    made = graph.is_made[graph.reads]
     return ints(graph.producer[graph.reads][made]), ints(rows_of(graph.read_start)[made]), ints(graph.reads[made])
 
 

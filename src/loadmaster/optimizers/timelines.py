@@ -81,6 +81,6 @@ def _ready(problem: Problem, step: Step, line: Timeline) -> Ints:
     wait_start, waits = step.waits()
     ready = np.zeros(problem.num_ops + line.num_sends, np.int64)
     np.maximum.at(ready, rows_of(wait_start), step.end[waits])
-    made = np.flatnonzero(problem.graph.producer[line.send_tensor] >= 0)
+    made = np.flatnonzero(problem.graph.is_made[line.send_tensor])
     ready[problem.num_ops + made] = step.end[problem.graph.producer[line.send_tensor[made]]]
     return ints(ready)

@@ -103,7 +103,7 @@ def _positions(problem: Problem, granularity: Granularity) -> tuple[Ints, int]:
     layers = max(lists.values(), key=len, default=list(range(len(units.names))))
     rank = np.searchsorted(layers, np.arange(len(units.names)), side="right") - 1
     place = np.maximum(rank, 0)[units.of_op]
-    for group in np.unique(graph.colocate[graph.colocate >= 0]):
+    for group in np.unique(graph.colocate[graph.is_colocated]):
         members = graph.colocate == group
         place[members] = place[members].min()
     return ints(place), len(layers)

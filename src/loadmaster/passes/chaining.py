@@ -41,7 +41,7 @@ def groups_in_a_row(problem: Problem, small: float = SMALL) -> Ints:
     """[ops] the lowest op of each one's group. An op joins the only reader it has, or the only op it reads, while both
     together stay small. No way leads out of such a group and back in."""
     graph = problem.graph
-    made = graph.producer[graph.reads] >= 0
+    made = graph.is_made[graph.reads]
     before = np.concatenate([graph.producer[graph.reads][made], graph.after])
     later = np.concatenate([rows_of(graph.read_start)[made], rows_of(graph.after_start)])
     _, able = np.unique(problem.able, axis=0, return_inverse=True)

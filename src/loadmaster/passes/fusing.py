@@ -65,16 +65,14 @@ def inner_tensors(problem: Problem, member_of: Ints) -> Bools:
     """
     graph = problem.graph
     reader = rows_of(graph.read_start)
-    made = graph.producer[graph.reads] >= 0
+    made = graph.is_made[graph.reads]
     escapes = np.zeros(graph.num_tensors, bool)
     outside = made & (member_of[reader] != member_of[graph.producer[graph.reads]])
     escapes[graph.reads[outside]] = True
     read = np.zeros(graph.num_tensors, bool)
     read[graph.reads] = True
-    overwritten = np.zeros(graph.num_tensors, bool)
-    overwritten[graph.alias_of[graph.alias_of >= 0]] = True
-    own = (graph.producer >= 0) & (graph.alias_of < 0) & (graph.role == ACTIVATION)
-    inner: Bools = own & read & ~escapes & ~overwritten
+    own = graph.is_fresh & (graph.role == ACTIVATION)
+    inner: Bools = own & read & ~escapes & ~graph.is_base
     return inner
 
 
@@ -90,7 +88,7 @@ def _contract(problem: Problem, heads: Ints, member_of: Ints) -> Problem:
         reader[~local], tensor_index[graph.reads[~local]], problem.read_bytes[~local], count
     )
     made_by = member_of[graph.producer[kept]]
-    produced = graph.producer[kept] >= 0
+    produced = graph.is_made[kept]
     make_start, makes = from_pairs(made_by[produced], np.flatnonzero(produced), count)
     after_rows, after_values = member_of[rows_of(graph.after_start)], member_of[graph.after]
     apart = after_rows != after_values
@@ -118,7 +116,7 @@ def _contract(problem: Problem, heads: Ints, member_of: Ints) -> Problem:
         producer=ints(np.where(produced, made_by, -1)),
         nbytes=ints(graph.nbytes[kept]),
         role=ints(graph.role[kept]),
-        alias_of=ints(np.where(graph.alias_of[kept] >= 0, tensor_index[graph.alias_of[kept]], -1)),
+        alias_of=ints(np.where(graph.is_alias[kept], tensor_index[graph.alias_of[kept]], -1)),
         shape=taken(graph.shape, kept),
         tensor_dtype=taken(graph.tensor_dtype, kept),
     )

@@ -83,7 +83,7 @@ def turning_point(problem: Problem) -> int:
     graph = problem.graph
     last = np.array(graph.producer)
     np.maximum.at(last, graph.reads, rows_of(graph.read_start))
-    made = (graph.producer >= 0) & (graph.alias_of < 0) & ~problem.stays
+    made = graph.is_fresh & ~problem.stays
     change = np.zeros(problem.num_ops + 1, np.int64)
     np.add.at(change, graph.producer[made], graph.nbytes[made])
     np.add.at(change, last[made] + 1, -graph.nbytes[made])
@@ -109,7 +109,7 @@ def weight_groups(problem: Problem) -> list[list[int]]:
     groups = []
     for tensor in np.flatnonzero(problem.resident).tolist():
         members = set(graph.readers_of(tensor).tolist())
-        if problem.updater[tensor] >= 0:
+        if problem.is_updated[tensor]:
             members.add(int(problem.updater[tensor]))
         if len(members) > 1:
             groups.append(sorted(members))

@@ -143,9 +143,9 @@ class _Repeat:
             readers[tensor].append(op)
         bundles: dict[tuple[int, ...], _Bundle] = {}
         bases = set(old.alias_of.tolist())
-        for tensor in np.flatnonzero(old.producer >= 0).tolist():
+        for tensor in np.flatnonzero(old.is_made).tolist():
             maker, reading = int(old.producer[tensor]), tuple(readers[tensor])
-            plain = old.role[tensor] == ACTIVATION and old.alias_of[tensor] < 0 and tensor not in bases
+            plain = old.role[tensor] == ACTIVATION and not old.is_alias[tensor] and tensor not in bases
             single = -1 if plain else tensor
             alias = int(old.alias_of[tensor])
             fresh = _Bundle(maker, reading, 0, int(old.role[tensor]), alias)
@@ -160,7 +160,7 @@ class _Repeat:
     def _residents(self) -> None:
         """Weights and states once, or for each replica of the stage that updates them; inputs for every microbatch."""
         old, updater = self.old, self.problem.updater
-        for tensor in np.flatnonzero(old.producer < 0).tolist():
+        for tensor in np.flatnonzero(~old.is_made).tolist():
             name, size, role = old.tensor_name[tensor], int(old.nbytes[tensor]), int(old.role[tensor])
             if role == INPUT:
                 for m in range(self.count):
@@ -268,7 +268,7 @@ class _Repeat:
         )
 
     def _residents_of(self, action: int, microbatch: int) -> list[int]:
-        there = [t for t in self.old.reads_of(action).tolist() if self.old.producer[t] < 0]
+        there = [t for t in self.old.reads_of(action).tolist() if not self.old.is_made[t]]
         return [self._resident(t, self.stage[action], microbatch) for t in there]
 
     def _resident(self, tensor: int, stage: int, microbatch: int) -> int:
@@ -289,7 +289,7 @@ class _Repeat:
         return self.own[key]
 
     def _base(self, tensor: int, stage: int, microbatch: int) -> int:
-        if self.old.producer[tensor] < 0:
+        if not self.old.is_made[tensor]:
             return self._resident(tensor, stage, microbatch)
         return self._made(self.first[tensor], microbatch)
 

@@ -52,7 +52,7 @@ def phases_of(problem: Problem) -> Ints:
     if not update.any():
         return ints(np.full(problem.num_ops, FORWARD))
     needed = np.zeros(problem.num_ops, bool)
-    outputs = (graph.role == OUTPUT) & (graph.producer >= 0)
+    outputs = (graph.role == OUTPUT) & graph.is_made
     needed[graph.producer[outputs]] = True
     start, before = graph.dependencies
     for op in range(problem.num_ops - 1, -1, -1):

@@ -54,7 +54,7 @@ def window(problem: Problem, device: NDArray[np.integer], ops: Ints, pinned: Boo
     read_start, reads = some_rows(graph.read_start, graph.reads, ops)
     _, makes = some_rows(graph.make_start, graph.makes, ops)
     reader = rows_of(read_start)
-    maker = np.where(graph.producer[reads] >= 0, graph.producer[reads], problem.updater[reads])
+    maker = problem.maker[reads]
     far = (maker >= 0) & (index_among(ops, maker) < 0)  # has come to where it is read, or is on its way
     own = np.unique(np.concatenate([reads[~far], makes]))
     copies, copy = np.unique(reads[far] * devices + device[ops[reader[far]]], return_inverse=True)
@@ -64,7 +64,7 @@ def window(problem: Problem, device: NDArray[np.integer], ops: Ints, pinned: Boo
     read = np.empty(len(reads), np.int64)
     read[~far], read[far] = np.searchsorted(own, reads[~far]), len(own) + copy
     rows = np.concatenate([reader + first, np.searchsorted(sinks, wanting) + first + count])
-    owner = np.where(graph.producer[own] >= 0, index_among(ops, graph.producer[own]) + first, -1)
+    owner = np.where(graph.is_made[own], index_among(ops, graph.producer[own]) + first, -1)
     owner = np.concatenate([owner, np.searchsorted(sources, copies % devices)])
     tensors, made = np.concatenate([own, copies // devices]), np.flatnonzero(owner >= 0)
     after_start, after = some_rows(graph.after_start, graph.after, ops)

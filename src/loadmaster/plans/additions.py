@@ -99,7 +99,7 @@ def repeatable(graph: Graph) -> Bools:
 def statistics(graph: Graph) -> Bools:
     """[tensors] running statistics as a batch norm leaves them, over those that were there before the step."""
     found = np.zeros(graph.num_tensors, bool)
-    over = np.flatnonzero((graph.alias_of >= 0) & (graph.producer >= 0) & (graph.producer[graph.owner] < 0))
+    over = np.flatnonzero(graph.is_in_place & ~graph.is_made[graph.owner])
     found[over] = [bool(_BATCH_NORM.match(_plain(graph.kind[op]))) for op in graph.producer[over].tolist()]
     return found
 
@@ -121,22 +121,21 @@ def reads_again(graph: Graph, ops: Ints) -> tuple[Ints, Ints]:
 def overwriters(graph: Graph) -> Bools:
     """[ops] write in place."""
     writes = np.zeros(graph.num_ops, bool)
-    writes[graph.producer[(graph.alias_of >= 0) & (graph.producer >= 0)]] = True
+    writes[graph.producer[graph.is_in_place]] = True
     return writes
 
 
 def may_stay(graph: Graph) -> Bools:
     """[tensors] may leave its device: made in the step, dropped in it, and never written over."""
-    able: Bools = (graph.producer >= 0) & (graph.role == ACTIVATION) & ~_in_place(graph)
+    able: Bools = graph.is_made & (graph.role == ACTIVATION) & ~_in_place(graph)
     return able
 
 
 def updated_by(graph: Graph) -> Ints:
     """[tensors] of what is there before the step: the one tensor that is written over it, by an op that reads it; -1
     where nothing is; SEVERAL where more is, or by an op that does not. SEVERAL for all that the step makes."""
-    found = np.where(graph.producer >= 0, SEVERAL, -1)
-    over = np.flatnonzero((graph.alias_of >= 0) & (graph.producer >= 0))
-    over = over[graph.producer[graph.owner[over]] < 0]
+    found = np.where(graph.is_made, SEVERAL, -1)
+    over = np.flatnonzero(graph.is_in_place & ~graph.is_made[graph.owner])
     roots = graph.owner[over]
     plain = graph.alias_of[over] == roots
     reads = rows_of(graph.read_start) * graph.num_tensors + graph.reads
@@ -152,28 +151,26 @@ def may_live_elsewhere(graph: Graph) -> Bools:
     that read it."""
     read = np.zeros(graph.num_tensors, bool)
     read[graph.reads] = True
-    able: Bools = (graph.producer < 0) & (graph.alias_of < 0) & read & (updated_by(graph) != SEVERAL)
+    able: Bools = ~graph.is_made & ~graph.is_alias & read & (updated_by(graph) != SEVERAL)
     return able
 
 
 def returns(graph: Graph, added: Additions) -> Bools:
     """[added] brings home what was written over a tensor that was there before the step."""
-    made = (added.tensor >= 0) & (graph.producer[added.tensor] >= 0)
-    back: Bools = made & (graph.producer[graph.owner[added.tensor]] < 0)
+    made = (added.tensor >= 0) & graph.is_made[added.tensor]
+    back: Bools = made & ~graph.is_made[graph.owner[added.tensor]]
     return back
 
 
 def homes(graph: Graph, added: Additions) -> Ints:
     """[added] of a stay or return of what is there before the step: that tensor; else -1."""
     root = graph.owner[added.tensor]
-    return ints(np.where((added.tensor >= 0) & (graph.producer[root] < 0), root, -1))
+    return ints(np.where((added.tensor >= 0) & ~graph.is_made[root], root, -1))
 
 
 def _in_place(graph: Graph) -> Bools:
     """[tensors] written over in place, or written so."""
-    fixed: Bools = graph.alias_of >= 0
-    fixed = fixed.copy()
-    fixed[graph.alias_of[graph.alias_of >= 0]] = True
+    fixed: Bools = graph.is_alias | graph.is_base
     return fixed
 
 

@@ -221,7 +221,7 @@ def _graph(graph: Graph, added: Additions, shape: _Shape, rows: Ints, tensors: I
     order = np.argsort(shape.place[rows], kind="stable")
     read_start = _starts(shape.place[rows], count)
     after_start, after = from_pairs(shape.place[waits[0]], shape.place[waits[1]], count)
-    made = np.flatnonzero(graph.producer >= 0)
+    made = np.flatnonzero(graph.is_made)
     makers = np.concatenate([graph.producer[made], graph.num_ops + copies.maker])
     makes = np.concatenate([made, graph.num_tensors + np.arange(len(copies.maker))])
     grouped = np.argsort(shape.place[makers], kind="stable")

@@ -16,7 +16,7 @@ import numpy as np
 from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import ACTIVATION, MOST_NS, Graph
-from loadmaster.graph.columns import Bools, Ints, digest, ints, numbered
+from loadmaster.graph.columns import Bools, Ints, digest, flags, ints, numbered
 from loadmaster.problem.objective import Goal, Objective, StepTime, objective_named
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Problem:
     @cached_property
     def resident(self) -> Bools:
         """[tensors] there before the step: weights, states and inputs."""
-        there: Bools = self.graph.producer < 0
+        there: Bools = ~self.graph.is_made
         return there
 
     @cached_property
@@ -144,17 +144,33 @@ class Problem:
         """[tensors] for a resident tensor that is overwritten in place, the first op that does; else -1."""
         graph = self.graph
         updater = np.full(graph.num_tensors, -1, np.int64)
-        inplace = np.flatnonzero((graph.alias_of >= 0) & (graph.producer >= 0))[::-1]
+        inplace = np.flatnonzero(graph.is_in_place)[::-1]
         inplace = inplace[np.argsort(-graph.producer[inplace], kind="stable")]
         root = graph.owner[inplace]
-        known = graph.producer[root] < 0
+        known = ~graph.is_made[root]
         updater[root[known]] = graph.producer[inplace[known]]
         return ints(updater)
 
     @cached_property
+    def is_updated(self) -> Bools:
+        """[tensors] there before the step and overwritten in place."""
+        return flags(self.updater >= 0)
+
+    @cached_property
+    def is_fixed(self) -> Bools:
+        """[tensors] there before the step, and the same after it: it lies wherever it is read (rule 7)."""
+        return flags(self.resident & ~self.is_updated)
+
+    @cached_property
+    def maker(self) -> Ints:
+        """[tensors] the op at whose device it lies first: that which makes it or, of what is there before the step,
+        updates it; -1: it is wherever it is read."""
+        return ints(np.where(self.graph.is_made, self.graph.producer, self.updater))
+
+    @cached_property
     def stays(self) -> Bools:
         """[tensors] made by the step and alive to its end."""
-        lives: Bools = (self.graph.producer >= 0) & (self.graph.role != ACTIVATION)
+        lives: Bools = self.graph.is_made & (self.graph.role != ACTIVATION)
         return lives
 
     @cached_property

@@ -113,7 +113,7 @@ def inspect_problem(problem: Problem) -> Inspection:
 
 
 def _bytes_by_role(graph: Graph) -> dict[str, int]:
-    own = np.where(graph.alias_of < 0, graph.nbytes, 0)
+    own = graph.own_bytes
     return {role: int(own[graph.role == number].sum()) for number, role in enumerate(ROLES)}
 
 
@@ -139,7 +139,7 @@ def _kinds(problem: Problem) -> tuple[KindShare, ...]:
 
 
 def _largest(graph: Graph) -> tuple[LargeTensor, ...]:
-    own = np.where(graph.alias_of < 0, graph.nbytes, -1)
+    own = np.where(graph.is_alias, -1, graph.nbytes)
     order = [int(t) for t in np.argsort(-own, kind="stable")[:MOST_LISTED] if own[t] >= 0]
     return tuple(
         LargeTensor(
@@ -147,7 +147,7 @@ def _largest(graph: Graph) -> tuple[LargeTensor, ...]:
             int(graph.nbytes[t]),
             ROLES[graph.role[t]],
             graph.shape[t],
-            graph.op_name[graph.producer[t]] if graph.producer[t] >= 0 else "",
+            graph.op_name[graph.producer[t]] if graph.is_made[t] else "",
         )
         for t in order
     )

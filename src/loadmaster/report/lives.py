@@ -120,7 +120,7 @@ def lives(schedule: Schedule, when: Moments) -> Lives:
     problem, graph = schedule.problem, schedule.problem.graph
     sends = (schedule.send_tensor, when.send_finish)
     last = last_needed(problem, schedule.device, when.finish, sends, FOREVER)
-    made = np.flatnonzero((graph.producer >= 0) & (graph.alias_of < 0))
+    made = np.flatnonzero(graph.is_fresh)
     home = schedule.device[graph.producer[made]]
     sent = schedule.send_tensor
     works = np.flatnonzero(graph.workspace_bytes)

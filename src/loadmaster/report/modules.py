@@ -63,7 +63,7 @@ def module_table(schedule: Schedule, most: int) -> list[ModuleWork]:
     np.add.at(time_ns, (label, schedule.device), schedule.end_ns - schedule.start_ns)
     np.add.at(ops, label, schedule.members)
     reader = np.repeat(label, np.diff(graph.read_start))
-    kept = np.unique(np.stack([reader, graph.reads])[:, graph.producer[graph.reads] < 0], axis=1)
+    kept = np.unique(np.stack([reader, graph.reads])[:, ~graph.is_made[graph.reads]], axis=1)
     weights = np.bincount(kept[0], graph.nbytes[kept[1]].astype(np.float64), len(names)).astype(np.int64)
     rows = zip(names, ops.tolist(), time_ns.tolist(), weights.tolist(), strict=True)
     return [ModuleWork(name, count, tuple(times), nbytes) for name, count, times, nbytes in rows]

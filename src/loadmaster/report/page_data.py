@@ -97,7 +97,7 @@ def _op_columns(schedule: Schedule, found: Explanation) -> dict[str, Ints]:
     graph = schedule.problem.graph
     paths = paths_of(graph)
     made = np.zeros(schedule.num_kernels, np.int64)
-    np.add.at(made, rows_of(graph.make_start), np.where(graph.alias_of[graph.makes] < 0, graph.nbytes[graph.makes], 0))
+    np.add.at(made, rows_of(graph.make_start), graph.own_bytes[graph.makes])
     on_path = np.zeros(schedule.num_kernels, np.int64)
     on_path[[piece.index for piece in found.path.pieces if piece.kind == "op"]] = 1
     reader, maker = _reads(schedule)

@@ -25,7 +25,7 @@ class ProgramCalls(ProgramNames):
         """`makes`: tensors of the problem, unless it is a view."""
         graph, again = self.captured.graph, self.op >= 0 and self.addition[self.op] >= 0
         results = [tensor for tensor, _ in paired(call.makes, call.node.meta.get("val"))]
-        written = [t for t in results if t is not None and graph.producer[graph.owner[t]] < 0 and not self._is_view(t)]
+        written = [t for t in results if t is not None and not graph.is_made[graph.owner[t]] and not self._is_view(t)]
         left = self._left_alone() if again else set[int]()
         args, uses = self._arguments(call, device, left)
         roots = [int(graph.owner[tensor]) for tensor in written]

@@ -152,7 +152,7 @@ class ProgramNames:
     def _resident(self, tensor: int, device: int) -> str:
         graph, root = self.captured.graph, int(self.captured.graph.owner[tensor])
         home = self.home.get(root, device)
-        if graph.producer[root] >= 0 or home != device:
+        if graph.is_made[root] or home != device:
             name = graph.tensor_name[tensor]
             where = self.problem.cluster.device_names[device]
             raise CannotRun(f"'{name}' is needed on '{where}' but nothing brings it there", "", "plan again")
@@ -204,7 +204,7 @@ def homes_of(captured: CapturedStep, problem: Problem, plan: Plan) -> dict[int, 
     kept = np.flatnonzero(bases(captured.graph) == np.arange(captured.graph.num_tensors))
     if problem.expansion is not None:
         kept = kept[problem.expansion.tensor]
-    updated = np.flatnonzero(problem.updater >= 0)
+    updated = np.flatnonzero(problem.is_updated)
     return {int(kept[t]): int(plan.device[problem.updater[t]]) for t in updated.tolist()}
 
 

@@ -123,7 +123,7 @@ class _ProgramWriter(ProgramCalls):
         """The traced value of a tensor of the problem."""
         graph = self.captured.graph
         root = int(graph.owner[tensor])
-        if graph.producer[root] >= 0:
+        if graph.is_made[root]:
             return self._traced(tensor)
         if root not in self.captured.given:  # state of the optimizer, which is formed like its weight
             root = self._weight_of[root]
@@ -204,7 +204,7 @@ class _ProgramWriter(ProgramCalls):
         tensors = self.problem.graph.makes_of(op)
         tensor, graph = int(self.kept[tensors[0]]), self.captured.graph
         name, root = self.value(tensor, device), int(graph.owner[tensor])
-        if graph.producer[root] < 0 and tensor != root:
+        if not graph.is_made[root] and tensor != root:
             place = self._resident(root, device)
             self._before_write(root)
             self.written.add(root)

@@ -56,7 +56,7 @@ def landings(problem: Problem, events: Sequence[Event]) -> frozenset[Send]:
         for op in event.ops:
             read = [int(tensor) for tensor in graph.reads_of(op)]
             root = int(graph.owner[read[0]]) if read else -1
-            if graph.kind[op] == STAY and graph.producer[root] < 0 and read[0] != root:
+            if graph.kind[op] == STAY and not graph.is_made[root] and read[0] != root:
                 returns[read[0], event.device] = root
             else:
                 last.update({(int(graph.owner[tensor]), event.device): number for tensor in read})

@@ -85,14 +85,14 @@ def _layers(graph: Graph) -> Iterator[_Layer]:
     for path, ops in products.items():
         inner = _between(graph, path, ops)
         read = dict.fromkeys(int(t) for op in sorted(inner) for t in graph.reads_of(op))
-        outside = [t for t in read if graph.producer[t] < 0 or int(graph.producer[t]) not in inner]
+        outside = [t for t in read if not graph.is_made[t] or int(graph.producer[t]) not in inner]
         owners = list(dict.fromkeys(int(graph.owner[t]) for t in outside))
         weights = tuple(t for t in owners if graph.role[t] == WEIGHT and len(graph.shape[t] or ()) == 3)
         if not weights:
             continue
         experts, rows = _size(graph, weights[0]), _size(graph, int(graph.makes_of(ops[-1])[0]))
         rest = [t for t in owners if t not in weights]
-        rows_in = tuple(t for t in rest if _size(graph, t) == rows and graph.producer[t] >= 0 and graph.nbytes[t])
+        rows_in = tuple(t for t in rest if _size(graph, t) == rows and graph.is_made[t] and graph.nbytes[t])
         made = [int(t) for op in inner for t in graph.makes_of(op)]
         out = tuple(t for t in made if any(int(r) not in inner for r in graph.readers_of(t)))
         whole = tuple(t for t in rest if t not in rows_in)
@@ -224,7 +224,7 @@ class _Rewriting:
         held = sum(int(graph.nbytes[t]) for t in layer.weights)
         flops = sum(int(graph.flops[op]) for op in inner)
         traffic = max(0, sum(int(graph.bytes_moved[op]) for op in inner) - held)
-        between = [int(t) for op in inner for t in graph.makes_of(op) if graph.alias_of[t] < 0]
+        between = [int(t) for op in inner for t in graph.makes_of(op) if not graph.is_alias[t]]
         room = sum(int(graph.nbytes[t]) for t in between if t not in layer.rows_out)
         for i, (first, end) in enumerate(self.parts(layer)):
             part, path = (end - first) / layer.experts, self.path(layer, first, end)

@@ -110,7 +110,7 @@ class _Tree:
         device = int(self.plan.device[ops[0]])
         read = np.unique(np.concatenate([graph.reads_of(op) for op in ops]))
         kept = read[(graph.role[read] == WEIGHT) | (graph.role[read] == STATE)]
-        kept = kept[graph.producer[kept] < 0]
+        kept = kept[~graph.is_made[kept]]
         where = problem.cluster.device_names[device]
         time_ns = int(problem.op_ns[ops, device].sum())
         return ModuleRow(name, where, where, int(graph.nbytes[kept].sum()), time_ns)

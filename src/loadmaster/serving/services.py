@@ -189,7 +189,7 @@ def cache_bytes(service: Service) -> Ints:
     graph = phase.problem.graph
     sizes = np.zeros(len(service.names), np.int64)
     start, readers = graph.readers
-    for tensor in np.flatnonzero((graph.producer < 0) & (graph.role != WEIGHT) & (np.diff(start) > 0)):
+    for tensor in np.flatnonzero(~graph.is_made & (graph.role != WEIGHT) & (np.diff(start) > 0)):
         sizes[phase.unit_of[readers[start[tensor]]]] += graph.nbytes[tensor]
     return ints(sizes)
 

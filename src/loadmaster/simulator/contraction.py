@@ -104,18 +104,17 @@ def facts_of(problem: Problem) -> Facts:
     """Of a problem whose ops are single ops."""
     graph = problem.graph
     by_tensor = np.argsort(graph.reads, kind="stable")
-    read, overwritten = (np.zeros(graph.num_tensors, bool) for _ in range(2))
+    read = np.zeros(graph.num_tensors, bool)
     read[graph.reads] = True
-    overwritten[graph.alias_of[graph.alias_of >= 0]] = True
-    own = (graph.producer >= 0) & (graph.alias_of < 0) & (graph.role == ACTIVATION)
+    own = graph.is_fresh & (graph.role == ACTIVATION)
     depth, under = np.zeros(graph.num_tensors, np.int64), graph.alias_of
     while (under >= 0).any():
         depth += under >= 0
         under = np.where(under >= 0, graph.alias_of[under], -1)
-    made = np.flatnonzero(graph.producer >= 0)
+    made = np.flatnonzero(graph.is_made)
     return Facts(
         graph.producer.astype(np.int32),
-        (own & read & ~overwritten).astype(np.int8),
+        (own & read & ~graph.is_base).astype(np.int8),
         ints(problem.read_bytes[by_tensor]),
         made[np.argsort(depth[made], kind="stable")].astype(np.int32),
         graph.after_start.astype(np.int32),

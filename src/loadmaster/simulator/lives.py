@@ -13,8 +13,8 @@ def residents(problem: Problem, device: Ints) -> tuple[tuple[Ints, Ints], tuple[
     """(tensor, device) of all that is there before the step (rule 7): those that are overwritten in place, on their
     updaters' devices; then the others, on every device that reads them."""
     graph, devices = problem.graph, problem.num_devices
-    updated = ints(np.flatnonzero(problem.resident & (problem.updater >= 0)))
-    fixed = problem.resident[graph.reads] & (problem.updater[graph.reads] < 0)
+    updated = ints(np.flatnonzero(problem.is_updated))
+    fixed = problem.is_fixed[graph.reads]
     spots = np.unique(graph.reads[fixed] * devices + device[rows_of(graph.read_start)[fixed]])
     return (updated, ints(device[problem.updater[updated]])), (ints(spots // devices), ints(spots % devices))
 
@@ -28,13 +28,13 @@ def last_needed(problem: Problem, device: Ints, end: Ints, sends: tuple[Ints, In
     last = np.full((graph.num_tensors, problem.num_devices), -1, np.int64)
     reader = rows_of(graph.read_start)
     np.maximum.at(last, (graph.reads, device[reader]), end[reader])
-    made = np.flatnonzero(graph.producer >= 0)
+    made = np.flatnonzero(graph.is_made)
     home = device[graph.producer[made]]
     np.maximum.at(last, (made, home), np.where(problem.stays[made], forever, end[graph.producer[made]]))
     away = ~problem.resident[send_tensor]
     source = device[graph.producer[send_tensor[away]]]
     np.maximum.at(last, (send_tensor[away], source), send_end[away])
-    written = np.flatnonzero((graph.alias_of >= 0) & (graph.producer >= 0))
+    written = np.flatnonzero(graph.is_in_place)
     # The newest first: each keeps alive what it was written over. A kernel may write one over the other.
     for tensor in written[np.lexsort((-_depth(graph.alias_of)[written], -graph.producer[written]))].tolist():
         under, place = graph.alias_of[tensor], device[graph.producer[tensor]]

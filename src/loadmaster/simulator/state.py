@@ -158,7 +158,7 @@ def layout_of(problem: Problem) -> Layout:
     """The problem flat and narrow, as the compiled loop wants it."""
     graph, devices = problem.graph, problem.num_devices
     narrow = np.int32
-    origin = np.where(graph.producer >= 0, MADE, np.where(problem.updater >= 0, UPDATED, FIXED)).astype(np.int8)
+    origin = np.where(graph.is_made, MADE, np.where(problem.is_updated, UPDATED, FIXED)).astype(np.int8)
     moving = origin[graph.reads] != FIXED
     read_start = np.zeros(problem.num_ops + 1, np.int64)
     np.cumsum(np.bincount(rows_of(graph.read_start)[moving], minlength=problem.num_ops), out=read_start[1:])
@@ -196,7 +196,7 @@ def layout_of(problem: Problem) -> Layout:
         graph.nbytes,
         origin,
         np.where(origin == UPDATED, problem.updater, graph.producer).astype(narrow),
-        np.where(graph.producer >= 0, graph.alias_of, -1).astype(narrow),
+        np.where(graph.is_made, graph.alias_of, -1).astype(narrow),
         problem.stays.astype(np.int8),
         np.flatnonzero((origin == FIXED) & was_read).astype(narrow),
         np.flatnonzero(origin == UPDATED).astype(narrow),

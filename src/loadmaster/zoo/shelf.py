@@ -17,8 +17,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from loadmaster.compiled.entries import cache_folder
 from loadmaster.errors import LoadmasterError, UnknownName
 from loadmaster.files import load_graph, save_graph
@@ -152,7 +150,7 @@ def facts_of(graph: Graph) -> GraphFacts:
     from loadmaster.graph.order import longest_path_to
 
     problem = price(graph, MEASURED_ON)
-    own = np.where(graph.alias_of < 0, graph.nbytes, 0)
+    own = graph.own_bytes
     return GraphFacts(
         digest=graph.digest,
         ops=graph.num_ops,

@@ -43,8 +43,26 @@ class TestColumns:
 
     def test_columns_are_read_only(self) -> None:
         graph = two_ops().build()
-        with pytest.raises(ValueError, match="read-only"):
-            graph.nbytes[0] = 1
+        for column in (graph.nbytes, graph.is_made, graph.is_base, graph.own_bytes):
+            with pytest.raises(ValueError, match="read-only"):
+                column[0] = 1
+
+    def test_whose_memory_a_tensor_lies_in(self) -> None:
+        g = GraphBuilder()
+        w = g.tensor(8, "weight")
+        y = g.tensor(4)
+        over, onto = g.tensor(8, "state", alias_of=w), g.tensor(4, alias_of=y)
+        g.op("make", "any", [w], [y], flops=1)
+        g.op("update", "any", [w, y], [over], flops=1, colocate=0)
+        g.op("add_", "any", [y], [onto], flops=1)
+        graph = g.build()
+        assert graph.is_made.tolist() == [False, True, True, True]
+        assert graph.is_alias.tolist() == [False, False, True, True]
+        assert graph.is_fresh.tolist() == [False, True, False, False]
+        assert graph.is_in_place.tolist() == [False, False, True, True]
+        assert graph.is_base.tolist() == [True, True, False, False]
+        assert graph.own_bytes.tolist() == [8, 4, 0, 0]
+        assert graph.is_colocated.tolist() == [False, True, False]
 
     def test_a_tensor_read_twice_by_an_op_is_read_once(self) -> None:
         g = GraphBuilder()

@@ -23,6 +23,9 @@ class TestColumns:
         problem = price(shared_weight(), pair())
         assert problem.resident.tolist() == [True, True, False, False, False]
         assert problem.updater.tolist() == [2, -1, -1, -1, -1]
+        assert problem.is_updated.tolist() == [True, False, False, False, False]
+        assert problem.is_fixed.tolist() == [False, True, False, False, False]
+        assert problem.maker.tolist() == [2, -1, 0, 1, 2]
         assert problem.stays.tolist() == [False, False, False, False, True]
 
     def test_the_first_of_several_updaters(self) -> None:

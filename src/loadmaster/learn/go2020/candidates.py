@@ -152,11 +152,11 @@ def _measured(problem: Problem, device: Ints, saved: NDArray[np.float64], ideal:
     times = problem.op_ns[np.arange(problem.num_ops), device]
     load = np.bincount(device, np.where(times == CANNOT, 0, times), devices)
     path = path_under(problem, device).max(initial=1)
-    reader, maker = rows_of(graph.read_start), _home(problem)[graph.reads]
+    reader, maker = rows_of(graph.read_start), problem.maker[graph.reads]
     crosses = (maker >= 0) & (device[np.maximum(maker, 0)] != device[reader])
     sent = np.unique(graph.reads[crosses] * devices + device[reader[crosses]])
     tensor, target = sent // devices, sent % devices
-    source = device[_home(problem)[tensor]]
+    source = device[problem.maker[tensor]]
     send_ns = np.maximum(problem.send_ns[tensor, problem.send_class[source, target]], 0)
     channel = np.bincount(np.maximum(problem.cluster.channel[source, target], 0), send_ns, 1)
     full = _held(problem, device, saved, sent) / np.maximum(1, problem.memory_bytes)
@@ -173,17 +173,12 @@ def _measured(problem: Problem, device: Ints, saved: NDArray[np.float64], ideal:
 def _held(problem: Problem, device: Ints, saved: NDArray[np.float64], sent: Ints) -> NDArray[np.float64]:
     """[devices] bytes of what is saved for later, of resident tensors and of all that is received: about the peak."""
     graph, devices = problem.graph, problem.num_devices
-    nbytes = np.where(graph.alias_of >= 0, 0, graph.nbytes)
+    nbytes = graph.own_bytes
     there = problem.resident[graph.reads]
     resident = graph.reads[there] * devices + device[rows_of(graph.read_start)[there]]
     copies = np.unique(np.concatenate([resident, sent]))
     held = np.bincount(device, saved, devices) + np.bincount(copies % devices, nbytes[copies // devices], devices)
     return np.asarray(held, np.float64)
-
-
-def _home(problem: Problem) -> Ints:
-    """[tensors] the op beside which it lives: its maker, or who updates it; -1: it is everywhere."""
-    return ints(np.where(problem.graph.producer >= 0, problem.graph.producer, problem.updater))
 
 
 def path_under(problem: Problem, device: Ints) -> Ints:

@@ -137,8 +137,8 @@ def group_shares(problem: Problem, label: Ints, device: Ints) -> Floats:
 def group_bytes(problem: Problem, label: Ints, count: int) -> NDArray[np.float64]:
     """[groups] bytes that its ops make, and resident bytes where they are first read; at least 1."""
     graph = problem.graph
-    own = np.where(graph.alias_of >= 0, 0, graph.nbytes)
-    made = graph.producer >= 0
+    own = graph.own_bytes
+    made = graph.is_made
     total = np.bincount(label[graph.producer[made]], own[made], count)
     there = np.flatnonzero(problem.resident[graph.reads])
     tensors, first = np.unique(graph.reads[there], return_index=True)

@@ -209,8 +209,8 @@ def _wires(problem: Problem, label: Ints, count: int) -> tuple[Floats, Ints]:
 def _need(problem: Problem, label: Ints, count: int) -> Floats:
     """Made bytes, and resident ones where they are first read."""
     graph = problem.graph
-    nbytes = np.where(graph.alias_of >= 0, 0, graph.nbytes).astype(np.float64)
-    made = graph.producer >= 0
+    nbytes = graph.own_bytes.astype(np.float64)
+    made = graph.is_made
     need = np.bincount(label[graph.producer[made]], nbytes[made], count)
     there = problem.resident[graph.reads]
     tensor, first = np.unique(graph.reads[there], return_index=True)

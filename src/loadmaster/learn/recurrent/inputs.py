@@ -109,8 +109,7 @@ def _held_bytes(problem: Problem, label: Ints, count: int) -> NDArray[np.float64
     there = problem.resident[graph.reads]
     pairs = np.unique(np.stack([label[reader[there]], graph.reads[there]], axis=1), axis=0)
     held = np.bincount(pairs[:, 0], graph.nbytes[pairs[:, 1]], count).astype(np.float64)
-    alive = (graph.producer >= 0) & (graph.alias_of < 0)
-    alive &= ((graph.producer <= turn) & (last > turn)) | problem.stays
+    alive = graph.is_fresh & (((graph.producer <= turn) & (last > turn)) | problem.stays)
     held += np.bincount(label[graph.producer[alive]], graph.nbytes[alive], count)
     return held
 

@@ -105,7 +105,7 @@ def _outputs(features: Features, policy: str) -> tuple[Outputs, dict[str, Any]]:
 def measures_of(problem: Problem, features: Features) -> Measures:
     graph, count = problem.graph, problem.num_ops
     start, before = graph.dependencies
-    own = np.where(graph.alias_of >= 0, 0, graph.nbytes)
+    own = graph.own_bytes
     made, resident = np.zeros(count, np.int64), np.zeros(count, np.int64)
     np.add.at(made, rows_of(graph.make_start), own[graph.makes])
     np.add.at(resident, rows_of(graph.read_start), np.where(problem.resident[graph.reads], own[graph.reads], 0))

@@ -153,7 +153,7 @@ def terrain_of(problem: Problem, groups: Grouping | None = None) -> Terrain:
     """Of a problem; groups of ops take long to find, and moves of fusion alone do without."""
     graph, ops = problem.graph, problem.num_ops
     groups = groups or grouping(problem)
-    members = np.flatnonzero(graph.colocate >= 0)
+    members = np.flatnonzero(graph.is_colocated)
     mate_start, mates = inverse(
         ints(np.arange(len(members) + 1)), ints(graph.colocate[members]), int(graph.colocate.max(initial=-1)) + 1
     )

@@ -145,7 +145,7 @@ def may_be_full(problem: Problem) -> bool:
 def _facts(problem: Problem, usual: Plan) -> moments.BranchFacts:
     graph, devices, plain = problem.graph, problem.num_devices, layout(problem)
     updates = np.zeros(problem.num_ops, np.int64)
-    updates[problem.updater[problem.updater >= 0]] = 1
+    updates[problem.updater[problem.is_updated]] = 1
     times = np.where(problem.able, problem.op_ns, CANNOT)
     price = levels.prices(times, np.ones(devices, np.int64), 4096, 200)
     sends = np.zeros((graph.num_tensors, devices, devices), np.int64)
@@ -162,7 +162,7 @@ def _facts(problem: Problem, usual: Plan) -> moments.BranchFacts:
         _ragged(plain.read_start, plain.reads),
         _ragged(graph.make_start, graph.makes),
         _ragged(*graph.readers),
-        np.column_stack([plain.maker, problem.updater >= 0]).astype(np.int64),
+        np.column_stack([plain.maker, problem.is_updated]).astype(np.int64),
         np.column_stack([problem.leader, updates, _twins(problem), usual.device]).astype(np.int64),
         plain.channel.astype(np.int64),
         alike_devices(problem),
@@ -196,7 +196,7 @@ def _twins(problem: Problem) -> Ints:
             tuple(sorted(follow[op])),
             tuple(problem.op_ns[op].tolist()),
             tuple(made),
-            int(problem.leader[op]) if graph.colocate[op] >= 0 else -1,
+            int(problem.leader[op]) if graph.is_colocated[op] else -1,
             int(graph.workspace_bytes[op]),
         )
         twin[op] = seen.get(repr(key), -1)

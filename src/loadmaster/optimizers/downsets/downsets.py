@@ -78,7 +78,7 @@ def _labels(problem: Problem) -> list[Ints]:
     too."""
     colocate, ops = problem.graph.colocate, np.arange(problem.num_ops)
     plain = ints(np.where(colocate >= 0, problem.num_ops + colocate, ops))
-    if (colocate >= 0).any():
+    if problem.graph.is_colocated.any():
         return [plain]
     return [plain, mirrored_position(problem)]
 
@@ -134,7 +134,7 @@ def _loads(problem: Problem, units: Units, kind_of: Ints) -> UnitCosts:
     graph, first = problem.graph, np.unique(kind_of, return_index=True)[1]
     times = np.zeros((units.count, len(first)), np.int64)
     np.add.at(times, units.unit, np.where(problem.op_ns[:, first] == CANNOT, CANNOT_NS, problem.op_ns[:, first]))
-    maker = np.where(graph.producer >= 0, graph.producer, problem.updater)
+    maker = problem.maker
     moving = np.flatnonzero(maker >= 0)
     number = np.full(graph.num_tensors, -1, np.int64)
     number[moving] = np.arange(len(moving))

@@ -59,7 +59,7 @@ def _beside(problem: Problem, device: Ints) -> Ints:
     """An op without a like goes where the largest tensor that it reads comes from, or else where the largest that it
     makes goes to; what is beside no op that has one, where the op before it is."""
     graph, device = problem.graph, device.copy()
-    made = graph.producer[graph.reads] >= 0
+    made = graph.is_made[graph.reads]
     before, later, tensor = graph.producer[graph.reads][made], rows_of(graph.read_start)[made], graph.reads[made]
     order = np.argsort(graph.nbytes[tensor], kind="stable")  # the largest is written last
     for _ in range(REACH):

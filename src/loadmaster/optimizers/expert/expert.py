@@ -148,7 +148,7 @@ def _crossing_bytes(problem: Problem, device: Ints, op: int) -> dict[int, int]:
     graph = problem.graph
     gets: list[tuple[int, set[int]]] = []  # bytes, and the devices that have them anyway
     for tensor in graph.reads_of(op).tolist():
-        if graph.producer[tensor] >= 0:
+        if graph.is_made[tensor]:
             there = {*_devices(device, graph.readers_of(tensor)), int(device[graph.producer[tensor]])}
             gets.append((int(graph.nbytes[tensor]), there))
     gives = [(int(graph.nbytes[t]), _devices(device, graph.readers_of(t))) for t in graph.makes_of(op).tolist()]

@@ -72,7 +72,7 @@ def ways_of(graph: Graph) -> NDArray[np.str_]:
 def fusable(graph: Graph) -> Bools:
     """[ops] that may share a kernel at all: not alone by their kind, and not writing in place."""
     free: Bools = ways_of(graph) != ALONE
-    free[graph.producer[(graph.alias_of >= 0) & (graph.producer >= 0)]] = False
+    free[graph.producer[graph.is_in_place]] = False
     return free
 
 
@@ -83,7 +83,7 @@ def joinable(graph: Graph, spaces: Spaces, producers: Ints, consumers: Ints) -> 
     compiler computes that where it is looked up.
     """
     ways, readers = ways_of(graph), np.zeros(graph.num_ops, np.int64)
-    made = graph.producer >= 0
+    made = graph.is_made
     np.add.at(readers, graph.producer[made], np.diff(graph.readers[0])[made] + (graph.role[made] != ACTIVATION))
     out_of_order = (ways[consumers] == GATHERING) | spaces.down[consumers]
     looked_up = (readers[producers] == 1) & np.isin(ways[producers], (POINTWISE, GATHERING))

@@ -126,7 +126,7 @@ def simple_orders(problem: Problem) -> list[Floats]:
     """Priorities by rules that any graph has: by bytes saved, first or last op first; reductions before or after
     the others; all producers, or only those with one reader."""
     count, graph = problem.num_ops, problem.graph
-    made = graph.producer >= 0
+    made = graph.is_made
     saved, readers = np.zeros(count, np.int64), np.zeros(count, np.int64)
     np.maximum.at(saved, graph.producer[made], graph.nbytes[made])
     np.maximum.at(readers, graph.producer[made], np.diff(graph.readers[0])[made])

@@ -144,7 +144,7 @@ def _plan(problem: Problem, device: Ints, start: Ints, level: Ints) -> Plan:
 def fixed_reads(problem: Problem) -> tuple[Ints, Ints]:
     """(start, tensors) the fixed residents each op reads: they cost memory where it runs, never time."""
     graph = problem.graph
-    fixed = problem.resident & (problem.updater < 0)
+    fixed = problem.is_fixed
     keep = fixed[graph.reads]
     count = np.zeros(problem.num_ops + 1, np.int64)
     np.cumsum(

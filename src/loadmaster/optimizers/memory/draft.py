@@ -108,7 +108,7 @@ class Draft:
         np.maximum.at(self.points, at[plan.kernel], self.loops.points)
         np.maximum.at(self.rows, at[plan.kernel], self.loops.rows)
         self.inner = inner_tensors(problem, plan.kernel)
-        aliases = np.flatnonzero(graph.alias_of >= 0)
+        aliases = np.flatnonzero(graph.is_alias)
         self.overwritten = {*aliases.tolist(), *graph.alias_of[aliases].tolist()}
         self.owner: list[int] = graph.owner.tolist()
         self.producer: list[int] = graph.producer.tolist()
@@ -185,7 +185,7 @@ class Draft:
 
     def _originals(self) -> None:
         graph = self.problem.graph
-        for tensor in np.flatnonzero(graph.producer >= 0).tolist():
+        for tensor in np.flatnonzero(graph.is_made).tolist():
             self.add(Version(tensor, self.at[self.producer[tensor]], inner=bool(self.inner[tensor])))
         for op, tensor in zip(rows_of(graph.read_start).tolist(), graph.reads.tolist(), strict=True):
             if self.producer[tensor] >= 0:

@@ -107,12 +107,12 @@ class _AgainModel:
 
     def _makers(self, tensor: int, maker: int) -> list[int]:
         """Runs that make it; what is overwritten, or overwrites, is made once."""
-        return self.runs_of[maker] if self.graph.alias_of[tensor] < 0 else [maker]
+        return self.runs_of[maker] if not self.graph.is_alias[tensor] else [maker]
 
     def _hold(self) -> None:
         """What is held at no position is more than the limit leaves beside what is there from start to end."""
         graph, problem, model = self.graph, self.problem, self.model
-        resident = {int(graph.owner[t]) for t in graph.reads.tolist() if graph.producer[graph.owner[t]] < 0}
+        resident = {int(graph.owner[t]) for t in graph.reads.tolist() if not graph.is_made[graph.owner[t]]}
         room = int(problem.memory_bytes[0]) - sum(int(graph.nbytes[t]) for t in resident)
         spans, sizes = [], []
         for run, tensor, last in self._lives():
@@ -136,7 +136,7 @@ class _AgainModel:
         graph, model = self.graph, self.model
         for run, op in enumerate(self.op):
             for tensor in graph.makes_of(op).tolist():
-                if graph.alias_of[tensor] >= 0:
+                if graph.is_alias[tensor]:
                     continue
                 last = model.new_int_var(0, self.length - 1, "")
                 model.add(last >= self.at[run]).only_enforce_if(self.there[run])
@@ -161,7 +161,7 @@ class _AgainModel:
         return bool(self.problem.stays[(self.graph.owner == tensor)].any())
 
     def _overwriters_of(self, tensor: int) -> list[int]:
-        inside = (self.graph.owner == tensor) & (self.graph.alias_of >= 0) & (self.graph.producer >= 0)
+        inside = (self.graph.owner == tensor) & self.graph.is_in_place
         return [int(op) for op in self.graph.producer[inside]]
 
     def plan(self, solver: Any) -> Plan:

@@ -258,7 +258,7 @@ def early_updates(problem: Problem, plan: Plan) -> Plan:
     start, _ = graph.readers
     made = np.diff(graph.make_start) > 0
     ends = np.ones(problem.num_ops, bool)  # all it makes lies over what was there before, and nobody reads it
-    last = (problem.updater[graph.owner[graph.makes]] >= 0) & (np.diff(start)[graph.makes] == 0)
+    last = problem.is_updated[graph.owner[graph.makes]] & (np.diff(start)[graph.makes] == 0)
     np.logical_and.at(ends, rows_of(graph.make_start), last)
     alone = (np.bincount(kernel, minlength=problem.num_ops) == 1)[kernel]
     turn = np.empty(problem.num_ops, np.int64)

@@ -133,7 +133,7 @@ def flow_of(problem: Problem) -> exact_orders.Flow:
     """The made tensors of the problem on one device; what is written in place counts as a use of its base."""
     graph = problem.graph
     base = graph.owner
-    made = graph.producer[base] >= 0
+    made = graph.is_made[base]
     reader = rows_of(graph.read_start)
     use_rows = np.concatenate([reader, graph.producer[graph.makes]])
     use_tensors = np.concatenate([base[graph.reads], base[graph.makes]])
@@ -144,7 +144,7 @@ def flow_of(problem: Problem) -> exact_orders.Flow:
     np.cumsum(np.bincount(pairs[:, 0], minlength=problem.num_ops), out=read_start[1:])
     reads = ints(pairs[:, 1])
     reader_start, readers = inverse(ints(read_start), reads, graph.num_tensors)
-    own = np.where((graph.alias_of >= 0) | (graph.producer < 0), 0, graph.nbytes)
+    own = np.where(graph.is_fresh, graph.nbytes, 0)
     stays = np.zeros(graph.num_tensors, np.int8)
     stays[base[problem.stays]] = 1
     before_start, before = graph.dependencies

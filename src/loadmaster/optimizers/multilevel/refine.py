@@ -181,8 +181,8 @@ def _bound(problem: Problem, ops: Ints) -> NDArray[np.bool_]:
     graph = problem.graph
     start, made = some_rows(graph.make_start, graph.makes, ops)
     writes = np.zeros(len(ops), bool)
-    writes[rows_of(start)[graph.alias_of[made] >= 0]] = True
-    return writes | (graph.colocate[ops] >= 0)
+    writes[rows_of(start)[graph.is_alias[made]]] = True
+    return writes | graph.is_colocated[ops]
 
 
 def _start(part: Window, plan: Plan) -> tuple[Ints, Ints]:

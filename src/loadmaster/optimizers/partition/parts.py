@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.graph.columns import Ints, ints, positions, rows_of
+from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.problem import CANNOT, Problem
 
 Floats = NDArray[np.float64]
@@ -113,11 +113,8 @@ def _scaled(weight: Floats) -> Ints:
 
 
 def _units(problem: Problem) -> Ints:
-    colocate = problem.graph.colocate
-    key = np.where(colocate >= 0, problem.num_ops + colocate, np.arange(problem.num_ops))
-    _, first, unit = np.unique(key, return_index=True, return_inverse=True)
-    # In order of their first op, so that neighbours in the program are neighbours here.
-    return ints(positions(np.argsort(first, kind="stable"))[unit])
+    """[ops] colocation groups, in order of their first op, so that neighbours in the program are neighbours here."""
+    return ints(np.unique(problem.leader, return_inverse=True)[1])
 
 
 def op_times(problem: Problem) -> Floats:
@@ -130,9 +127,9 @@ def op_times(problem: Problem) -> Floats:
 def op_bytes(problem: Problem) -> Floats:
     """[ops] bytes of what it makes, and of residents at the op that updates them or reads them first."""
     graph = problem.graph
-    own = np.where(graph.alias_of >= 0, 0, graph.nbytes).astype(np.float64)
+    own = graph.own_bytes.astype(np.float64)
     start, readers = graph.readers
-    holder = np.where(graph.producer >= 0, graph.producer, problem.updater)
+    holder = problem.maker.copy()
     orphan = (holder < 0) & (np.diff(start) > 0)
     holder[orphan] = readers[start[:-1][orphan]]
     held = holder >= 0
@@ -152,7 +149,7 @@ def _nets(problem: Problem, unit: Ints) -> tuple[Ints, Ints, Floats]:
     anywhere."""
     graph = problem.graph
     count = int(unit.max()) + 1
-    maker = np.where(graph.producer >= 0, graph.producer, problem.updater)
+    maker = problem.maker
     moving = maker[graph.reads] >= 0
     tensor = graph.reads[moving]
     reader = unit[rows_of(graph.read_start)[moving]]

@@ -65,7 +65,7 @@ def work_of(problem: Problem, slot: Ints, phase: Ints, microbatches: int) -> Int
 def crossing_of(problem: Problem, slot: Ints) -> Ints:
     """[slots + 1] ns of sending, once a microbatch, what is on both sides of the edge before each slot."""
     graph, count = problem.graph, int(slot.max()) + 1
-    moved = np.flatnonzero((graph.producer >= 0) & (graph.alias_of < 0))
+    moved = np.flatnonzero(graph.is_fresh)
     low, high = np.full(graph.num_tensors, count), np.full(graph.num_tensors, -1)
     low[moved] = high[moved] = slot[graph.producer[moved]]
     np.minimum.at(low, graph.reads, slot[rows_of(graph.read_start)])
@@ -80,7 +80,7 @@ def crossing_of(problem: Problem, slot: Ints) -> Ints:
 def gradients_of(problem: Problem, slot: Ints) -> Ints:
     """[slots] bytes of weights that are updated there."""
     graph, total = problem.graph, np.zeros(int(slot.max()) + 1, np.int64)
-    updated = np.flatnonzero(problem.updater >= 0)
+    updated = np.flatnonzero(problem.is_updated)
     weights = updated[graph.role[updated] == WEIGHT]
     np.add.at(total, slot[problem.updater[weights]], graph.nbytes[weights])
     return ints(total)

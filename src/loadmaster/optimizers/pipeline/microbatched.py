@@ -118,7 +118,7 @@ def bound_of(problem: Problem, microbatches: int, *, replicate: bool = False) ->
 def _adding_ns(problem: Problem, microbatches: int) -> Ints:
     """[ops, devices] of updates: two read and one written for each microbatch but the first."""
     graph, total = problem.graph, np.zeros(problem.num_ops, np.int64)
-    reader, made = rows_of(graph.read_start), graph.producer[graph.reads] >= 0
+    reader, made = rows_of(graph.read_start), graph.is_made[graph.reads]
     np.add.at(total, reader[made], graph.nbytes[graph.reads[made]])
     total[phases_of(problem) != UPDATE] = 0
     each = [3e9 * (microbatches - 1) / rate * total * (1 - 1e-9) for rate in problem.bytes_per_s.tolist()]

@@ -57,7 +57,7 @@ def _gradients(problem: Problem, slot: Ints, size: int) -> Ints:
     graph = problem.graph
     reader = rows_of(graph.read_start)
     update = np.array([kind.startswith("optim.") for kind in graph.kind])
-    read = np.flatnonzero(update[reader] & (graph.producer[graph.reads] >= 0))
+    read = np.flatnonzero(update[reader] & graph.is_made[graph.reads])
     total = np.zeros(size, np.int64)
     np.add.at(total, slot[reader[read]], graph.nbytes[graph.reads[read]])
     return ints(total)
@@ -68,8 +68,8 @@ def _resident(problem: Problem, slot: Ints, size: int) -> Ints:
     graph = problem.graph
     first = np.full(graph.num_tensors, size - 1)
     np.minimum.at(first, graph.reads, slot[rows_of(graph.read_start)])
-    there = np.flatnonzero((graph.producer < 0) & problem.resident)
-    where = np.where(problem.updater[there] >= 0, slot[problem.updater[there]], first[there])
+    there = np.flatnonzero(problem.resident)
+    where = np.where(problem.is_updated[there], slot[problem.updater[there]], first[there])
     total = np.zeros(size, np.int64)
     np.add.at(total, where, graph.nbytes[there])
     return ints(total)
@@ -82,7 +82,7 @@ def _saved(problem: Problem, slot: Ints, phase: Ints, size: int) -> Ints:
     later = np.zeros(graph.num_tensors, bool)
     later[graph.reads[phase[reader] == BACKWARD]] = True
     made = graph.producer
-    kept = np.flatnonzero(later & (made >= 0) & (graph.alias_of < 0) & (phase[np.maximum(made, 0)] == FORWARD))
+    kept = np.flatnonzero(later & graph.is_fresh & (phase[made] == FORWARD))
     total = np.zeros(size, np.int64)
     np.add.at(total, slot[made[kept]], graph.nbytes[kept])
     return ints(total)
@@ -92,7 +92,7 @@ def _crossing(problem: Problem, slot: Ints, phase: Ints, which: int, size: int) 
     """[slots + 1] ns of sending what ops of a phase make on one side of an edge and read on the other."""
     graph = problem.graph
     made = graph.producer
-    own = (made >= 0) & (graph.alias_of < 0) & (phase[np.maximum(made, 0)] == which)
+    own = graph.is_fresh & (phase[made] == which)
     low, high = np.full(graph.num_tensors, size), np.full(graph.num_tensors, -1)
     low[own] = high[own] = slot[made[own]]
     reader = rows_of(graph.read_start)

@@ -189,7 +189,7 @@ def _saved_bytes(problem: Problem) -> Ints:
     last = np.full(graph.num_tensors, -1, np.int64)
     np.maximum.at(last, graph.reads, rows_of(graph.read_start))
     made = graph.producer
-    saved = (made >= 0) & (graph.alias_of < 0) & (((made <= turn) & (last > turn)) | problem.stays)
+    saved = graph.is_fresh & (((made <= turn) & (last > turn)) | problem.stays)
     total = np.zeros(problem.num_ops, np.int64)
     np.add.at(total, made[saved], graph.nbytes[saved])
     return ints(total)
@@ -198,7 +198,7 @@ def _saved_bytes(problem: Problem) -> Ints:
 def _touches(problem: Problem, slot: Ints, slots: int) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
     """(start, next, low, high, ns, bytes) per slot, of the tensors that its ops make, read or update."""
     graph = problem.graph
-    maker = np.where(graph.producer >= 0, graph.producer, problem.updater)
+    maker = problem.maker
     owned = np.flatnonzero(maker >= 0)
     tensor = np.concatenate([graph.reads, owned])
     where = np.concatenate([slot[rows_of(graph.read_start)], slot[maker[owned]]])
@@ -208,7 +208,7 @@ def _touches(problem: Problem, slot: Ints, slots: int) -> tuple[Ints, Ints, Ints
     np.minimum.at(low, tensor, where)
     np.maximum.at(high, tensor, where)
     follows = np.append(np.where(np.diff(tensor) == 0, where[1:], slots), slots) if len(tensor) else where
-    fixed = problem.resident & (problem.updater < 0)
+    fixed = problem.is_fixed
     at_home = problem.resident[tensor] & (fixed[tensor] | (slot[problem.updater[tensor]] == where))
     ns = np.where(fixed[tensor], 0, problem.send_ns.max(axis=1, initial=0)[tensor])
     order = np.argsort(where, kind="stable")

@@ -100,7 +100,7 @@ def _ratio(one: NDArray[np.float64] | float, other: NDArray[np.float64] | float)
 def _summed(problem: Problem, per_tensor: Floats) -> Floats:
     """[ops] over what each reads of what the step makes."""
     graph = problem.graph
-    made = graph.producer[graph.reads] >= 0
+    made = graph.is_made[graph.reads]
     total = np.zeros(problem.num_ops)
     np.add.at(total, rows_of(graph.read_start)[made], per_tensor[graph.reads[made]])
     return total
@@ -109,7 +109,7 @@ def _summed(problem: Problem, per_tensor: Floats) -> Floats:
 def _passed(problem: Problem, told: Floats) -> Floats:
     """Two rounds along the tensors: means over makers and over readers, then over theirs."""
     graph = problem.graph
-    made = graph.producer[graph.reads] >= 0
+    made = graph.is_made[graph.reads]
     maker, reader = graph.producer[graph.reads][made], rows_of(graph.read_start)[made]
     before = _means(maker, reader, told)
     after = _means(reader, maker, told)

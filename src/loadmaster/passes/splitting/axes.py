@@ -66,9 +66,9 @@ def axes_of(graph: Graph, op: int) -> tuple[Axis, ...]:
     makes = [graph.shape[t] for t in graph.makes_of(op)]
     kind = bare_kind(graph.kind[op])
     rule = _rule(kind)
-    written_over = (graph.alias_of[graph.makes_of(op)] >= 0).any() and not graph.is_view[op]
+    written_over = graph.is_alias[graph.makes_of(op)].any() and not graph.is_view[op]
     timed = bool((graph.time_ns[op] != UNGIVEN).any())
-    if written_over or timed or graph.colocate[op] >= 0 or None in reads or None in makes:
+    if written_over or timed or graph.is_colocated[op] or None in reads or None in makes:
         return ()
     over = softmax_dim(graph, op) if kind in _SOFTMAX else None
     if over is not None:

@@ -88,7 +88,7 @@ class _GraphRewrite:
         self.colocated = [f"group {g}" if g >= 0 else None for g in graph.colocate.tolist()]
 
     def graph(self) -> Graph:
-        for tensor in np.flatnonzero(self.old.producer < 0).tolist():
+        for tensor in np.flatnonzero(~self.old.is_made).tolist():
             self._whole(tensor)
         for op in range(self.old.num_ops):
             if op in self.region.axis:
@@ -135,7 +135,7 @@ class _GraphRewrite:
         if maker >= 0 and old.is_view[maker]:
             for read in old.reads_of(maker).tolist():
                 if old.owner[read] == old.owner[tensor]:
-                    return read if read in self.region.dims or old.alias_of[read] < 0 else self._shown(read)
+                    return read if read in self.region.dims or not old.is_alias[read] else self._shown(read)
         return int(old.alias_of[tensor])
 
     def _after(self, op: int) -> list[str]:

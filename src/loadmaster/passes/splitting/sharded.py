@@ -101,11 +101,11 @@ class _ShardedWriter:
 
     def graph(self) -> Graph:
         old = self.old
-        for tensor in np.flatnonzero(old.producer < 0).tolist():
+        for tensor in np.flatnonzero(~old.is_made).tolist():
             self.own[tensor] = self._tensors(tensor, self.sharding.source(tensor), [None] * self.ways)
         for op in range(old.num_ops):
             self._add(op)
-        for tensor in np.flatnonzero((old.role == OUTPUT) & (old.producer >= 0)).tolist():
+        for tensor in np.flatnonzero((old.role == OUTPUT) & old.is_made).tolist():
             self._as(tensor, None)
         return self.build.build()
 
@@ -162,7 +162,7 @@ class _ShardedWriter:
         updates, in bundles of some size, since every round of a ring takes its time."""
         old, sharding = self.old, self.sharding
         updates = [op for op in range(old.num_ops) if old.kind[op].startswith("optim.")]
-        weights = [(t, None) for t in dict.fromkeys(old.reads.tolist()) if t in sharding.stored and old.producer[t] < 0]
+        weights = [(t, None) for t in dict.fromkeys(old.reads.tolist()) if t in sharding.stored and not old.is_made[t]]
         gradients = [(int(old.reads_of(op)[1]), sharding.wanted[op][1]) for op in updates]
         summed = [(t, layout) for t, layout in gradients if sharding.source(t) == SUMMAND]
         found: dict[bool, list[list[int]]] = {True: [], False: []}

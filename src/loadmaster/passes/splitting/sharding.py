@@ -106,11 +106,11 @@ class _Sharder:
     def __init__(self, graph: Graph, ways: int, way: Way) -> None:
         self.graph, self.ways, self.way = graph, ways, way
         self.axes: dict[int, tuple[Axis, ...]] = {}
-        made = graph.producer[(graph.role == OUTPUT) & (graph.producer >= 0)]
+        made = graph.producer[(graph.role == OUTPUT) & graph.is_made]
         self.turn = int(made.max()) if len(made) else graph.num_ops  # the last op of the forward pass
         self.state = _State()
         self.updated = {int(graph.reads_of(op)[0]) for op in range(graph.num_ops) if self._updates(op)}
-        for tensor in np.flatnonzero(graph.producer < 0).tolist():
+        for tensor in np.flatnonzero(~graph.is_made).tolist():
             rows = way == "samples" and graph.role[tensor] == INPUT and self._divides(tensor)
             self.state.layout[tensor] = Share(0) if rows else None
             if graph.role[tensor] == WEIGHT:
@@ -196,7 +196,7 @@ class _Sharder:
         for tensor, dim, layout in zip(reads, axis.reads, layouts, strict=True):
             size = int(self.graph.nbytes[tensor])
             if isinstance(layout, Share) and (dim is None or layout != Share(dim, blocks)):
-                total += size * (STAYS if self.graph.producer[self.graph.owner[tensor]] < 0 else 1)
+                total += size * (STAYS if not self.graph.is_made[self.graph.owner[tensor]] else 1)
             elif layout == SUMMAND and dim is None:
                 total += size
         summed = SUM in axis.makes and any(isinstance(layout, Share) for layout in layouts)

@@ -70,7 +70,7 @@ class _TensorParallelWriter:
         self.reductions = 0
         self.made_by: dict[int, str] = {}  # new tensor -> the op that makes it
         self.cut_shapes = set()
-        for tensor in np.flatnonzero(graph.producer < 0).tolist():
+        for tensor in np.flatnonzero(~graph.is_made).tolist():
             share = cut.search(_STATE.sub("", graph.tensor_name[tensor])) is not None
             self.state[tensor] = SHARE if share and graph.role[tensor] != INPUT else WHOLE
             if self.state[tensor] == SHARE:

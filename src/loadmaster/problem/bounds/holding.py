@@ -41,7 +41,7 @@ class Storages:
     def resident_bytes(self) -> int:
         """Every resident tensor that is read or updated is on at least one device for the whole step."""
         graph = self.problem.graph
-        used = self.problem.updater >= 0
+        used = self.problem.is_updated.copy()
         used[graph.reads] = True
         return int(graph.nbytes[used & self.problem.resident].sum())
 
@@ -61,7 +61,7 @@ class Storages:
     def appears(self) -> Ints:
         """[ops] bytes that are there when the op starts and were not before."""
         graph, total = self.problem.graph, self.problem.graph.workspace_bytes.copy()
-        new = (graph.alias_of < 0) & self._seen
+        new = ~graph.is_alias & self._seen
         np.add.at(total, rows_of(graph.make_start), np.where(new[graph.makes], graph.nbytes[graph.makes], 0))
         return ints(total)
 
@@ -78,7 +78,7 @@ class Storages:
         rows = np.concatenate([rows_of(graph.read_start)[some], rows_of(graph.make_start)[other]])
         needs = sum_once(rows, np.concatenate([read[some], made[other]]), graph.nbytes, problem.num_ops)
         needs = ints(needs + graph.workspace_bytes)
-        lasting = np.flatnonzero(self._stays & ~problem.resident & (graph.producer >= 0))
+        lasting = np.flatnonzero(self._stays & graph.is_made)
         lasts = np.zeros(problem.num_ops, np.int64)
         np.add.at(lasts, graph.producer[lasting], graph.nbytes[lasting])
         order = np.argsort(-needs, kind="stable")
@@ -89,11 +89,11 @@ class Storages:
         from loadmaster.problem.bounds.cuts import CutView
 
         problem, graph = self.problem, self.problem.graph
-        storages = np.flatnonzero((graph.producer >= 0) & (graph.alias_of < 0))
+        storages = np.flatnonzero(graph.is_fresh)
         number = np.full(graph.num_tensors, -1, np.int64)
         number[storages] = np.arange(len(storages))
         use_op, use_storage = rows_of(graph.read_start), number[graph.owner[graph.reads]]
-        written = np.flatnonzero((graph.alias_of >= 0) & (graph.producer >= 0))
+        written = np.flatnonzero(graph.is_in_place)
         use_op = np.concatenate([use_op, graph.producer[written]])
         use_storage = np.concatenate([use_storage, number[graph.owner[written]]])
         key = np.unique((use_op * len(storages) + use_storage)[use_storage >= 0])
@@ -129,8 +129,8 @@ def device_bytes(problem: Problem, fusing: Fusing, elsewhere: bool = False) -> I
     group = problem.leader
     reader, maker = rows_of(graph.read_start), rows_of(graph.make_start)
     root_read, root_made = graph.owner[graph.reads], graph.owner[graph.makes]
-    fixed = problem.resident & (problem.updater < 0) & (not elsewhere)
-    updated = problem.resident & (problem.updater >= 0) & (not elsewhere)
+    fixed = problem.is_fixed & (not elsewhere)
+    updated = problem.is_updated & (not elsewhere)
     home = sum_once(
         np.concatenate([group[reader[fixed[graph.reads]]], group[problem.updater[updated]]]),
         np.concatenate([graph.reads[fixed[graph.reads]], np.flatnonzero(updated)]),

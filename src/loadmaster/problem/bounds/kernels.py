@@ -94,8 +94,7 @@ class Saving:
         never: Bools = graph.role != ACTIVATION
         unread = np.ones(graph.num_tensors, bool)
         unread[graph.reads] = False
-        never |= unread
-        never[graph.alias_of[graph.alias_of >= 0]] = True
+        never |= unread | graph.is_base
         if self.sharing is not None:
             never[graph.reads[~self._paired]] = True
         return never
@@ -115,8 +114,7 @@ class Saving:
     def _stored(self) -> Bools:
         """[tensors] in whatever kernel: kept to the end, or written over in place."""
         graph = self.problem.graph
-        stored: Bools = (graph.role != ACTIVATION) | (graph.alias_of >= 0)
-        stored[graph.alias_of[graph.alias_of >= 0]] = True
+        stored: Bools = (graph.role != ACTIVATION) | graph.is_alias | graph.is_base
         return stored
 
     @property

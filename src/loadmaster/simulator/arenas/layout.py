@@ -103,7 +103,7 @@ def assign_addresses(
         round_ns=step.round_ns,
         size_bytes=ints(size),
         peak_bytes=ints(peak),
-        base=ints(np.where(problem.graph.producer >= 0, problem.graph.alias_of, -1)),
+        base=ints(np.where(problem.graph.is_made, problem.graph.alias_of, -1)),
         maker_device=_take(plan.device, problem.graph.producer),
     )
 
@@ -193,7 +193,7 @@ class Step:
         there = (tensor, whole - 1, device, whole, whole + self.forever)
         sends = (self.send_tensor, self.end[ops:])
         end = last_needed(self.problem, self.device, self.end[:ops], sends, self.forever)
-        made = np.flatnonzero((graph.producer >= 0) & (graph.alias_of < 0))
+        made = np.flatnonzero(graph.is_fresh)
         home = self.device[graph.producer[made]]
         makes = (made, np.full(len(made), -1), home, self.begin[graph.producer[made]], end[made, home])
         copies = (
