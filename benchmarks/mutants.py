@@ -10,15 +10,15 @@ optimizers, learn). `--named` makes those of mutants_named.py instead, mistakes 
 that a file has lines of, as an earlier run printed them. Those of mutants_equivalent.py, which behave as the source
 does, are not made.
 
-First the golden tests are watched, each twice, as they are and without compiled code (NUMBA_DISABLE_JIT), so that it is
-known which functions each runs and how long it takes; `--map FILE` keeps that, or takes it from there and watches those
-of `--tests` alone. A mutant is then given the quickest tests that run its function: as they are, or without compiled
-code where the function is compiled, since it would have to be compiled anew with all that calls it. One that survives
-is given those that were too slow for that, compiled, and then the unit tests beside its file, each for --seconds; a
-test that fails there without the mistake as well does not count. A mutant under which a test, by itself, takes more
-than twenty times as long as without it is an endless loop, which is seen; one that only runs out of time is counted
-apart, neither killed nor not. Tests of the map that are no longer there are left out. Survivors are printed with their
-line.
+First the golden tests, the unit tests and the promises are watched, each twice, as they are and without compiled code
+(NUMBA_DISABLE_JIT), so that it is known which functions each runs and how long it takes (384 s with 16 workers, an hour
+with two); `--map FILE` keeps that, or takes it from there and watches those of `--tests` alone. A mutant is then given
+the quickest tests that run its function: as they are, or without compiled code where the function is compiled, since it
+would have to be compiled anew with all that calls it. One that survives is given those that were too slow for that,
+compiled, and then the unit tests beside its file, each for --seconds; a test that fails there without the mistake as
+well does not count. A mutant under which a test, by itself, takes more than twenty times as long as without it is an
+endless loop, which is seen; one that only runs out of time is counted apart, neither killed nor not. Tests of the map
+that are no longer there are left out. Survivors are printed with their line.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from mutants_made import HOME, Mutant, drawn, named, picked
 from mutants_tests import Copies, Seen, known_tests, run_tests, seen, tests_beside
 
 ROOMS = ("plans", "problem", "search", "simulator", "passes", "optimizers", "learn")
+WATCHED = ["tests/golden", "tests/unit", "tests/promises"]
 KILLED, SURVIVED, OUT_OF_TIME, ENDLESS = "killed", "SURVIVED", "out of time", "killed, does not end"
 MOST_TESTS = 150  # of one mutant, the quickest
 LIKELY_S = 15.0  # of tests that are likely to see it, before any others
@@ -209,7 +210,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--named", action="store_true")
     parser.add_argument("--only", type=Path, help="a file with lines of an earlier run: those mutants alone")
-    parser.add_argument("--tests", action="append", default=[], help="a folder or file to watch, not the golden ones")
+    parser.add_argument("--tests", action="append", default=[], help="a folder or file to watch, not all")
     parser.add_argument("--map", type=Path, help="where what the tests run is kept")
     given = parser.parse_args()
     until = time.monotonic() + 60 * given.minutes
@@ -233,7 +234,7 @@ def main() -> None:
     mutants = [mutant for mutant in mutants if not mutant.same and _can_run(mutant)]
     with tempfile.TemporaryDirectory() as folder:
         copies = Copies(Path(folder), given.workers + 1)
-        tests = known_tests(copies, given.tests, ["tests/golden"], given.map, given.limit, until)
+        tests = known_tests(copies, given.tests, WATCHED, given.map, given.limit, until)
         report(Judge(copies, tests, given.seconds, until), mutants, places)
         copies.close()
 
@@ -244,8 +245,10 @@ def _can_run(mutant: Mutant) -> bool:
 
 
 def report(judge: Judge, mutants: list[Mutant], places: int) -> None:
-    """Prints each verdict as it comes, then the share in all and by room."""
+    """Prints each verdict as it comes, then the share in all, by room, and of what is within functions: numbers outside
+    of them are mostly tuned ones, such as how many moves to try."""
     seen: Counter[str] = Counter()
+    inside: Counter[str] = Counter()
     by_room: defaultdict[str, Counter[str]] = defaultdict(Counter)
     survivors = []
 
@@ -261,6 +264,7 @@ def report(judge: Judge, mutants: list[Mutant], places: int) -> None:
             kind = KILLED if verdict in (KILLED, ENDLESS) else OUT_OF_TIME if verdict == OUT_OF_TIME else SURVIVED
             seen[kind] += 1
             by_room[mutant.file.partition("/")[0]][kind] += 1
+            inside[kind] += mutant.function != ""
             seen["late"] += verdict == SURVIVED + ", out of time"
             if kind == SURVIVED:
                 survivors.append(f"{mutant.words} ({verdict})")
@@ -271,6 +275,7 @@ def report(judge: Judge, mutants: list[Mutant], places: int) -> None:
     share = f"{100 * seen[KILLED] / max(1, seen.total() - seen[OUT_OF_TIME]):.0f} %"
     ended = f"{seen[KILLED]} killed and {seen[SURVIVED]} not ({share}), {seen[OUT_OF_TIME]} out of time"
     print(f"{seen.total()} of {places:,} places: {ended}; of those not killed {late} had no time for compiled tests")
+    print(f"within functions {inside[KILLED]} of {inside[KILLED] + inside[SURVIVED]} killed")
     for line in sorted(survivors):
         print(f"  {line}")
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXTRA = [str(Path(part).resolve()) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
 AGAIN = 9  # exit status of a process that mutants_watch ended after a slow test
 PART_S = 1_500.0  # that the tests of one process may take to be watched
-MOSTLY = 0.7  # of the time, for watching at most; it took 126 of 390 s with 16 workers
+MOSTLY = 0.7  # of the time, for watching at most; it took 384 s with 16 workers
 PART_BYTES = 60_000  # of files of tests that one process watches
 # Of files whose tests would take an hour without compiled code, those that do not.
 QUICK = {
