@@ -26,7 +26,7 @@ WEIGHTS = Path(__file__).parents[3] / "src" / "loadmaster" / "learn" / "weights"
 LOADERS = {
     "go": (load_go, "go"),
     "regal": (load_regal, "regal"),
-    "placeto": (lambda path: load_placeto(path, "mean", "cost"), None),
+    "placeto": (lambda path: load_placeto(path, "mean", "cost", 0), None),
     "rnn": (lambda path: read_weights(path, "rnn"), None),
 }
 

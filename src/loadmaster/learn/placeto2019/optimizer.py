@@ -186,7 +186,7 @@ def _ground(board: Board) -> BoardTensors:
     return tensors_of(board)
 
 
-def load_policy(checkpoint: str, aggregator: Aggregator, embedding: Embedding, seed: int = 0) -> PlacetoNetwork:
+def load_policy(checkpoint: str, aggregator: Aggregator, embedding: Embedding, seed: int) -> PlacetoNetwork:
     """The network of a checkpoint; an untrained one where there is none."""
     try:
         import torch

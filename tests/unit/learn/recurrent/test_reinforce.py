@@ -111,7 +111,8 @@ class Placing:
     num_choices = 4
 
     def __init__(self, even: float = 0.5) -> None:
-        self.chance, self.entropy, self.even, self.asked = torch.zeros(3, requires_grad=True), torch.zeros(()), even, []
+        self.chance, self.entropy = torch.zeros(3, requires_grad=True), torch.zeros((), requires_grad=True)
+        self.even, self.asked = even, list[Any]()
 
     def draw(self, samples: int, rng: Any, share: float, greedy: bool = False) -> Any:
         self.asked.append((samples, share, greedy))
@@ -133,7 +134,7 @@ def test_a_step_makes_what_was_better_likelier_and_what_does_not_fit_less_so_unt
     )
     rule = LearningRule(samples=3, settled=0.5)
     seen = reinforce.learn(policy, environment, rule, Standing(), None, share)  # type: ignore[arg-type]
-    assert policy.asked == [(3, share, False)]
+    assert policy.asked == [(3, share, False)] and float(policy.entropy.grad) == -1, "more of it is better"
     assert policy.chance.grad.tolist() == pytest.approx([-1 / 6, 1 / 6, refused / 6])
     assert (seen.reward, seen.valid, seen.mean, seen.spread) == (pytest.approx(-16 / 3), 2, -3.0, 1.0)
     policy.chance.grad = None
@@ -152,3 +153,17 @@ def test_a_trained_policy_is_not_warmed_up(even: float, entropy: float) -> None:
     assert learner.policy.asked == [(1, 1.0, True), (4, 1.0, False)]
     learner.look(SimpleNamespace(measurements_left=0, measure=looked.append), None)
     assert len(looked) == 1
+
+
+def test_the_likeliest_placement_is_looked_at_every_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner: Any = reinforce.Learner.__new__(reinforce.Learner)
+    learner.policy, learner.rule, learner.standing = Placing(), LearningRule(look=3), Standing()
+    learner.adam = SimpleNamespace(zero_grad=lambda: None)
+    monkeypatch.setattr(reinforce, "learn", lambda *given: "outcome")
+    looked = list[int]()
+
+    def follow(outcome: str, share: float) -> None:
+        learner.standing.step += 1
+
+    learner.follow, learner.look = follow, lambda environment, rng: looked.append(learner.standing.step)
+    assert [learner.step(None, None, 0.5) for _ in range(7)] == ["outcome"] * 7 and looked == [3, 6]

@@ -110,3 +110,18 @@ def test_an_untrained_placer_prefers_no_device(full: bool) -> None:
 
 def test_a_placer_reads_devices_where_they_have_a_width() -> None:
     assert [seq2seq.PlacerShape(3, 2, device_width=width).full for width in (0, 1, 2)] == [False, True, True]
+
+
+@pytest.mark.parametrize("samples", [2, 3])
+def test_each_sample_may_read_groups_of_its_own(samples: int) -> None:
+    generator = torch.Generator().manual_seed(3)
+    placer = shaken(seq2seq.Placer(seq2seq.PlacerShape(5, 3, hidden=8, both_ways=True)))
+    vectors, noise = (torch.randn(samples, 6, width, generator=generator) for width in (5, 3))
+    scene = seq2seq.Scene(vectors, torch.ones(1, 6, 3, dtype=torch.bool))
+    picks, so_far = placer.draw(scene, noise)
+    with torch.no_grad():
+        chances = placer.logits(scene, picks, so_far)
+    assert (chances + noise).argmax(dim=2).tolist() == picks.tolist()
+    for one in range(samples):
+        alone = seq2seq.Scene(vectors[one : one + 1], scene.able)
+        assert placer.draw(alone, noise[one : one + 1])[0].tolist() == [picks[one].tolist()]

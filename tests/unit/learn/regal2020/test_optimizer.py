@@ -15,6 +15,7 @@ from scipy import stats  # noqa: E402
 
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import UnreadableFile  # noqa: E402
+from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.features import features_of  # noqa: E402
 from loadmaster.learn.regal2020 import actions, optimizer  # noqa: E402
 from loadmaster.learn.regal2020.actions import CHOICES, LEVELS, MEANS, STANDARD, VARIANCES  # noqa: E402
@@ -27,6 +28,7 @@ from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
 from loadmaster.simulator import simulate  # noqa: E402
 from loadmaster.zoo.synthetic import generate  # noqa: E402
+from tests.graphs.tiny import diamond, pair  # noqa: E402
 
 BUDGET = Budget(seconds=None, simulations=300)
 
@@ -264,3 +266,15 @@ def test_the_standard_choices_are_those_of_brkga() -> None:
     assert actions.WIDTHS[actions.WIDTH[width]] == pytest.approx(1.0)
     assert actions.BIASES[actions.BIAS[bias]] == pytest.approx(usual.rho)
     assert MEANS[actions.HALF] == 0.5 and VARIANCES[actions.UNIFORM_VARIANCE] == pytest.approx(1 / 3)
+
+
+def test_genes_around_a_plan_of_the_diamond() -> None:
+    """Levels 14 and 2 of sixteen, of variance 2; priorities at the middles of four parts of the range, a little less
+    apart, each over a twentieth of it."""
+    problem = price(diamond(), pair())
+    _, prior, _ = optimizer.prior_around(problem, Plan.of(problem, ints([0, 1, 0, 0]), ints([0, 2, 1, 3])))
+    here, there = 14 * 16 + 2, 2 * 16 + 2
+    assert prior.shape[:8].tolist() == [here, there, there, here, here, there, here, there]
+    middles = 0.5 + np.array([-0.375, 0.125, -0.125, 0.375]) * 0.95
+    np.testing.assert_allclose(prior.center[8:12], middles)
+    np.testing.assert_allclose(prior.width[8:12], 0.05)

@@ -178,7 +178,8 @@ def test_learning_is_ppo_on_choices_with_levels_entropy_and_imitation(
     rewards = np.array([[0.0, 3.0], [1.0, 1.0]])
     scaled = (rewards - rewards.mean(axis=1, keepdims=True)) / (rewards.std(axis=1, keepdims=True) + 0.003)
     moved = torch.tensor([[0.0, 0.5], [-0.4, 0.1]])  # how much likelier each is than it was
-    choices = iter([torch.zeros(2, 2), moved, moved])
+    before = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]])
+    choices = iter([before, before + moved, before + moved])
     monkeypatch.setattr(training, "choice_log_chance", lambda logits, picks: (next(choices), torch.tensor(3.0)))
     monkeypatch.setattr(training, "level_log_chance", lambda *_: torch.tensor([[-1.0, -2.0], [-3.0, -4.0]]))
     monkeypatch.setattr(training, "imitation_loss", lambda *_: (torch.tensor(7.0), 0.0))
