@@ -77,15 +77,15 @@ def _forget(draft: Draft, made: list[int]) -> None:
 
 def _read(draft: Draft, number: int, at: int, reader: int) -> Callable[[], None]:
     version = draft.versions[number]
-    held = not draft.lasting[version.tensor]
-    draft.hold(version, version.last() + 1, at if held else -1, 1)
+    until = -1 if draft.lasting[version.tensor] else at
+    draft.hold(version, version.last() + 1, until, 1)
     draft.use(number, at, reader)
 
     def back() -> None:
         version.uses.remove((at, reader))
         draft.note(version)
         del draft.source[reader, version.tensor]
-        draft.hold(version, version.last() + 1, at if held else -1, -1)
+        draft.hold(version, version.last() + 1, until, -1)
 
     return back
 

@@ -169,3 +169,28 @@ def test_downsets_of_chains_beside_each_other(chains: int, length: int) -> None:
         ready = [unit for unit in range(count) if not members >> unit & 1 and before[unit] & ~members == 0]
         assert larger == {unit: members | 1 << unit for unit in ready}
     assert downsets(units, many - 1) is None
+
+
+def test_twice_as_heavy_units_join_each_time_that_there_are_too_many_downsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At first those of a 64th of a device's share. Where few join by themselves, neighbours in order do."""
+    problem, light, counts = (
+        price(random_graph(np.random.default_rng(3), 16), cluster_of(2)),
+        list[float](),
+        list[int](),
+    )
+
+    def joined(units: Units, work: Any, least: float) -> Any:
+        light.append(least)
+        return ints(np.arange(units.count))
+
+    def sets(units: Units, most: int) -> Any:
+        counts.append(units.count)
+        return None if len(counts) < 4 else "downsets"
+
+    monkeypatch.setattr(whole, "joined", joined)
+    monkeypatch.setattr(whole, "downsets", sets)
+    monkeypatch.setattr(whole, "_solved", lambda *_: (True, "split"))
+    assert split_of(problem, ints(np.arange(16)), ENOUGH) == "split"  # type: ignore[comparison-overlap]
+    share = int(problem.best_ns.sum()) / 2 / 64
+    assert light == pytest.approx([share, 2 * share, 4 * share]) and counts == sorted(counts, reverse=True)
+    assert len(set(counts)) == 4

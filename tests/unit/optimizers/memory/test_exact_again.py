@@ -172,3 +172,27 @@ def test_weights_and_inputs_are_held_all_the_time() -> None:
     assert least_time(limited(problem, 11_000), None, ENOUGH) is not None
     assert least_time(limited(problem, 10_999), None, ENOUGH) is None
     assert least_time(limited(problem, 8_000), None, ENOUGH) is None, "less than what is there from the start"
+
+
+def test_memory_that_is_just_enough() -> None:
+    """What has no bytes needs none beside the weights; what nobody reads is gone with its op; what is written over
+    tensor 0 takes no more."""
+    builder = GraphBuilder("nothing")
+    weight = builder.tensor(4000, "weight")
+    builder.op("op", "aten.mm.default", [weight], [builder.tensor(0, "output")], flops=10**9)
+    problem = price(builder.build(), Cluster.preset("1xp100-pcie"))
+    assert least_time(limited(problem, 4000), None, ENOUGH) is not None
+    assert least_time(limited(problem, 3999), None, ENOUGH) is None
+    builder = GraphBuilder("unread")
+    builder.op("first", "aten.mm.default", [], [builder.tensor(1000)], flops=10**9)
+    builder.op("second", "aten.mm.default", [], [builder.tensor(1000, "output")], flops=10**9)
+    problem = price(builder.build(), Cluster.preset("1xp100-pcie"))
+    assert least_time(limited(problem, 1000), None, ENOUGH) is not None
+    builder = GraphBuilder("updated")
+    weight, grad = builder.tensor(1000, "weight"), builder.tensor(500)
+    builder.op("grad", "aten.mm.default", [weight], [grad], flops=10**9)
+    updated = builder.tensor(1000, "weight", alias_of=weight)
+    builder.op("update", "aten.add_.Tensor", [weight, grad], [updated], flops=10**6)
+    problem = price(builder.build(), Cluster.preset("1xp100-pcie"))
+    assert least_time(limited(problem, 1500), None, ENOUGH) is not None
+    assert least_time(limited(problem, 1499), None, ENOUGH) is None
