@@ -42,3 +42,10 @@ def test_all_that_is_left_of_two_halves_is_where_they_meet() -> None:
     speckled[[4, 10]] = 1  # norms
     speckled[[16, 22]] = 0
     assert np.array_equal(rejoined(problem, Plan.of(problem, speckled), 1.0).device, halves)
+
+
+def test_the_first_op_goes_back_to_its_reader() -> None:
+    problem = lm.price(stack(6, 64), "2xp100-pcie")
+    apart = np.zeros(problem.num_ops, np.int64)
+    apart[0] = 1
+    assert not rejoined(problem, Plan.of(problem, apart), 1.0).device.any()

@@ -17,7 +17,8 @@ MIRROR = [3, 1, 0, 2, 5, 4, 7, 6]  # ops in the mirrored order
 
 def terrain() -> Any:
     """Eight ops; groups (2, 0, 4) and (4, 5). Op 0 makes tensor 0, which 1 and 2 read; op 3 reads an input, tensor 1,
-    which nobody makes and 4 reads too; op 5 makes tensor 2, which nobody reads; 6 and 7 have to do with none."""
+    which nobody makes and 4 reads too; op 5 makes tensor 2, which nobody reads; op 2 makes tensor 3, which 6 reads; 7
+    has to do with none."""
     mirror_at = np.empty(8, np.int64)
     mirror_at[MIRROR] = np.arange(8)
     return SimpleNamespace(
@@ -28,18 +29,18 @@ def terrain() -> Any:
         within=np.array([1, 0, 2, 3, 4]),
         by_mirror=np.array(MIRROR),
         mirror_at=mirror_at,
-        read_start=np.array([0, 0, 1, 2, 3, 4, 4, 4, 4]),
-        reads=np.array([0, 0, 1, 1]),
-        producer=np.array([0, -1, 5]),
+        read_start=np.array([0, 0, 1, 2, 3, 4, 4, 5, 5]),
+        reads=np.array([0, 0, 1, 1, 3]),
+        producer=np.array([0, -1, 5, 2]),
     )
 
 
 def layout() -> Any:
     return SimpleNamespace(
-        make_start=np.array([0, 1, 1, 1, 1, 1, 2, 2, 2]),
-        makes=np.array([0, 2]),
-        reader_start=np.array([0, 2, 4, 4]),
-        readers=np.array([1, 2, 3, 4]),
+        make_start=np.array([0, 1, 1, 2, 2, 2, 3, 3, 3]),
+        makes=np.array([0, 3, 2]),
+        reader_start=np.array([0, 2, 4, 4, 5]),
+        readers=np.array([1, 2, 3, 4, 6]),
     )
 
 
@@ -59,7 +60,10 @@ def scratch() -> Any:
         (3, [0, 1], 4),  # of an input another reader
         (3, [0, 0], 3),
         (5, [0], -1),  # what it makes nobody reads
-        (6, [], -1),
+        (2, [0], 0),
+        (2, [1, 0], 6),  # of two, what it makes comes after what it reads
+        (6, [0], 2),
+        (7, [], -1),
     ],
 )
 def test_a_neighbour_is_one_that_it_reads_from_or_feeds(
@@ -76,6 +80,7 @@ def test_a_neighbour_is_one_that_it_reads_from_or_feeds(
         (3, [2, 0], [2, 5], 0),  # two behind the first border, to where those before it are
         (3, [2, 1], [1, 0], 1),  # or two before it
         (0, [1, 1], [0], 1),  # here already
+        (0, [1, 0], [2], 0),
         (2, [3, 0], [7, 6], 1),  # the second border; no more than there are
         (7, [3, 0], [2, 5, 4], 0),  # from the end it is looked for at the beginning
         (3, [8, 1], [3, 1, 0], 1),
@@ -93,6 +98,14 @@ def test_a_border_is_where_the_mirrored_order_changes_device(
     assert space.members[:count].tolist() == members and found == toward
 
 
+def test_the_end_of_the_mirrored_order_has_a_border_with_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = np.empty(8, np.int32)
+    place[MIRROR] = [0, 1, 1, 1, 1, 1, 1, 1]
+    Draws(monkeypatch, sets, 1, 0)
+    space = scratch()
+    assert plain(sets._border)(terrain(), place, space.members, 6, None) == (1, 1) and space.members[0] == 3
+
+
 def test_a_border_is_an_eighth_wide_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     for ops, most in ((8, 1), (16, 2), (4, 1)):
         order = np.arange(ops)
@@ -102,6 +115,15 @@ def test_a_border_is_an_eighth_wide_at_most(monkeypatch: pytest.MonkeyPatch) -> 
         members = np.empty(ops, np.int64)
         assert plain(sets._border)(space, place, members, 1, None) == (1, 0), "of one device any op"
         assert told.asked[0] == ("length", most)
+
+
+def test_parts_of_groups_are_drawn_from_all_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Draws(monkeypatch, sets, 1, 1, 2, 0)
+    assert plain(sets._group)(terrain(), scratch().members, True, 4, True, None) == 2
+    assert told.asked == [("below", 2), ("below", 2), ("length", 2), ("below", 2)]
+    told = Draws(monkeypatch, sets, 1, 1, 1)
+    assert plain(sets._group)(terrain(), scratch().members, True, 4, False, None) == 1
+    assert told.asked == [("below", 2), ("length", 2), ("below", 2)]
 
 
 @pytest.mark.parametrize(
@@ -159,9 +181,9 @@ def test_a_window_is_a_stretch_of_the_program_of_its_mirror_or_of_what_ran(
 
 def test_a_neighbourhood_is_grown_from_an_op(monkeypatch: pytest.MonkeyPatch) -> None:
     told, space = Draws(monkeypatch, sets, 3, 0, 0, 0, 1), scratch()
-    monkeypatch.setattr(sets, "next_to", lambda layout, terrain, op, state: {0: 1, 1: 2}[int(op)])
-    count = plain(sets._grow)(layout(), terrain(), space, 0, None)
-    assert space.members[:count].tolist() == [0, 1, 2] and space.stamp.tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
+    monkeypatch.setattr(sets, "next_to", lambda layout, terrain, op, state: {2: 0, 0: 1}[int(op)])
+    count = plain(sets._grow)(layout(), terrain(), space, 2, None)
+    assert space.members[:count].tolist() == [2, 0, 1] and space.stamp.tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
     assert told.asked == [("length", 8), ("below", 1), ("below", 2), ("below", 2), ("below", 2)], "one of them twice"
 
 
@@ -217,4 +239,4 @@ def test_what_is_drawn_for_which_kind(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_op_alone_goes_to_a_neighbour_if_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawn(monkeypatch, SINGLE, 1, False, 0) == ("", 1, 0), "the first op, on the first device"
     assert drawn(monkeypatch, SINGLE, 0, False, 0, 1) == ("", 1, 2)
-    assert drawn(monkeypatch, SINGLE, 6, False) == ("", 1, sets.ANYWHERE)
+    assert drawn(monkeypatch, SINGLE, 7, False) == ("", 1, sets.ANYWHERE)
