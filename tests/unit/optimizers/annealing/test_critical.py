@@ -45,6 +45,7 @@ def test_a_tail_is_the_longest_way_to_the_end_with_what_is_sent() -> None:
     assert tails([1, 0, 1, 0]) == [11 + 9 + 60, 60, 31, 40]
     assert tails([0, 0, 1, 0], rest=(0, 0, 100, 0)) == [10 + 7 + 131, 60, 131, 40]
     assert tails([0, 0, 0, 0], rest=(900, 0, 0, 5)) == [910, 65, 30, 45]
+    assert tails([0, 0, 0, 0], top=0, rest=(900,)) == [910, 0, 0, 0]
 
 
 def test_tails_after_the_last_that_is_asked_for_stay() -> None:
@@ -103,7 +104,7 @@ def crossing(monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run(
         monkeypatch,
         (0, 0, 10, [-1], []),
-        (0, 10, 30, [0], []),
+        (0, 10, 35, [0], []),
         (1, 17, 25, [0], []),
         (1, 25, 31, [2], []),
         (0, 40, 50, [1, 3], []),
@@ -119,6 +120,9 @@ def test_a_chain_leads_back_from_the_end_to_the_first_op(monkeypatch: pytest.Mon
 def test_of_makers_the_last_and_of_those_that_come_at_once_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     late = ((1, 0, 4, [], []), (0, 0, 8, [], []), (0, 13, 15, [1, 0], []))
     assert Run(monkeypatch, *late).critical()[0] == [2, 0], "4 and 9 for the way are later than 8"
+    there = ((0, 0, 4, [], []), (1, 0, 8, [], []), (1, 11, 15, [1, 0], []))
+    assert Run(monkeypatch, *there).critical()[0] == [2, 0], "and so are 4 and 7"
+    assert kernels(monkeypatch, Run(monkeypatch, *there), [0, 1, 2]) == [True, False, True]
     even = ((1, 0, 4, [], []), (0, 0, 13, [], []), (1, 20, 22, [1, 0], []))
     assert Run(monkeypatch, *even).critical()[0] == [2, 1]
     both = ((0, 0, 6, [], []), (1, 0, 4, [], []), (0, 13, 15, [0, 1], []))
@@ -139,13 +143,15 @@ def test_what_an_op_comes_after_counts_where_it_ended_later(monkeypatch: pytest.
 class Queue:
     """Four ops in a row on one device, 10 ns each; the last reads what op 0 makes and is ready when that ends."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, reads: list[int], after: list[int], maker: int = 0) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, reads: list[int], after: list[int], maker: int = 0, here: int = 0
+    ) -> None:
         self.run = Run(
             monkeypatch,
             (maker, 0, 10, [], []),
-            (0, 10, 20, [], []),
-            (0, 20, 30, [], []),
-            (0, 30, 40, reads, after),
+            (here, 10, 20, [], []),
+            (here, 20, 30, [], []),
+            (here, 30, 40, reads, after),
         )
 
     def overtaking(self, monkeypatch: pytest.MonkeyPatch, queued: str, *draws: int) -> tuple[int, int]:
@@ -165,6 +171,7 @@ def test_an_op_that_was_ready_may_overtake_what_ran_since(monkeypatch: pytest.Mo
     assert some.overtaking(monkeypatch, "qqq.", 0, 0, 1) == (3, 1)
     assert some.overtaking(monkeypatch, "qqq.", 3, 1) == (3, 1), "the next that waited, from the end on"
     assert some.overtaking(monkeypatch, "q.q.", 0, 1) == (3, 2), "as far as each waited for the one before"
+    assert some.overtaking(monkeypatch, "..q.", 0, 1) == (1, 0)
     assert some.overtaking(monkeypatch, "....", 2) == (-1, -1)
     first = Queue(monkeypatch, [], [])
     assert first.overtaking(monkeypatch, "qqq.", 0, 1) == (3, 0), "it could have been the first"
@@ -173,6 +180,7 @@ def test_an_op_that_was_ready_may_overtake_what_ran_since(monkeypatch: pytest.Mo
 
 def test_it_is_ready_when_the_last_that_it_waits_for_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Queue(monkeypatch, [0], [], maker=1).overtaking(monkeypatch, "qqq.", 0, 1) == (3, 2), "19, by the link"
+    assert Queue(monkeypatch, [0], [], here=1).overtaking(monkeypatch, "qqq.", 0, 1) == (3, 2), "17"
     assert Queue(monkeypatch, [0], [1]).overtaking(monkeypatch, "qqq.", 0, 1) == (3, 2)
     assert Queue(monkeypatch, [], [0]).overtaking(monkeypatch, "qqq.", 0, 1) == (3, 1)
     assert Queue(monkeypatch, [0, 2], []).overtaking(monkeypatch, "qqq.", 0) == (-1, -1), "it was ready just then"

@@ -63,6 +63,7 @@ class Moved:
         given = (SimpleNamespace(devices=2), None, chain, scratch, None, None, arm, evicting, None)
         self.found = tuple(map(int, plain(engine._move)(*given)))
         assert not told.unused
+        self.drawn = [most for _, most in told.asked]
 
 
 def test_a_move_of_placement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +74,9 @@ def test_a_move_of_placement(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "follow" in anew.asked and anew.found == (DEVICE, 2, 1, 2, 7, 0, 1)
     for same in (Moved(monkeypatch, SINGLE * WAYS + 2, 2, moved=0), Moved(monkeypatch, SINGLE * WAYS + 2, 2, ranks=0)):
         assert "follow" not in same.asked and same.found[6] == 0, "nothing moved, or there are no ranks"
+    assert "follow" in Moved(monkeypatch, SINGLE * WAYS + 2, 2, moved=1, ranks=1).asked
     swap = Moved(monkeypatch, SWAP * WAYS, 2, 1)
+    assert swap.drawn == [3, 2]
     assert swap.asked["place"] == (2, 1, 1)
 
 
@@ -86,7 +89,7 @@ def test_an_aimed_move_is_about_an_op_that_the_step_waits_for(monkeypatch: pytes
 
 def test_where_memory_is_short_half_of_the_moves_are_about_what_is_too_full(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Moved(monkeypatch, WINDOW * WAYS, 0, 1, 1, evicting=True)
-    assert told.asked["crowded"] == (0,) and told.asked["set"] == (WINDOW, 1, False)
+    assert told.drawn == [3, 2, 2] and told.asked["crowded"] == (0,) and told.asked["set"] == (WINDOW, 1, False)
     assert told.asked["place"][1] == 0, "to the roomiest device"
     other = Moved(monkeypatch, WINDOW * WAYS, 0, 0, 0, evicting=True)
     assert "crowded" not in other.asked and other.asked["place"][1] == 1

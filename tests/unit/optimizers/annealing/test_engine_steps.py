@@ -132,6 +132,7 @@ class Judged:
         ((10, 100), (11, 999), 0.1, True, 0.0),
         ((10, 100), (12, 50), 0.1, False, 0.0),
         ((10, 100), (0, 999), 0.0, True, 1.0),
+        ((1, 100), (0, 999), 0.0, True, 1.0),
     ],
 )
 def test_what_is_kept_and_what_it_gains(
@@ -236,7 +237,7 @@ class Walked:
         plain(engine.walk)(*self.given, simulations, None)
 
 
-MOVED, PAIRED, RANKED, NOTHING = (2, 0, False), (0, 3, False), (0, 0, True), (0, 0, False)
+MOVED, PAIRED, RANKED, NOTHING = (1, 0, False), (0, 1, False), (0, 0, True), (0, 0, False)
 
 
 @pytest.mark.parametrize("what", [MOVED, PAIRED, RANKED])

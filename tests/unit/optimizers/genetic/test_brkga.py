@@ -203,6 +203,18 @@ def test_it_ends_with_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(low, high) for _, _, low, high, _ in told.asked] == [(0, 5), (2, 4)] and told.search.simulations == 7
 
 
+def test_it_ends_with_the_evaluations_and_threads_have_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Brood(monkeypatch, Brkga(population=5, elites=0.4, mutants=0.0, evaluations=7), list(range(100, 0, -1)))
+    assert [(low, high) for _, _, low, high, _ in told.asked] == [(0, 5), (2, 4)]
+    rows = list[tuple[int, int]]()
+    monkeypatch.setattr(breeding, "breed", lambda *given: rows.append(given[9:11]))
+    monkeypatch.setattr(brkga, "_offer", lambda search, *_: search.offer(Plan.of(search.problem, [0] * 4), Score(0, 1)))
+    monkeypatch.setattr(brkga, "spread", lambda part, count: part(1, count))
+    problem, settings = line(4), Brkga(population=5, elites=0.4, evaluations=8)
+    evolve(Search(problem, Budget(None, 99)), settings, decoder_of(problem, settings), prior_of(problem, settings))
+    assert rows == [(1, 5), (3, 5)]
+
+
 def test_while_an_elite_does_not_fit_no_evaluation_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     values = [50, HEAVY, 60, HEAVY + 1, HEAVY + 2, 70, 80, 90, 1, 2, 3]
     settings = Brkga(population=5, elites=0.6, mutants=0.0, evaluations=9)
