@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from loadmaster.graph.columns import Ints, ints
+from loadmaster.learn.adam import Adam
 from loadmaster.learn.mirhoseini2017.policy import chance_of
 from loadmaster.learn.recurrent.inputs import (
     DIMS,
@@ -192,7 +193,7 @@ def _picked(chances: Tensor, group: Tensor) -> Tensor:
 
 def fit_grouper(policy: HdpPolicy, wanted: Ints, steps: int = 200) -> None:
     """Starts the grouper at a grouping: nothing is simulated for it."""
-    adam = torch.optim.Adam(policy.grouper.parameters(), lr=0.01)
+    adam = Adam(policy.grouper.parameters(), 0.01)
     target = torch.from_numpy(np.array(wanted)).to(policy.units.vectors.device)
     for _ in range(steps):
         adam.zero_grad()

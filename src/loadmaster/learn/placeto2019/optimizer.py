@@ -24,8 +24,6 @@ from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
 
 if TYPE_CHECKING:
-    import torch
-
     from loadmaster.learn.placeto2019.episodes import Episodes
     from loadmaster.learn.placeto2019.network import Aggregator, BoardTensors, Embedding, Once, PlacetoNetwork
 else:  # settings are read from text by their types: these are those of placeto_network, without torch
@@ -151,10 +149,11 @@ class _Player:
         """REINFORCE on this problem; the rate falls with what was simulated, or with the time."""
         import torch
 
+        from loadmaster.learn.adam import Adam
         from loadmaster.learn.placeto2019.episodes import advantages, costs, reinforce
 
         settings, search = self.settings, self.search
-        adam = torch.optim.Adam(self.network.parameters(), lr=settings.rate)
+        adam = Adam(self.network.parameters(), settings.rate)
         search.note = "placeto: tuning"
         cooling, step = Cooling(search), 0
         while not search.spent:
@@ -165,7 +164,7 @@ class _Player:
                 break
             self._keep(episodes.last, cost[:, -1])
             left = 1.0 - cooling.share
-            _set_rate(adam, settings.last_rate + (settings.rate - settings.last_rate) * left)
+            adam.rate = settings.last_rate + (settings.rate - settings.last_rate) * left
             adam.zero_grad()
             reinforce(
                 self.network, self.board_tensors, episodes, advantages(cost), settings.once, settings.entropy * left
@@ -173,11 +172,6 @@ class _Player:
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), CLIP)
             adam.step()
             step += 1
-
-
-def _set_rate(adam: torch.optim.Adam, rate: float) -> None:
-    for group in adam.param_groups:
-        group["lr"] = rate
 
 
 def _ground(board: Board) -> BoardTensors:

@@ -95,10 +95,9 @@ def test_tuning_starts_from_the_best_now_and_then_and_cools(
     def reinforce(network: Any, tensors: Any, played: Any, advantage: Any, once: str, entropy: float) -> None:
         asked[-1] = (asked[-1], entropy)
 
-    adam = SimpleNamespace(zero_grad=lambda: None, step=lambda: None)
-    monkeypatch.setattr(torch.optim, "Adam", lambda parameters, lr: adam)
+    adam = SimpleNamespace(zero_grad=lambda: None, step=lambda: rates.append(adam.rate))
+    monkeypatch.setattr("loadmaster.learn.adam.Adam", lambda parameters, rate: adam)
     monkeypatch.setattr(optimizer, "Cooling", Cooling)
-    monkeypatch.setattr(optimizer, "_set_rate", lambda adam, rate: rates.append(rate))
     monkeypatch.setattr("loadmaster.learn.placeto2019.episodes.costs", costs)
     monkeypatch.setattr("loadmaster.learn.placeto2019.episodes.advantages", lambda cost: cost)
     monkeypatch.setattr("loadmaster.learn.placeto2019.episodes.reinforce", reinforce)
