@@ -309,6 +309,6 @@ def test_ops_of_a_group_are_mates_and_all_others_their_own() -> None:
     build = GraphBuilder("mates")
     for at, group in enumerate(("a", None, "b", "a", None, "b")):
         build.op(f"op{at}", "any", [], [build.tensor(8)], time_ns=5, **({"colocate": group} if group else {}))
-    start, mates = rebalancing._mates(price(build.build(), "2xp100-pcie"))
-    rows = [mates[low:high].tolist() for low, high in pairwise(start)]
-    assert rows == [[0, 3], [1], [2, 5], [0, 3], [4], [2, 5]]
+    needs = needs_of(price(build.build(), "2xp100-pcie"))
+    groups = [needs.mates[low:high].tolist() for low, high in pairwise(needs.mate_start)]
+    assert [groups[group] for group in needs.group] == [[0, 3], [1], [2, 5], [0, 3], [4], [2, 5]]
