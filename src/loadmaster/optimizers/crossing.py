@@ -110,10 +110,7 @@ def _stretches(rng: np.random.Generator, turn: Ints, lent: Ints, device: Ints, t
 def _lent(problem: Problem, others: list[Ints], together: Ints) -> Ints:
     """[others, ops] the device of the first that each op must be with; -1 where one of them cannot run there."""
     lent = np.stack(others)[:, together]
-    row, op = np.nonzero(~problem.able[np.arange(len(together)), lent])
-    bad = np.zeros(lent.shape, bool)
-    bad[row, together[op]] = True
-    return np.where(bad[:, together], -1, lent)
+    return np.where(problem.able[np.arange(len(together)), lent], lent, -1)
 
 
 def renamed_like(problem: Problem, device: Ints, like: Ints, swappable: Bools) -> Ints:

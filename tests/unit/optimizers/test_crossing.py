@@ -171,11 +171,10 @@ def test_a_stretch_is_what_is_dispatched_one_after_another_and_what_must_be_with
 
 
 def test_what_must_be_together_is_lent_together_where_all_of_it_can_run() -> None:
-    colocate, able = ints([0, -1, 0, 1, -1, 1]), np.ones((6, 2), bool)
-    problem: Any = SimpleNamespace(graph=SimpleNamespace(colocate=colocate), able=able)
-    together = crossing._together(problem)
-    assert together.tolist() == [0, 1, 0, 3, 4, 3]
-    able[5, 1] = able[4, 1] = False
+    able = np.ones((6, 2), bool)
+    able[[3, 4, 5], 1] = False  # of a group, where all of it can run
+    problem: Any = SimpleNamespace(able=able)
+    together = ints([0, 1, 0, 3, 4, 3])
     lent = crossing._lent(problem, [ints([1, 1, 0, 1, 1, 0]), ints([0, 0, 1, 0, 0, 1])], together)
     assert lent.tolist() == [[1, 1, 1, -1, -1, -1], [0, 0, 0, 0, 0, 0]]
 

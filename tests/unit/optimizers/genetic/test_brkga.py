@@ -222,7 +222,7 @@ def test_while_an_elite_does_not_fit_no_evaluation_is_stopped(monkeypatch: pytes
     assert [most for *_, most in told.asked] == [STOPPED, STOPPED, 70]
 
 
-@pytest.mark.parametrize(("patience", "simulations"), [(0, 17), (3, 8), (4, 11), (6, 11), (7, 14)])
+@pytest.mark.parametrize(("patience", "simulations"), [(0, 17), (1, 8), (3, 8), (4, 11), (6, 11), (7, 14)])
 def test_patience_is_in_simulations_without_a_gain(
     patience: int, simulations: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
