@@ -54,11 +54,7 @@ def _latest(
             continue
         end = of_device[device[at]]
         for make in range(layout.make_start[at], layout.make_start[at + 1]):
-            tensor = layout.makes[make]
-            end = min(end, needed[tensor])
-            for index in range(reader_start[tensor], reader_start[tensor + 1]):
-                if device[readers[index]] == device[at]:
-                    end = min(end, latest[readers[index]])
+            end = min(end, needed[layout.makes[make]])  # where it is sent; readers here come later on the device anyway
         for index in range(layout.next_start[at], layout.next_start[at + 1]):
             end = min(end, latest[nexts[index]])
         latest[at] = end - took_ns[at]
