@@ -14,6 +14,7 @@ from loadmaster.compiled import Struct, compiled
 from loadmaster.graph import ACTIVATION
 from loadmaster.graph.columns import Ints, Ints32, Whole, ints
 from loadmaster.problem import CANNOT, Problem
+from loadmaster.simulator.lives import depth_of
 from loadmaster.simulator.loop import run
 from loadmaster.simulator.state import FIXED, MADE, NO_RECORD, Layout, Record, RunScratch, make_run_scratch
 
@@ -107,16 +108,12 @@ def facts_of(problem: Problem) -> Facts:
     read = np.zeros(graph.num_tensors, bool)
     read[graph.reads] = True
     own = graph.is_fresh & (graph.role == ACTIVATION)
-    depth, under = np.zeros(graph.num_tensors, np.int64), graph.alias_of
-    while (under >= 0).any():
-        depth += under >= 0
-        under = np.where(under >= 0, graph.alias_of[under], -1)
     made = np.flatnonzero(graph.is_made)
     return Facts(
         graph.producer.astype(np.int32),
         (own & read & ~graph.is_base).astype(np.int8),
         ints(problem.read_bytes[by_tensor]),
-        made[np.argsort(depth[made], kind="stable")].astype(np.int32),
+        made[np.argsort(depth_of(graph.alias_of)[made], kind="stable")].astype(np.int32),
         graph.after_start.astype(np.int32),
         graph.after.astype(np.int32),
         problem.traffic_bytes,

@@ -36,13 +36,13 @@ def last_needed(problem: Problem, device: Ints, end: Ints, sends: tuple[Ints, In
     np.maximum.at(last, (send_tensor[away], source), send_end[away])
     written = np.flatnonzero(graph.is_in_place)
     # The newest first: each keeps alive what it was written over. A kernel may write one over the other.
-    for tensor in written[np.lexsort((-_depth(graph.alias_of)[written], -graph.producer[written]))].tolist():
+    for tensor in written[np.lexsort((-depth_of(graph.alias_of)[written], -graph.producer[written]))].tolist():
         under, place = graph.alias_of[tensor], device[graph.producer[tensor]]
         last[under, place] = max(last[under, place], last[tensor, place])
     return ints(last)
 
 
-def _depth(alias_of: Ints) -> Ints:
+def depth_of(alias_of: Ints) -> Ints:
     """[tensors] how many others each was written over, one after another."""
     depth, under = np.zeros(len(alias_of), np.int64), alias_of
     while (under >= 0).any():

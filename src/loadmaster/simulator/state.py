@@ -15,6 +15,7 @@ import numpy as np
 from loadmaster.compiled import Struct
 from loadmaster.graph.columns import positions, rows_of
 from loadmaster.problem import Problem
+from loadmaster.simulator.lives import depth_of
 
 MADE, FIXED, UPDATED = 0, 1, 2  # where a tensor comes from: an op; resident; resident and overwritten in place
 MOST_HEAPS = 2**22  # entries of heaps that lie where any placement finds room, which saves a look at each placement
@@ -217,11 +218,7 @@ def layout_of(problem: Problem) -> Layout:
 def _bases_first(problem: Problem) -> np.ndarray:
     """[makes] the tensors of each op, those it overwrites in place (in a fused kernel) before those that do."""
     graph = problem.graph
-    depth, under = np.zeros(graph.num_tensors, np.int64), graph.alias_of
-    while (under >= 0).any():
-        depth += under >= 0
-        under = np.where(under >= 0, graph.alias_of[under], -1)
-    return graph.makes[np.lexsort((graph.makes, depth[graph.makes], rows_of(graph.make_start)))]
+    return graph.makes[np.lexsort((graph.makes, depth_of(graph.alias_of)[graph.makes], rows_of(graph.make_start)))]
 
 
 def _heaps(problem: Problem, channels: int) -> tuple[np.ndarray, int]:
