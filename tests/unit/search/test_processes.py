@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from pathlib import Path
 
@@ -16,29 +15,7 @@ from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.search import workers
 from loadmaster.search.workers import in_order
 from loadmaster.zoo.synthetic import generate
-
-
-def dies_once(folder: Path, job: int) -> tuple[int, int, str]:
-    """Kills its process the first time it is odd."""
-    mark = folder / f"died-{job}"
-    if job % 2 and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return 10 * job, os.getpid(), os.environ["LOADMASTER_THREADS"]
-
-
-def dies(job: int) -> None:
-    os._exit(1)
-
-
-def sleeps(folder: Path, job: int) -> int:
-    (folder / f"pid-{os.getpid()}").touch()
-    time.sleep(600 if job else 0)
-    return job
-
-
-def writable(column: np.ndarray, job: int) -> bool:
-    return bool(column.flags.writeable)
+from tests.unit.search.jobs import dies, dies_once, sleeps, writable
 
 
 def test_islands_find_in_processes_what_they_find_here() -> None:
