@@ -7,6 +7,7 @@ import pytest
 
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
+from loadmaster.graph import GraphBuilder
 from loadmaster.graph.columns import ints
 from loadmaster.learn import environment as environments
 from loadmaster.learn.environment import Measurements, Order, Simulated, reward
@@ -122,3 +123,21 @@ def test_as_many_are_simulated_at_once_as_there_is_room_for_their_ops(
     own = surroundings._score
     monkeypatch.setattr(surroundings, "_score", lambda places: asked.append(len(places)) or own(places))
     assert surroundings.measure(PLACES).step_ns.tolist() == [70, 65, 74] and asked == parts
+
+
+@pytest.mark.parametrize(("time_ns", "unit"), [(0, 1), (1, 1), (2, 2)])
+def test_a_step_of_no_time_counts_as_one(time_ns: int, unit: int) -> None:
+    graph = GraphBuilder("short")
+    graph.op("a", "any", [], [graph.tensor(7)], time_ns=time_ns)
+    search = Search(price(graph.build(), pair()), Budget(None, 9))
+    assert Simulated(search, ints([0])).unit_ns == unit
+    memory = Search(price(graph.build(), pair(), objective="peak-memory"), Budget(None, 9))
+    assert Simulated(memory, ints([0])).unit_ns == 7
+
+
+def test_noise_is_a_factor_whose_logarithm_is_normal() -> None:
+    surroundings = environment(noise=0.3)
+    drawn = np.random.default_rng([surroundings.search.seed, 1])
+    drawn.random(3)
+    wanted = np.array([70, 65, 74]) * np.exp(0.3 * drawn.standard_normal(3))
+    np.testing.assert_allclose(surroundings.measure(PLACES).step_ns, wanted)

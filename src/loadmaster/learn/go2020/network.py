@@ -394,7 +394,7 @@ def _under(batch: GoBatch, last: LastDecisions) -> tuple[Tensor, Tensor]:
     time = (batch.time * last.device).sum(dim=1)
     held = (batch.size[:, :, None] * last.device).sum(dim=1)
     full = (held / batch.capacity.clamp(min=1e-6)).clamp(max=4)
-    load = torch.stack([time * batch.there.new_tensor(1.0, dtype=time.dtype), full], dim=2)
+    load = torch.stack([time, full], dim=2)
     spread = load[:, None].expand(-1, flat.shape[0] // len(load), -1, -1)
     near = torch.stack([last.device, share(batch.before, batch.after), share(batch.after, batch.before)], 3)
     return torch.cat([near, spread], dim=3), load

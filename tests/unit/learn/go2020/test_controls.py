@@ -97,3 +97,12 @@ def test_more_groups_than_can_be_placed_one_by_one_are_refused(
         return
     with pytest.raises(InvalidSetting, match=r"by=op makes 2001 groups of 'many'"):
         rnn.Rnn(by="op").label_of(problem)
+
+
+@pytest.mark.parametrize(("over", "kept"), [(0.49, True), (0.51, False)])
+def test_bytes_over_count_twice_as_much_as_a_bound(over: float, kept: bool) -> None:
+    """Of nine candidates eight are looked at: the best is left out where it is the last by its bound."""
+    each = example(3, 9)
+    each.one.candidates.summary[:, [BOUND, OVER]] = [[1.0, 0.0]] * 8 + [[0.0, over]]
+    each.candidate_value[:], each.candidate_value[8] = 9, 2
+    assert controls._by_bound(each) == (2 if kept else 9)
