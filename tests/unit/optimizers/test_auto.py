@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -152,3 +154,34 @@ def test_two_walk_where_there_are_cores_or_many_simulations(
     walking: Any = SimpleNamespace(weigh_order=weighed.append)
     told.epochs._set(walking, simulations, 0.4)
     assert walking.active == active and weighed == [0.4]
+
+
+@pytest.mark.parametrize(
+    ("counts", "ops", "closes"), [(True, SMALL + 1, True), (False, SMALL, True), (False, SMALL + 1, False)]
+)
+@pytest.mark.parametrize("ended", [False, True])
+def test_beside_a_race_small_problems_are_closed(
+    counts: bool, ops: int, closes: bool, ended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    did = list[str]()
+
+    @contextmanager
+    def closing(search: Any) -> Iterator[None]:
+        did.append("closing")
+        yield
+
+    race: Any = SimpleNamespace(run=lambda: did.append("raced"))
+    monkeypatch.setattr(auto, "too_large", lambda problem: False)
+    monkeypatch.setattr(auto, "suited", lambda search: [])
+    monkeypatch.setattr(auto, "Epochs", lambda settings, search: None)
+    monkeypatch.setattr(auto, "Waiting", lambda search, ahead: SimpleNamespace(due=lambda: []))
+    monkeypatch.setattr(auto, "of_another", lambda search, also: [])
+    monkeypatch.setattr(auto, "made", lambda search, some: [])
+    monkeypatch.setattr(auto, "ordered", lambda search, found: [Scored(Score(0, 5), "first")])  # type: ignore[arg-type]
+    monkeypatch.setattr(auto, "Race", lambda epochs, waiting, first: race)
+    monkeypatch.setattr(auto, "closing", closing)
+    search: Any = SimpleNamespace(
+        problem=SimpleNamespace(num_ops=ops), counts_simulations=counts, spent=ended, best="best" if ended else None
+    )
+    assert Auto().optimize(search) == ("best" if ended else "first")  # type: ignore[comparison-overlap]
+    assert did == ([] if ended else [*["closing"] * closes, "raced"])
