@@ -91,7 +91,8 @@ def least_cost_ns(draft: Draft, tensor: int, host: int) -> int:
 
 def _held_up(draft: Draft, trips: list[Trip], ends: list[int]) -> int:
     """How long the step waits for what cannot come in time, and at its end for what must go back."""
-    return waited_ns(trips, draft.lead) + max(0, max(ends, default=0) - int(draft.end_ns[-1]))
+    end = int(draft.end_ns[-1])
+    return waited_ns(trips, draft.lead) + max([end, *ends]) - end
 
 
 def _stretches(draft: Draft, tensor: int, apart_ns: int) -> list[list[tuple[int, int]]]:

@@ -56,7 +56,7 @@ def test_a_moment_is_the_same_at_another_time_and_no_other_moment_is() -> None:
             assert told(facts, later) == here
             assert here[0] != here[1]
             assert all(here[part] != other[part] for other in _others(facts, row) for part in (0, 1))
-            seen[seed, tuple(_future(facts, row))] = here
+            assert seen.setdefault((seed, tuple(_future(facts, row))), here) == here, "what is over does not matter"
     assert len({(seed, here) for (seed, _), here in seen.items()}) == len(seen) > 60
 
 
@@ -124,6 +124,19 @@ def test_a_moment_that_is_met_again_no_sooner_is_given_up(entries: int) -> None:
     elif entries == 1:
         other = next(row for row in rows if told(facts, row) != told(facts, one))
         assert not seen(other, 90) and not seen(one, 90) and seen(one, 90), "there is room for one"
+
+
+def test_no_moment_is_forgotten_while_there_is_room() -> None:
+    """Two that would be at the same place of two."""
+    facts, rows = met(1)
+    one = rows[0]
+    other = next(
+        row
+        for row in rows
+        if told(facts, row) != told(facts, one) and (told(facts, row)[0] - told(facts, one)[0]) % 2 == 0
+    )
+    memory = np.zeros((2, 3), np.uint64)
+    assert [bool(least.was_seen(memory, facts, row)) for row in (one, other, one, other)] == [False, False, True, True]
 
 
 def test_moments_of_which_half_the_bits_are_the_same_are_not_the_same() -> None:
