@@ -24,10 +24,6 @@ def test_rules_are_lists_cuts_or_splits() -> None:
     assert class_of(ints(range(len(SLOTS)))).tolist() == wanted and {0, 1, 2} == set(wanted)
 
 
-def test_a_tensor_lives_with_its_maker_or_with_who_updates_it() -> None:
-    assert candidates._home(price(shared_weight(), pair())).tolist() == [2, -1, 0, 1, 2]
-
-
 def test_the_ideal_is_the_longest_path_or_an_equal_share() -> None:
     assert candidates._ideal_ns(price(diamond(), pair())) == 50
     assert candidates._ideal_ns(price(chain(), pair())) == 35
