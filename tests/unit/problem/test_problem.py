@@ -23,7 +23,6 @@ class TestColumns:
         problem = price(shared_weight(), pair())
         assert problem.resident.tolist() == [True, True, False, False, False]
         assert problem.updater.tolist() == [2, -1, -1, -1, -1]
-        assert problem.maker.tolist() == [2, -1, 0, 1, 2]  # who updates it, nobody, and whoever made it
         assert problem.is_updated.tolist() == [True, False, False, False, False]
         assert problem.is_fixed.tolist() == [False, True, False, False, False]
         assert problem.maker.tolist() == [2, -1, 0, 1, 2]
