@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from loadmaster.compiled import Struct, compiled
+from loadmaster.compiled import Struct, compiled, structs
 
 
 class Inner(Struct):
@@ -127,3 +132,50 @@ def test_what_cannot_be_handed_over_is_refused() -> None:
         total(Inner(np.arange(8)[::2]))
     with pytest.raises(TypeError, match="cannot be str"):
         total(Inner(np.arange(8), "3"))
+
+
+def handed_over(struct: Any) -> int:
+    """The address that a compiled function gets, once the struct has a type."""
+    structs._typeof_struct(struct, None)
+    return int(struct._address)
+
+
+def interrupted(line: int, call: Callable[[], Any], other: Callable[[], Any]) -> None:
+    """Makes the call, and the other one just before it runs its line-th line in the module of structs, if any."""
+    lines = count(1)
+
+    def look(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != structs.__file__:
+            return None
+        if event == "line" and next(lines) == line:
+            other()
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+
+
+def addresses(line: int, pool: ThreadPoolExecutor) -> list[int]:
+    """What two threads are handed of a new struct, where the second comes at that line of the first; of one alone where
+    there is no such line."""
+    struct, found = outer(), list[int]()
+
+    def hand_over() -> None:
+        found.append(handed_over(struct))
+
+    interrupted(line, hand_over, lambda: pool.submit(hand_over).result())
+    return found
+
+
+def test_threads_that_bring_a_new_struct_at_once_run_on_the_same_words() -> None:
+    """Wherever another thread comes in between: words of its own would be freed while one of the two runs on them."""
+    line = 1
+    with ThreadPoolExecutor(1) as pool:
+        while len(found := addresses(line, pool)) == 2:
+            assert found[0] == found[1]
+            line += 1
+    assert line > 10

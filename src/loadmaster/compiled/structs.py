@@ -88,11 +88,15 @@ def _words(kind: Any) -> int:
 
 
 def _packed(struct: Any) -> StructType:
-    """The type of a struct; its fields are written down where compiled functions find them."""
+    """The type of a struct; its fields are written down where compiled functions find them.
+
+    Threads may come with a new struct at once. What the first wrote is kept, for one may already run on it; the type is
+    told last, so that whoever finds it finds the address too."""
     told = struct.__dict__
     if "_type" not in told:
-        told["_type"], told["_words"], told["_inner"] = _written(struct)
-        told["_address"] = told["_words"].buffer_info()[0]
+        kind, words, _ = told.setdefault("_written", _written(struct))
+        told["_address"] = words.buffer_info()[0]
+        told["_type"] = kind
     return told["_type"]  # type: ignore[no-any-return]
 
 
