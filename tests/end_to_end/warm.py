@@ -90,7 +90,8 @@ def _ask_many(jobs: list[dict[str, Any]]) -> list[subprocess.CompletedProcess[st
 def _server() -> subprocess.Popen[str]:
     if not _servers:
         program, pipe = [sys.executable, "-m", "tests.end_to_end.warm"], subprocess.PIPE
-        _servers.append(subprocess.Popen(program, cwd=ROOT, stdin=pipe, stdout=pipe, text=True))
+        alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # libraries of numbers start threads when they are imported
+        _servers.append(subprocess.Popen(program, cwd=ROOT, env=alone, stdin=pipe, stdout=pipe, text=True))
         atexit.register(_servers[0].kill)
     return _servers[0]
 
