@@ -72,10 +72,10 @@ class Needs(NamedTuple):
     before: np.ndarray  # ops that it waits for
     after_start: np.ndarray  # [ops + 1]
     after: np.ndarray  # ops that wait for it
-    group: np.ndarray  # [ops] of ops that share a device; most are alone
-    mate_start: np.ndarray  # [groups + 1]
-    mates: np.ndarray  # ops of a group
-    moved_start: np.ndarray  # [groups + 1]
+    group: np.ndarray  # [ops] the first of those that share its device; most are alone
+    mate_start: np.ndarray  # [ops + 1]
+    mates: np.ndarray  # ops of the group that it is the first of
+    moved_start: np.ndarray  # [ops + 1]
     moved: np.ndarray  # tensors that any of them touches, each once
 
 
@@ -120,9 +120,7 @@ def _needs(problem: Problem) -> Needs:
     touch_start = ints(np.searchsorted(key, np.arange(ops + 1) * len(held.home)))
     touches = ints(key % max(1, len(held.home)))
     before_start, before = problem.graph.dependencies
-    colocate = problem.graph.colocate
-    group = ints(np.where(colocate >= 0, colocate, colocate.max(initial=-1) + 1 + np.arange(ops)))
-    groups = int(group.max(initial=-1)) + 1
+    group = problem.leader
     return Needs(
         held,
         touch_start,
@@ -131,8 +129,8 @@ def _needs(problem: Problem) -> Needs:
         before,
         *inverse(before_start, before, ops),
         group,
-        *inverse(ints(np.arange(ops + 1)), group, groups),
-        *from_pairs(group[rows_of(touch_start)], touches, groups),
+        *inverse(ints(np.arange(ops + 1)), group, ops),
+        *from_pairs(group[rows_of(touch_start)], touches, ops),
     )
 
 

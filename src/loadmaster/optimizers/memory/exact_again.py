@@ -107,7 +107,7 @@ class _AgainModel:
 
     def _makers(self, tensor: int, maker: int) -> list[int]:
         """Runs that make it; what is overwritten, or overwrites, is made once."""
-        return self.runs_of[maker] if not self.graph.is_alias[tensor] else [maker]
+        return [maker] if self.graph.is_alias[tensor] else self.runs_of[maker]
 
     def _hold(self) -> None:
         """What is held at no position is more than the limit leaves beside what is there from start to end."""

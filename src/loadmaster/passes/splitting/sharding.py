@@ -196,7 +196,7 @@ class _Sharder:
         for tensor, dim, layout in zip(reads, axis.reads, layouts, strict=True):
             size = int(self.graph.nbytes[tensor])
             if isinstance(layout, Share) and (dim is None or layout != Share(dim, blocks)):
-                total += size * (STAYS if not self.graph.is_made[self.graph.owner[tensor]] else 1)
+                total += size * (1 if self.graph.is_made[self.graph.owner[tensor]] else STAYS)
             elif layout == SUMMAND and dim is None:
                 total += size
         summed = SUM in axis.makes and any(isinstance(layout, Share) for layout in layouts)

@@ -10,6 +10,7 @@ import pytest
 from loadmaster.graph import ACTIVATION
 from loadmaster.learn.go2020 import drawing
 from tests.golden.plans import layers
+from tests.unit.learn.told import Told
 
 
 class Drawn:
@@ -82,28 +83,6 @@ def test_a_fifth_of_the_graphs_are_of_the_kinds_of_the_zoo(
     monkeypatch.setattr(drawing, "branching_step", lambda rng: "branching")
     assert drawing.draw_graph(rng) == ("branching" if branches else (kinds[0], 1, 0, (80, 400)))  # type: ignore[comparison-overlap]
     assert rng.asked == ([] if branches else [(len(kinds),), (2**31,)])
-
-
-class Told:
-    """A generator that answers each kind of question from a list; between which numbers it was asked is kept."""
-
-    def __init__(self, integers: list[int], uniform: list[Any], random: list[float], normal: list[float]) -> None:
-        self.lists = {"integers": integers, "uniform": uniform, "random": random, "normal": normal}
-        self.asked = list[tuple[float, ...]]()
-
-    def integers(self, *bounds: int) -> int:
-        self.asked.append(bounds)
-        return self.lists["integers"].pop(0)
-
-    def uniform(self, *bounds: float) -> Any:
-        self.asked.append(bounds)
-        return self.lists["uniform"].pop(0)
-
-    def random(self) -> float:
-        return self.lists["random"].pop(0)
-
-    def standard_normal(self) -> float:
-        return self.lists["normal"].pop(0)
 
 
 def test_a_step_of_two_lanes_that_join_by_hand() -> None:

@@ -13,6 +13,7 @@ from loadmaster.graph.columns import ints
 from loadmaster.learn.scheduling import examples
 from loadmaster.learn.scheduling.examples import ScheduleKey
 from tests.graphs.tiny import chain, pair
+from tests.unit.learn.told import Told
 
 
 class Drawn:
@@ -143,28 +144,6 @@ def test_twice_as_many_ops_as_there_should_be_will_still_do(monkeypatch: pytest.
     for more, fits in ((0, True), (1, False)):
         problem: Any = SimpleNamespace(num_ops=2 * examples.MOST_OPS + more)
         assert (examples.coarser(problem, 50) is problem) == fits
-
-
-class Told:
-    """A generator that answers each kind of question from a list; between which numbers it was asked is kept."""
-
-    def __init__(self, integers: list[int], uniform: list[Any], random: list[float], normal: list[float]) -> None:
-        self.lists = {"integers": integers, "uniform": uniform, "random": random, "normal": normal}
-        self.asked = list[tuple[float, ...]]()
-
-    def integers(self, *bounds: int) -> int:
-        self.asked.append(bounds)
-        return self.lists["integers"].pop(0)
-
-    def uniform(self, *bounds: float) -> Any:
-        self.asked.append(bounds)
-        return self.lists["uniform"].pop(0)
-
-    def random(self) -> float:
-        return self.lists["random"].pop(0)
-
-    def standard_normal(self) -> float:
-        return self.lists["normal"].pop(0)
 
 
 def described(graph: Any) -> dict[str, Any]:
