@@ -48,7 +48,10 @@ LEARNED = {  # policies, each on the suites that its paper is about
     **dict.fromkeys(("placeto", "placeto:checkpoint=none"), ("placeto",)),
     **dict.fromkeys(("go-one", "go:finetune=50"), ("go",)),
 }
-FUSING = ("auto", "joint", "separate", "greedy-fusion:inner=placement")
+FUSING = (
+    *("auto", "joint", "separate", "anneal-fusion", "greedy-fusion:inner=placement"),
+    "greedy-fusion:inner=[anneal:start=expert]",
+)
 BEHIND = 1.005  # times the best other
 TWINS = 400  # draws
 COLUMNS = ("suite", "row", "ops", "budget", "seed", "method", "over", "value", "simulations", "seconds")
@@ -97,8 +100,8 @@ def wanted(words: argparse.Namespace) -> list[Job]:
 
 
 def _asked(method: str, suite: str) -> bool:
-    """Those that fuse where fusion is what is asked about, and policies where they belong."""
-    return suite in (("go", "synthetic-time") if method in FUSING else LEARNED.get(method, (suite,)))
+    """Policies where they belong, all others everywhere."""
+    return suite in LEARNED.get(method, (suite,))
 
 
 def _chosen(words: argparse.Namespace) -> list[tuple[str, int]]:

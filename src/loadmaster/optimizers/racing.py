@@ -58,11 +58,6 @@ class Waiting:
     the clock counts, those that take long are due when the search has done much more. Beside a plan that came with the
     problem and stands out, all of them wait for that."""
 
-    @property
-    def at_first(self) -> int:
-        """Simulations' worth of starts before the search begins, where the clock counts."""
-        return AT_ONCE
-
     def __init__(self, search: Search, stands_out: bool = False) -> None:
         self.search, self.stands_out, self.cost, self.bounded = search, stands_out, 0, False
 
@@ -75,7 +70,7 @@ class Waiting:
         """Those that are to be made now; they are then no longer left."""
         search, some = self.search, list[StartRecipe]()
         at_once = search.counts_simulations and not self.stands_out
-        allowed = LITTLE * search.simulations if self.stands_out else max(self.at_first, BESIDE * search.simulations)
+        allowed = LITTLE * search.simulations if self.stands_out else max(AT_ONCE, BESIDE * search.simulations)
         while self.left and (at_once or self.cost + self.left[0].price <= allowed):
             if self.cost and search.simulations and self._too_late(self.left[0]):  # there is one at least
                 break

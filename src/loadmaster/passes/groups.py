@@ -178,12 +178,14 @@ def _by_readers(problem: Problem, most: int) -> Ints:
 
 
 def _by_scope(problem: Problem, most: int) -> Ints:
-    paths = [scope.split(".") if scope else [] for scope in problem.graph.scope]
-    depth = max(map(len, paths), default=0)
-    while depth > 1 and len({tuple(path[:depth]) for path in paths}) > most:
+    scopes = problem.graph.scope
+    paths = {scope: scope.split(".") if scope else [] for scope in dict.fromkeys(scopes)}
+    depth = max(map(len, paths.values()), default=0)
+    while depth > 1 and len({tuple(path[:depth]) for path in paths.values()}) > most:
         depth -= 1
     names: dict[tuple[str, ...], int] = {}
-    return ints([names.setdefault(tuple(path[:depth]), len(names)) for path in paths])
+    label = {scope: names.setdefault(tuple(path[:depth]), len(names)) for scope, path in paths.items()}
+    return ints([label[scope] for scope in scopes])
 
 
 def _by_window(problem: Problem, most: int) -> Ints:

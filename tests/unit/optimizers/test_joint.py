@@ -4,6 +4,7 @@ order, with parts that only write down what they are asked."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,9 @@ from tests.unit.optimizers.test_joint_epochs import relus
         (0.1, 0.3, 0.25),
         (0.2, 0.3, 0.4),
         (0.3, 0.1, 0.5),  # three quarters, and never more than a half
-        (0.0, 0.3, 0.1),  # nothing, and never less than a tenth
+        (0.0, 0.3, 0.02),  # nothing, and never less than a fiftieth
         (0.02, 0.08, 0.2),
-        (0.0, 0.0, 0.25),
+        (0.0, 0.0, 0.03),
     ],
 )
 def test_the_half_that_gained_more_has_more_of_the_next_epoch(fused: float, moved: float, share: float) -> None:
@@ -66,8 +67,15 @@ class Parts:
             search.count(1)
             return [Scored(Score(0, 50), plan)]
 
+        class Fused:
+            def __init__(self, search: Search, kernel: Any) -> None:
+                self.kernel = kernel.tolist()
+
+            def first(self) -> list[Scored]:
+                return told("fused", self.kernel)
+
         class Race:
-            def __init__(self, epochs: Any, waiting: Any, first: list[Scored]) -> None:
+            def __init__(self, epochs: Any, waiting: Any, first: list[Scored], fused: Any) -> None:
                 asked.append(("race", [start.score.value for start in first]))
 
             def turns(self) -> Iterator[None]:
@@ -77,8 +85,9 @@ class Parts:
         monkeypatch.setattr(joint, "of_another", lambda search, also: [Scored(Score(0, 40), plan)] if also else [])
         monkeypatch.setattr(joint, "refused", lambda search, start: told("refused", start.score.value)[0])
         monkeypatch.setattr(joint, "plan_fused", lambda part, kernel, inner: told("planned", kernel.tolist()))
-        monkeypatch.setattr(joint, "fused_first", lambda search, kernel: told("fused", kernel.tolist()))
-        monkeypatch.setattr(joint, "placed_first", lambda search, waiting: told("placed"))
+        monkeypatch.setattr(joint, "FusedStarts", Fused)
+        monkeypatch.setattr(joint, "begun", lambda epochs, first: first)
+        monkeypatch.setattr(joint, "placed_first", lambda search, waiting, fused: told("placed"))
         monkeypatch.setattr(joint, "JointRace", Race)
 
     def of(self, search: Search, also: Any = None) -> list[Any]:
@@ -108,15 +117,35 @@ def test_where_no_kernel_is_fused_the_first_is_taken(monkeypatch: pytest.MonkeyP
     assert asked[0] == ("fused", alone(65).tolist())
 
 
-@pytest.mark.parametrize(("on", "of"), [("2xp100-pcie", "ops"), ("1xa100-nvlink", "kernels")])
-def test_for_peak_memory_ops_are_planned_on_several_devices_and_kernels_on_one(
-    on: str, of: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("on", "planned"), [("2xp100-pcie", 2), ("1xa100-nvlink", 1)])
+def test_for_peak_memory_finalists_are_planned_first(on: str, planned: int, monkeypatch: pytest.MonkeyPatch) -> None:
     search = Search(relus(4, on, "peak-memory"), Budget(None, 100))
     search.offer(Plan.of(search.problem, [0] * 4), Score(0, 70))
-    kernel = ints([0, 0, 2, 3])
-    asked = Parts(monkeypatch, search, [kernel, alone(4)]).of(search)
-    assert asked == [("planned", [0, 1, 2, 3] if of == "ops" else [0, 0, 2, 3]), ("race", [70])]
+    asked = Parts(monkeypatch, search, [ints([0, 0, 2, 3]), alone(4)]).of(search)
+    assert asked == [*[("planned", [0, 0, 2, 3]), ("planned", [0, 1, 2, 3])][:planned], ("race", [70])]
+
+
+@pytest.mark.parametrize(
+    ("values", "first"),
+    [
+        ((100, 94, 96), [1, 0]),  # kernels that are clearly better
+        ((100, 95, 96), [0, 1]),
+        ((100, 98, 96), [0, 2]),
+        ((100, 100, 100), [0, 1]),
+        ((100, 102, 101), [0, 2]),
+    ],
+)
+def test_for_peak_memory_on_several_devices_none_and_the_best_kernels_are_finalists(
+    values: tuple[int, ...], first: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = Search(relus(4, "2xp100-pcie", "peak-memory"), Budget(None, 100))
+    kernels = [alone(4), ints([0, 0, 2, 3]), ints([0, 0, 0, 3])]
+    monkeypatch.setattr(joint, "simple_kernels", lambda problem: [*kernels[1:], ints([0, 0, 0, 0])])
+    known = {kernel.tobytes(): Score(0, value) for kernel, value in zip(kernels, values, strict=True)}
+    monkeypatch.setattr(joint, "quick_score", lambda search, kernel: known[kernel.tobytes()])
+    assert [kernel.tolist() for kernel in joint.finalists(search)] == [kernels[at].tolist() for at in first]
+    monkeypatch.setattr(joint, "simple_kernels", lambda problem: [])
+    assert [kernel.tolist() for kernel in joint.finalists(search)] == [[0, 1, 2, 3]]
 
 
 def test_the_plan_of_another_method_is_fused_and_joins_the_race(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,23 +204,73 @@ def test_a_plan_is_fused_where_that_is_better(value: int, better: bool, monkeypa
         assert (found.score, found.family) == (Score(0, value), "list")
 
 
-def test_of_placements_op_by_op_the_best_few_are_fused_and_the_best_of_these_by_all_rules(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    problem = relus(8)
-    search = Search(problem, Budget(None, 100))
+def placed(
+    monkeypatch: pytest.MonkeyPatch, search: Search, due: list[int], best: int, cost: int = 200
+) -> tuple[list[int], bool]:
+    """(what comes of four placements op by op where the best plan of given kernels has that value, whether more may be
+    made)."""
     devices = [[0] * at + [1] * (8 - at) for at in (8, 6, 4, 2)]
-    found = [Scored(Score(0, 10 + at), Plan.of(problem, device)) for at, device in enumerate(devices)]
+    found = [Scored(Score(0, 10 + at), Plan.of(search.problem, device)) for at, device in enumerate(devices)]
     fused = {10: 35, 11: 30, 12: 40, 13: 5}
     monkeypatch.setattr(joint, "made", lambda search, some: found[::-1])
     monkeypatch.setattr(joint, "greedily", lambda search, start: Scored(Score(0, fused[start.score.value]), start.plan))
-    monkeypatch.setattr(joint, "refused", lambda search, start: Scored(Score(0, start.score.value - 9), start.plan))
+    waiting: Any = SimpleNamespace(due=lambda: due, left=["more"], cost=cost)
+    kernels: Any = SimpleNamespace(part=SimpleNamespace(best_score=Score(0, best)))
+    values = [start.score.value for start in joint.placed_first(search, waiting, kernels)]
+    return values, bool(waiting.left)
 
-    def first(due: list[int]) -> list[int]:
-        waiting: Any = type("Waiting", (), {"due": lambda self: due})()
-        return [start.score.value for start in joint.placed_first(search, waiting)]
 
-    assert first([1]) == [35, 21, 40]
-    assert first([]) == []
+def test_of_placements_op_by_op_the_best_few_are_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = Search(relus(8), Budget(None, 100))
+    assert placed(monkeypatch, search, [1], best=31) == ([35, 30, 40], True)
+    assert placed(monkeypatch, search, [], best=31) == ([], True)
     search.halt()
-    assert first([1]) == []
+    assert placed(monkeypatch, search, [1], best=31) == ([], True)
+
+
+@pytest.mark.parametrize(("cost", "more"), [(199, True), (200, False)])
+def test_where_given_kernels_have_a_plan_as_good_no_more_are_made_after_the_first(
+    cost: int, more: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = Search(relus(8), Budget(None, 100))
+    assert placed(monkeypatch, search, [1], best=30, cost=cost) == ([], more)
+    assert placed(monkeypatch, search, [1], best=29, cost=cost) == ([], more)
+
+
+def test_the_best_start_goes_on_for_an_epoch_before_others_are_made() -> None:
+    search = Search(relus(8), Budget(None, 100))
+    one, other = (Scored(Score(0, value), Plan.of(search.problem, [at] * 8)) for at, value in enumerate((40, 30)))
+    better = Plan.of(search.problem, [0, 1] * 4)
+
+    def go_on(runner: Any) -> None:
+        assert (runner.score, runner.plan) == (other.score, other.plan)
+        runner.score, runner.plan = Score(0, 25), better
+
+    epochs: Any = SimpleNamespace(search=search, go_on=go_on)
+    assert joint.begun(epochs, [one, other]) == [Scored(Score(0, 25), better), one]
+    assert joint.begun(epochs, []) == []
+    search.halt()
+    assert joint.begun(epochs, [one, other]) == [one, other]
+
+
+def test_starts_of_given_kernels_are_made_as_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At first all that are due under the usual orders, later the best of them, each as a plan of ops."""
+    search = Search(relus(6), Budget(None, 100))
+    some = joint.FusedStarts(search, two_together(6))
+    plans = [Plan.of(some.part.problem, [at] * some.part.problem.num_ops) for at in (0, 1)]
+    due = iter([["a", "b"], [], ["c"]])
+    monkeypatch.setattr(some.waiting, "due", lambda: next(due))
+    monkeypatch.setattr(joint, "made", lambda part, some: [Scored(part.score(plan), plan) for plan in plans])
+    asked = list[int]()
+
+    def ordered(part: Search, found: list[Scored], most: int = 4) -> list[Scored]:
+        asked.append(most)
+        return sorted(found, key=joint.by_score)
+
+    monkeypatch.setattr(joint, "ordered", ordered)
+    first = some.first()
+    assert len(first) == 2 and all(len(start.plan.device) == 6 for start in first)
+    assert search.best_score == min(start.score for start in first)
+    assert some.more() == []
+    assert [start.score for start in some.more()] == [first[0].score]
+    assert asked == [4, 1]

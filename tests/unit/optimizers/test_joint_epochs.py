@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from loadmaster.graph.columns import ints
 from loadmaster.optimizers import joint, racing
 from loadmaster.optimizers.annealing.chains import CHAINS, Reheating
 from loadmaster.optimizers.joint import FusingRunner, Joint, JointEpochs, JointRace, Later
-from loadmaster.optimizers.starts import Scored, StartRecipe
+from loadmaster.optimizers.starts import Scored
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
@@ -53,28 +53,28 @@ def runner(turn: int, *, length: int = 100, share: float = 0.3, ops: int = 4000)
     return FusingRunner(Score(0, 1_000), plan, Reheating(ops, length), used=60, marks=marks, share=share)
 
 
-def test_kernels_change_from_the_seventh_epoch_on_for_their_share_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_change_from_the_seventeenth_epoch_on_for_their_share_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(monkeypatch, (Score(0, 980), 10), (Score(0, 931), 30))
-    some = runner(6)
+    some = runner(16)
     told.epochs.go_on(some)
     assert told.asked == [("fused", 30), ("moved", 70)]
     # A fiftieth in 10 simulations, then a twentieth in 30: six to five.
     assert some.share == pytest.approx(0.5) and told.refused == 0
     assert (some.score, some.plan, some.gain, some.used) == (Score(0, 931), "moved", 69, 100)
-    assert some.marks[6:] == [(100, Score(0, 931))] and some.pace.length > 100
+    assert some.marks[16:] == [(100, Score(0, 931))] and some.pace.length > 100
 
 
 def test_what_a_half_gained_is_counted_for_the_simulations_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(monkeypatch, (Score(0, 980), 20), (Score(0, 931), 20))
-    told.epochs.go_on(some := runner(6))
+    told.epochs.go_on(some := runner(16))
     assert some.share == pytest.approx(2 / 7)
 
 
 def test_before_that_and_where_nothing_can_be_fused_all_of_it_goes_into_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(monkeypatch, (Score(0, 980), 10), (Score(0, 931), 30))
-    told.epochs.go_on(some := runner(5))
+    told.epochs.go_on(some := runner(15))
     told.epochs.fuses = False
-    told.epochs.go_on(runner(6))
+    told.epochs.go_on(runner(16))
     assert told.asked == [("moved", 100), ("moved", 100)] and some.share == 0.3
 
 
@@ -89,7 +89,7 @@ def test_the_first_epoch_is_of_one_length_and_sets_no_pace(monkeypatch: pytest.M
     assert told.asked[0][1] < told.asked[1][1] == 700
 
 
-@pytest.mark.parametrize(("turn", "part"), [(6, 0.3), (7, 0.6), (8, 1.0), (9, 0.3)])
+@pytest.mark.parametrize(("turn", "part"), [(18, 0.3), (19, 0.6), (20, 1.0), (21, 0.3)])
 def test_epochs_are_warmer_in_turn_and_hotter_where_the_last_gained_nothing(
     turn: int, part: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +135,7 @@ def test_where_the_clock_counts_gains_are_for_seconds(monkeypatch: pytest.Monkey
     told.search.counts_simulations = False
     ticks = iter([1.0, 3.0, 5.0])
     told.epochs._spent = lambda: next(ticks)  # type: ignore[method-assign]
-    told.epochs.go_on(some := runner(6))
+    told.epochs.go_on(some := runner(16))
     assert some.share == pytest.approx(2 / 7)
     told.search.seconds, told.search.simulations = 12.5, 40
     assert JointEpochs._spent(told.epochs) == 12.5
@@ -225,7 +225,7 @@ def test_moves_go_on_from_where_they_were_on_the_same_kernels_and_begin_anew_on_
     problem = relus()
     epochs, walked = moving(problem, Score(0, 80))
     one, other = ints([0, 0, 2, 3, 4, 5]), ints([0, 1, 1, 3, 4, 5])
-    some = runner(6)
+    some = runner(16)
     found = epochs._moved(some, Scored(Score(0, 90), Plan.of(problem, [0] * 6, None, one)), 37)
     assert found.score == Score(0, 80) and found.plan.kernel.tolist() == one.tolist()
     assert walked[0][1:] == (Score(0, 90), 60, [], 37.0)
@@ -242,14 +242,6 @@ def test_moves_go_on_from_where_they_were_on_the_same_kernels_and_begin_anew_on_
 
 
 # Starts op by op
-
-
-@pytest.mark.parametrize(("seconds", "first"), [(10.0, [1, 20]), (10.1, [])])
-def test_starts_op_by_op_wait_where_a_tenth_of_the_time_is_over(seconds: float, first: list[int]) -> None:
-    search: Any = SimpleNamespace(seconds=seconds, seconds_left=100.0, simulations=0, counts_simulations=False)
-    some = Later(search)
-    some.__dict__["left"] = [StartRecipe(price, "list", lambda: None) for price in (1, 20)]  # type: ignore[arg-type, return-value]
-    assert [start.price for start in some.due()] == first
 
 
 def test_there_are_none_where_kernels_first_is_as_good(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,36 +263,30 @@ def test_there_are_none_where_kernels_first_is_as_good(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("took_s", "counts", "asked"), [(2.0, False, True), (2.1, False, False), (2.1, True, True)])
-def test_starts_op_by_op_have_a_tenth_of_the_time(
+def test_starts_op_by_op_have_a_tenth_of_the_time_and_those_of_kernels_come_first(
     took_s: float, counts: bool, asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     race: Any = JointRace.__new__(JointRace)
-    race.search = SimpleNamespace(seconds=20.0, counts_simulations=counts, spent=False)
-    race.search.problem = SimpleNamespace(num_ops=40)
+    race.search = SimpleNamespace(seconds=20.0, counts_simulations=counts, problem=SimpleNamespace(num_ops=40))
     race.took_s, race.others, race.best_start = took_s, [], Score(0, 100)
-    race.waiting = SimpleNamespace(due=lambda: ["one", "other"])
-    plan: Any = "plan"
+    race.waiting, plan = "waiting", cast(Any, "plan")
+    race.fused = SimpleNamespace(more=lambda: [Scored(Score(0, 125), plan), Scored(Score(0, 126), plan)])
 
-    def made(search: Any, some: list[str]) -> list[str]:
+    def placed_first(search: Any, waiting: Any, fused: Any) -> list[Scored]:
+        assert (waiting, fused) == ("waiting", race.fused)
         race.search.seconds += 1.5
-        return some
+        return [Scored(Score(0, 120), plan)]
 
-    def ordered(search: Any, found: list[str], most: int) -> list[Scored]:
-        assert (found, most) == (["one", "other"], 1)
-        return [Scored(Score(0, 124), plan), Scored(Score(0, 110), plan)]
-
-    monkeypatch.setattr(joint, "made", made)
-    monkeypatch.setattr(joint, "ordered", ordered)
-    monkeypatch.setattr(joint, "refused", lambda search, start: Scored(Score(0, start.score.value + 1), plan))
+    monkeypatch.setattr(joint, "placed_first", placed_first)
     race._take_in()
-    assert [other.score for other in race.others] == [Score(0, 125)] * asked
+    found = [other.score.value for other in race.others]
+    assert found == [125, *[120] * asked], "not what is too far from the best start"
     assert race.took_s == pytest.approx(took_s + 1.5 * asked)
-    if asked:
-        assert isinstance(race.others[0], FusingRunner)
-        monkeypatch.setattr(joint, "refused", lambda search, start: Scored(Score(0, 126), plan))
-        race.took_s = 0.0
-        race._take_in()
-        assert len(race.others) == 1, "too far from the best start"
-        race.search.spent = True
-        race._take_in()
-        assert len(race.others) == 1
+    assert isinstance(race.others[0], FusingRunner)
+
+
+def test_where_there_are_no_given_kernels_nothing_is_taken_in() -> None:
+    race: Any = JointRace.__new__(JointRace)
+    race.others, race.fused = [], None
+    race._take_in()
+    assert race.others == []
