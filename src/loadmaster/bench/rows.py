@@ -157,7 +157,7 @@ def roomy(cluster: Cluster) -> Cluster:
     return replace(cluster, devices=tuple(replace(device, memory_bytes=TIB) for device in cluster.devices))
 
 
-OF_EACH_KIND = 10  # generated graphs where no limit is given; chosen by hand
+OF_EACH_KIND = 10  # generated graphs where no limit is given: fifty in all
 
 
 def synthetic_rows(source: Source, cluster: str, objective: str) -> Iterator[SuiteRow]:

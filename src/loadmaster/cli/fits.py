@@ -17,8 +17,7 @@ from loadmaster.errors import DoesNotFit, InvalidSetting
 if TYPE_CHECKING:
     from loadmaster.graph import Graph
 
-# Where no reason is given, chosen by hand.
-SECONDS = 2.0  # for each trial, where nobody says
+SECONDS = 2.0  # for each trial, where nobody says: ten take twenty seconds
 _MODEL = "hf:FOLDER with a config.json, to serve it; package.module:callable and whatever else plan takes, for a step."
 
 

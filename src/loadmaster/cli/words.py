@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from loadmaster.problem import Problem
     from loadmaster.search import Budget
 
-DEFAULT_SECONDS = 10.0  # chosen by hand: what one waits for a first answer
+DEFAULT_SECONDS = 10.0  # what one waits for a first answer
 PLACEMENT = "placement"  # the part of the default that fuses nothing
 
 

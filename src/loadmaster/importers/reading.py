@@ -16,8 +16,7 @@ from loadmaster.files.text import PathLike, checked_path, uncollected
 
 __all__ = ["MOST_BYTES", "read_bytes", "read_text", "start_of", "stem_of", "uncollected"]
 
-# Where no reason is given, chosen by hand.
-MOST_BYTES = 2**30  # of a file once it is unpacked
+MOST_BYTES = 2**30  # of a file once it is unpacked: small ones unpack to any size
 
 
 def start_of(path: PathLike) -> bytes:

@@ -14,7 +14,7 @@ from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.optimizers.simple import legal
 from loadmaster.problem import Problem
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 LEVELS = 20  # of priority; the middle one leaves an op where the critical-path order has it
 REACH = 0.25  # of the step: how far the last level moves an op
 

@@ -22,7 +22,7 @@ from loadmaster.search import Score, Search
 from loadmaster.simulator import simulate_many
 
 Order = Literal["critical", "fifo", "program"]
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 PENALTY = 10.0  # as the root of a step 100 times as long as one device takes
 AT_ONCE = 1 << 22  # entries of placements and ranks made at a time: what is asked for at once does not set the memory
 

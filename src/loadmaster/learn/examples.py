@@ -36,7 +36,7 @@ from loadmaster.search.workers import OnRay, end_with_parent
 from loadmaster.simulator import simulate, threads
 from loadmaster.zoo.synthetic import KINDS, generate
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 FEWEST_OPS, MOST_OPS = 40, 1_600
 KIND = re.compile(rb'"kind": ?("[^"]*")')  # of an op, in a line of a corpus
 GENERATED_OPS = (60, 500)

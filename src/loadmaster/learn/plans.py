@@ -32,7 +32,7 @@ from loadmaster.optimizers.experience.entries import packed
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, solve
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 FEW = 200  # simulations of the search that a kept plan must be better than
 
 

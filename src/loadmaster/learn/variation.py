@@ -14,7 +14,7 @@ from loadmaster.graph import ACTIVATION, INPUT, OUTPUT, WEIGHT, Graph, GraphBuil
 from loadmaster.graph.columns import Bools, ints
 from loadmaster.passes.groups import mirrored_position
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 MOST = 64.0  # times as large: what is grown beyond could leave what sums can hold
 PIECES = 0.3  # of the examples
 FEWEST = 60  # ops of a piece

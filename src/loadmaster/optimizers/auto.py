@@ -37,7 +37,8 @@ from loadmaster.problem.bounds import lower_bound
 from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import cores
 
-# Where no reason is given, chosen by hand. How long epochs are depends on no budget, so that more is never worse.
+# Where no reason is given, docs/constants.md has what half and twice of it do. How long epochs are depends on no
+# budget, so that more is never worse.
 FIRST = 32  # simulations from each start, cold: which one is best shows soon
 WARMTH = (0.0, 1.0, 2.0, 3.0)  # of the temperature, for the epochs in turn
 WARMER = 2.0  # times that on smaller graphs: 0.4 % better there, 0.5 % worse on larger ones, at 3,000 simulations

@@ -17,7 +17,7 @@ from loadmaster.passes.groups import Grouper, group_ops, sets_of
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.problem.remembering import LastFew
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given, docs/constants.md has what half and twice of it do.
 EFFORT = 60_000_000  # additions in one call, at most: about a tenth of a second
 FEWEST = 200  # moves; where there is no time for so many nothing is moved
 # One part in so many, by which a plan may be worse than the one before at first, and less with every move: threshold
@@ -33,7 +33,7 @@ class Stage(NamedTuple):
     moves: int
 
 
-# From groups that share heavy tensors down to single ops; sizes and numbers of moves chosen by hand.
+# From groups that share heavy tensors down to single ops; sizes and numbers of moves were not varied.
 OPS = Stage((("op", 0),), 1_000)
 MIXED = (Stage((("edges", 24), ("edges", 64), ("edges", 192), ("window", 16), ("window", 64)), 2_000), OPS)
 FINER = (*(Stage((("edges", most),), 1_000) for most in (24, 64, 192)), OPS)

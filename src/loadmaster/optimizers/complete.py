@@ -28,7 +28,7 @@ from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound
 from loadmaster.search import Optimizer, Score, Search
 
-# Chosen by hand.
+# Where no reason is given, docs/constants.md has what half and twice of it do.
 FITTING = 64  # simulations that fitting a plan into memory has at least: one for each of its ways, and a few
 AT_ONCE = 0.2  # of the time, where the clock counts
 SIMPLE: tuple[Optimizer, ...] = (GreedyFusion(OneDevice()), OneDevice(), GreedyFusion())

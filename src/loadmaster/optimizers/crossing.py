@@ -22,7 +22,7 @@ from loadmaster.problem import Problem
 from loadmaster.problem.symmetry import alike_devices
 from loadmaster.search import Score, Search
 
-# Chosen by hand.
+# Where no reason is given, docs/constants.md has what half and twice of it do.
 KEPT = 6  # other plans
 TRIED = 2  # simulations for each op that a plan has had, to be worth keeping
 SHARE, LESS = 0.1, 0.5  # of all simulations; how many times that after each time that brought nothing

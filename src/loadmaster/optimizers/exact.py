@@ -32,15 +32,14 @@ from loadmaster.problem.bounds import lower_bound
 from loadmaster.search import Budget, Optimizer, Score, Search
 from loadmaster.simulator import Timeline, cores, simulate
 
-# Where no reason is given, chosen by hand.
 MOST_INTERVALS = 20_000  # beyond that even the model takes long to build
 TINY_OPS, TINY_DEVICES = 6, 2  # up to which every timeline is tried
 QUICK_OPS = 1_000  # the bound on peak memory takes under a second for so many
 MOST_TRIED = 400  # timelines of a tiny problem
 MOST_BESIDE = 600  # intervals in a model that CP-SAT can hope to close beside a search
 LEAST_SECONDS = 0.2  # that are left of a search, for a model to be worth building
-PER_SIMULATION = 2e-3  # of CP-SAT's own deterministic seconds, where the budget counts simulations
-MOST_EFFORT = 30.0  # of the same, however large the budget
+PER_SIMULATION = 2e-3  # of CP-SAT's own deterministic seconds, where the budget counts simulations; not varied
+MOST_EFFORT = 30.0  # of the same, however large the budget; not varied
 
 
 class Proof(NamedTuple):

@@ -42,8 +42,8 @@ from loadmaster.search import WORST, Optimizer, Score, Search
 
 QUICK: tuple[Optimizer, ...] = (Heft(), Expert())
 # Where no reason is given, docs/constants.md has what half and twice of it do.
-# Sets of kernels by rules that are planned on several devices, by the first rules: on GO's workloads the others are
-# within 0.1 % of these, and there are up to eleven.
+# Sets of kernels by rules that are planned on several devices, by the first rules: on RNNLM-2 and -4, NMT and WaveNet
+# the others are within 0.1 % of these, and there are up to eleven.
 RULES = 2
 PLANNED = 480  # simulations that `inner` has where it goes first
 # Of the peak of one-shot plans of ops: kernels whose plans take less are planned first, for peak memory. GPT-2's take
@@ -52,11 +52,10 @@ CLEARLY = 0.95
 TINY = 64  # kernels up to which it may hope to
 REFUSED = 3  # of the best placements op by op, that are fused
 REFUSING = 400  # simulations of an epoch from which a placement is fused anew after it
-# Epochs of a runner before its kernels change in the loop, where a simulation takes two to three times as long; the
-# least and most share of an epoch in which they do, and that where nothing was gained. From the sixth epoch on with
-# (0.1, 0.5) and 0.25 is 1.2 % worse after 1 s than from the twelfth (ten rows, three seeds), which is 0.4 % worse after
-# 5 s than what is here (eight rows, three seeds) and level after 15; never is level after 1 and 5 s and 0.2 % worse
-# after 15.
+# Epochs of a runner before its kernels change in the loop, where a simulation takes longer; the least and most share of
+# an epoch in which they do, and that where nothing was gained. From the sixth epoch on, with (0.1, 0.5) and 0.25, is
+# 1.2 % worse after 1 s than from the twelfth (ten rows, three seeds), which is 0.4 % worse after 5 s than what is here
+# (eight rows, three seeds) and level after 15; never is level after 1 and 5 s and 0.2 % worse after 15.
 PLACED = 16
 FUSING, EVEN = (0.02, 0.5), 0.03
 WARMTH = (0.3, 0.6, 1.0)  # of the temperature, for the epochs in turn

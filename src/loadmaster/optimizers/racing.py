@@ -30,7 +30,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem.bounds import lower_bound
 from loadmaster.search import WORST, Score, Search
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given, docs/constants.md has what half and twice of it do.
 EVOLVING = Brkga(by="edges", blocks=24, sends=False, evaluations=10**9)  # few large groups
 EVOLVED, EVOLVED_AFTER = 400, 2_000  # simulations for it, and how many there must have been before
 

@@ -17,7 +17,6 @@ from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 
-# Where no reason is given, chosen by hand.
 # Shares of the transfers' time that count against the work: most of it passes while other ops run. Of 0.1 to 2, these
 # two gave the best plans when links got half as fast (11 of 12 models).
 DEAR = (0.1, 0.25)

@@ -3,7 +3,7 @@
 Rules are many and none is best everywhere; a search that begins from several finds out. A start has a price, in
 simulations that could have been run in the time it takes, so that where the clock counts dear ones wait until the
 search has done much more (`auto.Waiting`), and a family, so that the few a search goes on from are unlike. The best
-placements are also tried under the usual orders. Prices and limits were chosen by hand.
+placements are also tried under the usual orders. Prices are what they were measured to take.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ PARTITIONS = {
 }
 SPLITS = {"pipeline:order=critical": 290}
 LOAD_SPLITS = {"downsets:effort=1000000,sets=4000": 100, "pipeline:goal=max-load,order=critical": 290, **SPLITS}
-# Chosen by hand.
+# docs/constants.md has what half and twice of it do.
 MOST_PARTITIONED = 12_000  # ops; the better partitioners take many seconds beyond
 ORDERED = 4  # placements that are tried under all orders: the best ones
 FAR, VERY_FAR = 1.25, 2.0  # times the best: a start that is worse is left out; the best of a family, where it is

@@ -18,7 +18,6 @@ from loadmaster.report.explain import Explanation
 from loadmaster.report.fit import does_not_fit
 from loadmaster.search import Result
 
-# Where no reason is given, chosen by hand.
 NEAR = 0.02  # this close to the bound, searching on is not worth a user's time
 WORTH = 0.005  # a gain under this share is not worth a step of its own
 

@@ -26,7 +26,7 @@ from loadmaster.report.trials import Trials
 from loadmaster.report.units import size_text, value_text
 from loadmaster.simulator import Scores, simulate
 
-MOST_MOVES = 60  # each is simulated; chosen by hand
+MOST_MOVES = 60  # each is simulated, and more are no help to a reader
 ADDED = "recomputed ops, offloaded tensors"
 Kind = Literal["taken back", "kernels split", "moved", "kernels fused", "order", "added"]
 

@@ -19,8 +19,7 @@ from loadmaster.problem.bounds import peak_bound
 from loadmaster.report.units import size_text
 from loadmaster.search import Budget, Result, solve
 
-# Where no reason is given, chosen by hand.
-QUICK, QUICK_SIMULATIONS, MOST_OPS = "best-of", 40, 20_000
+QUICK, QUICK_SIMULATIONS, MOST_OPS = "best-of", 40, 20_000  # a look, not a search
 
 
 def does_not_fit(

@@ -18,11 +18,10 @@ from loadmaster.report.schedule import Schedule
 from loadmaster.report.scopes import folded, paths_of
 from loadmaster.report.units import size_text, time_text
 
-# Where no reason is given, chosen by hand.
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 COLOURS = ("blue", "green", "magenta", "cyan", "yellow", "red")
 BARS, PLAIN_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
-MOST_MODULES, MOST_ROWS = 12, 16
+MOST_MODULES, MOST_ROWS = 12, 16  # what a screen shows
 LEAST_WIDTH = 24  # columns: narrower, bars say nothing
 
 

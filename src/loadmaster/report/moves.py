@@ -20,7 +20,6 @@ from loadmaster.report.trials import Trials, affordable
 from loadmaster.simulator import Scores
 
 Verdict = Literal["matters", "does not matter", "better elsewhere", "nowhere else", "not tried"]
-# Where no reason is given, chosen by hand.
 SLIGHT = 1e-3  # a change under this share of the objective does not matter
 BATCH = 64  # trials between two looks at the clock
 LATE = 3.0  # a machine this many times slower than thought stops early

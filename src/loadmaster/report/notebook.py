@@ -15,9 +15,8 @@ from loadmaster.report.summary import result_line
 from loadmaster.report.units import size_text, time_text
 from loadmaster.search import Result
 
-# Where no reason is given, chosen by hand.
-COLUMNS, WIDTH, LANE, MEMORY, MARGIN = 360, 900, 22, 14, 110  # columns of time; pixels
-MOST_DEVICES, MOST_MODULES = 16, 12
+COLUMNS, WIDTH, LANE, MEMORY, MARGIN = 360, 900, 22, 14, 110  # columns of time; pixels: the width of a cell
+MOST_DEVICES, MOST_MODULES = 16, 12  # what is seen without scrolling
 _QUIET = "font-size:12px;opacity:.75"
 
 

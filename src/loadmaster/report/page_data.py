@@ -22,7 +22,6 @@ from loadmaster.report.occupancy import wire_name
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.scopes import paths_of
 
-# Where no reason is given, chosen by hand.
 MOST_MODULES = 24  # of which the heaviest eight get a colour each
 
 

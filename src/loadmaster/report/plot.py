@@ -15,11 +15,10 @@ from loadmaster.report.occupancy import wire_name
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.scopes import folded, paths_of
 
-# Where no reason is given, chosen by hand.
 SUFFIXES = (".png", ".svg", ".pdf")
 # Okabe and Ito (2008): eight colours that stay apart for colour-blind readers, and greys for what is left.
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999", "#444444", "#bbbbbb")
-MOST_MODULES = 9
+MOST_MODULES = 9  # as many as there are colours, less one for the rest
 COLUMNS = 1200  # of the timeline: finer than print
 WIDTH_IN = 7.0  # of a page
 

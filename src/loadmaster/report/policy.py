@@ -29,7 +29,7 @@ TITLES = {
     "mirror": "mirrored place",
 }
 _SCALES = {"nbytes": (1024, 32), "fan_out": (1, 2)}  # logarithmic from the first number on; a tick at every so many
-MOST_DOUBTS = 8  # the heaviest; chosen by hand
+MOST_DOUBTS = 8  # the heaviest; more are no help to a reader
 
 
 def policy_text(said: Mapping[str, Any]) -> str:

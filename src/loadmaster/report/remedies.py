@@ -23,7 +23,6 @@ from loadmaster.problem import Problem
 from loadmaster.problem.bounds import peak_bound
 from loadmaster.search import Budget, Result, solve
 
-# Where no reason is given, chosen by hand.
 SMALLEST_8_BIT = 4096  # elements: smaller states stay as they are, as in bitsandbytes (min_8bit_size)
 BLOCK = 256  # elements that share a scale of four bytes there
 MOST_CHANGES = 3  # together: sets of four are more than anybody tries

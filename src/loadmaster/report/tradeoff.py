@@ -97,7 +97,7 @@ def pareto(points: Sequence[Point]) -> list[Point]:
     return front
 
 
-ROUNDS = 6  # halvings: the limit is then known to a sixty-fourth of the way between; chosen by hand
+ROUNDS = 6  # halvings: the limit is then known to a sixty-fourth of the way between
 
 
 def smallest_within(

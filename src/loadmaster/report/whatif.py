@@ -28,7 +28,7 @@ from loadmaster.simulator import Scores
 BoundName = Literal["work", "critical path", "link", "memory"]
 STARTS = ("heft", "expert")
 MANY_OPS = 50_000  # from here on, one quick method in place of two
-MOST_GROUPS = 60  # each is simulated on every device; chosen by hand
+MOST_GROUPS = 60  # each is simulated on every device: some hundred simulations
 WORTH = 0.01  # a gain under this share is none
 
 

@@ -22,8 +22,7 @@ from loadmaster.importers.torch.graph import captured_of
 from loadmaster.importers.torch.step import Form, Given, Trace
 from loadmaster.runtime.devices import moved
 
-# Where no reason is given, chosen by hand.
-SIMULATIONS = 50  # for the order of one graph
+SIMULATIONS = 50  # for the order of one graph: hundredths of a second, beside seconds that it takes to compile
 
 
 def loadmaster(

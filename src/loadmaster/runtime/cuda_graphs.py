@@ -16,7 +16,6 @@ from torch import Tensor
 
 from loadmaster.runtime.listing import Line, Listing, ListingPart
 
-# Where no reason is given, chosen by hand.
 LEAST_CALLS = 8  # a replay costs about as much as launching a few kernels
 
 

@@ -26,8 +26,8 @@ from loadmaster.cost.hosting import plain_ns
 from loadmaster.graph.columns import ints
 from loadmaster.runtime.timing import DeviceClock
 
-# Where no reason is given, chosen by hand.
 DTYPES = ("float32", "bfloat16", "float16", "float64")
+# From where the launch decides to where the rate does.
 SIZES = {"cuda": (512, 2048, 8192), "cpu": (128, 512, 1024)}  # rows of square products
 LENGTHS = {"cuda": (2**12, 2**16, 2**20, 2**24, 2**27), "cpu": (2**10, 2**14, 2**18, 2**22, 2**24)}
 SMALL, LARGE = 4 * 2**10, 64 * 2**20  # bytes sent, for latency and for bandwidth

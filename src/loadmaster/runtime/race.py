@@ -34,10 +34,10 @@ from loadmaster.runtime.storages import LiveStorages
 from loadmaster.search import Budget, Result, solve
 from loadmaster.simulator import simulate
 
-WARM, MOST_ROUNDS, RACE_SECONDS = 2, 9, 40.0  # steps before the clock runs; rounds, and time for all; chosen by hand
+WARM, MOST_ROUNDS, RACE_SECONDS = 2, 9, 40.0  # steps before the clock: the first compiles; rounds; what one waits for
 OURS, ALONE, COMPILED, EXPERT = "our plan", "one device, eager", "torch.compile", "expert"
 ACCELERATE = "accelerate's device map"
-WORTH = 0.95  # of the step on one device: a plan that sends must promise less; chosen by hand
+WORTH = 0.95  # of the step on one device: a smaller gain is within the model's error (docs/fidelity.md)
 
 
 @dataclass(frozen=True)

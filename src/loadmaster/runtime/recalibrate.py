@@ -25,8 +25,7 @@ from loadmaster.runtime.execute import AppliedStep
 from loadmaster.runtime.timing import DeviceClock
 from loadmaster.runtime.verify import unchanged
 
-# Where no reason is given, chosen by hand.
-ROUNDS = 5
+ROUNDS = 5  # the fewest that quartiles say something of, as in `timing`
 
 
 def recalibrated(costs: Measured, kind: str, found: Mapping[str, list[int]]) -> Measured:

@@ -14,11 +14,10 @@ from typing import Any
 
 import torch
 
-# Where no reason is given, chosen by hand.
-ROUNDS = 5  # at least; a spread above STABLE asks for up to MOST_ROUNDS
-MOST_ROUNDS = 15
+ROUNDS = 5  # the fewest that quartiles say something of; a spread above STABLE asks for up to MOST_ROUNDS
+MOST_ROUNDS = 15  # what is still spread then is so by itself
 STABLE = 0.05  # share of the median between the quartiles
-ROUND_NS = 400_000  # a round repeats a short call until it has taken about this long
+ROUND_NS = 400_000  # a round repeats a short call until it has taken about this long: clocks are off by less than 1 us
 COLD_BYTES = 128 * 2**20  # more than the last cache of any device there is
 
 

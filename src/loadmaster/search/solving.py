@@ -23,8 +23,7 @@ from loadmaster.search.search import BOUND_SHARE, Optimizer, Search, Start
 from loadmaster.search.warming import warm_up
 from loadmaster.simulator import settle, simulate
 
-# Where no reason is given, chosen by hand.
-BOUND_S = 0.3  # that the bound may take after a search, however short that was
+BOUND_S = 0.3  # that the bound may take after a search, however short that was; not varied
 
 
 def solve(

@@ -21,9 +21,8 @@ from typing import Any
 
 from loadmaster.errors import InvalidSetting, MissingExtra
 
-# Where no reason is given, chosen by hand.
 PR_SET_PDEATHSIG = 1  # of prctl(2)
-TRIES = 3  # in a row that may end with a killed worker and nothing done
+TRIES = 3  # in a row that may end with a killed worker and nothing done: one may be chance
 AUTO = "auto"  # the cluster that this machine belongs to, else one that is started on it
 
 

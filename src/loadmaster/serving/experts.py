@@ -17,8 +17,7 @@ import numpy as np
 from loadmaster.graph import WEIGHT, Graph, GraphBuilder
 from loadmaster.graph.columns import ints
 
-# Where no reason is given, chosen by hand.
-MOST = 8  # parts that the experts of a layer are placed in, at most: experts of one part go together
+MOST = 8  # parts that the experts of a layer are placed in, as many as a machine has GPUs; those of one go together
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,9 @@ from loadmaster.problem.bounds import lower_bound
 from loadmaster.serving.services import Service, cache_bytes
 from loadmaster.simulator import simulate_many
 
-# Where no reason is given, chosen by hand.
 BATCH = 32  # candidates simulated together: enough for all cores, few enough to follow the best
 FEW = 2048  # placements that are all tried, so that the best of them is found for certain
-LONGEST = 8  # units that one move takes along, at most
+LONGEST = 8  # units that one move takes along, at most; not varied
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from typing import Any
 from loadmaster.errors import UnknownName
 from loadmaster.zoo.entry import ZooEntry
 
-MEMBERS = 32  # of a family; chosen by hand
+MEMBERS = 32  # of a family: three quarters to learn from, a quarter to be judged by
 # The five ops of ENAS (Pham et al. 2018, arXiv 1802.03268, section 2.4), as cells.py names them.
 CELL_OPS = ("identity", "sep3", "sep5", "avg3", "max3")
 CELL_BLOCKS = 5

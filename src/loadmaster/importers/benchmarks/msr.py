@@ -19,7 +19,7 @@ from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
 
 NS_PER_MS = 10**6
-MOST_DEVICES = 64  # more are taken for a damaged file; chosen by hand
+MOST_DEVICES = 64  # more are taken for a damaged file
 CPU_BYTES = 2**50  # host memory is not limited in this format
 LINK = Link(1e9, 0)
 

@@ -24,7 +24,7 @@ from loadmaster.errors import ImportFailed
 
 Array = NDArray[Any]
 
-# Where no reason is given, chosen by hand.
+# Guards against damaged files, far above any model.
 MOST_NODES = 5_000_000  # of a model whose functions are written out
 DEEPEST = 200  # functions within functions
 SMALL = 4096  # elements of a constant that may be a shape, a list of axes or a number of trips

@@ -17,7 +17,7 @@ _INPUTS = {"Placeholder", "PlaceholderV2", "IteratorGetNext", "_Arg"}
 _WEIGHTS = {"Const", "Variable", "VariableV2", "VarHandleOp", "AutoReloadVariable", "VarIsInitializedOp"}
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 _NOTHING = {"NoOp", "Assert", "SaveV2", "RestoreV2", "MergeV2Checkpoints", "ShardedFilename"}
-# Guards against files that unfold without end, far above any model; chosen by hand.
+# Guards against files that unfold without end, far above any model.
 _MOST_OPS, _MOST_DEPTH, _MOST_OUTPUTS = 1_000_000, 50, 4096
 
 

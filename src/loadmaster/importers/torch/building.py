@@ -23,7 +23,7 @@ from loadmaster.importers.torch.origin import line_of_failure
 from loadmaster.importers.torch.values import ValueMode, ValueReads
 
 _CHECKED_BYTES = 2**24  # allocations below this are not looked at one by one
-_SHARE_OF_MEMORY = 0.8  # of what is free, chosen by hand: a build makes more than its weights
+_SHARE_OF_MEMORY = 0.8  # of what is free: a build makes more than its weights
 
 
 def built(build: Callable[[], Any], label: str) -> Any:

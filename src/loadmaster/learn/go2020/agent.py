@@ -55,7 +55,7 @@ from loadmaster.simulator import simulate
 if TYPE_CHECKING:
     from loadmaster.learn.go2020.optimizer import Go
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 WHOLE = 4  # plans a step in which all is decided anew
 
 

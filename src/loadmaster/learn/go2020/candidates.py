@@ -24,7 +24,7 @@ from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Budget, Optimizer, Search
 
 Floats = NDArray[np.float32]
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 MOST_FOR_ALL = 20_000  # ops; beyond, the rules that look at all ready ops at once are left out
 PER_RULE = 3  # splits of each layout and goal
 LISTS: dict[str, Optimizer] = {

@@ -14,7 +14,7 @@ from loadmaster.graph.columns import ints
 from loadmaster.learn.examples import all_linked
 from loadmaster.zoo import synthetic
 
-# Chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 FEWEST_OPS = 60  # of an example
 COUNTS = (2, 2, 2, 3, 4, 4, 4, 5, 6, 8, 8)  # of devices, each as likely
 

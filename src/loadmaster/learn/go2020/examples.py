@@ -39,7 +39,7 @@ from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search
 from loadmaster.simulator import simulate
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 MOST_OPS = 3_000
 LEAST_PARALLEL = 1.2  # work ÷ critical path, below which step time has little to gain
 DRAWN = -1  # the line of graphs that are not of the corpus

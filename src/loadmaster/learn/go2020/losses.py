@@ -69,7 +69,7 @@ def _ratios(
     return (now - tensor(before, torch.float32)).clamp(-10, 5).exp(), tensor(weight, torch.float32)
 
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 REST = 5.0  # how much the middle level of an untrained network is ahead of the others
 
 

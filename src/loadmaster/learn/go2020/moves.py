@@ -20,7 +20,7 @@ from loadmaster.learn.go2020.input import GoInput
 from loadmaster.learn.go2020.network import GoOutputs
 from loadmaster.learn.go2020.policy import OFF, Decided, draw_units
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 LEAST = 1e-3  # gain that counts as one
 
 

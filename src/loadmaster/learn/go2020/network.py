@@ -22,7 +22,7 @@ from loadmaster.learn.go2020.candidates import BOUND, CLASSES, OVER, SLOTS, SUMM
 from loadmaster.learn.go2020.input import GoInput
 from loadmaster.learn.go2020.timeline import SEEN_PAIRS, SEEN_WIDTH, Seen
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 MIDDLE = LEVELS // 2
 SEGMENT = 256  # groups that attend to each other and to the segment before: memory grows with its square
 TASKS = ("fusion", "placement", "schedule")

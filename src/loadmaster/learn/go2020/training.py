@@ -55,7 +55,7 @@ COLUMNS = (
     *("phase", "step", "seconds", "loss", "choice", "reward", "entropy"),
     *(f"over_{name}" for name in AGAINST),
 )
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 SAMPLES = 8  # plans of each graph that validation simulates, as `go` does
 IN_A_FILE = 64  # elites
 

@@ -23,7 +23,7 @@ Traversal = Literal["topological", "reverse", "random"]
 TRAVERSALS: tuple[Traversal, ...] = ("topological", "reverse", "random")
 Floats = NDArray[np.float64]
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 GROUPS_WIDTH, DEVICES_WIDTH, GRAPH_WIDTH = 12, 3, 5
 MOST_JOINED = 64  # groups by tensors: more of them are harder to place well
 ANCESTORS, DESCENDANTS, UNRELATED = range(3)

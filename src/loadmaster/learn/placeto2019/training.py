@@ -39,7 +39,7 @@ from loadmaster.search import Budget, Search
 from loadmaster.simulator import simulate
 from loadmaster.zoo.families import FAMILIES, MEMBERS, member
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 NAMED = ("placeto-2", "placeto-4")
 MOST_DEVICES = 5  # of the clusters that are drawn
 PLENTY = Budget(None, 2**31)

@@ -18,7 +18,7 @@ from loadmaster.learn.recurrent.seq2seq import Full, Scene
 from loadmaster.passes.groups import turning_point
 from loadmaster.problem import CANNOT, Problem
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 KINDS = 32  # kinds of ops are hashed into so many
 OUTPUTS, DIMS = 5, 5  # shapes of so many outputs, so many dimensions of each (HDP 2018)
 SHAPES = OUTPUTS * DIMS

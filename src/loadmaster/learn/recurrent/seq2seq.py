@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 SO_FAR = 3  # numbers per device that change while groups are placed: sends to there, time there, bytes there
 Held = TypeVar("Held")
 MASKED = -30.0  # logit of a device that cannot run the group

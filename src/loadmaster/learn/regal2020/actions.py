@@ -22,7 +22,7 @@ from loadmaster.optimizers.genetic.brkga import By
 if TYPE_CHECKING:
     from loadmaster.learn.regal2020.networks import Outputs, PolicyNetwork
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 LEVELS = 16  # of means, variances, widths and biases: what a policy can choose from
 MEANS = np.array([1 / 32, *(np.arange(1, LEVELS) / LEVELS)])  # level 8 is one half
 VARIANCES = 1.28 ** (np.arange(LEVELS) - 11.0) / 3  # as a share of mean · (1 - mean), its upper limit

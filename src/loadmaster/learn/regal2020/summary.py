@@ -48,7 +48,6 @@ from loadmaster.problem import Problem
 if TYPE_CHECKING:
     from loadmaster.learn.regal2020.networks import Outputs
 
-# Where no reason is given, chosen by hand.
 UNSURE = 0.9  # of the entropy of an even chance; with two devices, a chance of 32 to 68 %
 BINS = 8  # of about equally many ops
 MOST_UNSURE = 20  # ops listed

@@ -42,7 +42,7 @@ from loadmaster.learn.regal2020.rollouts import (
 )
 from loadmaster.learn.regal2020.settings import RegalSettings
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 COLUMNS = ("phase", "step", "seconds", "loss", "reward", "accuracy", "held", "guessed", "entropy", *examples.SETTINGS)
 IN_A_FILE = 64  # elites
 AT_ONCE = 16  # held-out examples in one pass

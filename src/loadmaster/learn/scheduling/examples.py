@@ -31,7 +31,7 @@ from loadmaster.search import Budget, Search
 from loadmaster.simulator import simulate
 from loadmaster.zoo import synthetic
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 MOST_OPS = 1_500  # of an example; larger ones are joined into blocks
 KEPT = 400  # examples in memory
 SHORT = 60  # simulations of a search before the policy

@@ -30,7 +30,9 @@ from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search
 
 Floats = NDArray[np.float64]
-TOO_FULL = 1.0  # what a plan that does not fit counts for, in factors of e, and more by what it is over; chosen by hand
+# Part of how the weights that are shipped were trained: what a plan that does not fit counts for, in factors of e, and
+# more by what it is over.
+TOO_FULL = 1.0
 ASKED = 2  # times that the scores are asked for in a short search
 ROUNDS = 2  # of the policy on one problem
 MOST_GAIN = 0.3  # that one problem says of a direction

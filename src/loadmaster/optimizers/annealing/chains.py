@@ -2,8 +2,8 @@
 
 Between the compiled walk and the budget: `Chains.cool` runs some simulations of each chain in threads, lets those far
 behind go on from the best, and offers what was found; `Reheating` says how long and hot the next cooling is, and `Pace`
-how often to look at the clock. The problem may be coarser than that of the search; what is offered has gone up. Weights
-of moves were chosen by hand, and `choice` shifts them as they pay.
+how often to look at the clock. The problem may be coarser than that of the search; what is offered has gone up. How
+often each kind of move is tried at first matters little (docs/constants.md): `choice` follows what pays.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from loadmaster.search import WORST, Score, Search
 from loadmaster.simulator import layout, spread
 
 # How often each kind of move is tried at first, in the order of `state`: by decision, so that those that are not to be
-# made can be left out. Chosen by hand, as all numbers here without a reason; `choice` then follows what pays.
+# made can be left out; `choice` then follows what pays. For these and all numbers here without a reason,
+# docs/constants.md has what half and twice of them do.
 PLACING, PLACING_FOR_MEMORY = (4.0, 3.0, 3.0, 0.0, 2.0, 4.0, 1.0), (4.0, 2.0, 2.0, 0.0, 2.0, 4.0, 1.0)
 PLACING_ALONE = (4.0, 3.0, 3.0, 0.0, 4.0, 4.0, 1.0)  # where the order does not count
 ORDERING, ORDERING_FOR_MEMORY = (4.0, 2.0, 0.5, 2.0), (6.0, 4.0, 0.0, 0.0)

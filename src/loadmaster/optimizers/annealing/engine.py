@@ -50,7 +50,7 @@ from loadmaster.simulator.loop import run, stops_at, value_of
 from loadmaster.simulator.state import Layout
 
 FOREVER = np.iinfo(np.int64).max
-# Where no reason is given, chosen by hand.
+# Where no reason is given, docs/constants.md has what half and twice of it do.
 REFRESH = 64  # simulations after which what the step waits for is looked up again, and what paid
 LOOKS = 16  # draws of an op on a device that is too full
 MOST_IDLE = 64  # draws in a row that changed nothing and then count as a simulation: a walk always ends

@@ -26,7 +26,7 @@ from loadmaster.optimizers.annealing.state import (
 from loadmaster.optimizers.annealing.xorshift import RandomState, below, length
 from loadmaster.simulator.state import Layout
 
-MOST_NEAR = 64  # ops of a neighbourhood; chosen by hand
+MOST_NEAR = 64  # ops of a neighbourhood; docs/constants.md
 ANYWHERE = -1  # no device suggests itself
 
 

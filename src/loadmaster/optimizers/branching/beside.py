@@ -12,7 +12,6 @@ from loadmaster.optimizers.branching.branch_and_bound import STEP, SearchTree, c
 from loadmaster.plans import Plan
 from loadmaster.search import Search
 
-# Where no reason is given, chosen by hand.
 MANY = 10_000  # simulations that are left, at least: who counts fewer than that has no time for it
 
 

@@ -23,11 +23,10 @@ from loadmaster.problem.symmetry import alike_devices
 from loadmaster.search import Optimizer, Score, Search
 from loadmaster.simulator import layout, simulate
 
-# Where no reason is given, chosen by hand.
-MOST_OPS, MOST_DEVICES, MOST_COPIES = 64, 16, 2_000  # what is worth a try
+MOST_OPS, MOST_DEVICES, MOST_COPIES = 64, 16, 2_000  # what is worth a try (docs/methods/exact.md)
 ENTRIES = 1 << 20  # moments that are remembered: 24 MB
-START = 3_000  # simulations for the first plan, at most
-STEP = 2_000  # moments between looks at the clock
+START = 3_000  # simulations for the first plan, at most; not varied
+STEP = 2_000  # moments between looks at the clock: some milliseconds
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
 
-BATCH = 16  # random candidates scored at once; chosen by hand
+BATCH = 16  # random candidates scored at once; docs/constants.md
 ALONE = Decisions(placing=False, ordering=False, fusing=True)
 
 

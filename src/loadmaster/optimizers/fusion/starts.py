@@ -26,7 +26,7 @@ from loadmaster.search import Score, Search
 from loadmaster.simulator import contraction, contraction_facts, layout
 
 Floats = NDArray[np.float64]
-BATCH = 8  # kernels scored between two looks at the budget; chosen by hand
+BATCH = 8  # kernels scored between two looks at the budget; docs/constants.md
 
 
 class FusionStart(NamedTuple):

@@ -16,7 +16,7 @@ from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.graph import Graph
 from loadmaster.passes.splitting.axes import Axis, axes_of
 
-MOST_PARTS = 1024  # chosen by hand: far more than there are devices; a guard against slips
+MOST_PARTS = 1024  # far more than there are devices: a guard against slips
 
 
 @dataclass(frozen=True)

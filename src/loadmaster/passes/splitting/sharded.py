@@ -21,7 +21,7 @@ from loadmaster.passes.splitting.sharding import OF_LOSS, SUMMAND, WAYS, Layout,
 from loadmaster.problem import Problem
 
 SHARDING = "sharding"  # in `captured`: how a graph was sharded
-BUNDLE = 2**25  # bytes that are put together at once, or a little more; chosen by hand
+BUNDLE = 2**25  # bytes that are put together at once, or a little more: about as torch's DDP, 25 MiB
 Ring = Callable[[int, int], int]  # ns of so many times round with so many bytes on each device
 
 

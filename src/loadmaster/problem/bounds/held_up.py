@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 from loadmaster.graph.columns import Bools, Ints, ints, rows_of
 from loadmaster.problem import CANNOT, Problem
 
-MOST_OPS = 20_000  # chosen by hand: groups of more ops take seconds to join
+MOST_OPS = 20_000  # groups of more ops take seconds to join
 _FAR = 2**50  # more than any time
 
 

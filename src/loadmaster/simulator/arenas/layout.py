@@ -17,7 +17,7 @@ from loadmaster.simulator import Timeline
 from loadmaster.simulator.arenas.arena import DeviceArena, pack_all
 from loadmaster.simulator.lives import last_needed, residents
 
-EFFORT = 6_000_000_000  # comparisons of two blocks over all devices: about ten seconds where it is hard; by hand
+EFFORT = 6_000_000_000  # comparisons of two blocks over all devices: about ten seconds where it is hard
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from loadmaster.graph.columns import Floats, Ints
 from loadmaster.simulator.arenas.sections import Blocks
 
 FOUND, NONE, STOPPED = 1, 0, -1  # a layout; there is none; the work given was not enough
-MOST_NESTED = 1000  # times the number of blocks: room for choices, parts and turns of blocks within each other; by hand
+MOST_NESTED = 1000  # times the number of blocks: room for choices, parts and turns of blocks within each other
 
 
 class Rule(NamedTuple):

@@ -26,7 +26,7 @@ from loadmaster.optimizers.fusion.merging import Kernels, Rules, merge_on, pairs
 from loadmaster.simulator.contraction import Facts, Space, contract
 from loadmaster.simulator.state import Layout
 
-# Where no reason is given, chosen by hand.
+# Where no reason is given, docs/constants.md has what half and twice of it do.
 LOOKS = 8  # at pairs, for one that may be drawn, or that is merged, or that is not
 KEEP_APART = 0.2  # chance that a new priority is below 0
 RELIEF = 0.8  # chance that a single pair that is merged is parted and one that is not is joined, else any priority
