@@ -16,7 +16,7 @@ from loadmaster.graph import STATE  # noqa: E402
 from loadmaster.importers.torch.export import capture, default_dtype  # noqa: E402
 from loadmaster.report.remedies import Verdict, eight_bit_states, rows_of_inputs, verdict  # noqa: E402
 
-BUDGET = Budget(None, 24)
+BUDGET = Budget(None, 48)
 WIDTH, DEPTH, BATCH = 256, 4, 512
 WEIGHTS = DEPTH * (WIDTH * WIDTH + WIDTH) * 4
 
