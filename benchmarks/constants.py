@@ -106,7 +106,7 @@ def microbatching(seconds: float | None = None) -> Runs:
 
 
 def bounding(seconds: float | None = None) -> Runs:
-    """What lower bounds leave: bounds on the step and on the peak of ten problems, upside down."""
+    """What lower bounds leave: bounds on the step and on the peak of eleven problems, upside down."""
     from loadmaster.problem.bounds import lower_bound
 
     for text in ("go:0,7,9,12", "placeto:0,1", "synthetic-time:0,1,4", "zoo:1", "synthetic-unlike:1"):
@@ -276,9 +276,7 @@ def scaled(value: Any, factor: float) -> Any:
     """Numbers grow or shrink by the factor: shares stay shares, and factors above 1 stay above it."""
     if isinstance(value, tuple):
         return tuple(scaled(one, factor) for one in value)
-    if isinstance(value, dict):
-        return {key: scaled(one, factor) for key, one in value.items()}
-    if isinstance(value, bool | str) or value in (0, math.inf):
+    if value in (0, math.inf):
         return value
     if isinstance(value, int):
         return max(1, round(value * factor)) if value > 0 else value
@@ -395,20 +393,12 @@ class Judge:
 def judged(scene: str, seconds: float | None) -> None:
     """In a process of its own: prints what the runs of a scene are worth, and what they took."""
     from loadmaster.compiled.clock import CLOCK
-    from loadmaster.errors import MissingExtra
 
     if seconds is not None:  # what is compiled is not to be counted
         for _ in SCENES[scene].run(0.2):
             pass
     begun, values = time.process_time() - CLOCK.seconds, dict[str, float]()
-    runs = SCENES[scene].run(seconds)
-    while True:
-        try:
-            name, value = next(runs)
-        except StopIteration:
-            break
-        except MissingExtra:
-            break
+    for name, value in SCENES[scene].run(seconds):
         values[name] = value
     print(json.dumps([values, time.process_time() - CLOCK.seconds - begun]))
 

@@ -26,7 +26,7 @@ from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search
 from loadmaster.simulator import Timeline, cores, simulate
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
+# Where no reason is given, not varied yet (docs/constants.md).
 OPS, OPS_PER_DEVICE = 160, 8  # of a window, whichever is more
 BESIDE = 0.5  # times as many on either side, pinned, so that a window begins and ends as the whole does
 SPARE = 4  # a window may take one part in so many of the memory that is left
