@@ -34,7 +34,7 @@ from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.fusion.starts import fusing_for, kernels_of, simple_fusions, simple_orders
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.racing import AT_ONCE, NEXT_OF_FEW, Race, Runner, Waiting
-from loadmaster.optimizers.starts import Scored, StartRecipe, far, made, of_another, ordered, unlike
+from loadmaster.optimizers.starts import Scored, StartRecipe, far, made, of_another, of_each_family, ordered, unlike
 from loadmaster.passes import Coarse, coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -50,8 +50,14 @@ PLANNED = 480  # simulations that `inner` has where it goes first
 # 0.89, and end 6 % below; those of DeiT on four unlike devices take 0.96, and end 2.6 % above.
 CLEARLY = 0.95
 TINY = 64  # kernels up to which it may hope to
+# Starts of kernels that have an epoch before others are made: over 1, 0.998 at 100 simulations and 0.999 to 1.001 at
+# 200, 300 and 1,000 (14 rows, four seeds); two epochs of the best one are 0.997 at 100 and 1.012 at 200.
+BEGUN = 2
 REFUSED = 3  # of the best placements op by op, that are fused
 REFUSING = 400  # simulations of an epoch from which a placement is fused anew after it
+# Times as many epochs go by until it is fused again, where that brought nothing: 1 is 1.000 after 1 s and 1.001 after
+# 5 s (14 rows, six seeds).
+IDLE = 2
 # Epochs of a runner before its kernels change in the loop, where a simulation takes longer; the least and most share of
 # an epoch in which they do, and that where nothing was gained. From the sixth epoch on, with (0.1, 0.5) and 0.25, is
 # 1.2 % worse after 1 s than from the twelfth (ten rows, three seeds), which is 0.4 % worse after 5 s than what is here
@@ -139,15 +145,20 @@ def race(
 
 
 def begun(epochs: JointEpochs, first: list[Scored]) -> list[Scored]:
-    """The same starts, the best of them after an epoch: where there are few simulations, moves gain more than the
+    """The same starts, the best few of them after an epoch: where there are few simulations, moves gain more than the
     starts that would come next."""
-    search = epochs.search
-    if search.spent or not first:
+    search, first = epochs.search, sorted(first, key=by_score)
+    if not first:
         return first
-    best, *others = sorted(first, key=by_score)
-    runner = FusingRunner(best.score, best.plan, Reheating(search.problem.num_ops))
+    chosen = of_each_family(first, BEGUN)
+    others = [start for start in first if all(start is not one for one in chosen)]
+    return [*(_after_an_epoch(epochs, start) if not search.spent else start for start in chosen), *others]
+
+
+def _after_an_epoch(epochs: JointEpochs, start: Scored) -> Scored:
+    runner = FusingRunner(start.score, start.plan, Reheating(epochs.search.problem.num_ops))
     epochs.go_on(runner)
-    return [Scored(runner.score, runner.plan, best.family), *others]
+    return Scored(runner.score, runner.plan, start.family)
 
 
 def of_best(search: Search) -> list[Scored]:
@@ -216,8 +227,10 @@ def placed_first(search: Search, waiting: Waiting, fused: FusedStarts) -> list[S
 def greedily(search: Search, start: Scored) -> Scored:
     """A plan with the kernels of the default rule among the ops of a device."""
     problem, plan = search.problem, start.plan
-    fused = Plan.of(problem, plan.device, plan.rank, Merges.of(problem).greedy(plan.device))
-    return Scored(search.score(fused), fused, start.family)
+    kernel = Merges.of(problem).greedy(plan.device)
+    over, value = search.score_fused(plan.device[None], plan.rank[None], kernel[None])  # makes no coarser problem
+    fused = Plan.of(problem, plan.device, plan.rank, kernel)
+    return Scored(Score(int(over[0]), int(value[0])), fused, start.family)
 
 
 class Later(Waiting):
@@ -239,11 +252,15 @@ class FusingRunner(Runner):
         kernel: those on which it was moved last.
         moved: where it stands on them.
         share: of an epoch in which kernels change.
+        pause: epochs from one time that its placement is fused anew to the next.
+        waits: epochs until then.
     """
 
     kernel: Ints | None = None
     moved: Runner | None = None
     share: float = EVEN
+    pause: int = 1
+    waits: int = 0
 
 
 class JointRace(Race):
@@ -298,7 +315,7 @@ class JointEpochs:
             paid = gain(start.score, fused.score) / max(1e-9, between - begun)
             runner.share = share_of(paid, gain(fused.score, found.score) / max(1e-9, self._spent() - between))
         if length >= REFUSING and self.fuses and not search.spent:
-            found = refused(search, found)
+            found = self._refused(runner, found)
         gained, same = found.score < start.score, found.score.over_bytes == start.score.over_bytes
         runner.gain = start.score.value - found.score.value if gained and same else 0
         runner.score, runner.plan = found.score, found.plan
@@ -306,6 +323,16 @@ class JointEpochs:
             pace.ended(hot, gained)
         runner.used += search.simulations - before
         runner.marks.append((runner.used, runner.score))
+
+    def _refused(self, runner: FusingRunner, found: Scored) -> Scored:
+        """Its placement fused anew, if it is time for that."""
+        runner.waits -= 1
+        if runner.waits > 0:
+            return found
+        better = refused(self.search, found)
+        runner.pause = 1 if better.score < found.score else IDLE * runner.pause
+        runner.waits = runner.pause
+        return better
 
     def _spent(self) -> float:
         return self.search.simulations if self.search.counts_simulations else self.search.seconds

@@ -9,6 +9,7 @@ position by the earliest forward op that it works on.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, get_args
 
 import numpy as np
@@ -17,7 +18,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from loadmaster.errors import UnknownName
-from loadmaster.graph.columns import Ints, ints, positions, ragged, rows_of
+from loadmaster.graph.columns import Ints, from_pairs, ints, positions, ragged, rows_of
 from loadmaster.passes import joining
 from loadmaster.problem import Problem
 from loadmaster.problem.remembering import LastFew
@@ -106,14 +107,11 @@ def scope_groups(problem: Problem) -> list[list[int]]:
 def weight_groups(problem: Problem) -> list[list[int]]:
     """Readers of each resident tensor, with the op that updates it."""
     graph = problem.graph
-    groups = []
-    for tensor in np.flatnonzero(problem.resident).tolist():
-        members = set(graph.readers_of(tensor).tolist())
-        if problem.is_updated[tensor]:
-            members.add(int(problem.updater[tensor]))
-        if len(members) > 1:
-            groups.append(sorted(members))
-    return groups
+    kept, updated = problem.resident[graph.reads], np.flatnonzero(problem.resident & problem.is_updated)
+    tensor = np.concatenate([graph.reads[kept], updated])
+    op = np.concatenate([rows_of(graph.read_start)[kept], problem.updater[updated]])
+    start, members = (column.tolist() for column in from_pairs(ints(tensor), ints(op), graph.num_tensors))
+    return [members[low:high] for low, high in pairwise(start) if high - low > 1]
 
 
 def chain_groups(problem: Problem) -> list[list[int]]:
@@ -124,8 +122,9 @@ def chain_groups(problem: Problem) -> list[list[int]]:
 def sets_of(label: Ints) -> list[list[int]]:
     """The ops of each label."""
     order = np.argsort(label, kind="stable")
-    edges = np.flatnonzero(np.diff(label[order])) + 1
-    return [part.tolist() for part in np.split(order, edges)]
+    edges = np.flatnonzero(np.diff(label[order], prepend=-1, append=-1)).tolist()
+    ops = order.tolist()
+    return [ops[low:high] for low, high in pairwise(edges)]
 
 
 def join_single_readers(problem: Problem) -> Ints:

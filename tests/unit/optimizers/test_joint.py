@@ -13,10 +13,12 @@ import pytest
 from loadmaster import Budget
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers import joint
+from loadmaster.optimizers.annealing.chains import Reheating
 from loadmaster.optimizers.joint import Joint, gain, share_of
 from loadmaster.optimizers.starts import Scored
 from loadmaster.plans import Plan
 from loadmaster.search import WORST, Score, Search
+from loadmaster.simulator import simulate
 from tests.unit.optimizers.test_joint_epochs import relus
 
 
@@ -237,20 +239,53 @@ def test_where_given_kernels_have_a_plan_as_good_no_more_are_made_after_the_firs
     assert placed(monkeypatch, search, [1], best=29, cost=cost) == ([], more)
 
 
-def test_the_best_start_goes_on_for_an_epoch_before_others_are_made() -> None:
+def test_the_best_two_that_are_unlike_go_on_for_an_epoch_before_others_are_made() -> None:
     search = Search(relus(8), Budget(None, 100))
-    one, other = (Scored(Score(0, value), Plan.of(search.problem, [at] * 8)) for at, value in enumerate((40, 30)))
-    better = Plan.of(search.problem, [0, 1] * 4)
+    given = enumerate((40, 30, 35))
+    one, two, three = (Scored(Score(0, value), Plan.of(search.problem, [at] * 8), "list") for at, value in given)
+    asked = list[int]()
 
     def go_on(runner: Any) -> None:
-        assert (runner.score, runner.plan) == (other.score, other.plan)
-        runner.score, runner.plan = Score(0, 25), better
+        asked.append(runner.score.value)
+        runner.score = Score(0, runner.score.value - 5)
 
     epochs: Any = SimpleNamespace(search=search, go_on=go_on)
-    assert joint.begun(epochs, [one, other]) == [Scored(Score(0, 25), better), one]
+    found = joint.begun(epochs, [one, two, three])
+    assert [(start.score.value, start.plan) for start in found] == [(25, two.plan), (30, three.plan), (40, one.plan)]
+    assert asked == [30, 35] and {start.family for start in found} == {"list"}
     assert joint.begun(epochs, []) == []
     search.halt()
-    assert joint.begun(epochs, [one, other]) == [one, other]
+    assert joint.begun(epochs, [one, two, three]) == [two, three, one]
+
+
+def test_a_placement_is_fused_anew_less_and_less_often_while_that_brings_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    search = Search(relus(8), Budget(None, 100))
+    epochs: Any = joint.JointEpochs.__new__(joint.JointEpochs)
+    epochs.search, plan = search, Plan.of(search.problem, [0] * 8)
+    asked, at = list[int](), 0
+
+    def refused(search: Search, found: Scored) -> Scored:
+        asked.append(at)
+        return Scored(Score(0, 5), plan) if at == 14 else found
+
+    monkeypatch.setattr(joint, "refused", refused)
+    runner, found = joint.FusingRunner(Score(0, 9), plan, Reheating(8)), Scored(Score(0, 9), plan)
+    values = []
+    for at in range(20):  # noqa: B007, refused looks at it
+        values.append(epochs._refused(runner, found).score.value)
+    assert asked == [0, 2, 6, 14, 15, 17]
+    assert [at for at, value in enumerate(values) if value == 5] == [14]
+
+
+def test_a_plan_fused_greedily_is_scored_as_the_simulator_does() -> None:
+    search = Search(relus(8), Budget(None, 100))
+    start = Scored(Score(0, 10**9), Plan.of(search.problem, [0, 0, 0, 0, 1, 1, 1, 1]), "list")
+    found = joint.greedily(search, start)
+    assert found.score == Score.of(search.problem, simulate(search.problem, found.plan)) < start.score
+    assert found.plan.fuses and found.family == "list" and search.simulations == 1
+    assert (search.best_score, found.plan.device.tolist()) == (found.score, start.plan.device.tolist())
 
 
 def test_starts_of_given_kernels_are_made_as_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from loadmaster.search import WORST, Score
 def race(leader: float, others: list[float], *, used: int = 90, simulations: int = 100) -> Any:
     made: Any = racing.Race.__new__(racing.Race)
     pace = SimpleNamespace(settled=False)
-    made.leader = SimpleNamespace(promise=leader, pace=pace, stuck=False, used=used)
+    made.leader = SimpleNamespace(promise=leader, pace=pace, stuck=False, slow=False, used=used)
     made.others = [SimpleNamespace(promise=promise, pace=pace, stuck=False, used=1) for promise in others]
     made.search = SimpleNamespace(simulations=simulations)
     return made
@@ -63,8 +63,8 @@ def test_where_simulations_count_all_starts_are_due_at_once() -> None:
         ([120, 80, 1], 0, [120, 80]),  # two hundred simulations' worth
         ([120, 81, 1], 0, [120]),
         ([201], 0, []),
-        ([120, 82], 808, [120, 82]),  # a quarter of what the search has done
-        ([120, 83], 808, [120]),
+        ([120, 82], 2_020, [120, 82]),  # a tenth of what the search has done
+        ([120, 83], 2_020, [120]),
     ],
 )
 def test_by_the_clock_starts_wait_until_they_cost_little(prices: list[int], simulations: int, first: list[int]) -> None:
@@ -121,6 +121,28 @@ def test_a_runner_is_stuck_when_its_last_two_epochs_brought_nothing(marks: tuple
     assert runner(8, marks=marks).stuck is stuck
 
 
+@pytest.mark.parametrize(
+    ("value", "used", "marks", "slow"),
+    [
+        (9_951, 1_000, (12_000, 11_000, 10_000, 9_960, 10_000), True),  # the best of what it had by then counts
+        (9_951, 1_000, (10_000, 10_000), True),
+        (9_950, 1_000, (10_000, 10_000), False),  # half a percent
+        (9_951, 999, (10_000, 10_000), False),  # it has had too few to tell
+        (9_951, 1_000, (), False),  # nor is known where it was
+    ],
+)
+def test_a_runner_is_slow_that_gained_little_since_half_of_its_simulations(
+    value: int, used: int, marks: tuple[int, ...], slow: bool
+) -> None:
+    assert runner(value, used=used, marks=marks).slow is slow
+
+
+def test_a_runner_that_fits_only_now_is_not_slow() -> None:
+    some = runner(10_000, used=1_000)
+    some.marks = [(400, Score(5, 10_000))]
+    assert not some.slow
+
+
 def test_what_a_runner_promises_and_how_good_it_was() -> None:
     some = runner(800, over=3, gain=10, marks=(900, 850, 870))
     assert some.promise == Score(3, 798)
@@ -146,13 +168,16 @@ def test_others_have_a_fifth_of_all_simulations(used: int, goes: bool) -> None:
 
 
 @pytest.mark.parametrize(("used", "goes"), [(399, False), (400, True)])
-@pytest.mark.parametrize("why", ["settled", "stuck"])
+@pytest.mark.parametrize("why", ["settled", "stuck", "slow"])
 def test_beside_a_leader_that_has_come_to_a_stop_others_have_three_fifths_and_there_is_always_one(
     used: int, goes: bool, why: str
 ) -> None:
     leader = runner(100, used=used, marks=(100, 100, 100) if why == "stuck" else ())
     leader.pace.length = 160 if why == "settled" else 159
     race = race_of(leader)
+    if why == "slow":  # ten times as many of everything
+        leader.used, race.search.simulations = 10 * used, 10_000  # type: ignore[misc]
+        leader.marks = [(100, Score(0, 100))]
     found = race._other()
     assert (found is not None) is goes and len(race.others) == goes
     assert found is None or found.score == Score(0, 77)

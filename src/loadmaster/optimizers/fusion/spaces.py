@@ -8,6 +8,7 @@ the kernel: nothing in it reads them at every point. Sizes that are not known fi
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -124,14 +125,14 @@ def _row_length(graph: Graph, op: int, elements: Ints) -> int:
 
 def _reads_down(shape: tuple[int, ...], rows: int) -> bool:
     """Whether it is the last dimensions that stay; where rows may be either, that is taken."""
-    first = {int(np.prod(shape[:count])) for count in range(len(shape))}
-    last = {int(np.prod(shape[len(shape) - count :])) for count in range(1, len(shape))}
+    first = {prod(shape[:count]) for count in range(len(shape))}
+    last = {prod(shape[len(shape) - count :]) for count in range(1, len(shape))}
     return rows not in first or rows in last
 
 
 def _elements(graph: Graph) -> Ints:
     """[tensors] 0: not known."""
-    return ints([0 if shape is None else int(np.prod(shape, dtype=np.int64)) for shape in graph.shape])
+    return ints([0 if shape is None else prod(shape) for shape in graph.shape])
 
 
 def _largest(start: Ints, tensors: Ints, elements: Ints) -> Ints:

@@ -8,7 +8,7 @@ import pytest
 import loadmaster as lm
 from loadmaster.optimizers.experience.trying import stands_out
 from loadmaster.optimizers.grouped import Way, grouped
-from loadmaster.optimizers.racing import LITTLE, Waiting
+from loadmaster.optimizers.racing import BESIDE, Waiting
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search, Start, solve
@@ -46,8 +46,8 @@ def test_beside_a_plan_that_stands_out_rules_have_a_small_part_of_the_search(pro
     for done in (0, 100, 400, 2_000):
         search.count(done - search.simulations)
         prices += [start.price for start in waiting.due()]
-        assert sum(prices) <= LITTLE * done
-        assert not waiting.left or sum(prices) + waiting.left[0].price > LITTLE * done
+        assert sum(prices) <= BESIDE * done
+        assert not waiting.left or sum(prices) + waiting.left[0].price > BESIDE * done
     search.count(38_000)
     assert [*prices, *(start.price for start in waiting.due())] == [start.price for start in everything]
 
