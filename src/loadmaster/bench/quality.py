@@ -1,5 +1,6 @@
 """Whether searches keep their word, in one go: more is never worse, small problems are closed, `placement` is the best
-of its parts, and it leads where links do not contend. On graphs that everybody has: the zoo's and generated ones.
+of its parts and `auto` of all, and where links do not contend `placement` leads. On graphs that everybody has: the
+zoo's and generated ones.
 
 Each check says what it saw, not only whether it held.
 """
@@ -27,10 +28,11 @@ from loadmaster.zoo.synthetic import KINDS, generate
 UNLIKE = "2xa100-nvlink+2xp100-pcie"
 LADDER = (100, 300, 1_000, 3_000)  # simulations
 SEARCHES = ("auto", "placement", "anneal", "local-search", "joint")
-PLACEMENT = "placement"  # auto without fusion, as the others are
-RIVALS = ("heft", "etf", "cpop", "expert", "pipeline", "local-search", "anneal", "brkga")
+AUTO, PLACEMENT = "auto", "placement"  # the second fuses nothing, as its rivals do
+SHOTS = ("heft", "etf", "cpop", "expert", "pipeline")
+RIVALS = (*SHOTS, "local-search", "anneal", "brkga")
+FUSING = ("separate", "greedy-fusion:inner=placement", "greedy-fusion:inner=[anneal:start=expert]")
 LISTS = ("heft", "etf", "cpop", "sct", "saga-heft", "saga-etf", "saga-cpop")  # the last where SAGA is installed
-DRAWN = ("brkga",)  # of them, those that draw besides the searches
 SEEDS = 5
 NEAR = 1.005  # times the best of the others: as good
 LED = 0.95  # times the best list scheduler, in the mean, without contention
@@ -91,7 +93,10 @@ class Quality:
 
 def quality(settings: QualitySettings) -> Quality:
     """All checks, one after the other."""
-    every = (never_worse, closed, best_of_its_parts, best_over_seeds, without_contention)
+    every = (
+        *(never_worse, closed, best_of_its_parts, best_over_seeds),
+        *(best_of_all, best_of_all_over_seeds, without_contention),
+    )
     checks = [check(settings) for check in every]
     return Quality(checks, Outcome(failed=[check.verdict for check in checks if not check.holds]))
 
@@ -148,56 +153,54 @@ def closed(settings: QualitySettings) -> Check:
 
 
 def best_of_its_parts(settings: QualitySettings) -> Check:
-    """`placement` is as good as the best other method at every budget, problem by problem."""
-    rows, ratios = list[tuple[Any, ...]](), list[float]()
-    for name, problem in _rows(settings):
-        settings.say(f"{PLACEMENT} is the best of its parts: {name}")
-        for step in settings.ladder:
-            mine = solve(problem, PLACEMENT, Budget(None, step))
-            others = {spec: solve(problem, spec, Budget(None, step)) for spec in RIVALS}
-            first = min(others, key=lambda spec: others[spec].score)
-            ratios.append(_ratio(mine, others[first]))
-            rows.append((name, step, mine.value, first, others[first].value, ratios[-1] - 1))
-    heads = (Column("graph"), Column("simulations", "count"), Column(f"{PLACEMENT}, ms", "ms"), Column("best other"))
-    table = Table(
-        "Placement and order beside all others",
-        (*heads, Column("its step, ms", "ms"), Column(PLACEMENT, "percent")),
-        rows,
-    )
-    mean, worst = _mean(ratios), max(ratios)
-    what = f"{PLACEMENT} is at {mean:.3f} of the best other method in the mean and {worst:.3f} at worst"
-    return Check(table, mean <= 1 and worst <= NEAR, what)
+    """`placement` is as good as the best other method that fuses nothing at every budget, problem by problem."""
+    return _beside(settings, PLACEMENT, RIVALS)
+
+
+def best_of_all(settings: QualitySettings) -> Check:
+    """The same of the default, `auto`, beside methods that fuse, too."""
+    return _beside(settings, AUTO, (PLACEMENT, *FUSING))
 
 
 def best_over_seeds(settings: QualitySettings) -> Check:
-    """The same in the mean of some seeds, against the method that is best in the mean: whoever plans cannot know which
-    seed is lucky."""
+    """`placement` in the mean of some seeds, against the method that is best in the mean: whoever plans cannot know
+    which seed is lucky."""
+    return _beside(settings, PLACEMENT, RIVALS, SEEDS)
+
+
+def best_of_all_over_seeds(settings: QualitySettings) -> Check:
+    """The same of `auto`."""
+    return _beside(settings, AUTO, (PLACEMENT, *FUSING), SEEDS)
+
+
+def _beside(settings: QualitySettings, focus: str, rivals: Sequence[str], seeds: int = 1) -> Check:
+    """A method against the best of others on each row, at every budget."""
     rows, ratios = list[tuple[Any, ...]](), list[float]()
+    over = f", means of {seeds} seeds" if seeds > 1 else ""
     for name, problem in _rows(settings):
-        settings.say(f"{PLACEMENT} over {SEEDS} seeds: {name}")
+        settings.say(f"{focus} beside all others{over}: {name}")
         for step in settings.ladder:
-            means = {spec: _over_seeds(problem, spec, step) for spec in (PLACEMENT, *RIVALS)}
-            mine = means.pop(PLACEMENT)
-            first = min(means, key=lambda spec: means[spec])
-            ratios.append(
-                mine[1] / means[first][1] if mine[0] == means[first][0] else 0.5 if mine < means[first] else 2.0
-            )
-            rows.append((name, step, round(mine[1]), first, round(means[first][1]), ratios[-1] - 1))
-    heads = (Column("graph"), Column("simulations", "count"), Column(f"{PLACEMENT}, ms", "ms"), Column("best other"))
-    title = f"Placement and order beside all others, means of {SEEDS} seeds"
-    table = Table(title, (*heads, Column("its step, ms", "ms"), Column(PLACEMENT, "percent")), rows)
+            mine = _over_seeds(problem, focus, step, seeds)
+            others = {spec: _over_seeds(problem, spec, step, seeds) for spec in rivals}
+            first = min(others, key=lambda spec: others[spec])
+            ratios.append(_ratio(mine, others[first]))
+            rows.append((name, step, round(mine[1]), first, round(others[first][1]), ratios[-1] - 1))
+    heads = (Column("graph"), Column("simulations", "count"), Column(f"{focus}, ms", "ms"), Column("best other"))
+    title = f"{'Placement and order' if focus == PLACEMENT else 'All three decisions'} beside all others{over}"
+    table = Table(title, (*heads, Column("its step, ms", "ms"), Column(focus, "percent")), rows)
     mean, worst = _mean(ratios), max(ratios)
-    what = (
-        f"over {SEEDS} seeds {PLACEMENT} is at {mean:.3f} of the best other method in the mean and {worst:.3f} at worst"
-    )
-    return Check(table, mean <= 1 and worst <= NEAR, what)
+    what = f"{focus} is at {mean:.3f} of the best other method in the mean and {worst:.3f} at worst"
+    return Check(table, mean <= 1 and worst <= NEAR, f"over {seeds} seeds {what}" if seeds > 1 else what)
 
 
-def _over_seeds(problem: Problem, spec: str, simulations: int) -> tuple[float, float]:
+Value = tuple[float, float]  # bytes over, and what is to be small
+
+
+def _over_seeds(problem: Problem, spec: str, simulations: int, seeds: int) -> Value:
     """(bytes over, geometric mean of the values); one-shot methods give the same for every seed."""
-    seeds = SEEDS if spec == PLACEMENT or spec in SEARCHES or spec in DRAWN else 1
-    scores = [solve(problem, spec, Budget(None, simulations), seed).score for seed in range(seeds)]
-    return sum(score.over_bytes for score in scores) / seeds, _mean([max(1, score.value) for score in scores])
+    drawn = range(1 if spec in SHOTS else seeds)
+    scores = [solve(problem, spec, Budget(None, simulations), seed).score for seed in drawn]
+    return sum(score.over_bytes for score in scores) / len(scores), _mean([max(1, score.value) for score in scores])
 
 
 def without_contention(settings: QualitySettings) -> Check:
@@ -208,7 +211,7 @@ def without_contention(settings: QualitySettings) -> Check:
         settings.say(f"links without contention: {name}")
         mine, others = solve(problem, PLACEMENT, Budget(settings.seconds)), _lists(problem)
         first = min(others, key=lambda spec: others[spec].score)
-        ratios.append(_ratio(mine, others[first]))
+        ratios.append(_ratio(mine.score, others[first].score))
         rows.append((name, problem.num_ops, mine.value, first, others[first].value, ratios[-1] - 1))
     heads = (Column("graph"), Column("ops", "count"), Column(f"{PLACEMENT}, ms", "ms"), Column("best list scheduler"))
     table = Table("Without contention", (*heads, Column("its step, ms", "ms"), Column(PLACEMENT, "percent")), rows)
@@ -227,10 +230,11 @@ def _lists(problem: Problem) -> dict[str, Result]:
     return found
 
 
-def _ratio(mine: Result, other: Result) -> float:
-    if mine.fits != other.fits:
-        return 0.5 if mine.fits else 2.0
-    return mine.value / other.value if other.value else 1.0
+def _ratio(mine: Value, other: Value) -> float:
+    """Of values; where one does not fit as well as the other, that alone counts."""
+    if mine[0] != other[0]:
+        return 0.5 if mine < other else 2.0
+    return mine[1] / other[1] if other[1] else 1.0
 
 
 def _mean(ratios: Sequence[float]) -> float:

@@ -14,6 +14,8 @@ from loadmaster import Budget, Plan, solve
 from loadmaster.bench import quality as room
 from loadmaster.bench.quality import (
     QualitySettings,
+    best_of_all,
+    best_of_all_over_seeds,
     best_of_its_parts,
     best_over_seeds,
     closed,
@@ -33,10 +35,11 @@ LITTLE = QualitySettings(graphs=1, simulations=40, seconds=0.3)
 def test_all_checks_run_and_give_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "SEARCHES", ("local-search",))
     monkeypatch.setattr(room, "RIVALS", ("heft", "local-search"))
+    monkeypatch.setattr(room, "FUSING", ("greedy-fusion",))
     monkeypatch.setattr(room, "SEEDS", 2)
     found = quality(LITTLE)
     text = found.text()
-    assert [line.partition(":")[0] in ("yes", "NO") for line in text.splitlines()[-5:]] == [True] * 5
+    assert [line.partition(":")[0] in ("yes", "NO") for line in text.splitlines()[-7:]] == [True] * 7
     assert len(found.outcome.failed) == sum(not check.holds for check in found.checks)
     assert found.as_data()["holds"] == (not found.outcome.failed)
 
@@ -72,6 +75,21 @@ def test_placement_behind_another_method_is_said(monkeypatch: pytest.MonkeyPatch
     assert not closed(QualitySettings(graphs=2)).holds
 
 
+@pytest.mark.parametrize(("rival", "holds"), [("placement", True), ("separate", False)])
+def test_the_default_is_compared_with_what_fuses(monkeypatch: pytest.MonkeyPatch, rival: str, holds: bool) -> None:
+    """It is level with one of its rivals and behind, or ahead of, the other."""
+    values = {"auto": 1000, "placement": 1000, "separate": 1004 if holds else 994}
+
+    def fake(problem: Any, spec: str, budget: Any, seed: int = 0) -> Any:
+        return SimpleNamespace(score=Score(0, values[spec]))
+
+    monkeypatch.setattr(room, "solve", fake)
+    monkeypatch.setattr(room, "FUSING", ("separate",))
+    for check in (best_of_all, best_of_all_over_seeds):
+        found = check(QualitySettings(graphs=1, simulations=40))
+        assert found.holds is holds and [row[3] for row in found.table.rows] == [rival]
+
+
 def test_means_are_over_the_values_of_all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The method that is best with its luckiest seed need not be best in the mean."""
     values = {"placement": (10, 10), "local-search": (8, 16), "heft": (11, 11)}
@@ -91,11 +109,13 @@ def test_means_are_over_the_values_of_all_seeds(monkeypatch: pytest.MonkeyPatch)
 def test_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "SEARCHES", ("local-search",))
     monkeypatch.setattr(room, "RIVALS", ("heft",))
+    monkeypatch.setattr(room, "FUSING", ("greedy-fusion",))
+    monkeypatch.setattr(room, "SEEDS", 2)
     words = ["bench", "quality", "--limit", "1", "--simulations", "30", "--seconds", "0.2", "--json"]
     done = CliRunner().invoke(app, words)
     data = json.loads(done.stdout)["suites"][0]
     assert done.exit_code == (0 if data["holds"] else 1)
-    assert len(data["checks"]) == 5
+    assert len(data["checks"]) == 7
 
 
 def test_tight_rows_have_so_many_times_the_least_memory() -> None:
