@@ -27,6 +27,7 @@ KEPT = 6  # other plans
 TRIED = 2  # simulations for each op that a plan has had, to be worth keeping
 SHARE, LESS = 0.1, 0.5  # of all simulations; how many times that after each time that brought nothing
 LEAST = 200  # simulations at a time
+PRICE = 3  # moves of a walk that take as long as one of them, by the clock: 40 us for 13 on WaveNet
 BATCH, MOST = 8, 64  # stretches that are tried at once, and after some time without a gain: few are quicker to gain by
 WIDEST, NARROWEST = 1.0, 7.0  # halvings of the step, for the length of a stretch
 
@@ -46,9 +47,13 @@ class Crossing:
     @property
     def due(self) -> int:
         """Simulations that it may have now."""
-        allowed = int(self.share * self.search.simulations) - self.used
+        allowed = int((self.share * self.search.simulations - self.used) / self._price)
         several = self.search.problem.num_devices > 1
         return allowed if self.plans and several and allowed >= LEAST and not self.search.spent else 0
+
+    @property
+    def _price(self) -> int:
+        return 1 if self.search.counts_simulations else PRICE
 
     def improve(self, given: Scored) -> Scored:
         """The plan with the stretches of others that make it better; as it was where nothing is due."""
@@ -63,7 +68,7 @@ class Crossing:
         try:
             plan, score = _crossed(part, plan, score, others, due)
         finally:  # an interrupt keeps what the part has found
-            self.used += search.simulations - before
+            self.used += self._price * (search.simulations - before)
             if part.best is not None:
                 search.offer(coarse.up(part.best), part.best_score)
         self.share = SHARE if score < given.score else LESS * self.share

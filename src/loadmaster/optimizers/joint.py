@@ -252,15 +252,11 @@ class FusingRunner(Runner):
         kernel: those on which it was moved last.
         moved: where it stands on them.
         share: of an epoch in which kernels change.
-        pause: epochs from one time that its placement is fused anew to the next.
-        waits: epochs until then.
     """
 
     kernel: Ints | None = None
     moved: Runner | None = None
     share: float = EVEN
-    pause: int = 1
-    waits: int = 0
 
 
 class JointRace(Race):
@@ -289,7 +285,14 @@ class JointRace(Race):
 
 
 class JointEpochs:
-    """Epochs of which one half changes kernels."""
+    """Epochs of which one half changes kernels.
+
+    Attributes:
+        pause: epochs from one time that a placement is fused anew to the next.
+        waits: epochs until then.
+    """
+
+    pause, waits = 1, 0
 
     def __init__(self, settings: Joint, search: Search) -> None:
         self.settings, self.search = settings, search
@@ -315,7 +318,7 @@ class JointEpochs:
             paid = gain(start.score, fused.score) / max(1e-9, between - begun)
             runner.share = share_of(paid, gain(fused.score, found.score) / max(1e-9, self._spent() - between))
         if length >= REFUSING and self.fuses and not search.spent:
-            found = self._refused(runner, found)
+            found = self._refused(found)
         gained, same = found.score < start.score, found.score.over_bytes == start.score.over_bytes
         runner.gain = start.score.value - found.score.value if gained and same else 0
         runner.score, runner.plan = found.score, found.plan
@@ -324,14 +327,13 @@ class JointEpochs:
         runner.used += search.simulations - before
         runner.marks.append((runner.used, runner.score))
 
-    def _refused(self, runner: FusingRunner, found: Scored) -> Scored:
+    def _refused(self, found: Scored) -> Scored:
         """Its placement fused anew, if it is time for that."""
-        runner.waits -= 1
-        if runner.waits > 0:
+        self.waits -= 1
+        if self.waits > 0:
             return found
         better = refused(self.search, found)
-        runner.pause = 1 if better.score < found.score else IDLE * runner.pause
-        runner.waits = runner.pause
+        self.pause = self.waits = 1 if better.score < found.score else IDLE * self.pause
         return better
 
     def _spent(self) -> float:

@@ -89,6 +89,21 @@ def test_what_it_uses_is_counted_and_no_more_than_its_share() -> None:
     assert cross.due == 0 and cross.improve(best) is best  # the search has ended
 
 
+def test_by_the_clock_one_of_its_simulations_counts_for_several() -> None:
+    """Moves of a walk are simulated in part, its plans whole."""
+    problem = ladder()
+    search = Search(problem, Budget(600.0, None))
+    cross = Crossing(search)
+    cross.keep(half_apart(problem, False, 0), 10_000)
+    search.count(5_999)
+    assert cross.due == 0
+    search.count(1)
+    assert cross.due == 200
+    mine = half_apart(problem, True, 0)
+    cross.improve(Scored(Score.of(problem, simulate(problem, mine)), mine))
+    assert 0 < cross.used == 3 * (search.simulations - 6_000) <= 600
+
+
 def test_what_brings_nothing_is_tried_less_until_it_does() -> None:
     problem = ladder()
     search = Search(problem, Budget(None, 100_000))

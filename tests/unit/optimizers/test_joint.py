@@ -13,7 +13,6 @@ import pytest
 from loadmaster import Budget
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers import joint
-from loadmaster.optimizers.annealing.chains import Reheating
 from loadmaster.optimizers.joint import Joint, gain, share_of
 from loadmaster.optimizers.starts import Scored
 from loadmaster.plans import Plan
@@ -271,10 +270,10 @@ def test_a_placement_is_fused_anew_less_and_less_often_while_that_brings_nothing
         return Scored(Score(0, 5), plan) if at == 14 else found
 
     monkeypatch.setattr(joint, "refused", refused)
-    runner, found = joint.FusingRunner(Score(0, 9), plan, Reheating(8)), Scored(Score(0, 9), plan)
+    found = Scored(Score(0, 9), plan)
     values = []
     for at in range(20):  # noqa: B007, refused looks at it
-        values.append(epochs._refused(runner, found).score.value)
+        values.append(epochs._refused(found).score.value)
     assert asked == [0, 2, 6, 14, 15, 17]
     assert [at for at, value in enumerate(values) if value == 5] == [14]
 

@@ -36,7 +36,7 @@ from loadmaster.passes.groups import Grouping
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Score, Search
-from loadmaster.simulator import layout, spread
+from loadmaster.simulator import cores, layout, spread
 
 # How often each kind of move is tried at first, in the order of `state`: by decision, so that those that are not to be
 # made can be left out; `choice` then follows what pays. For these and all numbers here without a reason,
@@ -184,7 +184,7 @@ class Chains:
                 walk(self.layout, self.terrain, *given, None if logs is None else logs[at])
 
         clock = time.perf_counter()
-        spread(part, len(walking), len(walking))
+        spread(part, len(walking), min(len(walking), cores()))
         self.pace.took(steps, time.perf_counter() - clock)
         self.search.count(min(self.search.simulations_left, steps * len(walking)))
         self._offer()

@@ -35,7 +35,13 @@ class Walks:
             self.shared += 1
 
         monkeypatch.setattr(chains.engine, "walk", walk)
-        monkeypatch.setattr(chains, "spread", lambda part, count, threads: part(0, count))
+        self.threads = set[int]()
+
+        def spread(part: Any, count: int, threads: int) -> None:
+            self.threads.add(threads)
+            part(0, count)
+
+        monkeypatch.setattr(chains, "spread", spread)
         monkeypatch.setattr(self.chains, "_share", share)
         self.before = self.search.simulations
 
@@ -61,6 +67,14 @@ def test_chains_share_a_cooling_and_look_at_each_other_between_rounds(
     assert told.lengths == {(0, max(1, simulations // active))} and told.shared == len(steps) // active
     told.chains.cool(active, 0.1, 0.01)
     assert (sum(steps) // active, 1) in told.lengths, "the next begins where this one ended"
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (16, 2)])
+def test_there_are_no_more_threads_than_cores(cores: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADMASTER_THREADS", str(cores))
+    told = Walks(monkeypatch)
+    told.chains.cool(10, 0.1, 0.01)
+    assert told.steps == [5, 5] and told.threads == {threads}
 
 
 def test_near_the_end_of_the_budget_fewer_walk(monkeypatch: pytest.MonkeyPatch) -> None:
