@@ -85,9 +85,67 @@ def shortening(seconds: float | None = None) -> Runs:
 
 
 def cutting(seconds: float | None = None) -> Runs:
-    """One-shot cuts: partitioners, pipelines of one step and downsets."""
-    for method in ("metis", "kahip", "scotch", "pipeline", "downsets", "expert"):
-        yield from searched(method, "go:7,12", 1, 100, seconds)
+    """One-shot cuts: partitioners, pipelines of one step and the expert on eleven rows, of like and unlike devices and
+    with much and little memory; downsets, which take long, on six of them."""
+    short = "placeto:0 synthetic-time:0,1 synthetic-unlike:1 tight:1,2"
+    for method in ("metis", "kahip", "scotch", "mtkahypar", "pipeline", "expert"):
+        yield from searched(method, f"{short} go:7,9,12 placeto:1 synthetic-time:4", 1, 100, seconds)
+    yield from searched("downsets", short, 1, 100, seconds)
+
+
+def closing(seconds: float | None = None) -> Runs:
+    """Small problems by exact methods: generated graphs of 8 to 40 ops on two A100 and two P100; the plan, and how far
+    above the bound it is."""
+    from loadmaster import Budget, Cluster, price, solve
+    from loadmaster.zoo.synthetic import KINDS, generate
+
+    for number, kind in enumerate(KINDS):
+        *_, graph = generate(kind, 1, number, (8, 14) if number % 2 else (20, 40))
+        problem = price(graph, Cluster.preset("2xa100-nvlink+2xp100-pcie"))
+        for method, simulations in (("cp-sat", 2_000), ("placement", 12_000), ("branch-and-bound", 12_000)):
+            result = solve(problem, method, Budget(None, simulations))
+            yield f"{method} {kind}", result.value
+            yield f"{method} {kind}, over its bound", result.value / max(1, result.lower_bound)
+
+
+def in_turns(seconds: float | None = None) -> Runs:
+    """Fusion, placement and order one after the other; and a search that begins with the plan of another."""
+    yield from searched("separate", "go:7,9 placeto:0", 2, 2_000, seconds)
+    yield from searched("placement:also=[anneal:start=expert]", "go:7,9", 2, 1_000, seconds)
+
+
+def dividing(seconds: float | None = None) -> Runs:
+    """Ops split over devices: training steps on four A100 and on two P100."""
+    from loadmaster import Budget, Cluster, price
+    from loadmaster.optimizers.splitting import solve_split
+    from loadmaster.zoo.shelf import load_zoo
+
+    for name in ("vit-base", "gpt2", "transformer-xl-2"):
+        for preset in ("4xa100-nvlink", "2xp100-pcie"):
+            cluster = Cluster.preset(preset)
+            problem = price(load_zoo(f"{name}/train"), cluster)
+            found = solve_split(problem, lambda graph, on=cluster: price(graph, on), "placement", Budget(None, 400))  # type: ignore[misc]
+            yield f"{name} {preset}", worth(found.result.score)
+
+
+def serving(seconds: float | None = None) -> Runs:
+    """Modules of a language model of 8 billion weights on four sets of devices, two seeds, 1 s each: by the clock, for
+    there is no other budget."""
+    from serving import CLUSTERS, MODELS, REQUESTS, cluster_of
+
+    from loadmaster.serving.phases import serve
+    from loadmaster.serving.planning import plan_serving
+    from loadmaster.serving.services import service_of
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(MODELS["llama-8b"]))
+        served = serve(folder, REQUESTS["mixed"])
+    graphs = [(phase.name, phase.graph, phase.times) for phase in served.phases]
+    for name in ("v100 8 + p100 8", "3 unlike", "a100 8 + host", "p100 6 + v100 6 + host"):
+        service = service_of(graphs, cluster_of(*CLUSTERS[name]), served.requests, blocks=served.blocks)
+        for seed in range(2):
+            best = plan_serving(served, service, None, seconds=1.0, seed=seed).best
+            yield f"{name} {seed}", best.value * (1 if best.fits else 10)
 
 
 def microbatching(seconds: float | None = None) -> Runs:
@@ -210,6 +268,10 @@ SCENES = {
         ),
     ),
     "microbatches": Scene(microbatching, ("optimizers/pipeline",)),
+    "exact": Scene(closing, ("optimizers/exact.py", "optimizers/branching")),
+    "in turns": Scene(in_turns, ("optimizers/separate.py", "optimizers/simple.py", "search/search.py"), clock=True),
+    "splitting": Scene(dividing, ("optimizers/splitting.py", "passes/splitting")),
+    "serving": Scene(serving, ("serving/placing.py",)),
     "bounds": Scene(bounding, ("problem/bounds",)),
     "arenas": Scene(packing, ("simulator/arenas",)),
     "policies": Scene(steering, ("learn/regal2020/optimizer.py", "optimizers/policy")),
@@ -239,6 +301,8 @@ NAMES_ALONE = (
     *("optimizers/annealing/state.py", "optimizers/annealing/proposals.py", "optimizers/policy/views.py"),
     *("optimizers/policy/decoding.py", "optimizers/policy/weights.py", "learn/recurrent/inputs.py"),
     *("learn/recurrent/seq2seq.py", "learn/recurrent/weights.py", "learn/recurrent/training.py"),
+    *("optimizers/branching/moments.py", "optimizers/branching/tree.py", "passes/splitting/parts.py"),
+    "passes/splitting/tensor_parallel.py",
 )
 SENTINEL = 2**40  # a number that large stands for "never" or "cannot"
 NOT_TUNED = re.compile(
@@ -276,7 +340,7 @@ def scaled(value: Any, factor: float) -> Any:
     """Numbers grow or shrink by the factor: shares stay shares, and factors above 1 stay above it."""
     if isinstance(value, tuple):
         return tuple(scaled(one, factor) for one in value)
-    if value in (0, math.inf):
+    if isinstance(value, str) or value in (0, math.inf):
         return value
     if isinstance(value, int):
         return max(1, round(value * factor)) if value > 0 else value

@@ -33,10 +33,12 @@ class Stage(NamedTuple):
     moves: int
 
 
-# From groups that share heavy tensors down to single ops; sizes and numbers of moves were not varied.
-OPS = Stage((("op", 0),), 1_000)
-MIXED = (Stage((("edges", 24), ("edges", 64), ("edges", 192), ("window", 16), ("window", 64)), 2_000), OPS)
-FINER = (*(Stage((("edges", most),), 1_000) for most in (24, 64, 192)), OPS)
+# From groups that share heavy tensors down to single ops: how many groups of each kind, and moves in a stage.
+HEAVY, WINDOWS = (24, 64, 192), (16, 64)
+MIXED_MOVES, FINER_MOVES, OP_MOVES = 2_000, 1_000, 1_000
+OPS = Stage((("op", 0),), OP_MOVES)
+MIXED = (Stage((*(("edges", most) for most in HEAVY), *(("window", most) for most in WINDOWS)), MIXED_MOVES), OPS)
+FINER = (*(Stage((("edges", most),), FINER_MOVES) for most in HEAVY), OPS)
 
 
 class Held(NamedTuple):
