@@ -52,6 +52,10 @@ FUSING = (
     *("auto", "joint", "separate", "anneal-fusion", "greedy-fusion:inner=placement"),
     "greedy-fusion:inner=[anneal:start=expert]",
 )
+FOCI: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("placement", FUSING),
+    ("auto", ()),
+)  # who is compared, and with whom not
 BEHIND = 1.005  # times the best other
 TWINS = 400  # draws
 COLUMNS = ("suite", "row", "ops", "budget", "seed", "method", "over", "value", "simulations", "seconds")
@@ -221,7 +225,7 @@ def show(path: Path) -> None:
     for title, compare in (("seed by seed", _by_seed), ("over seeds", _over_seeds), ("held out", _held_out)):
         ratios: dict[tuple[str, str, str], list[float]] = defaultdict(list)
         for (suite, budget, row), values in sorted(found.items()):
-            for focus, left_out in (("placement", FUSING), ("auto", ())):
+            for focus, left_out in FOCI:
                 for seed, best, ratio in compare(values, focus, {focus, *left_out}):
                     for name in (suite, "all"):
                         ratios[name, budget, focus].append(ratio)
@@ -235,22 +239,28 @@ def show(path: Path) -> None:
 def _twins(found: dict[tuple[str, str, str], Values]) -> None:
     """On how many rows a twin of the best other method would be behind over the seeds: its values, and those of all
     others, are drawn again from the seeds that there are."""
-    behind: dict[str, list[float]] = defaultdict(list)
+    behind: dict[tuple[str, str], list[float]] = defaultdict(list)
     rng = Random(0)
     for (_, budget, _), values in sorted(found.items()):
-        seeds = sorted(values.get("placement", {}))
-        others = {m: some for m, some in values.items() if m not in ("placement", *FUSING) and set(seeds) <= set(some)}
-        if len(seeds) < 3 or not others:
-            continue
-        best = min(others, key=lambda method: _mean_score(others[method], seeds))
-        late = 0
-        for _ in range(TWINS):
-            mine, theirs = rng.choices(seeds, k=len(seeds)), rng.choices(seeds, k=len(seeds))
-            rival = min(_mean_score(some, theirs) for some in others.values())
-            late += _ratio(_mean_score(others[best], mine), rival) > BEHIND
-        behind[budget].append(late / TWINS)
-    for budget, some in behind.items():
-        print(f"{budget}: a twin of the best other would be behind on {sum(some):.1f} of {len(some)} rows")
+        for focus, left_out in FOCI:
+            seeds = sorted(values.get(focus, {}))
+            others = {m: some for m, some in values.items() if m not in (focus, *left_out) and set(seeds) <= set(some)}
+            if len(seeds) >= 3 and others:
+                behind[budget, focus].append(_late(rng, others, seeds))
+    for (budget, focus), some in behind.items():
+        count = f"{sum(some):.1f} of {len(some)} rows"
+        print(f"{budget}, {focus}: a twin of the best other would be behind on {count}")
+
+
+def _late(rng: Random, others: Values, seeds: list[int]) -> float:
+    """How often the twin is behind by more than 0.5 %."""
+    best = min(others, key=lambda method: _mean_score(others[method], seeds))
+    late = 0
+    for _ in range(TWINS):
+        mine, theirs = rng.choices(seeds, k=len(seeds)), rng.choices(seeds, k=len(seeds))
+        rival = min(_mean_score(some, theirs) for some in others.values())
+        late += _ratio(_mean_score(others[best], mine), rival) > BEHIND
+    return late / TWINS
 
 
 def _near(found: dict[tuple[str, str, str], Values]) -> None:
