@@ -21,6 +21,7 @@ from loadmaster.graph.kinds import ALONE, GATHERING, POINTWISE, REDUCING, SCATTE
 
 # Inductor cuts a row into parts where rows are fewer than twice a GPU's multiprocessors and longer than this.
 FEW_ROWS, LONG_ROW = 256, 8192
+MOST_ELEMENTS = np.iinfo(np.int64).max
 
 
 class Spaces(NamedTuple):
@@ -131,8 +132,9 @@ def _reads_down(shape: tuple[int, ...], rows: int) -> bool:
 
 
 def _elements(graph: Graph) -> Ints:
-    """[tensors] 0: not known."""
-    return ints([0 if shape is None else prod(shape) for shape in graph.shape])
+    """[tensors] 0: not known, or more than 63 bits hold, as only a damaged file says."""
+    counts = (0 if shape is None else prod(shape) for shape in graph.shape)
+    return ints([count if count <= MOST_ELEMENTS else 0 for count in counts])
 
 
 def _largest(start: Ints, tensors: Ints, elements: Ints) -> Ints:

@@ -62,6 +62,14 @@ def test_loops(
     assert [column[0] for column in found] == [points, rows, apart, down]
 
 
+def test_more_elements_than_there_can_be_are_not_known() -> None:
+    """As only a damaged file says; a count of 63 bits is taken."""
+    huge, largest = one_op("aten.neg.default", [(10**10, 10**10)], [(10**10, 10**10)]), (2**31, 2**31, 2)
+    assert spaces_of(huge).points.tolist() == [0]
+    assert spaces_of(one_op("aten.neg.default", [(2**31, 2**31)], [(2**31, 2**31)])).points.tolist() == [2**62]
+    assert spaces_of(one_op("aten.neg.default", [largest], [largest])).points.tolist() == [0]
+
+
 def kernels(ops: list[tuple[str, list[str], str, tuple[int, ...]]]) -> list[set[str]]:
     """Kernels of greedy fusion; each op reads tensors by the op that makes them, or as inputs by another name."""
     builder, known = GraphBuilder("chain"), dict[str, int]()
