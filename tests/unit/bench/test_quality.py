@@ -84,10 +84,25 @@ def test_the_default_is_compared_with_what_fuses(monkeypatch: pytest.MonkeyPatch
         return SimpleNamespace(score=Score(0, values[spec]))
 
     monkeypatch.setattr(room, "solve", fake)
+    monkeypatch.setattr(room, "RIVALS", ())
     monkeypatch.setattr(room, "FUSING", ("separate",))
     for check in (best_of_all, best_of_all_over_seeds):
         found = check(QualitySettings(graphs=1, simulations=40))
         assert found.holds is holds and [row[3] for row in found.table.rows] == [rival]
+
+
+def test_the_default_is_compared_with_what_fuses_nothing_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"auto": 1000, "placement": 1000, "heft": 994, "separate": 1001}
+
+    def fake(problem: Any, spec: str, budget: Any, seed: int = 0) -> Any:
+        return SimpleNamespace(score=Score(0, values[spec]))
+
+    monkeypatch.setattr(room, "solve", fake)
+    monkeypatch.setattr(room, "RIVALS", ("heft",))
+    monkeypatch.setattr(room, "FUSING", ("separate",))
+    for check in (best_of_all, best_of_all_over_seeds):
+        found = check(QualitySettings(graphs=1, simulations=40))
+        assert not found.holds and [row[3] for row in found.table.rows] == ["heft"]
 
 
 def test_means_are_over_the_values_of_all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
