@@ -78,6 +78,15 @@ def test_constants_are_those_whose_effect_was_measured() -> None:
     assert {name: value for name, value in told.items() if values.get(name) != value} == {}
 
 
+def test_the_effect_of_every_constant_was_measured() -> None:
+    """Of those that half and twice make another."""
+    known = runpy.run_path(str(ROOT / "benchmarks" / "constants.py"))["constants"]()
+    with (ROOT / "docs" / "constants.csv").open() as lines:
+        told = {row["constant"] for row in csv.DictReader(lines)}
+    changed = {one.words for one in known if {one.changed(0.5), one.changed(2.0)} != {one.value}}
+    assert changed - told == set()
+
+
 def test_no_constant_is_said_to_be_chosen_by_hand() -> None:
     """That is no reason."""
     assert [path for path in trees() if "chosen by hand" in (SOURCE / path).read_text().lower()] == []
