@@ -288,6 +288,7 @@ ELSEWHERE = {  # constants that another scene than that of their file shows
     "optimizers/annealing/chains.py:ORDERING_FOR_MEMORY": "peak memory",
     "optimizers/annealing/chains.py:FUSING": "fusion",
     "optimizers/annealing/engine.py:LOOKS": "memory limits",
+    "optimizers/annealing/engine.py:AMPLE": "memory limits",
     "optimizers/auto.py:PATIENT": "peak memory",
     "optimizers/auto.py:LESS_PATIENT": "peak memory",
     "optimizers/racing.py:EVOLVED": "peak memory",

@@ -3,7 +3,8 @@
     python benchmarks/simulator.py [--ops 100 1000 10000 100000] [--devices 2 4 8] [--seconds 0.5] [--c] [--json]
 
 Each line simulates many placements of one random layered graph with `simulate_many`. The figures to be no slower than,
-on one core: 45 to 60 ns on contiguous placements and 65 to 120 ns on random ones. With --c, `simulator.c` simulates the
+on one core: 45 to 60 ns on contiguous placements and 65 to 120 ns on random ones. "Time alone" is the loop that leaves
+memory out (`simulator/quick.py`), called from Python for each, which takes some microseconds a call. With --c, `simulator.c` simulates the
 same placements, turn by turn with the compiled loop, and both must find the same steps and peaks.
 """
 
@@ -24,7 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster import GraphBuilder, Problem, price, simulate_many
-from loadmaster.simulator import layout
+from loadmaster.simulator import NO_LIMIT, layout
+from loadmaster.simulator.quick import step_time
+from loadmaster.simulator.state import make_run_scratch
 
 AIMS_NS = {"contiguous": (45, 60), "random": (65, 120)}
 
@@ -38,6 +41,7 @@ class Line:
     one_core_ns: float  # per (op + read)
     all_cores_ns: float
     speed_up: float
+    quick_ns: float  # of the loop that tells the time alone, on one core
     c_ns: float | None = None  # of simulator.c, on one core
 
 
@@ -77,6 +81,17 @@ def seconds_of(problem: Problem, places: NDArray[np.int32], workers: int | None,
         simulate_many(problem, places, workers=workers)
         best = min(best, clock() - begun)
     return best
+
+
+def quick_seconds(problem: Problem, places: NDArray[np.int32]) -> float:
+    """Of the loop that leaves memory out; it must find the same times."""
+    plain = layout(problem)
+    scratch, rank = make_run_scratch(plain, False), np.arange(problem.num_ops, dtype=np.int32)
+    begun = time.thread_time()
+    steps = [step_time(plain, place, rank, scratch, NO_LIMIT) for place in places]
+    seconds = time.thread_time() - begun
+    assert steps[:4] == simulate_many(problem, places[:4]).step_ns.tolist(), "the two do not agree"
+    return seconds
 
 
 NUMBERS = ("ops", "tensors", "devices", "channels", "classes", "most_sends", "packed", "heap_entries")
@@ -131,13 +146,15 @@ def measure(problem: Problem, how: str, seconds: float, in_c: InC | None) -> Lin
     places = placements(problem, how, count)
     seconds_of(problem, places[:2], 1, repeats=1)
     scale = 1e9 / (count * size)
-    alone, others = list[float](), list[float]()
+    quick_seconds(problem, places[:2])
+    alone, quick, others = list[float](), list[float](), list[float]()
     for _ in range(3):  # in turns, so that what else the machine does slows both
         if in_c is not None:
             others.append(in_c.seconds_of(problem, places) * scale)
         alone.append(seconds_of(problem, places, 1, repeats=1))
+        quick.append(quick_seconds(problem, places) * scale)
     one, together = min(alone), seconds_of(problem, places, None)
-    figures = (one * scale, together * scale, one / together, min(others, default=None))
+    figures = (one * scale, together * scale, one / together, min(quick), min(others, default=None))
     return Line(problem.num_ops, reads, problem.num_devices, how, *figures)
 
 
@@ -162,11 +179,31 @@ def main() -> None:
         print(json.dumps([asdict(line) for line in found], indent=2))
         return
     print(f"ns per (op + read); {os.cpu_count()} cores; aims are for one core")
-    form = "{:>8} {:>8} {:>8}  {:<11} {:>9} {:>10} {:>10} {:>9} {:>8} {:>9}".format
-    print(form("ops", "reads", "devices", "placement", "one core", "aim", "all cores", "speed-up", "in C", "÷ C"))
+    form = "{:>8} {:>8} {:>8}  {:<11} {:>9} {:>10} {:>10} {:>9} {:>10} {:>8} {:>9}".format
+    print(
+        form(
+            "ops",
+            "reads",
+            "devices",
+            "placement",
+            "one core",
+            "aim",
+            "all cores",
+            "speed-up",
+            "time alone",
+            "in C",
+            "÷ C",
+        )
+    )
     for line in found:
         aim = "{} to {}".format(*AIMS_NS[line.placement])
-        cells = (f"{line.one_core_ns:.1f}", aim, f"{line.all_cores_ns:.1f}", f"{line.speed_up:.2f}x")
+        cells = (
+            f"{line.one_core_ns:.1f}",
+            aim,
+            f"{line.all_cores_ns:.1f}",
+            f"{line.speed_up:.2f}x",
+            f"{line.quick_ns:.1f}",
+        )
         c = ("", "") if line.c_ns is None else (f"{line.c_ns:.1f}", f"{line.one_core_ns / line.c_ns:.2f}")
         print(form(f"{line.ops:,}", f"{line.reads:,}", line.devices, line.placement, *cells, *c), flush=True)
 

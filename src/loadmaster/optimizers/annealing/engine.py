@@ -36,6 +36,7 @@ from loadmaster.optimizers.annealing.state import (
     IDLE,
     LOOK_AT,
     RAN,
+    ROOMY,
     SHIFT,
     SWAP,
     WAITED,
@@ -47,12 +48,16 @@ from loadmaster.optimizers.annealing.state import (
 )
 from loadmaster.optimizers.annealing.xorshift import RandomState, below, pick
 from loadmaster.simulator.loop import run, stops_at, value_of
+from loadmaster.simulator.quick import step_time
 from loadmaster.simulator.state import Layout
 
 FOREVER = np.iinfo(np.int64).max
 # Where no reason is given, docs/constants.md has what half and twice of it do.
 REFRESH = 64  # simulations after which what the step waits for is looked up again, and what paid
 LOOKS = 16  # draws of an op on a device that is too full
+# Of the memory of a device, that a plan may take without being looked at after every move: a move of a few ops does not
+# take a fifth of a device.
+AMPLE = 0.8
 MOST_IDLE = 64  # draws in a row that changed nothing and then count as a simulation: a walk always ends
 
 
@@ -184,11 +189,13 @@ def _critical(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, 
     given = (scratch.no_sends, scratch.running, FOREVER, FOREVER, peak, True, record)
     if fusing is None:
         run(layout, place, chain.rank, *given)
+        _fill(terrain, chain, scratch)
         copy(record.turn, 0, len(place), scratch.turn_of)
         return critical_ops(layout, terrain, place, scratch)
     record.end_ns[:] = -1
     fusion.contract_ranked(layout, chain, fusing, chain.kernel)
     run(fusing.shown, place, fusing.space.rank if len(chain.rank) > 0 else chain.rank, *given)
+    _fill(terrain, chain, scratch)
     critical_kernels(fusing.shown, place, chain.kernel, scratch)
     _turns_of_members(chain.kernel, scratch)
     count = 0
@@ -197,6 +204,20 @@ def _critical(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, 
             scratch.critical[count] = op
             count += 1
     return count
+
+
+@compiled(_nrt=False)
+def _fill(terrain: Terrain, chain: Chain, scratch: Scratch) -> None:
+    """Writes down what the plan that was just run takes of each device."""
+    full, peak, limits, counts, over = scratch.full, scratch.peak, terrain.limits, chain.counts, np.int64(0)
+    counts[ROOMY] = 1
+    for at in range(len(limits)):
+        full[at] = peak[at]
+        over += max(np.int64(0), peak[at] - limits[at])
+        if peak[at] > AMPLE * limits[at]:
+            counts[ROOMY] = 0
+    if chain.score[0] == 0:  # what was not looked at move by move
+        chain.score[0] = over
 
 
 @compiled(_nrt=False)
@@ -356,13 +377,9 @@ def _judge(
     most_ns, most_bytes = FOREVER, FOREVER
     if over == 0:
         most_ns, most_bytes = stops_at(goal, bar)
-    copy(scratch.load, 0, len(scratch.load), scratch.running.ahead)
-    given = (scratch.no_sends, scratch.running, most_ns, most_bytes, peak, False, scratch.empty)
-    if fusing is None:
-        time = run(layout, chain.place, chain.rank, *given)
-    else:
+    if fusing is not None:
         fusion.contract_ranked(layout, chain, fusing, fusing.trial)
-        time = run(fusing.shown, chain.place, fusing.space.rank if len(chain.rank) > 0 else chain.rank, *given)
+    time = _run(layout, terrain, chain, scratch, fusing, most_ns, most_bytes)
     if time < 0:
         return False, 0.0
     new_over, new_value = np.int64(0), value_of(goal, time, peak, scratch.running.worked)
@@ -384,6 +401,39 @@ def _judge(
         if new_over < score[2] or (new_over == score[2] and new_value < score[3]):
             _remember(chain)
     return keep, gain
+
+
+@compiled(_nrt=False)
+def _run(
+    layout: Layout,
+    terrain: Terrain,
+    chain: Chain,
+    scratch: Scratch,
+    fusing: Fusing | None,
+    most_ns: Whole,
+    most_bytes: Whole,
+) -> Whole:
+    """Simulates what stands now; its time, or -1 where that is too long. Where the time decides it is told without
+    what devices hold, which then counts as it was at the last look: as long as much is left, what becomes the best
+    plan is looked at, and every few moves where the walk stands."""
+    score, running, rank = chain.score, scratch.running, chain.rank
+    if fusing is not None and len(rank) > 0:
+        rank = fusing.space.rank
+    if terrain.quick and most_ns < FOREVER and len(rank) > 0:
+        copy(scratch.load, 0, len(scratch.load), running.ahead)
+        if fusing is None:
+            time = step_time(layout, chain.place, rank, running, most_ns)
+        else:
+            time = step_time(fusing.shown, chain.place, rank, running, most_ns)
+        best = score[2] > 0 or time * terrain.goal.step_price < score[3]
+        if time < 0 or terrain.roomy or (chain.counts[ROOMY] > 0 and not best):
+            copy(scratch.full, 0, len(scratch.full), scratch.peak)
+            return time
+    copy(scratch.load, 0, len(scratch.load), running.ahead)
+    given = (scratch.no_sends, running, most_ns, most_bytes, scratch.peak, False, scratch.empty)
+    if fusing is None:
+        return run(layout, chain.place, rank, *given)
+    return run(fusing.shown, chain.place, rank, *given)
 
 
 @compiled(_nrt=False)

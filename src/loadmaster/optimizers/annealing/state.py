@@ -15,6 +15,8 @@ from loadmaster.passes.groups import Grouping, grouping
 from loadmaster.problem import Problem
 from loadmaster.problem.objective import Goal
 from loadmaster.search.budget import Score
+from loadmaster.simulator import layout
+from loadmaster.simulator.quick import times_alone
 from loadmaster.simulator.state import NO_RECORD, Layout, Record, RunScratch, make_record, make_run_scratch
 
 # Kinds of moves. Place: a window of the program, a group, a part of one, a neighbourhood, one op, ops beside a border
@@ -28,8 +30,8 @@ KINDS = 16
 WAYS = 4  # of each kind: about any op or one that the step waits for; ranks kept or set anew by the critical path
 ARMS = KINDS * WAYS
 # Entries of Chain.counts: simulations so far, at how many the next look at what the step waits for is due, draws in a
-# row that changed nothing, and how many critical ops are known.
-RAN, LOOK_AT, IDLE, WAITED = range(4)
+# row that changed nothing, how many critical ops are known, and whether much memory was left at the last look.
+RAN, LOOK_AT, IDLE, WAITED, ROOMY = range(5)
 LEVELS = 20  # fusion priorities are 1 … LEVELS, the highest first; -1: not merged at all
 
 
@@ -48,6 +50,8 @@ class Terrain(Struct):
         within: positions of each op in group_ops.
         group_at: [len(group_ops)] group of each position.
         goal: the objective, in numbers. Where a ns of the step has no price, tails are not kept up.
+        quick: the step time decides, which the loop without memory tells sooner.
+        roomy: all tensors together fit into any device, so that no plan can be too large.
     """
 
     read_start: np.ndarray
@@ -68,6 +72,8 @@ class Terrain(Struct):
     able: np.ndarray  # [ops, devices]
     limits: np.ndarray  # [devices]
     goal: Goal
+    quick: bool
+    roomy: bool
 
 
 class Chain(Struct):
@@ -79,7 +85,7 @@ class Chain(Struct):
         sequence: kernels in an order in which each comes after those it waits for, then -1.
         score: [4] over and value where it stands, over and value of the best.
         random: [2] state of its generator.
-        counts: [4] see RAN and the others.
+        counts: [5] see RAN and the others.
         spent: [ARMS] runs of late, in whole ones.
         gained: [ARMS] how often that made the plan better.
     """
@@ -96,7 +102,7 @@ class Chain(Struct):
     best_sequence: np.ndarray
     score: np.ndarray  # [4]
     random: np.ndarray  # [2]
-    counts: np.ndarray  # [4]
+    counts: np.ndarray  # [5]
     spent: np.ndarray  # [ARMS]
     gained: np.ndarray  # [ARMS]
 
@@ -175,6 +181,8 @@ def terrain_of(problem: Problem, groups: Grouping | None = None) -> Terrain:
         np.ascontiguousarray(problem.able),
         problem.memory_bytes,
         problem.goal,
+        times_alone(layout(problem), problem.goal),
+        bool(graph.nbytes.sum() + graph.workspace_bytes.sum() <= problem.memory_bytes.min()),
     )
 
 
@@ -194,7 +202,7 @@ def chain_of(
         *(column.copy() for column in columns),
         np.array((*score, *score), np.int64),
         random,
-        np.zeros(4, np.int64),
+        np.zeros(5, np.int64),
         np.zeros(ARMS),
         np.zeros(ARMS),
     )

@@ -14,6 +14,7 @@ from loadmaster.optimizers.annealing.state import (
     KINDS,
     LOOK_AT,
     RAN,
+    ROOMY,
     WAITED,
 )
 from tests.unit.optimizers.annealing.told import Draws, copied, plain
@@ -67,7 +68,7 @@ def test_ops_of_kernels_in_the_order_of_dispatch() -> None:
 
 
 class Judged:
-    """A chain of two devices with 100 bytes each, and a run that is told."""
+    """A chain of two devices with 100 bytes each, and runs that are told: with memory, and (`quick`) without."""
 
     def __init__(
         self,
@@ -76,8 +77,11 @@ class Judged:
         found: tuple[int, int],
         slack: float = 0.0,
         best: tuple[int, int] | None = None,
+        quick: int | None = None,
+        roomy: bool = False,
+        ample: bool = False,
     ) -> None:
-        self.limits = list[Any]()
+        self.limits, self.timed = list[Any](), list[int]()
         over, value = found
 
         def run(
@@ -87,14 +91,28 @@ class Judged:
             peak[:] = 100, 100 + over
             return value
 
-        column = np.arange(3)
+        def step_time(layout: Any, place: Any, rank: Any, running: Any, most_ns: Any) -> int:
+            assert quick is not None
+            self.timed.append(int(most_ns))
+            running.ahead[:] = 0  # all is started
+            return quick
+
+        column, counts = np.arange(3), np.zeros(5, np.int64)
+        counts[ROOMY] = ample
         score = np.array([*now, *(now if best is None else best)])
         zeros = {
             name: np.zeros(3, np.int64)
             for name in ("best_place", "best_rank", "best_priority", "best_kernel", "best_sequence")
         }
         self.chain = SimpleNamespace(
-            score=score, place=column, rank=column, priority=column, kernel=column, sequence=column, **zeros
+            score=score,
+            counts=counts,
+            place=column,
+            rank=column,
+            priority=column,
+            kernel=column,
+            sequence=column,
+            **zeros,
         )
         running = SimpleNamespace(ahead=np.zeros(2, np.int64), worked=None)
         scratch = SimpleNamespace(
@@ -105,8 +123,11 @@ class Judged:
             empty=None,
             full=np.zeros(2, np.int64),
         )
-        terrain = SimpleNamespace(limits=np.array([100, 100]), goal=None)
+        goal = SimpleNamespace(step_price=1)
+        terrain = SimpleNamespace(limits=np.array([100, 100]), goal=goal, quick=quick is not None, roomy=roomy)
         monkeypatch.setattr(engine, "run", run)
+        monkeypatch.setattr(engine, "step_time", step_time)
+        monkeypatch.setattr(engine, "_run", plain(engine._run))
         monkeypatch.setattr(engine, "copy", copied)
         monkeypatch.setattr(engine, "_remember", plain(engine._remember))
         monkeypatch.setattr(engine, "stops_at", lambda goal, bar: (int(bar), 1_000))
@@ -171,6 +192,55 @@ def test_the_best_that_was_seen_is_remembered(
         assert getattr(told.chain, f"best_{name}").tolist() == ([0, 1, 2] if better else [0, 0, 0])
 
 
+@pytest.mark.parametrize(
+    ("now", "quick", "settings", "ran"),
+    [
+        ((0, 100), -1, {}, False),  # too long, whatever it holds
+        ((0, 100), 90, {}, True),
+        ((0, 100), 90, {"roomy": True}, False),  # all tensors fit anywhere
+        ((0, 100), 90, {"ample": True}, True),  # the best so far
+        ((0, 100), 90, {"ample": True, "best": (0, 91)}, True),
+        ((0, 100), 90, {"ample": True, "best": (0, 90)}, False),  # much was left, and it is not the best
+        ((0, 100), 90, {"ample": True, "best": (1, 80)}, True),
+        ((7, 100), 90, {"ample": True, "roomy": True}, True),  # memory is short: what it holds comes first
+    ],
+)
+def test_what_devices_hold_is_looked_at_where_it_may_matter(
+    now: tuple[int, int], quick: int, settings: dict[str, Any], ran: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Judged(monkeypatch, now, (0, 90), quick=quick, **settings)
+    assert bool(told.limits) is ran and told.timed == ([] if now[0] else [100])
+    assert bool(told.keep) is (quick >= 0)
+    if ran:
+        assert told.ahead == [3, 4], "the second run begins anew, too"
+
+
+def test_without_ranks_there_is_no_quick_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = SimpleNamespace(rank=np.zeros(0), place=None, score=np.array([0, 9, 0, 9]))
+    scratch = SimpleNamespace(running=SimpleNamespace(ahead=np.zeros(0)), load=[], no_sends=None, peak=None, empty=None)
+    monkeypatch.setattr(engine, "run", lambda *given: 5)
+    monkeypatch.setattr(engine, "copy", copied)
+    assert plain(engine._run)(None, SimpleNamespace(quick=True), chain, scratch, None, 9, 9) == 5
+
+
+@pytest.mark.parametrize(
+    ("peak", "over", "now", "roomy"),
+    [
+        ((80, 80), 0, 0, 1),
+        ((81, 10), 0, 0, 0),
+        ((10, 81), 0, 0, 0),
+        ((103, 104), 0, 7, 0),  # too large, and nobody had looked
+        ((103, 104), 5, 5, 0),  # that was known, as it was when it was judged
+    ],
+)
+def test_what_a_look_says_of_memory(peak: tuple[int, int], over: int, now: int, roomy: int) -> None:
+    scratch = SimpleNamespace(peak=np.array(peak), full=np.zeros(2, np.int64))
+    chain = SimpleNamespace(counts=np.full(5, 9), score=np.array([over, 50, 0, 40]))
+    plain(engine._fill)(SimpleNamespace(limits=np.array([100, 100])), chain, scratch)
+    assert scratch.full.tolist() == list(peak) and chain.counts[ROOMY] == roomy
+    assert chain.score.tolist() == [now, 50, 0, 40]
+
+
 # The walk
 
 
@@ -191,7 +261,7 @@ class Walked:
         idle: int = 0,
     ) -> None:
         self.moves, self.undone, self.looked, self.merged, self.evicting = 0, 0, 0, 0, list[bool]()
-        counts = np.zeros(4, np.int64)
+        counts = np.zeros(5, np.int64)
         counts[LOOK_AT], counts[IDLE] = 1_000, idle
         self.chain: Any = SimpleNamespace(
             counts=counts,
