@@ -4,8 +4,9 @@
 
 Each line simulates many placements of one random layered graph with `simulate_many`. The figures to be no slower than,
 on one core: 45 to 60 ns on contiguous placements and 65 to 120 ns on random ones. "Time alone" is the loop that leaves
-memory out (`simulator/quick.py`), called from Python for each, which takes some microseconds a call. With --c, `simulator.c` simulates the
-same placements, turn by turn with the compiled loop, and both must find the same steps and peaks.
+memory out (`simulator/quick.py`), called from Python for each, which takes some microseconds a call. With --c,
+`simulator.c` simulates the same placements, turn by turn with the compiled loop, and both must find the same steps and
+peaks.
 """
 
 from __future__ import annotations
