@@ -31,7 +31,7 @@ from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.fusion.greedy import Merges, plan_fused
 from loadmaster.optimizers.fusion.search import fusing_chains
 from loadmaster.optimizers.fusion.sharing import sharing_of
-from loadmaster.optimizers.fusion.starts import fusing_for, kernels_of, simple_fusions, simple_orders
+from loadmaster.optimizers.fusion.starts import fused_simply, fusing_for, kernels_of, simple_orders
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.racing import AT_ONCE, NEXT_OF_FEW, Race, Runner, Waiting
 from loadmaster.optimizers.starts import Scored, StartRecipe, far, made, of_another, of_each_family, ordered, unlike
@@ -177,9 +177,9 @@ def by_score(start: Scored) -> Score:
 def refused(search: Search, start: Scored) -> Scored:
     """A plan with the kernels of the simple rule that suits its placement best, where that is better."""
     plan = Plan.of(search.problem, start.plan.device, start.plan.rank)
-    for kernels, score in simple_fusions(search, plan, 1):
+    for kernel, _, score in fused_simply(search, plan, 1):
         if score < start.score:
-            return Scored(score, Plan.of(search.problem, plan.device, plan.rank, ints(kernels.kernel)), start.family)
+            return Scored(score, Plan.of(search.problem, plan.device, plan.rank, kernel), start.family)
     return start
 
 

@@ -196,8 +196,8 @@ def test_a_plan_is_fused_where_that_is_better(value: int, better: bool, monkeypa
     problem = relus(4)
     start = Scored(Score(0, 50), Plan.of(problem, [1] * 4), "list")
     search = Search(problem, Budget(None, 9))
-    kernels = joint.kernels_of(problem, ints([0, 0, 2, 3]))
-    monkeypatch.setattr(joint, "simple_fusions", lambda search, plan, most: [(kernels, Score(0, value))])
+    kernel = ints([0, 0, 2, 3])
+    monkeypatch.setattr(joint, "fused_simply", lambda search, plan, most: [(kernel, None, Score(0, value))])
     found = joint.refused(search, start)
     assert (found is not start) is better
     if better:

@@ -22,10 +22,12 @@ from loadmaster.optimizers.fusion.spaces import ways_of
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.problem.remembering import LastFew
 from loadmaster.search import Score, Search
 from loadmaster.simulator import contraction, contraction_facts, layout
 
 Floats = NDArray[np.float64]
+_ORDERS: LastFew[list[Floats]] = LastFew("simple_orders", 1)  # asked for again after every long epoch
 BATCH = 8  # kernels scored between two looks at the budget; docs/constants.md
 
 
@@ -55,8 +57,14 @@ def kernels_of(problem: Problem, kernel: Ints, order: Floats | None = None) -> F
 
 
 def simple_fusions(search: Search, plan: Plan, most: int, fifo: bool = False) -> list[tuple[FusionStart, Score]]:
-    """The best few of simple fusions of a plan, best first: what graph compilers do, and every merge that is legal, in
-    several orders; as many as the budget still simulates."""
+    """The best few of simple fusions of a plan, best first, as starts of a search."""
+    found = fused_simply(search, plan, most, fifo)
+    return [(kernels_of(search.problem, kernel, order), score) for kernel, order, score in found]
+
+
+def fused_simply(search: Search, plan: Plan, most: int, fifo: bool = False) -> list[tuple[Ints, Floats | None, Score]]:
+    """(kernels, their order of merges if they have one, score) of the best few simple fusions of a plan, best first:
+    what graph compilers do, and every merge that is legal, in several orders; as many as the budget still simulates."""
     problem, merges = search.problem, Merges.of(search.problem)
     orders = np.stack([np.zeros(problem.num_ops), *simple_orders(problem)])
     greedy = merges.greedy(plan.device)
@@ -68,8 +76,7 @@ def simple_fusions(search: Search, plan: Plan, most: int, fifo: bool = False) ->
         scores = _scores(search, plan, kernels[low : low + BATCH], fifo)
         found += [(score, low + at) for at, score in enumerate(scores)]
     best = sorted(found)[:most]
-    orders_of = [None, *orders[:, merges.producers]]
-    return [(kernels_of(problem, ints(kernels[row]), orders_of[row]), score) for score, row in best]
+    return [(ints(kernels[row]), orders[row - 1, merges.producers] if row else None, score) for score, row in best]
 
 
 def _scores(search: Search, plan: Plan, kernels: NDArray[Any], fifo: bool) -> list[Score]:
@@ -125,6 +132,10 @@ def _fusing(problem: Problem, merges: Merges, drawn: Ints, sets: tuple[Ints, Int
 def simple_orders(problem: Problem) -> list[Floats]:
     """Priorities by rules that any graph has: by bytes saved, first or last op first; reductions before or after
     the others; all producers, or only those with one reader."""
+    return _ORDERS.of(problem, None, lambda: _simple_orders(problem))
+
+
+def _simple_orders(problem: Problem) -> list[Floats]:
     count, graph = problem.num_ops, problem.graph
     made = graph.is_made
     saved, readers = np.zeros(count, np.int64), np.zeros(count, np.int64)
