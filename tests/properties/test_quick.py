@@ -15,6 +15,7 @@ from loadmaster.optimizers.annealing.critical import measure_tails
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.simulator import state
 from loadmaster.simulator.loop import FOREVER, run
 from loadmaster.simulator.quick import step_time, times_alone
 from loadmaster.simulator.rules import layout
@@ -80,6 +81,18 @@ def test_the_time_is_that_of_the_reference_where_many_wait(seed: int) -> None:
     step = judge(problem, plan).step_ns
     for share in range(1, 8):
         assert_stopped_alike(problem, plan, np.int64(share * step // 7))
+
+
+def test_heaps_may_lie_as_close_as_a_placement_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = price(wide_graph(np.random.default_rng(1)), bus_cluster(devices=3, shared=False))
+    monkeypatch.setattr(state, "MOST_HEAPS", 0)
+    close = state.layout_of(problem)
+    assert close.packed
+    scratch, rng = make_run_scratch(close, False), np.random.default_rng(2)
+    for _ in range(4):  # one after the other in the same space
+        plan = Plan.of(problem, rng.integers(3, size=problem.num_ops), rng.permutation(problem.num_ops))
+        _, place, rank = columns(problem, plan)
+        assert step_time(close, place, rank, scratch, np.int64(FOREVER)) == judge(problem, plan).step_ns
 
 
 def test_it_is_not_asked_where_it_cannot_tell() -> None:
