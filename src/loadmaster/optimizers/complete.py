@@ -88,7 +88,7 @@ class Complete:
         """Where one device computes and may be short of memory, a simple plan that fits; the search keeps it."""
         problem = search.problem
         wanted = (self.recompute or self.offload) and not problem.objective.of_memory
-        if wanted and one_computes(problem) and may_be_short(problem):
+        if wanted and one_computes(problem) and not problem.always_fits:
             with search.keeping(LARGE_FIRST if too_large(problem) else BESIDE, simulations=FITTING) as part:
                 Recompute(again=self.recompute, offload=self.offload).optimize(part)
 
@@ -120,7 +120,7 @@ class Fitting:
         self.fast: Plan | None = None
         self.looked = False  # for it: what is not faster than the best plan at first is not later on
         self.allowed = (settings.recompute or settings.offload) and not search.problem.objective.of_memory
-        search.adding = self.allowed and may_be_short(search.problem)
+        search.adding = self.allowed and not search.problem.always_fits
 
     def go_on(self, own: Search) -> None:
         """As long as its share of all there was lasts; the first time at once."""
@@ -148,7 +148,7 @@ class Fitting:
         if own.best is not None and own.best_score.over_bytes > 0:
             faster = self._fastest(own) if not self.used and one_computes(problem) else None
             return faster or own.best
-        if not may_be_short(problem):
+        if problem.always_fits:
             return None
         if not self.looked:
             self.fast, self.looked = self._fastest(own), True
@@ -187,11 +187,6 @@ class Fitting:
         if self.search.counts_simulations:
             return self.search.keeping(simulations=int(much))
         return self.search.keeping(min(1.0, much / max(1e-6, self.search.seconds_left)))
-
-
-def may_be_short(problem: Problem) -> bool:
-    """Whether there may be a plan that does not fit."""
-    return bool(problem.graph.nbytes.sum() + problem.graph.workspace_bytes.max() > problem.memory_bytes.min())
 
 
 def can_fuse(problem: Problem) -> bool:

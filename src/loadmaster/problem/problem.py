@@ -162,6 +162,13 @@ class Problem:
         return flags(self.resident & ~self.is_updated)
 
     @cached_property
+    def always_fits(self) -> bool:
+        """Whether every plan fits into memory: on any device there is room for all tensors, and for the workspaces of
+        all ops, which one kernel may need together."""
+        graph = self.graph
+        return bool(graph.nbytes.sum() + graph.workspace_bytes.sum() <= self.memory_bytes.min())
+
+    @cached_property
     def maker(self) -> Ints:
         """[tensors] the op at whose device it lies first: that which makes it or, of what is there before the step,
         updates it; -1: it is wherever it is read."""

@@ -1,11 +1,11 @@
 """The step time alone: the compiled loop without what devices hold.
 
-`loop.run` knows how many bytes each device holds at every moment; about half of its time goes into that. A search that
-only asks how long a step takes, and for most of its candidates only whether it takes too long, can do without. The
-rules are the same, and so is the time, to the nanosecond (tests/properties/test_quick.py): who asks for memory too asks
-`run` about the few candidates that are quick enough.
+`loop.run` knows how many bytes each device holds at every moment, which takes a quarter to nearly half of its time. A
+search that only asks how long a step takes, and for most of its candidates only whether it takes too long, can do
+without. The rules are the same, and so is the time, to the nanosecond (tests/properties/test_quick.py): who asks for
+memory too asks `run` about the few candidates that are quick enough.
 
-Left out with memory are what few problems have: hosts that ask for kernels (rule 14), links without contention, work
+Left out, too, is what few problems have: hosts that ask for kernels (rule 14), links without contention, work
 that follows the last op; `times_alone` says where it may be asked.
 """
 

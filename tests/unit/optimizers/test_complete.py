@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from loadmaster.cluster import Cluster, Device
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.complete import can_fuse, may_be_short
+from loadmaster.optimizers.complete import can_fuse
 from loadmaster.optimizers.fusion.greedy import greedy_kernels
 from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.passes import coarsen
@@ -227,10 +225,3 @@ def test_what_memory_forces_is_no_bound_where_plans_may_add_ops() -> None:
     for method in ("auto", "recompute"):
         first = solve(small, method, Budget(None, 1))
         assert first.plan.added is None and first.lower_bound <= found.timeline.step_ns
-
-
-@pytest.mark.parametrize(("memory", "short"), [(60, True), (61, False)])
-def test_a_plan_may_not_fit_where_all_tensors_and_the_largest_workspace_are_more(memory: int, short: bool) -> None:
-    graph = SimpleNamespace(nbytes=np.array([20, 30]), workspace_bytes=np.array([11, 3]))
-    problem: Any = SimpleNamespace(graph=graph, memory_bytes=np.array([900, memory]))
-    assert may_be_short(problem) is short

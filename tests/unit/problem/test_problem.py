@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,9 +15,10 @@ from loadmaster.graph import GraphBuilder
 from loadmaster.graph.columns import ints
 from loadmaster.passes import fuse
 from loadmaster.problem import CANNOT, Problem, time_of
+from loadmaster.simulator import simulate
 from tests.graphs import pair
 from tests.graphs.tiny import chain, diamond, shared_weight
-from tests.strategies import kernels, problems
+from tests.strategies import kernels, plans, problems
 
 
 class TestColumns:
@@ -206,3 +209,23 @@ def test_times_of_moving_are_exact_where_floats_are_not(rate: int) -> None:
     nothing = ints(np.zeros((len(sizes), 1)))
     found = time_of(nothing, traffic, nothing, ints([rate]), ints([0]))
     assert found[:, 0].tolist() == [-(-size * 10**9 // rate) for size in sizes]
+
+
+@pytest.mark.parametrize(("memory", "fits"), [(63, False), (64, True)])
+def test_every_plan_fits_where_all_tensors_and_workspaces_do(memory: int, fits: bool) -> None:
+    g = GraphBuilder("two")
+    made = g.tensor(20)
+    g.op("first", "any", [], [made], flops=1, workspace_bytes=11)
+    g.op("second", "any", [made], [g.tensor(30)], flops=1, workspace_bytes=3)
+    small = replace(price(g.build(), pair()), memory_bytes=ints([900, memory]))
+    assert small.always_fits is fits
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_what_always_fits_does(data: st.DataObject) -> None:
+    """With the least memory for which it says so, kernels and all."""
+    problem = data.draw(problems(min_ops=4))
+    least = int(problem.graph.nbytes.sum() + problem.graph.workspace_bytes.sum())
+    roomy = replace(problem, memory_bytes=ints([least] * problem.num_devices))
+    assert roomy.always_fits and simulate(roomy, data.draw(plans(roomy))).over_bytes == 0

@@ -55,8 +55,8 @@ FOREVER = np.iinfo(np.int64).max
 # Where no reason is given, docs/constants.md has what half and twice of it do.
 REFRESH = 64  # simulations after which what the step waits for is looked up again, and what paid
 LOOKS = 16  # draws of an op on a device that is too full
-# Of the memory of a device, that a plan may take without being looked at after every move: a move of a few ops does not
-# take a fifth of a device.
+# Of the memory of a device, that a plan may take without a look at it after every move: few moves take a fifth of a
+# device, and what becomes the best plan is looked at anyway.
 AMPLE = 0.8
 MOST_IDLE = 64  # draws in a row that changed nothing and then count as a simulation: a walk always ends
 
@@ -189,13 +189,13 @@ def _critical(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, 
     given = (scratch.no_sends, scratch.running, FOREVER, FOREVER, peak, True, record)
     if fusing is None:
         run(layout, place, chain.rank, *given)
-        _fill(terrain, chain, scratch)
+        _note_memory(terrain, chain, scratch)
         copy(record.turn, 0, len(place), scratch.turn_of)
         return critical_ops(layout, terrain, place, scratch)
     record.end_ns[:] = -1
     fusion.contract_ranked(layout, chain, fusing, chain.kernel)
     run(fusing.shown, place, fusing.space.rank if len(chain.rank) > 0 else chain.rank, *given)
-    _fill(terrain, chain, scratch)
+    _note_memory(terrain, chain, scratch)
     critical_kernels(fusing.shown, place, chain.kernel, scratch)
     _turns_of_members(chain.kernel, scratch)
     count = 0
@@ -207,7 +207,7 @@ def _critical(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, 
 
 
 @compiled(_nrt=False)
-def _fill(terrain: Terrain, chain: Chain, scratch: Scratch) -> None:
+def _note_memory(terrain: Terrain, chain: Chain, scratch: Scratch) -> None:
     """Writes down what the plan that was just run takes of each device."""
     full, peak, limits, counts, over = scratch.full, scratch.peak, terrain.limits, chain.counts, np.int64(0)
     counts[ROOMY] = 1
@@ -426,7 +426,7 @@ def _run(
         else:
             time = step_time(fusing.shown, chain.place, rank, running, most_ns)
         best = score[2] > 0 or time * terrain.goal.step_price < score[3]
-        if time < 0 or terrain.roomy or (chain.counts[ROOMY] > 0 and not best):
+        if time < 0 or terrain.always_fits or (chain.counts[ROOMY] > 0 and not best):
             copy(scratch.full, 0, len(scratch.full), scratch.peak)
             return time
     copy(scratch.load, 0, len(scratch.load), running.ahead)

@@ -51,7 +51,7 @@ class Terrain(Struct):
         group_at: [len(group_ops)] group of each position.
         goal: the objective, in numbers. Where a ns of the step has no price, tails are not kept up.
         quick: the step time decides, which the loop without memory tells sooner.
-        roomy: all tensors together fit into any device, so that no plan can be too large.
+        always_fits: no plan can be too large.
     """
 
     read_start: np.ndarray
@@ -73,7 +73,7 @@ class Terrain(Struct):
     limits: np.ndarray  # [devices]
     goal: Goal
     quick: bool
-    roomy: bool
+    always_fits: bool
 
 
 class Chain(Struct):
@@ -182,7 +182,7 @@ def terrain_of(problem: Problem, groups: Grouping | None = None) -> Terrain:
         problem.memory_bytes,
         problem.goal,
         times_alone(layout(problem), problem.goal),
-        bool(graph.nbytes.sum() + graph.workspace_bytes.sum() <= problem.memory_bytes.min()),
+        problem.always_fits,
     )
 
 

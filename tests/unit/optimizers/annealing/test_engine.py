@@ -12,13 +12,27 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from loadmaster.cluster import Cluster, Device, Link
+from loadmaster.cost import price
+from loadmaster.graph import GraphBuilder
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.annealing import engine
 from loadmaster.optimizers.annealing.acceptance import slack_of
 from loadmaster.optimizers.annealing.chains import Chains, ChainStart, Decisions, epochs, spread_ranks
 from loadmaster.optimizers.annealing.moves import fusion, order, place
 from loadmaster.optimizers.annealing.sets import draw_set
-from loadmaster.optimizers.annealing.state import BORDER, FUSE_WINDOW, KINDS, NEAR, RAN, SHIFT, SINGLE, SLICE, WINDOW
+from loadmaster.optimizers.annealing.state import (
+    BORDER,
+    FUSE_WINDOW,
+    KINDS,
+    NEAR,
+    RAN,
+    ROOMY,
+    SHIFT,
+    SINGLE,
+    SLICE,
+    WINDOW,
+)
 from loadmaster.optimizers.annealing.xorshift import seeded
 from loadmaster.optimizers.fusion.starts import fusing_for, kernels_of
 from loadmaster.optimizers.simple import legal
@@ -239,3 +253,27 @@ def test_a_chain_far_behind_goes_on_from_the_best() -> None:
     assert one.place.tolist() == best.best_place.tolist() and one.score[:2].tolist() == best.score[2:].tolist()
     line = simulate(chains.problem, Plan.of(chains.problem, other.best_place, other.best_rank))
     assert other.score[3] == line.step_ns
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_becomes_the_best_plan_fits_also_where_much_memory_was_left(seed: int) -> None:
+    """Two outputs of 70 bytes, one on each device of 100: no message would be sent if both were on one of them, which
+    is quicker and does not fit."""
+    g = GraphBuilder("halves")
+    small = [g.tensor(1) for _ in range(2)]
+    for at in range(2):
+        g.op(f"half{at}", "any", [], [g.tensor(70, "output"), small[at]], time_ns=10)
+    g.op("join", "any", small, [g.tensor(1, "output")], time_ns=10)
+    devices = tuple(Device(f"d{at}", "toy", 100, 1e9, 1e9) for at in range(2))
+    links = dict.fromkeys([(0, 1), (1, 0)], Link(1e9, 500))
+    problem = price(g.build(), Cluster("toy", devices, links, ints([[-1, 0], [1, -1]])))
+    apart = Plan.of(problem, [0, 1, 0])
+    search = Search(problem, Budget(None, 300), seed)
+    start = ChainStart(apart.device, spread_ranks(search, apart), search.score(apart))
+    chains = Chains(search, coarsen(problem, ints(np.arange(3))), Decisions(), [start])
+    chains.cool(250, 0.5, 0.5)
+    assert chains.chains[0].counts[ROOMY] == 1 and not problem.always_fits
+    score, plan = chains.found
+    judged = judge(problem, plan)
+    assert judged.over_bytes == 0 and score == Score(0, judged.step_ns)
+    assert judge(problem, Plan.of(problem, [0, 0, 0])).step_ns < judged.step_ns

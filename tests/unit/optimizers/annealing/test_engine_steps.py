@@ -78,7 +78,7 @@ class Judged:
         slack: float = 0.0,
         best: tuple[int, int] | None = None,
         quick: int | None = None,
-        roomy: bool = False,
+        always_fits: bool = False,
         ample: bool = False,
     ) -> None:
         self.limits, self.timed = list[Any](), list[int]()
@@ -124,7 +124,9 @@ class Judged:
             full=np.zeros(2, np.int64),
         )
         goal = SimpleNamespace(step_price=1)
-        terrain = SimpleNamespace(limits=np.array([100, 100]), goal=goal, quick=quick is not None, roomy=roomy)
+        terrain = SimpleNamespace(
+            limits=np.array([100, 100]), goal=goal, quick=quick is not None, always_fits=always_fits
+        )
         monkeypatch.setattr(engine, "run", run)
         monkeypatch.setattr(engine, "step_time", step_time)
         monkeypatch.setattr(engine, "_run", plain(engine._run))
@@ -197,12 +199,12 @@ def test_the_best_that_was_seen_is_remembered(
     [
         ((0, 100), -1, {}, False),  # too long, whatever it holds
         ((0, 100), 90, {}, True),
-        ((0, 100), 90, {"roomy": True}, False),  # all tensors fit anywhere
+        ((0, 100), 90, {"always_fits": True}, False),  # all tensors fit anywhere
         ((0, 100), 90, {"ample": True}, True),  # the best so far
         ((0, 100), 90, {"ample": True, "best": (0, 91)}, True),
         ((0, 100), 90, {"ample": True, "best": (0, 90)}, False),  # much was left, and it is not the best
         ((0, 100), 90, {"ample": True, "best": (1, 80)}, True),
-        ((7, 100), 90, {"ample": True, "roomy": True}, True),  # memory is short: what it holds comes first
+        ((7, 100), 90, {"ample": True, "always_fits": True}, True),  # memory is short: what it holds comes first
     ],
 )
 def test_what_devices_hold_is_looked_at_where_it_may_matter(
@@ -236,7 +238,7 @@ def test_without_ranks_there_is_no_quick_run(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_a_look_says_of_memory(peak: tuple[int, int], over: int, now: int, roomy: int) -> None:
     scratch = SimpleNamespace(peak=np.array(peak), full=np.zeros(2, np.int64))
     chain = SimpleNamespace(counts=np.full(5, 9), score=np.array([over, 50, 0, 40]))
-    plain(engine._fill)(SimpleNamespace(limits=np.array([100, 100])), chain, scratch)
+    plain(engine._note_memory)(SimpleNamespace(limits=np.array([100, 100])), chain, scratch)
     assert scratch.full.tolist() == list(peak) and chain.counts[ROOMY] == roomy
     assert chain.score.tolist() == [now, 50, 0, 40]
 
