@@ -22,6 +22,7 @@ from loadmaster import Budget
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.learn.regal2020 import optimizer as regal
 from loadmaster.optimizers import auto, complete, racing, starts
+from loadmaster.optimizers.annealing import chains
 from loadmaster.optimizers.annealing.chains import Chains, Pace
 from loadmaster.optimizers.crossing import Crossing
 from loadmaster.optimizers.genetic.brkga import Brkga
@@ -170,7 +171,7 @@ class Clock:
             for place in (auto, racing, complete):
                 stack.enter_context(mock.patch.object(place, "lower_bound", lambda *_, **__: 0))
             stack.enter_context(mock.patch.object(auto, "closing", lambda _: nullcontext()))
-            stack.enter_context(mock.patch.object(auto, "cores", lambda: 1))
+            stack.enter_context(mock.patch.object(chains, "cores", lambda: 1))
             yield
 
 

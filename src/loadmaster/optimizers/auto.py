@@ -16,7 +16,15 @@ from typing import ClassVar
 import numpy as np
 
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.annealing.chains import CHAINS, Chains, Decisions, Reheating, compile_walk, start_of
+from loadmaster.optimizers.annealing.chains import (
+    CHAINS,
+    Chains,
+    Decisions,
+    Reheating,
+    compile_walk,
+    side_by_side,
+    start_of,
+)
 from loadmaster.optimizers.exact import closing
 from loadmaster.optimizers.experience.trying import stands_out, suited
 from loadmaster.optimizers.multilevel.multilevel import Multilevel, too_large
@@ -35,7 +43,6 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound
 from loadmaster.search import Optimizer, Score, Search
-from loadmaster.simulator import cores
 
 # Where no reason is given, docs/constants.md has what half and twice of it do. How long epochs are depends on no
 # budget, so that more is never worse.
@@ -128,15 +135,15 @@ class Epochs:
         which plans ran and no farther: annealing gains less there for a simulation."""
         if self.search.spent:
             return
-        turn, before, begun = len(runner.marks), self.search.simulations, runner.score
+        turn, before, begun = len(runner.marks), self.search.in_turn, runner.score
         if self.rebalancing is not None:
             patience = LESS_PATIENT if turn else PATIENT
             runner.score, runner.plan = self.rebalancing.improve(runner.score, runner.plan, patience)
-        if turn > 0 or self.search.simulations == before:
+        if turn > 0 or self.search.in_turn == before:
             self._anneal(runner, turn, begun)
         same = runner.score.over_bytes == begun.over_bytes
         runner.gain = begun.value - runner.score.value if same else 0
-        runner.used += self.search.simulations - before
+        runner.used += self.search.in_turn - before
         runner.marks.append((runner.used, runner.score))
 
     def _anneal(self, runner: Runner, turn: int, begun: Score) -> None:
@@ -184,20 +191,21 @@ class Epochs:
         start = start_of(self.search, self.whole, given.plan, given.score)
         if self.walking is None:
             decisions = Decisions(follow=self.settings.follow, evict=True)
-            self.walking = Chains(self.search, self.whole, decisions, [start] * CHAINS)
+            self.walking = Chains(self.search, self.whole, decisions, [start] * self._chains(self.whole))
         else:
             self.walking.restart(start)
-        self._set(self.walking, simulations, share)
-        self.walking.cool(simulations, hot, self.settings.cold)
+        self.walking.cool(self._set(self.walking, simulations, share), hot, self.settings.cold)
         return Scored(*self.walking.found)
 
-    def _set(self, walking: Chains, simulations: int, order: float) -> None:
-        """Two walk in the time of one where there are cores. Where there is one, or simulations are counted, one alone
-        gets twice as far, until there are so many for each op that it pays to be in two places."""
-        many = Reheating(self.problem.num_ops, simulations).settled
-        beside = not self.search.counts_simulations and cores() > 1
-        walking.active = CHAINS if many or beside else 1
+    def _chains(self, coarse: Coarse) -> int:
+        """That ever walk."""
+        return max(CHAINS, side_by_side(self.search, coarse.problem.num_ops))
+
+    def _set(self, walking: Chains, simulations: int, order: float) -> int:
+        """Simulations of all chains together. Without cores for several one alone gets twice as far as two, until
+        there are so many simulations for each op that it pays to be in two places."""
         walking.weigh_order(order)
+        return walking.enlist(simulations, Reheating(self.problem.num_ops, simulations).settled)
 
     def _joined_epoch(self, runner: Runner, simulations: int, hot: float, share: float) -> Scored:
         """On the smaller problem, whose plans cost about what they cost on the whole; then its best plan is scored."""
@@ -209,13 +217,13 @@ class Epochs:
         walking = self.small_walking
         if walking is None:
             decisions = Decisions(follow=self.settings.follow, evict=True)
-            walking = self.small_walking = Chains(part, _same(small.problem), decisions, [start] * CHAINS)
+            same = _same(small.problem)
+            walking = self.small_walking = Chains(part, same, decisions, [start] * self._chains(same))
         else:
             walking.search = walking.pace.search = part
             walking.restart(start)
-        self._set(walking, simulations, share)
         try:
-            walking.cool(simulations, hot, self.settings.cold)
+            walking.cool(self._set(walking, simulations, share), hot, self.settings.cold)
         finally:  # an interrupt keeps what the part has found
             found = Scored(runner.score, runner.plan)
             if part.best is not None and part.best is not given:

@@ -47,7 +47,7 @@ class Crossing:
     @property
     def due(self) -> int:
         """Simulations that it may have now."""
-        allowed = int((self.share * self.search.simulations - self.used) / self._price)
+        allowed = int((self.share * self.search.in_turn - self.used) / self._price)
         several = self.search.problem.num_devices > 1
         return allowed if self.plans and several and allowed >= LEAST and not self.search.spent else 0
 
@@ -64,11 +64,11 @@ class Crossing:
         part = search.part(problem=coarse.problem, simulations=due)
         plan, score = coarse.down(given.plan), given.score
         others = [coarse.first(other.device) for other in self.plans]
-        before = search.simulations
+        before = search.in_turn
         try:
             plan, score = _crossed(part, plan, score, others, due)
         finally:  # an interrupt keeps what the part has found
-            self.used += self._price * (search.simulations - before)
+            self.used += self._price * (search.in_turn - before)
             if part.best is not None:
                 search.offer(coarse.up(part.best), part.best_score)
         self.share = SHARE if score < given.score else LESS * self.share

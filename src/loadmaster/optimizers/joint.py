@@ -24,6 +24,7 @@ from loadmaster.optimizers.annealing.chains import (
     Decisions,
     Reheating,
     compile_walk,
+    side_by_side,
     spread_ranks,
 )
 from loadmaster.optimizers.auto import FIRST, Auto, Epochs
@@ -306,7 +307,7 @@ class JointEpochs:
         search, turn, pace = self.search, len(runner.marks), runner.pace
         if search.spent:
             return
-        before, length = search.simulations, FIRST if turn == 0 else int(pace.length)
+        before, length = search.in_turn, FIRST if turn == 0 else int(pace.length)
         fusing = runner.share if self.fuses and turn >= PLACED else 0.0
         hot = self.settings.temperature * (pace.times if pace.times > 1.0 else WARMTH[turn % len(WARMTH)])
         start = Scored(runner.score, runner.plan)
@@ -324,7 +325,7 @@ class JointEpochs:
         runner.score, runner.plan = found.score, found.plan
         if turn > 0:
             pace.ended(hot, gained)
-        runner.used += search.simulations - before
+        runner.used += search.in_turn - before
         runner.marks.append((runner.used, runner.score))
 
     def _refused(self, found: Scored) -> Scored:
@@ -344,15 +345,16 @@ class JointEpochs:
         search, problem, plan = self.search, self.search.problem, start.plan
         ranks = spread_ranks(search, plan)
         if self.together is None:
-            self.together = fusing_chains(search, Plan.of(problem, plan.device, ranks, plan.kernel), TOGETHER)
+            given = Plan.of(problem, plan.device, ranks, plan.kernel)
+            chains = max(CHAINS, side_by_side(search, problem.num_ops))
+            self.together = fusing_chains(search, given, TOGETHER, chains)
         else:
             kernels = kernels_of(problem, plan.kernel)
             self.together.restart(ChainStart(plan.device, ranks, start.score, tuple(kernels)))
         if self.together is None:
             return start
-        many = Reheating(problem.num_ops, simulations).settled
-        self.together.active = CHAINS if many or not search.counts_simulations else 1
-        self.together.cool(simulations, hot, self.settings.cold)
+        several = not search.counts_simulations or Reheating(problem.num_ops, simulations).settled
+        self.together.cool(self.together.enlist(simulations, several), hot, self.settings.cold)
         return min(start, Scored(*self.together.found), key=by_score)
 
     def _moved(self, runner: FusingRunner, start: Scored, simulations: int) -> Scored:

@@ -75,9 +75,9 @@ class Waiting:
         """Those that are to be made now; they are then no longer left."""
         search, some = self.search, list[StartRecipe]()
         at_once = search.counts_simulations and not self.stands_out
-        allowed = max(0 if self.stands_out else AT_ONCE, BESIDE * search.simulations)
+        allowed = max(0 if self.stands_out else AT_ONCE, BESIDE * search.in_turn)
         while self.left and (at_once or self.cost + self.left[0].price <= allowed):
-            if self.cost and search.simulations and self._too_late(self.left[0]):  # there is one at least
+            if self.cost and search.in_turn and self._too_late(self.left[0]):  # there is one at least
                 break
             some.append(self.left.pop(0))
             self.cost += some[-1].price
@@ -86,11 +86,11 @@ class Waiting:
     def _too_late(self, start: StartRecipe) -> bool:
         """Whether it could take much of the time that is left."""
         search = self.search
-        return start.price * search.seconds / search.simulations > LATE * search.seconds_left
+        return start.price * search.seconds / search.in_turn > LATE * search.seconds_left
 
     def bound_is_due(self) -> bool:
         """Once, when it costs little beside what the search has done."""
-        due = not self.bounded and not self.left and self.search.simulations >= BOUND
+        due = not self.bounded and not self.left and self.search.in_turn >= BOUND
         self.bounded = self.bounded or due
         return due
 
@@ -182,14 +182,14 @@ class Race:
         self.others = [runner for runner in runners if runner is not self.leader]
         self._part_with_the_beaten()
         while not search.spent:
-            before = search.simulations
+            before = search.in_turn
             self._take_in()
             self._cross()
             other = self._other()
             self.epochs.go_on(other or self.leader)
             if other is not None:
                 self._compare(other)
-            if search.simulations == before:
+            if search.in_turn == before:
                 return
             yield
 
@@ -207,7 +207,7 @@ class Race:
         """What a genetic search over few large groups finds: far from all rules, and on small graphs of no model often
         the best start."""
         search = self.search
-        if self.evolved or search.simulations < EVOLVED_AFTER:
+        if self.evolved or search.in_turn < EVOLVED_AFTER:
             return []
         self.evolved = True
         with search.keeping(simulations=EVOLVED) as part:
@@ -221,7 +221,7 @@ class Race:
             return hopeful
         stopped = self.leader.pace.settled or self.leader.stuck or self.leader.slow
         share = SETTLED if stopped else OTHERS
-        if self.search.simulations - self.leader.used > share * self.search.simulations:
+        if self.search.in_turn - self.leader.used > share * self.search.in_turn:
             return None
         if not self.others and stopped:
             self.others.append(self._runner(next(self.again)))
@@ -247,13 +247,13 @@ class Race:
 
     def _cross(self) -> None:
         """Stretches of plans that were given up, for the leader once it has had many simulations for each op."""
-        leader, before = self.leader, self.search.simulations
+        leader, before = self.leader, self.search.in_turn
         if not leader.pace.settled:
             return
         found = self.crossing.improve(Scored(leader.score, leader.plan))
-        if self.search.simulations == before:  # nothing was due
+        if self.search.in_turn == before:  # nothing was due
             return
-        leader.used += self.search.simulations - before
+        leader.used += self.search.in_turn - before
         if found.score < leader.score:
             leader.score, leader.plan, leader.joined = found.score, found.plan, None
         leader.marks[-1] = (leader.used, leader.score)

@@ -82,6 +82,7 @@ class _Ledger:
     """What all parts of one search share."""
 
     simulations: int = 0
+    in_turn: int = 0
     begun: float = field(default_factory=lambda: _clock())
     history: list[Moment] = field(default_factory=list)
     listener: Callable[[Search], None] | None = None
@@ -92,6 +93,10 @@ class _Ledger:
     @property
     def seconds(self) -> float:
         return _clock() - self.begun
+
+    def count(self, simulations: int, beside: int = 1) -> None:
+        self.simulations += simulations
+        self.in_turn += -(-simulations // beside)
 
     def note(self, score: Score, *, whole: bool) -> None:
         """The best plan of the whole, or of a part, which may be no improvement of the whole. What a part claimed on a
@@ -161,6 +166,12 @@ class Search:
         return self._ledger.simulations
 
     @property
+    def in_turn(self) -> int:
+        """Simulations so far, those that ran side by side counted as one: how far the search has come, which is what
+        work that no other core can share is weighed against. The same as `simulations` where these are the budget."""
+        return self._ledger.in_turn
+
+    @property
     def seconds(self) -> float:
         """So far, on a clock that stands still while code is compiled."""
         return self._ledger.seconds
@@ -226,7 +237,7 @@ class Search:
         line = self._ledger.ran.pop((self.problem, *key), None)
         if line is None:
             line = simulate(self.problem, plan)
-            self._ledger.simulations += 1
+            self._ledger.count(1)
         self._remember(key, line)
         score = Score.of(self.problem, line)
         self.offer(plan, score)
@@ -277,7 +288,7 @@ class Search:
         ranks = rank if rank is None or rank.ndim == 1 or len(rank) == 1 else rank[:count]
         scores: Scores = simulate_many(self.problem, device[:count], ranks)
         over[:count], value[:count] = scores.over_bytes, scores.objective(self.problem)
-        self._ledger.simulations += count
+        self._ledger.count(count)
         first = int(np.lexsort((value[:count], over[:count]))[0])
         score = Score(int(over[first]), int(value[first]))
         if score < self.best_score:
@@ -297,7 +308,7 @@ class Search:
             return ints(over), ints(value)
         scores = simulate_fused(self.problem, device[:count], rank[:count], kernel[:count])
         over[:count], value[:count] = scores.over_bytes, scores.objective(self.problem)
-        self._ledger.simulations += count
+        self._ledger.count(count)
         first = int(np.lexsort((value[:count], over[:count]))[0])
         score = Score(int(over[first]), int(value[first]))
         if score < self.best_score:
@@ -315,9 +326,9 @@ class Search:
         self._tell()
         return better
 
-    def count(self, simulations: int) -> None:
-        """Adds simulations that compiled loops of an optimizer ran on their own."""
-        self._ledger.simulations += simulations
+    def count(self, simulations: int, beside: int = 1) -> None:
+        """Adds simulations that compiled loops of an optimizer ran on their own, so many of them at a time."""
+        self._ledger.count(simulations, 1 if self.counts_simulations else beside)
         self._tell()
 
     def part(self, share: float = 1.0, problem: Problem | None = None, *, simulations: int | None = None) -> Search:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loadmaster.optimizers import auto
-from loadmaster.optimizers.annealing.chains import CHAINS, Reheating
+from loadmaster.optimizers.annealing.chains import Reheating
 from loadmaster.optimizers.auto import Auto, Epochs
 from loadmaster.optimizers.racing import SMALL, Runner
 from loadmaster.optimizers.starts import Scored
@@ -22,19 +22,19 @@ class Told:
 
     def __init__(self, *found: int, ops: int = 50, small: bool = False, rebalanced: int | None = None) -> None:
         self.asked, self.patience, left = list[tuple[Any, ...]](), list[int](), iter(found)
-        self.search: Any = SimpleNamespace(spent=False, simulations=100, counts_simulations=True)
+        self.search: Any = SimpleNamespace(spent=False, in_turn=100, counts_simulations=True)
         epochs: Any = Epochs.__new__(Epochs)
         epochs.settings, epochs.search, epochs.rebalancing = Auto(temperature=0.01), self.search, None
         epochs.problem, epochs.small = SimpleNamespace(num_ops=ops), "smaller" if small else None
 
         def walk(runner: Runner, length: int, hot: float, small: bool, share: float) -> Scored:
             self.asked.append((length, hot, small, share))
-            self.search.simulations += 10
+            self.search.in_turn += 10
             return Scored(Score(0, next(left)), "found")  # type: ignore[arg-type]
 
         def improve(score: Score, plan: Any, patience: int) -> tuple[Score, Any]:
             self.patience.append(patience)
-            self.search.simulations += rebalanced or 0
+            self.search.in_turn += rebalanced or 0
             return Score(score.over_bytes, score.value - (rebalanced or 0)), plan
 
         epochs._walk = walk
@@ -140,20 +140,17 @@ def test_a_plan_that_came_with_the_problem_is_improved_in_a_few_cool_epochs() ->
     assert level.epochs.improve_given(same).plan == "given" and len(level.asked) == 3
 
 
-@pytest.mark.parametrize(
-    ("simulations", "counts", "several", "active"),
-    [(199, True, 8, 1), (200, True, 8, CHAINS), (199, False, 2, CHAINS), (199, False, 1, 1), (200, False, 1, CHAINS)],
-)
-def test_two_walk_where_there_are_cores_or_many_simulations(
-    simulations: int, counts: bool, several: int, active: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(auto, "cores", lambda: several)
-    told = Told()
-    told.search.counts_simulations = counts
-    weighed = list[float]()
-    walking: Any = SimpleNamespace(weigh_order=weighed.append)
-    told.epochs._set(walking, simulations, 0.4)
-    assert walking.active == active and weighed == [0.4]
+@pytest.mark.parametrize(("simulations", "several"), [(199, False), (200, True)])
+def test_several_walk_where_there_are_many_simulations_for_each_op(simulations: int, several: bool) -> None:
+    weighed, enlisted = list[float](), list[Any]()
+
+    def enlist(*given: Any) -> int:
+        enlisted.append(given)
+        return 7
+
+    walking: Any = SimpleNamespace(weigh_order=weighed.append, enlist=enlist)
+    assert Told().epochs._set(walking, simulations, 0.4) == 7
+    assert enlisted == [(simulations, several)] and weighed == [0.4]
 
 
 @pytest.mark.parametrize(

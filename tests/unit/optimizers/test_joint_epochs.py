@@ -11,7 +11,7 @@ import pytest
 from loadmaster import Budget, GraphBuilder, price
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers import joint, racing
-from loadmaster.optimizers.annealing.chains import CHAINS, Reheating
+from loadmaster.optimizers.annealing.chains import Reheating
 from loadmaster.optimizers.joint import FusingRunner, Joint, JointEpochs, JointRace, Later
 from loadmaster.optimizers.starts import Scored
 from loadmaster.plans import Plan
@@ -25,13 +25,16 @@ class Told:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fused: tuple[Score, int], moved: tuple[Score, int]) -> None:
         self.asked = list[tuple[str, int]]()
         self.hot, self.refused = -1.0, 0
-        self.search: Any = SimpleNamespace(spent=False, simulations=500, counts_simulations=True, seconds=0.0)
+        self.search: Any = SimpleNamespace(
+            spent=False, simulations=500, in_turn=500, counts_simulations=True, seconds=0.0
+        )
         epochs: Any = JointEpochs.__new__(JointEpochs)
         epochs.settings, epochs.search, epochs.fuses = Joint(temperature=0.01), self.search, True
 
         def half(name: str, simulations: int, found: tuple[Score, int]) -> Scored:
             self.asked.append((name, simulations))
             self.search.simulations += found[1]
+            self.search.in_turn += found[1]
             return Scored(found[0], name)  # type: ignore[arg-type]
 
         def fuse(start: Scored, simulations: int, hot: float) -> Scored:
@@ -180,18 +183,24 @@ class Walk:
     """Chains that find what they are told."""
 
     def __init__(self, found: Scored) -> None:
-        self.found, self.active, self.asked = (found.score, found.plan), 0, list[Any]()
+        self.found, self.asked = (found.score, found.plan), list[Any]()
 
     def restart(self, start: Any) -> None:
         self.asked.append(start.score)
+
+    def enlist(self, simulations: int, several: bool) -> int:
+        self.asked.append((simulations, several))
+        return 3 * simulations
 
     def cool(self, *given: Any) -> None:
         self.asked.append(given)
 
 
-@pytest.mark.parametrize(("simulations", "seconds", "chains"), [(23, None, 1), (24, None, CHAINS), (23, 600.0, CHAINS)])
+@pytest.mark.parametrize(
+    ("simulations", "seconds", "several"), [(23, None, False), (24, None, True), (23, 600.0, True)]
+)
 def test_one_chain_changes_kernels_until_there_are_many_simulations_for_each_op(
-    simulations: int, seconds: float | None, chains: int
+    simulations: int, seconds: float | None, several: bool
 ) -> None:
     problem = relus()
     epochs = JointEpochs(Joint(cold=0.5), Search(problem, Budget(seconds, 1_000)))
@@ -199,7 +208,7 @@ def test_one_chain_changes_kernels_until_there_are_many_simulations_for_each_op(
     walk: Any = Walk(better)
     epochs.together = walk
     assert epochs._fused(start, simulations, 0.7) is not start
-    assert walk.active == chains and walk.asked == [Score(0, 9), (simulations, 0.7, 0.5)]
+    assert walk.asked == [Score(0, 9), (simulations, several), (3 * simulations, 0.7, 0.5)]
     walk.found = (Score(0, 9), better.plan)
     assert epochs._fused(start, simulations, 0.7) is start, "it is no better"
 

@@ -21,7 +21,7 @@ def race(leader: float, others: list[float], *, used: int = 90, simulations: int
     pace = SimpleNamespace(settled=False)
     made.leader = SimpleNamespace(promise=leader, pace=pace, stuck=False, slow=False, used=used)
     made.others = [SimpleNamespace(promise=promise, pace=pace, stuck=False, used=1) for promise in others]
-    made.search = SimpleNamespace(simulations=simulations)
+    made.search = SimpleNamespace(in_turn=simulations)
     return made
 
 
@@ -39,7 +39,7 @@ def test_nobody_goes_on_before_a_leader_that_promises_most_when_others_have_had_
 
 
 def told(simulations: int, *, seconds: float = 1.0, left: float = 100.0, counts: bool = False) -> Any:
-    return SimpleNamespace(simulations=simulations, seconds=seconds, seconds_left=left, counts_simulations=counts)
+    return SimpleNamespace(in_turn=simulations, seconds=seconds, seconds_left=left, counts_simulations=counts)
 
 
 def waiting(search: Any, prices: list[int], **given: Any) -> racing.Waiting:
@@ -154,7 +154,7 @@ def test_what_a_runner_promises_and_how_good_it_was() -> None:
 def race_of(leader: racing.Runner, *others: racing.Runner, simulations: int = 1_000, ops: int = 40) -> racing.Race:
     made: Any = racing.Race.__new__(racing.Race)
     problem = SimpleNamespace(num_ops=ops, num_devices=2, objective=SimpleNamespace(of_memory=True))
-    made.search = SimpleNamespace(simulations=simulations, problem=problem, spent=False)
+    made.search = SimpleNamespace(in_turn=simulations, problem=problem, spent=False)
     made.leader, made.others, made.crossing = leader, list(others), SimpleNamespace(kept=[], due=0)
     made.crossing.keep = lambda plan, used: made.crossing.kept.append((plan.name, used))
     made.again = iter([Scored(Score(0, 77), leader.plan)])
@@ -176,7 +176,7 @@ def test_beside_a_leader_that_has_come_to_a_stop_others_have_three_fifths_and_th
     leader.pace.length = 160 if why == "settled" else 159
     race = race_of(leader)
     if why == "slow":  # ten times as many of everything
-        leader.used, race.search.simulations = 10 * used, 10_000  # type: ignore[misc]
+        leader.used, race.search.in_turn = 10 * used, 10_000  # type: ignore[misc]
         leader.marks = [(100, Score(0, 100))]
     found = race._other()
     assert (found is not None) is goes and len(race.others) == goes
@@ -271,7 +271,7 @@ def test_stretches_of_others_are_for_a_leader_that_has_settled() -> None:
 
     def improve(given: Scored) -> Scored:
         assert given.score == Score(0, 100)
-        race.search.simulations += 30
+        race.search.in_turn += 30
         return better
 
     race.crossing.improve, leader.pace.length = improve, 159
@@ -286,7 +286,7 @@ def test_stretches_of_others_are_for_a_leader_that_has_settled() -> None:
     same: Any = SimpleNamespace(name="as good")
 
     def level(given: Scored) -> Scored:
-        race.search.simulations += 10
+        race.search.in_turn += 10
         return Scored(given.score, same)
 
     race.crossing.improve, leader.joined = level, same

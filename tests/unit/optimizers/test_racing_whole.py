@@ -24,14 +24,14 @@ class Told:
     def __init__(self, left: int, values: dict[int, list[int]], *, given: bool = False) -> None:
         self.left, self.values, self.went = left, values, list[int]()
         problem = SimpleNamespace(num_ops=40, num_devices=2, objective=SimpleNamespace(of_memory=False))
-        self.search: Any = SimpleNamespace(simulations=0, spent=False, problem=problem, starts=(1,) if given else ())
+        self.search: Any = SimpleNamespace(in_turn=0, spent=False, problem=problem, starts=(1,) if given else ())
 
     def go_on(self, runner: racing.Runner) -> None:
         name = runner.plan.name  # type: ignore[attr-defined]
         self.went.append(name)
         if self.left:
             self.left -= 1
-            self.search.simulations += 10
+            self.search.in_turn += 10
             runner.used += 10
             runner.score = Score(0, self.values[name].pop(0)) if self.values.get(name) else runner.score
             runner.marks.append((runner.used, runner.score))

@@ -57,6 +57,20 @@ def test_progress_is_that_of_whichever_limit_is_nearer() -> None:
     assert timed.progress == 1.0 and timed.spent
 
 
+@pytest.mark.parametrize(("seconds", "in_turn"), [(None, 10), (600.0, 3)])
+def test_simulations_of_several_cores_are_one_after_another_only_where_they_are_the_budget(
+    seconds: float | None, in_turn: int
+) -> None:
+    search = Search(problem_of(4), Budget(seconds, 100))
+    search.part().count(10, 4)
+    assert (search.simulations, search.simulations_left, search.in_turn) == (10, 90, in_turn)
+    alone = np.zeros(search.problem.num_ops, np.int64)
+    search.score(Plan.of(search.problem, alone))
+    search.score_many(np.stack([alone] * 5))
+    search.timeline(Plan.of(search.problem, alone, np.arange(len(alone))[::-1]))
+    assert (search.simulations, search.in_turn) == (17, in_turn + 7)
+
+
 def test_a_part_draws_on_from_where_the_whole_is_and_counts_with_it() -> None:
     search, twin = (Search(problem_of(4), Budget(None, 100), seed=5) for _ in range(2))
     expected = twin.rng.integers(0, 10**9, 8).tolist()

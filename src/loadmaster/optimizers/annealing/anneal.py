@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from loadmaster.optimizers.annealing.chains import CHAINS, Decisions, Reheating, compile_walk, walkers
+from loadmaster.optimizers.annealing.chains import (
+    CHAINS,
+    Decisions,
+    Reheating,
+    compile_walk,
+    side_by_side,
+    together,
+    walkers,
+)
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
@@ -22,7 +30,7 @@ class Anneal:
     """Simulated annealing (Kirkpatrick, Gelatt and Vecchi, 1983) over placement and order.
 
     Moves act on windows of the program with the backward ops that belong to them, on module scopes, on readers of one
-    weight and on single ops. Two chains walk side by side and go on from the better one.
+    weight and on single ops. A few chains walk side by side and go on from the better one.
 
     Differs from the paper: starts from another optimizer's plan, not from a random one; cools again and again, each
     time for longer and from the best plan so far, so that a larger budget goes on where a smaller one ends.
@@ -31,14 +39,14 @@ class Anneal:
         start: whose plan it begins from.
         temperature: first temperature, as a share of the value.
         cold: last temperature.
-        chains: walkers side by side.
+        chains: walkers side by side; two by default, and where the clock counts one for each core.
         follow: chance that ranks follow the critical path after a change of placement.
     """
 
     start: Optimizer = field(default_factory=Heft)
     temperature: float = 0.003
     cold: float = 1e-4
-    chains: int = CHAINS
+    chains: int | None = None
     follow: float = 0.5
 
     RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
@@ -57,12 +65,12 @@ class LocalSearch:
 
     Attributes:
         start: whose plan it begins from.
-        chains: walkers side by side.
+        chains: walkers side by side; two by default, and where the clock counts one for each core.
         follow: chance that ranks follow the critical path after a change of placement.
     """
 
     start: Optimizer = field(default_factory=Heft)
-    chains: int = CHAINS
+    chains: int | None = None
     follow: float = 0.5
 
     def optimize(self, search: Search) -> Plan:
@@ -73,19 +81,23 @@ class LocalSearch:
         compile_walk(search)
 
 
-def improve(search: Search, plan: Plan, hot: float, cold: float, chains: int = CHAINS, follow: float = 0.5) -> Plan:
+def improve(
+    search: Search, plan: Plan, hot: float, cold: float, chains: int | None = None, follow: float = 0.5
+) -> Plan:
     """Cools again and again, from the plan and then from the best one met, until the budget is spent; returns the best
-    plan met. Kernels stay as the plan has them."""
+    plan met. Kernels stay as the plan has them. `chains`: how many walk; None: two, and where the clock counts one for
+    each core."""
     if search.spent:
         return search.best if search.best is not None else plan
     score = search.score(plan)
-    walking = walkers(search, plan, score, Decisions(follow=follow), chains)
+    beside = side_by_side(search, search.problem.num_ops) if chains is None else 1
+    walking = walkers(search, plan, score, Decisions(follow=follow), max(CHAINS, beside) if chains is None else chains)
     if hot <= 0:
         walking.cool(NO_END, 0.0, 0.0)
     pace = Reheating(walking.problem.num_ops)
     while not search.spent and walking.weights.any():
         before = walking.score
-        walking.cool(int(pace.length), hot * pace.times, cold)
+        walking.cool(together(int(pace.length), beside), hot * pace.times, cold)
         pace.ended(hot, walking.score < before)
         walking.return_to_best()
     return search.best if search.best is not None else plan

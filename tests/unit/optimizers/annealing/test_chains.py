@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from loadmaster.optimizers.annealing import chains
-from loadmaster.optimizers.annealing.chains import Chains, Decisions, compile_walk
+from loadmaster.optimizers.annealing.chains import Chains, Decisions, compile_walk, side_by_side
 from loadmaster.optimizers.annealing.state import FUSE_WINDOW, LOOK_AT, RAN, SHIFT
 from loadmaster.optimizers.fusion.starts import fusing_for
-from loadmaster.search import Score
+from loadmaster.search import Budget, Score, Search
 from tests.unit.optimizers.annealing.test_engine import chains_of
 from tests.unit.optimizers.fusion.test_search import tangled
 from tests.unit.optimizers.test_search_methods import problem_of
@@ -75,6 +75,72 @@ def test_there_are_no_more_threads_than_cores(cores: int, threads: int, monkeypa
     told = Walks(monkeypatch)
     told.chains.cool(10, 0.1, 0.01)
     assert told.steps == [5, 5] and told.threads == {threads}
+
+
+@pytest.mark.parametrize(
+    ("cores", "ops", "seconds", "count"),
+    [
+        (4, 10, None, 1),  # simulations are counted: no machine may tell
+        (4, 10, 1.0, 4),
+        (1, 10, 1.0, 1),
+        (64, 10, 1.0, 16),
+        (64, 40_000, 1.0, 10),  # what each needs grows with the problem
+        (64, 500_000, 1.0, 1),
+        (4, 0, 1.0, 4),
+    ],
+)
+def test_by_the_clock_as_many_walk_as_there_are_cores_and_there_is_room(
+    cores: int, ops: int, seconds: float | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOADMASTER_THREADS", str(cores))
+    search = Search(problem_of(3), Budget(seconds, 100))
+    assert side_by_side(search, ops) == count
+
+
+@pytest.mark.parametrize(
+    ("cores", "simulations", "several", "active", "total"),
+    [
+        (4, 900, False, 4, 1_800),  # each has half of what one alone has
+        (4, 900, True, 4, 1_800),
+        (9, 900, False, 6, 2_204),  # there are no more chains
+        (4, 33, False, 2, 46),  # one for every sixteen simulations
+        (4, 15, False, 1, 15),
+        (4, 15, True, 2, 15),
+        (1, 900, False, 1, 900),
+        (1, 900, True, 2, 900),
+    ],
+)
+def test_those_that_walk_side_by_side_each_have_a_part_of_a_cooling(
+    cores: int, simulations: int, several: bool, active: int, total: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOADMASTER_THREADS", str(cores))
+    some = chains_of(problem_of(3), Decisions(), count=6)
+    assert some.enlist(simulations, False) == simulations and some.active == 1
+    assert some.enlist(simulations, True) == simulations and some.active == 2
+    some.search = Search(some.problem, Budget(600.0, None))
+    assert some.enlist(simulations, several) == total and some.active == active
+
+
+def test_simulations_side_by_side_count_once_for_how_far_a_search_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADMASTER_THREADS", "2")
+    told = Walks(monkeypatch)
+    told.chains.search = told.chains.pace.search = search = Search(told.chains.problem, Budget(600.0, None))
+    told.chains.cool(20, 0.1, 0.01)
+    assert sum(told.steps) == search.simulations == 20 and search.in_turn == 10
+
+
+def test_by_the_clock_chains_look_at_each_other_when_they_look_at_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Walks(monkeypatch)
+    monkeypatch.setattr(chains, "ROUND", 7)
+    told.chains.pace.count = 9
+    assert told.chains._round == 7
+    told.chains.search = Search(told.chains.problem, Budget(600.0, None))
+    monkeypatch.setenv("LOADMASTER_THREADS", "1")
+    assert told.chains._round == 7
+    monkeypatch.setenv("LOADMASTER_THREADS", "2")
+    assert told.chains._round == 9
+    told.chains.pace.count = 5
+    assert told.chains._round == 7
 
 
 def test_near_the_end_of_the_budget_fewer_walk(monkeypatch: pytest.MonkeyPatch) -> None:
