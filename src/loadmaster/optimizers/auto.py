@@ -17,12 +17,11 @@ import numpy as np
 
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.annealing.chains import (
-    CHAINS,
     Chains,
     Decisions,
     Reheating,
+    chains_for,
     compile_walk,
-    side_by_side,
     start_of,
 )
 from loadmaster.optimizers.exact import closing
@@ -191,15 +190,13 @@ class Epochs:
         start = start_of(self.search, self.whole, given.plan, given.score)
         if self.walking is None:
             decisions = Decisions(follow=self.settings.follow, evict=True)
-            self.walking = Chains(self.search, self.whole, decisions, [start] * self._chains(self.whole))
+            self.walking = Chains(
+                self.search, self.whole, decisions, [start] * chains_for(self.search, self.problem.num_ops)
+            )
         else:
             self.walking.restart(start)
         self.walking.cool(self._set(self.walking, simulations, share), hot, self.settings.cold)
         return Scored(*self.walking.found)
-
-    def _chains(self, coarse: Coarse) -> int:
-        """That ever walk."""
-        return max(CHAINS, side_by_side(self.search, coarse.problem.num_ops))
 
     def _set(self, walking: Chains, simulations: int, order: float) -> int:
         """Simulations of all chains together. Without cores for several one alone gets twice as far as two, until
@@ -217,8 +214,8 @@ class Epochs:
         walking = self.small_walking
         if walking is None:
             decisions = Decisions(follow=self.settings.follow, evict=True)
-            same = _same(small.problem)
-            walking = self.small_walking = Chains(part, same, decisions, [start] * self._chains(same))
+            begun = [start] * chains_for(part, small.problem.num_ops)
+            walking = self.small_walking = Chains(part, _same(small.problem), decisions, begun)
         else:
             walking.search = walking.pace.search = part
             walking.restart(start)

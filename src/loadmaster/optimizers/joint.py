@@ -18,13 +18,12 @@ import numpy as np
 
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.annealing.chains import (
-    CHAINS,
     Chains,
     ChainStart,
     Decisions,
     Reheating,
+    chains_for,
     compile_walk,
-    side_by_side,
     spread_ranks,
 )
 from loadmaster.optimizers.auto import FIRST, Auto, Epochs
@@ -346,8 +345,7 @@ class JointEpochs:
         ranks = spread_ranks(search, plan)
         if self.together is None:
             given = Plan.of(problem, plan.device, ranks, plan.kernel)
-            chains = max(CHAINS, side_by_side(search, problem.num_ops))
-            self.together = fusing_chains(search, given, TOGETHER, chains)
+            self.together = fusing_chains(search, given, TOGETHER, chains_for(search, problem.num_ops))
         else:
             kernels = kernels_of(problem, plan.kernel)
             self.together.restart(ChainStart(plan.device, ranks, start.score, tuple(kernels)))

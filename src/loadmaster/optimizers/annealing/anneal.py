@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from loadmaster.optimizers.annealing.chains import (
-    CHAINS,
     Decisions,
     Reheating,
+    chains_for,
     compile_walk,
     side_by_side,
     together,
@@ -91,7 +91,13 @@ def improve(
         return search.best if search.best is not None else plan
     score = search.score(plan)
     beside = side_by_side(search, search.problem.num_ops) if chains is None else 1
-    walking = walkers(search, plan, score, Decisions(follow=follow), max(CHAINS, beside) if chains is None else chains)
+    walking = walkers(
+        search,
+        plan,
+        score,
+        Decisions(follow=follow),
+        chains_for(search, search.problem.num_ops) if chains is None else chains,
+    )
     if hot <= 0:
         walking.cool(NO_END, 0.0, 0.0)
     pace = Reheating(walking.problem.num_ops)

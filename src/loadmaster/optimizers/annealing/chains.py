@@ -318,6 +318,11 @@ def side_by_side(search: Search, ops: int) -> int:
     return 1 if search.counts_simulations else max(1, min(cores(), MOST, ROOM // max(1, ops)))
 
 
+def chains_for(search: Search, ops: int) -> int:
+    """How many a search makes: as many as walk at once, and two at least, which may share what one would have."""
+    return max(CHAINS, side_by_side(search, ops))
+
+
 def together(simulations: int, chains: int) -> int:
     """Simulations of all chains of a cooling that each walk on a core of their own, where one alone would have so many.
     Of n chains each has a part of 1 / √n: what is found by the clock gains half by n draws and half by more coolings
