@@ -1,10 +1,10 @@
 # make install   everything, in .venv
 # make demo      plan a real model with no download
-# make test      everything that must hold; what CI runs
+# make test      what must hold at every change; what CI runs
+# make test-all  that, kills, fuzz, every model and what searches find; before a release
 # make fuzz      20,000 hostile inputs; make kills: 200 kills; make bounds: promises with array bounds checked
 # make check     format, lint, types, import layers
 # make docs      the site, in site/
-# make mutants   how many small mistakes the tests catch
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 WORKERS ?= 2
 SOURCES := src tests benchmarks
 
-.PHONY: install demo test check format bench-simulator mutants docs fuzz kills bounds clean
+.PHONY: install demo test test-all check format bench-simulator docs fuzz kills bounds clean
 
 install: $(VENV)/.dev
 
@@ -42,6 +42,10 @@ check: $(VENV)/.dev
 test: check
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
+test-all: check
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m ""
+	$(MAKE) fuzz kills
+
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz --cases 20000
 
@@ -69,10 +73,6 @@ docs: $(VENV)/.docs
 $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[docs]'
 	touch $@
-
-# One small mistake at a time, and whether the tests see it; takes an hour, not part of `make test`.
-mutants: $(VENV)/.dev
-	$(BIN)/python benchmarks/mutants.py --count 60 --workers $(WORKERS)
 
 clean:
 	rm -rf $(VENV) build dist site docs/gallery/*.html plan.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

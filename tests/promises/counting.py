@@ -18,7 +18,7 @@ os.environ["LOADMASTER_THREADS"] = "1"
 from loadmaster import Budget, MissingExtra, catalog, make_optimizer
 from loadmaster.search import Search
 from loadmaster.simulator import loop, quick
-from tests.golden.plans import ALL
+from tests.problems import ALL
 
 
 class Counted:

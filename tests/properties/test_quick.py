@@ -20,7 +20,7 @@ from loadmaster.simulator.loop import FOREVER, run
 from loadmaster.simulator.quick import step_time, times_alone
 from loadmaster.simulator.rules import layout
 from loadmaster.simulator.state import NO_RECORD, Layout, RunScratch, make_run_scratch
-from tests.golden.plans import ALL
+from tests.problems import ALL
 from tests.properties.test_simulator import bus_cluster, wide_graph
 from tests.reference import judge
 from tests.strategies import plans, problems

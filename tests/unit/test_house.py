@@ -4,10 +4,8 @@ what it is."""
 from __future__ import annotations
 
 import ast
-import csv
 import gc
 import re
-import runpy
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -16,7 +14,6 @@ import loadmaster
 from loadmaster import errors
 
 SOURCE = Path(loadmaster.__file__).parent
-ROOT = Path(__file__).parents[2]
 
 
 @cache
@@ -56,35 +53,6 @@ def test_no_module_is_exempt_from_types() -> None:
                 bare = [one.arg for one in given if one.annotation is None and one.arg not in ("self", "cls")]
                 assert node.returns is not None, f"{path}: {node.name}"
                 assert not bare, f"{path}: {node.name}"
-
-
-def test_mistakes_that_are_made_by_name_can_be_made() -> None:
-    """What they change stands in the source once, and what they leave is Python."""
-    made = runpy.run_path(str(ROOT / "benchmarks" / "mutants_named.py"))["NAMED"]
-    assert made
-    for mistake in made:
-        text = (SOURCE / mistake.file).read_text()
-        assert text.count(mistake.right) == 1, mistake.name
-        compile(text.replace(mistake.right, mistake.wrong), mistake.file, "exec")
-
-
-def test_constants_are_those_whose_effect_was_measured() -> None:
-    """What half and twice of them do is told of the values that they have; `benchmarks/constants.py` tells it anew."""
-    known = runpy.run_path(str(ROOT / "benchmarks" / "constants.py"))["constants"]()
-    values = {constant.words: repr(constant.value) for constant in known}
-    with (ROOT / "docs" / "constants.csv").open() as lines:
-        told = {row["constant"]: row["value"] for row in csv.DictReader(lines)}
-    assert len(told) > 100
-    assert {name: value for name, value in told.items() if values.get(name) != value} == {}
-
-
-def test_the_effect_of_every_constant_was_measured() -> None:
-    """Of those that half and twice make another."""
-    known = runpy.run_path(str(ROOT / "benchmarks" / "constants.py"))["constants"]()
-    with (ROOT / "docs" / "constants.csv").open() as lines:
-        told = {row["constant"] for row in csv.DictReader(lines)}
-    changed = {one.words for one in known if {one.changed(0.5), one.changed(2.0)} != {one.value}}
-    assert changed - told == set()
 
 
 def test_no_constant_is_said_to_be_chosen_by_hand() -> None:

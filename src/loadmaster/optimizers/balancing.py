@@ -17,7 +17,6 @@ from loadmaster.passes.groups import Grouper, group_ops, sets_of
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.problem.remembering import LastFew
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 EFFORT = 60_000_000  # additions in one call, at most: about a tenth of a second
 FEWEST = 200  # moves; where there is no time for so many nothing is moved
 # One part in so many, by which a plan may be worse than the one before at first, and less with every move: threshold

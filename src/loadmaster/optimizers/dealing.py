@@ -16,7 +16,7 @@ from loadmaster.optimizers.simple import legal
 from loadmaster.passes.groups import group_ops
 from loadmaster.problem import Problem
 
-SPREAD = 0.5  # how much the bytes of a group are taken to be off each time, in factors of e; docs/constants.md
+SPREAD = 0.5  # how much the bytes of a group are taken to be off each time, in factors of e
 
 
 def dealt(problem: Problem, often: Mapping[int, int]) -> Iterator[Ints]:

@@ -38,8 +38,8 @@ QUICK_OPS = 1_000  # the bound on peak memory takes under a second for so many
 MOST_TRIED = 400  # timelines of a tiny problem
 MOST_BESIDE = 600  # intervals in a model that CP-SAT can hope to close beside a search
 LEAST_SECONDS = 0.2  # that are left of a search, for a model to be worth building
-PER_SIMULATION = 2e-3  # of CP-SAT's own deterministic seconds, where the budget counts simulations; docs/constants.md
-MOST_EFFORT = 30.0  # of the same, however large the budget; docs/constants.md
+PER_SIMULATION = 2e-3  # of CP-SAT's own deterministic seconds, where the budget counts simulations
+MOST_EFFORT = 30.0  # of the same, however large the budget
 
 
 class Proof(NamedTuple):

@@ -25,7 +25,6 @@ from loadmaster.problem.remembering import LastFew
 from loadmaster.search import Score, Search
 from loadmaster.simulator import Timeline
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 MOVES = 3_000  # of one call; a third of that gains half as much more slowly on generated graphs of 50 to 200 ops
 EFFORT = 40_000_000  # additions in one call, at most: there are fewer moves on large graphs
 REORDERED = 3  # of ten moves, that are about an op's place in the order

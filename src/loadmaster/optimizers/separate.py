@@ -23,8 +23,8 @@ from loadmaster.search import Optimizer, Search
 Task = Literal["fusion", "placement", "schedule"]
 # One of each family that is in use: by hand, list schedulers, partitioners.
 PLACERS = ("expert", "heft", "etf", "metis:order=fifo", "scotch:order=fifo")
-FIRST = 128  # simulations for each task in the first turn; docs/constants.md
-ONE_PLAN = 8  # simulations that a one-shot method may use; docs/constants.md
+FIRST = 128  # simulations for each task in the first turn
+ONE_PLAN = 8  # simulations that a one-shot method may use
 DEFAULT = "greedy-fusion:inner=[metis:order=fifo]"  # what frameworks do where nobody says anything
 
 

@@ -19,8 +19,8 @@ from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Optimizer, Search
 
-A_FIFTH = 0.2  # of the time at most, for the same; docs/constants.md
-A_FEW = 400  # simulations for a plan that another method goes on from; docs/constants.md
+A_FIFTH = 0.2  # of the time at most, for the same
+A_FEW = 400  # simulations for a plan that another method goes on from
 DEFAULTS = ("one-device", "expert", "heft", "etf")
 
 

@@ -30,7 +30,6 @@ from loadmaster.problem import Problem
 from loadmaster.search import Budget, Optimizer, Result, Score, Search, as_budget, solve
 from loadmaster.simulator import Timeline
 
-# docs/constants.md has what half and twice of them do.
 FIRST_SHARE = 0.35  # of the budget, for the plan without splits
 TRIALS_SHARE = 0.35  # for all trials together
 ROUNDS = 3  # splits, one after another, at most

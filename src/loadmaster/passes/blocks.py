@@ -9,7 +9,7 @@ from loadmaster.passes.chaining import chain_small_ops, in_a_row
 from loadmaster.passes.coarse import Coarse
 from loadmaster.problem import Problem
 
-SHARES = 64  # a block takes at most one part in so many of an equal share of all work; docs/constants.md
+SHARES = 64  # a block takes at most one part in so many of an equal share of all work
 
 
 def blocks(problem: Problem, most: int) -> Coarse | None:

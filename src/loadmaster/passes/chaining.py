@@ -17,7 +17,6 @@ from loadmaster.passes.coarse import Coarse, coarsen
 from loadmaster.passes.joining import join_in_a_row
 from loadmaster.problem import CANNOT, Problem
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 SMALL = 5e-4  # of an equal share of all work: the most that ops which are joined may take together
 PAYS = 0.75  # of the ops, and fewer, must be left
 

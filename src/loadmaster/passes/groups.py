@@ -23,7 +23,7 @@ from loadmaster.passes import joining
 from loadmaster.problem import Problem
 from loadmaster.problem.remembering import LastFew
 
-HEAVY_GROUPS = (24, 96, 384)  # groups that share heavy tensors and move as one, for peak memory; docs/constants.md
+HEAVY_GROUPS = (24, 96, 384)  # groups that share heavy tensors and move as one, for peak memory
 _MIRRORED: LastFew[Ints] = LastFew("mirrored", 1)  # many rules ask for them
 _CHAINS: LastFew[Ints] = LastFew("chains", 1)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, ints
 
-ROUNDS = 6  # the bound on a group's time doubles from one to the next; docs/constants.md
+ROUNDS = 6  # the bound on a group's time doubles from one to the next
 
 
 @compiled

@@ -24,7 +24,7 @@ from loadmaster.problem.bounds import Sharing
 from loadmaster.search.budget import WORST, Budget, Score
 from loadmaster.simulator import Scores, Timeline, run_first_come, simulate, simulate_fused, simulate_many
 
-REMEMBERED = 8  # timelines; docs/constants.md
+REMEMBERED = 8  # timelines
 # Of a budget of seconds, that a lower bound may take: of the search's own time, where it only says when to stop, and
 # after it. With 0.1 for 0.03 on 14 rows after 1 s the same end early, on 5 to 20 % fewer simulations.
 BOUND_BESIDE, BOUND_SHARE = 0.03, 0.1

@@ -22,7 +22,7 @@ from loadmaster.simulator import simulate_many
 
 BATCH = 32  # candidates simulated together: enough for all cores, few enough to follow the best
 FEW = 2048  # placements that are all tried, so that the best of them is found for certain
-LONGEST = 8  # units that one move takes along, at most; docs/constants.md
+LONGEST = 8  # units that one move takes along, at most
 
 
 @dataclass(frozen=True, eq=False)

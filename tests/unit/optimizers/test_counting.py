@@ -14,7 +14,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 from loadmaster.simulator import Timeline, simulate
-from tests.golden.plans import halves
+from tests.problems import halves
 
 
 def test_ranks_are_spread_by_a_simulation_that_counts_once() -> None:

@@ -18,8 +18,8 @@ from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import simulate
-from tests.golden.small import odd
 from tests.graphs.tiny import pair
+from tests.problems import drawn
 from tests.unit.optimizers.memory.test_orders import random_graph
 
 pytest.importorskip("ortools")
@@ -28,7 +28,7 @@ pytest.importorskip("ortools")
 def planned(count: int, room: int) -> Iterator[tuple[Problem, Plan]]:
     """Small problems with so many bytes more than their plan needs."""
     for seed in range(count):
-        rng, problem = np.random.default_rng(seed), odd(seed, 6)
+        rng, problem = np.random.default_rng(seed), drawn(seed, 6)
         # What takes no time holds nothing in the model, which is a bound.
         problem = replace(problem, op_ns=ints(np.where(problem.op_ns == 0, 1, problem.op_ns)))
         device = legal(problem, ints(rng.integers(0, problem.num_devices, problem.num_ops)))

@@ -16,8 +16,8 @@ from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
 from loadmaster.search import Budget, Score, Search, search, solve, solving, workers
 from loadmaster.search.budget import WORST, as_budget
-from tests.golden.plans import ALL
 from tests.graphs.tiny import GRAPHS, pair
+from tests.problems import ALL
 from tests.unit.optimizers.test_search_methods import problem_of
 
 

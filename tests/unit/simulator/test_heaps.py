@@ -13,7 +13,7 @@ import pytest
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import heaps, simulate, state
-from tests.golden.plans import ALL
+from tests.problems import ALL
 
 
 @pytest.mark.parametrize("start", [0, 5])

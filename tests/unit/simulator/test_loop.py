@@ -18,8 +18,8 @@ from loadmaster.simulator import simulate, simulate_fused, simulate_many
 from loadmaster.simulator.loop import FOREVER, run, stops_at, value_of
 from loadmaster.simulator.rules import layout
 from loadmaster.simulator.state import make_record, make_run_scratch
-from tests.golden.plans import ALL
 from tests.graphs.tiny import pair
+from tests.problems import ALL
 from tests.properties.test_simulator import assert_equal_to_reference
 
 NAMES = ("unlike", "tight", "halves", "tasks", "odd", "held", "hosted", "apart", "zero", "brisk")

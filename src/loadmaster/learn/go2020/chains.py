@@ -30,7 +30,6 @@ from loadmaster.search import WORST, Score, Search
 if TYPE_CHECKING:
     from loadmaster.learn.go2020.optimizer import Go
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 CHAINS = 2  # two cores; the number is part of what a seed means, so it does not follow the machine
 NEARBY = 2.0  # how often neighbourhoods are drawn; the network has seen no other sets that follow edges
 ROWS = 192  # draws of each chain that are written down between two passes

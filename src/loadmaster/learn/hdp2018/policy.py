@@ -34,7 +34,6 @@ from loadmaster.learn.recurrent.seq2seq import Placer, PlacerShape, Scene, gumbe
 from loadmaster.passes.groups import mirrored_position
 from loadmaster.problem import Problem
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 MATES = 20  # adjacency entries of an op
 WAVES = 7  # half a period of the finest is a 64th of the program
 UNIT_WIDTH = KINDS + OUTPUTS * DIMS + MATES + 2 * WAVES

@@ -18,7 +18,6 @@ from loadmaster.problem import Problem
 if TYPE_CHECKING:
     from loadmaster.learn.mirhoseini2017.policy import RnnPolicy
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 MOST_GROUPS = 2_000  # the decoder takes a step for each
 
 

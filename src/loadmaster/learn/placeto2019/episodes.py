@@ -21,7 +21,6 @@ from loadmaster.learn.placeto2019.network import PAIRS_WIDTH, BoardTensors, Once
 
 Floats = NDArray[np.float64]
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 OVER_COST = 4.0  # of all devices' memory in bytes over the limit; the most that excess can cost, too
 FAILED_COST = 1.0  # of a placement that failed, beyond what the last one that ran cost
 SMALL_SPREAD = 0.01  # a floor under the deviation of returns: where all episodes end alike, their order is noise

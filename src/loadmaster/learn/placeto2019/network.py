@@ -23,7 +23,6 @@ AGGREGATORS: tuple[Aggregator, ...] = ("messages", "simple")
 EMBEDDINGS: tuple[Embedding, ...] = ("graph", "partitioner")
 ONCE: tuple[Once, ...] = ("step", "episode")
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 CHANGING = 6  # columns of a group that change in an episode: see `changing`
 PAIRS_WIDTH = 21  # columns of the current group on each device: see `episodes.Walk`
 POOL = 8  # numbers pooled per relation

@@ -18,7 +18,6 @@ from loadmaster.graph.columns import Ints
 from loadmaster.learn.cooling import Cooling
 from loadmaster.learn.environment import PENALTY, Environment, Measurements, Simulated, reward
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 HASTE = 0.2  # how fast the temperature changes in a step, at most
 LEAST_TEMPERATURE = 0.05  # of the first one at the present spread of rewards
 MOST_ADVANTAGE = 3.0  # deviations; an invalid placement is this far below the average

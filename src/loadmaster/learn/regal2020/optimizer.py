@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     pass
 
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 WAYS = (("edges", 64), ("edges", 24), ("op", 1))  # to share affinities, tried beside the one that the policy chose
 HEDGED, LEAST_HEDGE = 16, 20  # a try takes at most one of so many evaluations; with fewer for each none is tried
 

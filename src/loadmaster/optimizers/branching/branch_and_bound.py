@@ -25,7 +25,7 @@ from loadmaster.simulator import layout, simulate
 
 MOST_OPS, MOST_DEVICES, MOST_COPIES = 64, 16, 2_000  # what is worth a try (docs/methods/exact.md)
 ENTRIES = 1 << 20  # moments that are remembered: 24 MB
-START = 3_000  # simulations for the first plan, at most; docs/constants.md
+START = 3_000  # simulations for the first plan, at most
 STEP = 2_000  # moments between looks at the clock: some milliseconds
 
 

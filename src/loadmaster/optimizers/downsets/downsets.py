@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from loadmaster.optimizers.downsets.stages import UnitCosts
     from loadmaster.optimizers.pipeline.stages import DeviceSets
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 CANNOT_NS = 2**42  # of an op on a device that cannot run it: over an hour
 MOST_SETS = 60_000  # downsets; with more, light units are joined first
 FEWER = 0.8  # of the units at most are left after light ones have joined

@@ -19,7 +19,6 @@ from loadmaster.optimizers.downsets.units import Downs, downsets, units_of
 from loadmaster.optimizers.pipeline.replicas import best_lines
 from loadmaster.problem import Problem
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 MOST_SETS = 1_500  # downsets, whose pairs are all looked at; with more, the order of the program decides
 
 Matrix = NDArray[np.float64]

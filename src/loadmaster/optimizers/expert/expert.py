@@ -22,7 +22,6 @@ from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Search
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 TOO_SLOW = 5  # a device this many times slower than the best, such as the CPU beside GPUs, gets no layers
 
 

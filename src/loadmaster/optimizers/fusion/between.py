@@ -13,7 +13,7 @@ from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Bools, Ints, Ints32, Whole
 from loadmaster.graph.order import sort_by
 
-MOST_BETWEEN = 400  # ops looked at from each end; pairs with more between them count as impossible; docs/constants.md
+MOST_BETWEEN = 400  # ops looked at from each end; pairs with more between them count as impossible
 
 
 @compiled

@@ -11,7 +11,7 @@ from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints32, Whole
 
 BLOCKED, AHEAD, BEHIND = 0, 1, 2
-MOST_VISITS = 400  # kernels looked at from each end; a merge that needs more is not made; docs/constants.md
+MOST_VISITS = 400  # kernels looked at from each end; a merge that needs more is not made
 
 
 @compiled(_nrt=False, forceinline=True)

@@ -28,7 +28,7 @@ from loadmaster.simulator import contraction, contraction_facts, layout
 
 Floats = NDArray[np.float64]
 _ORDERS: LastFew[list[Floats]] = LastFew("simple_orders", 1)  # asked for again after every long epoch
-BATCH = 8  # kernels scored between two looks at the budget; docs/constants.md
+BATCH = 8  # kernels scored between two looks at the budget
 
 
 class FusionStart(NamedTuple):

@@ -23,7 +23,6 @@ from loadmaster.search import Search
 from loadmaster.simulator import layout
 from loadmaster.simulator.state import Layout
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 SPANS = 64  # busy spans of a device that are known; of too many, the last five of eight are left
 THRIFTS = (0.5, 0.25, 1.0, 0.0)  # of the first ways; of later ones any between
 SLICE, FIRST_WAYS = 4096, 2  # ops between two looks at the clock, and ways before the first

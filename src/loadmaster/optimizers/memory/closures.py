@@ -15,7 +15,6 @@ from loadmaster.optimizers.fusion.greedy import MOST_MEMBERS
 from loadmaster.optimizers.fusion.spaces import fits
 from loadmaster.optimizers.memory.draft import Draft
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 MOST_AGAIN = 400  # ops that run again for one tensor
 MOST_DEPTH = 200  # of them one after the other
 

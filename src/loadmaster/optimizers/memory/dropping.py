@@ -35,7 +35,6 @@ from loadmaster.optimizers.memory.trips import SLACK_NS, Trip, back_starts, host
 if TYPE_CHECKING:
     from loadmaster.optimizers.memory.recompute import Recompute
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 FLOOR_NS = 50  # what is free is not better than what nearly is
 
 

@@ -18,7 +18,7 @@ from loadmaster.plans.additions import Additions, overwriters, reads_again, repe
 from loadmaster.plans.expansion import expand
 from loadmaster.problem import CANNOT, Problem
 
-MOST_OPS = 40  # beyond that few problems are closed in seconds; docs/constants.md
+MOST_OPS = 40  # beyond that few problems are closed in seconds
 
 
 def least_time(problem: Problem, seconds: float | None, effort: float, seed: int = 0) -> Plan | None:

@@ -21,7 +21,6 @@ from loadmaster.plans import Plan
 from loadmaster.plans.additions import may_live_elsewhere
 from loadmaster.problem import Problem
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 APART = 2  # transfers between two uses, for which it is worth leaving in between
 SHARE = 10_000  # what is a smaller part of a device's memory is not worth a thought
 OVERLAPPED = 20  # a transfer beside compute counts as one part in so many of its time

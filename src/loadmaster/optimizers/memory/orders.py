@@ -22,7 +22,7 @@ from loadmaster.search import Search
 Rule = Literal["given", "dfs", "bfs", "lpmf", "rpo", "cut", "best"]
 PLAIN: tuple[Rule, ...] = ("given", "dfs", "bfs", "lpmf", "rpo")
 RULES: tuple[Rule, ...] = (*PLAIN, "cut")
-MOST_READY = 512  # how many ready ops the greedy rule compares; docs/constants.md
+MOST_READY = 512  # how many ready ops the greedy rule compares
 
 
 @dataclass(frozen=True)

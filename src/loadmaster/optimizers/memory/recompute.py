@@ -33,7 +33,6 @@ from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
 from loadmaster.search import WORST, Optimizer, Score, Search
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 TRIES = 5  # times the limit is lowered by what the simulator still finds over it
 PARTED = 12  # kernels that may be taken apart
 REFUSED = 3  # times that a plan is fused anew

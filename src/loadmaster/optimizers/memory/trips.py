@@ -17,7 +17,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.optimizers.memory.draft import Draft, Job, Version
 from loadmaster.problem import Problem
 
-SLACK_NS = 20_000  # that a tensor is back before it is read; docs/constants.md
+SLACK_NS = 20_000  # that a tensor is back before it is read
 NEVER = 1 << 61  # when what goes home is due
 
 

@@ -24,7 +24,6 @@ from loadmaster.search import Optimizer, Search
 # Ops, and ops x devices, above which a problem is not searched whole. GNMT-8 on eight P100 (31,940 ops, 15 s) takes
 # 345 ms searched whole and 424 in parts; 50,000 ops in layers on 16 devices (10 s) are 9 % better in parts.
 LARGE, WIDE = 40_000, 400_000
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 MOST_BLOCKS = 6_000  # ops of the coarse problem
 WAYS, ROLLING = (4, 16, 64), 0.6  # of rolling, and the share of the time that is left for it
 LOOKS = (40, 160, 640)  # simulations of each window, one pass after another; then as many as in the last

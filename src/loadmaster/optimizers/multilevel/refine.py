@@ -26,7 +26,6 @@ from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search
 from loadmaster.simulator import Timeline, cores, simulate
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 # Ops of a window, whichever is more. Over 160 ops: 0.971 after 4,000 simulations (GNMT, RNNLM, NMT and AmoebaNet, three
 # seeds); by the clock 0.967 on GNMT and NMT, 0.997 and 1.002 on layered graphs of 50,000 ops on 16 and 4 devices.
 OPS, OPS_PER_DEVICE = 640, 8

@@ -27,7 +27,6 @@ from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.search import WORST, Score, Search
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 MOST_REPAIRS = 12  # cuts with less and less for devices that are over their memory: each is a simulation
 FEW_UNITS = 3  # for each part: below that there is nothing to cut
 METIS_CUTS = 4  # it keeps the best of so many

@@ -16,7 +16,6 @@ from loadmaster.optimizers.annealing.xorshift import seeded
 from loadmaster.optimizers.pipeline.rehearsal import RehearsalScratch, Slots, Stages, anneal, rehearse
 from loadmaster.passes.microbatches import Action
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 HOT = 0.005  # of the step: the first temperature
 MOST_CHUNKS = 4  # stages of a device, on average
 ROUNDS = ((0.4, 1.0), (0.3, 0.25), (0.3, 0.1))  # share of the rehearsals, and of the lines so far that they go to

@@ -30,7 +30,6 @@ from loadmaster.problem import CANNOT, Problem
 from loadmaster.problem.bounds import lower_bound
 from loadmaster.search import Budget, Result, Score, Search, as_budget, solve
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 MOST_SLOTS = 512  # on a line of ops; with more, neighbours with little work are one
 MOST_ACTIONS = 200_000  # stages x microbatches x kinds of pass: every one is an op to simulate
 CHUNKS = 2  # stages of each device in an interleaved schedule

@@ -18,7 +18,6 @@ from loadmaster.optimizers.annealing.acceptance import cooled, slack_of
 from loadmaster.optimizers.annealing.xorshift import RandomState, below, unit
 
 _FAR = 2**62
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 COLD = 0.0005  # of the step: the last temperature
 SHIFT, HOLD, SWAP, PART = 0.5, 0.65, 0.75, 0.87  # shares of the moves, added up; the rest joins stages
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from loadmaster.cluster import Link
 from loadmaster.graph.columns import Ints
 
-MOST_SLOTS = 128  # that replicated stages are made of; docs/constants.md
+MOST_SLOTS = 128  # that replicated stages are made of
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 Goal = Literal["step-time", "max-load"]
 Fold = Literal["auto", "program", "mirror", "scope"]
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 MOST_CELLS = 60_000_000  # slots squared times moves: about a second
 MOST_STATES = 256  # sets of devices in use; with more, devices come in order of their kind only
 MOST_SLOTS = 2_048  # on a line of ops; with more, neighbours with little work are one

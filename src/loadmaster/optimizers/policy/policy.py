@@ -26,7 +26,7 @@ from loadmaster.search import WORST, Optimizer, Search
 
 SHIPPED = Path(__file__).with_name("list.safetensors")
 HIDDEN = 16  # units beside the linear part, of all weights shipped (docs/methods/policy.md)
-FULLEST = 4.0  # for a device that would be too full by a tenth, before anything is learned; docs/constants.md
+FULLEST = 4.0  # for a device that would be too full by a tenth, before anything is learned
 
 
 def size_of(hidden: int = HIDDEN) -> int:

@@ -12,7 +12,7 @@ from loadmaster.optimizers.policy.views import View
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 
-UNIFORM = 0.1  # chance of a move that asks nobody; docs/constants.md
+UNIFORM = 0.1  # chance of a move that asks nobody
 NO_LOG = make_log(0, 1)  # of a chain that writes nothing down
 
 

@@ -25,7 +25,6 @@ from loadmaster.passes.splitting.axes import LOSS, RESHAPES, SUM, Axis, axes_of,
 
 Way = Literal["samples", "features"]
 WAYS: tuple[Way, ...] = ("samples", "features")
-# docs/constants.md has what half and twice of them do.
 FAR = 80  # ops that shares of a product may go through; an attention has about forty
 SMALL = 2**16  # bytes: weights of less are whole everywhere
 STAYS = 1_000  # times the bytes of a weight: to put it together is the last resort

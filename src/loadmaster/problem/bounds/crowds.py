@@ -12,7 +12,6 @@ from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Bools, Ints, Whole
 from loadmaster.problem.bounds.levels import FAR
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 WIDTHS = 14  # classes of how long sends take, each twice the one before, from 4 us on
 
 DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)

@@ -16,7 +16,6 @@ from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Bools, Floats, Ints, Whole
 
 FAR = np.iinfo(np.int64).max // 4
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 FEW = 12  # ops before or after an op that are told apart by where they run
 
 # What `heads` and `tails` are given, but for what is known already.

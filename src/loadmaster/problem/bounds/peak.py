@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 from loadmaster.problem.bounds.holding import Storages, device_bytes
 from loadmaster.problem.bounds.kernels import Fusing
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 EFFORT = 150_000_000  # arcs that minimum cuts may look at: about a second
 
 

@@ -14,7 +14,7 @@ from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Bools, Ints, Whole
 from loadmaster.problem.bounds.levels import FAR
 
-MEMBERS = 1_024  # of a group, after which an op may have to wait; docs/constants.md
+MEMBERS = 1_024  # of a group, after which an op may have to wait
 
 
 @compiled

@@ -24,7 +24,6 @@ from loadmaster.problem.bounds.holding import op_residents
 from loadmaster.problem.bounds.kernels import Fusing, saving_of
 from loadmaster.problem.bounds.kinds import Kinds, kinds_of, work_of
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 CELLS = 512  # rows and columns of the grid over (earliest start, what must follow)
 CROWD_CELLS, CROWD_TURNS = 256, 2  # starts of ancestors that are told apart; times that starts are raised
 SENT_CELLS, SENT_TURNS, SENT_EFFORT = 64, 40, 100_000_000  # likewise; ops x dependencies that are looked at

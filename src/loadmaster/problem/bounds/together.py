@@ -24,7 +24,6 @@ from loadmaster.problem.bounds.turns import (
     merged,
 )
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 PROBED = 5  # times that the interval in which the bound lies is halved with pairs that are tried
 LARGEST, LONGEST, PAIRS = 48, 8, 12  # groups that are compared with each other; pairs that are tried in both ways
 TRIES = 60  # of pairs, for one time

@@ -21,7 +21,6 @@ from scipy.sparse.csgraph import connected_components
 from loadmaster.graph.columns import Bools, Ints, Whole, ints, rows_of
 from loadmaster.problem.bounds import crowds, levels, sharing
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 MOST = 1.25  # times the bound so far that is tried
 HALVINGS = 8  # of the interval in which the bound lies
 ROUNDS = 40  # of drawing conclusions

@@ -10,7 +10,6 @@ from loadmaster.simulator.arenas.capacity import fit_in
 from loadmaster.simulator.arenas.orders import orders_of, peak_of
 from loadmaster.simulator.arenas.rounding import eject_in
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 MOST_IMPROVED = 6_000  # blocks in an arena that is worth packing many times
 NEAR = 1000  # a part in so many above the peak is near enough, where the peak itself is not reached
 

@@ -23,7 +23,6 @@ from loadmaster.simulator.threads import cores
 
 fit = Loop("loadmaster.simulator.arenas.fitting", "fit")
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 FIRST_RUN = 400  # times the number of blocks: blocks looked at in the first runs
 GROWTH = 3.0  # of the runs, each time that every rule has had its turn
 NOISE = 0.1  # spread of the factors that vary a rule

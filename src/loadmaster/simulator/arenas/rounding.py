@@ -20,7 +20,6 @@ from loadmaster.simulator.arenas.orders import fullest_time, orders_of
 if TYPE_CHECKING:
     from loadmaster.simulator.arenas.ejection import Mates
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 LOST = (200, 2000)  # a part in so many of what is alive at the fullest time may be lost by rounding
 COMMON = 32  # one in so many blocks has the size of a quantum
 WAYS = ((0.5, 0.75, 3), (0.5, 0.5, 1), (0.25, 0.5, 3), (0.5, 0.5, 3))  # weights: powers of size and life; their growth

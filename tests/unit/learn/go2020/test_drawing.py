@@ -9,7 +9,7 @@ import pytest
 
 from loadmaster.graph import ACTIVATION
 from loadmaster.learn.go2020 import drawing
-from tests.golden.plans import layers
+from tests.problems import layers
 from tests.unit.learn.told import Told
 
 

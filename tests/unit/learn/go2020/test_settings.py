@@ -19,8 +19,8 @@ from loadmaster.learn.go2020.examples import BASELINES, GoElite, GoKey, load_eli
 from loadmaster.learn.go2020.optimizer import Go  # noqa: E402
 from loadmaster.learn.go2020.settings import GoSettings  # noqa: E402
 from loadmaster.search import Budget, Search  # noqa: E402
-from tests.golden.plans import layers  # noqa: E402
 from tests.graphs.tiny import diamond  # noqa: E402
+from tests.problems import layers  # noqa: E402
 
 
 def test_as_many_processes_as_asked_for_or_cores() -> None:

@@ -12,8 +12,8 @@ from loadmaster import GraphBuilder, price
 from loadmaster.graph.columns import ints
 from loadmaster.learn.placeto2019 import board
 from loadmaster.passes.groups import group_ops
-from tests.golden.plans import layers, unlike
 from tests.graphs.tiny import pair
+from tests.problems import layers, unlike
 
 
 def test_columns_of_groups() -> None:

@@ -18,7 +18,7 @@ from loadmaster.learn.placeto2019 import training  # noqa: E402
 from loadmaster.learn.placeto2019.training import EpisodeJob, PlacetoRun, PlacetoSettings, PlacetoState, VariantKey  # noqa: E402
 from loadmaster.plans import Plan  # noqa: E402
 from loadmaster.simulator import simulate  # noqa: E402
-from tests.golden.plans import layers  # noqa: E402
+from tests.problems import layers  # noqa: E402
 
 
 def run_of(tmp_path: Path, **settings: Any) -> Any:

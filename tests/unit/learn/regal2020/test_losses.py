@@ -14,7 +14,7 @@ from loadmaster.learn.features import features_of  # noqa: E402
 from loadmaster.learn.regal2020 import actions, losses  # noqa: E402
 from loadmaster.learn.regal2020.actions import RegalAction  # noqa: E402
 from loadmaster.learn.regal2020.networks import Outputs, batch_of  # noqa: E402
-from tests.golden.plans import tasks, unlike  # noqa: E402
+from tests.problems import tasks, unlike  # noqa: E402
 
 
 class Chosen:

@@ -17,12 +17,12 @@ from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.search import Score
 from loadmaster.simulator import simulate
-from tests.golden.small import odd
+from tests.problems import drawn
 
 
 def met(seed: int, ops: int = 7) -> tuple[Any, list[np.ndarray]]:
     """A problem's facts, and moments that its tree comes through."""
-    problem = odd(seed, ops)
+    problem = drawn(seed, ops)
     problem = replace(problem, memory_bytes=ints(problem.memory_bytes + 2**30))
     tree = SearchTree(problem, Plan.of(problem, legal(problem, np.zeros(problem.num_ops, np.int64))))
     rows, found = tree.tree.rows, list[np.ndarray]()

@@ -14,7 +14,7 @@ from loadmaster.optimizers.starts import Scored
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
-from tests.golden.plans import halves
+from tests.problems import halves
 
 LENGTH = 120
 

@@ -10,7 +10,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.compiled import compiled
 from loadmaster.optimizers.lists import steps
 from loadmaster.simulator.rules import layout
-from tests.golden.plans import wired
+from tests.problems import wired
 
 
 @compiled
