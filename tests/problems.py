@@ -247,6 +247,71 @@ def drawn(seed: int, ops: int = 10) -> Problem:
     return price(build.build(), cluster, memory_limit=int(rng.integers(150, 600)))
 
 
+def ladder(layers: int, width: int = 1000) -> Graph:
+    """Forward ops f0 … fn, then backward ops bn … b0 that each read their forward op's output; weights updated in
+    place.
+
+    x -> f0 -> f1 -> … -> fn
+         |     |           |
+    b0 <- b1 <- … <------- bn
+    """
+    builder = GraphBuilder("ladder")
+    here = builder.tensor(width, "input")
+    weights, saved = [], []
+    for i in range(layers):
+        weights.append(builder.tensor(width * 2, "weight"))
+        made = builder.tensor(width * (1 + i % 3))
+        builder.op(f"f{i}", "aten.mm.default", [here, weights[i]], [made], flops=10**7, scope=f"layers.{i}")
+        saved.append(made)
+        here = made
+    for i in reversed(range(layers)):
+        grad = builder.tensor(width)
+        builder.op(
+            f"b{i}", "aten.mm.default", [here, saved[i], weights[i]], [grad], flops=2 * 10**7, scope=f"layers.{i}"
+        )
+        new = builder.tensor(width * 2, "weight", alias_of=weights[i])
+        after = [f"f{i}", f"b{i}"]
+        builder.op(
+            f"u{i}",
+            "optim.sgd",
+            [weights[i], grad],
+            [new],
+            flops=width,
+            colocate=f"w{i}",
+            after=after,
+            scope=f"layers.{i}",
+        )
+        here = grad
+    return builder.build()
+
+
+def problem_of(layers: int = 12, on: str = "2xp100-pcie", objective: str = "step-time") -> Problem:
+    return price(ladder(layers), Cluster.preset(on), objective=objective)  # type: ignore[arg-type]
+
+
+def tangled(count: int, seed: int, cluster: str = "2xp100-pcie") -> Problem:
+    """A graph in which fusing everything is not best: long ops whose readers on the other device wait."""
+    rng = np.random.default_rng(seed)
+    builder, made = GraphBuilder("tangled"), []
+    kinds = ("aten.mm.default", "aten.relu.default", "aten.add.Tensor", "aten.sum.dim_IntList")
+    for op in range(count):
+        reads = sorted({int(rng.choice(made[-5:])) for _ in range(int(rng.integers(1, 3)))}) if made else []
+        made.append(builder.tensor(int(rng.integers(1, 40)) * 100_000))
+        flops = int(rng.integers(1, 50)) * 10**7
+        builder.op(f"op{op}", kinds[int(rng.integers(0, 4))], reads, [made[-1]], flops=flops)
+    return price(builder.build(), Cluster.preset(cluster))
+
+
+def relus(count: int = 6, on: str = "2xp100-pcie", objective: Any = "step-time") -> Problem:
+    build = GraphBuilder("relus")
+    read = build.tensor(4 * 512, "input", shape=(512,), dtype="float32")
+    for op in range(count):
+        made = build.tensor(4 * 512, shape=(512,), dtype="float32")
+        build.op(f"op{op}", "aten.relu.default", [read], [made], flops=512)
+        read = made
+    return price(build.build(), on, objective=objective)
+
+
 ALL: dict[str, Callable[[], Problem]] = {
     problem.__name__: problem
     for problem in (

@@ -21,7 +21,7 @@ from loadmaster.learn.placeto2019.training import PlacetoSettings
 from loadmaster.learn.recurrent.training import RecurrentSettings
 from loadmaster.learn.regal2020.training import RegalSettings
 from loadmaster.search import Search
-from tests.unit.optimizers.test_search_methods import problem_of
+from tests.problems import problem_of
 
 FILES: dict[str, Any] = {"corpus": "graphs", "out": "here"}
 

@@ -9,7 +9,6 @@ from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import GraphBuilder
 from loadmaster.graph.columns import ints
-from loadmaster.learn import environment as environments
 from loadmaster.learn.environment import Measurements, Order, Simulated, reward
 from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.plans import Plan
@@ -111,18 +110,6 @@ def test_settings_out_of_range_are_refused() -> None:
     for wrong in ({"noise": -0.1}, {"failures": 1.0}, {"failures": -0.1}):
         with pytest.raises(InvalidSetting):
             environment(**wrong)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("room", "parts"), [(1, [1, 1, 1]), (4, [1, 1, 1]), (8, [2, 1]), (11, [2, 1]), (99, [3])])
-def test_as_many_are_simulated_at_once_as_there_is_room_for_their_ops(
-    room: int, parts: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The diamond has four ops."""
-    monkeypatch.setattr(environments, "AT_ONCE", room)
-    surroundings, asked = environment(), list[int]()
-    own = surroundings._score
-    monkeypatch.setattr(surroundings, "_score", lambda places: asked.append(len(places)) or own(places))
-    assert surroundings.measure(PLACES).step_ns.tolist() == [70, 65, 74] and asked == parts
 
 
 @pytest.mark.parametrize(("time_ns", "unit"), [(0, 1), (1, 1), (2, 2)])

@@ -16,7 +16,6 @@ from safetensors import safe_open  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 from loadmaster.errors import UnreadableFile  # noqa: E402
-from loadmaster.learn import weights  # noqa: E402
 from loadmaster.learn.go2020.agent import load_go  # noqa: E402
 from loadmaster.learn.placeto2019.optimizer import load_policy as load_placeto  # noqa: E402
 from loadmaster.learn.recurrent.weights import read_weights  # noqa: E402
@@ -106,18 +105,3 @@ def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
         except UnreadableFile:
             continue
         assert name == "rnn", "two tensors are no network"
-
-
-@pytest.mark.parametrize("size", [65_536, -65_536, [1, {"a": 65_536}], "wide", None, 2.5])
-def test_sizes_up_to_a_bound_are_modest(size: object) -> None:
-    assert weights._is_modest(size) and weights._is_modest({"shape": [size]})
-
-
-@pytest.mark.parametrize("size", [65_537, -65_537, 65_536.5, [1, {"a": 65_537}]])
-def test_sizes_beyond_it_are_not(size: object) -> None:
-    assert not weights._is_modest(size) and not weights._is_modest({"shape": [1, size]})
-
-
-@pytest.mark.parametrize(("text", "told"), [("one\ntwo", "one"), ("", ""), ("\n x \ny", "x "), ("a" * 201, "a" * 200)])
-def test_of_what_went_wrong_the_first_line_is_told(text: str, told: str) -> None:
-    assert weights._first_line(ValueError(text)) == told

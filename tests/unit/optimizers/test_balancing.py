@@ -9,7 +9,6 @@ import pytest
 
 from loadmaster import Cluster, GraphBuilder, load, price
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.optimizers import balancing
 from loadmaster.optimizers.balancing import FINER, MIXED, Stage, balanced, fullest, held_of
 from loadmaster.optimizers.cuts import cuts
 from loadmaster.passes.groups import group_ops
@@ -98,14 +97,6 @@ def test_ops_of_a_group_go_together_and_only_where_they_can_run() -> None:
     assert all(len(np.unique(found[label == group])) == 1 for group in range(int(label.max()) + 1))
 
 
-def test_where_there_is_no_time_for_moves_the_best_given_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = drawn()
-    given = cuts(problem)
-    monkeypatch.setattr(balancing, "EFFORT", 1_000)
-    held = held_of(problem)
-    assert fullest(held, balanced(problem, given, MIXED)) == min(fullest(held, device) for device in given)
-
-
 def test_a_tensor_of_one_byte_counts_and_one_that_nobody_needs_does_not() -> None:
     build = GraphBuilder("bytes")
     weight, unread = build.tensor(1, "weight"), build.tensor(50, "weight")
@@ -131,22 +122,3 @@ def test_the_first_op_may_write_over_the_first_tensor() -> None:
     assert held.nbytes.tolist() == [10, 0, 3]
     for device in ([0, 0], [0, 1], [1, 0]):
         assert fullest(held, ints(device)) == counted(problem, ints(device))
-
-
-@pytest.mark.parametrize(("less", "moves"), [(0, True), (1, False)])
-def test_there_must_be_time_for_some_moves(less: int, moves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = drawn()
-    given, held = cuts(problem), held_of(problem)
-    each = problem.num_ops * problem.num_devices + len(held.users) + len(held.home)
-    monkeypatch.setattr(balancing, "EFFORT", balancing.FEWEST * each - less)
-    asked = list[int]()
-
-    def balance(
-        held: object, pools: object, start: object, ops: object, device: Ints, count: int, state: object
-    ) -> Ints:
-        asked.append(count)
-        return device
-
-    monkeypatch.setattr(balancing, "balance", balance)
-    balanced(problem, given, MIXED)
-    assert asked == [balancing.FEWEST] * len(MIXED) * moves

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given, settings
 
 from loadmaster import Budget, Graph, GraphBuilder, MissingExtra, check, price, solve
-from loadmaster.optimizers import exact
 from loadmaster.optimizers.exact import CpSat
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.simple import OneDevice, RoundRobin
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
 from loadmaster.simulator import simulate, simulate_many
-from tests.graphs.tiny import GRAPHS, diamond, pair
+from tests.graphs.tiny import GRAPHS, pair
 from tests.reference import brute_force, is_allowed
 from tests.strategies import problems
 
@@ -208,11 +207,3 @@ def test_a_missing_package_is_said_with_the_command_that_brings_it(monkeypatch: 
     with pytest.raises(MissingExtra, match="ortools") as caught:
         solve(price(fork_join(9, 300), pair()), CpSat(start=OneDevice()), Budget(None, 10))
     assert "loadmaster[exact]" in caught.value.fix
-
-
-@pytest.mark.parametrize("devices", [1, 2, 4])
-def test_an_interval_for_every_op_and_every_send_that_there_may_be(devices: int) -> None:
-    problem = price(diamond(), f"{devices}xp100-pcie")
-    ops, tensors = problem.num_ops, problem.graph.num_tensors
-    sends = sum(one != two for one in range(devices) for two in range(devices))
-    assert exact._intervals(problem) == ops * devices + tensors * sends

@@ -13,7 +13,7 @@ import pytest
 from loadmaster import price
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers import exact
-from loadmaster.optimizers.exact_model import CpModel, _common
+from loadmaster.optimizers.exact_model import CpModel
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -147,9 +147,3 @@ def test_what_is_not_yet_in_memory_has_as_long_as_all_would_take_one_after_the_o
     for problem, plan in planned(5, 0):
         made = CpModel(exact.cp_model(), problem, plan, simulate(problem, plan), 0)
         assert made.horizon * made.scale == made.line.step_ns
-
-
-def test_the_largest_number_that_divides_all() -> None:
-    assert _common(ints([[12, -1], [18, 0]]), ints([[30]])) == 6
-    assert _common(ints([[12, 8]]), ints([[0]])) == 4
-    assert _common(ints([[0]]), ints([[0]])) == 1 and _common(ints([[-1]]), ints(np.zeros((1, 0)))) == 1

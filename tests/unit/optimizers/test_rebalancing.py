@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -107,27 +106,6 @@ def together() -> Problem:
     return replace(problem, op_ns=ints(times))
 
 
-def test_moves_change_what_counting_afresh_would() -> None:
-    for problem in (drawn(1), together()):
-        needs, rng = needs_of(problem), np.random.default_rng(0)
-        order, place = (column.copy() for column in anyhow(problem, 3))
-        at = np.empty(problem.num_ops, np.int64)
-        profile = profile_of(needs, order, place, at)
-        state = seeded(5)
-        for _ in range(60):
-            op = int(rng.integers(problem.num_ops))
-            if rng.integers(2):
-                rebalancing._put(needs, profile, place, at, op, int(rng.integers(problem.num_devices)))
-            else:
-                there = int(rebalancing._somewhere(needs, at, op, state))
-                rebalancing._shift(needs, profile, place, order, at, int(at[op]), there)
-        afresh = profiled(problem, order, place)
-        assert (at[order] == np.arange(problem.num_ops)).all()
-        for column in ("at_first", "start", "end"):
-            assert (getattr(profile, column) == getattr(afresh, column)).all()
-        assert afresh.top.tolist() == counted(problem, order, place)
-
-
 def test_what_comes_of_a_plan_holds_less_and_breaks_no_rule() -> None:
     problems = [together(), *(drawn(seed, cluster) for seed in range(2) for cluster in (UNLIKE, "regal"))]
     for problem in problems:
@@ -140,16 +118,6 @@ def test_what_comes_of_a_plan_holds_less_and_breaks_no_rule() -> None:
         assert max(counted(problem, ints(kept), found.device)) < max(counted(problem, ints(ran), plan.device))
 
 
-def test_nothing_comes_of_one_device_or_too_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = price(next(generate("layered", 1)), "1xa100-nvlink", objective="peak-memory")
-    plan = Plan.of(alone, ints(np.zeros(alone.num_ops, np.int64)))
-    assert rebalanced(alone, plan.device, simulate(alone, plan), seeded(1)) is None
-    problem = drawn()
-    plan = Plan.of(problem, ints(np.zeros(problem.num_ops, np.int64)))
-    monkeypatch.setattr(rebalancing, "EFFORT", 1_000)
-    assert rebalanced(problem, plan.device, simulate(problem, plan), seeded(1)) is None
-
-
 def test_a_search_has_what_was_found_and_every_simulation_counts() -> None:
     problem = drawn(2)
     search = Search(problem, Budget(None, 40))
@@ -159,32 +127,6 @@ def test_a_search_has_what_was_found_and_every_simulation_counts() -> None:
     assert found < score and search.best_score == found
     assert simulate(problem, better).peak_bytes.max() == found.value
     assert 1 < search.simulations <= 40
-
-
-def test_it_ends_after_so_many_that_were_no_better(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = drawn(2)
-    search = Search(problem, Budget(None, 1_000))
-    plan = Plan.of(problem, ints(np.zeros(problem.num_ops, np.int64)))
-    score = search.score(plan)
-    worse = [Plan.of(problem, plan.device, ints(np.roll(np.arange(problem.num_ops), turn))) for turn in range(1, 8)]
-    asked = iter(worse)
-    monkeypatch.setattr(rebalancing, "rebalanced", lambda *_: next(asked))
-    monkeypatch.setattr(search, "score", lambda _: Score(score.over_bytes, score.value + 1))
-    assert Rebalancer(search).improve(score, plan, 5) == (score, plan)
-    assert len(list(asked)) == 2
-
-
-def test_where_the_clock_counts_it_has_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = drawn(2)
-    search = Search(problem, Budget(1_000.0, None))
-    rebalancer = Rebalancer(search)
-    rebalancer.seconds = 1e9
-    plan = Plan.of(problem, ints(np.zeros(problem.num_ops, np.int64)))
-    score = search.score(plan)
-    assert rebalancer.improve(score, plan, 4) == (score, plan) and search.simulations == 1
-    rebalancer.seconds = 0.0
-    monkeypatch.setattr(rebalancing, "SHARE", 1.0)
-    assert rebalancer.improve(score, plan, 1)[0] < score
 
 
 def test_each_op_touches_what_it_reads_and_makes() -> None:
@@ -218,26 +160,6 @@ def test_ops_that_share_the_only_tensor_all_touch_it() -> None:
     assert needs.touches.tolist() == [0, 0, 0] and needs.touch_start.tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("tops", "memory", "value"),
-    [
-        ([100, 40], [100, 40], 8 * 100 + 70),
-        ([40, 100], [100, 100], 8 * 100 + 70),
-        ([101, 40], [100, 35], 8 * 101 + 70 + 64 * (1 + 5)),
-        ([90, 50], [10**9, 49], 8 * 90 + 70 + 64),
-    ],
-)
-def test_the_fullest_counts_eight_times_and_what_is_short_far_more(
-    tops: list[int], memory: list[int], value: int
-) -> None:
-    problem = drawn(cluster="2xp100-pcie", ops=8)
-    order, place = anyhow(problem, 0)
-    needs, profile = needs_of(problem), profiled(problem, order, place)
-    needs = needs._replace(held=needs.held._replace(memory=np.array(memory, needs.held.memory.dtype)))
-    profile.top[:] = tops
-    assert rebalancing._value(needs, profile) == value
-
-
 class Plans:
     """A search that scores plans as it is told, by their names."""
 
@@ -252,37 +174,6 @@ class Plans:
         return Score(0, self.values[plan.name])
 
 
-def improved(values: list[int], patience: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """(the value of what comes of a plan worth 10, how many were made)."""
-    search: Any = Plans(10, *values)
-    count = 0
-
-    def made(*_: object) -> Any:
-        nonlocal count
-        count += 1
-        return SimpleNamespace(name=count, device=None)
-
-    monkeypatch.setattr(rebalancing, "rebalanced", made)
-    start: Any = SimpleNamespace(device=None)
-    score, _ = Rebalancer(search).improve(Score(0, 10), start, patience)
-    return score.value, count
-
-
-@pytest.mark.parametrize(
-    ("values", "found"),
-    [
-        ([10, 10, 10, 1], (10, 3)),  # as good is gone on from, and is no gain
-        ([11, 11, 11, 1], (10, 3)),
-        ([11, 9, 10, 11, 12, 1], (9, 5)),
-        ([11, 9, 9, 8, 8, 8, 8, 1], (8, 7)),
-    ],
-)
-def test_patience_ends_after_so_many_in_a_row_that_gain_nothing(
-    values: list[int], found: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert improved(values, 3, monkeypatch) == found
-
-
 @pytest.mark.parametrize(("had", "due"), [(10.0, True), (10.5, False)])
 def test_by_the_clock_it_is_due_until_it_has_had_its_share(had: float, due: bool) -> None:
     search: Any = Plans(seconds=10.0 / rebalancing.SHARE)
@@ -291,18 +182,6 @@ def test_by_the_clock_it_is_due_until_it_has_had_its_share(had: float, due: bool
     assert some._is_due() is due
     search.counts_simulations = True
     assert some._is_due()
-
-
-@pytest.mark.parametrize(("less", "some"), [(0, True), (1, False)])
-def test_there_must_be_time_for_some_moves(less: int, some: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = drawn()
-    plan = Plan.of(problem, ints(np.zeros(problem.num_ops, np.int64)))
-    fewest = rebalancing.FEWEST * problem.num_ops * problem.num_devices
-    monkeypatch.setattr(rebalancing, "EFFORT", fewest - less)
-    asked = []
-    monkeypatch.setattr(rebalancing, "improve", lambda *given: asked.append(given[3]))
-    rebalanced(problem, plan.device, simulate(problem, plan), seeded(1))
-    assert asked == [rebalancing.FEWEST] * some
 
 
 def test_ops_of_a_group_are_mates_and_all_others_their_own() -> None:

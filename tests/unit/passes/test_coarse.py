@@ -14,8 +14,8 @@ from loadmaster.passes import coarsen
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
 from loadmaster.simulator import simulate
+from tests.problems import problem_of
 from tests.strategies import problems
-from tests.unit.optimizers.test_search_methods import problem_of
 
 
 def any_kernels(problem: Problem, rng: np.random.Generator) -> Ints:

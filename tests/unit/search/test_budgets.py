@@ -14,11 +14,10 @@ from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
-from loadmaster.search import Budget, Score, Search, search, solve, solving, workers
+from loadmaster.search import Budget, Score, Search, search, solve, workers
 from loadmaster.search.budget import WORST, as_budget
 from tests.graphs.tiny import GRAPHS, pair
-from tests.problems import ALL
-from tests.unit.optimizers.test_search_methods import problem_of
+from tests.problems import ALL, problem_of
 
 
 class Clock:
@@ -151,11 +150,6 @@ def test_what_a_part_says_of_its_plans_holds_for_the_whole() -> None:
     assert adding.bound == 0  # what limits of memory force is none
 
 
-def test_the_bound_has_a_tenth_of_the_seconds_and_some_at_least() -> None:
-    assert [solving._bound_seconds(Budget(seconds)) for seconds in (1.0, 4.0, 10.0)] == [0.3, 0.4, 1.0]
-    assert solving._bound_seconds(Budget(None, 9)) is None
-
-
 def test_the_gap_is_a_share_of_the_bound() -> None:
     result = solve(price(GRAPHS["chain"](), pair()), "one-device", Budget(None, 1))
     assert replace(result, lower_bound=result.value).gap == 0.0
@@ -208,43 +202,6 @@ class Pool:
             self.breaking -= 1
             done.set_result(workers._unpack_and_run(same, job))
         return done
-
-
-@pytest.mark.parametrize(
-    ("breaks", "fails"),
-    [
-        ((), False),
-        ((0, 0), False),
-        ((0, 0, 0), True),
-        ((1, 0), False),
-        ((1, 0, 0), True),
-        ((0, 0, 1, 0), False),
-        ((0, 0, 1, 0, 0), True),
-    ],
-)
-def test_processes_are_tried_three_times_in_a_row(
-    breaks: tuple[int, ...], fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended = list[Any]()
-    monkeypatch.setattr(workers, "_pool", lambda _: Pool())
-    monkeypatch.setattr(workers, "_end", ended.append)
-    monkeypatch.setattr(workers, "_POOLS", {})
-    Pool.made, Pool.breaks = 0, breaks
-    jobs = workers.in_order(pow, [2, 3, 4], "", (2,), 3)
-    if fails:
-        with pytest.raises(InvalidSetting, match="processes end"):
-            list(jobs)
-        return
-    assert list(jobs) == [4, 8, 16]
-    assert Pool.made == 1 + len(breaks) and len(ended) == len(breaks)
-    assert list(workers.in_order(pow, [5], "", (2,), 3)) == [32] and Pool.made == 1 + len(breaks)  # it is kept
-
-
-def test_with_one_process_jobs_run_here() -> None:
-    assert list(workers.in_order(pow, [2, 3], "", (2,))) == [4, 8]
-    assert list(workers.in_order(pow, [2, 3], "", (2,), 1)) == [4, 8]
-    assert ints([1]).flags.writeable is False  # what is packed stays so
-    assert workers._packed(1) == b"\x80\x05K\x01."
 
 
 class Proving:

@@ -14,7 +14,7 @@ from loadmaster.problem import Problem
 from loadmaster.search import WORST, Budget, Score, Search, solve
 from loadmaster.simulator import simulate
 from tests.graphs import GRAPHS, pair
-from tests.unit.optimizers.test_search_methods import problem_of
+from tests.problems import problem_of
 
 
 def plans_of(problem: Problem) -> list[Plan]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from loadmaster.cost import price  # noqa: E402
-from loadmaster.learn.go2020 import network  # noqa: E402
 from loadmaster.learn.go2020.candidates import BOUND, OVER  # noqa: E402
 from loadmaster.learn.go2020.input import GoInput, go_input  # noqa: E402
 from loadmaster.learn.go2020.network import (  # noqa: E402
@@ -134,26 +131,6 @@ def test_later_passes_see_the_decisions_before() -> None:
     assert not torch.allclose(two.place, one_pass.place)
 
 
-def test_a_segment_sees_itself_and_the_one_before_whose_state_it_does_not_learn_through(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(network, "SEGMENT", 8)
-    layer = SegmentAttention(16, 2, True)
-    there = torch.ones(1, 24, dtype=torch.bool)
-    state = torch.randn(1, 24, 16)
-    plain = layer(state, there)
-    for changed, seen in ((0, range(16)), (9, range(8, 24)), (20, range(16, 24))):
-        other = state.clone()
-        other[0, changed] += torch.randn(16)
-        moved = (layer(other, there) - plain).abs().amax(2)[0] > 1e-7
-        assert moved.nonzero()[:, 0].tolist() == list(seen)
-    state.requires_grad_()
-    layer(state, there)[0, 10].sum().backward()
-    assert state.grad is not None
-    assert state.grad[0, :8].abs().max() == 0
-    assert state.grad[0, 8:16].abs().amin(0).max() > 0
-
-
 def test_without_attention_groups_stand_alone() -> None:
     layer = SegmentAttention(16, 2, False)
     there, state = torch.ones(1, 12, dtype=torch.bool), torch.randn(1, 12, 16)
@@ -203,44 +180,3 @@ def test_memory_grows_with_the_ops_not_with_their_square() -> None:
             layer(torch.randn(1, groups, 8), torch.ones(1, groups, dtype=torch.bool))
         sizes.append(most[0])
     assert sizes[1] <= 16 * sizes[0]
-
-
-def test_groups_see_the_mean_of_what_was_said_of_fusing_their_ops() -> None:
-    """Two ops are of the first group, one of the second, none of the third."""
-
-    class Kept(torch.nn.Module):
-        def forward(self, mean: Any) -> Any:
-            self.mean = mean
-            return torch.zeros(len(mean), 8)
-
-    made = GoNetwork(NetworkShape(hidden=8, heads=2, tasks=("fusion", "placement")))
-    made._task, made.fused = (lambda name, state, batch, scale: state), Kept()  # type: ignore[method-assign, assignment]
-    single = torch.randn(3, network.OPS_WIDTH)
-    torch.nn.init.normal_(made.fuse[-1].weight)
-    batch: Any = SimpleNamespace(single=single, single_group=torch.tensor([0, 1, 0]))
-    with torch.no_grad():
-        scores, _ = made._fusion(torch.randn(1, 3, 8), batch, [])
-    chance = scores.softmax(dim=1).numpy()
-    wanted = [(chance[0] + chance[2]) / 2, chance[1], np.zeros(network.LEVELS)]
-    np.testing.assert_allclose(made.fused.mean, wanted, atol=1e-6)
-
-
-def test_the_last_decisions_tell_where_traffic_is_and_how_full_devices_are() -> None:
-    """Groups 0 and 1 are on device 0, group 2 on device 1; 0 sends three parts to 2, and 1 one part."""
-    batch: Any = SimpleNamespace(
-        traffic=torch.tensor([3.0, 1.0]),
-        before=torch.tensor([0, 1]),
-        after=torch.tensor([2, 2]),
-        time=torch.tensor([[[0.5, 1.0], [0.25, 0.5], [2.0, 4.0]]]),
-        size=torch.tensor([[0.2, 0.3, 0.5]]),
-        capacity=torch.tensor([[1.0, 0.1]]),
-    )
-    last: Any = SimpleNamespace(device=torch.tensor([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]]))
-    near, load = network._under(batch, last)
-    assert load[0].tolist() == [pytest.approx([0.75, 0.5]), pytest.approx([4.0, 4.0])]  # no device counts as fuller
-    assert near[0, 2].tolist() == [pytest.approx([0, 1, 0, 0.75, 0.5]), pytest.approx([1, 0, 0, 4, 4])]
-    assert near[0, 0].tolist() == [pytest.approx([1, 0, 0, 0.75, 0.5]), pytest.approx([0, 0, 1, 4, 4])]
-    batch.traffic = torch.tensor([3.0, 1.0])
-    last.device[0, 1] = torch.tensor([0.0, 1.0])
-    near, _ = network._under(batch, last)
-    assert near[0, 2, :, 1].tolist() == pytest.approx([0.75, 0.25])

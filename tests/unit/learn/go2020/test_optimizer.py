@@ -11,9 +11,7 @@ from hypothesis import given, settings
 
 torch = pytest.importorskip("torch")
 
-from loadmaster import catalog  # noqa: E402
 from loadmaster.bench.methods import ExpertBestOrder  # noqa: E402
-from loadmaster.catalog.specs import make_optimizer  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import InvalidSetting, UnreadableFile  # noqa: E402
 from loadmaster.learn.go2020.agent import Agent, load_go  # noqa: E402
@@ -135,15 +133,6 @@ def test_all_three_decisions_together_beat_each_alone() -> None:
     problem = price(load_zoo("wavenet-2x18"), "2xp100-pcie")  # where fusion gains much: by its rules, on few graphs
     together, *alone = (run(problem, replace(ONE, tasks=tasks), 300).value for tasks in (ALL, *ALL.split(",")))
     assert together < 0.97 * min(alone)
-
-
-def test_several_tasks_can_be_told_in_a_spec(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        catalog, "OPTIMIZERS", {**catalog.OPTIMIZERS, "a-go": "loadmaster.learn.go2020.optimizer:Go(scratch=yes)"}
-    )
-    made = make_optimizer("a-go:tasks=[fusion,placement],groups=32,attention=no")
-    assert made.wanted == ("fusion", "placement")
-    assert (made.scratch, made.groups, made.shape.attention) == (True, 32, False)
 
 
 def test_tells_what_is_wrong_with_its_settings(tmp_path: Path) -> None:

@@ -12,22 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
-torch = pytest.importorskip("torch")
-
-from safetensors import safe_open  # noqa: E402
-
-from loadmaster.errors import InvalidSetting  # noqa: E402
-from loadmaster.files import graph_to_json  # noqa: E402
-from loadmaster.graph.columns import ints  # noqa: E402
-from loadmaster.learn.features import device_class  # noqa: E402
-from loadmaster.learn.go2020 import examples  # noqa: E402
-from loadmaster.learn.go2020.agent import load_go  # noqa: E402
-from loadmaster.learn.go2020.examples import DRAWN, GoKey  # noqa: E402
-from loadmaster.learn.go2020.rollouts import Pools, example_job, like_devices, look, look_job  # noqa: E402
-from loadmaster.learn.go2020.training import GoRun, GoSettings, train  # noqa: E402
-from loadmaster.learn.go2020.zero import candidate_decided  # noqa: E402
-from loadmaster.zoo.synthetic import generate  # noqa: E402
+from loadmaster.errors import InvalidSetting
+from loadmaster.files import graph_to_json
+from loadmaster.graph.columns import ints
+from loadmaster.learn.features import device_class
+from loadmaster.learn.go2020 import examples
+from loadmaster.learn.go2020.agent import load_go
+from loadmaster.learn.go2020.examples import DRAWN, GoKey
+from loadmaster.learn.go2020.rollouts import Pools, example_job, like_devices, look, look_job
+from loadmaster.learn.go2020.training import GoRun, GoSettings, train
+from loadmaster.learn.go2020.zero import candidate_decided
+from loadmaster.zoo.synthetic import generate
 
 TINY = {"warm": 5, "elite_simulations": 40, "fit_steps": 4, "steps": 3, "graphs": 2, "samples": 3, "groups": 24}
 TINY |= {"valid_graphs": 1, "valid_every": 2, "fit_valid_every": 3, "workers": 1, "device": "cpu", "hidden": 16}

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.environment import Simulated  # noqa: E402
-from loadmaster.learn.hdp2018.optimizer import Hdp, _per_unit  # noqa: E402
+from loadmaster.learn.hdp2018.optimizer import Hdp  # noqa: E402
 from loadmaster.learn.hdp2018.policy import MATES, NOISY, UNIT_WIDTH, WAVES, HdpPolicy, units_of  # noqa: E402
 from loadmaster.learn.recurrent.inputs import KINDS, SHAPES, kinds_of  # noqa: E402
 from loadmaster.learn.recurrent.reinforce import Learner, LearningRule, Standing, learn  # noqa: E402
@@ -179,7 +179,3 @@ def test_a_clock_that_runs_out_between_two_looks_ends_the_run() -> None:
 def test_every_op_is_a_unit_where_there_are_as_many(units: int, label: list[int]) -> None:
     """By their single readers, the ops of a chain are one."""
     assert Hdp(units=units).label_of(price(chain(), pair())).tolist() == label
-
-
-def test_a_unit_is_in_the_group_of_most_of_its_ops() -> None:
-    assert _per_unit(ints([0, 2, 2, 1, 0, 0]), ints([0, 0, 0, 1, 1, 2])).tolist() == [2, 0, 0]

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import product
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from loadmaster.cost import price  # noqa: E402
-from loadmaster.errors import InvalidSetting, MissingExtra  # noqa: E402
-from loadmaster.graph import GraphBuilder  # noqa: E402
-from loadmaster.graph.columns import ints  # noqa: E402
-from loadmaster.learn.environment import Simulated  # noqa: E402
-from loadmaster.learn.mirhoseini2017.optimizer import Rnn  # noqa: E402
-from loadmaster.learn.mirhoseini2017.policy import RnnPolicy  # noqa: E402
-from loadmaster.learn.recurrent.inputs import scene_of  # noqa: E402
-from loadmaster.learn.recurrent.reinforce import Learner, LearningRule  # noqa: E402
-from loadmaster.learn.recurrent.weights import seeded  # noqa: E402
-from loadmaster.problem import Problem  # noqa: E402
-from loadmaster.search import Budget, Search, solve  # noqa: E402
-from loadmaster.simulator import simulate, simulate_many  # noqa: E402
-from loadmaster.zoo.synthetic import generate  # noqa: E402
-from tests.graphs.tiny import pair  # noqa: E402
+from loadmaster.cost import price
+from loadmaster.errors import InvalidSetting
+from loadmaster.graph import GraphBuilder
+from loadmaster.graph.columns import ints
+from loadmaster.learn.environment import Simulated
+from loadmaster.learn.mirhoseini2017.optimizer import Rnn
+from loadmaster.learn.mirhoseini2017.policy import RnnPolicy
+from loadmaster.learn.recurrent.inputs import scene_of
+from loadmaster.learn.recurrent.reinforce import Learner, LearningRule
+from loadmaster.learn.recurrent.weights import seeded
+from loadmaster.problem import Problem
+from loadmaster.search import Budget, Search, solve
+from loadmaster.simulator import simulate, simulate_many
+from loadmaster.zoo.synthetic import generate
+from tests.graphs.tiny import pair
 
 
 def layered(cluster: str = "2xp100-pcie") -> Problem:
@@ -111,47 +106,6 @@ def test_several_controllers_keep_the_budget_and_find_the_optimum() -> None:
     result = solve(problem, Rnn(controllers=2, by="op", groups=16, hidden=16, rate=1e-2), Budget(None, 500))
     assert result.simulations == 500
     assert result.value == brute_force(problem)
-
-
-class _Ray:
-    """What the controllers use of Ray, in this process: a task runs when it is handed out."""
-
-    def __init__(self) -> None:
-        self.answers: list[Any] = []
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def put(self, value: Any) -> Any:
-        return value
-
-    def remote(self, num_cpus: int) -> Any:
-        return lambda kind: SimpleNamespace(remote=lambda place, workers: self._actor(kind(place, workers)))
-
-    def _actor(self, controller: Any) -> Any:
-        def step(task: Any) -> int:
-            self.answers.append(controller.step(task))
-            return len(self.answers) - 1
-
-        return SimpleNamespace(step=SimpleNamespace(remote=step))
-
-    def wait(self, tickets: list[int], num_returns: int) -> tuple[list[int], list[int]]:
-        return tickets[-num_returns:], tickets[:-num_returns]  # the last handed out ends first
-
-    def get(self, ticket: int) -> Any:
-        return self.answers[ticket]
-
-
-def test_controllers_over_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOADMASTER_THREADS", "1")
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match="ray"):
-        solve(lanes(), Rnn(over="ray", controllers=2), Budget(None, 20))
-    stand_in = _Ray()
-    monkeypatch.setitem(sys.modules, "ray", stand_in)
-    result = solve(lanes(), Rnn(over="ray", controllers=3, by="op", groups=16, hidden=16, rate=1e-2), Budget(None, 500))
-    assert result.simulations == 500 == 1 + sum(answer.simulations for answer in stand_in.answers)  # one device first
-    assert result.value == brute_force(lanes())
 
 
 def test_settings_out_of_range_are_refused() -> None:

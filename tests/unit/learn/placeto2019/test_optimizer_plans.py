@@ -8,21 +8,19 @@ from itertools import product
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from loadmaster import Budget, GraphBuilder, price, solve  # noqa: E402
-from loadmaster.graph.columns import ints  # noqa: E402
-from loadmaster.learn.environment import Simulated  # noqa: E402
-from loadmaster.learn.placeto2019.board import board_of, groups_of, relations, topological, visits  # noqa: E402
-from loadmaster.learn.placeto2019.episodes import Episodes, _after_failures, advantages, costs, log_chances, play  # noqa: E402
-from loadmaster.learn.placeto2019.network import PlacetoNetwork, tensors_of  # noqa: E402
-from loadmaster.learn.placeto2019.optimizer import Placeto  # noqa: E402
-from loadmaster.optimizers.lists.schedulers import critical_rank  # noqa: E402
-from loadmaster.plans import Plan, check  # noqa: E402
-from loadmaster.problem import Problem  # noqa: E402
-from loadmaster.search import Search  # noqa: E402
-from loadmaster.simulator import simulate, simulate_many  # noqa: E402
-from tests.graphs.tiny import pair  # noqa: E402
+from loadmaster import Budget, GraphBuilder, price, solve
+from loadmaster.graph.columns import ints
+from loadmaster.learn.environment import Simulated
+from loadmaster.learn.placeto2019.board import board_of, groups_of, relations, topological, visits
+from loadmaster.learn.placeto2019.episodes import Episodes, advantages, costs, log_chances, play
+from loadmaster.learn.placeto2019.network import PlacetoNetwork, tensors_of
+from loadmaster.learn.placeto2019.optimizer import Placeto
+from loadmaster.optimizers.lists.schedulers import critical_rank
+from loadmaster.plans import Plan, check
+from loadmaster.problem import Problem
+from loadmaster.search import Search
+from loadmaster.simulator import simulate, simulate_many
+from tests.graphs.tiny import pair
 
 
 def lanes(count: int = 4, length: int = 3, devices: str = "") -> Problem:
@@ -120,12 +118,6 @@ def test_returns_are_compared_step_by_step() -> None:
     returns = np.array([[1.0, 0.0], [1.0, 1.0]])
     over = returns - returns.mean(axis=0)
     assert np.sign(advantages(cost)).tolist() == np.sign(over).tolist()
-
-
-def test_a_failure_costs_a_penalty_and_the_next_step_gives_it_back() -> None:
-    cost = _after_failures(np.array([[1.0, np.nan, np.nan, 0.5], [np.nan, 1.5, 1.5, 1.5]]))
-    np.testing.assert_allclose(cost[0], [1.0, 2.0, 2.0, 0.5])
-    assert np.isfinite(cost).all()
 
 
 @pytest.mark.parametrize("once", ["episode", "step"])

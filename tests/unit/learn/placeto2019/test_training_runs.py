@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-
-
-from loadmaster import Budget, price, solve  # noqa: E402
-from loadmaster.errors import InvalidSetting  # noqa: E402
-from loadmaster.files import save_graphs  # noqa: E402
-from loadmaster.learn.placeto2019 import training  # noqa: E402
-from loadmaster.learn.placeto2019.optimizer import Placeto  # noqa: E402
-from loadmaster.learn.placeto2019.training import PlacetoSettings, draw_cluster, read_graphs, train  # noqa: E402
-from loadmaster.zoo.synthetic import generate  # noqa: E402
-from tests.unit.learn.stand_in import weights  # noqa: E402
+from loadmaster import Budget, price, solve
+from loadmaster.errors import InvalidSetting
+from loadmaster.files import save_graphs
+from loadmaster.learn.placeto2019.optimizer import Placeto
+from loadmaster.learn.placeto2019.training import PlacetoSettings, draw_cluster, read_graphs, train
+from loadmaster.zoo.synthetic import generate
 
 TINY = {"steps": 4, "graphs": 2, "episodes": 3, "variants": 3, "groups": 12, "valid_every": 2, "workers": 2}
 
@@ -34,33 +28,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def settings(corpus: str, out: Path, **given: object) -> PlacetoSettings:
     return PlacetoSettings(**{"corpus": corpus, "out": str(out), "device": "cpu", **TINY, **given})  # type: ignore[arg-type]
-
-
-def test_killed_and_taken_up_again_is_the_same_as_never_stopped(
-    corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.set_num_threads(1)
-    whole = settings(corpus, tmp_path / "whole")
-    train(whole)
-    killed = replace(whole, out=str(tmp_path / "killed"), save_seconds=0.0)
-    plain = training.PlacetoRun._step
-
-    def dies(run: training.PlacetoRun, *given: object) -> None:
-        if run.state.step == 2:
-            raise KeyboardInterrupt
-        plain(run, *given)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training.PlacetoRun, "_step", dies)
-        with pytest.raises(KeyboardInterrupt):
-            train(killed)
-    train(killed)
-    one, two = (weights(Path(each.out) / "checkpoint.safetensors") for each in (whole, killed))
-    assert one.keys() == two.keys()
-    for name in one:
-        np.testing.assert_array_equal(one[name], two[name], name)
-    fresh = training._fresh(whole)
-    assert any((one[f"network.{name}"] != fresh[name]).any() for name in ("lean.weight", "pool.weight"))
 
 
 def test_a_run_leaves_weights_that_the_optimizer_reads_curves_and_a_card(corpus: str, tmp_path: Path) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -68,34 +65,6 @@ def test_an_equal_device_is_not_used_before_the_one_of_lower_number() -> None:
         firsts = [row.index(device) for device in sorted(set(row))]
         assert row[0] == 0 and firsts == sorted(firsts) and set(row) == set(range(len(set(row))))
     assert max(len(set(row)) for row in drawn.tolist()) == 3
-
-
-def test_of_equal_devices_the_next_is_allowed_once_the_one_before_was_used() -> None:
-    """Devices 0, 1 and 3 are equal; 2 stands by itself."""
-    full: Any = SimpleNamespace(twin=torch.tensor([4, 0, 4, 1]))
-    picks = torch.tensor([[0, 0, 1, 3], [2, 2, 0, 1]])
-    refused = seq2seq._second(picks, full)
-    no, yes = False, True
-    assert refused[0].tolist() == [[no, yes, no, yes], [no, no, no, yes], [no, no, no, yes], [no, no, no, no]]
-    assert refused[1].tolist() == [[no, yes, no, yes], [no, yes, no, yes], [no, yes, no, yes], [no, no, no, yes]]
-
-
-def test_scores_of_devices_are_the_same_said_at_once_and_step_by_step() -> None:
-    shape = seq2seq.PlacerShape(3, 2, hidden=4, device_width=5, pair_width=6)
-    head = shaken(seq2seq.DeviceHead(shape))
-    full: Any = SimpleNamespace(devices=torch.randn(2, 5), pairs=torch.randn(7, 2, 6))
-    out, so_far = torch.randn(3, 7, 4), torch.rand(3, 7, 2, seq2seq.SO_FAR)
-    with torch.no_grad():
-        inner, plain = head.still(full)
-        for group in range(7):
-            step = head.rate(out[:, group], (inner[group], plain[group]), so_far[:, group])
-            np.testing.assert_allclose(step, head(out, full, so_far)[:, group], rtol=1e-4, atol=1e-6)
-        # By hand, of the first sample's first group on the second device.
-        wide = torch.cat([full.devices[1], full.pairs[0, 1]])
-        hidden = head.state(out[0, 0]) + head.pair(wide) + head.number.weight[1] + head.so_far(so_far[0, 0, 1])
-        told = torch.cat([full.pairs[0, 1], so_far[0, 0, 1]])
-        score = head.score(hidden.relu()) + head.plain(told) + head.own(out[0, 0])[1]
-    assert float(head(out, full, so_far)[0, 0, 1].detach()) == pytest.approx(float(score), rel=1e-5)
 
 
 @pytest.mark.parametrize("full", [True, False])

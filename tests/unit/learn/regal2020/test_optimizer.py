@@ -22,7 +22,7 @@ from loadmaster.learn.regal2020.actions import CHOICES, LEVELS, MEANS, STANDARD,
 from loadmaster.learn.regal2020.networks import PolicyNetwork, batch_of  # noqa: E402
 from loadmaster.learn.regal2020.optimizer import Regal  # noqa: E402
 from loadmaster.optimizers.cuts import device_order  # noqa: E402
-from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, prior_of  # noqa: E402
+from loadmaster.optimizers.genetic.brkga import Brkga, prior_of  # noqa: E402
 from loadmaster.plans import Plan  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
@@ -152,27 +152,6 @@ def test_random_weights_come_from_the_seed(method: str) -> None:
     np.testing.assert_array_equal(one.plan.device, two.plan.device)
 
 
-def test_the_way_whose_first_generation_is_best_goes_on(checkpoint: str) -> None:
-    problem = problem_on("regal")
-    features = features_of(problem)
-    action = Regal(checkpoint=checkpoint).act(features, Search(problem, BUDGET, 0))
-    search = Search(problem, Budget(None, 1_000), 3)
-    ways = optimizer._ranked_ways(search, features, action, Regal(), 40)
-    assert len(ways) == 2 + len(optimizer.WAYS) and search.simulations == 40 * len(ways)
-    again = Search(problem, Budget(None, 1_000), 3)
-    tried = [action, *(actions.replace_blocks(action, *way) for way in optimizer.WAYS)]
-    tried.append(actions.constant_action(features, STANDARD))
-    scores = {}
-    for way in tried:
-        part = again.part(simulations=40)
-        decoder, prior, plain = optimizer.prior_of_action(problem, features, way)
-        plain = optimizer.replace(Regal().shaped(plain, 40), population=40)
-        optimizer.evolve(part, plain, decoder, prior)
-        scores[tuple(way.choices)] = part.best_score
-    assert [scores[tuple(way.choices)] for way in ways] == sorted(scores[tuple(way.choices)] for way in tried)
-    assert search.best_score == min(scores.values())
-
-
 def test_annealing_has_the_second_half_and_none_where_only_plans_are_asked_for(checkpoint: str) -> None:
     problem, spent = problem_on("regal"), []
 
@@ -190,22 +169,6 @@ def test_annealing_has_the_second_half_and_none_where_only_plans_are_asked_for(c
 def test_missing_weights_say_what_to_do() -> None:
     with pytest.raises(UnreadableFile, match=r"no trained weights.*\n(.*\n)?.*train regal"):
         solve(problem_on("regal"), Regal(checkpoint="nowhere.safetensors"), BUDGET)
-
-
-def test_the_level_of_a_block_is_the_mean_of_its_ops_by_weight() -> None:
-    problem = problem_on("2xp100-pcie", 12, "step-time")
-    decoder = decoder_of(problem, Brkga(by="mirror", blocks=3))
-    rng = np.random.default_rng(5)
-    levels = rng.integers(0, LEVELS, (problem.num_ops, 2)).astype(np.uint8)
-    weight = rng.uniform(0.1, 9.0, problem.num_ops).astype(np.float32)
-    got = optimizer._by_block(levels, decoder, weight)
-    even = optimizer._by_block(levels, decoder, np.ones_like(weight))
-    assert decoder.blocks < problem.num_ops
-    for block in range(decoder.blocks):
-        mine = np.flatnonzero(decoder.block_of == block)
-        for device in range(2):
-            assert got[block, device] == round(float(np.average(levels[mine, device], weights=weight[mine])))
-    assert (got != even).any()
 
 
 def test_every_op_has_the_elite_bias_that_the_action_says() -> None:

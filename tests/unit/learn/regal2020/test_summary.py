@@ -16,9 +16,7 @@ from scipy import stats  # noqa: E402
 
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.graph import GraphBuilder  # noqa: E402
-from loadmaster.graph.columns import ints  # noqa: E402
 from loadmaster.learn.features import features_of  # noqa: E402
-from loadmaster.learn.regal2020 import summary  # noqa: E402
 from loadmaster.learn.regal2020.actions import CHOICES, MEANS  # noqa: E402
 from loadmaster.learn.regal2020.networks import PolicyNetwork  # noqa: E402
 from loadmaster.learn.regal2020.optimizer import Regal  # noqa: E402
@@ -170,31 +168,3 @@ def test_json_is_strict_and_has_a_row_for_every_op(reading: PolicySummary) -> No
     text = json.dumps(reading.to_json(), allow_nan=False)
     found = json.loads(text)
     assert {len(column) for column in found["ops"].values()} == {len(reading.op_names)}
-
-
-def test_sure_chances_have_no_entropy_and_even_ones_all_of_it() -> None:
-    chance = np.array([[1.0, 0.0], [0.5, 0.5], [0.25, 0.75]])
-    half = -(0.25 * np.log(0.25) + 0.75 * np.log(0.75)) / np.log(2)
-    np.testing.assert_allclose(summary._entropy(chance), [0.0, 1.0, half])
-
-
-@pytest.mark.parametrize(
-    ("across", "along", "known"),
-    [
-        ([1, 2, 3, 4], [1, 2, 3, 5], (True, True)),
-        ([1, 2, 2, 1], [1, 2, 3, 5], (True, True)),
-        ([3, 3, 3, 3], [1, 2, 3, 5], (False, True)),
-        ([1, 2, 3, 4], [2, 2, 2, 2], (False, False)),
-    ],
-)
-def test_what_is_the_same_everywhere_is_related_to_nothing(
-    across: list[float], along: list[float], known: tuple[bool, bool]
-) -> None:
-    found = summary._relation("measure", "action", np.array(across, float), np.array(along, float))
-    assert tuple(value is not None for value in list(vars(found).values())[2:4]) == known
-
-
-def test_a_share_is_of_all_bytes_of_which_there_may_be_none() -> None:
-    assert summary._share(ints([3, 0, 1]), ints([0, 1])) == 0.75
-    assert summary._share(ints([1, 0]), ints([0])) == 1.0
-    assert summary._share(ints([0, 0]), ints([0])) == 0.0

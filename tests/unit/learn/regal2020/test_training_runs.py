@@ -10,18 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-
-
-from loadmaster.cost import price  # noqa: E402
-from loadmaster.files import graph_to_json  # noqa: E402
-from loadmaster.learn import examples  # noqa: E402
-from loadmaster.learn.examples import Elite, Key  # noqa: E402
-from loadmaster.learn.features import features_of  # noqa: E402
-from loadmaster.learn.regal2020.settings import RegalSettings  # noqa: E402
-from loadmaster.learn.regal2020.training import train  # noqa: E402
-from loadmaster.zoo.synthetic import generate  # noqa: E402
-from tests.unit.learn.stand_in import weights  # noqa: E402
+from loadmaster.cost import price
+from loadmaster.files import graph_to_json
+from loadmaster.learn import examples
+from loadmaster.learn.examples import Elite, Key
+from loadmaster.learn.features import features_of
+from loadmaster.learn.regal2020.settings import RegalSettings
+from loadmaster.learn.regal2020.training import train
+from loadmaster.zoo.synthetic import generate
+from tests.unit.learn.stand_in import weights
 
 TINY = {"warm": 5, "elite_simulations": 60, "fit_steps": 6, "steps": 4, "graphs": 3, "samples": 3, "evaluations": 40}
 TINY |= {"generated": 2, "valid_graphs": 2, "valid_evaluations": 40, "valid_every": 2, "workers": 2, "device": "cpu"}

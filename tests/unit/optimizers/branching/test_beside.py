@@ -4,41 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+import numpy as np
 
 from loadmaster import Budget, GraphBuilder, price
+from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.branching import beside
 from loadmaster.optimizers.branching.beside import Beside
 from loadmaster.optimizers.branching.branch_and_bound import SearchTree, can_branch
+from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
-from loadmaster.search import Score, Search
+from loadmaster.problem import Problem
+from loadmaster.search import Search
 from tests.graphs.tiny import pair
-from tests.unit.optimizers.test_exact_closing import many, started
 
 
-@pytest.mark.parametrize(("left", "runs"), [(0.2, False), (0.21, True)])
-def test_it_runs_beside_a_search_that_has_time(left: float, runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    search = started(many(4), Budget(60.0))
-    monkeypatch.setattr(Search, "seconds_left", property(lambda self: left))
-    assert (Beside.of(search, 0.2) is not None) == runs
+def many(ops: int, devices: int = 2) -> Problem:
+    graph = GraphBuilder("many")
+    for op in range(ops):
+        graph.op(f"op{op}", "any", [], [graph.tensor(1)], time_ns=10 + op)
+    every = tuple(Device(f"d{at}", "toy", 2**30, 1e9, 1e9, 0) for at in range(devices))
+    pairs = [(one, two) for one in range(devices) for two in range(devices) if one != two]
+    wires = np.full((devices, devices), -1)
+    for number, ends in enumerate(pairs):
+        wires[ends] = number
+    return price(graph.build(), Cluster("many", every, dict.fromkeys(pairs, Link(1e9, 1)), ints(wires)))
 
 
-def test_it_runs_beside_a_search_of_a_small_problem_that_has_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    for ops, runs in ((1, False), (2, True), (64, True), (65, False)):
-        assert (Beside.of(started(many(ops), Budget(60.0)), 0.2) is not None) == runs, ops
-    assert Beside.of(started(many(4), Budget(None, 50_000)), 0.2) is None, "simulations are counted"
-    assert Beside.of(Search(many(4), Budget(60.0)), 0.2) is None, "no plan"
-    fused = started(many(4), Budget(60.0))
-    assert fused.best is not None
-    fused.best = Plan.of(fused.problem, fused.best.device, None, ints([0, 0, 2, 3]))
-    assert Beside.of(fused, 0.2) is None
-    full = started(many(4), Budget(60.0))
-    full.best_score = Score(1, 10)
-    assert Beside.of(full, 0.2) is None, "a plan that does not fit"
-    monkeypatch.setattr(beside, "MANY", 70)
-    for simulations, runs in ((70, False), (71, True)):  # one of them is spent
-        assert (Beside.of(started(many(4), Budget(60.0, simulations)), 0.2) is not None) == runs
+def started(problem: Problem, budget: Budget) -> Search:
+    search = Search(problem, budget)
+    search.score(OneDevice().optimize(search))
+    return search
 
 
 def test_it_ends_with_its_tree_or_when_it_is_told_to() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,9 +12,7 @@ from hypothesis import strategies as st
 from loadmaster import Budget, GraphBuilder, price, solve
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.branching import branch_and_bound
-from loadmaster.optimizers.branching.beside import Beside
-from loadmaster.optimizers.branching.branch_and_bound import BranchAndBound, SearchTree, can_branch
+from loadmaster.optimizers.branching.branch_and_bound import BranchAndBound, can_branch
 from loadmaster.optimizers.exact import CpSat
 from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.optimizers.simple import OneDevice
@@ -143,16 +140,6 @@ def test_agrees_with_cp_sat(seed: int) -> None:
     assert not theirs.optimal or theirs.bound == mine.best_score.value
 
 
-def test_beside_a_search_where_ortools_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadmaster.optimizers.exact.find_spec", lambda name: None)
-    problem = workflow(2, 12, 4)
-    exact = Search(problem, Budget(None, 100_000))
-    BranchAndBound().optimize(exact)
-    result = solve(problem, "auto", Budget(120.0))
-    assert result.optimal
-    assert result.value == exact.bound
-
-
 def test_memory_limits_are_kept() -> None:
     # Eight ops with weights of 100 B; 450 B a device: four each, though one device would be quicker for a chain.
     graph = GraphBuilder("limits")
@@ -184,32 +171,3 @@ def test_other_objectives_and_hosts_are_left_to_others() -> None:
     assert can_branch(problem)
     assert not can_branch(problem.with_objective("peak-memory"))
     assert not can_branch(problem.with_objective("throughput"))
-
-
-@pytest.mark.parametrize(("ended", "finished", "steps", "halted"), [(True, False, 0, 0), (False, True, 0, 1)])
-def test_what_runs_beside_a_search_ends_when_it_is_told_to_or_done(
-    ended: bool, finished: bool, steps: int, halted: int
-) -> None:
-    beside = Beside.__new__(Beside)
-    beside.ended, beside.search = ended, mock.Mock(spec=Search)
-    beside.branches = mock.Mock(finished=finished)
-    beside.branches.go_on.side_effect = AssertionError("it goes on")
-    beside.run()
-    assert (beside.branches.go_on.call_count, beside.search.halt.call_count) == (steps, halted)
-
-
-def test_a_timeline_that_comes_out_otherwise_leaves_its_step_unproved() -> None:
-    """Where the simulator says another time than the tree, what is proved is no more than the least of the tree's."""
-    build = GraphBuilder("two")
-    for at, time in enumerate(([10, 7], [9, 4])):
-        build.op(f"op{at}", "any", [], [build.tensor(1)], time_ns=time)
-    problem = price(build.build(), pair())
-    plan = OneDevice().optimize(Search(problem, Budget(None, 1)))
-    scores = iter([Score(0, 1_000), Score(0, 1_000), *[WORST] * 50])
-    tree, met = SearchTree(problem, plan), []
-    with mock.patch.object(branch_and_bound.Score, "of", lambda *_: next(scores)):
-        for _ in range(30):
-            if tree.go_on(WORST, 5) is not None:
-                met.append(int(tree.tree.leaf[0]))
-    assert met and tree.unclear == min(met)
-    assert tree.bound(Score(0, 1_000)) <= min(met)

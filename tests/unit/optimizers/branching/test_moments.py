@@ -133,16 +133,3 @@ def test_an_op_is_ready_once_all_it_waits_for_is_done_and_there() -> None:
     moment.copy[:], moment.place[2] = 0, 0
     moment.status[:2] = ENDED
     assert moment.options(RUN, 0) == [2], "at home it needs no copy"
-
-
-def test_what_is_started_is_counted_and_ends_when_its_time_is_over() -> None:
-    moment = sending()
-    moment.row[0], moment.row[1] = 100, 4
-    moments.launch(moment.facts, moment.row, 0, 1)
-    assert (moment.status[0], moment.end[0], moment.device[1], moment.row[1]) == (RUNS, 110, 0, 5)
-    turn = parts(moment.facts, moment.row)[7]
-    assert turn[0] == 4
-    going = moments._wait(
-        moment.facts, moment.row, moment.status, moment.end, moment.copy, moment.copy_end, moment.device, moment.channel
-    )
-    assert going and moment.row[0] == 110 and moment.status[0] == ENDED and moment.device.tolist() == [-1, -1]

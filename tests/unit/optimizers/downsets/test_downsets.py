@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +12,11 @@ from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.downsets import downsets as whole
 from loadmaster.optimizers.downsets.downsets import Downsets, split_of
 from loadmaster.optimizers.downsets.units import Units, downsets, units_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Budget, Search, solve
+from loadmaster.search import Budget, solve
 from loadmaster.simulator import simulate
 from tests.graphs.tiny import diamond, pair
 
@@ -128,26 +126,6 @@ def test_a_slow_device_gets_less() -> None:
     assert solve(slower, Downsets(), Budget(None, 3)).plan.device.tolist() == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("left", "effort", "sets"),
-    [(0.001, 1_000, 100), (0.5, 50_000, 200), (100.0, 10_000_000, 40_000), (10_000.0, 40_000_000, 60_000)],
-)
-def test_downsets_by_the_clock(left: float, effort: int, sets: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[tuple[int, int]]()
-
-    def split(problem: Any, label: Any, effort: int, sets: int) -> Any:
-        asked.append((effort, sets))
-        return 1, np.zeros(problem.num_ops, np.int64)
-
-    monkeypatch.setattr(whole, "split_of", split)
-    monkeypatch.setattr(Search, "seconds_left", property(lambda self: left))
-    Downsets().optimize(Search(price(diamond(), pair()), Budget(left)))
-    assert asked == [(effort, sets)] * 2
-    asked.clear()
-    Downsets(effort=7, sets=5).optimize(Search(price(diamond(), pair()), Budget(None, 9)))
-    assert asked == [(7, 5)] * 2
-
-
 @pytest.mark.parametrize(("chains", "length"), [(1, 130), (2, 70), (3, 14), (11, 1)])
 def test_downsets_of_chains_beside_each_other(chains: int, length: int) -> None:
     """Each is a beginning of every chain, so they can be counted; with more units than a word has bits, too."""
@@ -169,28 +147,3 @@ def test_downsets_of_chains_beside_each_other(chains: int, length: int) -> None:
         ready = [unit for unit in range(count) if not members >> unit & 1 and before[unit] & ~members == 0]
         assert larger == {unit: members | 1 << unit for unit in ready}
     assert downsets(units, many - 1) is None
-
-
-def test_twice_as_heavy_units_join_each_time_that_there_are_too_many_downsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At first those of a 64th of a device's share. Where few join by themselves, neighbours in order do."""
-    problem, light, counts = (
-        price(random_graph(np.random.default_rng(3), 16), cluster_of(2)),
-        list[float](),
-        list[int](),
-    )
-
-    def joined(units: Units, work: Any, least: float) -> Any:
-        light.append(least)
-        return ints(np.arange(units.count))
-
-    def sets(units: Units, most: int) -> Any:
-        counts.append(units.count)
-        return None if len(counts) < 4 else "downsets"
-
-    monkeypatch.setattr(whole, "joined", joined)
-    monkeypatch.setattr(whole, "downsets", sets)
-    monkeypatch.setattr(whole, "_solved", lambda *_: (True, "split"))
-    assert split_of(problem, ints(np.arange(16)), ENOUGH) == "split"  # type: ignore[comparison-overlap]
-    share = int(problem.best_ns.sum()) / 2 / 64
-    assert light == pytest.approx([share, 2 * share, 4 * share]) and counts == sorted(counts, reverse=True)
-    assert len(set(counts)) == 4

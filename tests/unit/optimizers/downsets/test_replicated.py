@@ -10,7 +10,6 @@ import pytest
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.downsets import replicated
 from loadmaster.optimizers.downsets.replicated import replicated_stages
 from loadmaster.problem import Problem
 from tests.unit.optimizers.pipeline.lines import devices
@@ -65,13 +64,3 @@ def busiest(problem: Problem, stage: list[int], counts: tuple[int, ...]) -> floa
         ops = [op for op, s in enumerate(stage) if s == number]
         values.append(cost(sum(int(problem.op_ns[op, 0]) for op in ops), sum(sizes[op] for op in ops), r))  # type: ignore[arg-type]
     return float(max(values))
-
-
-def test_with_too_many_downsets_the_order_of_the_program_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = some_problem(np.random.default_rng(3))
-    best = replicated_stages(problem, ints(np.arange(problem.num_ops)), DEVICES, cost)
-    monkeypatch.setattr(replicated, "MOST_SETS", 2)
-    found = replicated_stages(problem, ints(np.arange(problem.num_ops)), DEVICES, cost)
-    assert not found.exact and found.busiest >= best.busiest
-    assert found.busiest == pytest.approx(busiest(problem, found.stage.tolist(), found.replicas))
-    assert (np.diff(found.stage) >= 0).all()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from loadmaster import GraphBuilder, price
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.downsets import units
-from loadmaster.optimizers.downsets.units import Downs, Units, joined, units_of
+from loadmaster.optimizers.downsets.units import Units, joined, units_of
 from loadmaster.problem import Problem
 from tests.graphs.tiny import pair
 
@@ -37,53 +34,11 @@ def test_units_that_wait_for_each_other_are_one() -> None:
     assert found.count == 1 and found.unit.tolist() == [0, 0, 0, 0]
 
 
-def test_an_op_that_comes_back_to_its_unit_is_left_out_of_the_order() -> None:
-    """There and back: 0, 1, 2, then 3 with 1 and 4 with 0."""
-    problem, label = problem_of([[], [0], [1], [2], [3]]), ints([0, 1, 2, 1, 0])
-    assert units._returning(problem, label).tolist() == [False, False, False, True, True]
-    found = units_of(problem, label)
-    assert found.unit.tolist() == [0, 1, 2, 1, 0] and found.before == (0b0, 0b1, 0b10)
-
-
-def test_what_stays_within_its_unit_does_not_come_back() -> None:
-    chain = problem_of([[], [0], [1], [2]])
-    assert not units._returning(chain, ints([0, 0, 1, 1])).any()
-    assert units._returning(chain, ints([0, 0, 1, 0])).tolist() == [False, False, False, True]
-    beside = problem_of([[], [0], [0], [1, 2]])
-    assert units._returning(beside, ints([1, 1, 0, 1])).tolist() == [False, False, False, True]
-    assert not units._returning(beside, ints([1, 0, 0, 2])).any()
-
-
-def test_an_op_is_late_after_one_that_comes_back() -> None:
-    start, before = problem_of([[], [0], [0], [1], [2]]).graph.dependencies
-    assert units._late(start, before, np.array([True, False, False, False, False])).tolist() == [True] * 5
-    assert units._late(start, before, np.array([False, True, False, False, False])).tolist() == [
-        False, True, False, True, False,
-    ]  # fmt: skip
-
-
 def test_an_op_of_the_backward_pass_alone_takes_its_place_as_if_it_ran_forward() -> None:
     """Ops 0, 1, 2 forward; 3 comes back to 1 and 5 to 0; 4, between them, is alone: so it lies between 0 and 1."""
     found = units_of(problem_of([[], [0], [1], [2], [3], [4]]), ints([0, 1, 2, 1, 3, 0]))
     assert found.unit.tolist() == [0, 2, 3, 2, 1, 0]
     assert found.before == (0b0, 0b1, 0b11, 0b100)
-
-
-def test_units_that_take_no_time_join_their_only_neighbour() -> None:
-    """Op 0 deals with op 1 alone, op 3 with two; op 4 is idle and beside op 3 only."""
-    problem = problem_of([[], [0], [], [1, 2], [3]], [0, 5, 5, 0, 0])
-    assert units._with_neighbours(problem, ints(np.arange(5))).tolist() == [0, 0, 1, 2, 2]
-    busy = problem_of([[], [0], [], [1, 2], [3]], [1, 5, 5, 0, 1])
-    assert units._with_neighbours(busy, ints(np.arange(5))).tolist() == [0, 1, 2, 3, 4]
-
-
-def test_idle_units_join_until_none_is_left() -> None:
-    """A row of idle ops becomes one, and two idle ones that deal with each other alone too."""
-    assert units._with_neighbours(problem_of([[], [0], [1]], [0, 0, 0]), ints([0, 1, 2])).tolist() == [0, 0, 0]
-    assert units._with_neighbours(problem_of([[], [0]], [0, 0]), ints([0, 1])).tolist() == [0, 0]
-    loose: Any = problem_of([[], []], [0, 0])
-    assert units._with_neighbours(loose, ints([0, 1])).tolist() == [0, 1], "they deal with nobody"
-    assert units._with_neighbours(problem_of([[], [0], [0]], [5, 0, 0]), ints([0, 1, 2])).tolist() == [0, 0, 0]
 
 
 def row(count: int) -> Units:
@@ -114,9 +69,3 @@ def test_a_unit_with_several_neighbours_on_a_side_joins_on_the_other() -> None:
     assert joined(star, np.ones(5), 9).tolist() == [0, 0, 0, 0, 0]
     apart = Units(ints(np.arange(2)), (0, 0), (0, 0))
     assert joined(apart, np.ones(2), 9).tolist() == [0, 1]
-
-
-def test_what_is_between_two_downsets() -> None:
-    downs = Downs((0b0, 0b1, 0b1011), ints([0]), ints([]), ints([]))
-    assert downs.between(1, 2) == [1, 3] and downs.between(0, 2) == [0, 1, 3] and downs.between(0, 1) == [0]
-    assert units._places(0b101001) == [0, 3, 5] and units._places(0) == []

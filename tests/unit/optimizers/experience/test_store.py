@@ -88,17 +88,6 @@ def test_a_place_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
     assert store.starts(planned().problem) == []
 
 
-def test_the_users_own_store_is_where_they_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("LOADMASTER_PLANS", str(tmp_path))
-    assert Store.default() == Store(tmp_path)
-    monkeypatch.setenv("LOADMASTER_PLANS", "off")
-    assert Store.default() is None
-    monkeypatch.delenv("LOADMASTER_PLANS")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr("sys.platform", "linux")
-    assert Store.default() == Store(tmp_path / "loadmaster" / "plans")
-
-
 def test_files_are_the_users_alone(tmp_path: Path) -> None:
     store = Store(tmp_path / "plans")
     store.remember(planned())

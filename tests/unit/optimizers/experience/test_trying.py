@@ -8,7 +8,6 @@ import pytest
 import loadmaster as lm
 from loadmaster.optimizers.experience.trying import stands_out
 from loadmaster.optimizers.grouped import Way, grouped
-from loadmaster.optimizers.racing import BESIDE, Waiting
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search, Start, solve
@@ -35,21 +34,6 @@ def test_a_plan_stands_out_that_all_rules_are_far_behind(problem: Problem, share
 
 def test_a_plan_that_does_not_fit_does_not_stand_out(problem: Problem) -> None:
     assert not stands_out(Search(problem, Budget(None, 100)), Score(1, 1))
-
-
-def test_beside_a_plan_that_stands_out_rules_have_a_small_part_of_the_search(problem: Problem) -> None:
-    search = Search(problem, Budget(None, 40_000))
-    waiting, all_at_once = Waiting(search, stands_out=True), Waiting(search, stands_out=False)
-    everything = all_at_once.due()
-    assert not all_at_once.left and everything
-    prices = []
-    for done in (0, 100, 400, 2_000):
-        search.count(done - search.simulations)
-        prices += [start.price for start in waiting.due()]
-        assert sum(prices) <= BESIDE * done
-        assert not waiting.left or sum(prices) + waiting.left[0].price > BESIDE * done
-    search.count(38_000)
-    assert [*prices, *(start.price for start in waiting.due())] == [start.price for start in everything]
 
 
 def test_what_a_search_does_with_a_plan_that_stands_out_depends_on_the_seed_alone(problem: Problem) -> None:

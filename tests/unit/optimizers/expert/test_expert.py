@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.expert import expert
 from loadmaster.optimizers.expert.expert import expert_placement, layer_of, shares
-from loadmaster.optimizers.expert.known import Lane, unit_of
+from loadmaster.optimizers.expert.known import unit_of
 
 
 def test_units() -> None:
@@ -114,84 +110,3 @@ def test_shares_are_cut_where_the_middle_of_an_op_lies() -> None:
     assert shares(ints([1, 2, 1]), problem).tolist() == [0, 1, 1]
     assert shares(ints([0, 0, 0]), problem).tolist() == [0, 0, 0]
     assert shares(ints([0, 0, 3]), problem).tolist() == [0, 0, 1]
-
-
-def test_layers_are_numbered_as_the_program_comes_to_them() -> None:
-    scopes = ["stem", "", "b.1.x", "b.0", "b.1.y", "stem"]
-    assert expert._by_first_use(scopes).tolist() == [0, -1, 1, 2, 1, 0]
-    problem: Any = SimpleNamespace(best_ns=ints([1, 2, 4, 8, 16, 32]))
-    assert expert._load(problem, ints([0, -1, 1, 2, 1, 0])).tolist() == [33, 20, 8]
-    assert expert._load(problem, ints([-1] * 6)).tolist() == []
-
-
-def placed(lane: Lane, scopes: list[str], times: list[int], devices: int = 2) -> list[int]:
-    builder = GraphBuilder("lane")
-    for at, (scope, time) in enumerate(zip(scopes, times, strict=True)):
-        builder.op(f"o{at}", "op", [], [builder.tensor(8)], scope=scope, time_ns=time)
-    problem = price(builder.build(), f"{devices}xp100-pcie")
-    device = np.full(len(scopes), -1, np.int64)
-    unit = expert._number(scopes, lane.modules)
-    expert._place_lane(device, problem, lane, unit)
-    return device.tolist()
-
-
-def lane(cut: Any, first: tuple[str, ...] = (), last: tuple[str, ...] = ()) -> Lane:
-    return Lane(modules=("b.*",), cut=cut, on_first=first, on_last=last)
-
-
-SCOPES = ["in", "b.0", "b.1", "b.2", "b.3", "out", "other"]
-
-
-def test_layers_of_a_lane_go_in_equal_blocks_whatever_they_take() -> None:
-    times = [9, 100, 1, 1, 1, 9, 9]
-    assert placed(lane("layers", ("in",), ("out",)), SCOPES, times) == [0, 0, 0, 1, 1, 1, -1]
-    assert placed(lane("layers"), SCOPES, times) == [-1, 0, 0, 1, 1, -1, -1]
-    assert placed(lane("layers", ("in",), ("out",)), SCOPES, times, 4) == [0, 0, 1, 2, 3, 3, -1]
-
-
-def test_a_lane_is_cut_by_time_with_what_goes_first_and_last() -> None:
-    """Of 100, 1, 1, 1 the first is alone; with 97 at the end they are three and one, then all before it."""
-    times = [0, 100, 1, 1, 1, 0, 9]
-    assert placed(lane("time", ("in",), ("out",)), SCOPES, times) == [0, 0, 1, 1, 1, 1, -1]
-    late = [0, 40, 30, 20, 10, 200, 9]
-    assert placed(lane("time", ("in",), ("out",)), SCOPES, late) == [0, 0, 0, 0, 0, 1, -1]
-    early = [200, 40, 30, 20, 10, 0, 9]
-    assert placed(lane("time", ("in",), ("out",)), SCOPES, early) == [0, 1, 1, 1, 1, 1, -1]
-
-
-def test_as_many_layers_as_devices_have_one_each_by_time_too() -> None:
-    times = [9, 100, 1, 1, 1, 9, 9]
-    assert placed(lane("time"), SCOPES, times, 4) == [-1, 0, 1, 2, 3, -1, -1]
-
-
-def neighbours(device: list[int], reads: int = 10, gives: int = 10) -> dict[int, int]:
-    """Op 0 makes what ops 1 and 2 read, op 2 what op 3 does: the bytes that are sent for op 2, wherever it is."""
-    builder = GraphBuilder("near")
-    x, a, b, c = builder.tensor(500, "input"), builder.tensor(reads), builder.tensor(gives), builder.tensor(7)
-    builder.op("o0", "op", [x], [a], time_ns=1)
-    builder.op("o1", "op", [a], [], time_ns=1)
-    builder.op("o2", "op", [a, x], [b], time_ns=1)
-    builder.op("o3", "op", [b], [c], time_ns=1)
-    problem = price(builder.build(), "3xp100-pcie")
-    return expert._crossing_bytes(problem, ints(device), 2)
-
-
-def test_bytes_that_cross_to_and_from_an_op() -> None:
-    """What another reader has there already is not sent again; an op that has no device yet gets nothing."""
-    assert neighbours([0, 0, -1, 1], 10, 30) == {0: 30, 1: 10}
-    assert neighbours([0, 1, -1, 1], 10, 30) == {0: 30, 1: 0}
-    assert neighbours([0, 0, -1, -1], 10, 30) == {0: 0}
-    assert neighbours([2, 2, -1, 0], 30, 10) == {2: 10, 0: 30}
-
-
-def test_the_rest_goes_where_least_crosses_and_of_equals_to_the_first() -> None:
-    builder = GraphBuilder("rest")
-    a, b = builder.tensor(10), builder.tensor(10)
-    builder.op("o0", "op", [], [a], time_ns=1)
-    builder.op("o1", "op", [a], [b], time_ns=1)
-    builder.op("o2", "op", [b], [], time_ns=1)
-    builder.op("o3", "op", [], [], time_ns=1)
-    problem = price(builder.build(), "3xp100-pcie")
-    assert expert._place_rest(problem, ints([2, -1, 1, -1])).tolist() == [2, 1, 1, 0]
-    assert expert._place_rest(problem, ints([-1, -1, 0, 2])).tolist() == [0, 0, 0, 2]
-    assert expert._place_rest(problem, ints([0, 2, 2, 1])).tolist() == [0, 2, 2, 1]

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 import numpy as np
 import pytest
 
 from loadmaster.cost import price
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.lists import rolling
 from loadmaster.optimizers.lists.rolling import (
     Rolling,
     RollingColumns,
-    WaysPace,
     decide,
     make_log,
     make_state,
@@ -78,42 +73,3 @@ def test_heft_is_beaten_here(problem: Problem) -> None:
         simulate(problem, method.optimize(Search(problem, Budget(None, 10)))).step_ns for method in (Heft(), Rolling())
     )
     assert rolling < heft
-
-
-class Left:
-    """A search that has so many seconds left."""
-
-    def __init__(self, seconds: float, counts: bool = False) -> None:
-        self.seconds_left, self.counts_simulations = seconds, counts
-
-
-class Clock:
-    """Seconds that pass only when they are told to."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
-        self.now = 100.0
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now))
-
-
-def test_as_many_ways_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two ways at first; of 100 ops, 10 have taken 1 s, each in 2 x 2 + 1 turns: 0.02 s a turn and op."""
-    search: Any
-    clock, search = Clock(monkeypatch, rolling), Left(90.0)
-    pace = WaysPace(search, 100, 30)
-    assert pace.ways(0) == 2
-    clock.now += 1.0
-    # 90 s for 90 ops: 50 turns each, of which two make a way.
-    assert pace.ways(10) == (50 - 1) // 2
-    clock.now += 0.2
-    search.seconds_left = 8.0
-    # 10 ops at 0.2 s / (10 x 49); no quicker than 0.7 of before: 8 / (80 x 0.014) = 7.1 turns.
-    assert pace.ways(20) == 3
-    search.seconds_left = 0.0
-    clock.now += 5.0
-    assert pace.ways(30) == 1, "at least one"
-    search.seconds_left = 1e9
-    clock.now += 1e-3
-    assert pace.ways(40) == 30, "no more than were asked for"
-    assert pace.ways(40) == 30, "nothing done since"
-    assert WaysPace(cast(Any, Left(0.0, counts=True)), 100, 9).ways(50) == 9
-    assert WaysPace(search, 100, 1).ways(0) == 1 and WaysPace(search, 100, 0).ways(0) == 1

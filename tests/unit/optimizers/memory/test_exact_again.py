@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -147,17 +146,6 @@ def test_which_problems_the_model_is_for() -> None:
     hosted = replace(row(3), dispatch_ns=ints([1, 1, 1]))
     assert not exact_again.suits(hosted)
     assert least_time(row(41), None, ENOUGH) is None
-
-
-@pytest.mark.parametrize(("seconds", "limit"), [(None, None), (2.5, 2.5), (0.0, 0.01)])
-def test_what_the_solver_is_told(seconds: float | None, limit: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = SimpleNamespace(parameters=SimpleNamespace(), solve=lambda _: 0)
-    library = exact_again.cp_model()
-    fake = SimpleNamespace(CpModel=library.CpModel, CpSolver=lambda: told, OPTIMAL=4, FEASIBLE=2)
-    monkeypatch.setattr(exact_again, "cp_model", lambda: fake)
-    assert least_time(row(3), seconds, 7.0, 2**31 + 5) is None
-    wanted = {"random_seed": 5, "num_workers": 1, "max_deterministic_time": 7.0}
-    assert vars(told.parameters) == wanted | ({} if limit is None else {"max_time_in_seconds": limit})
 
 
 def test_weights_and_inputs_are_held_all_the_time() -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -14,10 +9,7 @@ from loadmaster import load
 from loadmaster.cost import Calibrated, price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.optimizers.fusion.greedy import greedy_kernels
-from loadmaster.optimizers.memory import inlining
-from loadmaster.optimizers.memory.closures import Closure
-from loadmaster.optimizers.memory.draft import Version
-from loadmaster.optimizers.memory.inlining import Inline, inlined
+from loadmaster.optimizers.memory.inlining import inlined
 from loadmaster.plans import Plan, check
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
@@ -126,118 +118,3 @@ def test_what_is_written_anyway_is_not_made_again(role: str, again: bool) -> Non
     found = inlined(problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64)))
     names = set() if found.added is None else {problem.graph.op_name[op] for op in found.added.op}
     assert ("relu" in names) == again
-
-
-class Asked:
-    """A search of which so much is left, whose plans are worth what they say."""
-
-    def __init__(self, left: int, best: Any = None, spent: bool = False) -> None:
-        self.simulations_left, self.best, self.spent, self.problem = left, best, spent, "problem"
-        self.best_score = 0 if best is None else best.value
-        self.scored = list[Any]()
-
-    @contextmanager
-    def keeping(self, share: float) -> Iterator[Any]:
-        yield self
-
-    def score(self, plan: Any) -> Any:
-        self.scored.append(plan)
-        return plan.value
-
-
-def of_value(value: int, added: Any = None) -> Any:
-    return SimpleNamespace(value=value, added=added)
-
-
-@pytest.mark.parametrize(
-    ("left", "spent", "added", "asked"),
-    [(2, False, None, True), (1, False, None, False), (2, True, None, False), (2, False, "added", False)],
-)
-def test_a_plan_is_inlined_where_a_draft_and_a_simulation_are_left(
-    left: int, spent: bool, added: Any, asked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, better = of_value(5, added), of_value(4)
-    monkeypatch.setattr(inlining, "inlined", lambda problem, given, search: better if given is plan else None)
-    search: Any = Asked(left, spent=spent)
-    found = Inline(SimpleNamespace(optimize=lambda part: plan)).optimize(search)  # type: ignore[arg-type]
-    assert search.scored == ([better] if asked else [])
-    assert found is plan, "the search has none that is best"
-
-
-@pytest.mark.parametrize(("value", "chosen"), [(6, "inner"), (5, "inner"), (4, "best")])
-def test_a_better_plan_of_the_search_is_inlined_in_place_of_the_last(
-    value: int, chosen: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, best, given = of_value(5), of_value(value), list[Any]()
-    monkeypatch.setattr(inlining, "inlined", lambda problem, plan, search: given.append(plan) or of_value(9))
-    found = Inline(SimpleNamespace(optimize=lambda part: plan)).optimize(Asked(9, best))  # type: ignore[arg-type]
-    assert len(given) == 1 and given[0] is (plan if chosen == "inner" else best) and found is best
-
-
-def inline(costs: list[int | None], monkeypatch: Any, peak: int = 100, **given: Any) -> tuple[list[Any], list[Any]]:
-    """Tensor 0, of 50 bytes at a byte a ns, is read in its own kernel, 1, and by others at 3 and 4; (made, undone)."""
-    made, undone = list[Any](), list[Any]()
-    memory = np.array([[100, 0]])
-    settings = {"lasting": [False], "overwritten": set()} | given
-    uses = settings.pop("uses", [(1, 8), (4, 3), (3, 4), (3, 9)])
-    draft: Any = SimpleNamespace(
-        versions=[Version(0, 1, uses=uses)], memory=memory, nbytes=[50], device=[1], producer=[0],
-        problem=SimpleNamespace(bytes_per_s=[1, 10**9]), **settings,
-    )  # fmt: skip
-    closures = dict(zip((3, 4), costs, strict=True))
-
-    def closure(_: Any, tensor: int, at: int, later: Any) -> Any:
-        return None if closures[at] is None else Closure((0,), (), True, closures[at] or 0)
-
-    def again(_: Any, drops: Any, closure: Any, at: int) -> Any:
-        made.append((at, drops))
-        memory[0, 1] = peak
-        return lambda: undone.append(at)
-
-    monkeypatch.setattr(inlining, "_closure", closure)
-    monkeypatch.setattr(inlining, "make_again", again)
-    inlining._inline(draft, 0)
-    return made, undone
-
-
-BOTH = [(3, [(0, [(3, 4), (3, 9)])]), (4, [(0, [(4, 3)])])]
-
-
-def test_a_tensor_is_made_where_it_is_read_if_that_takes_no_longer_than_to_write_it(monkeypatch: Any) -> None:
-    assert inline([20, 30], monkeypatch) == (BOTH, [])
-    assert inline([20, 31], monkeypatch) == ([], [])
-    assert inline([20, None], monkeypatch) == ([], [])
-    assert inline([20, 30], monkeypatch, peak=101) == (BOTH, [4, 3]), "it takes more memory"
-    for given in ({"lasting": [True]}, {"overwritten": {0}}, {"uses": [(1, 8)]}):
-        assert inline([20, 30], monkeypatch, **given) == ([], []), given
-
-
-@pytest.mark.parametrize(("reads", "found"), [(4, True), (5, False)])
-def test_what_reads_many_tensors_is_not_made_again(reads: int, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ops 0 and 1, of which the second reads what the first makes, and tensors from 10 on."""
-    closure = Closure((0, 1), (), True, 5)
-    monkeypatch.setattr(inlining, "closure_of", lambda *_: closure)
-    draft: Any = SimpleNamespace(
-        at=[0, 1, 2], open={3: True, 4: False}, heavy=np.array([False]), makes=[[0], [1]],
-        reads=[[10], [0, 10, *range(11, 10 + reads)]],
-    )  # fmt: skip
-    assert (inlining._closure(draft, 1, 3, [(3, 2)]) is closure) is found
-    assert inlining._closure(draft, 1, 4, [(4, 2)]) is None, "a kernel that nothing joins"
-    assert inlining._closure(draft, 1, 3, [(3, 2), (3, 3)]) is None, "a copy reads it"
-    assert (inlining._closure(draft, 1, 3, [(3, 2), (4, 3)]) is closure) is found, "a copy elsewhere is no matter"
-
-
-def test_light_ops_that_draw_nothing_are_inlined_op_0_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = ("aten.relu.default", "aten.mm.default", "aten.bernoulli.p", "aten.relu.default", "aten.relu.default")
-    builder = GraphBuilder("kinds")
-    for at, kind in enumerate(kinds):
-        builder.op(f"op{at}", kind, [], [builder.tensor(8, shape=(2,))], flops=1)
-    problem = price(builder.build(), "1xa100-nvlink")
-    draft: Any = SimpleNamespace(
-        problem=problem, producer=range(5), able=[True, True, True, False, True],
-        versions=[Version(at, at, inner=at == 4) for at in range(5)],
-    )  # fmt: skip
-    seen = list[int]()
-    monkeypatch.setattr(inlining, "_inline", lambda _, number: seen.append(number))
-    inlining.inline_light(draft)
-    assert seen == [0]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from loadmaster import Budget, GraphBuilder, price, solve
+from loadmaster import Budget, GraphBuilder, price
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.lists.rolling import Rolling
 from loadmaster.optimizers.lists.schedulers import Heft
@@ -102,18 +100,6 @@ def test_rolling_in_one_way_is_a_thrifty_list_and_in_several_it_is_better(seed: 
     assert several < one
 
 
-def test_a_large_graph_is_planned_better_than_by_any_one_shot_and_the_same_each_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(multilevel, "LARGE", 250)
-    problem = layered(400)
-    one, two = (solve(problem, "auto", Budget(None, 60), seed=1) for _ in range(2))
-    np.testing.assert_array_equal(one.plan.device, two.plan.device)
-    assert one.simulations == two.simulations <= 60
-    for name in ("one-device", "expert", "heft", "heft:thrift=0.5", "rolling:ways=4"):
-        assert one.value <= solve(problem, name, Budget(None, 1)).value, name
-
-
 def test_the_clock_leaves_out_what_would_not_be_ready_in_time() -> None:
     search = Search(layered(), Budget(1.0))
     clock = multilevel.TimeLeft(search)
@@ -123,23 +109,6 @@ def test_the_clock_leaves_out_what_would_not_be_ready_in_time() -> None:
     clock.run_s = 1.0  # a simulation takes all the time there is
     assert not clock.allows(1.0) and clock.share_before_the_end() == 0
     assert multilevel.TimeLeft(Search(layered(), Budget(None, 5))).allows(60.0 * 10**6)
-
-
-def test_windows_that_are_alike_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = repeated(60)
-    plan = Plan.of(problem, np.zeros(problem.num_ops, np.int64))  # all on one device: every block looks the same
-    monkeypatch.setattr(refine, "OPS", 40)  # four blocks
-    monkeypatch.setattr(refine, "OPS_PER_DEVICE", 1)
-    walks: list[Any] = []
-    cool = refine.WindowChain.cool
-    monkeypatch.setattr(refine.WindowChain, "cool", lambda self, *given: (walks.append(self), cool(self, *given))[1])
-    monkeypatch.setenv("LOADMASTER_THREADS", "1")
-    search = Search(problem, Budget(None, 500))
-    search.score(plan)
-    better = refine.refine(search, plan, 60, 0)
-    check(better, problem)
-    assert simulate(problem, better).step_ns < simulate(problem, plan).step_ns
-    assert len(walks) <= 6 < problem.num_ops // 40
 
 
 def test_blocks_are_stretches_of_a_module_and_their_plans_those_of_the_whole() -> None:

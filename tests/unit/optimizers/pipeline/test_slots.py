@@ -33,56 +33,10 @@ SLOT = ints([0, 1, 0, 1, 2])
 PHASE = ints([FORWARD, UPDATE, FORWARD, FORWARD, BACKWARD])
 
 
-def test_bytes_of_gradients_and_weights() -> None:
-    problem = small()
-    assert slots._gradients(problem, SLOT, 3).tolist() == [0, 60, 0]
-    assert edges.gradients_of(problem, SLOT).tolist() == [0, 50, 0], "of weights, not of states"
-    assert slots._resident(problem, SLOT, 3).tolist() == [9, 50 + 20, 30]
-
-
-def test_a_weight_that_op_0_updates() -> None:
-    g = GraphBuilder("first")
-    w = g.tensor(50, "weight")
-    g.op("update", "optim.sgd", [w], [g.tensor(50, "weight", alias_of=w)], time_ns=1)
-    g.op("other", "any", [], [g.tensor(1)], time_ns=1)
-    problem = price(g.build(), pair())
-    slot = ints([1, 0])
-    assert edges.gradients_of(problem, slot).tolist() == [0, 50]
-    assert slots._resident(problem, slot, 2).tolist() == [0, 50] and not slots._gradients(problem, slot, 2).any()
-
-
-def test_what_forward_ops_make_and_backward_ops_read() -> None:
-    problem = small()
-    assert slots._saved(problem, SLOT, PHASE, 3).tolist() == [40, 0, 0]
-    assert not slots._saved(problem, SLOT, ints([FORWARD] * 5), 3).any()
-    back = ints([BACKWARD, UPDATE, BACKWARD, BACKWARD, BACKWARD])
-    assert not slots._saved(problem, SLOT, back, 3).any()
-    first = ints([FORWARD, BACKWARD, BACKWARD, BACKWARD, BACKWARD])
-    assert slots._saved(problem, SLOT, first, 3).tolist() == [60, 0, 0], "what op 0 makes"
-
-
-def test_what_crosses_each_edge() -> None:
-    """60 bytes take 11 ns and are read one slot on, 40 take 9 and are read up to two slots on; those of one phase alone
-    where it is asked."""
-    problem = small()
-    assert edges.crossing_of(problem, SLOT).tolist() == [0, 11 + 9, 9, 0]
-    assert slots._crossing(problem, SLOT, PHASE, FORWARD, 3).tolist() == [0, 9, 0, 0]
-    assert slots._crossing(problem, SLOT, ints([FORWARD] * 5), FORWARD, 3).tolist() == [0, 11 + 9, 9, 0]
-    assert not slots._crossing(problem, SLOT, PHASE, BACKWARD, 3).any()
-    backwards = ints([2, 1, 2, 1, 0])
-    assert edges.crossing_of(problem, backwards).tolist() == [0, 9, 11 + 9, 0]
-
-
 def test_work_of_a_microbatch_has_its_share_of_the_update() -> None:
     work = edges.work_of(small(), SLOT, PHASE, 3)
     assert work[:, 0].tolist() == [10 + 1, 6 // 3 + 2, 4]
     assert work[1:, 1].tolist() == [6 // 3 + 3, 5] and work[0, 1] > 2**49
-
-
-def test_sums_are_of_all_slots_before() -> None:
-    column = ints([[1, 10], [2, 20], [4, 40]])
-    assert slots._summed(column, ints([1, 0, 1]), 3).tolist() == [[0, 0], [2, 20], [7, 70], [7, 70]]
-    assert slots._summed_bytes(ints([3, 0, 4])).tolist() == [0, 3, 3, 7]
 
 
 def test_adding_gradients_takes_the_traffic_of_three_rounded_up() -> None:

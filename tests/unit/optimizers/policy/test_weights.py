@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from loadmaster.errors import UnreadableFile
-from loadmaster.optimizers.policy import weights
 from loadmaster.optimizers.policy.decoding import PAIR
 from loadmaster.optimizers.policy.views import CONTEXT
 from loadmaster.optimizers.policy.weights import read_weights, write_weights
@@ -45,16 +44,3 @@ def test_a_header_is_padded_and_says_where_numbers_are(tmp_path: Path) -> None:
         length = int.from_bytes(data[:8], "little")
         assert length % 8 == 0 and len(data) == 8 + length + 8 * PAIR
         assert json.loads(data[8 : 8 + length])["weights"]["data_offsets"] == [0, 8 * PAIR]
-
-
-def test_a_file_or_a_header_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_weights(tmp_path / "w", np.ones(PAIR), {})
-    size = (tmp_path / "w").stat().st_size
-    monkeypatch.setattr(weights, "MOST_BYTES", size)
-    assert len(read_weights(tmp_path / "w")) == PAIR
-    monkeypatch.setattr(weights, "MOST_BYTES", size - 1)
-    with pytest.raises(UnreadableFile, match="too large"):
-        read_weights(tmp_path / "w")
-    (tmp_path / "x").write_bytes(size.to_bytes(8, "little") + b"{}")
-    with pytest.raises(UnreadableFile, match="too large"):
-        read_weights(tmp_path / "x")

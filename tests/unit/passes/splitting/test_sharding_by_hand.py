@@ -287,22 +287,6 @@ def test_given_times_are_those_of_the_whole_op() -> None:
     assert given["Z@0"] == given["Z@1"] == 9 and given["OUT@1"] == 4 and given["Y@0"] < 0
 
 
-@pytest.mark.parametrize(("bundle", "rings"), [(2 * 160, ["G"]), (160, ["G"]), (159, ["G", "H"]), (0, ["G", "H"])])
-def test_gradients_are_put_together_in_bundles(bundle: int, rings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 160 bytes each: a bundle is full when it has more than so many."""
-    monkeypatch.setattr("loadmaster.passes.splitting.sharded.BUNDLE", bundle)
-    step = Step(X=(8, 4), W=(4, 10), WB=(4, 10)).op("mm", "X W", Y=(8, 10)).op("relu", "Y", OUT=(8, 10))
-    step.op("t", "X", view=True, T=(4, 8)).op("mm", "T Y", G=(4, 10)).op("mm", "T OUT", H=(4, 10))
-    step.op("optim.sgd", "W G", W2=(4, 10)).op("optim.sgd", "WB H", WB2=(4, 10))
-    graph = sharded(step, "samples").graph
-    assert [name for name in graph.op_name if name.startswith("all_reduce") and name.endswith("@0")] == [
-        f"all_reduce {name}@0" for name in rings
-    ]
-    first = graph.op_name.index("all_reduce G@0")
-    assert graph.time_ns[first].max() == 2 * (5 + 8 * (3 - len(rings)))
-    assert len(graph.reads_of(first)) == 3 - len(rings)
-
-
 def sharded(step: Step, way: Way) -> ShardedGraph:
     made = sharded_graph(step.graph(), pair(), way)
     assert made is not None

@@ -1,5 +1,5 @@
-"""The default method: fused where that is possible, exactly the search for placement and order where it is not, and in
-memory where that is short."""
+"""The default method, `auto`, and its settings `joint` and `placement`: what they promise beyond what all methods do.
+Fused where that is possible, placement and order alone where it is not, and in memory where that is short."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ import numpy as np
 import pytest
 
 import loadmaster as lm
+from loadmaster.catalog.specs import make_optimizer
 from loadmaster.cluster import Cluster, Device
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.complete import can_fuse
 from loadmaster.optimizers.fusion.greedy import greedy_kernels
 from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound
-from loadmaster.search import Budget, Result, Start, solve
+from loadmaster.search import Budget, Result, Score, Search, Start, solve
 from loadmaster.simulator import simulate
 from loadmaster.zoo.synthetic import KINDS, generate
-from tests.unit.optimizers.fusion.test_search import tangled
+from tests.graphs.tiny import chain, diamond, fork, join, pair
+from tests.problems import ladder, problem_of, tangled
+from tests.reference import brute_force
 from tests.unit.optimizers.test_recompute import fused_peak, layers, limited, one, with_host
 
 COLUMNS = ("device", "rank", "kernel")
@@ -69,7 +71,6 @@ def kernels_of_tangled() -> Problem:
     ids=["given times", "products alone", "generated", "already fused"],
 )
 def test_where_nothing_can_be_fused_it_is_the_search_for_placement_and_order(problem: Problem) -> None:
-    assert not can_fuse(problem)
     whole, part = (solve(problem, spec, Budget(None, 150), seed=4) for spec in ("auto", "placement"))
     assert same(whole, part) and whole.lower_bound == part.lower_bound and not whole.plan.fuses
 
@@ -163,16 +164,6 @@ def test_it_begins_from_what_it_is_given_and_fuses_that() -> None:
     assert also.score <= solve(problem, "random:samples=5", Budget(None, 5)).score
 
 
-def test_kernels_of_kernels_are_named_after_their_lowest_op() -> None:
-    for seed in range(6):
-        problem = tangled(50, seed)
-        coarse = coarsen(problem, greedy_kernels(problem))
-        inner = greedy_kernels(coarse.problem)
-        plan = coarse.up(Plan.of(coarse.problem, np.zeros(coarse.problem.num_ops, np.int64), None, inner))
-        for op, kernel in enumerate(plan.kernel):
-            assert kernel == min(np.flatnonzero(plan.kernel == plan.kernel[op]))
-
-
 def test_ops_without_arithmetic_are_no_tasks() -> None:
     """What only moves bytes may be fused; what has given times and no arithmetic may not."""
 
@@ -185,8 +176,8 @@ def test_ops_without_arithmetic_are_no_tasks() -> None:
             read = made
         return price(graph.build(), "2xp100-pcie")
 
-    assert can_fuse(copies(flops=0))
-    assert not can_fuse(copies(time_ns=5))
+    assert solve(copies(flops=0), "auto", Budget(None, 60)).plan.fuses
+    assert not solve(copies(time_ns=5), "auto", Budget(None, 60)).plan.fuses
 
 
 def test_beside_a_host_it_is_no_worse_than_fitting_alone_and_its_bound_is_under_what_fitting_finds() -> None:
@@ -225,3 +216,144 @@ def test_what_memory_forces_is_no_bound_where_plans_may_add_ops() -> None:
     for method in ("auto", "recompute"):
         first = solve(small, method, Budget(None, 1))
         assert first.plan.added is None and first.lower_bound <= found.timeline.step_ns
+
+
+@pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
+def test_search_finds_the_best_plan_of_small_problems(objective: str) -> None:
+    """All placements and orders tried by the slow simulator. What fuses too is at least as good."""
+    for graph in (chain(), diamond(), fork(), join()):
+        problem = price(graph, pair(memory_bytes=60), objective=objective)
+        best = brute_force(problem, objective)
+        for spec in ("auto", "anneal:start=one-device", "local-search:start=one-device", "joint"):
+            found = solve(problem, spec, Budget(None, 400), seed=1).score
+            assert tuple(found) <= best if spec == "joint" else tuple(found) == best, (graph.name, spec)
+
+
+@pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
+def test_search_gets_near_the_best_of_a_ladder(objective: str) -> None:
+    """A ladder of twelve layers on two devices; the best is what seven times as many simulations give. A search that
+    forgets to undo a load is 15 % away. In the mean of eight seeds: about one in three ends 3 % away."""
+    problem = problem_of(12, objective=objective)
+
+    def mean(spec: str) -> float:
+        return float(np.mean([solve(problem, spec, Budget(None, 1_500), seed=seed).value for seed in range(8)]))
+
+    values = {spec: mean(spec) for spec in ("auto", "anneal")}
+    best = min(solve(problem, "auto", Budget(None, 10_000), seed=seed).value for seed in range(3))
+    assert all(value <= best * 1.02 for value in values.values()), (values, best)
+
+
+@pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
+def test_auto_never_gets_worse_with_more_simulations(objective: str) -> None:
+    problem = problem_of(objective=objective)
+    budgets = (1, 2, 5, 17, 60, 61, 150, 400, 401, 900)
+    scores = [solve(problem, "auto", Budget(None, count), seed=3).score for count in budgets]
+    assert all(later <= earlier for earlier, later in pairwise(scores))
+
+
+@pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
+def test_auto_is_never_worse_than_a_one_shot_method(objective: str) -> None:
+    problem = problem_of(objective=objective, on="2xa100-nvlink+2xp100-pcie")
+    auto = solve(problem, "auto", Budget(None, 300))
+    for name in ("one-device", "expert", "expert:order=program", "heft", "etf", "cpop", "sct", "heft:contention=no"):
+        assert auto.score <= solve(problem, name, Budget(None, 300)).score, name
+
+
+def test_the_old_name_of_the_temperature_is_still_understood() -> None:
+    for name in ("anneal", "auto", "joint", "separate", "anneal-fusion", "anneal-order", "go"):
+        assert make_optimizer(f"{name}:heat=0.02") == make_optimizer(f"{name}:temperature=0.02"), name
+
+
+@pytest.mark.parametrize(
+    "spec", ["anneal:start=expert", "local-search:start=expert", "brkga:start=expert,evaluations=150"]
+)
+def test_search_is_no_worse_than_its_start_and_reproducible(spec: str) -> None:
+    problem = problem_of()
+    start = solve(problem, "expert", Budget(None, 1))
+    one, two = (solve(problem, spec, Budget(None, 200), seed=5) for _ in range(2))
+    assert one.score <= start.score
+    assert one.plan.device.tolist() == two.plan.device.tolist() and one.plan.rank.tolist() == two.plan.rank.tolist()
+    assert one.simulations <= 200
+
+
+def test_a_tight_memory_limit_is_met_by_search() -> None:
+    problem = price(ladder(12), Cluster.preset("2xp100-pcie"), memory_limit=42_000)
+    assert not solve(problem, "one-device", Budget(None, 1)).fits
+    assert solve(problem, "auto", Budget(None, 800)).fits
+
+
+@pytest.mark.parametrize(
+    "spec", ["anneal:start=expert", "local-search:start=expert", "auto", "brkga:evaluations=1000000000"]
+)
+def test_an_interrupt_returns_the_best_plan_so_far(spec: str) -> None:
+    problem, seen, at = problem_of(), [], list[int]()
+
+    def stop(search: Search) -> None:
+        seen.append(search.best_score)
+        at[:] = [search.simulations]
+        if search.best is not None and search.simulations > 300:
+            raise KeyboardInterrupt
+
+    result = solve(problem, spec, Budget(None, 10**7), listener=stop)
+    assert result.interrupted and result.simulations <= at[0] + 100
+    assert result.score <= min(seen)
+
+
+def test_searching_is_better_than_merging_at_random() -> None:
+    problem = tangled(150, 1)
+    random, annealed = (
+        solve(problem, spec, Budget(None, 600)) for spec in ("random-fusion:samples=600", "anneal-fusion")
+    )
+    assert annealed.value < random.value
+
+
+def test_under_peak_memory_fusion_saves_what_it_can() -> None:
+    builder = GraphBuilder("hourglass")
+    here = builder.tensor(1000, "input")
+    for op, size in enumerate((50_000, 80_000, 500, 90_000, 400)):
+        made = builder.tensor(size, "output" if op == 4 else "activation")
+        builder.op(f"op{op}", "aten.relu.default", [here], [made], flops=1000)
+        here = made
+    problem = price(builder.build(), Cluster.preset("1xp100-pcie"), objective="peak-memory")
+    for spec in ("anneal-fusion:inner=one-device", "joint"):
+        assert solve(problem, spec, Budget(None, 100)).value == 1000 + 400  # one kernel: input and output
+
+
+@pytest.mark.parametrize("spec", ["random-fusion:samples=100000", "anneal-fusion", "joint", "separate"])
+def test_a_budget_of_seconds_ends_the_search(spec: str) -> None:
+    result = solve(tangled(300, 7), spec, Budget(0.3))
+    assert result.fits and not result.interrupted
+
+
+def test_joint_is_at_least_as_good_as_its_parts_in_the_mean() -> None:
+    specs = ("joint", "auto", "greedy-fusion:inner=auto", "anneal-fusion:inner=auto")
+    values = [[solve(tangled(60, seed), spec, Budget(None, 2000)).value for spec in specs] for seed in range(3)]
+    joint, *others = np.log(values).mean(axis=0)
+    assert joint <= min(others) + 0.01
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["greedy-fusion", "random-fusion", "anneal-fusion", "separate", "joint", "auto", "islands:inner=joint,islands=1"],
+)
+def test_all_that_fuse_are_held_against_the_bound_of_what_may_be_fused(spec: str) -> None:
+    problem = tangled(40, 3)
+    found = solve(problem, spec, Budget(None, 60))
+    any_kernel, allowed = (lower_bound(problem, fusing=of, fitting=True) for of in (True, sharing_of(problem)))
+    assert found.lower_bound == allowed > any_kernel
+
+
+@pytest.mark.parametrize("spec", ["joint", "separate:start=one-device", "anneal-fusion", "greedy-fusion:inner=auto"])
+def test_an_interrupt_keeps_the_best_so_far(spec: str) -> None:
+    problem, seen = tangled(80, 11), list[tuple[int, Score]]()
+
+    def listener(search: Search) -> None:
+        if search.simulations > 400:
+            seen.append((search.simulations, search.history[-1].score))
+            raise KeyboardInterrupt
+
+    search_ends = solve(problem, spec, Budget(None, 200_000), listener=listener)
+    assert seen and search_ends.interrupted
+    (at, _), *again = seen
+    assert not again and search_ends.simulations <= at + 100, "nothing is simulated afterwards but the plan itself"
+    assert search_ends.score <= solve(problem, "one-device", Budget(None, 1)).score
