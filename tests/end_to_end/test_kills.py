@@ -14,6 +14,7 @@ import pytest
 from tests.kills import run
 
 
+@pytest.mark.full
 def test_nothing_is_lost_in_ten_kills(tmp_path: Path) -> None:
     assert run(10, 1, tmp_path) == []
 
