@@ -312,7 +312,7 @@ MISTAKES = {mistake.name: mistake for mistake in (*RULES, *BOUNDS)}
 
 def planted(folder: Path, mistake: Mistake) -> None:
     """A copy of the source in the folder, wrong in one place."""
-    shutil.copytree(ROOT / "src", folder / "src", copy_function=os.link, ignore=shutil.ignore_patterns("*.pyc"))
+    shutil.copytree(ROOT / "src", folder / "src", copy_function=os.symlink, ignore=shutil.ignore_patterns("*.pyc"))
     file = folder / "src" / "loadmaster" / mistake.file
     text = file.read_text()
     if text.count(mistake.right) != 1:
@@ -333,7 +333,7 @@ def checked(source: Path, check: str, least: Path) -> str:
 
 def seen(mistake: Mistake, least: Path) -> str:
     """The complaint about the source with this mistake."""
-    with tempfile.TemporaryDirectory(dir=ROOT / "tests") as folder:
+    with tempfile.TemporaryDirectory() as folder:
         planted(Path(folder), mistake)
         return checked(Path(folder) / "src", mistake.check, least)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -122,10 +123,18 @@ def hold_simulator(check: str) -> None:
         for name in GRAPHS:
             test_timelines.test_simulate_gives_the_kept_timeline(name)
         return
-    of = {"reference": test_simulator.test_compiled_equals_reference}
-    of["additions"] = test_additions.test_expanded_and_judged_by_two_routes
-    fewer = given(st.data())(of[check].hypothesis.inner_test)
-    settings(max_examples=300, phases=[Phase.generate], derandomize=True)(fewer)()
+    if check == "additions":
+        drawn_anew(test_additions.test_expanded_and_judged_by_two_routes, st.data())
+        drawn_anew(test_additions.test_what_runs_again_changes_no_result, st.data(), st.integers(0, 10_000))
+    else:
+        drawn_anew(test_simulator.test_compiled_equals_reference, st.data())
+
+
+def drawn_anew(test: Any, *strategies: Any) -> None:
+    """The property on other and fewer examples, the first that fails as it is."""
+    settings(max_examples=300, phases=[Phase.generate], derandomize=True)(
+        given(*strategies)(test.hypothesis.inner_test)
+    )()
 
 
 def main() -> None:
@@ -136,7 +145,7 @@ def main() -> None:
         else:
             hold_simulator(check)
     except AssertionError as wrong:
-        print(f"wrong: {wrong}")
+        print(f"wrong: {traceback.extract_tb(wrong.__traceback__)[-1].line} {wrong}")
         sys.exit(WRONG)
 
 

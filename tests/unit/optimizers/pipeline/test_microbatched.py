@@ -6,6 +6,8 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,15 +18,166 @@ from loadmaster.cluster import Link
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.files import save_graph
-from loadmaster.graph import GraphBuilder
+from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.optimizers.pipeline import schedules
 from loadmaster.optimizers.pipeline.edges import balanced_edges
-from loadmaster.optimizers.pipeline.microbatched import plan_pipeline
+from loadmaster.optimizers.pipeline.judging import Pipeline
+from loadmaster.optimizers.pipeline.microbatched import _Planner, plan_pipeline
 from loadmaster.passes.microbatches import Action, parse_action
 from loadmaster.passes.stages import BACKWARD, FORWARD, UPDATE, WEIGHT, in_stages, phases_of, settle_stages
+from loadmaster.plans import Plan
 from loadmaster.report.pipeline import picture, schedule_csv
 from loadmaster.search import Budget
+from loadmaster.simulator import simulate
 from tests.unit.optimizers.pipeline.lines import devices, line, problem
+
+
+def judged(schedule: str, count: int, stages: int = 4, most: Sequence[int] = (), **settings: int) -> Pipeline:
+    planner = _Planner(problem(stages, stages, **settings), count, Budget(None, 10), 0)
+    cut = next(cut for cut in planner.cuts(stages) if cut.name == "balanced")
+    return planner.judge(schedule, cut, tuple(most))
+
+
+def interleaved(devices_: int, chunks: int, count: int, **settings: int) -> Pipeline:
+    planner = _Planner(problem(devices_ * chunks, devices_, **settings), count, Budget(None, 10), 0)
+    cut = next(cut for cut in planner.cuts(devices_ * chunks) if cut.name == "balanced")
+    return planner.judge("interleaved", cut)
+
+
+@pytest.mark.parametrize(("stages", "count"), [(2, 2), (4, 8), (4, 4), (3, 7)])
+def test_steps_are_those_of_the_papers(stages: int, count: int) -> None:
+    """Of equal stages and free links; a backward pass takes 200, half of it for weights."""
+    for schedule in ("gpipe", "1f1b"):
+        assert judged(schedule, count, stages).score.value == (count + stages - 1) * 300
+    # Qi et al. (2023), table 1: bubbles of (p - 1)(F + B - W) with H1.
+    assert judged("zb-h1", count, stages).score.value == count * 300 + (stages - 1) * 100
+    if count % stages == 0:  # Narayanan et al. (2021): 1/v of the bubbles
+        assert interleaved(stages, 2, count).score.value == count * 600 + (stages - 1) * 300
+
+
+def test_memory_is_what_a_stage_holds_in_flight() -> None:
+    """Two tensors of 1,000 bytes a microbatch; the weights of a stage and their gradients are empty."""
+    assert judged("gpipe", 8).peak_bytes.tolist() == [16_000] * 4
+    assert judged("1f1b", 8).peak_bytes.tolist() == [8_000, 6_000, 4_000, 2_000]
+    # Gradients of weights are put off: a stage holds what the first one does, but what it needs for the rest is gone.
+    held = judged("zb-h1", 8).peak_bytes
+    assert held.max() <= 8_000 and held[0] == 8_000
+    assert (held >= judged("1f1b", 8).peak_bytes).all()
+
+
+def test_weights_and_gradients_are_there_once() -> None:
+    one, eight = judged("1f1b", 1, 2, weights=500, saved=0), judged("1f1b", 8, 2, weights=500, saved=0)
+    assert one.peak_bytes.tolist() == eight.peak_bytes.tolist() == [1000, 1000]
+
+
+def test_adding_gradients_up_takes_the_traffic_of_three() -> None:
+    """3 x 500 bytes at a byte a ns for every microbatch but the first."""
+    plain, heavy = judged("gpipe", 4, 1, weights=0), judged("gpipe", 4, 1, weights=500)
+    assert heavy.score.value - plain.score.value == 3 * 1500
+
+
+SCHEDULES = ["gpipe", "1f1b", "zb-h1", "eager"]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_action_happens_once_and_in_order(schedule: str, count: int) -> None:
+    found = judged(schedule, count, most=[2] * 4)
+    seen = [action for order in found.orders for action in order]
+    phases = {FORWARD, BACKWARD, WEIGHT} if schedule in ("zb-h1", "eager") else {FORWARD, BACKWARD}
+    wanted = {Action(p, s, m) for p in phases for s in range(4) for m in range(count)}
+    if WEIGHT in phases:  # the first stage has no gradient to pass on
+        wanted -= {Action(BACKWARD, 0, m) for m in range(count)}
+    assert len(seen) == len(set(seen)) and set(seen) == wanted
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_slow_simulator_of_pipelines_agrees(schedule: str) -> None:
+    """Start of each action: when the one before it on its device and all that it needs have ended."""
+    found = judged(schedule, 6, most=[3, 3, 2, 1], forward=70, backward=110, weight=40)
+    split = schedule in ("zb-h1", "eager")
+    length = {FORWARD: 70, BACKWARD: 110 if split else 150, WEIGHT: 40}
+    end: dict[Action, int] = {}
+    left = [list(order) for order in found.orders]
+    while any(left):
+        for order in left:
+            while order and all(need in end for need in needs(order[0], split)):
+                action = order.pop(0)
+                before = max((end[a] for a in end if a.stage == action.stage), default=0)
+                ns = 150 if action.phase == WEIGHT and action.stage == 0 else length[action.phase]
+                end[action] = max([before, *(end[need] for need in needs(action, split))]) + ns
+    assert found.score.value == max(end.values())
+    timeline = simulate(found.problem, found.plan)
+    ends = dict(zip(found.problem.graph.op_name, timeline.end_ns.tolist(), strict=True))
+    assert {action: ends[action.name] for action in end} == end
+
+
+def needs(action: Action, split: bool) -> list[Action]:
+    phase, stage, m = action
+    if phase == FORWARD:
+        return [Action(FORWARD, stage - 1, m)] if stage else []
+    if phase == WEIGHT and stage:
+        return [Action(BACKWARD, stage, m)]
+    return [Action(BACKWARD, stage + 1, m)] if stage < 3 else [Action(FORWARD, stage, m)]
+
+
+def unrolled(layers: int, count: int, **settings: int) -> Graph:
+    """The step `count` times over, op by op, with the gradients added in place and one update."""
+    one = line(layers, **settings)
+    g = GraphBuilder("unrolled")
+    new: dict[tuple[int, int], int] = {}
+    for t in range(one.num_tensors):
+        shared = one.producer[t] < 0 and one.tensor_name[t] != "x"
+        update = one.producer[t] >= 0 and one.kind[one.producer[t]].startswith("optim")
+        for m in range(count):
+            if (shared or update) and m:
+                new[t, m] = new[t, 0]
+                continue
+            alias = new[int(one.alias_of[t]), 0] if one.alias_of[t] >= 0 else None
+            role = ("activation", "weight", "input", "output", "state")[one.role[t]]
+            new[t, m] = g.tensor(int(one.nbytes[t]), role, name=f"{one.tensor_name[t]}.{m}", alias_of=alias)
+    for op in range(one.num_ops):
+        is_update = one.kind[op].startswith("optim")
+        for m in range(1 if is_update else count):
+            reads = [new[int(t), m] for t in one.reads_of(op)]
+            if is_update:  # of all microbatches
+                reads += [new[int(t), k] for t in one.reads_of(op) if one.producer[t] >= 0 for k in range(1, count)]
+            after = [f"{one.op_name[a]}.{k}" for a in one.after_of(op) for k in range(count)] if is_update else []
+            makes = [new[int(t), m] for t in one.makes_of(op)]
+            g.op(f"{one.op_name[op]}.{m}", one.kind[op], reads, makes, after=after, time_ns=int(one.time_ns[op, 0]))
+    return g.build()
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+@pytest.mark.parametrize("link", [Link(None, 0), Link(1e9, 7)])
+def test_unrolled_into_ops_it_takes_as_long(schedule: str, link: Link) -> None:
+    """Two layers a stage; ops of an action are ranked where the action is. Unrolled, a gradient is passed on before
+    those of the weights are there, and a device takes what is ready out of turn: never later, and not much sooner."""
+    planner = _Planner(problem(6, 3, link, sent=50), 4, Budget(None, 10), 0)
+    cut = next(cut for cut in planner.cuts(3) if cut.name == "balanced")
+    found = planner.judge(schedule, cut)
+    turn = {action: i for order in found.orders for i, action in enumerate(order)}
+    whole = price(unrolled(6, 4, sent=50), devices(3, link))
+    device, rank = [], []
+    for name in whole.graph.op_name:
+        base, _, m = name.rpartition(".")
+        layer = 5 if base in ("loss", "start") else int(base[1:])
+        stage = layer // 2
+        phase = {"f": FORWARD, "l": FORWARD, "b": BACKWARD, "s": BACKWARD, "w": WEIGHT, "u": UPDATE}[base[0]]
+        if phase == WEIGHT and schedule != "zb-h1":
+            phase = BACKWARD
+        if phase == BACKWARD and stage == 0 and schedule == "zb-h1":
+            phase = WEIGHT
+        device.append(stage)
+        rank.append(
+            10**6
+            if phase == UPDATE
+            else turn[Action(phase, stage, int(m))] * 100 + whole.graph.op_name.index(name) // 4
+        )
+    step = simulate(whole, Plan.of(whole, device, rank)).step_ns
+    assert 0.85 * found.score.value < step <= found.score.value
+    if schedule == "zb-h1" and link.bytes_per_s is None:
+        assert step == found.score.value
 
 
 def test_stages_follow_the_line_whatever_was_wanted() -> None:
@@ -179,3 +332,32 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "1f1b" in shown and "stage 0 on" in shown and "forward pass" in shown
     refused = CliRunner().invoke(app, [*words, "--split", "auto"])
     assert refused.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("simulations", "slots", "rehearsals"),
+    [(60, 2_000, 40_000_000 // 48_000), (120, 2_000, 80_000_000 // 48_000), (10, 5, 10_000), (500, 5, 100_000)],
+)
+def test_rehearsals_are_as_many_as_there_is_time_for(simulations: int, slots: int, rehearsals: int) -> None:
+    """Six actions for each slot and microbatch: forward, backward and weights, and what is sent between."""
+    planner = _Planner(problem(2, 2), 4, Budget(None, simulations), 0)
+    assert planner._rehearsals(SimpleNamespace(memory=range(slots))) == rehearsals  # type: ignore[arg-type]
+    unlimited = _Planner(problem(2, 2), 4, Budget(5.0), 0)
+    assert unlimited._rehearsals(SimpleNamespace(memory=range(20_000))) == 4 * 40_000_000 // 480_000  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("slots", "steps"), [(200, [12, 6, 3, 1]), (31, [1]), (10, [1])])
+def test_edges_are_moved_by_large_steps_first(slots: int, steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sixteenth of the line, then half of that while nothing helps; what helps is gone on from with the same step."""
+    planner = _Planner(problem(4, 2), 2, Budget(None, 99), 0)
+    seen, helps = list[int](), [True]
+
+    def moved(here: Any, step: int) -> Any:
+        seen.append(step)
+        return SimpleNamespace(cut=here.cut, score=here.score - 1) if helps and helps.pop() else None
+
+    monkeypatch.setattr(planner, "_moved", moved)
+    start: Any = SimpleNamespace(cut=SimpleNamespace(slot=np.arange(slots + 1)), score=10)
+    other: Any = SimpleNamespace(cut=SimpleNamespace(slot=np.arange(2)), score=11)
+    assert planner.improve([start, other]).score == 9
+    assert seen == [steps[0], *steps, 1]
