@@ -14,6 +14,7 @@ import pytest
 from loadmaster import load
 from tests.end_to_end.conftest import ROOT
 
+pytestmark = pytest.mark.full
 NEEDED = ("src", "pyproject.toml", "README.md", "LICENSE")
 
 

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import numba, numpy as np, loadmaster as lm
 from loadmaster.zoo.synthetic import generate
@@ -27,6 +29,7 @@ print("sound")
 """
 
 
+@pytest.mark.full
 def test_a_few_problems_with_every_access_checked() -> None:
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1"}
     done = subprocess.run([sys.executable, "-c", CODE], env=environment, capture_output=True, text=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,13 @@ from tests.graphs.tiny import diamond
 
 FOLDER = Path(str(resources.files("loadmaster.zoo"))) / "graphs"
 PAGE = Path(__file__).parents[3] / "docs" / "zoo.md"
+QUICK = ("rnnlm-2/infer", "transformer-xl-2/train", "vit-base/infer")  # the others are for `make test-all`
+EVERY = [f"{name}/{mode}" for name in ENTRIES for mode in ("train", "infer")]
 RECAPTURED = ("rnnlm-2/train", "wavenet-2x18/train", "transformer-xl-2/train", "transformer-xl-2/infer", "gpt2/infer")
+
+
+def quick_or_full(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=[] if name in QUICK else pytest.mark.full) for name in names]
 
 
 def test_every_model_is_shipped_in_both_modes_and_all_are_small() -> None:
@@ -31,7 +39,7 @@ def test_every_model_is_shipped_in_both_modes_and_all_are_small() -> None:
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 25_000_000
 
 
-@pytest.mark.parametrize("name", [f"{name}/{mode}" for name in ENTRIES for mode in ("train", "infer")])
+@pytest.mark.parametrize("name", quick_or_full(EVERY))
 def test_the_index_says_what_is_in_the_file(name: str) -> None:
     graph, facts = load_zoo(name), index()[name]
     assert graph.name == name
@@ -80,7 +88,7 @@ def test_training_and_inference_have_the_same_weights(name: str) -> None:
     assert all(name.endswith(".new") for name in written)
 
 
-@pytest.mark.parametrize("name", RECAPTURED)
+@pytest.mark.parametrize("name", quick_or_full(RECAPTURED))
 def test_a_new_capture_has_the_digest_that_is_shipped(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     if name.startswith("gpt2"):

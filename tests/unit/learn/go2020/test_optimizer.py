@@ -129,6 +129,7 @@ def test_fusion_on_the_experts_placement_beats_the_rule_of_compilers(problem: Pr
     assert found.value < 0.99 * greedy.value
 
 
+@pytest.mark.full
 def test_all_three_decisions_together_beat_each_alone() -> None:
     problem = price(load_zoo("wavenet-2x18"), "2xp100-pcie")  # where fusion gains much: by its rules, on few graphs
     together, *alone = (run(problem, replace(ONE, tasks=tasks), 300).value for tasks in (ALL, *ALL.split(",")))
