@@ -66,8 +66,11 @@ def measure(
 
 
 def _op_facts(graph: Any, measured: Any) -> list[dict[str, Any]]:
+    from loadmaster.runtime.measure import busy_ops
+
     facts = []
     for kind, table in measured.times.items():
+        busy = busy_ops(table, kind)
         mine = {graph.signature[name] for name in graph.op_name if name in graph.signature}
         timed = [table[signature] for signature in mine if signature in table]
         facts.append(
@@ -76,6 +79,7 @@ def _op_facts(graph: Any, measured: Any) -> list[dict[str, Any]]:
                 "distinct": len(mine),
                 "timed": len(timed),
                 "unstable": sum(not time.stable for time in timed),
+                "busy": len(mine & busy),
                 "calibrated": len(mine) - len(timed),
             }
         )
@@ -117,6 +121,8 @@ def race(
         return
     console().print(race_table(outcome.as_data()["rows"]), "")
     print(outcome.verdict)
+    if outcome.load is not None:
+        print(outcome.load)
     for name, reason in outcome.failed.items():
         print(f"{name} could not run: {reason}")
     if outcome.recalibrated is not None:

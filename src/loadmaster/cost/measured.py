@@ -29,6 +29,7 @@ class OpTime(NamedTuple):
         host_ns: what asking for it takes the host.
         workspace_bytes: what the libraries behind it allocated while it ran.
         stable: whether the runs agreed closely enough to be trusted.
+        reference_ns: what a call that never changes took beside it, which tells how busy the machine was; 0: unknown.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class OpTime(NamedTuple):
     host_ns: int
     workspace_bytes: int
     stable: bool
+    reference_ns: int = 0
 
     @property
     def time_ns(self) -> int:

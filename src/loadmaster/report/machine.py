@@ -49,8 +49,15 @@ def _links(cluster: Cluster) -> Any:
 
 
 def _ops(ops: Sequence[Mapping[str, Any]]) -> Any:
-    keys = ("kind", "distinct", "timed", "unstable", "calibrated")
-    heads = ["device", "distinct ops", "timed alone", "of these unstable", "by the calibrated roofline"]
+    keys = ("kind", "distinct", "timed", "unstable", "busy", "calibrated")
+    heads = [
+        "device",
+        "distinct ops",
+        "timed alone",
+        "of these unstable",
+        "on a busy machine",
+        "by the calibrated roofline",
+    ]
     return filled_table(heads, [[str(row[key]) for key in keys] for row in ops])
 
 

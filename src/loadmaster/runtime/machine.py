@@ -10,7 +10,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import permutations
@@ -24,6 +24,7 @@ from loadmaster.cost import Calibrated
 from loadmaster.cost.calibrated import Sample, fit_efficiencies
 from loadmaster.cost.hosting import plain_ns
 from loadmaster.graph.columns import ints
+from loadmaster.runtime.quiet import Reference
 from loadmaster.runtime.timing import DeviceClock
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -43,11 +44,15 @@ class Machine:
     Attributes:
         cluster: devices and links of this machine.
         calibrated: by kind of device.
+        reference_ns: by kind of device, the largest reference while it was measured (`quiet`).
+        quietest_ns: by kind of device, the quietest reference known.
         seconds: that measuring took.
     """
 
     cluster: Cluster
     calibrated: dict[str, Calibrated]
+    reference_ns: dict[str, int]
+    quietest_ns: dict[str, int]
     seconds: float
 
 
@@ -84,22 +89,30 @@ def kind_of(name: str) -> str:
     return str(torch.cuda.get_device_name(name)).lower().replace(" ", "-")
 
 
-def measure_machine(say: Callable[[str], None] = lambda text: None) -> Machine:
-    """Takes some seconds a device; nothing else should run meanwhile."""
+def measure_machine(
+    say: Callable[[str], None] = lambda text: None, quietest_ns: Mapping[str, int] | None = None
+) -> Machine:
+    """Takes some seconds a device; nothing else should run meanwhile. `quietest_ns`: references of earlier times."""
     start, names = time.monotonic(), torch_names()
     devices, calibrated, dispatch = [], {}, 0
+    beside, quietest = dict[str, int](), dict(quietest_ns or {})
     for name in names:
         say(f"measuring {name}")
+        kind = kind_of(name)
+        reference = Reference(name, quietest.get(kind, 0))
+        before = reference.look()
         device, efficiencies, host_ns = _device(name)
+        beside[kind] = max(before, reference.look(), beside.get(kind, 0))
+        quietest[kind] = reference.quietest_ns
         devices.append(device)
-        calibrated[device.kind] = efficiencies
+        calibrated[kind] = efficiencies
         dispatch = max(dispatch, host_ns)
     say("measuring links")
     links, channel = _links(names)
     asked = {mode: plain_ns(mode, dispatch) for mode in ("eager", "planned", "compiled")} | {"graphs": 0}
     host: dict[str, Any] = {"mode": "planned", "dispatch_ns": asked} if dispatch else {}
     cluster = Cluster("here", tuple(devices), links, channel, basis="measured", **host)
-    return Machine(cluster, calibrated, time.monotonic() - start)
+    return Machine(cluster, calibrated, beside, quietest, time.monotonic() - start)
 
 
 def at_this_moment(cluster: Cluster, bare_ns: int | None = None) -> Cluster:

@@ -11,7 +11,6 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -29,102 +28,18 @@ from loadmaster.plans import Plan
 from loadmaster.runtime.apply import build, planning_of
 from loadmaster.runtime.frames import held_by_frames, peak_of
 from loadmaster.runtime.machine import at_this_moment, torch_names
-from loadmaster.runtime.measure import keep_costs, measure_ops
+from loadmaster.runtime.measure import PATIENCE_S, keep_costs, keep_reference, measure_ops, reference_of
+from loadmaster.runtime.quiet import Reference, was_busy
+from loadmaster.runtime.race_result import OURS, Contender, Load, RaceResult, Recalibration
 from loadmaster.runtime.storages import LiveStorages
 from loadmaster.search import Budget, Result, solve
 from loadmaster.simulator import simulate
 
 WARM, MOST_ROUNDS, RACE_SECONDS = 2, 9, 40.0  # steps before the clock: the first compiles; rounds; what one waits for
-OURS, ALONE, COMPILED, EXPERT = "our plan", "one device, eager", "torch.compile", "expert"
+ALONE, COMPILED, EXPERT = "one device, eager", "torch.compile", "expert"
 ACCELERATE = "accelerate's device map"
+NOT_QUIET = "not recalibrated: others use this machine; race again when it is quiet"
 WORTH = 0.95  # of the step on one device: a smaller gain is within the model's error (docs/fidelity.md)
-
-
-@dataclass(frozen=True)
-class Contender:
-    """One that ran: what was modelled and what happened.
-
-    Attributes:
-        name: of the default or the plan.
-        modelled_ns: None where there is no model of it.
-        measured_ns: median.
-        low_ns, high_ns: quartiles.
-        modelled_bytes, measured_bytes: of the largest peak, where known.
-        basis: what the model rests on.
-    """
-
-    name: str
-    modelled_ns: int | None
-    measured_ns: int
-    low_ns: int
-    high_ns: int
-    modelled_bytes: int | None
-    measured_bytes: int | None
-    basis: str
-
-
-@dataclass(frozen=True)
-class Recalibration:
-    """A step on one device as it was modelled for the race, and as it is from now on.
-
-    Attributes:
-        before_ns: as it was modelled.
-        after_ns: as it is modelled from now on.
-        measured_ns: what it took.
-    """
-
-    before_ns: int
-    after_ns: int
-    measured_ns: int
-
-    def __str__(self) -> str:
-        before, after, measured = (f"{ns / 1e6:.2f} ms" for ns in (self.before_ns, self.after_ns, self.measured_ns))
-        return f"recalibrated: a step on one device, measured {measured}, was modelled {before} and is now {after}"
-
-
-@dataclass(frozen=True, eq=False)
-class RaceResult:
-    """Who ran, and the plan that was up against them.
-
-    Attributes:
-        rows: who ran.
-        result: the plan.
-        failed: who could not run, and why.
-        recalibrated: where a step on one device was looked into op by op.
-    """
-
-    rows: tuple[Contender, ...]
-    result: Result
-    failed: dict[str, str]
-    recalibrated: Recalibration | None = None
-
-    @property
-    def _ours(self) -> Contender:
-        return next(row for row in self.rows if row.name == OURS)
-
-    @property
-    def _rival(self) -> Contender:
-        return min((row for row in self.rows if row.name != OURS), key=lambda row: row.measured_ns)
-
-    @property
-    def won(self) -> bool:
-        """Faster than all others, by more than the spread of the measurements."""
-        return self._ours.high_ns < self._rival.low_ns
-
-    @property
-    def verdict(self) -> str:
-        ours, rival = self._ours, self._rival
-        ratio = rival.measured_ns / ours.measured_ns
-        if self.won:
-            return f"our plan won: {ratio:.2f}x faster than {rival.name}"
-        if rival.high_ns < ours.low_ns:
-            return f"our plan lost: {rival.name} is {1 / ratio:.2f}x faster; use {rival.name}"
-        return f"our plan and {rival.name} cannot be told apart ({ratio:.2f}x, within the spread); use {rival.name}"
-
-    def as_data(self) -> dict[str, Any]:
-        rows = [asdict(row) for row in self.rows]
-        again = None if self.recalibrated is None else asdict(self.recalibrated)
-        return {"rows": rows, "won": self.won, "verdict": self.verdict, "failed": self.failed, "recalibrated": again}
 
 
 Step = Callable[[], Any]
@@ -170,7 +85,8 @@ def run_race(
         planned[EXPERT] = solve(problem, "expert", Budget(None, 1), seed)
     steps, held, failed = _steps(captured, made, compiled, planned, say)
     say("racing: " + ", ".join(steps))
-    times, peaks = _run(steps, held)
+    reference = reference_of(torch_names()[0])
+    times, peaks, beside = _run(steps, held, reference)
     modelled = {name: (found.timeline.step_ns, int(found.timeline.peak_bytes.max())) for name, found in planned.items()}
     now = at_this_moment(cluster)
     modelled[ALONE] = _eager(captured, made, now, costs, gpu)
@@ -178,8 +94,10 @@ def run_race(
         modelled[COMPILED] = _as_torch_runs(captured, now, costs, "compiled")
     rows = [_row(name, times[name], peaks[name], modelled.get(name), problem.basis) for name in steps]
     alone = next((row for row in rows if row.name == ALONE), None)
-    again = None if alone is None else _recalibrate(captured, made, costs, now, alone, say)
-    return RaceResult(tuple(rows), planned[OURS], failed, again)
+    again = None if alone is None else _recalibrate(captured, made, costs, now, alone, reference, say)
+    keep_reference(reference)
+    load = Load(beside, reference.quietest_ns) if was_busy(beside, reference.quietest_ns) else None
+    return RaceResult(tuple(rows), planned[OURS], failed, again, load)
 
 
 def worth_leaving(alone: Result, found: Result, say: Callable[[str], None] = lambda text: None) -> Result:
@@ -228,13 +146,17 @@ def _recalibrate(
     costs: Measured,
     cluster: Cluster,
     alone: Contender,
+    reference: Reference,
     say: Callable[[str], None],
 ) -> Recalibration | None:
-    """Keeps what ops took in the course of a step, so that the next plan on this machine rests on it."""
+    """Keeps what ops took in the course of a step on a quiet machine, so that the next plan here rests on it."""
     from loadmaster.runtime.recalibrate import recalibrated, times_in_course
 
     say("recalibrating")
     device, kind = torch_names()[0], cluster.devices[0].kind
+    if not reference.is_quiet(PATIENCE_S):
+        say(NOT_QUIET)
+        return None
     try:
         own = copy.deepcopy(made[0]).to(device).train(captured.training)
         inputs = _moved(as_arguments(made[1], "race"), device)
@@ -242,7 +164,11 @@ def _recalibrate(
     except (LoadmasterError, torch.OutOfMemoryError) as error:
         say(f"not recalibrated: {error}")
         return None
-    kept = recalibrated(costs, kind, found)
+    beside = reference.look()
+    if was_busy(beside, reference.quietest_ns):
+        say(NOT_QUIET)
+        return None
+    kept = recalibrated(costs, kind, found, beside)
     keep_costs(kept)
     after_ns, _ = _as_torch_runs(captured, cluster, kept, "eager")
     assert alone.modelled_ns is not None
@@ -338,16 +264,20 @@ def _moved(value: Any, device: str) -> Any:
     return torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), value)
 
 
-def _run(steps: dict[str, Step], held: dict[str, list[int]]) -> tuple[dict[str, list[int]], dict[str, int | None]]:
+def _run(
+    steps: dict[str, Step], held: dict[str, list[int]], reference: Reference
+) -> tuple[dict[str, list[int]], dict[str, int | None], int]:
+    """(times of each, peaks of each, the reference beside them)"""
     times: dict[str, list[int]] = {name: [] for name in steps}
     peaks = {name: _peak(step, held[name]) for name, step in steps.items()}
-    until = time.monotonic() + RACE_SECONDS
+    until, beside = time.monotonic() + RACE_SECONDS, list[int]()
     for number in range(MOST_ROUNDS):
         if number >= 3 and time.monotonic() > until:
             break
         for name, step in steps.items():
             times[name].append(_timed(step))
-    return times, peaks
+        beside.append(reference.look())
+    return times, peaks, round(statistics.median(beside))
 
 
 def _timed(step: Step) -> int:

@@ -28,14 +28,16 @@ from loadmaster.runtime.verify import unchanged
 ROUNDS = 5  # the fewest that quartiles say something of, as in `timing`
 
 
-def recalibrated(costs: Measured, kind: str, found: Mapping[str, list[int]]) -> Measured:
-    """The same costs with ops as they were in a step on that kind of device, where they were timed at all."""
+def recalibrated(costs: Measured, kind: str, found: Mapping[str, list[int]], reference_ns: int = 0) -> Measured:
+    """The same costs with ops as they were in a step on that kind of device, where they were timed at all; with the
+    reference beside that step (`quiet`)."""
     table = dict(costs.times.get(kind, {}))
     for signature, times in found.items():
         if signature in table and len(times) > 1:
             low, middle, high = (round(value) for value in statistics.quantiles(times, n=4))
             seen: OpTime = table[signature]
-            table[signature] = seen._replace(hot_ns=middle, cold_ns=middle, low_ns=low, high_ns=high)
+            new = seen._replace(hot_ns=middle, cold_ns=middle, low_ns=low, high_ns=high)
+            table[signature] = new._replace(reference_ns=reference_ns)
     return Measured({**costs.times, kind: table}, costs.fallback)
 
 

@@ -14,15 +14,17 @@ from loadmaster.files import cluster_from_json, cluster_to_json  # noqa: E402
 from loadmaster.importers.torch.export import capture  # noqa: E402
 from loadmaster.importers.torch.signature import call_of  # noqa: E402
 from loadmaster.importers.torch.step import Target  # noqa: E402
-from loadmaster.runtime import machine, measure  # noqa: E402
+from loadmaster.runtime import kept, machine, measure, quiet  # noqa: E402
 from loadmaster.runtime.storages import LiveStorages  # noqa: E402
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("LOADMASTER_CACHE", str(tmp_path))
+    monkeypatch.setattr(kept, "cache_folder", lambda: tmp_path / "compiled")  # compiled loops stay where they are
     monkeypatch.setattr(machine, "SIZES", {"cpu": (16, 32), "cuda": (16, 32)})
     monkeypatch.setattr(machine, "LENGTHS", {"cpu": (64, 1024), "cuda": (64, 1024)})
+    monkeypatch.setattr(quiet, "ALONE", float("inf"))  # this machine counts as quiet; test_quiet has the rest
+    monkeypatch.setattr(quiet, "BUSY", float("inf"))
 
 
 def module() -> torch.nn.Module:
