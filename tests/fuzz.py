@@ -4,21 +4,26 @@
 
 `make fuzz` runs 20,000 cases; a test runs 500. Each 500 have a seed of their own, so the same cases are tried however
 many processes share them. A case is a sound document (a graph, a cluster, a plan, a record, a model of any format, a
-spec, a size) with a few changes: values replaced, keys dropped or given twice, bytes flipped, texts cut; or a small
-random problem given to a random method. Anything but a result or a LoadmasterError is a failure.
+spec, a size, weights, measured costs, an archive) with a few changes: values replaced, keys dropped or given twice,
+bytes flipped, texts cut; or a small random problem given to a random method, or one with a host, judged by two routes.
+Anything but a result or a LoadmasterError is a failure.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import gzip
+import io
 import json
+import logging
 import lzma
 import random
 import sys
 import tempfile
 import traceback
 import warnings
+import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -29,11 +34,18 @@ import loadmaster as lm
 from loadmaster import catalog
 from loadmaster.bench.records import RunRecord, read_records
 from loadmaster.cluster.sizes import parse_size
+from loadmaster.cost import Measured, OpTime, fit
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import cluster_to_json, graph_to_json, load_cluster, load_graph, load_plan, plan_to_json
+from loadmaster.files.costs import costs_to_json, load_costs
 from loadmaster.files.lifetimes import load_lifetimes
+from loadmaster.files.profile import costs_from_profile, is_profile
+from loadmaster.files.text import read_json
+from loadmaster.optimizers.experience import starts_from
+from loadmaster.optimizers.policy.policy import SHIPPED
 from loadmaster.report.plot import _check_comparison
 from loadmaster.zoo.synthetic import KINDS, generate
+from tests import offloads
 from tests.unit.importers.samples import SAMPLES, write
 
 ODD = (
@@ -44,6 +56,9 @@ ODD = (
 SLOW = ("cp-sat", "regal", "gas", "go", "go-one", "hdp", "rnn", "placeto")
 SLOW_SHARE = 12
 CHUNK = 500
+# Policies that read a file of weights, and how many of the cases of weights are theirs; learned-list needs no torch.
+POLICIES = ("regal", "gas", "go", "placeto")
+POLICY_SHARE = 20
 
 
 def mutated(data: Any, rng: random.Random) -> Any:
@@ -97,6 +112,8 @@ class Cases:
         problem = lm.price(self.graphs[0], "2xp100-pcie")
         result = lm.solve(problem, "heft", lm.Budget(None, 1))
         self.plan = plan_to_json(result.plan, problem)
+        self.problem, self.known = problem, result.plan
+        self.costs = costs_to_json(_costs(problem))
         self.graph = graph_to_json(self.graphs[0])
         self.cluster = cluster_to_json(problem.cluster)
         self.record = json.loads(
@@ -119,6 +136,15 @@ class Cases:
             self.foreign,
             self.lives,
             self.solve,
+            lambda: self.read(
+                self.costs, lambda path: lm.price(self.graphs[0], "2xp100-pcie", cost=load_costs(path)), "k.json"
+            ),
+            lambda: self.read(TRACE, self.profiled, "t.json"),
+            lambda: self.read(self.plan, lambda path: starts_from(path, self.problem), "s.json"),
+            self.packed,
+            self.weights,
+            self.archive,
+            self.hosted,
         ]
 
     def spoil(self, data: Any) -> Any:
@@ -155,6 +181,53 @@ class Cases:
         raw = lzma.decompress(SAMPLES[name]) if packed else SAMPLES[name]
         raw = spoiled(raw, self.rng)
         return lm.load(str(write(self.folder, name, lzma.compress(raw, preset=0) if packed else raw)))
+
+    def profiled(self, path: Path) -> object:
+        data = read_json(path)
+        return costs_from_profile(data, self.graphs[0], "gpu", str(path)) if is_profile(data) else None
+
+    def packed(self) -> object:
+        """Compressed graphs: damaged inside, outside, or cut."""
+        suffix, pack = self.rng.choice(((".gz", gzip.compress), (".xz", lambda data: lzma.compress(data, preset=0))))
+        lines = self.rng.random() < 0.3
+        text = json.dumps(mutated(self.graph, self.rng) if self.rng.random() < 0.5 else self.graph).encode()
+        raw = pack(text + (b"\n" + text if lines else b""))  # type: ignore[operator]
+        path = self.folder / f"packed.json{'l' if lines else ''}{suffix}"
+        path.write_bytes(spoiled(raw, self.rng) if self.rng.random() < 0.6 else raw)
+        return lm.load(f"{path}#{self.rng.choice((0, 1, 2, 9))}" if lines else str(path))
+
+    def weights(self) -> object:
+        """Weights of policies, given as files."""
+        learned = self.slow and not self.rng.randrange(POLICY_SHARE)
+        name = self.rng.choice(POLICIES) if learned else "learned-list"
+        sound = Path(str(SHIPPED)) if name == "learned-list" else _shipped(name)
+        path = self.folder / f"{name}.safetensors"
+        raw = sound.read_bytes()
+        path.write_bytes(
+            self.rng.choice((spoiled(raw[:300], self.rng) + raw[300:], spoiled(raw, self.rng), b"", raw[:9]))
+        )
+        setting = "weights" if name == "learned-list" else "checkpoint"
+        return lm.solve(self.problem, f"{name}:{setting}={path}", lm.Budget(None, 2))
+
+    def archive(self) -> object:
+        """A library of plans, or an exported program: a zip file with damage."""
+        raw = io.BytesIO()
+        with zipfile.ZipFile(raw, "w", self.rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as made:
+            for name in self.rng.sample(("card.json", "a.plan", "b.plan", "model/data/sample_inputs/x.pt"), 3):
+                made.writestr(name, self.rng.choice((b"", b"{}", json.dumps(self.plan).encode(), bytes(2**20))))
+        program = bool(self.slow) and self.rng.random() < 0.3
+        path = self.folder / ("program.pt2" if program else "library.zip")
+        path.write_bytes(spoiled(raw.getvalue(), self.rng) if self.rng.random() < 0.7 else raw.getvalue())
+        return lm.load(str(path)) if program else starts_from(path, self.problem)
+
+    def hosted(self) -> object:
+        """A training step on devices with a host, with random additions, by two routes."""
+        problem = offloads.problem_of(offloads.training(self.rng), self.rng)
+        plan = offloads.at_random(problem, self.rng)
+        if plan.added is not None:
+            differ = offloads.differences(problem, plan)
+            assert not differ, f"two routes differ in {differ}"
+        return plan
 
     def lives(self) -> object:
         path = self.folder / "lives.csv"
@@ -206,19 +279,65 @@ class Cases:
         return wrong
 
 
+TRACE = {
+    "traceEvents": [
+        {"cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 5, "tid": 1,
+         "args": {"Input Dims": [[2, 3], [3, 2]], "Input type": ["float", "float"], "External id": 1}},
+        {"cat": "cpu_op", "name": "aten::add", "ts": 2, "dur": 2, "tid": 1,
+         "args": {"Input Dims": [[2, 3]], "Input type": ["float"], "External id": 2}},
+        {"cat": "kernel", "name": "k", "ts": 3, "dur": 1.5, "args": {"External id": 1}},
+    ]
+}  # fmt: skip
+
+
+def _costs(problem: lm.Problem) -> Measured:
+    times = {name: OpTime("mm", "float32", 10, 20, 5, 4, 6, 7, 0, 0, True, 9) for name in problem.graph.op_name}
+    return Measured({"gpu": times}, {"gpu": fit(times, problem.cluster.devices[0])})
+
+
+def _shipped(name: str) -> Path:
+    from importlib import resources
+
+    return Path(str(resources.files("loadmaster.learn").joinpath("weights", f"{name}.safetensors")))
+
+
 def _onnx_bytes() -> bytes | None:
+    """Ops with weights, computed shapes, a branch and a function, so that every part of the importer has bytes here."""
     try:
-        from onnx import TensorProto, helper
+        import numpy as np
+        from onnx import TensorProto, helper, numpy_helper
     except ImportError:
         return None
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy")
-    nodes = [helper.make_node("Relu", ["x"], ["r"], name="relu"), helper.make_node("Add", ["r", "x"], ["y"])]
-    made = helper.make_model(helper.make_graph(nodes, "small", [x], [y]))
-    return bytes(made.SerializeToString())
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in "xy")
+    inner = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    branches = [
+        helper.make_graph([helper.make_node(kind, ["a"], ["z"])], kind, [], [inner]) for kind in ("Relu", "Tanh")
+    ]
+    twice = [helper.make_node("Add", ["p", "p"], ["q"])]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("mine", 1)]
+    weights = [
+        numpy_helper.from_array(np.ones((3, 3), np.float32), "w"),
+        numpy_helper.from_array(np.array([-1, 3], np.int64), "axes"),
+        numpy_helper.from_array(np.array([True]), "which"),
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], name="product"),
+        helper.make_node("Shape", ["m"], ["s"], start=0),
+        helper.make_node("Size", ["m"], ["n"]),
+        helper.make_node("Reshape", ["m", "axes"], ["r"]),
+        helper.make_node("Einsum", ["r", "w"], ["e"], equation="ij,jk->ik"),
+        helper.make_node("Twice", ["e"], ["a"], domain="mine"),
+        helper.make_node("If", ["which"], ["b"], then_branch=branches[0], else_branch=branches[1]),
+        helper.make_node("Expand", ["b", "s"], ["y"]),
+    ]
+    functions = [helper.make_function("mine", "Twice", ["p"], ["q"], twice, opsets[:1])]
+    graph = helper.make_graph(nodes, "small", [x], [y], weights)
+    return bytes(helper.make_model(graph, opset_imports=opsets, functions=functions).SerializeToString())
 
 
 def chunk(cases: int, seed: int) -> list[str]:
     """What went wrong in so many cases, in a folder of their own."""
+    logging.disable()  # torch tells of each file that it cannot read
     with tempfile.TemporaryDirectory() as folder:
         return [f"seed {seed}, {wrong}" for wrong in Cases(Path(folder), seed).run(cases)]
 
@@ -234,8 +353,8 @@ def main() -> None:
     with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
         for number, found in enumerate(pool.map(chunk, sizes, range(options.seed, options.seed + len(sizes))), 1):
             wrong += found
-            print(f"{sum(sizes[:number]):,} cases, {len(wrong)} failures", flush=True)
-    print("\n".join(wrong[:40]) or f"{options.cases:,} cases, no failure")
+            print(*found, f"{sum(sizes[:number]):,} cases, {len(wrong)} failures", sep="\n", flush=True)
+    print(f"{options.cases:,} cases from seed {options.seed}: {len(wrong) or 'no'} failures")
     sys.exit(bool(wrong))
 
 

@@ -1,6 +1,18 @@
-"""python -m loadmaster, and torchrun -m loadmaster."""
+"""python -m loadmaster, torchrun -m loadmaster, and the command `loadmaster`."""
 
-from loadmaster.cli.verbs import main
+import sys
+
+
+def main() -> None:
+    """The command line; one that is interrupted before it has begun ends as quietly as later."""
+    try:
+        from loadmaster.cli.verbs import main as run
+
+        run()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

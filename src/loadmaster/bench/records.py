@@ -101,7 +101,7 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._records = {record.key: record for record in read_records(path)} if path.exists() else {}
+        self._records = {record.key: record for record in read_records(path)}
 
     @property
     def records(self) -> list[RunRecord]:
@@ -116,7 +116,10 @@ class Ledger:
 
     def add(self, record: RunRecord) -> None:
         self._records[record.key] = record
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(self.path.parent, error) from error
         append(self.path, record.to_line())
 
 
@@ -161,7 +164,7 @@ def read_records(path: Path) -> Iterable[RunRecord]:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a ledger; one that was cut off when a run was killed is left out."""
-    if not path.exists():
+    if not os.path.exists(path):
         return []
     found = []
     for line in path.read_bytes().split(b"\n"):  # of bytes: in text, other characters end lines too

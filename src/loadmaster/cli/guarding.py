@@ -69,16 +69,43 @@ def _tell(error: Exception, as_json: bool, debug: bool) -> int:
 
 def _of_ours(error: Exception) -> LoadmasterError:
     """What the machine did is no bug."""
+    if _lacks_memory(error):
+        return LoadmasterError("there is not enough memory for this", "", _more_memory())
     if isinstance(error, OSError) and error.errno is not None:
         place = printable(str(error.filename)) if error.filename else "an open file, or standard output"
         fix = "make room on the disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the disk and the path"
         return LoadmasterError(f"the system says: {os.strerror(error.errno)}", place, fix)
-    if isinstance(error, MemoryError):
-        return LoadmasterError("there is not enough memory for this", "", "give a smaller graph, or fewer devices")
     if isinstance(error, RecursionError):
         return LoadmasterError("it is nested too deeply", "", "give something simpler")
     what = f"something went wrong inside loadmaster: {type(error).__name__}: {error}"
     return LoadmasterError(what, "", "this is a bug; --debug shows where")
+
+
+def _lacks_memory(error: BaseException | None) -> bool:
+    """Whether it, or what it came of, is memory that the system did not give; libraries have words of their own."""
+    while error is not None:
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+            return True
+        if any(words in str(error) for words in _NO_MEMORY):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+# The loader's, the C library's, Python's own where a thread has no stack, torch's.
+_NO_MEMORY = ("failed to map segment", "annot allocate memory", "can't start new thread", "can't allocate memory")
+
+
+def _more_memory() -> str:
+    try:
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    except ImportError:  # Windows
+        return "give a smaller graph, or fewer devices"
+    if limit == resource.RLIM_INFINITY:
+        return "give a smaller graph, or fewer devices"
+    return f"this process may have {limit >> 20:,} MiB (ulimit -v): give it more, a smaller graph, or fewer devices"
 
 
 def error_data(error: LoadmasterError) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from loadmaster.cluster import Cluster, Device
 from loadmaster.cost.calibrated import Calibrated, fit_efficiencies, group_of
 from loadmaster.cost.roofline import Roofline, unknown
-from loadmaster.graph import Graph
+from loadmaster.graph import MOST_NS, Graph
 from loadmaster.graph.columns import Ints, ints
 
 COLD_SHARE = 0.5  # of a step's ops find their operands out of the cache; docs/fidelity.md
@@ -88,7 +88,8 @@ class Measured:
                     known[:, op, column] = _with_spread(table[signature])
                 elif calibrated is not None:
                     group, flops, moved = group_of(graph.kind[op]), int(graph.flops[op]), int(graph.bytes_moved[op])
-                    known[:, op, column] = calibrated.time_ns(device, group, graph.dtype[op], flops, moved)
+                    taken = calibrated.time_ns(device, group, graph.dtype[op], flops, moved)
+                    known[:, op, column] = min(taken, 2 * MOST_NS)
         return ints(known)
 
     def workspace_bytes(self, graph: Graph, cluster: Cluster) -> Ints:

@@ -155,7 +155,7 @@ def _fill_default(
     row = Row(
         head.data["default_link"], f"{where}: default_link", InvalidCluster, {"bytes_per_s", "latency_ns", "channel"}
     )
-    link, channel = _link(row), row.data.get("channel", "pair")
+    link, channel = _link(row), row.data["channel"] if row.has("channel") else "pair"
     if channel not in ("pair", "out", "bus"):
         raise row.wrong("channel", '"pair" (a wire per pair), "out" (one out of each device) or "bus" (one for all)')
     for pair in np.ndindex(count, count):

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.cost import Calibrated, Measured, OpTime
+from loadmaster.cost.calibrated import Efficiency
 from loadmaster.errors import InvalidSetting
-from loadmaster.files.text import Row, read_json, write_json
+from loadmaster.files.text import Row, read_json, shown, write_json
+from loadmaster.graph.graph import MOST_BYTES, MOST_FLOPS, MOST_NS
 
 COSTS_SCHEMA = "loadmaster.costs/1"
+LEAST_SHARE = 1e-6  # of the peak that an op may reach
+MOST_SIZE = 64  # of an op: the power of four of its nanoseconds
 
 
 def load_costs(path: str | Path) -> Measured:
@@ -40,12 +44,43 @@ def costs_from_json(data: Any, where: str) -> Measured:
         raise InvalidSetting("it is no file of measured costs", where, "write one with 'loadmaster measure MODEL'")
     times: dict[str, Mapping[str, OpTime]] = {}
     fallback: dict[str, Calibrated] = {}
+    if not isinstance(head.any("devices"), dict):
+        raise head.wrong("devices", "an object, by kind of device")
     for kind, entry in head.any("devices").items():
-        try:
-            times[kind] = {row[0]: OpTime(*row[1:]) for row in entry["ops"]}
-            if entry["calibrated"] is not None:
-                fallback[kind] = Calibrated.of_json(entry["calibrated"])
-        except (KeyError, TypeError, IndexError, AssertionError):
-            fix = f"an op is a list of {len(OpTime._fields) + 1} entries; write the file afresh"
-            raise InvalidSetting(f"the costs of '{kind}' cannot be read", where, fix) from None
+        row = Row(entry, f"{where}: devices: {shown(kind)}", InvalidSetting, frozenset(("calibrated", "ops")))
+        times[kind] = dict(_op_time(op, f"{row.where}: ops[{i}]") for i, op in enumerate(row.rows("ops")))
+        if row.has("calibrated"):
+            fallback[kind] = _calibrated(row.any("calibrated"), f"{row.where}: calibrated")
     return Measured(times, fallback)
+
+
+_MOST = {"flops": MOST_FLOPS, "bytes_moved": MOST_BYTES, "workspace_bytes": MOST_BYTES}  # all others are ns
+_WORDS, _FLAGS, _OLDER = ("signature", "kind", "dtype"), ("stable",), 1  # older files have no reference
+
+
+def _op_time(data: Any, where: str) -> tuple[str, OpTime]:
+    columns = ("signature", *OpTime._fields)
+    if not isinstance(data, list) or not len(columns) - _OLDER <= len(data) <= len(columns):
+        raise InvalidSetting("this is no row of an op", where, f"give a list of {len(columns)}: {', '.join(columns)}")
+    row = Row(dict(zip(columns, data, strict=False)), where, InvalidSetting)
+    for name in row.data:
+        if name in _WORDS:
+            row.text(name)
+        elif name in _FLAGS:
+            row.flag(name)
+        else:
+            row.data[name] = row.whole(name, _MOST.get(name, MOST_NS))
+    signature, *fields = row.data.values()
+    return signature, OpTime(*fields)
+
+
+def _calibrated(data: Any, where: str) -> Calibrated:
+    head = Row(data, where, InvalidSetting, frozenset(("floor_ns", "efficiencies")))
+    for i, row in enumerate(head.rows("efficiencies")):
+        if not isinstance(row, list) or len(row) != len(Efficiency._fields):
+            raise InvalidSetting("this is no efficiency", f"{where}: efficiencies[{i}]", f"give {Efficiency._fields}")
+        entry = Row(dict(zip(Efficiency._fields, row, strict=True)), f"{where}: efficiencies[{i}]", InvalidSetting)
+        entry.text("group"), entry.flag("half"), entry.whole("size", MOST_SIZE)
+        if not LEAST_SHARE <= entry.rate("share") <= 1 / LEAST_SHARE:
+            raise entry.wrong("share", f"a share of the peak, from {LEAST_SHARE} up")
+    return Calibrated.of_json({**data, "floor_ns": head.whole("floor_ns", MOST_NS)})

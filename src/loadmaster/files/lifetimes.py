@@ -8,12 +8,12 @@ from __future__ import annotations
 import csv
 import io
 from os import PathLike
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from loadmaster.errors import UnreadableFile
+from loadmaster.files.text import checked_path
 from loadmaster.files.writing import write_text
 from loadmaster.graph.columns import Ints, ints
 
@@ -39,7 +39,7 @@ class Lifetimes(NamedTuple):
 def load_lifetimes(path: str | PathLike[str]) -> Lifetimes:
     """Reads columns id, lower, upper and size, in any order and among others."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = checked_path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UnreadableFile(f"'{path}' could not be read: {error}", "", "give a CSV file") from error
     rows = list(csv.reader(io.StringIO(text)))

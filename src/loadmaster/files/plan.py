@@ -21,6 +21,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.files.cluster import cluster_from_json, cluster_to_json
 from loadmaster.files.graph import graph_from_json, graph_to_json
+from loadmaster.files.packing import most_unpacked
 from loadmaster.files.text import Row, parse_json
 from loadmaster.graph import PIPELINE, WEIGHT, Graph
 from loadmaster.graph.columns import Ints, ints
@@ -109,11 +110,11 @@ def graph_of_plan(data: Mapping[str, Any], where: str = "plan") -> Graph | None:
         return None
     try:
         reader = zlib.decompressobj()
-        text = reader.decompress(base64.b64decode(packed, validate=True), MOST_BYTES)
+        raw = base64.b64decode(packed, validate=True)
+        most = min(MOST_BYTES, most_unpacked(len(raw)))
+        text = reader.decompress(raw, most)
         if reader.unconsumed_tail:
-            raise InvalidPlan(
-                f"its model has more than {MOST_BYTES >> 20} MiB", f"{where}: model", "give it with --model"
-            )
+            raise InvalidPlan(f"its model has more than {most >> 20} MiB", f"{where}: model", "give it with --model")
         graph = graph_from_json(parse_json(text, f"{where}: model"), f"{where}: model")
     except (TypeError, ValueError, zlib.error):
         raise InvalidPlan("its model cannot be unpacked", f"{where}: model", "give the model with --model") from None

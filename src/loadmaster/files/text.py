@@ -7,7 +7,6 @@ for every field by type, so that a wrong one is named with its place. The same d
 from __future__ import annotations
 
 import gc
-import gzip
 import json
 import lzma
 import os
@@ -21,6 +20,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from loadmaster.errors import LoadmasterError, UnknownName, UnreadableFile
+from loadmaster.files.packing import open_unpacked, read_pieces
 from loadmaster.files.writing import path_of, write_bytes
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -60,8 +60,8 @@ def read_json(path: PathLike) -> Any:
     """What a .json, .json.gz or .json.xz file holds."""
     found = checked_path(path)
     try:
-        with _open(found) as file:
-            raw = file.read(MOST_CHARACTERS + 1)
+        with open_unpacked(found) as file:
+            raw = read_pieces(file, MOST_CHARACTERS)
     except _DAMAGE as error:
         raise _damaged(found, error) from None
     if len(raw) > MOST_CHARACTERS:
@@ -78,7 +78,7 @@ def read_lines(path: PathLike) -> list[bytes]:
     """The lines of such a file as they are, without the blank ones."""
     found = checked_path(path)
     try:
-        with _open(found) as file:
+        with open_unpacked(found) as file:
             return [line for line in _split(file, found) if line.strip()]
     except _DAMAGE as error:
         raise _damaged(found, error) from None
@@ -87,7 +87,7 @@ def read_lines(path: PathLike) -> list[bytes]:
 def _lines(path: Path) -> Iterator[tuple[Any, str]]:
     number = 0
     try:
-        with _open(path) as file:
+        with open_unpacked(path) as file:
             for number, line in enumerate(_split(file, path), 1):
                 if line.strip():
                     yield parse_json(line, f"{path}, line {number}"), f"{path}, line {number}"
@@ -97,7 +97,7 @@ def _lines(path: Path) -> Iterator[tuple[Any, str]]:
         raise UnreadableFile(f"'{path}' is empty", "", "give a file with one graph a line")
 
 
-def _split(file: IO[bytes] | gzip.GzipFile | lzma.LZMAFile, path: Path) -> Iterator[bytes]:
+def _split(file: IO[bytes], path: Path) -> Iterator[bytes]:
     while line := file.readline(MOST_CHARACTERS + 1):
         if len(line) > MOST_CHARACTERS:
             raise _too_long(path)
@@ -107,14 +107,6 @@ def _split(file: IO[bytes] | gzip.GzipFile | lzma.LZMAFile, path: Path) -> Itera
 def _too_long(path: Path) -> UnreadableFile:
     what = f"'{path}' holds more than {MOST_CHARACTERS // 2**20:,} MiB of text"
     return UnreadableFile(what, "", "is it what its name says? No graph that can be planned is as long")
-
-
-def _open(path: Path) -> IO[bytes] | gzip.GzipFile | lzma.LZMAFile:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rb")
-    if path.suffix == ".xz":
-        return lzma.open(path, "rb")
-    return path.open("rb")
 
 
 def _damaged(path: Path, error: Exception) -> UnreadableFile:
@@ -183,6 +175,8 @@ def write_json_lines(rows: Iterable[Mapping[str, Any]], path: PathLike) -> int:
 
 def _write(raw: bytes, target: Path) -> None:
     if target.suffix == ".gz":
+        import gzip
+
         raw = gzip.compress(raw, mtime=0)
     elif target.suffix == ".xz":
         raw = lzma.compress(raw)

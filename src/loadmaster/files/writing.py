@@ -48,7 +48,10 @@ def writing(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[P
     `durable`: the bytes have reached the disk before the old file goes. Links are followed; devices and pipes are
     written to directly.
     """
-    target = Path(os.path.realpath(path_of(path)))
+    try:
+        target = Path(os.path.realpath(path_of(path)))
+    except ValueError:  # a zero byte in it, or half a character
+        raise UnwritableFile(f"{_shortened(repr(path))} is no name of a file", "", "give another name") from None
     try:
         mode = _mode(target)
         if mode is not None and not stat.S_ISREG(mode):

@@ -104,7 +104,7 @@ def load(
         if isinstance(text, bytes):
             text = os.fsdecode(text)
         model, timed, trace = text.partition("#times=")
-        if timed and trace and not Path(text).exists():
+        if timed and trace and not os.path.exists(text):
             graph = load(model, training=training, inputs=inputs, optimizer=optimizer, dims=dims, name=name, gpu=gpu)
             return _resolve("loadmaster.importers.benchmarks.trace:with_times")(graph, trace)  # type: ignore[no-any-return]
         if text.startswith("zoo:"):
@@ -179,7 +179,7 @@ def _load_zoo(name: str, training: bool) -> Graph:
 
 
 def _load_file(text: str, dims: Mapping[str, int] | None, training: bool, optimizer: str) -> Graph:
-    path, _, part = text.partition("#") if not Path(text).exists() else (text, "", "")
+    path, _, part = text.partition("#") if not os.path.exists(text) else (text, "", "")
     suffix = suffix_of(path)
     if suffix.startswith(".jsonl"):
         return _load_line(path, part)
@@ -246,7 +246,7 @@ def _unknown_file(text: str, path: str) -> LoadmasterError:
     suffix = suffix_of(path)
     if suffix in _ELSEWHERE:
         return ImportFailed(f"'{text}' cannot be loaded as it is", f"a {suffix} file", _ELSEWHERE[suffix])
-    if suffix and Path(path).exists():
+    if suffix and os.path.exists(path):
         return UnknownName.among("format for files that end in", suffix, catalog.IMPORTERS, text)
     return UnknownName(f"there is no model called '{text}'", "", f"give {FORMS}")
 

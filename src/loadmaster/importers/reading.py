@@ -5,13 +5,12 @@ A few bytes of .xz may unpack to any size: what passes the bound is refused whil
 
 from __future__ import annotations
 
-import gzip
 import lzma
 import zlib
 from pathlib import Path
-from typing import Any
 
 from loadmaster.errors import UnreadableFile
+from loadmaster.files.packing import open_unpacked, read_pieces
 from loadmaster.files.text import PathLike, checked_path, uncollected
 
 __all__ = ["MOST_BYTES", "read_bytes", "read_text", "start_of", "stem_of", "uncollected"]
@@ -21,13 +20,13 @@ MOST_BYTES = 2**30  # of a file once it is unpacked: small ones unpack to any si
 
 def start_of(path: PathLike) -> bytes:
     """The first few thousand bytes."""
-    return _read(checked_path(path), 4096)
+    return _read(checked_path(path), 4095)
 
 
 def read_bytes(path: PathLike) -> bytes:
     """What a file holds; .gz and .xz are unpacked."""
     found = checked_path(path)
-    raw = _read(found, MOST_BYTES + 1)
+    raw = _read(found, MOST_BYTES)
     if len(raw) > MOST_BYTES:
         raise UnreadableFile(f"'{found}' holds more than {MOST_BYTES >> 30} GiB", "", "give a smaller file")
     if not raw.strip():
@@ -36,13 +35,12 @@ def read_bytes(path: PathLike) -> bytes:
 
 
 def _read(path: Path, most: int) -> bytes:
-    opens: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+    """All of it, or one byte more than `most`."""
     try:
-        with opens(path, "rb") as file:
-            raw: bytes = file.read(most)
+        with open_unpacked(path) as file:
+            return read_pieces(file, most)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise UnreadableFile(f"'{path}' cannot be read: {error}", "", "is it whole? copy it again") from None
-    return raw
 
 
 def read_text(path: PathLike) -> str:

@@ -103,10 +103,14 @@ class TrainingRun:
         self.adam.step()
 
     def note(self, **values: float) -> None:
-        """A row of the curves."""
+        """A row of the curves; in place of the one that noted the same of this step, before a run went on or ended."""
         known = {name: getattr(self.state, name) for name in ("phase", "step") if hasattr(self.state, name)}
         row = {**known, "seconds": round(time.monotonic() - self.begun, 1)}
-        self.rows.append({**row, **{name: round(value, 5) for name, value in values.items()}})
+        row |= {name: round(value, 5) for name, value in values.items()}
+        at = len(self.rows)
+        while known and at and all(self.rows[at - 1].get(name) == value for name, value in known.items()):
+            at -= 1
+        self.rows[at:] = [*(old for old in self.rows[at:] if old.keys() != row.keys()), row]
 
     def say(self, text: str) -> None:
         phase = f"{self.state.phase}: " if hasattr(self.state, "phase") else ""

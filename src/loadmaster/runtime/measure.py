@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from loadmaster.cluster import Cluster
+from loadmaster.cluster import Cluster, Device
 from loadmaster.cost import Calibrated, Measured, OpTime, fit
 from loadmaster.graph import Graph
 from loadmaster.importers.torch.signature import UPDATED_TOGETHER, call_of
@@ -112,22 +112,33 @@ def measure_ops(graph: Graph, cluster: Cluster, *, seconds: float = 120.0, say: 
     times = {kind: dict(table) for kind, table in costs.times.items()}
     fallback: dict[str, Calibrated] = dict(costs.fallback)
     names = torch_names()
-    for device in {device.kind: device for device in cluster.devices}.values():
-        name = next((n for n, d in zip(names, cluster.devices, strict=False) if d.kind == device.kind), None)
-        if name is None:
-            continue
-        table = times.setdefault(device.kind, {})
-        reference = reference_of(name)
-        _Session(name, graph, table, reference, until, say).run()
-        keep_reference(reference)
-        quiet = {s: op for s, op in table.items() if not was_busy(op.reference_ns, reference.quietest_ns)}
-        if table:
-            fitted = fit(quiet or table, device)
-            known = fallback.get(device.kind)
-            fallback[device.kind] = fitted if known is None else _joined(fitted, known)
-    measured = Measured(times, fallback)
-    kept.keep_costs(measured)
+    try:
+        for device in {device.kind: device for device in cluster.devices}.values():
+            name = next((n for n, d in zip(names, cluster.devices, strict=False) if d.kind == device.kind), None)
+            if name is not None:
+                table = times.setdefault(device.kind, {})
+                _measure_on(name, graph, table, until, say)
+                if table:
+                    fallback[device.kind] = _fitted(table, device, fallback.get(device.kind))
+    finally:  # also where Ctrl-C ends it: what was timed is kept
+        measured = Measured(times, fallback)
+        kept.keep_costs(measured)
     return measured
+
+
+def _measure_on(name: str, graph: Graph, table: Times, until: float, say: Say) -> None:
+    reference = reference_of(name)
+    try:
+        _Session(name, graph, table, reference, until, say).run()
+    finally:
+        keep_reference(reference)
+
+
+def _fitted(table: Times, device: Device, known: Calibrated | None) -> Calibrated:
+    """Efficiencies of what was timed on a quiet machine, or at all, with those known before."""
+    busy = busy_ops(table, device.kind)
+    fitted = fit({signature: op for signature, op in table.items() if signature not in busy} or table, device)
+    return fitted if known is None else _joined(fitted, known)
 
 
 class _Session:

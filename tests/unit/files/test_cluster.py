@@ -170,3 +170,9 @@ def test_prices_and_watts_are_read_and_written_back(tmp_path: Path) -> None:
     assert (cluster.devices[0].price_per_hour, cluster.devices[0].watts, cluster.devices[0].launch_ns) == (2.5, 300, 0)
     save_cluster(cluster, path)
     assert load_cluster(path).devices == cluster.devices
+
+
+def test_a_default_wire_that_is_null_is_one_that_is_not_given() -> None:
+    given = changed(CLUSTER, lambda c: c["default_link"].update(channel=None))
+    plain = changed(CLUSTER, lambda c: c["default_link"].pop("channel", None))
+    assert cluster_from_json(given).digest == cluster_from_json(plain).digest

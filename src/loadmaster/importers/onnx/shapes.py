@@ -169,12 +169,12 @@ def _assume(label: str, axis: int, tensor: str, name: str) -> int:
 
 def fault_of(node: NodeProto, opsets: Sequence[onnx.OperatorSetIdProto]) -> str:
     """Why it is no proper op of its kind; empty when it is. onnx's inference may take the process down with one."""
-    context = onnx.checker.C.CheckerContext()
-    context.ir_version = onnx.IR_VERSION
-    context.opset_imports = {opset.domain if opset.domain != "ai.onnx" else "": opset.version for opset in opsets}
     if bodies_of(node):
         return next(filter(None, (fault_of(inner, opsets) for body in bodies_of(node) for inner in body.node)), "")
-    try:
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = onnx.IR_VERSION
+    try:  # the versions too are the file's, of any size and in any text
+        context.opset_imports = {opset.domain if opset.domain != "ai.onnx" else "": opset.version for opset in opsets}
         onnx.checker.check_node(node, context)
     except Exception as error:
         return next(iter(str(error).splitlines()), "malformed")
@@ -317,7 +317,7 @@ class Scope:
             return {}
         inputs = [name for name in node.input if name]
         if node.op_type in ("Shape", "Size"):
-            return {node.output[0]: _shape_value(node, self.known[inputs[0]])}
+            return _shape_value(node, self.known[inputs[0]])
         if node.op_type not in _EVALUATED:
             return {}
         known = all(name in self.value for name in inputs) and node.domain in ("", "ai.onnx")
@@ -367,11 +367,12 @@ _FRESH = {
 }  # fmt: skip
 
 
-def _shape_value(node: NodeProto, known: TypedShape) -> Array:
+def _shape_value(node: NodeProto, known: TypedShape) -> dict[str, Array]:
     if node.op_type == "Size":
-        return np.array(known.elements, np.int64)
+        fits = known.elements < 2**63
+        return {node.output[0]: np.array(known.elements, np.int64)} if fits else {}
     bounds = attributes(node)
-    return np.array(known.shape[bounds.get("start", 0) : bounds.get("end")], np.int64)
+    return {node.output[0]: np.array(known.shape[bounds.get("start", 0) : bounds.get("end")], np.int64)}
 
 
 def _run(node: NodeProto, values: Mapping[str, Array], opsets: Iterable[onnx.OperatorSetIdProto]) -> dict[str, Array]:

@@ -6,6 +6,7 @@ Unlifted to a module and captured like any other, on the inputs they were export
 from __future__ import annotations
 
 import io
+import os
 import warnings
 import zipfile
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from torch.export import ExportedProgram
 
 from loadmaster.errors import ImportFailed, UnreadableFile
+from loadmaster.files.packing import MOST_RATIO, most_unpacked
 from loadmaster.files.text import PathLike, checked_path
 from loadmaster.graph import Graph
 from loadmaster.importers.torch.arguments import Arguments
@@ -43,6 +45,10 @@ def _check(path: Path) -> None:
     """torch would unpickle, hence run, what an archive holds beside tensors: such an archive is refused."""
     try:
         with zipfile.ZipFile(path) as archive:
+            unpacked, most = sum(info.file_size for info in archive.infolist()), most_unpacked(os.path.getsize(path))
+            if unpacked > most:
+                what = f"'{path}' unpacks to {unpacked >> 20:,} MiB, {MOST_RATIO} times its size or more"
+                raise UnreadableFile(what, "", "is it what its name says? torch.export.save packs nothing as tightly")
             for entry in archive.namelist():
                 if "/sample_inputs/" in entry:
                     torch.load(io.BytesIO(archive.read(entry)), weights_only=True)
@@ -50,7 +56,7 @@ def _check(path: Path) -> None:
                     raise ImportFailed(f"'{path}' holds Python objects of its own", entry, _SAFE)
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
         raise UnreadableFile(f"'{path}' is not a whole .pt2 file: {error}", "", "copy it again") from None
-    except ImportFailed:
+    except (ImportFailed, UnreadableFile):
         raise
     except Exception:
         raise ImportFailed(f"'{path}' holds more than tensors as its example inputs", entry, _SAFE) from None

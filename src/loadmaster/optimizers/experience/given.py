@@ -22,7 +22,11 @@ def starts_from(path: str | PathLike[str], problem: Problem) -> list[Start]:
     """The plan of a file, made for another model, batch or cluster, as plans for this problem; of a library, those of
     the problems most like it."""
     if is_library(path_of(path)):
-        return starts_like(problem, [Library(Path(path))])
+        library = Library(Path(path))
+        if not library.entries():
+            fix = "give a library that 'loadmaster train plans' wrote, or the file of one plan"
+            raise InvalidPlan("no plan can be read from this zip file", str(path), fix)
+        return starts_like(problem, [library])
     where = str(path)
     data = read_json(path)
     if not isinstance(data, dict) or not str(data.get("schema", "")).startswith("loadmaster.plan/"):

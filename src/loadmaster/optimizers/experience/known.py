@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.errors import InvalidPlan
+from loadmaster.files.packing import most_unpacked
 from loadmaster.graph.columns import Ints, ints, positions
 from loadmaster.optimizers.experience.likeness import LEVELS, Sight
 from loadmaster.plans import Plan
@@ -108,7 +109,7 @@ def _columns(data: bytes) -> dict[str, NDArray[Any]]:
         raise ValueError("it is torn")
     sizes = np.frombuffer(rest[: 4 * len(kinds)], "<u4").tolist()
     lengths = [size * kind.itemsize for size, kind in zip(sizes, kinds.values(), strict=True)]
-    if sum(lengths) > MOST_BYTES:
+    if sum(lengths) > min(MOST_BYTES, most_unpacked(len(rest))):
         raise ValueError("it unpacks to more than any plan needs")
     raw = zlib.decompressobj().decompress(rest[4 * len(kinds) :], sum(lengths) + 1)
     if len(raw) != sum(lengths):

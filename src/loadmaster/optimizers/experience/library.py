@@ -63,7 +63,10 @@ class Library:
 
 def is_library(path: str | PathLike[str]) -> bool:
     """Whether it is a library of plans (a zip file), not the file of one plan."""
-    return zipfile.is_zipfile(path)
+    try:
+        return zipfile.is_zipfile(path)
+    except ValueError:  # no name that a file can have
+        return False
 
 
 @lru_cache(maxsize=4)

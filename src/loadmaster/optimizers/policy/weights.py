@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.errors import UnreadableFile
+from loadmaster.files.text import checked_path
 from loadmaster.files.writing import writing
 from loadmaster.optimizers.policy.decoding import PAIR
 from loadmaster.optimizers.policy.views import CONTEXT
@@ -23,12 +24,13 @@ FIX = "give a file that `loadmaster train list` wrote"
 def read_weights(path: Path | str) -> NDArray[np.float64]:
     """The vector in the file; refused where it is of another version or not whole."""
     try:
-        data = Path(path).read_bytes()
+        with checked_path(path).open("rb") as file:
+            data = file.read(2 * MOST_BYTES)
     except OSError as error:
         raise UnreadableFile(f"cannot read '{path}': {error.strerror}", "", FIX) from error
     try:
         weights = _numbers(data)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise UnreadableFile(f"'{path}' holds no weights of this policy: {error}", "", FIX) from error
     if len(weights) < PAIR or (len(weights) - PAIR) % (PAIR + CONTEXT + 2) or not np.isfinite(weights).all():
         raise UnreadableFile(f"'{path}' holds {len(weights):,} numbers that make no network of this policy", "", FIX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from pathlib import Path
 
@@ -91,3 +92,22 @@ def test_a_constant_in_another_file_is_not_read(tmp_path: Path, monkeypatch: pyt
         lm.load(model(nodes))
     nodes = [nodes[0], helper.make_node("Cast", ["c"], ["f"], to=FLOAT), helper.make_node("Add", ["x", "f"], ["y"])]
     assert lm.load(model(nodes)).num_ops == 1
+
+
+@pytest.mark.parametrize("version", [2**40, -1, 2**62])
+def test_a_version_of_any_size(version: int) -> None:
+    nodes = [constant("c", np.array([1], np.int64)), helper.make_node("Add", ["x", "c"], ["y"])]
+    with contextlib.suppress(LoadmasterError):
+        assert lm.load(model(nodes, opsets=[helper.make_opsetid("", version)])).num_ops >= 1
+
+
+def test_a_domain_that_is_no_text() -> None:
+    raw = model([helper.make_node("Relu", ["x"], ["y"])], opsets=[helper.make_opsetid("domain", 20)])
+    spoiled = raw.SerializeToString().replace(b"domain", b"\xff\xfe\xfdain")
+    with pytest.raises(LoadmasterError):
+        lm.load(onnx.load_from_string(spoiled))
+
+
+def test_more_elements_than_a_number_holds() -> None:
+    nodes = [helper.make_node("Size", ["x"], ["n"]), helper.make_node("Cast", ["n"], ["y"], to=FLOAT)]
+    assert lm.load(model(nodes, inputs=[2**40, 2**40])).num_ops == 1  # Size is folded, its value unknown

@@ -83,3 +83,18 @@ def test_what_is_torn_is_as_good_as_absent(tmp_path: Path) -> None:
     assert starts_like(problem, [foreign]) == []
     with pytest.raises(InvalidPlan, match="no library"):
         Library(tmp_path / "torn.zip").card  # noqa: B018
+
+
+def test_a_zip_file_without_plans_is_no_start(tmp_path: Path) -> None:
+    import zipfile
+
+    import loadmaster as lm
+    from loadmaster.errors import InvalidPlan
+    from loadmaster.optimizers.experience import starts_from
+    from loadmaster.zoo.synthetic import generate
+
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.plan", bytes(2**24))
+    problem = lm.price(next(generate("layered", 1, seed=0, ops=8)), "2xp100-pcie")
+    with pytest.raises(InvalidPlan, match="no plan can be read"):
+        starts_from(tmp_path / "bomb.zip", problem)
