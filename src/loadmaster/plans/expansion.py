@@ -82,7 +82,7 @@ def keeps_to(problem: Problem, plan: Plan, sharing: Sharing) -> bool:
     """Whether the plan's kernels are such as may be shared, those with copies of ops too."""
     expansion = whole(problem, plan).expansion
     if expansion is None:
-        return sharing.allows(plan.kernel)
+        return sharing.allows(problem.graph, plan.kernel)
     return sharing.allows_copies(expansion.base.graph, plan.kernel, expansion.op)
 
 

@@ -23,7 +23,7 @@ from loadmaster.problem.bounds.peak import EFFORT, copying, peak_bound
 from loadmaster.problem.bounds.step import step_bound
 
 # The bound, and the seconds that it was allowed: any number of them where nothing was left out.
-_known: WeakKeyDictionary[Problem, dict[tuple[bool, bool, bool, bool], tuple[int, float]]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Problem, dict[tuple[str, bool, bool], tuple[int, float]]] = WeakKeyDictionary()
 
 
 def lower_bound(
@@ -57,7 +57,7 @@ def lower_bound(
         problem, adding = _unexpanded(problem, problem.expansion.base), True
     if adding:
         fusing = copying(problem, fusing)
-    known, key = _known.setdefault(problem, {}), (bool(fusing), isinstance(fusing, Sharing), fitting, adding)
+    known, key = _known.setdefault(problem, {}), (_name(fusing), fitting, adding)
     allowed = Time(seconds)
     before, had = known.get(key, (0, -1.0))
     if allowed.seconds > had:
@@ -67,6 +67,10 @@ def lower_bound(
         bound = max(before, problem.objective.bound(problem.goal, parts))
         known[key] = bound, allowed.seconds if allowed.left_out else float("inf")
     return known[key][0]
+
+
+def _name(fusing: Fusing) -> str:
+    return fusing.digest if isinstance(fusing, Sharing) else str(bool(fusing))
 
 
 def _unexpanded(problem: Problem, base: Problem) -> Problem:

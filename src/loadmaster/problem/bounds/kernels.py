@@ -15,7 +15,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from loadmaster.graph import ACTIVATION, Graph
-from loadmaster.graph.columns import Bools, Ints, ints, rows_of
+from loadmaster.graph.columns import Bools, Ints, digest, ints, rows_of
 from loadmaster.problem import CANNOT, Problem
 
 
@@ -39,25 +39,42 @@ class Sharing:
     alone: Bools | None = None  # [ops]
     copied: bool = False
 
-    def copying(self, graph: Graph) -> Sharing | None:
+    def copying(self, graph: Graph) -> Sharing | AnyKernels:
         """What plans that add copies of ops may share: a pair of every two ops of which one reads what the other makes
-        and neither is alone, as a copy may be read by fewer. None: whatever they like, for all that is known."""
+        and neither is alone, as a copy may be read by fewer. Any kernels, where it is not known what is alone."""
         if self.alone is None:
-            return None
+            return AnyKernels(copied=True)
         maker, reader = graph.producer[graph.reads], rows_of(graph.read_start)
         light = (maker >= 0) & ~self.alone[maker] & ~self.alone[reader]
         return Sharing(ints(maker[light]), ints(reader[light]), self.most, self.alone, True)
 
-    def allows(self, kernel: Ints) -> bool:
+    @cached_property
+    def digest(self) -> str:
+        """Equal where what may be shared is."""
+        alone = ints([]) if self.alone is None else ints(self.alone)
+        limits = ints([self.most, self.alone is None, self.copied])
+        return digest("sharing/1", self.producers, self.consumers, limits, alone)
+
+    def allows(self, graph: Graph, kernel: Ints) -> bool:
         """Whether kernels (of a plan) keep to that."""
         size = np.bincount(kernel, minlength=len(kernel))
         lead = self._groups(len(kernel), kernel[self.producers] == kernel[self.consumers])
-        return bool(size.max(initial=0) <= self.most and (lead == lead[kernel]).all())
+        maker, reader = graph.producer[graph.reads], rows_of(graph.read_start)
+        within = (maker >= 0) & (kernel[maker] == kernel[reader])
+        paired = self.paired(graph)[within].all()
+        return bool(size.max(initial=0) <= self.most and (lead == lead[kernel]).all() and paired)
+
+    def paired(self, graph: Graph) -> Bools:
+        """[reads] it may be read in the kernel that makes it."""
+        maker, reader = graph.producer[graph.reads], rows_of(graph.read_start)
+        known = self.producers * graph.num_ops + self.consumers
+        found: Bools = np.isin(maker * graph.num_ops + reader, known)
+        return found
 
     def allows_copies(self, graph: Graph, kernel: Ints, op: Ints) -> bool:
         """The same of a plan that adds copies; `op`: that of the graph which each runs, -1 for none."""
         known, size = self.copying(graph), np.bincount(kernel, minlength=len(kernel))
-        if known is None or known.alone is None or size.max(initial=0) > self.most:
+        if isinstance(known, AnyKernels) or known.alone is None or size.max(initial=0) > self.most:
             return False
         shared, group = size[kernel] > 1, known.groups(graph.num_ops)
         alone = (op < 0) | known.alone[op]
@@ -73,7 +90,18 @@ class Sharing:
         return ints(connected_components(joined, directed=False)[1])
 
 
-Fusing = bool | Sharing  # whether plans may fuse, by any kernels or by those that are allowed
+@dataclass(frozen=True)
+class AnyKernels:
+    """Any ops may share a kernel. True means the same where no ops are added.
+
+    Attributes:
+        copied: plans may add copies of ops.
+    """
+
+    copied: bool = False
+
+
+Fusing = bool | Sharing | AnyKernels  # whether plans may fuse, by any kernels or by those that are allowed
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +113,7 @@ class Saving:
 
     problem: Problem
     sharing: Sharing | None
+    copied: bool = False  # plans may add copies of ops
 
     @cached_property
     def never_inner(self) -> Bools:
@@ -103,38 +132,36 @@ class Saving:
     def _paired(self) -> Bools:
         """[reads] it may be read in the kernel that makes it."""
         graph = self.problem.graph
-        if self.sharing is None:
-            return np.ones(len(graph.reads), bool)
-        maker, reader = graph.producer[graph.reads], rows_of(graph.read_start)
-        known = self.sharing.producers * graph.num_ops + self.sharing.consumers
-        paired: Bools = np.isin(maker * graph.num_ops + reader, known)
-        return paired
-
-    @cached_property
-    def _stored(self) -> Bools:
-        """[tensors] in whatever kernel: kept to the end, or written over in place."""
-        graph = self.problem.graph
-        stored: Bools = (graph.role != ACTIVATION) | graph.is_alias | graph.is_base
-        return stored
+        return np.ones(len(graph.reads), bool) if self.sharing is None else self.sharing.paired(graph)
 
     @property
     def read_stored(self) -> Bools:
         """[reads] what is read there lies in memory, whatever the kernel."""
         graph = self.problem.graph
-        if self.sharing is None or not self.sharing.copied:
+        if not self.copied:
             return self.never_inner[graph.owner[graph.reads]]
-        return self._stored[graph.reads] | ~self._paired
+        # What lives to the end is stored, but a copy of it that is read in its place need not be.
+        single: Bools = ~graph.is_made | graph.is_alias | graph.is_base
+        return single[graph.reads] | ~self._paired
 
     @property
     def made_stored(self) -> Bools:
         """[makes] likewise of what is made there. Where ops are copied, one reader that may share the kernel is enough
         to hide it: the others may read a copy."""
         graph = self.problem.graph
-        if self.sharing is None or not self.sharing.copied:
+        if not self.copied:
             return self.never_inner[graph.owner[graph.makes]]
+        stored: Bools = (graph.role != ACTIVATION) | ~self._hidden_copy
+        return stored[graph.makes]
+
+    @cached_property
+    def _hidden_copy(self) -> Bools:
+        """[tensors] where ops are copied, one of those that make it may have it inner to its kernel."""
+        graph = self.problem.graph
         hidden = np.zeros(graph.num_tensors, bool)
         hidden[graph.reads[self._paired]] = True
-        return self._stored[graph.makes] | ~hidden[graph.makes]
+        hidden &= ~(graph.is_alias | graph.is_base)
+        return hidden
 
     @cached_property
     def least_ns(self) -> Ints:
@@ -166,8 +193,7 @@ class Saving:
         off = np.zeros((int(group.max(initial=0)) + 1, problem.num_devices), np.int64)
         np.add.at(off, group, np.where(problem.op_ns == CANNOT, 0, np.maximum(-work, 0)))
         left = np.maximum(work - off[group], 0)
-        copied = self.sharing is None or self.sharing.copied
-        return ints(np.where(copied & (off[group] > 0), 0, left))
+        return ints(np.where(self.copied & (off[group] > 0), 0, left))
 
     @cached_property
     def _traffic_ns(self) -> Ints:
@@ -175,7 +201,10 @@ class Saving:
         problem, graph = self.problem, self.problem.graph
         saved = np.zeros(problem.num_ops, np.int64)
         np.add.at(saved, rows_of(graph.read_start), np.where(self.read_stored, 0, problem.read_bytes))
-        np.add.at(saved, rows_of(graph.make_start), np.where(self.made_stored, 0, graph.nbytes[graph.makes]))
+        made_stored = self.made_stored
+        if self.copied:  # a copy of what lives to the end may be inner; a path may lead through that copy alone
+            made_stored = made_stored & ~self._hidden_copy[graph.makes]
+        np.add.at(saved, rows_of(graph.make_start), np.where(made_stored, 0, graph.nbytes[graph.makes]))
         left = np.maximum(problem.traffic_bytes - saved, 0).astype(np.float64)
         return ints(np.floor(left[:, None] * (1e9 * (1 - 1e-12)) / problem.bytes_per_s[None, :]))
 
@@ -195,4 +224,5 @@ def least_times(problem: Problem, fusing: Fusing) -> Ints:
 
 def saving_of(problem: Problem, fusing: Fusing) -> Saving:
     """What kernels may save: those of a Sharing, or any."""
-    return Saving(problem, fusing if isinstance(fusing, Sharing) else None)
+    copied = not isinstance(fusing, bool) and fusing.copied
+    return Saving(problem, fusing if isinstance(fusing, Sharing) else None, copied)

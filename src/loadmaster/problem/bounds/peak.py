@@ -12,7 +12,7 @@ import numpy as np
 
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds.kernels import Sharing
+from loadmaster.problem.bounds.kernels import AnyKernels, Sharing
 
 if TYPE_CHECKING:
     pass
@@ -48,7 +48,9 @@ def peak_bound(problem: Problem, *, fusing: Fusing = False, adding: bool = False
 
 def copying(problem: Problem, fusing: Fusing) -> Fusing:
     """What plans that add copies may fuse: a tensor that is made again may be inner to a kernel where it was not."""
-    return (fusing.copying(problem.graph) or True) if isinstance(fusing, Sharing) else fusing
+    if isinstance(fusing, Sharing):
+        return fusing.copying(problem.graph)
+    return AnyKernels(copied=True) if fusing else False
 
 
 def cut_order(problem: Problem, *, effort: int = EFFORT) -> Ints:

@@ -7,11 +7,15 @@ import heapq
 import numpy as np
 
 from loadmaster import Budget, Cluster, GraphBuilder, price, solve
-from loadmaster.cluster import Device
+from loadmaster.cluster import Device, Link, dense_channels
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.fusion.sharing import fusing_of
+from loadmaster.plans import Plan
+from loadmaster.plans.additions import Additions
+from loadmaster.plans.expansion import expand
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Sharing, lower_bound, peak_bound
+from loadmaster.simulator import simulate
 from tests.unit.optimizers.test_recompute import fused_peak, layers, limited, one
 
 
@@ -93,3 +97,30 @@ def test_a_plan_that_runs_ops_again_is_told_how_far_it_can_be_from_the_best() ->
     assert found.fits and found.plan.added is not None
     assert isinstance(fusing_of(problem, found.plan), Sharing)
     assert lower_bound(problem, fusing=True, adding=True) < found.lower_bound <= found.value
+
+
+def test_a_copy_of_what_lives_to_the_end_may_be_read_inside_a_kernel() -> None:
+    """op 0 makes an output of 1,000 B that op 1 reads. Run again in op 1's kernel it takes no memory there, so the
+    device of op 1 holds 1,000 B less than op by op; and on another device it is neither stored nor moved."""
+    g = GraphBuilder("kept")
+    x, kept, y = g.tensor(10, "input"), g.tensor(1_000, "output"), g.tensor(20)
+    g.op("a", "aten.relu.default", [x], [kept], bytes_moved=1_010)
+    g.op("b", "aten.relu.default", [kept], [y], bytes_moved=1_020, workspace_bytes=500)
+    problem = price(g.build(), two(), objective="peak-memory")
+    again = Additions(*(ints([column]) for column in (0, -1, -1, 1, kept, 0)))
+    expanded = expand(problem, again)
+    place = {name: op for op, name in enumerate(expanded.graph.op_name)}
+    kernel, device = np.arange(3), np.zeros(3, np.int64)
+    kernel[place["b"]] = kernel[place["a.again"]] = min(place["b"], place["a.again"])
+    device[place["b"]] = device[place["a.again"]] = 1
+    line = simulate(expanded, Plan.of(expanded, device, kernel=kernel))
+    assert line.peak_bytes.tolist() == [10 + 1_000, 10 + 20 + 500]
+    assert peak_bound(problem, fusing=True, adding=True) == 1_010
+    assert lower_bound(problem.with_objective("step-time"), fusing=True, adding=True) <= line.step_ns
+    assert lower_bound(problem, fusing=True) == 1_000 + 20 + 500, "without copies the device of b holds both"
+
+
+def two() -> Cluster:
+    devices = tuple(Device(f"d{i}", "gpu", 2**30, 1e9, 1e9, 100) for i in range(2))
+    links = {way: Link(1e9, 1_000) for way in ((0, 1), (1, 0))}
+    return Cluster("two", devices, links, dense_channels(np.array([[-1, 0], [1, -1]])))

@@ -55,7 +55,7 @@ def all_plans(problem: Problem, sharing: Sharing) -> Scores:
     for kernel in all_kernels(problem):
         if not keeps_to(problem, sharing, kernel):
             continue
-        assert sharing.allows(ints(kernel))
+        assert sharing.allows(problem.graph, ints(kernel))
         for place in product(range(problem.num_devices), repeat=problem.num_ops):
             if is_allowed(problem, place) and (np.array(place)[kernel] == place).all():
                 device.append(np.tile(np.array(place, np.int32), (len(ranks), 1)))
@@ -170,11 +170,17 @@ def test_what_a_lone_op_makes_is_stored_and_takes_its_time() -> None:
 
 
 def test_kernels_that_do_not_keep_to_the_pairs_are_told() -> None:
-    sharing = Sharing(ints([0, 1, 3]), ints([1, 2, 4]), 2)
-    assert sharing.allows(ints([0, 1, 2, 3, 4])) and sharing.allows(ints([0, 0, 2, 3, 3]))
-    assert not sharing.allows(ints([0, 0, 0, 3, 4])), "too many"
-    assert not sharing.allows(ints([0, 1, 1, 1, 4])), "nothing leads from one to the other"
-    assert not sharing.allows(ints([0, 1, 0, 3, 4]))
+    #  0 -> 1 -> 2    3 -> 4, and 0 -> 2 is no pair
+    graph = GraphBuilder("pairs")
+    a, b, c = (graph.tensor(1) for _ in range(3))
+    for number, (reads, makes) in enumerate((([], [a]), ([a], [b]), ([a, b], []), ([], [c]), ([c], []))):
+        graph.op(f"op{number}", "any", reads, makes, time_ns=1)
+    built, sharing = graph.build(), Sharing(ints([0, 1, 3]), ints([1, 2, 4]), 2)
+    assert sharing.allows(built, ints([0, 1, 2, 3, 4])) and sharing.allows(built, ints([0, 0, 2, 3, 3]))
+    assert not sharing.allows(built, ints([0, 0, 0, 3, 4])), "too many"
+    assert not replace(sharing, most=3).allows(built, ints([0, 0, 0, 3, 4])), "what 0 makes is read by 2, no pair"
+    assert not sharing.allows(built, ints([0, 1, 1, 1, 4])), "nothing leads from one to the other"
+    assert not sharing.allows(built, ints([0, 1, 0, 3, 4]))
 
 
 def test_the_default_is_judged_by_what_it_may_fuse() -> None:
