@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from loadmaster.optimizers.auto import Auto
+from loadmaster.optimizers.branching.proving import close
 from loadmaster.optimizers.fusion.greedy import GreedyFusion, Merges
 from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.joint import Joint
@@ -34,6 +35,7 @@ AT_ONCE = 0.2  # of the time, where the clock counts
 SIMPLE: tuple[Optimizer, ...] = (GreedyFusion(OneDevice()), OneDevice(), GreedyFusion())
 LARGE_FIRST = 0.9  # of the time, for fitting a simple plan of a problem that is too large to search as a whole
 BESIDE, MOSTLY = 0.5, 0.8  # of all that was spent so far, that fitting may have had; while nothing that it made fits
+TURNS = 3  # before it is tried whether the best plan of a small problem can be beaten at all
 LONGER = 2  # times the turn before, while nothing that it made fits: each begins anew
 
 
@@ -78,9 +80,12 @@ class Complete:
             if search.problem.num_ops <= SMALL:
                 told = search.fusing
                 own.prove(lower_bound(search.problem, fusing=told, fitting=True, seconds=search.bound_seconds))
-            for _ in Joint(self._part, also=self.also).turns(own):
+            for turn, _ in enumerate(Joint(self._part, also=self.also).turns(own)):
                 search.keep(own)
                 fitting.go_on(own)
+                if turn == TURNS:
+                    close(own, told=sharing_of(search.problem))
+                    search.keep(own)
         assert search.best is not None
         return search.best
 

@@ -24,6 +24,7 @@ from loadmaster.errors import MissingExtra
 from loadmaster.graph.columns import ints
 from loadmaster.optimizers.annealing.anneal import Anneal
 from loadmaster.optimizers.branching import beside as branching
+from loadmaster.optimizers.branching.proving import MOST_PROVED, close
 from loadmaster.optimizers.exact_model import CpModel
 from loadmaster.optimizers.timelines import every_timeline
 from loadmaster.plans import Plan
@@ -149,17 +150,21 @@ def try_all(search: Search, most: int) -> bool:
 @contextmanager
 def closing(search: Search) -> Iterator[None]:
     """Tries to close the problem beside the search in the block: its bound is made known, so that the search ends when
-    it is met; what is tiny is tried in full; what is small is given to CP-SAT on a thread, or to branch and bound where
-    that package is not installed, if the clock decides.
+    it is met; what is tiny is tried in full, and what is small is given to branch and bound first. What is left open goes
+    on beside the search on a thread, if the clock decides: in CP-SAT where the problem is larger and that package is
+    installed, else in branch and bound.
 
     When either has a plan that it proves optimal, the search is told to end, and the plan is its best.
     """
     if not search.problem.objective.of_memory or search.problem.num_ops <= QUICK_OPS:
         search.prove(lower_bound(search.problem, fitting=True, seconds=search.bound_seconds))
-    if search.closed or try_all(search, MOST_TRIED):
+    if not (search.closed or try_all(search, MOST_TRIED)):
+        close(search, told=False)
+    if search.closed:
         yield
         return
-    thread = _Beside.of(search) if find_spec("ortools") else branching.Beside.of(search, LEAST_SECONDS)
+    by_solver = find_spec("ortools") and search.problem.num_ops > MOST_PROVED
+    thread = _Beside.of(search) if by_solver else branching.Beside.of(search, LEAST_SECONDS)
     if thread is None:
         yield
         return

@@ -3,12 +3,13 @@ timeline."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
+from loadmaster.problem.bounds import Among, Bound
 from loadmaster.search.budget import Score
 from loadmaster.search.search import Moment
 from loadmaster.simulator import Timeline
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a search found: a plan that was checked and simulated afresh, what it costs, and how far from the best
-    possible it is at most.
+    """What a search found: a plan that was checked and simulated afresh, what it costs, and how far from the best of
+    its class it is at most.
 
     In a notebook it shows itself: figures, a timeline and a table of modules.
 
@@ -30,6 +31,8 @@ class Result:
     >>> result = lm.solve(lm.price(g.build(), "2xp100-pcie"), "heft", lm.Budget(None, 1))
     >>> result.value, result.lower_bound, result.gap, result.optimal
     (200, 200, 0.0, True)
+    >>> result.among.short  # no plan is better, whatever it fuses or runs again
+    'any kernels, with recompute'
 
     Attributes:
         problem: that the plan's columns are about; expanded where the plan adds ops.
@@ -38,10 +41,13 @@ class Result:
         optimizer: as a spec.
         seed: of the search.
         history: every improvement, in order.
-        lower_bound: what no plan can beat, in the unit of the objective; of plans that fuse where this one may have.
+        lower_bound: what no plan of the class `among` can beat, in the unit of the objective.
         simulations, seconds: that the search took, compiling apart.
         interrupted: Ctrl-C ended the search early; this is the best it had found.
         started_from: where the plans it was given to begin from came from.
+        among: the class of plans that the bound holds for: those that the method chose from or, where the plan is
+            optimal, the widest in which that is known.
+        cut: more work might raise the bound.
     """
 
     problem: Problem
@@ -55,6 +61,13 @@ class Result:
     seconds: float
     interrupted: bool = False
     started_from: tuple[str, ...] = ()
+    among: Among = field(default_factory=Among)
+    cut: bool = False
+
+    @property
+    def bound(self) -> Bound:
+        """The lower bound with its class."""
+        return Bound(self.lower_bound, self.among, self.cut)
 
     @property
     def fits(self) -> bool:
@@ -99,12 +112,12 @@ class Result:
 
     @property
     def optimal(self) -> bool:
-        """No plan of its kind, fused or not, is better: it fits and meets the bound."""
-        return self.fits and self.value == self.lower_bound and not self.problem.source.is_split
+        """No plan of the class `among` is better: it fits and meets the bound."""
+        return self.fits and self.value == self.lower_bound
 
     @property
     def gap(self) -> float:
-        """How far above the lower bound, as a share of it."""
+        """How far above the lower bound, as a share of it: at most so far from the best of its class."""
         if self.lower_bound == 0:
             return 0.0 if self.value == 0 else float("inf")
         return self.value / self.lower_bound - 1

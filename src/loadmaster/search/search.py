@@ -20,11 +20,12 @@ from loadmaster.compiled import seconds_compiling
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import Sharing
+from loadmaster.problem.bounds import Among, Bound, Sharing
 from loadmaster.search.budget import WORST, Budget, Score
 from loadmaster.simulator import Scores, Timeline, run_first_come, simulate, simulate_fused, simulate_many
 
 REMEMBERED = 8  # timelines
+UNFUSED = Among("none", fitting=True)
 # Of a budget of seconds, that a lower bound may take: of the search's own time, where it only says when to stop, and
 # after it. With 0.1 for 0.03 on 14 rows after 1 s the same end early, on 5 to 20 % fewer simulations.
 BOUND_BESIDE, BOUND_SHARE = 0.03, 0.1
@@ -132,6 +133,7 @@ class Search:
         starts: plans to begin from, given with the problem and scored already.
         note: what the optimizer is doing, for progress.
         bound: no plan that fits and fuses nothing is under it, as far as anyone has shown.
+        proofs: what was shown of other classes of plans, too.
         fusing: what its plans may fuse: whatever comes out, its bound holds for that.
         adding: whether plans that add ops were looked for: what limits of memory force is no bound then.
     """
@@ -153,6 +155,7 @@ class Search:
         self.starts: tuple[Plan, ...] = ()  # plans to begin from, given with the problem and scored already
         self.note = ""  # what the optimizer is doing, for progress
         self.bound = 0  # no plan that fits and fuses nothing is under it, as far as anyone has shown
+        self.proofs = list[Bound]()  # what was shown of other classes of plans
         self.fusing: bool | Sharing = False  # what its plans may fuse: whatever comes out, its bound holds for that
         self.adding = False  # whether plans that add ops were looked for: what limits of memory force is no bound then
         self._lines = dict[tuple[object, ...], Timeline]()
@@ -199,8 +202,13 @@ class Search:
         """Goes on after `halt`, with what is left of the budget."""
         self._ledger.halted = False
 
-    def prove(self, bound: int) -> None:
-        """Remembers what no plan that fits and fuses nothing can beat."""
+    def prove(self, bound: int | Bound) -> None:
+        """Remembers what no plan of a class can beat; a number alone is of plans that fit and fuse nothing."""
+        if isinstance(bound, Bound):
+            self.proofs.append(bound)
+            if not bound.among.covers(UNFUSED):
+                return
+            bound = bound.value
         self.bound = max(self.bound, bound)
 
     @property
@@ -220,7 +228,8 @@ class Search:
 
     @property
     def bound_seconds(self) -> float | None:
-        """What a lower bound may take of the time that is left to the search; None where simulations alone count."""
+        """What a lower bound may take of the time that is left to the search, which it counts as work; None where
+        simulations alone count."""
         return None if self.counts_simulations else BOUND_BESIDE * self.seconds_left
 
     @property
@@ -366,6 +375,7 @@ class Search:
         if part.problem is self.problem:
             if not self.adding:
                 self.prove(part.bound)
+                self.proofs += [bound for bound in part.proofs if bound not in self.proofs]
             self.fusing = self.fusing or part.fusing
             self.adding = self.adding or part.adding
         return part.best is not None and self.offer(part.best, part.best_score)

@@ -1,36 +1,27 @@
-"""The time that a bound may take."""
+"""The work that a bound may do, counted in steps of its loops and not by a clock: a bound is the same at any load."""
 
 from __future__ import annotations
 
-import time
 
-from loadmaster.compiled import seconds_compiling
-
-
-class Time:
-    """What a bound may take, compiling apart. When it is up, what would raise the bound further is left out."""
+class Work:
+    """What a bound has done and may do, in nanoseconds of one quiet core by what its loops look at. When it is up, what
+    would raise the bound further is left out: a bound with less work is where one with more came by."""
 
     def __init__(self, seconds: float | None = None) -> None:
-        self.begun, self.seconds = self._now(), float("inf") if seconds is None else seconds
+        self.most_ns, self.done_ns = float("inf") if seconds is None else seconds * 1e9, 0.0
         self.left_out = False
 
-    @staticmethod
-    def _now() -> float:
-        return time.perf_counter() - seconds_compiling()
+    def add(self, ns: float) -> None:
+        """So much was done."""
+        self.done_ns += ns
 
-    @property
-    def spent(self) -> float:
-        """Seconds so far."""
-        return self._now() - self.begun
-
-    def is_up(self, more: float = 0.0) -> bool:
-        """Whether it is, or would be in so many seconds more; remembered, so that once something was left out nobody
-        takes the bound for the best there is."""
-        self.left_out = self.left_out or self.spent + more > self.seconds
+    def is_up(self, more_ns: float = 0.0) -> bool:
+        """Whether it is, or would be after so much more; remembered, so that once something was left out nobody takes
+        the bound for the best there is."""
+        self.left_out = self.left_out or self.done_ns + more_ns >= self.most_ns
         return self.left_out
 
-    def effort(self, whole: int) -> int:
-        """As much of an effort of about a second as there is time for."""
-        share = min(1.0, max(0.0, self.seconds - self.spent))
-        self.left_out = self.left_out or share < 1.0
-        return int(whole * share)
+    @property
+    def left_ns(self) -> float:
+        """What is left of it."""
+        return 0.0 if self.left_out else max(0.0, self.most_ns - self.done_ns)

@@ -1,9 +1,10 @@
-"""Lower bounds: what no plan can beat. Each holds for every placement, order and, when asked, fusion.
+"""Lower bounds: what no plan of a class can beat. Each holds for every placement and order, and says for which kernels
+and additions.
 
 `lower_bound` is put together by the objective (`Objective.bound`) from parts that are worked out only if it asks. Wider
 sets of plans have lower bounds: where kernels may be fused, ops take what is left of them in the best kernel; where ops
 may be added, sends are free, since a copy needs none. What was worked out is kept by problem and by what was asked;
-where time ran out on the way, for whoever allows no more of it.
+where work was cut short, for whoever allows as much of it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import numpy as np
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.problem import CANNOT, Problem, check_problem
-from loadmaster.problem.bounds.allowed import Time
+from loadmaster.problem.bounds.allowed import Work
+from loadmaster.problem.bounds.among import Among, Bound
 from loadmaster.problem.bounds.kernels import Fusing, Sharing, least_times
 from loadmaster.problem.bounds.kinds import kinds_of, work_of
-from loadmaster.problem.bounds.peak import EFFORT, copying, peak_bound
+from loadmaster.problem.bounds.peak import copying, peak_bound
 from loadmaster.problem.bounds.step import step_bound
 
-# The bound, and the seconds that it was allowed: any number of them where nothing was left out.
-_known: WeakKeyDictionary[Problem, dict[tuple[str, bool, bool], tuple[int, float]]] = WeakKeyDictionary()
+# Of each problem and class of plans: the bound and the work it took, one entry for each amount of work that cut it.
+_Asked = tuple[str, bool, bool]
+_known: WeakKeyDictionary[Problem, dict[_Asked, dict[float, tuple[Bound, float]]]] = WeakKeyDictionary()
 
 
 def lower_bound(
@@ -34,39 +37,55 @@ def lower_bound(
     adding: bool = False,
     seconds: float | None = None,
 ) -> int:
-    """What no plan can beat, of the problem's objective and in its unit. Of an expanded problem, that of the one it was
-    made from.
+    """What no plan of a class can beat, of the problem's objective and in its unit: `bound_of` without saying which.
 
     >>> from loadmaster import GraphBuilder, price
     >>> g = GraphBuilder("tiny")
     >>> ops = [g.op(f"op{i}", "task", [], [], time_ns=100) for i in range(3)]
     >>> lower_bound(price(g.build(), "2xp100-pcie"))  # all work, shared out exactly: no plan of whole ops gets there
     150
+    """
+    return bound_of(problem, fusing=fusing, fitting=fitting, adding=adding, seconds=seconds).value
+
+
+def bound_of(
+    problem: Problem,
+    *,
+    fusing: Fusing = False,
+    fitting: bool = False,
+    adding: bool = False,
+    seconds: float | None = None,
+) -> Bound:
+    """What no plan of a class can beat, and which class that is. Of an expanded problem, that of the one it was made
+    from. The same arguments give the same bound, on any machine and at any load.
 
     Args:
         problem: whatever it says of fusing and limits, plans are those that the other arguments allow.
         fusing: over plans that may fuse ops, too: True for any kernels, or a Sharing that says which ops may share one.
         fitting: only over plans that fit the memory; the bound may then be higher.
         adding: over plans in which ops are recomputed and tensors offloaded, too.
-        seconds: about how long it may take, where a lower one will do; None: as long as it needs.
+        seconds: about how long it may take on a quiet core, where a lower one will do. They are counted as work, so
+            that no clock has a say. None: as long as it needs.
     """
     check_problem(problem, "lower_bound")
     if not (seconds is None or isinstance(seconds, float | int)):
         raise InvalidSetting.instead_of("number of seconds", seconds, "lower_bound", "give seconds, or None")
     if problem.expansion is not None:
         problem, adding = _unexpanded(problem, problem.expansion.base), True
+    among = Among.of(fusing, adding=adding, fitting=fitting, parts=problem.source.is_split)
     if adding:
         fusing = copying(problem, fusing)
-    known, key = _known.setdefault(problem, {}), (_name(fusing), fitting, adding)
-    allowed = Time(seconds)
-    before, had = known.get(key, (0, -1.0))
-    if allowed.seconds > had:
-        # A stay may take a way that is faster than the link between two devices, and copies need no sends.
-        judged = replace(problem, send_ns=ints(np.zeros_like(problem.send_ns))) if adding else problem
-        parts = _Parts(judged, fusing, fitting and not adding, adding, allowed)
-        bound = max(before, problem.objective.bound(problem.goal, parts))
-        known[key] = bound, allowed.seconds if allowed.left_out else float("inf")
-    return known[key][0]
+    known = _known.setdefault(problem, {}).setdefault((_name(fusing), fitting, adding), {})
+    work = Work(seconds)
+    for most_ns, (bound, took_ns) in known.items():
+        if most_ns == work.most_ns or (not bound.cut and took_ns < work.most_ns):
+            return replace(bound, among=among)
+    # A stay may take a way that is faster than the link between two devices, and copies need no sends.
+    judged = replace(problem, send_ns=ints(np.zeros_like(problem.send_ns))) if adding else problem
+    parts = _Parts(judged, fusing, fitting and not adding, adding, work)
+    bound = Bound(problem.objective.bound(problem.goal, parts), among, work.left_out)
+    known[work.most_ns] = bound, work.done_ns
+    return bound
 
 
 def _name(fusing: Fusing) -> str:
@@ -89,14 +108,14 @@ class _Parts:
     fusing: Fusing
     fitting: bool
     adding: bool = False
-    allowed: Time = field(default_factory=Time)
+    allowed: Work = field(default_factory=Work)
 
     def step_ns(self) -> int:
-        return step_bound(self.problem, fusing=self.fusing, fitting=self.fitting, allowed=self.allowed)
+        limits = {"fitting": self.fitting, "adding": self.adding}
+        return step_bound(self.problem, fusing=self.fusing, allowed=self.allowed, **limits)
 
     def peak_bytes(self) -> int:
-        effort = self.allowed.effort(EFFORT)
-        return peak_bound(self.problem, fusing=self.fusing, adding=self.adding, effort=effort)
+        return peak_bound(self.problem, fusing=self.fusing, adding=self.adding, allowed=self.allowed)
 
     def shared_ns(self) -> int:
         times = least_times(self.problem, self.fusing)

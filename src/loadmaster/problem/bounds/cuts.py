@@ -300,8 +300,9 @@ def _largest(values: Ints) -> tuple[Whole, Whole]:
 
 
 @compiled
-def largest_cut(net: CutView, order: Ints, floor: Whole, work: Whole) -> tuple[Whole, Ints]:
-    """The largest minimum cut over all ops, at least `floor`; returns it and the best order met.
+def largest_cut(net: CutView, order: Ints, floor: Whole, work: Whole) -> tuple[Whole, Ints, Whole]:
+    """The largest minimum cut over all ops, at least `floor`; returns it, the best order met, and the work left: 0 or
+    less where it was cut short.
 
     Ops are tried by the bytes alive at them in the orders known so far, which is no less than their minimum cut; each
     cut gives a new order. `work`: how many arcs may be looked at.
@@ -333,4 +334,4 @@ def largest_cut(net: CutView, order: Ints, floor: Whole, work: Whole) -> tuple[W
                 best, peak = trial, trial_peak
             for other in range(ops):
                 most[other] = min(most[other], live[other])
-    return bound, best
+    return bound, best, work

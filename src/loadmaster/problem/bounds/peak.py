@@ -17,19 +17,22 @@ from loadmaster.problem.bounds.kernels import AnyKernels, Sharing
 if TYPE_CHECKING:
     pass
 
+from loadmaster.problem.bounds.allowed import Work
 from loadmaster.problem.bounds.holding import Storages, device_bytes
 from loadmaster.problem.bounds.kernels import Fusing
 
 EFFORT = 150_000_000  # arcs that minimum cuts may look at: about a second
+ARC_NS = 6.7  # what work counts for one
 
 
-def peak_bound(problem: Problem, *, fusing: Fusing = False, adding: bool = False, effort: int = EFFORT) -> int:
+def peak_bound(problem: Problem, *, fusing: Fusing = False, adding: bool = False, allowed: Work | None = None) -> int:
     """Of the largest device peak: what one device must hold at once, and what all hold together, shared out evenly.
 
     Together they hold the residents and, whenever an op starts, what the ops before it have made and others still need:
     no less than a minimum cut through the graph at that op (`adding`: but what is made again need not be held).
-    `effort` limits the search for the op with the largest.
+    `allowed`, and EFFORT, limit the search for the op with the largest.
     """
+    allowed = allowed or Work()
     devices = problem.num_devices
     fusing = copying(problem, fusing) if adding else fusing
     alone = int(device_bytes(problem, fusing, adding and devices > 1).max())
@@ -42,7 +45,10 @@ def peak_bound(problem: Problem, *, fusing: Fusing = False, adding: bool = False
 
     # A cut that does not lift the bound over `alone` need not be looked for.
     floor = max(0, alone * devices - residents)
-    cut, _ = largest_cut(memory.net, np.arange(problem.num_ops), floor, effort)
+    effort = int(min(EFFORT, allowed.left_ns / ARC_NS))
+    cut, _, left = largest_cut(memory.net, np.arange(problem.num_ops), floor, effort)
+    allowed.add(ARC_NS * (effort - left))
+    allowed.left_out = allowed.left_out or bool(left <= 0)
     return max(alone, -(-(residents + int(cut)) // devices))
 
 

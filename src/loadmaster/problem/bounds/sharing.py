@@ -44,11 +44,11 @@ def follow(
     reach: Bools,
     early: Ints,
     forward: bool,
-) -> None:
+) -> Whole:
     """Raises `early`, when each op can start at the soonest: after those it waits for, with a send from groups that are
     apart; and after all that lead to it in its own group, which share its device and run one after the other.
-    `first`, `members`: the ops of each group. Backwards: what must follow."""
-    ops = len(time)
+    `first`, `members`: the ops of each group. Backwards: what must follow. Returns how many ops it looked at."""
+    looked, ops = len(near), len(time)
     for turn in range(ops):
         op = turn if forward else ops - 1 - turn
         mine, soonest = group[op], early[op]
@@ -57,6 +57,7 @@ def follow(
             lost = wide[at] if apart[mine, group[other]] else 0
             soonest = max(soonest, early[other] + time[other] + lost)
         total, least = np.int64(0), FAR
+        looked += first[mine + 1] - first[mine]
         for at in range(first[mine], first[mine + 1]):
             other = members[at]
             if reach[op, other]:
@@ -64,6 +65,7 @@ def follow(
                 least = min(least, early[other])
                 soonest = max(soonest, least + total)
         early[op] = soonest
+    return looked
 
 
 @compiled(_nrt=False)
@@ -80,19 +82,20 @@ def in_turn(
     late: Ints,
     most: Whole,
     forward: bool,
-) -> None:
+) -> Whole:
     """Raises `early`, when each op can start at the soonest if the step takes `most`, by what shares a device and so
     runs in turn. Either an op does not share the device of one that it waits for, and waits for a send; or it does, and
     comes after all of that one's group that it cannot come before (Vilim, 2004: detectable precedences). `late`: what
     must follow each op; `first`, `members`: the ops of each group, the latest start first. `apart`: [groups, groups]
     they do not share a device; more is marked, unless it is empty. Backwards: what must follow, given when each can
-    start."""
+    start. Returns how many ops it looked at."""
     here: Whole
-    ops = len(time)
+    looked, ops = len(near), len(time)
     for turn in range(ops):
         op = turn if forward else ops - 1 - turn
         mine = group[op]
         if first[mine + 1] - first[mine] > 1:
+            looked += min(first[mine + 1] - first[mine], MEMBERS)
             early[op] = max(early[op], _after_group(mine, op, time, first, members, early, late, most))
         for at in range(start[op], start[op + 1]):
             other = near[at]
@@ -101,10 +104,12 @@ def in_turn(
                 continue
             here = FAR
             if len(apart) == 0 or not apart[mine, theirs]:
+                looked += min(first[theirs + 1] - first[theirs], MEMBERS)
                 here = _after_group(theirs, op, time, first, members, early, late, most)
                 if len(apart) > 0 and here + time[op] + late[op] > most:
                     apart[mine, theirs] = apart[theirs, mine] = True
             early[op] = max(early[op], min(here, there))
+    return looked
 
 
 @compiled(_nrt=False)

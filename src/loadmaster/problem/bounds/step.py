@@ -19,7 +19,7 @@ from loadmaster.problem import CANNOT, Problem
 if TYPE_CHECKING:
     from loadmaster.problem.bounds.levels import Ahead, Behind
 
-from loadmaster.problem.bounds.allowed import Time
+from loadmaster.problem.bounds.allowed import Work
 from loadmaster.problem.bounds.holding import op_residents
 from loadmaster.problem.bounds.kernels import Fusing, saving_of
 from loadmaster.problem.bounds.kinds import Kinds, kinds_of, work_of
@@ -27,23 +27,33 @@ from loadmaster.problem.bounds.kinds import Kinds, kinds_of, work_of
 CELLS = 512  # rows and columns of the grid over (earliest start, what must follow)
 CROWD_CELLS, CROWD_TURNS = 256, 2  # starts of ancestors that are told apart; times that starts are raised
 SENT_CELLS, SENT_TURNS, SENT_EFFORT = 64, 40, 100_000_000  # likewise; ops x dependencies that are looked at
-SENT_S = 3e-9  # seconds of one turn for each op and dependency, about; measured on 2,700 and 5,900 ops
+# What work counts, in ns of a quiet core: a bit of an ancestor, an op x dependency, an op or read of a path, a cell of a
+# grid, a bundle of a linear program; measured on 1,000 to 10,300 ops.
+CROWD_NS, SENT_NS, PATH_NS, CELL_NS, BUNDLE_NS = 3.0, 2.7, 20.0, 1.5, 10_000.0
 LEAST_SHARED, MOST_SHARED = 64, 40_000  # ops between which it is looked for what must share a device: a second
 MOST_TOGETHER = 2_000  # ops of which all that follows from it is looked for
+BUNDLES = 400  # of similar ops, at most
 MOST_CROWDED = 12_000  # ops whose ancestors are looked at one by one: a second for so many
 
 
-def step_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = False, allowed: Time | None = None) -> int:
+def step_bound(
+    problem: Problem,
+    *,
+    fusing: Fusing = False,
+    fitting: bool = False,
+    adding: bool = False,
+    allowed: Work | None = None,
+) -> int:
     """Of the step time: critical path, work shared out among the devices, and both together.
 
     The path goes by the best kind of device for each op and pays the sends between kinds; ops that one op needs either
     run on its device, one at a time, or are sent, and so for all its ancestors together. Ops that all start late and
     all have much after them must share the time between; so must the ops between two that all others lead to or come
-    from.
+    from. `adding`: ops may run again, so that what shares a device with what it reads need not.
     """
     from loadmaster.problem.bounds import crowds, levels
 
-    graph, kinds, allowed = problem.graph, kinds_of(problem, fusing, fitting), allowed or Time()
+    graph, kinds, allowed = problem.graph, kinds_of(problem, fusing, fitting), allowed or Work()
     work, share = work_of(kinds)
     joins = levels.bottlenecks(*graph.dependencies)
     common = (kinds.times, kinds.sends, kinds.column, kinds.count > 1, joins, work, share)
@@ -53,13 +63,16 @@ def step_bound(problem: Problem, *, fusing: Fusing = False, fitting: bool = Fals
     given = _Given(problem, kinds, ahead, behind, allowed)
     nothing = np.zeros(problem.num_ops, np.int64)
     head, tail = levels.heads(*ahead, nothing), levels.tails(*behind, nothing)
+    allowed.add(2 * given.path_ns)
     if problem.num_ops <= MOST_CROWDED:
         head, tail = _sent(given, *_crowded(given, head, tail))
     span = int(crowds.least_span(ints(head), ints(tail), kinds.times, work, share, CELLS))
-    if not fusing and not allowed.is_up():
+    allowed.add(CELL_NS * CELLS**2)
+    if not fusing and not adding and not allowed.is_up():
         span = _together(given, head, tail, span)
     if fitting and not allowed.is_up():
         span = max(span, _work_in_memory(problem, kinds))
+        allowed.add(BUNDLE_NS * min(problem.num_ops, BUNDLES) * (len(kinds.count) > 1))
     return span + (saving_of(problem, fusing).least_launch_ns if fusing else 0)
 
 
@@ -70,7 +83,13 @@ class _Given(NamedTuple):
     kinds: Kinds
     ahead: Ahead  # what `levels.heads` is given
     behind: Behind  # what `levels.tails` is given
-    allowed: Time
+    allowed: Work
+
+    @property
+    def path_ns(self) -> float:
+        """Of one walk along the program."""
+        graph = self.problem.graph
+        return PATH_NS * (graph.num_ops + len(graph.reads)) * len(self.kinds.count) ** 2
 
 
 def _crowded(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
@@ -82,18 +101,18 @@ def _crowded(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
     follow_start, follows = inverse(start, before, problem.num_ops)
     work, share = ahead[-2:]
     able = kinds.times != CANNOT
-    least, took = np.iinfo(np.int64).max, 0.0
+    least, words = np.iinfo(np.int64).max, problem.num_ops // 64 + CROWD_CELLS
+    turn_ns = CROWD_NS * (problem.num_ops + len(before)) * words + given.path_ns
     for forward in (True, False) * CROWD_TURNS:
-        if allowed.is_up(took):
+        if allowed.is_up(turn_ns):
             break
-        begun = allowed.spent
+        allowed.add(turn_ns)
         if forward:
             soonest = np.where(able, head, least).min(axis=1)
             head = levels.heads(*ahead, crowds.crowd(start, before, soonest, work, share, CROWD_CELLS, True))
         else:
             after = np.where(able, tail, least).min(axis=1)
             tail = levels.tails(*behind, crowds.crowd(follow_start, follows, after, work, share, CROWD_CELLS, False))
-        took = allowed.spent - begun
     return head, tail
 
 
@@ -107,18 +126,18 @@ def _sent(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
     work, later, earlier = ahead[-2], *_ways(problem, kinds)
     rest = (int(kinds.count[0]), SENT_CELLS)
     effort = max(1, problem.num_ops * len(later[1]))
-    turns, took = min(SENT_TURNS, SENT_EFFORT // effort), SENT_S * effort
+    turns, turn_ns = min(SENT_TURNS, SENT_EFFORT // effort), 2 * (SENT_NS * effort + given.path_ns)
     for _ in range(turns):
-        if allowed.is_up(took):
+        if allowed.is_up(turn_ns):
             break
-        begun, before = allowed.spent, int(head.sum() + tail.sum())
+        allowed.add(turn_ns)
+        before = int(head.sum() + tail.sum())
         known = crowds.apart(*later, ints(head[:, 0]), work, *rest, True)
         head = ints(np.maximum(head, levels.heads(*ahead, np.maximum(known, head[:, 0]))))
         known = crowds.apart(*earlier, ints(tail[:, 0]), work, *rest, False)
         tail = ints(np.maximum(tail, levels.tails(*behind, np.maximum(known, tail[:, 0]))))
         if int(head.sum() + tail.sum()) == before:
             break
-        took = allowed.spent - begun
     return head, tail
 
 
@@ -132,7 +151,9 @@ def _together(given: _Given, head: Ints, tail: Ints, span: int) -> int:
     (work, share), (later, earlier) = ahead[-2:], _ways(problem, kinds)
     took, first, last = (ints(np.ascontiguousarray(column[:, 0])) for column in (kinds.times, head, tail))
     known = (later, earlier, ahead, behind, first, last)
-    facts = turns.EqualDeviceFacts(took, work, share, int(kinds.count[0]), problem.leader, *known, allowed.is_up)
+    facts = turns.EqualDeviceFacts(
+        took, work, share, int(kinds.count[0]), problem.leader, *known, allowed, given.path_ns
+    )
     if problem.num_ops <= MOST_TOGETHER:
         return together.least_step(facts, span)
     return turns.least_step(facts, span)
@@ -208,7 +229,7 @@ def _memory_prices(kinds: Kinds, held: Ints) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _bundles(kinds: Kinds, held: Ints) -> tuple[np.ndarray, int]:
-    """Ops alike in how much faster each kind is and in bytes per time, as one: at most a few hundred bundles."""
+    """Ops alike in how much faster each kind is and in bytes per time, as one."""
     times = kinds.times.astype(np.float64)
     best = np.maximum(1.0, np.where(times < 0, np.inf, times).min(axis=1))
     ratio = np.minimum(np.rint(2 * np.log2(np.maximum(times, 1.0) / best[:, None])), 20)
@@ -217,4 +238,4 @@ def _bundles(kinds: Kinds, held: Ints) -> tuple[np.ndarray, int]:
     heft[held == 0] = -99
     _, bundle = np.unique(np.column_stack([ratio, heft]), axis=0, return_inverse=True)
     size = int(bundle.max()) + 1
-    return (bundle.reshape(-1), size) if size <= 400 else (bundle.reshape(-1) * 400 // size, 400)
+    return (bundle.reshape(-1), size) if size <= BUNDLES else (bundle.reshape(-1) * BUNDLES // size, BUNDLES)

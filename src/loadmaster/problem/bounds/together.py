@@ -15,6 +15,7 @@ from loadmaster.problem.bounds import crowds, sharing
 from loadmaster.problem.bounds.turns import (
     CELLS,
     HALVINGS,
+    LOOK_NS,
     MOST,
     ROUNDS,
     EqualDeviceFacts,
@@ -27,6 +28,9 @@ from loadmaster.problem.bounds.turns import (
 PROBED = 5  # times that the interval in which the bound lies is halved with pairs that are tried
 LARGEST, LONGEST, PAIRS = 48, 8, 12  # groups that are compared with each other; pairs that are tried in both ways
 TRIES = 60  # of pairs, for one time
+# What work counts, in ns of a quiet core: an op x dependency; a round of conclusions, and a pair of groups in it.
+SENT_NS, ROUND_NS, GROUP_NS = 2.7, 1_000_000.0, 3.0
+PRODUCT_NS = 0.05  # a product of two numbers in a table of groups x groups
 MOST_PROBED = 256  # ops whose pairs are tried: half a second for so many
 
 
@@ -62,12 +66,12 @@ class Implications:
 
 
 def least_step(facts: EqualDeviceFacts, least_ns: int) -> int:
-    """No step takes less; at least what was known before. Once its time is up it looks no further."""
+    """No step takes less; at least what was known before. Once its work is up it looks no further."""
     first, most_ns = _first(facts), int(MOST * least_ns)
-    least_ns = halved(least_ns, most_ns, HALVINGS, facts.is_up, lambda most: _conclude(facts, first, most) is None)
+    least_ns = halved(least_ns, most_ns, HALVINGS, facts.allowed, lambda most: _conclude(facts, first, most) is None)
     if len(facts.time) > MOST_PROBED:
         return least_ns
-    return halved(least_ns, most_ns, PROBED, facts.is_up, lambda most: _refuted(facts, first, most))
+    return halved(least_ns, most_ns, PROBED, facts.allowed, lambda most: _refuted(facts, first, most))
 
 
 def _first(facts: EqualDeviceFacts) -> Implications:
@@ -83,7 +87,7 @@ def _refuted(facts: EqualDeviceFacts, known: Implications, most: int) -> bool:
     while now is not None:
         for one, other in _pairs(facts, now):
             tries += 1
-            if facts.is_up():
+            if facts.allowed.is_up():
                 return False
             together = now.joined(ints([one]), ints([other]))
             together = together and _conclude(facts, together, most)
@@ -119,10 +123,11 @@ def _pairs(facts: EqualDeviceFacts, known: Implications) -> list[tuple[int, int]
 
 
 def _conclude(facts: EqualDeviceFacts, known: Implications, most: int) -> Implications | None:
-    """All that follows, or none where nothing can be so; once no time is left, less."""
+    """All that follows, or none where nothing can be so; once no work is left, less."""
     for _ in range(ROUNDS):
-        if facts.is_up():
+        if facts.allowed.is_up():
             break
+        facts.allowed.add(ROUND_NS + GROUP_NS * len(known.apart) ** 2)
         before = known
         narrowed = _narrow(facts, known, most)
         shared = narrowed and _share(facts, narrowed, most)
@@ -139,12 +144,14 @@ def _narrow(facts: EqualDeviceFacts, known: Implications, most: int) -> Implicat
     """Later starts and longer ends."""
     head, tail, time, apart = known.head.copy(), known.tail.copy(), facts.time, known.apart.copy()
     rest = (time, known.group, apart)
-    sharing.follow(*facts.earlier, *rest, *members(known.group, head), facts.reach[0], head, True)
-    sharing.follow(*facts.later, *rest, *members(known.group, tail), facts.reach[1], tail, False)
+    looked = sharing.follow(*facts.earlier, *rest, *members(known.group, head), facts.reach[0], head, True)
+    looked += sharing.follow(*facts.later, *rest, *members(known.group, tail), facts.reach[1], tail, False)
+    facts.allowed.add(LOOK_NS * looked)
     head, tail = in_turn(facts, known.group, head, tail, most, apart)
     if int((head + time + tail).max()) > most:
         return None
     shared = (facts.work, facts.devices, CELLS // 2)
+    facts.allowed.add(2 * SENT_NS * len(time) * len(facts.later[1]))
     head = ints(np.maximum(head, crowds.apart(*facts.later, head, *shared, True)))
     tail = ints(np.maximum(tail, crowds.apart(*facts.earlier, tail, *shared, False)))
     return None if facts.too_long(head, tail, most) else Implications(head, tail, known.group, apart)
@@ -159,6 +166,8 @@ def _share(facts: EqualDeviceFacts, known: Implications, most: int) -> Implicati
         return None
     known = joined
     order = members(known.group, known.head)
+    shared = np.diff(order[0])
+    facts.allowed.add(len(known.group) * int(shared[shared > 1].sum() - (shared > 1).sum()))
     if (
         int(sharing.longest_alone(*order, np.argsort(-known.tail), known.group, facts.time, known.head, known.tail))
         > most
@@ -167,6 +176,7 @@ def _share(facts: EqualDeviceFacts, known: Implications, most: int) -> Implicati
     known = _too_much(facts, known, most)
     if facts.devices > 2 or not known.apart.any():
         return known
+    facts.allowed.add(PRODUCT_NS * len(known.apart) ** 3)
     both = known.apart.astype(np.float32)
     first, second = np.nonzero(both @ both > 0)
     return _with(known, first != second, ints(first), ints(second))

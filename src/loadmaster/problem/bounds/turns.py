@@ -10,7 +10,7 @@ conclusions for small ones.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -20,11 +20,13 @@ from scipy.sparse.csgraph import connected_components
 
 from loadmaster.graph.columns import Bools, Ints, Whole, ints, rows_of
 from loadmaster.problem.bounds import crowds, levels, sharing
+from loadmaster.problem.bounds.allowed import Work
 
 MOST = 1.25  # times the bound so far that is tried
 HALVINGS = 8  # of the interval in which the bound lies
 ROUNDS = 40  # of drawing conclusions
 CELLS = 128  # of the grid over (start, what must follow)
+LOOK_NS, CELL_NS, OP_NS = 3.0, 1.5, 20.0  # what work counts, in ns of a quiet core: an op looked at, a cell, an op
 NOTHING = np.zeros((0, 0), bool)
 
 
@@ -44,7 +46,8 @@ class EqualDeviceFacts:
         behind: what `levels.tails` is given.
         head: [ops] no op starts sooner.
         tail: [ops] the step does not end sooner after its end.
-        is_up: whether no time is left.
+        allowed: what work is left.
+        path_ns: of one walk of `levels`.
     """
 
     time: Ints  # [ops]
@@ -58,7 +61,8 @@ class EqualDeviceFacts:
     behind: levels.Behind
     head: Ints  # [ops]
     tail: Ints  # [ops]
-    is_up: Callable[[], bool] = lambda: False
+    allowed: Work = field(default_factory=Work)
+    path_ns: float = 0.0
 
     @cached_property
     def sends(self) -> tuple[Ints, Ints, Ints]:
@@ -82,19 +86,20 @@ class EqualDeviceFacts:
         """Whether an op, or ops that share the time between, would end too late."""
         if int((head + self.time + tail).max()) > most:
             return True
+        self.allowed.add(CELL_NS * CELLS**2 + OP_NS * len(self.time))
         start, left, times = (np.ascontiguousarray(column[:, None]) for column in (head, tail, self.time))
         return int(crowds.least_span(start, left, times, self.work, self.share, CELLS)) > most
 
 
 def least_step(facts: EqualDeviceFacts, least_ns: int) -> int:
-    """No step takes less; at least what was known before. Once its time is up it looks no further."""
-    return halved(least_ns, int(MOST * least_ns), HALVINGS, facts.is_up, lambda most: _refuted(facts, most))
+    """No step takes less; at least what was known before. Once its work is up it looks no further."""
+    return halved(least_ns, int(MOST * least_ns), HALVINGS, facts.allowed, lambda most: _refuted(facts, most))
 
 
-def halved(low: int, high: int, times: int, is_up: Callable[[], bool], refuted: Any) -> int:
+def halved(low: int, high: int, times: int, allowed: Work, refuted: Callable[[int], bool]) -> int:
     """One more than the largest time that was refuted."""
     for _ in range(times):
-        if is_up():
+        if allowed.is_up():
             break
         middle = (low + high) // 2
         if refuted(middle):
@@ -109,7 +114,7 @@ def _refuted(facts: EqualDeviceFacts, most: int) -> bool:
     (sender, reader, _), head, tail = facts.sends, facts.head, facts.tail
     group = ints(np.unique(facts.leader, return_inverse=True)[1])
     for _ in range(ROUNDS):
-        if facts.is_up():
+        if facts.allowed.is_up():
             return False
         before = int(head.sum() + tail.sum())
         head, tail = in_turn(facts, group, head, tail, most)
@@ -137,9 +142,10 @@ def in_turn(
     """Later starts and longer ends, by what shares a device; `apart`: which groups do not, if it is kept, and then what
     is found out is marked there."""
     head, tail, common = head.copy(), tail.copy(), (facts.time, group, apart)
-    sharing.in_turn(*facts.earlier, *common, *members(group, head), head, tail, most, True)
+    looked = sharing.in_turn(*facts.earlier, *common, *members(group, head), head, tail, most, True)
     head = np.maximum(head, levels.heads(*facts.ahead, head)[:, 0])
-    sharing.in_turn(*facts.later, *common, *members(group, tail), tail, head, most, False)
+    looked += sharing.in_turn(*facts.later, *common, *members(group, tail), tail, head, most, False)
+    facts.allowed.add(LOOK_NS * looked + 2 * facts.path_ns)
     tail = np.maximum(tail, levels.tails(*facts.behind, tail)[:, 0])
     return ints(head), ints(tail)
 

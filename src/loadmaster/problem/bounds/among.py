@@ -1,0 +1,82 @@
+"""Among: which plans a bound holds for, and the best of which is called optimal. Bound: a number with that.
+
+Every bound is one of a class of plans, and classes contain each other: what holds for plans with any kernels holds for
+those that are fused by rules, and that for plans that fuse nothing; what holds where ops may be added holds where none
+is; what holds for all plans holds for those that fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from loadmaster.problem.bounds.kernels import Fusing, Sharing
+
+Kernels = Literal["none", "rules", "any"]
+ORDER: tuple[Kernels, ...] = ("none", "rules", "any")
+_SHORT = {"none": "unfused", "rules": "fused", "any": "any kernels"}
+_LONG = {"none": "unfused", "rules": "fused by the rules of its methods", "any": "with any kernels"}
+
+
+@dataclass(frozen=True)
+class Among:
+    """A class of plans.
+
+    >>> fused = Among("rules", fitting=True)
+    >>> fused.short, fused.words, fused.covers(Among("none", fitting=True)), fused.covers(Among("any"))
+    ('fused', 'plans fused by the rules of its methods that fit', True, False)
+
+    Attributes:
+        kernels: "none": no plan of it fuses; "rules": they fuse what the methods here may fuse; "any": whatever they
+            like.
+        adding: ops may run again, and tensors may wait on another device.
+        fitting: only plans that fit the memory.
+        parts: the model was split, and they are plans of these parts.
+    """
+
+    kernels: Kernels = "any"
+    adding: bool = False
+    fitting: bool = False
+    parts: bool = False
+
+    @staticmethod
+    def of(fusing: Fusing, *, adding: bool, fitting: bool, parts: bool) -> Among:
+        """The class that these arguments of `lower_bound` mean."""
+        kernels: Kernels = "rules" if isinstance(fusing, Sharing) else "any" if fusing else "none"
+        return Among(kernels, adding, fitting, parts)
+
+    def covers(self, other: Among) -> bool:
+        """Whether every plan of the other class is one of this: then a bound of this one holds there."""
+        wider = ORDER.index(self.kernels) >= ORDER.index(other.kernels)
+        return wider and self.adding >= other.adding and self.fitting <= other.fitting and self.parts == other.parts
+
+    @property
+    def short(self) -> str:
+        """For a cell of a table: "unfused", "fused", "any kernels, of these parts"."""
+        parts = [_SHORT[self.kernels]]
+        parts += ["with recompute"] if self.adding else []
+        parts += ["of these parts"] if self.parts else []
+        return ", ".join(parts)
+
+    @property
+    def words(self) -> str:
+        """For a sentence: "unfused plans that fit"."""
+        noun = "unfused plans" if self.kernels == "none" else f"plans {_LONG[self.kernels]}"
+        adding = ", recompute and offload among them," if self.adding else ""
+        parts = " of these parts" if self.parts else ""
+        return f"{noun}{parts}{adding}{' that fit' if self.fitting else ''}".rstrip(",")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What no plan of a class can go under.
+
+    Attributes:
+        value: in the unit of the objective.
+        among: the class.
+        cut: more work might raise it: it ended when its share of the budget was used up.
+    """
+
+    value: int
+    among: Among
+    cut: bool = False
