@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from itertools import permutations, product
 from random import Random
 
@@ -181,7 +181,7 @@ def drawn_sharing(rng: Random, problem: Problem) -> Sharing:
     return Sharing(makers, readers, rng.choice([2, 3, 64]), alone if rng.random() < 0.7 else None)
 
 
-@lru_cache(maxsize=None)
+@cache
 def partitions(count: int) -> tuple[tuple[int, ...], ...]:
     """Every way to part so many ops, each as the lowest of its part; the one op by op first."""
     labels: list[tuple[int, ...]] = [()]

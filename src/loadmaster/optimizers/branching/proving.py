@@ -1,20 +1,20 @@
 """prove: is a plan of a small problem the best of its class, and which is? In counted work, so the answer repeats.
 
 Plans that fuse nothing are one tree of `branch_and_bound`. Plans that fuse by rules are a tree for every set of kernels
-that the rules allow: first all sets are listed, then those whose bound is not under the best plan are struck out, then
-the trees of the others are gone through, the lowest bound first.
+that the rules allow: the sets are listed and each gets a bound, then the trees are gone through, the lowest bound
+first, until that is no better than the best plan. `close` does so for a search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.optimizers.branching.branch_and_bound import SearchTree, can_branch
+from loadmaster.optimizers.branching.branch_and_bound import STEP, SearchTree, can_branch
 from loadmaster.optimizers.fusion import merging
 from loadmaster.optimizers.fusion.greedy import Merges
 from loadmaster.passes import Coarse, coarsen
@@ -25,10 +25,10 @@ from loadmaster.search import Score, Search
 from loadmaster.simulator import simulate
 
 MOST_PROVED = 16  # ops, up to which branch and bound ends sooner than CP-SAT
-A_SECOND = 50_000  # moments in a second of a slow core
 MOMENTS = 600_000  # that the trees may look at, all together: up to ten seconds of a quiet core
 MOST_SETS = 4_096  # of kernels; each takes some milliseconds, which count as SET moments
 SET = 150
+FAR = int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,17 @@ class Proof:
         return self.score <= Score(0, self.bound.value)
 
 
-def prove(problem: Problem, incumbent: Plan, fusing: bool | Sharing = False, moments: int = MOMENTS) -> Proof | None:
+def _never() -> bool:
+    return False
+
+
+def prove(
+    problem: Problem,
+    incumbent: Plan,
+    fusing: bool | Sharing = False,
+    moments: int = MOMENTS,
+    stop: Callable[[], bool] = _never,
+) -> Proof | None:
     """Looks for plans better than the incumbent among all of a class until there is none, or the work is used up.
 
     The same arguments give the same answer. None where it would not help: more than 64 ops or 16 devices, another
@@ -64,6 +74,7 @@ def prove(problem: Problem, incumbent: Plan, fusing: bool | Sharing = False, mom
         incumbent: a plan of it that adds nothing, of that class or a better one of another.
         fusing: False: of plans that fuse nothing; a Sharing: of plans that fuse what it says.
         moments: how much work, in moments that trees look at: 50,000 to 300,000 a second.
+        stop: asked every few milliseconds whether to end all the same; where it says so, the answer depends on a clock.
     """
     if not can_branch(problem) or fusing is True or problem.expansion is not None:
         return None
@@ -71,7 +82,7 @@ def prove(problem: Problem, incumbent: Plan, fusing: bool | Sharing = False, mom
     kernels = [ints(np.arange(problem.num_ops))] if fusing is False else list_kernels(problem, fusing)
     if kernels is None or SET * len(kernels) > moments:
         return None
-    return _Proving(problem, incumbent, moments).run(kernels, among)
+    return _Proving(problem, incumbent, moments, stop).run(kernels, among)
 
 
 def close(search: Search, told: bool | Sharing) -> None:
@@ -80,8 +91,9 @@ def close(search: Search, told: bool | Sharing) -> None:
     plan, score, left = search.best, search.best_score, search.simulations_left
     if plan is None or plan.added is not None or score.over_bytes or search.problem.num_ops > MOST_PROVED:
         return
-    most = left if search.counts_simulations else int(A_SECOND * search.seconds_left)
-    proof = prove(search.problem, plan, told, min(MOMENTS, most // 2))
+    half = search.seconds + search.seconds_left / 2
+    moments = left // 2 if search.counts_simulations else MOMENTS
+    proof = prove(search.problem, plan, told, min(MOMENTS, moments), lambda: search.seconds > half)
     if proof is not None:
         search.count(min(left, proof.moments))
         search.offer(proof.plan, proof.score)
@@ -92,34 +104,43 @@ def close(search: Search, told: bool | Sharing) -> None:
 class _Proving:
     """A proof in the making."""
 
-    def __init__(self, problem: Problem, incumbent: Plan, moments: int) -> None:
-        self.problem, self.plan, self.left = problem, incumbent, moments
-        self.score, self.whole = Score.of(problem, simulate(problem, incumbent)), moments
+    def __init__(self, problem: Problem, incumbent: Plan, moments: int, stop: Callable[[], bool]) -> None:
+        self.problem, self.plan, self.left, self.stop = problem, incumbent, moments, stop
+        self.score, self.given = Score.of(problem, simulate(problem, incumbent)), moments
 
-    def run(self, kernels: list[Ints], among: Among) -> Proof:
-        rows = []
-        for kernel in kernels:
+    def run(self, kernels: list[Ints], among: Among) -> Proof | None:
+        """None where the work is used up before every set of kernels has a bound."""
+        rows: list[tuple[int, int, Ints]] = []
+        for at, kernel in enumerate(kernels):
             self.left -= SET * (len(kernels) > 1)
+            if self._ended:
+                return None
             made = self._coarse(kernel)
             if made is not None:
-                rows.append((lower_bound(made.problem, fitting=True), len(rows), kernel))
-        rows.sort(key=lambda row: row[:2])
+                rows.append((lower_bound(made.problem, fitting=True), at, kernel))
+        bound = self._least(sorted(rows, key=lambda row: row[:2]))
+        cut = self._ended and bound < self.best
+        return Proof(self.plan, self.score, Bound(bound, among, cut), self.given - self.left)
+
+    def _least(self, rows: list[tuple[int, int, Ints]]) -> int:
+        """What no plan with any of these kernels goes under, lowest bounds first; no more than the best plan has."""
         bound = self.best
-        for at, (least, _, kernel) in enumerate(rows):
+        for least, _, kernel in rows:
             if least >= min(self.best, bound):
                 break
-            if self.left <= 0:
-                bound = min(bound, least)
-                break
-            bound = min(bound, self._gone_through(kernel, least))
-        bound = min(bound, self.best)
-        cut = self.left <= 0 and bound < self.best
-        return Proof(self.plan, self.score, Bound(bound, among, cut), self.whole - self.left)
+            bound = min(bound, least if self._ended else self._gone_through(kernel, least))
+        return min(bound, self.best)
+
+    @property
+    def _ended(self) -> bool:
+        if self.left > 0 and self.stop():
+            self.left = 0
+        return self.left <= 0
 
     @property
     def best(self) -> int:
         """The value of the best plan that fits, or far above any."""
-        return self.score.value if self.score.over_bytes == 0 else np.iinfo(np.int64).max
+        return self.score.value if self.score.over_bytes == 0 else FAR
 
     def _coarse(self, kernel: Ints) -> Coarse | None:
         """None where the kernels wait for each other, or one can run nowhere."""
@@ -131,13 +152,11 @@ class _Proving:
     def _gone_through(self, kernel: Ints, least: int) -> int:
         """What no plan with these kernels goes under, or the best plan at hand where that is less."""
         coarse = coarsen(self.problem, kernel)
-        usual = coarse.down(replace(self.plan, send_rank=None))
-        tree = SearchTree(coarse.problem, usual)
-        ours = is_made_by_merging(self.problem, kernel)
-        best = self.score
-        while self.left > 0 and not tree.finished:
+        tree = SearchTree(coarse.problem, coarse.down(replace(self.plan, send_rank=None)))
+        ours, best = is_made_by_merging(self.problem, kernel), self.score
+        while not (tree.finished or self._ended):
             before = tree.looked_at + tree.simulated
-            found = tree.go_on(best, self.left)
+            found = tree.go_on(best, min(STEP, self.left))
             self.left -= tree.looked_at + tree.simulated - before
             if found is None:
                 continue

@@ -27,8 +27,8 @@ from loadmaster.problem.bounds.kinds import Kinds, kinds_of, work_of
 CELLS = 512  # rows and columns of the grid over (earliest start, what must follow)
 CROWD_CELLS, CROWD_TURNS = 256, 2  # starts of ancestors that are told apart; times that starts are raised
 SENT_CELLS, SENT_TURNS, SENT_EFFORT = 64, 40, 100_000_000  # likewise; ops x dependencies that are looked at
-# What work counts, in ns of a quiet core: a bit of an ancestor, an op x dependency, an op or read of a path, a cell of a
-# grid, a bundle of a linear program; measured on 1,000 to 10,300 ops.
+# What work counts, in ns of a quiet core: a word of ancestors, an op x dependency, an op or read of a path, a cell of
+# a grid, a bundle of a linear program; measured on 1,000 to 10,300 ops.
 CROWD_NS, SENT_NS, PATH_NS, CELL_NS, BUNDLE_NS = 3.0, 2.7, 20.0, 1.5, 10_000.0
 LEAST_SHARED, MOST_SHARED = 64, 40_000  # ops between which it is looked for what must share a device: a second
 MOST_TOGETHER = 2_000  # ops of which all that follows from it is looked for
