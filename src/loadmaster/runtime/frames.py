@@ -17,9 +17,9 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from loadmaster.importers.torch.arguments import as_arguments, seen_inside, split
-from loadmaster.importers.torch.export import switched
 from loadmaster.importers.torch.signature import signature_of
 from loadmaster.importers.torch.step import Target, as_run
+from loadmaster.importers.torch.twin import Fakes, Twins, switch
 from loadmaster.importers.torch.values import ValueMode, fixed_draws
 from loadmaster.runtime.storages import LiveStorages
 
@@ -38,35 +38,26 @@ def held_by_frames(module: nn.Module, inputs: Any, target: Target | None = None)
     """Op by op, for one inference of the module in Python; weights, buffers and inputs are there from the start."""
     mode = _Forgetful()
     given = as_arguments(inputs, type(module).__name__)
-    with switched(module, False), fixed_draws(), seen_inside(given):
-        twins = _Twins(mode)
-        state = {name: twins(value) for name, value in (*module.named_parameters(), *module.named_buffers())}
-        args, kwargs = split(pytree.tree_map_only(Tensor, twins, given))
-        watch = _Watch(list(twins.made.values()))
+    with fixed_draws(), seen_inside(given):
+        fakes = Fakes(mode)
+        twins = Twins(fakes)
+        twin = twins(module)
+        switch(twin, False)
+        args, kwargs = split(pytree.tree_map(twins, given))
+        there = [
+            fakes(value)
+            for value in (*module.parameters(), *module.buffers(), *pytree.tree_leaves(given))
+            if isinstance(value, Tensor)
+        ]
+        watch = _Watch(there)
         with mode, enable_python_dispatcher(), as_run(mode, target or Target()), torch.no_grad(), watch:
-            torch.func.functional_call(module, state, args, kwargs)
+            twin(*args, **kwargs)
     return watch.rows
 
 
 def peak_of(rows: Sequence[LiveBytes], workspace_bytes: Mapping[str, int]) -> int:
     """The most that is held, with what libraries allocate for each op, by signature."""
     return max((row.live_bytes + workspace_bytes.get(row.signature, 0) for row in rows), default=0)
-
-
-class _Twins:
-    """Fake tensors in the place of real ones, each once."""
-
-    def __init__(self, mode: ValueMode) -> None:
-        self.mode = mode
-        self.made: dict[int, Tensor] = {}
-
-    def __call__(self, real: Tensor) -> Tensor:
-        if id(real) not in self.made:
-            with self.mode:
-                fake = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="cpu")
-            self.mode.know(fake, real)
-            self.made[id(real)] = fake
-        return self.made[id(real)]
 
 
 class _Forgetful(ValueMode):  # type: ignore[no-untyped-call]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from loadmaster.importers.torch.building import without_memory
 from loadmaster.importers.torch.graph import OPTIMIZER_STATE, CapturedStep, captured_of
 from loadmaster.importers.torch.origin import Origins, line_of_failure
 from loadmaster.importers.torch.step import Target, fake_mode, trace_step
+from loadmaster.importers.torch.twin import switch
 
 Build = Callable[[bool], tuple[nn.Module, Any]]
 
@@ -76,7 +77,7 @@ def capture_step(
         raise UnknownName.among("optimizer to capture", optimizer, OPTIMIZER_STATE)
     label = name or type(module).__name__
     origins = Origins()
-    with _explained(label, module, origins), switched(module, training):
+    with _explained(label, module, origins):
         trace = trace_step(module, as_arguments(inputs, label), training, origins, target)
         captured = captured_of(trace, optimizer, label, training)
     if target is None or not target.gpu:
@@ -99,9 +100,7 @@ def switched(module: nn.Module, training: bool) -> Iterator[None]:
     """The module in training or evaluation mode; one that is in it already may keep parts of itself in the other."""
     modes = [(part, part.training) for part in module.modules()]
     try:
-        if module.training != training:
-            with suppress(NotImplementedError):  # what torch.export made has one mode only
-                module.train(training)
+        switch(module, training)
         yield
     finally:
         for part, mode in modes:

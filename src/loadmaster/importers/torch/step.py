@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,7 @@ from loadmaster.importers.torch.attention import GpuAttention
 from loadmaster.importers.torch.dropout import IdleDropout
 from loadmaster.importers.torch.mutation import writes_only_given
 from loadmaster.importers.torch.origin import Origins, origin_of
+from loadmaster.importers.torch.twin import Fakes, Twins, switch
 from loadmaster.importers.torch.values import ValueMode, ValueReads, answering, fixed_draws, traced, warn_of_values
 
 _convolution_backward = torch.ops.aten.convolution_backward.default
@@ -107,9 +108,9 @@ class Form:
         places = [Place(number[id(leaf)]) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         return cls(places, shape, type(result) if _is_dataclass(result) else None)
 
-    def filled(self, tensors: Sequence[Any]) -> Any:
-        """The same nesting around these tensors."""
-        leaves = [tensors[leaf.index] if isinstance(leaf, Place) else leaf for leaf in self.leaves]
+    def filled(self, tensors: Sequence[Any], other: Callable[[Any], Any] = lambda leaf: leaf) -> Any:
+        """The same nesting around these tensors, and what `other` makes of each leaf that is none."""
+        leaves = [tensors[leaf.index] if isinstance(leaf, Place) else other(leaf) for leaf in self.leaves]
         value = pytree.tree_unflatten(leaves, self.shape)
         return value if self.made is None else self.made(**value)
 
@@ -171,19 +172,31 @@ def trace_step(
 def _trace(
     mode: ValueMode, module: nn.Module, inputs: Inputs, training: bool, origins: Origins, target: Target
 ) -> Trace:
-    step = _Step.of(module, inputs, training, _Fakes(mode), origins)
+    step = _Step.of(module, inputs, training, Fakes(mode), origins)
     fakes = [given.fake for given in step.given]
     # The Python dispatcher has the decompositions by which torch.compile traces: dropout is one op as on a GPU,
     # recurrent layers are unrolled unless oneDNN takes them, and batch norm says that it writes to its statistics.
     step.keep = target.keep
-    watching = origins.watching(module)
+    watching = origins.watching(step.twin)
     with mode, enable_python_dispatcher(), _without_onednn(), watching, as_run(mode, target):
         halves = {_convolution_backward: _halves}
         traced = make_fx(step, decomposition_table=halves, _allow_non_fake_inputs=True)(*fakes)
     _tidy(traced)
     if not writes_only_given(traced.graph):
         traced = _without_writes(traced, fakes, mode, origins)
+    _give_back(traced, step.twins.originals)
     return step.finish(traced)
+
+
+def _give_back(traced: fx.GraphModule, originals: Mapping[int, Any]) -> None:
+    """Puts the module's own constants and generators in the place of their twins: those are what the step runs with."""
+    for node in traced.graph.nodes:
+        if node.op == "get_attr":
+            name = str(node.target)
+            setattr(traced, name, originals.get(id(getattr(traced, name)), getattr(traced, name)))
+        elif isinstance(node.kwargs.get("generator"), torch.Generator):
+            own = originals.get(id(node.kwargs["generator"]), node.kwargs["generator"])
+            node.kwargs = {**node.kwargs, "generator": own}
 
 
 def _halves(*args: Any) -> Any:
@@ -217,26 +230,11 @@ def _without_onednn() -> Iterator[None]:
 
 
 @dataclass
-class _Fakes:
-    """Makes fake twins on the CPU, one per tensor however often it is given."""
-
-    mode: ValueMode
-    twins: dict[int, Tensor] = field(default_factory=dict)
-
-    def __call__(self, real: Tensor, *, learned: bool = False) -> Tensor:
-        if id(real) not in self.twins:
-            with self.mode:
-                fake = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="cpu")
-            self.mode.know(fake, real)
-            self.twins[id(real)] = fake.requires_grad_(learned and real.requires_grad)
-        return self.twins[id(real)]
-
-
-@dataclass
 class _Step:
     """The step as a function of the given tensors alone, which is what make_fx traces."""
 
-    module: nn.Module
+    twin: nn.Module  # of the module, around the fakes of what is given
+    twins: Twins
     training: bool
     origins: Origins
     given: list[Given]
@@ -248,7 +246,7 @@ class _Step:
     result: Form | None = None
 
     @classmethod
-    def of(cls, module: nn.Module, inputs: Inputs, training: bool, fakes: _Fakes, origins: Origins) -> _Step:
+    def of(cls, module: nn.Module, inputs: Inputs, training: bool, fakes: Fakes, origins: Origins) -> _Step:
         given = [Given(name, "weight", fakes(weight, learned=training)) for name, weight in module.named_parameters()]
         given += [Given(name, "buffer", fakes(buffer)) for name, buffer in module.named_buffers()]
         place = {id(entry.fake): index for index, entry in enumerate(given)}
@@ -261,7 +259,10 @@ class _Step:
                     given.append(Given(f"input{pytree.keystr(path)}", "input", fake))
                 leaf = Place(place[id(fake)])
             leaves.append(leaf)
-        return cls(module, training, origins, given, Form(leaves, shape))
+        twins = Twins(fakes)
+        twin = twins(module)
+        switch(twin, training)
+        return cls(twin, twins, training, origins, given, Form(leaves, shape))
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
         mode = get_proxy_mode()
@@ -277,17 +278,16 @@ class _Step:
                 return self._forward_backward(tensors)
 
     def _forward(self, tensors: Sequence[Tensor]) -> Any:
-        state = {given.name: tensor for given, tensor in zip(self.given, tensors, strict=True) if given.role != "input"}
-        inputs = self.inputs.filled(tensors)
-        args, kwargs = split(inputs)
-        return torch.func.functional_call(self.module, state, args, kwargs)
+        assert all(tensor is given.fake for tensor, given in zip(tensors, self.given, strict=True))
+        args, kwargs = split(self.inputs.filled(tensors, self.twins))
+        return self.twin(*args, **kwargs)
 
     def _forward_backward(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         result = self._forward(tensors)
-        loss = loss_of(result, type(self.module).__name__)
+        loss = loss_of(result, type(self.twin).__name__)
         kept = [tensor for tensor in tensors_of(result) if tensor is not loss] if self.keep else []
         if not loss.requires_grad:
-            what = f"the loss of {type(self.module).__name__} depends on no weight that needs a gradient"
+            what = f"the loss of {type(self.twin).__name__} depends on no weight that needs a gradient"
             raise ImportFailed(what, "the module's output", "capture with training=False, or give it weights to learn")
         wanted = {given.name: tensor for given, tensor in zip(self.given, tensors, strict=True) if tensor.requires_grad}
         gradients = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)

@@ -49,6 +49,8 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         # Tensors that a module keeps beside its parameters and buffers stay real, and are read as if fake.
         super().__init__(allow_non_fake_inputs=True)
+        # torch's cache of results, one for the whole process, forgets how large their storages are (torch 2.13).
+        self.cache_enabled = False
         for op in _higher_order_ops.values():  # they ask for the type of the mode, not for its kind
             if FakeTensorMode in op.python_key_table:
                 op.python_key_table.setdefault(ValueMode, op.python_key_table[FakeTensorMode])
@@ -257,8 +259,8 @@ class ValueReads(TorchFunctionMode):
 @contextmanager
 def fixed_draws() -> Iterator[None]:
     """Python's and NumPy's random numbers from a fixed seed, so that a model that draws some is captured the same
-    each time; afterwards their streams go on where they were."""
-    before, numbers = random.getstate(), np.random.get_state()
+    each time; afterwards their streams, and torch's, go on where they were."""
+    before, numbers, of_torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
     random.seed(SEED)
     np.random.seed(SEED)
     try:
@@ -266,6 +268,7 @@ def fixed_draws() -> Iterator[None]:
     finally:
         random.setstate(before)
         np.random.set_state(numbers)
+        torch.set_rng_state(of_torch)
 
 
 def warn_of_values(lines: Sequence[str], label: str) -> None:
