@@ -31,13 +31,16 @@ from loadmaster.passes.splitting import Sharded, sharded_of, splits_of
 from loadmaster.plans import Plan, check
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
+from loadmaster.runtime.contract import refuse_input, refuse_module, refuse_optimizer
 from loadmaster.runtime.devices import torch_devices
 from loadmaster.runtime.execute import AppliedStep, Binding, tensors_by_name
+from loadmaster.runtime.guard import Guard, refuse_autocast
 from loadmaster.runtime.naming import Backend, homes_of, lodged_of
 from loadmaster.runtime.processes import Post, Throttle, joined_group, places_of_ranks, share_state
 from loadmaster.runtime.program import write_program
 from loadmaster.runtime.schedule import host_last, schedule
 from loadmaster.runtime.updates import Updates, check_kind, default_optimizer
+from loadmaster.runtime.watching import watch
 
 if TYPE_CHECKING:  # to run a plan takes no search and no simulator
     from loadmaster.search import Result
@@ -74,7 +77,7 @@ def apply(
     devices: Sequence[str | torch.device] | None = None,
     cuda_graphs: bool | None = None,
     compile_kernels: bool | None = None,
-    verify: bool = False,
+    verify: bool | None = None,
 ) -> AppliedStep:
     """The module's step as the plan has it: placed, ordered, and called like the module.
 
@@ -96,28 +99,57 @@ def apply(
         cuda_graphs: True always, False never, by default where they are faster.
         compile_kernels: whether kernels of several ops are compiled, by default on GPUs (on CPUs it takes seconds a
             kernel).
-        verify: one step is run both ways first and compared; the module is as it was afterwards.
+        verify: a step is run both ways here, and once more on the batch of the first call, and compared; the module is
+            as it was afterwards. By default where there is memory for a copy; `step.verified` says what came of it.
 
     Raises:
         InvalidPlan: the plan is of another model or other inputs; plan again with these.
         InvalidSetting: an optimizer for an inference, or of another kind; too few devices.
-        CannotRun: weights without values, an op without a kernel there, or results that differ (`verify`).
+        CannotRun: the module does what a step cannot carry (hooks, Python state, a step of its own); weights without
+            values, an op without a kernel there, or results that differ (`verify`).
     """
-    captured, planning = match(module, inputs, plan, training, optimizer)
-    step = build(
+    from loadmaster.runtime.proving import prove
+
+    step, planning = bound(
         module,
-        captured,
-        planning,
+        inputs,
+        plan,
+        training=training,
         optimizer=optimizer,
         devices=devices,
         cuda_graphs=cuda_graphs,
         compile_kernels=compile_kernels,
     )
-    if verify:
-        from loadmaster.runtime.running import verify_of
-
-        verify_of(step, inputs).require()
+    prove(step, inputs, planning, verify)
     return step
+
+
+def bound(
+    module: nn.Module,
+    inputs: Any,
+    plan: Planned,
+    *,
+    training: bool | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    **settings: Any,
+) -> tuple[AppliedStep, Planning]:
+    """The step of `apply`, not compared with its module yet; CannotRun for what a step cannot carry. `settings`: of
+    `build`."""
+    module = getattr(module, "_orig_mod", module)  # inside what torch.compile returns
+    refuse_autocast()
+    if isinstance(module, nn.Module):
+        refuse_module(module)
+    captured, planning = match(module, inputs, plan, training, optimizer)
+    for leaf in torch.utils._pytree.tree_leaves(inputs):
+        if isinstance(leaf, torch.Tensor):
+            refuse_input(leaf, captured.training)
+    if optimizer is not None and captured.training:
+        check_kind(optimizer, captured.optimizer)
+        refuse_optimizer(optimizer, module)
+    watched = watch(module, inputs, captured.training, bool(captured.graph.captured.get("gpu")))
+    step = build(module, captured, planning, optimizer=optimizer, **settings)
+    step.guard = Guard(module, step.optimizer, captured.training, watched)
+    return step, planning
 
 
 def match(

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from loadmaster.errors import CannotRun, DoesNotFit, InvalidSetting, LoadmasterError
-from loadmaster.importers.torch.arguments import joined, split
+from loadmaster.importers.torch.arguments import joined, seen_inside, split
 from loadmaster.importers.torch.graph import CapturedStep
-from loadmaster.importers.torch.step import Given
+from loadmaster.importers.torch.step import Given, Place
+from loadmaster.runtime.contract import refuse_input
 from loadmaster.runtime.copies import Copies
 from loadmaster.runtime.devices import moved
 from loadmaster.runtime.listing import compiled_text
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from loadmaster.problem import Problem
+    from loadmaster.runtime.guard import Guard
     from loadmaster.runtime.listing import Line
     from loadmaster.runtime.program import Program
     from loadmaster.runtime.regions import RegionKernels
@@ -45,7 +47,7 @@ class Binding:
 
     def __init__(self, captured: CapturedStep, module: nn.Module) -> None:
         self.captured, self.module = captured, module
-        named = tensors_by_name(module)
+        self.named = named = tensors_by_name(module)
         self.copies = Copies(captured.trace.given, named)
         placeholders = captured.trace.module.graph.find_nodes(op="placeholder")
         self.given: dict[int, Given] = {}  # tensor of the graph -> what it is
@@ -119,6 +121,9 @@ class AppliedStep:
         self.devices = tuple(devices)
         self.captured = binding.captured
         self.steps = 0
+        self.guard: Guard | None = None  # looks before each step whether the module is as it was captured
+        self.verified = "not verified"  # or what came of it; why not
+        self.unproven: Callable[[AppliedStep, Any], None] | None = None  # proves the next call's batch, once
         self._inputs = [
             (index, binding.number[tensor], self.devices[device])
             for index, (tensor, device) in enumerate(program.residents)
@@ -147,6 +152,7 @@ class AppliedStep:
     def _place_residents(self) -> None:
         """The first place of a resident is where the module keeps it; the others hold copies that follow it."""
         seen: dict[int, torch.device] = {}
+        self._replicas = []
         sent = self.program.written | self.program.lodged
         for index, (tensor, number) in enumerate(self.program.residents):
             if self.binding.is_input(tensor):
@@ -160,8 +166,25 @@ class AppliedStep:
             self._residents[index] = moved(value.detach(), device)
             if seen[tensor] != device:
                 self._replicas.append((index, value, value._version, device))
+        self._placed = [self.binding.tensors[tensor] for tensor in seen]
+        self._memory = list(map(Tensor.data_ptr, self._placed))
+        self._forms = [(value.shape, value.dtype) for value in self._placed]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._residents:
+            what = "the step was taken off its module by detach()"
+            raise CannotRun(what, "the applied step", "apply the plan again: lm.apply(module, inputs, plan)")
+        if self.guard is not None:
+            self.guard.check()
+        if self.unproven is not None:
+            self._given(args, kwargs)
+            prove, self.unproven = self.unproven, None
+            prove(self, joined(args, kwargs))
+        return self.compute(args, kwargs)
+
+    def compute(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """One step, without looking first whether the module is as it was captured."""
+        self._follow()
         self._bind(args, kwargs)
         self.binding.copies.follow()
         first = self.steps == 0
@@ -169,8 +192,26 @@ class AppliedStep:
             made = self._run() if self.post is None else self._run_together(self.post)
         self.steps += 1
         self.binding.copies.note()
+        self.updates.stepped()
         self._let_go()
         return self._result(made)
+
+    def _follow(self) -> None:
+        """Takes over what was loaded into the optimizer, and memory that was put in a tensor's place by `.data`."""
+        followed = self.updates.follow_optimizer()
+        if self._memory != list(map(Tensor.data_ptr, self._placed)):
+            self._check_placed()
+            self._place_residents()
+            followed = True
+        if followed and self._pace is not None:
+            self._pace.recorded = None
+
+    def _check_placed(self) -> None:
+        for value, (shape, dtype) in zip(self._placed, self._forms, strict=True):
+            if value.shape != shape or value.dtype != dtype:
+                name = next(n for n, one in tensors_by_name(self.binding.module).items() if one is value)
+                what = f"'{name}' is {_dtype(value)}{list(value.shape)}, and was {_dtype_name(dtype)}{list(shape)} at capture"
+                raise CannotRun(what, f"'{name}'", "put it back, or plan and apply again for this type")
 
     def _run(self) -> list[Tensor]:
         run = self.program.run if self._pace is None or self.updates.gradients is not None else self._pace.run
@@ -211,8 +252,17 @@ class AppliedStep:
             return self.captured.trace.result.filled(made)
         if self.captured.optimizer == "none":
             for name, gradient in zip(self.captured.gradients, made[1:], strict=True):
-                self.binding.weights()[name].grad = gradient
+                self._accumulate(self.binding.weights()[name], gradient)
         return made[0]
+
+    @staticmethod
+    def _accumulate(weight: nn.Parameter, gradient: Tensor) -> None:
+        """As `backward()` does."""
+        if weight.grad is None:
+            weight.grad = gradient
+        else:
+            with torch.no_grad():
+                weight.grad.add_(gradient)
 
     def residents(self) -> Sequence[Any]:
         """What the program is called with, bound to the last batch."""
@@ -243,17 +293,33 @@ class AppliedStep:
             inputs = args[0]
         leaves, shape = pytree.tree_flatten(inputs)
         if shape != form.shape:
-            what = f"a batch of the form {shape} was given to a step captured for {form.shape}"
+            with seen_inside(inputs):
+                leaves, shape = pytree.tree_flatten(inputs)
+        if shape != form.shape:
+            what = f"a batch of the form {_text(shape)} was given to a step captured for {_text(form.shape)}"
             raise InvalidSetting(what, "the inputs of the step", "give inputs as they were when the model was captured")
-        found = {}
+        found: dict[int, Tensor] = {}
         for leaf, place in zip(leaves, form.leaves, strict=True):
-            if hasattr(place, "index") and isinstance(leaf, Tensor):
-                _check_form(leaf, given[place.index])
+            if isinstance(place, Place) and isinstance(leaf, Tensor):
+                self._check_given(leaf, given[place.index], found.get(place.index, leaf))
                 found[place.index] = leaf
-            elif isinstance(leaf, Tensor) or leaf != place:
+            elif isinstance(leaf, Tensor) or type(leaf) is not type(place) or not _is(leaf, place):
                 what = f"{leaf!r} was given where the step was captured with {place!r}"
                 raise InvalidSetting(what, "the inputs of the step", "capture and plan with this input")
         return found
+
+    def _check_given(self, leaf: Tensor, given: Given, before: Tensor) -> None:
+        """Refuses what a step would read as something else."""
+        _check_form(leaf, given)
+        where = "the inputs of the step"
+        if before is not leaf:
+            what = f"{given.name} was one tensor given twice when the step was captured, and is two tensors now"
+            raise InvalidSetting(what, where, "plan with two different tensors as example inputs")
+        if given.role != "input" and leaf is not self.binding.named[given.name]:
+            what = f"the step was captured with the module's own '{given.name}' as an input, and got another tensor"
+            raise InvalidSetting(what, where, "plan with a tensor of its own as example input: .clone()")
+        if type(leaf) not in (Tensor, nn.Parameter, nn.Buffer) or leaf.requires_grad:
+            refuse_input(leaf, self.captured.training)
 
     def _let_go(self) -> None:
         for index, _, _ in self._inputs:
@@ -310,7 +376,8 @@ class AppliedStep:
         kind = "training" if self.captured.training else "inference"
         where = ", ".join(map(str, dict.fromkeys(self.devices)))
         fused = f", {self.kernels}" if self.kernels.total else ""
-        return f"AppliedStep({self.captured.graph.name!r}, {kind}, {self.problem.num_ops} ops on {where}{fused})"
+        step = f"AppliedStep({self.captured.graph.name!r}, {kind}, {self.problem.num_ops} ops on {where}{fused})"
+        return f"{self.verified}\n{step}" if self.verified.startswith("not verified") else step
 
 
 class GraphRace:
@@ -379,7 +446,22 @@ def _check_form(tensor: Tensor, given: Given) -> None:
 
 
 def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    return _dtype_name(tensor.dtype)
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _is(leaf: Any, place: Any) -> bool:
+    try:
+        return bool(leaf == place)
+    except Exception:  # an array has no one answer
+        return False
+
+
+def _text(shape: pytree.TreeSpec) -> str:
+    return " ".join(str(shape).split())
 
 
 def _where(error: Exception, program: Program, problem: Problem) -> str:

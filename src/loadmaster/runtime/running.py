@@ -20,8 +20,9 @@ from loadmaster.errors import CannotRun
 from loadmaster.importers import build as build_model
 from loadmaster.importers.torch.arguments import as_arguments, split
 from loadmaster.passes.pipelined import pipelined_of
-from loadmaster.runtime.apply import Planning, build, match, plan_file
+from loadmaster.runtime.apply import Planning, bound, plan_file
 from loadmaster.runtime.microbatches import whole_batch
+from loadmaster.runtime.proving import prove
 
 if TYPE_CHECKING:
     from loadmaster.runtime.execute import AppliedStep
@@ -44,7 +45,8 @@ class Running:
         measured_ns: median over the steps that were timed, after two to warm up.
         fastest_ns: of the steps that were timed.
         modelled_peak_bytes, measured_peak_bytes: [devices] where known.
-        verification: what came of it, where it was asked for.
+        verification: what came of it; None where it was not done.
+        verified: the same in words, or why it was not.
         notes: what else is to be said.
     """
 
@@ -62,6 +64,7 @@ class Running:
     modelled_peak_bytes: tuple[int, ...] | None
     measured_peak_bytes: tuple[int, ...] | None
     verification: str | None
+    verified: str
     notes: tuple[str, ...]
 
     def as_data(self) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def run_plan(
     model: str,
     plan: str | PathLike[str],
     *,
-    verify: bool = False,
+    verify: bool | None = None,
     steps: int = 5,
     devices: Sequence[str] | None = None,
     compile_kernels: bool | None = None,
@@ -82,7 +85,7 @@ def run_plan(
     Args:
         model: package.module:callable that returns (module, example inputs).
         plan: its file, which says how the model was captured.
-        verify: compare one step with the module first; CannotRun where they differ.
+        verify: compare a step with the module first; CannotRun where they differ. By default where memory allows.
         steps: that are timed, after two to warm up.
         devices: a torch device for each device of the plan.
         compile_kernels: as in `apply`.
@@ -99,11 +102,8 @@ def run_plan(
     pipeline = pipelined_of(file.captured)
     if pipeline is not None:
         inputs = whole_batch(inputs, pipeline.microbatches)
-    captured, planning = match(module, inputs, plan)
-    step = build(module, captured, planning, devices=devices, compile_kernels=compile_kernels)
-    found = verify_of(step, inputs) if verify else None
-    if found is not None:
-        found.require()
+    step, planning = bound(module, inputs, plan, devices=devices, compile_kernels=compile_kernels)
+    found = prove(step, inputs, planning, verify)
     peaks = peaks_of(step, inputs)
     times = timed(step, inputs, steps)
     if step.post is not None:
@@ -120,18 +120,6 @@ def gathered(rank: int, times: list[int], peaks: tuple[int, ...] | None) -> tupl
     torch.distributed.all_gather_object(found, (times, None if peaks is None else peaks[rank]))
     held = [peak for _, peak in found]
     return [max(step) for step in zip(*(t for t, _ in found), strict=True)], None if None in held else tuple(held)
-
-
-def verify_of(step: AppliedStep, inputs: Any) -> Verification:
-    """Runs the step and the model beside each other from the same weights, microbatch by microbatch in a pipeline."""
-    from loadmaster.runtime.verify import verify_step
-
-    pipeline = pipelined_of(step.captured.graph.captured)
-    if pipeline is None:
-        return verify_step(step, inputs)
-    from loadmaster.runtime.pipelines import verify_pipeline
-
-    return verify_pipeline(step, inputs, pipeline)
 
 
 def peaks_of(step: AppliedStep, inputs: Any) -> tuple[int, ...] | None:
@@ -191,5 +179,6 @@ def report(
         modelled_peak_bytes=None if line is None else tuple(line.peak_bytes.tolist()),
         measured_peak_bytes=peaks,
         verification=None if found is None else str(found),
+        verified=step.verified,
         notes=tuple(notes),
     )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from loadmaster.errors import InvalidSetting
+from loadmaster.errors import CannotRun, InvalidSetting
 from loadmaster.importers.torch.step import Cut
 
 _CLASSES: Mapping[str, type[Optimizer]] = {
@@ -24,6 +24,7 @@ _CLASSES: Mapping[str, type[Optimizer]] = {
     "sgd": torch.optim.SGD,
 }
 _PLAIN_SGD = ("momentum", "dampening", "weight_decay", "nesterov", "maximize", "fused")
+_DECIDING = (*_PLAIN_SGD, "amsgrad", "decoupled_weight_decay")  # settings that another kernel may be needed for
 UpdateCall = Callable[[list[Tensor], list[Tensor]], None]  # weights, their gradients
 STATE = ("exp_avg", "exp_avg_sq")  # of Adam, as graphs have it
 
@@ -65,9 +66,49 @@ class Updates:
         self.optimizer, self.weights, self.copies, self.cuts = optimizer, weights, copies, cuts
         self.copying = None if optimizer is None or not copies else self._copying(optimizer)
         self.gradients: dict[str, Tensor] | None = None  # where to keep them, for whoever wants to look
-        self.group_of = {
-            id(weight): group for group in (optimizer.param_groups if optimizer else ()) for weight in group["params"]
-        }
+        self.made: list[_Watched] = []
+        self.lodges = False  # part of the state lives elsewhere than its weight
+        self._note_optimizer()
+
+    def _note_optimizer(self) -> None:
+        groups = self.optimizer.param_groups if self.optimizer else ()
+        self.group_of = {id(weight): group for group in groups for weight in group["params"]}
+        self.seen = self._look()
+
+    def _look(self) -> Any:
+        """What update calls hold on to: which dicts the state and the groups are, and which kernel settings ask for."""
+        if self.optimizer is None:
+            return None
+        state, groups = self.optimizer.state, self.optimizer.param_groups
+        return (
+            id(state),
+            list(map(id, state.values())),
+            [(id(group), len(group["params"]), *(bool(group.get(key)) for key in _DECIDING)) for group in groups],
+        )
+
+    def follow_optimizer(self) -> bool:
+        """Takes over what was loaded into the optimizer, reset or regrouped since the last step; whether it was."""
+        if self.optimizer is None or self._look() == self.seen:
+            return False
+        self.follow_weights()
+        self._note_optimizer()
+        for one in self.made:
+            if len({id(self._group(name)) for name in one.names}) > 1:
+                what = f"weights that were updated together are in groups of their own now: {', '.join(one.names[:3])}"
+                raise CannotRun(what, "optimizer.param_groups", "plan and apply again")
+        if (self.lodges or self.copying is not None) and self.made:
+            what = "the optimizer's state was replaced, and this plan keeps parts of it on other devices"
+            raise CannotRun(what, "optimizer.load_state_dict", "load it before apply")
+        for one in self.made:
+            one.update = self._update(one.names, one.device)
+        self.seen = self._look()
+        return True
+
+    def stepped(self) -> None:
+        """A step was taken: what schedulers ask for, and which state there is by now."""
+        if self.optimizer is not None:
+            self.optimizer._opt_called = True  # type: ignore[attr-defined]
+            self.seen = self._look()
 
     def _copying(self, optimizer: Optimizer) -> Optimizer:
         """One of the same class for the copies: the user's knows nothing of them."""
@@ -107,7 +148,12 @@ class Updates:
                 for key, there in zip(STATE, here, strict=True):
                     entry[key] = entry[key].to(device) if there else entry[key]
         states = [optimizer.state[weight] for weight in weights] if not all(here) else []
-        return _Watched(self, names, _update_of(optimizer, self._group(names[0]), weights, device), states)
+        self.made.append(_Watched(self, names, device, self._update(names, device), states))
+        return self.made[-1]
+
+    def _update(self, names: Sequence[str], device: torch.device) -> UpdateCall:
+        weights = [self.weights[name] for name in names]
+        return _update_of(self._optimizer(names[0]), self._group(names[0]), weights, device)
 
     def _optimizer(self, name: str) -> Optimizer:
         optimizer = self.copying if name in self.copies else self.optimizer
@@ -126,6 +172,7 @@ class Updates:
 
     def lodging(self, name: str, part: int) -> Tensor:
         """That part of the state of a weight, which may live elsewhere than the weight."""
+        self.lodges = True
         value: Tensor = self._with_state(name)[STATE[part]]
         return value
 
@@ -172,10 +219,19 @@ class _Watched:
     """An update whose gradients somebody may want to see, and whose state may have come from elsewhere."""
 
     def __init__(
-        self, updates: Updates, names: Sequence[str], update: UpdateCall, states: Sequence[dict[str, Any]]
+        self,
+        updates: Updates,
+        names: Sequence[str],
+        device: torch.device,
+        update: UpdateCall,
+        states: Sequence[dict[str, Any]],
     ) -> None:
-        self.updates, self.names, self.update, self.states = updates, names, update, states
-        self.recordable = not isinstance(update, _Alone)
+        self.updates, self.names, self.device, self.update, self.states = updates, names, device, update, states
+
+    @property
+    def recordable(self) -> bool:
+        """In a CUDA graph."""
+        return not isinstance(self.update, _Alone)
 
     def __call__(
         self, parameters: list[Tensor], gradients: list[Tensor], came: Sequence[Sequence[Tensor | None]] = ()
@@ -197,7 +253,8 @@ def _update_of(
     optimizer: Optimizer, group: dict[str, Any], weights: Sequence[nn.Parameter], device: torch.device
 ) -> UpdateCall:
     if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW) and group.get("fused") and not group["amsgrad"]:
-        kernel = torch._fused_adamw_ if isinstance(optimizer, torch.optim.AdamW) else torch._fused_adam_
+        decoupled = isinstance(optimizer, torch.optim.AdamW) or group.get("decoupled_weight_decay")
+        kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
         return _FusedAdam(kernel, group, [optimizer.state[weight] for weight in weights], weights, device)
     if isinstance(optimizer, torch.optim.SGD) and not any(group.get(key) for key in _PLAIN_SGD):
         return lambda parameters, gradients: _plain_sgd(group, parameters, gradients)

@@ -13,21 +13,25 @@ tensor may differ from the module by twice what the module then differs from its
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
 from loadmaster.errors import CannotRun
-from loadmaster.importers.torch.arguments import as_arguments, split
+from loadmaster.importers.torch.arguments import as_arguments, seen_inside, split
 from loadmaster.importers.torch.export import switched
 from loadmaster.importers.torch.step import Given, loss_of, tensors_of
 from loadmaster.runtime.attention import ON_CPU
 from loadmaster.runtime.copies import part_of
 from loadmaster.runtime.execute import tensors_by_name
+from loadmaster.runtime.python_state import tensors_within
 
 if TYPE_CHECKING:
     from loadmaster.runtime.execute import AppliedStep
@@ -119,17 +123,22 @@ def verify_step(
     arguments = as_arguments(inputs, step.captured.graph.name)
     on_host = all(device.type == "cpu" for device in step.devices)
     with unchanged(step):
-        module, home = (reference(step, arguments), None) if reference else _of_module_at_home(step, arguments)
-        exact = {} if on_host or reference is not None else _of_module_exactly(step, arguments, home)
-        capture = of_capture(step, arguments)
-        planned = _of_plan(step, arguments)
+        given = partial(_copied, step, arguments)
+        module, home = (reference(step, given()), None) if reference else _of_module_at_home(step, given())
+        exact = {} if on_host or reference is not None else _of_module_exactly(step, given(), home)
+        capture = of_capture(step, given())
+        planned = _of_plan(step, given())
     module, exact, capture = (_with_copies(step, values) for values in (module, exact, capture))
+    planned = {name: value for name, value in planned.items() if name in module and not _follows(name, planned, module)}
     rate = _rate(step)
     noise = _NOISE * max(
         (_largest(value) for name, value in module.items() if name.startswith("gradient")), default=0.0
     )
     own = {name: _apart(value, module[name]) for name, value in exact.items() if value.is_floating_point()}
-    found = [_difference(name, planned[name], module[name], noise, rate, own.get(name, 0.0)) for name in planned]
+    found = [
+        _difference(name, planned[name], module[name], noise, _slack(name, planned, module, rate), own.get(name, 0.0))
+        for name in planned
+    ]
     worst = max(found, key=lambda d: d.largest / d.allowed if d.allowed else float(d.largest > 0))
     unequal = [name for name in capture if name in planned and not _equal(planned[name], capture[name])]
     return Verification(
@@ -147,15 +156,44 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
-def _difference(name: str, value: Tensor, reference: Tensor, noise: float, rate: float, own: float) -> TensorDifference:
+def _copied(step: AppliedStep, inputs: Any) -> Any:
+    """The batch for one run, which may write to it; what is the module's own stays that."""
+    own = set(map(id, step.binding.named.values()))
+    made: dict[int, Tensor] = {}
+
+    def copied(tensor: Tensor) -> Tensor:
+        return tensor if id(tensor) in own else made.setdefault(id(tensor), tensor.detach().clone())
+
+    with seen_inside(inputs):
+        return torch.utils._pytree.tree_map_only(Tensor, copied, inputs)
+
+
+def _follows(name: str, planned: Values, module: Values) -> bool:
+    """Whether it is state of the optimizer that differs as its gradient does, which is compared itself."""
+    kind, _, weight = name.rpartition(" of ")
+    gradient = f"gradient of {weight}"
+    return kind not in ("", "gradient") and gradient in planned and not _equal(planned[gradient], module[gradient])
+
+
+def _slack(name: str, planned: Values, module: Values, rate: float) -> float:
+    """Adam moves a weight by up to its rate whatever the size of the gradient, so noise in that may move it either way;
+    from equal gradients it moves it alike."""
+    kind, _, weight = name.partition(" ")
+    gradient = f"gradient of {weight}"
+    if kind != "weight" or (gradient in planned and _equal(planned[gradient], module[gradient])):
+        return 0.0
+    return 2 * rate
+
+
+def _difference(
+    name: str, value: Tensor, reference: Tensor, noise: float, slack: float, own: float
+) -> TensorDifference:
     if not reference.dtype.is_floating_point:
         return TensorDifference(name, float(not _equal(value, reference)), 0.5)
     largest = _apart(value, reference)
     scale = _largest(reference)
     if name.startswith("gradient"):
         scale = max(scale, noise)
-    # Adam moves a weight by up to its rate whatever the size of the gradient, so noise may move it either way.
-    slack = 2 * rate if name.startswith("weight") else 0.0
     allowed = max(TOLERANCE.get(reference.dtype, 1e-3) * max(scale, 1e-12), _OWN * own)
     return TensorDifference(name, largest, allowed + slack)
 
@@ -187,7 +225,7 @@ def unchanged(step: AppliedStep) -> Iterator[None]:
     kept = [value.detach().clone() for value in values]
     gradients = [(weight, weight.grad) for weight in step.binding.weights().values()]
     known = [set(one.state) for one in step.updates.optimizers]
-    with torch.random.fork_rng():
+    with same_numbers():
         try:
             yield
         finally:
@@ -203,15 +241,22 @@ def unchanged(step: AppliedStep) -> Iterator[None]:
 
 
 @contextmanager
-def _same_numbers() -> Iterator[None]:
-    """Each run draws the random numbers that the one before drew."""
-    with torch.random.fork_rng():
-        yield
+def same_numbers() -> Iterator[None]:
+    """Each run draws the random numbers that the one before drew, of torch, Python and NumPy."""
+    pythons, numpys = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(pythons)
+        np.random.set_state(numpys)
 
 
 def twin(step: AppliedStep, home: torch.device | None = None) -> tuple[nn.Module, torch.optim.Optimizer | None]:
     """Copies of the module, at `home` or where it was before, and of its optimizer."""
-    module = copy.deepcopy(step.binding.module)
+    made = [tensor for tensor in tensors_within(step.binding.module) if not tensor.is_leaf]  # which torch does not copy
+    module = copy.deepcopy(step.binding.module, {id(tensor): tensor.detach().clone() for tensor in made})
+    module.zero_grad()
     originals = tensors_by_name(step.binding.module)
     before = {id(step.binding.tensors[tensor]): device for tensor, device in step.binding.before.items()}
     copies = tensors_by_name(module)
@@ -248,17 +293,18 @@ def _of_module(step: AppliedStep, inputs: Any, home: torch.device | None = None)
     args, kwargs = split(inputs)
     device = home or next(iter(step.binding.before.values()), torch.device("cpu"))
     args, kwargs = torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), (args, kwargs))
-    with _same_numbers(), switched(module, step.captured.training):
+    with same_numbers(), switched(module, step.captured.training):
         if not step.captured.training:
             with torch.no_grad():
                 outputs = tensors_of(module(*args, **kwargs))
-            return {**_numbered(outputs), **_state(module)}
+            return {**_numbered(outputs), **_state(module), **_random_numbers(step)}
         with torch.enable_grad():
             loss = loss_of(module(*args, **kwargs), type(module).__name__)
             loss.backward()  # type: ignore[no-untyped-call]
+        drawn = _random_numbers(step)
     weights = dict(module.named_parameters())
     gradients = {name: weights[name].grad for name in step.captured.learned}
-    return after_update(module, optimizer, [loss.detach()], gradients)
+    return {**after_update(module, optimizer, [loss.detach()], gradients), **drawn}
 
 
 def _of_module_exactly(step: AppliedStep, inputs: Any, home: torch.device | None) -> Values:
@@ -290,7 +336,7 @@ def of_capture(step: AppliedStep, inputs: Any) -> Values:
         for number, given in enumerate(trace.given)
     ]
     try:
-        with _same_numbers(), torch.no_grad():
+        with same_numbers(), torch.no_grad():
             results = list(_CpuInterpreter(trace.module).run(*values))
     except (
         NotImplementedError
@@ -325,17 +371,36 @@ def _of_plan(step: AppliedStep, inputs: Any) -> Values:
     args, kwargs = split(inputs)
     step.updates.gradients = found = {}
     try:
-        with _same_numbers():
-            result = step(*args, **kwargs)
+        with same_numbers():
+            result = step.compute(args, kwargs)
+            drawn = _random_numbers(step)
     finally:
         step.updates.gradients = None
         step.steps = 0
     if not step.captured.training:
-        return {**_numbered(tensors_of(result)), **_kept_here(step)}
+        return {**_numbered(tensors_of(result)), **_kept_here(step), **drawn}
     if step.captured.optimizer == "none":
         found = {name: weight.grad for name, weight in step.binding.weights().items() if weight.grad is not None}
     gradients = {f"gradient of {name}": found[name].cpu() for name in step.captured.gradients if name in found}
-    return {**_numbered([result]), **gradients, **_kept_here(step)}
+    state = {} if step.post is not None or step.captured.copies else _state_of(step.binding.module, step.optimizer)
+    return {**_numbered([result]), **gradients, **_kept_here(step), **state, **drawn}
+
+
+def _random_numbers(step: AppliedStep) -> Values:
+    """The state of the CPU's stream after a run, where all draw from it."""
+    on_host = all(device.type == "cpu" for device in (*step.devices, *step.binding.before.values()))
+    return {"random numbers": torch.get_rng_state()} if on_host else {}
+
+
+def _state_of(module: nn.Module, optimizer: torch.optim.Optimizer | None) -> Values:
+    """What the optimizer remembers of each weight."""
+    entries = {} if optimizer is None else optimizer.state
+    return {
+        f"{key} of {name}": value.detach().cpu().clone()
+        for name, weight in module.named_parameters()
+        for key, value in entries.get(weight, {}).items()
+        if isinstance(value, Tensor)
+    }
 
 
 def _kept_here(step: AppliedStep) -> Values:
@@ -367,7 +432,7 @@ def after_update(
     kept = {f"gradient of {name}": g.detach().cpu().clone() for name, g in gradients.items() if g is not None}
     if optimizer is not None:
         optimizer.step()
-    return {**_numbered(outputs), **kept, **_state(module)}
+    return {**_numbered(outputs), **kept, **_state(module), **_state_of(module, optimizer)}
 
 
 def _numbered(outputs: list[Tensor]) -> Values:

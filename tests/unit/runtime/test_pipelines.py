@@ -20,7 +20,8 @@ from loadmaster.importers.torch.export import capture_step  # noqa: E402
 from loadmaster.optimizers.pipeline.microbatched import CHUNKS, _Planner, plan_pipeline  # noqa: E402
 from loadmaster.runtime.apply import apply  # noqa: E402
 from loadmaster.runtime.microbatches import whole_batch  # noqa: E402
-from loadmaster.runtime.running import run_plan, verify_of  # noqa: E402
+from loadmaster.runtime.proving import verify_of  # noqa: E402
+from loadmaster.runtime.running import run_plan  # noqa: E402
 from loadmaster.search import Budget, Result  # noqa: E402
 from loadmaster.simulator import simulate  # noqa: E402
 from tests.unit.importers.torch.models import IMAGES, ConvNet, Transformer  # noqa: E402

@@ -20,7 +20,8 @@ from loadmaster.passes.splitting import sharded_graph, sharding  # noqa: E402
 from loadmaster.passes.splitting.sharding import Share, Way, shard  # noqa: E402
 from loadmaster.plans import Plan  # noqa: E402
 from loadmaster.runtime.apply import apply  # noqa: E402
-from loadmaster.runtime.running import run_plan, verify_of  # noqa: E402
+from loadmaster.runtime.proving import verify_of  # noqa: E402
+from loadmaster.runtime.running import run_plan  # noqa: E402
 from loadmaster.search import Result  # noqa: E402
 from loadmaster.simulator import simulate  # noqa: E402
 from tests.unit.runtime.test_processes import verified_in_processes  # noqa: E402

@@ -25,6 +25,7 @@ _TORCH = str(Path(torch.__file__).parent)
 _STANDARD = sysconfig.get_path("stdlib")
 _SITE = sysconfig.get_path("purelib")
 _HERE = str(Path(__file__).parent)
+_RUNTIME = str(Path(__file__).parents[2] / "runtime")
 _STEP = str(Path(__file__).with_name("step.py"))  # calls the model: what is further out is none of it
 
 
@@ -142,6 +143,6 @@ def line_of_failure(error: BaseException) -> str:
 
 
 def _is_of_model(filename: str) -> bool:
-    if filename.startswith(("<eval_with_key>", "<frozen", "<string>", _TORCH, _HERE)):
+    if filename.startswith(("<eval_with_key>", "<frozen", "<string>", _TORCH, _HERE, _RUNTIME)):
         return False
     return filename.startswith(_SITE) or not filename.startswith(_STANDARD)

@@ -27,6 +27,7 @@ from loadmaster.importers.torch.attention import GpuAttention
 from loadmaster.importers.torch.dropout import IdleDropout
 from loadmaster.importers.torch.mutation import writes_only_given
 from loadmaster.importers.torch.origin import Origins, origin_of
+from loadmaster.importers.torch.recurrent import dropout_between_layers
 from loadmaster.importers.torch.twin import Fakes, Twins, switch
 from loadmaster.importers.torch.values import ValueMode, ValueReads, answering, fixed_draws, traced, warn_of_values
 
@@ -215,7 +216,7 @@ def as_run(mode: ValueMode, target: Target) -> Iterator[None]:
     attention = GpuAttention() if target.gpu else nullcontext()
     answers = traced() if target.traced else nullcontext() if target.masks else answering(mode)
     dropout = nullcontext() if target.copies else IdleDropout()
-    with attention, dropout, ValueReads(mode), answers:
+    with attention, dropout, dropout_between_layers(), ValueReads(mode), answers:
         yield
 
 

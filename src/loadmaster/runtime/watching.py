@@ -1,0 +1,343 @@
+"""What forward and backward do besides ops on tensors, found by running them once on a copy without memory.
+
+The copy has the module's structure and Python state; its tensors are fake. What differs in that state afterwards would
+stand still in a step: counters, lists, reassigned buffers, random numbers of Python, module-level variables. Calls to
+clocks and files are seen as they are made, with the line of the model's code; so are random ops that a checkpoint
+draws a second time. The names that the code mentions tell the guard which attributes matter later.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import random
+import sys
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from loadmaster.errors import CannotRun, LoadmasterError
+from loadmaster.importers.torch.arguments import as_arguments, seen_inside, split
+from loadmaster.importers.torch.export import switched
+from loadmaster.importers.torch.step import Target, as_run, fake_mode, loss_of
+from loadmaster.importers.torch.values import fixed_draws
+from loadmaster.runtime.python_state import PLAIN, STREAMS, State, roots_of, state_of, tensors_within
+
+_TORCH, _STANDARD = str(Path(torch.__file__).parent), sysconfig.get_path("stdlib")
+_SITE, _HERE = sysconfig.get_path("purelib"), str(Path(__file__).parents[1])
+_CHECKPOINT = str(Path(_TORCH, "utils", "checkpoint.py"))
+_CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
+_SEEDING = ("manual_seed", "seed", "set_rng_state", "fork_rng", "set_state")
+_WHOLE = ("__dict__", "vars", "getattr")  # code that has these may read any attribute
+
+
+@dataclass
+class Watched:
+    """What was seen while a module ran.
+
+    Attributes:
+        names: that its code mentions; None: any attribute may be read.
+        variables: of the user's own files and enclosing functions: (where, holder, name); a holder is a dict or a cell.
+        notes: calls that a step would not make, as (what, line).
+        draws_again: a checkpoint drew random numbers a second time.
+        generators: ops drew from a generator of their own.
+    """
+
+    names: set[str] = field(default_factory=set)
+    any_name: bool = False
+    variables: list[tuple[str, Any, str]] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    draws_again: bool = False
+    generators: bool = False
+    asked: list[str] = field(default_factory=list)
+    loss: type = Tensor
+
+
+def watch(module: nn.Module, inputs: Any, training: bool, gpu: bool = False) -> Watched:
+    """Runs a copy without memory, and refuses a module that does what a step cannot carry."""
+    mode, name = fake_mode(), type(module).__name__
+    given = as_arguments(inputs, name)
+    with seen_inside(given), fixed_draws():
+        twin, twins = _twin(module, mode)
+        fakes = pytree.tree_map_only(Tensor, twins, given)
+        watcher = _Watcher()
+        watcher.look_at_classes(twin)
+        before, numbers = state_of(twin), _numbers()
+        with switched(twin, training), _quietly(name):
+            _run(twin, fakes, mode, training, gpu, watcher)
+        after = state_of(twin)
+        seen = watcher.seen
+        seen.asked = sorted(set(filter(None, mode.asked)))
+        drawn = [
+            one for one, old, new in zip(("random", "numpy.random"), numbers, _numbers(), strict=True) if old != new
+        ]
+    _refuse_changes(before, after, name)
+    watcher.refuse_changed_variables()
+    _refuse_notes(seen, drawn, name)
+    return seen
+
+
+@contextmanager
+def _quietly(name: str) -> Iterator[None]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except LoadmasterError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        fix = "check that the module runs eagerly on these inputs, and that copy.deepcopy(module) does"
+        raise CannotRun(f"{name} could not be run on a copy without memory: {reason}", name, fix) from error
+
+
+def _run(twin: nn.Module, fakes: Any, mode: Any, training: bool, gpu: bool, watcher: _Watcher) -> None:
+    args, kwargs = split(fakes)
+    grad = torch.enable_grad() if training else torch.no_grad()
+    with mode, enable_python_dispatcher(), as_run(mode, Target(gpu=gpu)), grad, watcher.draws, watcher.watching():
+        result = twin(*args, **kwargs)
+        if training:
+            loss = loss_of(result, type(twin).__name__)
+            watcher.seen.loss = type(result if isinstance(result, Tensor) else loss)
+            if loss.requires_grad:
+                loss.backward()  # type: ignore[no-untyped-call]
+
+
+def _twin(module: nn.Module, mode: Any) -> tuple[nn.Module, Any]:
+    """A copy whose tensors have no memory; the values of small ones are known, as when a step is traced."""
+    made: dict[int, Tensor] = {}
+
+    def fake(real: Tensor) -> Tensor:
+        if id(real) not in made:
+            with mode:
+                twin = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="cpu")
+            mode.know(twin, real.detach())
+            if isinstance(real, nn.Parameter):
+                twin = nn.Parameter(twin, requires_grad=real.requires_grad)
+                mode.know(twin, real.detach())
+            made[id(real)] = twin
+        return made[id(real)]
+
+    memo: dict[int, Any] = {id(tensor): fake(tensor) for tensor in tensors_within(module)}
+    try:
+        return copy.deepcopy(module, memo), fake
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        what = f"{type(module).__name__} cannot be copied, so what its forward changes cannot be told: {reason}"
+        raise CannotRun(what, type(module).__name__, "keep open files, locks and generators out of it") from error
+
+
+def _numbers() -> tuple[Any, Any]:
+    return random.getstate(), str(np.random.get_state())
+
+
+def _refuse_changes(before: State, after: State, name: str) -> None:
+    changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    if not changed:
+        return
+    path = changed[0]
+    if path.startswith("buffer "):
+        what = f"forward puts another tensor in the place of {path}, and a step would keep the first"
+        own = path.split("'")[1].rpartition(".")[2]
+        fix = f"write into it: self.{own}.copy_(…) instead of self.{own} = …"
+    else:
+        what = f"forward changes {path} of {name}, and a step would not: it is Python's, not a tensor's"
+        fix = "keep it in a buffer that forward writes in place, or change it outside of the step and plan again"
+    raise CannotRun(what, path, fix)
+
+
+def _refuse_notes(seen: Watched, drawn: list[str], name: str) -> None:
+    if seen.draws_again:
+        what = "a checkpoint runs ops that draw random numbers a second time, and in a step they would draw others"
+        fix = "leave torch.utils.checkpoint out (a plan recomputes by itself), or set the dropout inside it to 0"
+        raise CannotRun(what, f"{name}, torch.utils.checkpoint", fix)
+    if seen.generators:
+        fix = "draw from torch's own generator"
+        raise CannotRun(f"{name} draws from a torch.Generator of its own", name, fix)
+    for what, line in seen.notes:
+        raise CannotRun(f"forward {what}, and a step would keep what it was", line, "give it to the module as an input")
+    for source in drawn:
+        what = f"forward draws numbers of {source}, and a step would keep those of its capture"
+        raise CannotRun(what, name, "draw them by torch.rand, or give them to the module as an input")
+    if seen.asked:
+        what = f"what {name} runs depends on values of its tensors, and a step always runs the same ops"
+        raise CannotRun(what, ", ".join(seen.asked[:3]), "use torch.where or masks in place of if, .item() and float()")
+    if issubclass(seen.loss, Tensor) and seen.loss.backward is not Tensor.backward:
+        what = f"the loss is a {seen.loss.__name__}, whose own backward() would not run in a step"
+        raise CannotRun(what, f"{seen.loss.__name__}.backward", "return a plain tensor")
+
+
+class _Draws(TorchDispatchMode):
+    """Sees random ops that run inside a checkpoint's second run, or draw from a generator of their own."""
+
+    def __init__(self, seen: Watched) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.seen.draws_again |= _inside_checkpoint(sys._getframe(1))
+            self.seen.generators |= any(isinstance(value, torch.Generator) for value in (kwargs or {}).values())
+        return func(*args, **(kwargs or {}))
+
+
+def _inside_checkpoint(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == _CHECKPOINT and frame.f_code.co_name == "recompute_fn":
+            return not _keeps_state(frame)
+        frame = frame.f_back
+    return False
+
+
+def _keeps_state(frame: FrameType) -> bool:
+    """Whether it draws anew in eager torch, too."""
+    return frame.f_locals.get("preserve_rng_state") is False
+
+
+class _Watcher:
+    """Notes every function that runs while it is `watching`: what its code mentions, and what it calls."""
+
+    def __init__(self) -> None:
+        self.seen = Watched()
+        self.draws = _Draws(self.seen)
+        self._codes: set[CodeType] = set()
+        self._kept: list[Any] = []
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        before = sys.getprofile()
+        sys.setprofile(self._note)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+    def _note(self, frame: FrameType, event: str, called: Any) -> None:
+        if event == "call":
+            if frame.f_code not in self._codes:
+                self._codes.add(frame.f_code)
+                self._read(frame)
+            if frame.f_code.co_name in _SEEDING and frame.f_code.co_filename.startswith(_TORCH):
+                self._say("sets torch's random state", frame, checkpoints=False)
+        elif event == "c_call":
+            self._called(frame, called)
+
+    def _called(self, frame: FrameType, called: Any) -> None:
+        name, owner = getattr(called, "__name__", ""), getattr(called, "__module__", None)
+        if (
+            name in _CLOCKS
+            and owner == "time"
+            or name in ("now", "utcnow", "today")
+            and isinstance(called.__self__, type)
+        ):
+            self._say("reads a clock", frame)
+        elif name == "urandom" or owner == "secrets":
+            self._say("draws random numbers of the machine", frame)
+        elif name == "open" and owner in ("io", "_io", "posix"):
+            self._say("reads a file", frame)
+        elif name in _SEEDING and isinstance(getattr(called, "__self__", None), torch.Generator):
+            self._say("sets a torch.Generator", frame, checkpoints=False)
+
+    def _say(self, what: str, frame: FrameType, checkpoints: bool = True) -> None:
+        """Where the model's own code asks for it; what torch and we do is none of the model's."""
+        at: FrameType | None = frame
+        while at is not None:
+            file = at.f_code.co_filename
+            if file.startswith(_HERE) or (file == _CHECKPOINT and not checkpoints):
+                return
+            if not _is_librarys(file):
+                self.seen.notes.append((what, f"{Path(file).name}:{at.f_lineno}"))
+                return
+            at = at.f_back
+
+    def _read(self, frame: FrameType) -> None:
+        """What code mentions; of the user's own files, also the variables around it, as they are before it runs."""
+        code, file = frame.f_code, frame.f_code.co_filename
+        if file.startswith(_HERE):
+            return
+        words = [word for word in code.co_consts if isinstance(word, str) and word.isidentifier()]
+        self.seen.names.update(code.co_names, words)
+        if _is_librarys(file) or file.startswith(_SITE):
+            return
+        self.seen.any_name |= any(name in _WHOLE for name in code.co_names)
+        for name in code.co_names:
+            if name in frame.f_globals:
+                self._keep(f"'{name}' of {Path(file).name}", frame.f_globals, name)
+        for cell in _cells(code):
+            self._keep(f"'{cell[0]}' of the function around {code.co_name}", cell[1], cell[0])
+
+    def look_at_classes(self, module: nn.Module) -> None:
+        """What the user's own classes of layers hold themselves."""
+        kinds = {kind for part in module.modules() for kind in type(part).__mro__ if _is_users(kind)}
+        for kind in sorted(kinds, key=lambda one: one.__qualname__):
+            self._keep(f"'{kind.__name__}' (an attribute of the class)", {kind.__name__: kind}, kind.__name__)
+
+    def _keep(self, where: str, holder: Any, name: str) -> None:
+        value = holder[name] if isinstance(holder, dict) else holder.cell_contents
+        if not (_is_users(value) if isinstance(value, type) else _is_state(value)):
+            return
+        if not any(one is holder and known == name for _, one, known in self.seen.variables):
+            self.seen.variables.append((where, holder, name))
+            self._kept.append(state_of(roots_of(holder, name)))
+
+    def refuse_changed_variables(self) -> None:
+        for (where, holder, name), before in zip(self.seen.variables, self._kept, strict=True):
+            if state_of(roots_of(holder, name)) != before:
+                what = f"forward or backward changes the variable {where}, and a step would not"
+                fix = (
+                    "keep it in a buffer that forward writes in place, or change it outside of the step and plan again"
+                )
+                raise CannotRun(what, where, fix)
+
+
+def _is_librarys(file: str) -> bool:
+    inside_site = file.startswith(_SITE)
+    standard = file.startswith((_STANDARD, "<frozen")) and not inside_site
+    return standard or file.startswith((_TORCH, "<eval_with_key>", "<string>"))
+
+
+def _is_state(value: Any) -> bool:
+    """Whether a variable holds something that may change and that we can compare."""
+    if isinstance(value, (*PLAIN, list, dict, set, SimpleNamespace, Iterator, np.ndarray, Tensor, *STREAMS)):
+        return True
+    return _is_users(type(value)) and not isinstance(value, nn.Module) and hasattr(value, "__dict__")
+
+
+def _is_users(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    file = str(getattr(module, "__file__", None) or "")
+    return not _is_librarys(file) and not file.startswith((_SITE, _HERE)) and kind.__module__ != "builtins"
+
+
+def _cells(code: CodeType) -> list[tuple[str, Any]]:
+    """Variables of enclosing functions that this code reads, with the cells that hold them."""
+    names = [name for name in code.co_freevars if name != "__class__"]
+    if not names:
+        return []
+    functions = [one for one in gc.get_referrers(code) if isinstance(one, FunctionType) and one.__closure__]
+    found = []
+    for function in functions:
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            if name in names and _filled(cell):
+                found.append((name, cell))
+    return found
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True

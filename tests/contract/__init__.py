@@ -1,0 +1,16 @@
+"""Models and training loops as people write them, and whether an applied step trains them as eager torch does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.contract.cases import Case
+
+
+def listed() -> list[Case]:
+    """Every case, in the order of the files."""
+    from tests.contract import of_changes, of_hooks, of_models, of_optimizers, of_state  # noqa: F401
+    from tests.contract.cases import CASES
+
+    return CASES
