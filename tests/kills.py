@@ -3,14 +3,16 @@
     python -m tests.kills [--count 200] [--seed 0]
 
 `make kills` runs 200; a test runs a few. A victim is a process of its own, one that saves a plan and writes records
-over and over, or (every fourth) a verb, `plan` with a page and a trace or `train` with two workers. It is ended by
-SIGKILL, SIGTERM or SIGINT after a random time, or exactly when it writes. Afterwards every file must be whole, an old
-one or a new one, and whatever the victim started must be gone.
+over and over, or (every fourth) a verb: `plan` with a page and a trace, `train` with two workers, which goes on where
+the last one was killed, or `measure`. It is ended by SIGKILL, SIGTERM or SIGINT after a random time, or exactly when it
+writes. Afterwards every file must be whole, an old one or a new one, no row of a training's curves may stand twice,
+whatever the victim started must be gone, and Ctrl-C must not have left a traceback.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import random
@@ -60,12 +62,20 @@ plan += ["--report", folder / "page.html", "--trace", folder / "trace.json"]
 train = ["train", "gas", "--corpus", folder / "g.jsonl", "--out", folder / "run", "--workers", "2"]
 train += ["--set", "steps=100000", "--device", "cpu"]
 print("ready", flush=True)
-app([str(word) for word in (plan if kind == "plan" else train)])
+measure = ["measure", "victim:module", "--seconds", "60"]
+app([str(word) for word in {"plan": plan, "train": train, "measure": measure}[kind]])
 """
+MODULE = """
+import torch
+def module():
+    layers = [torch.nn.Linear(40 + i, 41 + i) for i in range(40)]
+    return torch.nn.Sequential(*layers), (torch.randn(4, 40),)
+"""
+VERBS_KILLED = ("plan", "train", "measure")
 MARK = "LOADMASTER_KILLED_IN"  # in the environment of a victim and of all that it starts
 MOST_PARTS = 8  # that may lie about: a kill leaves one of a file, which the next writer of that file removes
 EVERY = 4  # kills, of which one is of a verb
-LONGEST = {"writes": 0.05, "any": 0.05, "plan": 6.0, "train": 12.0}  # seconds until the kill
+LONGEST = {"writes": 0.05, "any": 0.05, "plan": 6.0, "train": 12.0, "measure": 12.0}  # seconds until the kill
 
 
 def run(count: int, seed: int, folder: Path, verbs: bool = True) -> list[str]:
@@ -75,15 +85,18 @@ def run(count: int, seed: int, folder: Path, verbs: bool = True) -> list[str]:
     graph = json.dumps(graph_to_json(next(generate("layered", 1, seed=0, ops=12))))
     (folder / "g.json").write_text(graph)
     (folder / "g.jsonl").write_text((graph + "\n") * 3)
+    (folder / "victim.py").write_text(MODULE)
     rows = 0
     for number in range(count):
         verb = verbs and number % EVERY == EVERY - 1
-        aim, sign = rng.choice(("plan", "train") if verb else ("writes", "any")), rng.choice(SIGNALS)
+        aim, sign = rng.choice(VERBS_KILLED if verb else ("writes", "any")), rng.choice(SIGNALS)
         victim = _start(folder, aim)
         _wait(folder, aim, rng)
         victim.send_signal(sign)
         victim.wait(30)
         found = _check(folder, rows) + _left(folder)
+        if sign == signal.SIGINT and verb and "Traceback" in (said := (folder / "stderr").read_text()):
+            found.append(f"Ctrl-C left a traceback: {said[-300:]}")
         wrong += [f"kill {number} ({sign.name}, {aim}): {what}" for what in found]
         rows = max(rows, _rows(folder))
     return wrong
@@ -91,10 +104,14 @@ def run(count: int, seed: int, folder: Path, verbs: bool = True) -> list[str]:
 
 def _start(folder: Path, aim: str) -> subprocess.Popen[str]:
     (folder / "now").unlink(missing_ok=True)
-    code = LISTENS + (VERBS if aim in ("plan", "train") else VICTIM)
+    code = LISTENS + (VERBS if aim in VERBS_KILLED else VICTIM)
     command = [sys.executable, "-c", code, str(folder), aim]
-    environment = {**os.environ, MARK: str(folder)}
-    victim = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, MARK: str(folder), "PYTHONPATH": path}
+    if aim == "measure":
+        environment["LOADMASTER_CACHE"] = str(folder / "cache")
+    with (folder / "stderr").open("w") as said:
+        victim = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment)
     assert victim.stdout is not None and victim.stdout.readline() == "ready\n", "the victim did not start"
     return victim
 
@@ -135,6 +152,12 @@ def _torn(folder: Path) -> list[str]:
                 read(folder / name)
         except (OSError, ValueError, LoadmasterError) as error:
             wrong.append(f"{name} is torn: {error}")
+    for path in (folder / "cache" / "measured").glob("*.json"):
+        try:
+            json.loads(path.read_text())
+        except ValueError as error:
+            wrong.append(f"{path.name} is torn: {error}")
+    wrong += _twice(folder / "run" / "curves.csv")
     page = folder / "page.html"
     if page.exists() and not page.read_text().rstrip().endswith("</html>"):
         wrong.append("the page is torn")
@@ -143,6 +166,17 @@ def _torn(folder: Path) -> list[str]:
         if not json.loads(name.read_bytes()[8 : 8 + size]):
             wrong.append(f"{name} is torn")
     return wrong
+
+
+def _twice(curves: Path) -> list[str]:
+    """Rows of a training's curves that note the same of one step."""
+    if not curves.exists():
+        return []
+    with curves.open(newline="") as file:
+        rows = [
+            (row["phase"], row["step"], tuple(k for k, value in row.items() if value)) for row in csv.DictReader(file)
+        ]
+    return [f"row {row[:2]} of the curves stands twice" for row in set(rows) if rows.count(row) > 1]
 
 
 def _left(folder: Path) -> list[str]:
@@ -176,7 +210,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         wrong = run(options.count, options.seed, Path(folder))
-    print("\n".join(wrong) or f"{options.count} kills, nothing lost")
+    print("\n".join(wrong) or f"{options.count} kills from seed {options.seed}, nothing lost")
     sys.exit(bool(wrong))
 
 

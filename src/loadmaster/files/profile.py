@@ -20,6 +20,7 @@ _DTYPES = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "long int": "int64",
     "int": "int32", "bool": "bool", "unsigned char": "uint8", "signed char": "int8",
 }  # fmt: skip
+MOST_US = 2**53  # of a clock in microseconds, 285 years
 Key = tuple[Any, ...]
 
 
@@ -52,6 +53,7 @@ def _op_time(graph: Graph, op: int, found: list[float]) -> OpTime:
 
 def _times_by_key(events: list[Any]) -> dict[Key, list[float]]:
     """Nanoseconds of every call, by what tells calls apart."""
+    events = [event for event in events if _is_sound(event)]
     ops = [e for e in events if e.get("cat") == "cpu_op" and "Input Dims" in e.get("args", {})]
     kernels: dict[Any, float] = {}
     for event in events:
@@ -68,11 +70,29 @@ def _times_by_key(events: list[Any]) -> dict[Key, list[float]]:
     return times
 
 
+def _is_sound(event: Any) -> bool:
+    """Whether it says what ran and for how long, in the types that a profiler writes; others are marks, or damaged."""
+    if not isinstance(event, dict) or not isinstance(event.get("args", {}), dict):
+        return False
+    args = event.get("args", {})
+    numbers = [event.get(key) for key in ("ts", "dur")]
+    lists = [args.get(key, []) for key in ("Input Dims", "Input type")]
+    return (
+        all(type(number) in (int, float) and 0 <= number <= MOST_US for number in numbers)
+        and all(isinstance(event.get(key, ""), str) for key in ("cat", "name"))
+        and isinstance(event.get("tid", 0), str | int)
+        and isinstance(args.get("External id", 0), str | int)
+        and all(isinstance(given, list) for given in lists)
+        and all(isinstance(dims, list) and all(isinstance(size, int | list) for size in dims) for dims in lists[0])
+        and all(isinstance(word, str) for word in lists[1])
+    )
+
+
 def _inner_ns(ops: list[Any]) -> dict[int, float]:
     """Of each op, what the ops take that it calls: events of a thread that lie within it."""
     inner: dict[int, float] = {}
     stack: list[Any] = []
-    for event in sorted(ops, key=lambda e: (e.get("tid", 0), e["ts"], -e["dur"])):
+    for event in sorted(ops, key=lambda e: (str(e.get("tid", 0)), e["ts"], -e["dur"])):
         while stack and (stack[-1].get("tid") != event.get("tid") or _end(stack[-1]) < _end(event) - 1e-6):
             stack.pop()
         if stack:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import lzma
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +23,8 @@ from loadmaster.files.writing import writing
 from loadmaster.optimizers.experience.entries import MAGIC, MOST_HEADER, PlanHead, head_of
 
 CARD = "card.json"
+# What Python's zip files raise where bytes are not as they should be: RuntimeError asks for a password.
+_DAMAGE = (OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 MOST_ENTRY = 2**26  # bytes, packed
 
 
@@ -57,7 +61,7 @@ class Library:
         try:
             with zipfile.ZipFile(self.path) as archive, archive.open(name) as file:
                 return file.read(most)
-        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        except (KeyError, *_DAMAGE) as error:
             raise InvalidPlan(f"this is no library of plans ({error})", str(self.path), "train it again") from error
 
 
@@ -73,7 +77,7 @@ def is_library(path: str | PathLike[str]) -> bool:
 def _heads(path: Path, changed: int) -> tuple[PlanHead, ...]:
     """Those that can be read; a library that changes is read again."""
     found = []
-    with contextlib.suppress(OSError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+    with contextlib.suppress(*_DAMAGE), zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
             if info.filename.endswith(".plan"):
                 with archive.open(info) as file:

@@ -385,6 +385,6 @@ def _choose(
         scratch.scores[op, device] = score
         if noise > 0.0:
             score -= noise * np.log(-np.log(max(1e-12, unit(random))))
-        if score > best:
+        if score > best or chosen < 0:  # also where no score is a number
             best, chosen = score, np.int64(device)
     return chosen

@@ -18,6 +18,7 @@ from loadmaster.optimizers.policy.views import CONTEXT
 
 NAME = "weights"
 MOST_BYTES = 1 << 22  # of a file; ours has 6,712
+LARGEST = 1e6  # weight, far beyond those that training finds: scores stay numbers
 FIX = "give a file that `loadmaster train list` wrote"
 
 
@@ -32,7 +33,9 @@ def read_weights(path: Path | str) -> NDArray[np.float64]:
         weights = _numbers(data)
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise UnreadableFile(f"'{path}' holds no weights of this policy: {error}", "", FIX) from error
-    if len(weights) < PAIR or (len(weights) - PAIR) % (PAIR + CONTEXT + 2) or not np.isfinite(weights).all():
+    if not (np.abs(weights) <= LARGEST).all():
+        raise UnreadableFile(f"'{path}' holds weights beyond {LARGEST:,.0f}, or that are no numbers", "", FIX)
+    if len(weights) < PAIR or (len(weights) - PAIR) % (PAIR + CONTEXT + 2):
         raise UnreadableFile(f"'{path}' holds {len(weights):,} numbers that make no network of this policy", "", FIX)
     return weights
 
