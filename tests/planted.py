@@ -208,7 +208,7 @@ BOUNDS = (
         "problem/bounds/step.py",
         "- float((room * rent).sum()) * (1 + 1e-9)",
         "",
-        "tiny",
+        "tight",
     ),
     Mistake(
         "devices that are too small",
@@ -216,7 +216,7 @@ BOUNDS = (
         "problem/bounds/kinds.py",
         "> problem.memory_bytes[None, :]",
         "> problem.memory_bytes[None, :] // 2",
-        "tiny",
+        "tight",
     ),
     Mistake(
         "turns",

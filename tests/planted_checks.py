@@ -10,6 +10,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,14 @@ from hypothesis import strategies as st
 
 import loadmaster as lm
 import tests.conftest  # noqa: F401
-from loadmaster.graph import Graph
+from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.optimizers.branching.branch_and_bound import BranchAndBound
 from loadmaster.optimizers.simple import OneDevice
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound, peak_bound, step, step_bound
 from loadmaster.search import Search
 from tests.golden import test_timelines
-from tests.graphs import GRAPHS
+from tests.graphs import GRAPHS, pair
 from tests.planted import WRONG
 from tests.properties import test_additions, test_simulator
 from tests.unit.optimizers.downsets.test_downsets import cluster_of, random_graph
@@ -42,7 +43,7 @@ from tests.unit.problem.bounds.test_held_up import least as least_load
 from tests.unit.problem.bounds.test_kernels import all_plans as all_plans_of_pairs
 from tests.unit.problem.bounds.test_kernels import moving_problem, some_pairs
 
-COUNTS = {"tiny": 250, "fused": 60, "pairs": 60, "equal": 60, "again": 60, "load": 24}
+COUNTS = {"tiny": 250, "tight": 120, "fused": 60, "pairs": 60, "equal": 60, "again": 60, "load": 24}
 
 
 def drawn_problems(check: str) -> Iterator[tuple[Problem, Any]]:
@@ -54,16 +55,34 @@ def drawn_problems(check: str) -> Iterator[tuple[Problem, Any]]:
             yield problem, some_pairs(problem, rng)
         elif check == "load":
             some = cluster_of(2 + number % 2)
+            if number % 3 == 0:
+                some = replace(some, devices=(replace(some.devices[0], overlap=True), *some.devices[1:]))
             graph: Graph = random_graph(rng, 5)
             yield lm.price(graph, some, objective="throughput"), False
         else:
             make: dict[str, Callable[[np.random.Generator], Problem]] = {
                 "tiny": random_problem,
+                "tight": tight_problem,
                 "fused": fusible_problem,
                 "equal": equal_problem,
                 "again": drawn,
             }
             yield make[check](rng), check == "fused"
+
+
+def tight_problem(rng: np.random.Generator) -> Problem:
+    """Ops with weights, on two unlike devices that do not hold all of them."""
+    graph, made = GraphBuilder("tight"), list[int]()
+    for op in range(int(rng.integers(3, 6))):
+        weight, out = graph.tensor(int(rng.integers(40, 120)), "weight"), graph.tensor(int(rng.integers(0, 20)))
+        reads = [weight, *(tensor for tensor in made if rng.random() < 0.2)]
+        fast = int(rng.integers(5, 30))
+        graph.op(f"op{op}", "any", reads, [out], time_ns=[fast, fast * int(rng.integers(1, 6))])
+        made.append(out)
+    cluster = pair()
+    rooms = (int(rng.integers(130, 300)), int(rng.integers(130, 600)))
+    devices = [replace(device, memory_bytes=room) for device, room in zip(cluster.devices, rooms, strict=True)]
+    return lm.price(graph.build(), replace(cluster, devices=tuple(devices)))
 
 
 def least_of_all() -> dict[str, list[list[int]]]:
