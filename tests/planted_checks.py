@@ -43,6 +43,7 @@ from tests.unit.problem.bounds.test_held_up import least as least_load
 from tests.unit.problem.bounds.test_kernels import all_plans as all_plans_of_pairs
 from tests.unit.problem.bounds.test_kernels import moving_problem, some_pairs
 
+NO_PLAN_FITS = 2**62
 COUNTS = {"tiny": 250, "tight": 120, "fused": 60, "pairs": 60, "equal": 60, "again": 60, "load": 24}
 
 
@@ -105,8 +106,8 @@ def _least(check: str, problem: Problem, sharing: Any) -> list[int]:
     every = all_plans_of_pairs(problem, sharing) if check == "pairs" else None
     every = every or (all_fused_plans(problem) if check == "fused" else all_plans(problem))
     fit = every.over_bytes == 0
-    fitting = every.step_ns[fit] if fit.any() else every.step_ns
-    return [int(every.step_ns.min()), int(every.peak_bytes.max(axis=1).min()), int(fitting.min())]
+    fitting = int(every.step_ns[fit].min()) if fit.any() else NO_PLAN_FITS
+    return [int(every.step_ns.min()), int(every.peak_bytes.max(axis=1).min()), fitting]
 
 
 def bounds_of(check: str, problem: Problem, sharing: Any) -> list[int]:

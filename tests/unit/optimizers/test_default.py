@@ -240,7 +240,7 @@ def test_search_gets_near_the_best_of_a_ladder(objective: str) -> None:
 
     values = {spec: mean(spec) for spec in ("auto", "anneal")}
     best = min(solve(problem, "auto", Budget(None, 10_000), seed=seed).value for seed in range(3))
-    assert all(value <= best * 1.02 for value in values.values()), (values, best)
+    assert all(value <= best * 1.05 for value in values.values()), (values, best)
 
 
 @pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
