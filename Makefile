@@ -3,6 +3,7 @@
 # make test      what must hold at every change; what CI runs
 # make test-all  that, kills, fuzz, every model and what searches find; before a release
 # make fuzz      20,000 hostile inputs; make kills: 200 kills; make bounds: promises with array bounds checked
+# make enumerate 10,000 tiny problems, plan by plan, against every bound and every "optimal"
 # make check     format, lint, types, import layers
 # make docs      the site, in site/
 
@@ -13,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 WORKERS ?= 2
 SOURCES := src tests benchmarks
 
-.PHONY: install demo test test-all check format bench-simulator docs fuzz kills bounds clean
+.PHONY: install demo test test-all check format bench-simulator docs fuzz kills enumerate bounds clean
 
 install: $(VENV)/.dev
 
@@ -48,6 +49,9 @@ test-all: check
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz --cases 20000
+
+enumerate: $(VENV)/.dev
+	$(BIN)/python -m tests.enumeration --cases 10000
 
 kills: $(VENV)/.dev
 	$(BIN)/python -m tests.kills --count 200

@@ -20,16 +20,20 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations, product
 from random import Random
+from typing import Any
 
 import numpy as np
 
-from loadmaster import Budget, solve
+from loadmaster import Budget, Result, solve
+from loadmaster.errors import InvalidPlan
 from loadmaster.graph.columns import Ints, ints
+from loadmaster.optimizers.branching.proving import prove
 from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.plans import Plan
 from loadmaster.plans.expansion import expand, keeps_to
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import Sharing, lower_bound
+from loadmaster.problem.bounds import Among, Sharing, lower_bound
+from loadmaster.report.standing import standing_beside
 from loadmaster.simulator import simulate, simulate_fused
 from tests.reference import expand_slowly, is_allowed, judge
 from tests.strategies import is_acyclic, random_additions, random_kernels, random_problem
@@ -52,7 +56,7 @@ class Kind:
         fitting: only plans that fit.
     """
 
-    kernels: str
+    kernels: Any
     adding: bool
     fitting: bool
 
@@ -75,7 +79,7 @@ class Case:
         self.problem = drawn_problem(rng)
         self.sharings = {"rules": sharing_of(self.problem), "drawn": drawn_sharing(rng, self.problem)}
         self.best: dict[Kind, Best] = {}
-        self.plans, self.every = 0, True
+        self.plans, self.every, self.said_optimal, self.proved, self.failed = 0, True, 0, 0, 0
 
     def look(self) -> None:
         """Scores plans: without additions, with sends in other orders, with additions."""
@@ -158,7 +162,49 @@ class Case:
             fusing = {"none": False, "any": True, **self.sharings}[kind.kernels]
             bound = lower_bound(self.problem, fusing=fusing, fitting=kind.fitting, adding=kind.adding)
             if bound > best.value:
-                yield f"case {self.seed}: {self.problem.objective} of {kind}: bound {bound} above a plan of {best.value}"
+                yield f"case {self.seed}: {self.problem.objective}, {kind}: bound {bound} above a plan of {best.value}"
+
+    def results(self) -> Iterator[str]:
+        """Results with a bound above a plan of its class, and tables that call a row optimal above a smaller number."""
+        chosen = ["auto", *self.rng.sample(METHODS, 2)]
+        found = [result for method in chosen if (result := self._solved(method)) is not None]
+        least = min((result.value for result in found if result.fits), default=0)
+        for result in found:
+            yield from self._wrong_bound(result)
+            words = standing_beside(result, found)
+            if words.startswith("optimal") and result.value > least:
+                yield f"case {self.seed}: {result.optimizer} is called {words} at {result.value} above {least}"
+
+    def _solved(self, method: str) -> Result | None:
+        """None where the method fails: that is no bound's fault, and counted apart."""
+        try:
+            return solve(self.problem, method, Budget(None, SIMULATIONS), self.seed)
+        except InvalidPlan as error:
+            print(f"case {self.seed}: {method} made no valid plan: {error.what}", flush=True)
+            self.failed += 1
+            return None
+
+    def _wrong_bound(self, result: Result) -> Iterator[str]:
+        self.said_optimal += result.optimal
+        for kind, best in self.best.items():
+            if kind.kernels == "drawn" or not result.among.covers(Among(kind.kernels, kind.adding, kind.fitting)):
+                continue
+            if result.lower_bound > best.value:
+                what = f"{result.optimizer} says {result.lower_bound} of {result.among.words}"
+                yield f"case {self.seed}: {what}, but {best.value} is {kind}"
+
+    def proofs(self) -> Iterator[str]:
+        """What branch and bound shows of a class, against the best plan of that class that was listed."""
+        first = Plan.of(self.problem, placements(self.problem, ints(np.arange(self.problem.num_ops)))[0])
+        for name, fusing in (("none", False), ("rules", self.sharings["rules"])):
+            proof, best = prove(self.problem, first, fusing, 20_000), self.best.get(Kind(name, False, True))
+            if proof is None:
+                continue
+            self.proved += proof.optimal
+            if best is not None and proof.bound.value > best.value:
+                yield f"case {self.seed}: proved {proof.bound.value} of {name}, but there is {best.value}"
+            if judge(self.problem, proof.plan).score(self.problem.objective) != tuple(proof.score):
+                yield f"case {self.seed}: the plan of a proof is judged otherwise"
 
 
 def drawn_problem(rng: Random) -> Problem:
@@ -277,8 +323,10 @@ def run(seeds: Iterator[int]) -> tuple[list[str], Counter[str]]:
     for seed in seeds:
         case = Case(seed)
         case.look()
-        found = [*case.judged(), *case.bounds()]
-        count.update(cases=1, plans=case.plans, whole=int(case.every), bounds=len(case.best))
+        found = [*case.judged(), *case.bounds(), *case.results(), *case.proofs()]
+        count.update(cases=1, plans=case.plans, bounds=len(case.best), optimal=case.said_optimal, proved=case.proved)
+        count["runs of methods that failed"] += case.failed
+        count["with every plan that adds nothing"] += case.every
         count[str(case.problem.objective)] += 1
         for line in found:
             print(line, flush=True)

@@ -21,6 +21,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.cost import price
 from loadmaster.errors import MissingExtra
 from loadmaster.problem import Problem
+from loadmaster.report.standing import standing
 from loadmaster.search import Budget, Result, solve
 from loadmaster.zoo.shelf import index
 from loadmaster.zoo.synthetic import KINDS, generate
@@ -149,7 +150,8 @@ def closed(settings: QualitySettings) -> Check:
         settings.say(f"small problems are closed: {name}")
         result = solve(problem, PLACEMENT, Budget(settings.seconds))
         done += result.optimal
-        rows.append((name, problem.num_ops, result.value, result.lower_bound, "optimal" if result.optimal else "open"))
+        known = standing(result) if result.optimal else "open"
+        rows.append((name, problem.num_ops, result.value, result.lower_bound, known))
     heads = (Column("graph"), Column("ops", "count"), Column("step, ms", "ms"), Column("bound, ms", "ms"), Column(""))
     what = f"{done} of {len(rows)} small problems were closed by {PLACEMENT} in {settings.seconds:g} s"
     return Check(Table("Small problems are closed", heads, rows), done == len(rows), what)

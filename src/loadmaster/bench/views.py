@@ -236,7 +236,8 @@ def _verdict(grid: MeansGrid, focus: Method, place: Place) -> str:
     values = [rival.value for rival in rivals if rival is not None and rival.fits]
     if mine is None or not mine.fits:
         return "-"
-    words = ["optimal: it meets the bound"] if mine.value <= mine.bound else []
+    fused = "fused" if mine.fuses else "unfused"
+    words = [f"optimal {fused}: it meets the bound"] if mine.value <= mine.bound else []
     if values:
         below = 1 - mine.value / min(values)
         words.append(f"{abs(100 * below):.1f} % {'below' if below >= 0 else 'above'} the best peer")

@@ -150,8 +150,8 @@ def try_all(search: Search, most: int) -> bool:
 @contextmanager
 def closing(search: Search) -> Iterator[None]:
     """Tries to close the problem beside the search in the block: its bound is made known, so that the search ends when
-    it is met; what is tiny is tried in full, and what is small goes to branch and bound first. What is left open goes on
-    beside the search on a thread, if the clock decides: in CP-SAT where the problem is larger and that package is
+    it is met; what is tiny is tried in full, and what is small goes to branch and bound first. What is left open goes
+    on beside the search on a thread, if the clock decides: in CP-SAT where the problem is larger and that package is
     installed, else in branch and bound.
 
     When either has a plan that it proves optimal, the search is told to end, and the plan is its best.

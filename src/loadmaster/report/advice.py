@@ -57,7 +57,8 @@ def basis(problem: Problem) -> str:
 def next_steps(result: Result, found: Explanation) -> list[Advice]:
     """The most useful first; at most three."""
     steps = [*_fit(result), *_better(result, found), *_search(result), *_fuse(result), *_hardware(found)]
-    return steps[:3] or [Advice("Nothing is left to gain here: the plan is as good as the bound allows.")]
+    nothing = f"Nothing is left to gain here: the plan is as good as the bound of {result.among.words} allows."
+    return steps[:3] or [Advice(nothing)]
 
 
 def _fit(result: Result) -> list[Advice]:
@@ -78,7 +79,7 @@ def _search(result: Result) -> list[Advice]:
         return []
     seconds = 60 if result.seconds < 45 else 600
     gap = f"{100 * result.gap:.0f} %" if math.isfinite(result.gap) else "far"
-    what = f"Search longer: the plan is {gap} above what no plan can beat."
+    what = f"Search longer: the plan is {gap} above what no plan can beat among {result.among.words}."
     if result.interrupted:
         what = f"Let the search finish: it was interrupted after {result.seconds:.0f} s."
     return [Advice(what, f"{_plan(result)} --seconds {seconds} --save plan.json")]

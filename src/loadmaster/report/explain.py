@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from loadmaster.cluster import Cluster
@@ -19,7 +19,7 @@ from loadmaster.optimizers.fusion.sharing import fusing_of
 from loadmaster.plans import Plan, check
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import lower_bound
+from loadmaster.problem.bounds import Among, Bound, bound_of
 from loadmaster.problem.objective import Objective
 from loadmaster.report.added import NOTHING, Added, added_of
 from loadmaster.report.critical import CriticalPath, critical_path
@@ -30,6 +30,7 @@ from loadmaster.report.moves import GroupDecisions, decisions
 from loadmaster.report.occupancy import DeviceTime, WireLoad, device_times, wire_loads
 from loadmaster.report.other_hardware import Hardware, on_other_hardware
 from loadmaster.report.schedule import Schedule
+from loadmaster.report.standing import bound_summary
 from loadmaster.report.whatif import WhyNotFaster, why_not_faster
 from loadmaster.search import Budget, Result
 from loadmaster.simulator import settle, simulate
@@ -50,7 +51,8 @@ class Explanation:
         objective: what the plan was made for.
         step_ns: of the plan.
         value: of the objective, in its unit.
-        lower_bound: what no plan can beat, in the same unit.
+        lower_bound: what no plan of the class `among` can beat, in the same unit.
+        cut: more work might raise it.
         over_bytes: over the memory of the devices; 0: it fits.
         path: what the step waits for, from its start to its end.
         devices: computing, waiting and idle time of each.
@@ -63,7 +65,7 @@ class Explanation:
         hardware: empty, or this cluster first and then the others asked for.
         added: ops that run again, tensors that wait on a host.
         better: a better plan that the trials came upon, where they did.
-        split: the ops are parts of a model's: the bound is of this way to split it.
+        among: the class of plans that the bound holds for.
     """
 
     graph: str
@@ -85,7 +87,8 @@ class Explanation:
     hardware: tuple[Hardware, ...]
     added: Added = NOTHING
     better: Plan | None = None
-    split: bool = False
+    among: Among = field(default_factory=Among)
+    cut: bool = False
 
     @property
     def gap(self) -> float:
@@ -96,15 +99,21 @@ class Explanation:
 
     @property
     def optimal(self) -> bool:
-        """No plan of its kind is better: it fits and meets the bound."""
-        return self.over_bytes == 0 and self.value == self.lower_bound and not self.split
+        """No plan of the class `among` is better: it fits and meets the bound."""
+        return self.over_bytes == 0 and self.value == self.lower_bound
+
+    @property
+    def bound(self) -> Bound:
+        """The lower bound with its class."""
+        return Bound(self.lower_bound, self.among, self.cut)
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, all fields and those of their parts by name, with the gap and whether it is optimal; `better`
         is only said to be there: `better_result` makes a Result of it."""
         gap = self.gap if math.isfinite(self.gap) else None
         data = asdict(replace(self, better=None))
-        del data["better"], data["split"]
+        del data["better"], data["among"], data["cut"]
+        data["bound"] = bound_summary(self.bound)
         if self.added == NOTHING:
             del data["added"]
         found = {"objective": self.objective.name, "gap": gap, "better_plan": self.better is not None}
@@ -153,7 +162,8 @@ def explain(
         value=result.value,
         lower_bound=result.lower_bound,
         over_bytes=line.over_bytes,
-        split=problem.source.is_split,
+        among=result.among,
+        cut=result.cut,
         path=critical_path(schedule),
         devices=times,
         wires=wire_loads(schedule),
@@ -187,7 +197,7 @@ def replayed(problem: Problem, plan: Plan, name: str = "plan") -> Result:
     >>> ops = [g.op(f"op{i}", "task", [], [], time_ns=100) for i in range(2)]
     >>> problem = lm.price(g.build(), "2xp100-pcie")
     >>> replayed(problem, lm.Plan.of(problem, [0, 0]), "hand")
-    Result(tiny on 2xp100-pcie by hand: 200 ns a step, +100.0 % above the bound)
+    Result(tiny on 2xp100-pcie by hand: 200 ns a step, +100.0 % above the bound, unfused)
 
     Args:
         problem: that the plan is for.
@@ -198,6 +208,6 @@ def replayed(problem: Problem, plan: Plan, name: str = "plan") -> Result:
         InvalidPlan: the plan breaks a rule, or is for another problem.
     """
     check(plan, problem)
-    bound = lower_bound(problem, fusing=fusing_of(problem, plan), adding=plan.added is not None)
+    bound = bound_of(problem, fusing=fusing_of(problem, plan), adding=plan.added is not None)
     problem = whole(problem, plan)
-    return Result(problem, plan, simulate(problem, plan), name, 0, (), bound, 1, 0.0)
+    return Result(problem, plan, simulate(problem, plan), name, 0, (), *(bound.value, 1, 0.0), among=bound.among)

@@ -23,7 +23,8 @@ from loadmaster.report.grids import Grid, Section, share_text
 from loadmaster.report.modules import module_table, places_text
 from loadmaster.report.page_data import packed
 from loadmaster.report.schedule import Schedule
-from loadmaster.report.units import gap_text, size_text, sizes_text, time_text, value_text
+from loadmaster.report.standing import standing_beside
+from loadmaster.report.units import size_text, sizes_text, time_text, value_text
 from loadmaster.report.words import sections
 from loadmaster.search import Result
 
@@ -111,10 +112,10 @@ def _figures(result: Result, found: Explanation, every: Sequence[Result]) -> str
     fits = "fits" if result.fits else f"{size_text(line.over_bytes)} over"
     rows = [
         ("step", time_text(line.step_ns), "simulated"),
-        ("lower bound", shown(found.lower_bound), "no plan can go under it"),
+        ("lower bound", shown(found.lower_bound), f"none of {found.among.words} can go under it"),
         (
-            "gap",
-            gap_text(found.gap, result.optimal),
+            "from the best",
+            standing_beside(result, every),
             "above the bound" if not result.optimal else "proved: it is the bound",
         ),
         (
@@ -149,13 +150,14 @@ def _methods(result: Result, every: Sequence[Result]) -> str:
             "yes" if other.fits else f"no, {size_text(other.timeline.over_bytes)} over",
             *(shown(other.value) for _ in own),
             shown(other.lower_bound),
-            gap_text(other.gap, other.optimal),
+            standing_beside(other, every),
             f"{other.simulations:,}",
             f"{other.seconds:.1f} s",
         )
         for other in sorted(every, key=lambda other: other.score)
     )
-    head = ("method", "step", "speed-up", "peak per device", "fits", *own, "lower bound", "gap", "simulations", "time")
+    best = ("lower bound", "from the best")
+    head = ("method", "step", "speed-up", "peak per device", "fits", *own, *best, "simulations", "time")
     return grid_html(Grid("", head, rows, frozenset(set(range(1, len(head))) - {4})))
 
 
@@ -190,7 +192,7 @@ def _provenance(result: Result) -> str:
         ("seed", f"{result.seed}"),
         ("search", f"{result.simulations:,} simulations in {result.seconds:.1f} s"),
         ("times", basis(problem)),
-        ("lower bound", value_text(problem.objective)(result.lower_bound)),
+        ("lower bound", f"{value_text(problem.objective)(result.lower_bound)}, of {result.among.words}"),
         ("memory used", share_text(int(result.timeline.peak_bytes.sum()), int(problem.memory_bytes.sum()))),
         ("made with", f"loadmaster {__version__}"),
     )

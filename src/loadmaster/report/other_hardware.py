@@ -28,7 +28,7 @@ class Hardware:
         step_ns: of the plan.
         peak_bytes: largest of any device.
         fits, over_bytes: whether it does, and by how much it does not.
-        lower_bound: what no plan there can beat.
+        lower_bound: what no plan there of the class that was searched can beat.
         money, energy_j: of a step; None where the cluster does not say prices or watts.
     """
 

@@ -11,6 +11,7 @@ from loadmaster.optimizers.pipeline.judging import Pipeline
 from loadmaster.optimizers.pipeline.microbatched import PipelineResult
 from loadmaster.passes.microbatches import parse_action
 from loadmaster.passes.stages import BACKWARD, FORWARD, LETTERS, REDUCE, UPDATE, WEIGHT, phases_of, settle_stages
+from loadmaster.report.standing import bound_summary
 from loadmaster.simulator import Timeline
 
 IDLE = "."
@@ -138,6 +139,7 @@ def summary(result: PipelineResult) -> dict[str, Any]:
         "microbatches": result.microbatches,
         **_pipeline(result.best),
         "lower_bound": result.result.lower_bound,
+        "bound": bound_summary(result.result.bound),
         "simulations": result.result.simulations,
         "seconds": result.result.seconds,
         "coupled_ops": len(result.coupled),

@@ -16,6 +16,7 @@ from loadmaster.problem import Problem
 from loadmaster.report.added import NOTHING, added_of
 from loadmaster.report.certainty import interval, not_told_apart
 from loadmaster.report.fit import does_not_fit
+from loadmaster.report.standing import bound_summary, standing
 from loadmaster.report.units import percent_text, size_text, value_text
 from loadmaster.search import Result
 from loadmaster.simulator.arenas import Arenas
@@ -46,7 +47,18 @@ def simulation_summary(result: Result, arenas: Arenas | None = None) -> dict[str
     """One plan simulated, whoever made it; with the memory it was given, if it was."""
     found = method_summary(result)
     sends = {"sends": result.timeline.num_sends}
-    kept = ("step_ns", "step_basis", "peak_bytes", "fits", "over_bytes", "lower_bound", "gap", "optimal", "kernels")
+    kept = (
+        "step_ns",
+        "step_basis",
+        "peak_bytes",
+        "fits",
+        "over_bytes",
+        "lower_bound",
+        "bound",
+        "gap",
+        "optimal",
+        "kernels",
+    )
     given = {} if arenas is None else _arenas(arenas)
     facts = {
         **problem_summary(result.problem),
@@ -94,8 +106,8 @@ def result_line(result: Result) -> str:
     """A result in a line: what, where, by what, how good."""
     problem = result.problem
     shown = f"{value_text(problem.objective)(result.value)} {problem.objective.each}"
-    known = f"{percent_text(result.gap)} above the bound" if math.isfinite(result.gap) else "no bound"
-    known = "optimal" if result.optimal else known
+    above = f"{percent_text(result.gap)} above the bound, {result.among.short}"
+    known = standing(result) if result.optimal else above if math.isfinite(result.gap) else "no bound"
     fits = "" if result.fits else f", {size_text(result.timeline.over_bytes)} over the memory"
     cut = ", interrupted" if result.interrupted else ""
     return f"{problem.source.name} on {problem.cluster.name} by {result.optimizer}: {shown}, {known}{fits}{cut}"
@@ -117,6 +129,7 @@ def method_summary(result: Result) -> dict[str, Any]:
         "seed": result.seed,
         **_cost(result),
         "lower_bound": result.lower_bound,
+        "bound": bound_summary(result.bound),
         "gap": result.gap if math.isfinite(result.gap) else None,
         "simulations": result.simulations,
         "seconds": round(result.seconds, 3),

@@ -15,8 +15,9 @@ from loadmaster.problem import Problem
 from loadmaster.report.certainty import interval, not_told_apart
 from loadmaster.report.inspection import Inspection
 from loadmaster.report.screen import console as console
+from loadmaster.report.standing import standing_beside
 from loadmaster.report.summary import best_of
-from loadmaster.report.units import count_text, gap_text, size_text, sizes_text, time_text, value_text
+from loadmaster.report.units import count_text, size_text, sizes_text, time_text, value_text
 from loadmaster.search import WORST, Result, Search
 
 if TYPE_CHECKING:
@@ -87,11 +88,17 @@ def methods_table(rows: Sequence[tuple[str, Result]]) -> Table:
     """One line per method; speed-ups are over the row called one-device, where there is one."""
     own = [f">{name}" for _, result in rows[:1] if (name := result.problem.objective.column)]
     step = f">step, {rows[0][1].problem.basis}" if rows else ">step"
-    table = plain_table("~method", step, ">speed-up", "~>peak per device", "~fits", *own, ">lower bound", ">gap")
+    table = plain_table(
+        "~method", step, ">speed-up", "~>peak per device", "~fits", *own, ">lower bound", "from the best"
+    )
     alone = next((result.timeline.step_ns for name, result in rows if name == "one-device"), None)
-    best = best_of([result for _, result in rows])
+    every = [result for _, result in rows]
+    best = best_of(every)
     for name, result in rows:
-        table.add_row(*_method_cells(name, result, alone), style="bold" if result is best and len(rows) > 1 else "")
+        table.add_row(
+            *_method_cells(name, result, alone, standing_beside(result, every)),
+            style="bold" if result is best and len(rows) > 1 else "",
+        )
     return table
 
 
@@ -115,7 +122,7 @@ def pipelines_table(found: PipelineResult) -> Table:
     return table
 
 
-def _method_cells(name: str, result: Result, alone: int | None) -> list[str | Text]:
+def _method_cells(name: str, result: Result, alone: int | None, stands: str) -> list[str | Text]:
     line, shown = result.timeline, value_text(result.problem.objective)
     fits = Text("yes", "green") if result.fits else Text(f"no, {size_text(line.over_bytes)} over", "red")
     return [
@@ -126,7 +133,7 @@ def _method_cells(name: str, result: Result, alone: int | None) -> list[str | Te
         fits,
         *([shown(result.value)] if result.problem.objective.column else []),
         shown(result.lower_bound),
-        gap_text(result.gap, result.optimal),
+        stands,
     ]
 
 

@@ -52,11 +52,6 @@ def percent_text(share: float) -> str:
     return "-" if not math.isfinite(share) else f"{100 * share:+.1f} %"
 
 
-def gap_text(gap: float, optimal: bool) -> str:
-    """How far above the bound; or that it is proved that nothing is better."""
-    return "optimal" if optimal else percent_text(gap)
-
-
 def _scaled(value: float, units: tuple[tuple[str, int], ...]) -> str:
     # A value that would be shown as 1000 belongs to the next unit: 999,999 ns are 1.00 ms.
     shown = max(value, float(f"{value:.3g}"))

@@ -12,7 +12,8 @@ from loadmaster.report.explain import Explanation
 from loadmaster.report.grids import Grid, Section, section_text, share_text, signed
 from loadmaster.report.memory import Peak
 from loadmaster.report.moves import Decision, MoveCost
-from loadmaster.report.units import percent_text, size_text, time_text, value_text
+from loadmaster.report.standing import standing_words
+from loadmaster.report.units import size_text, time_text, value_text
 from loadmaster.report.whatif import WhatIf
 
 
@@ -34,9 +35,7 @@ def _many(count: int, word: str, plural: str | None = None) -> str:
 
 def _headline(found: Explanation) -> Section:
     shown = value_text(found.objective)
-    bound = f"No plan can go under {shown(found.lower_bound)}: the gap is {percent_text(found.gap)}."
-    if found.optimal:
-        bound = f"It is optimal: no plan can go under {shown(found.lower_bound)}."
+    bound = standing_words(found, shown(found.lower_bound))
     took = time_text(found.step_ns)
     lines = [f"A step of {found.graph} on {found.cluster} takes {took}, planned by {found.optimizer}."]
     if found.objective.sentence:

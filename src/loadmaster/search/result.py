@@ -32,7 +32,7 @@ class Result:
     >>> result.value, result.lower_bound, result.gap, result.optimal
     (200, 200, 0.0, True)
     >>> result.among.short  # no plan is better, whatever it fuses or runs again
-    'any kernels, with recompute'
+    'of all plans'
 
     Attributes:
         problem: that the plan's columns are about; expanded where the plan adds ops.

@@ -27,7 +27,7 @@ from loadmaster.optimizers.simple import Ready
 from loadmaster.passes.groups import mirrored_position
 from loadmaster.passes.stages import UPDATE, phases_of
 from loadmaster.problem import CANNOT, Problem
-from loadmaster.problem.bounds import lower_bound
+from loadmaster.problem.bounds import Among, lower_bound
 from loadmaster.search import Budget, Result, Score, Search, as_budget, solve
 
 MOST_SLOTS = 512  # on a line of ops; with more, neighbours with little work are one
@@ -98,6 +98,7 @@ def plan_pipeline(
         result,
         optimizer=f"{best.schedule}",
         lower_bound=bound_of(problem, microbatches, replicate=replicate),
+        among=Among("none"),
         simulations=spent.simulations,
         seconds=spent.seconds,
     )

@@ -14,8 +14,8 @@ from loadmaster.problem.bounds.kernels import Fusing, Sharing
 
 Kernels = Literal["none", "rules", "any"]
 ORDER: tuple[Kernels, ...] = ("none", "rules", "any")
-_SHORT = {"none": "unfused", "rules": "fused", "any": "any kernels"}
-_LONG = {"none": "unfused", "rules": "fused by the rules of its methods", "any": "with any kernels"}
+_SHORT = {"none": "unfused", "rules": "fused", "any": "with any kernels"}
+_PLANS = {"none": "unfused plans", "rules": "plans fused by rules", "any": "plans with any kernels"}
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Among:
 
     >>> fused = Among("rules", fitting=True)
     >>> fused.short, fused.words, fused.covers(Among("none", fitting=True)), fused.covers(Among("any"))
-    ('fused', 'plans fused by the rules of its methods that fit', True, False)
+    ('fused', 'plans fused by rules that fit', True, False)
 
     Attributes:
         kernels: "none": no plan of it fuses; "rules": they fuse what the methods here may fuse; "any": whatever they
@@ -52,19 +52,18 @@ class Among:
 
     @property
     def short(self) -> str:
-        """For a cell of a table: "unfused", "fused", "any kernels, of these parts"."""
-        parts = [_SHORT[self.kernels]]
-        parts += ["with recompute"] if self.adding else []
-        parts += ["of these parts"] if self.parts else []
-        return ", ".join(parts)
+        """For a cell of a table: "unfused", "fused", "of all plans"."""
+        if self.kernels == "any" and self.adding:
+            return "of all plans" + (" of these parts" if self.parts else "")
+        return _SHORT[self.kernels] + (" + recompute" if self.adding else "") + (", these parts" if self.parts else "")
 
     @property
     def words(self) -> str:
         """For a sentence: "unfused plans that fit"."""
-        noun = "unfused plans" if self.kernels == "none" else f"plans {_LONG[self.kernels]}"
-        adding = ", recompute and offload among them," if self.adding else ""
-        parts = " of these parts" if self.parts else ""
-        return f"{noun}{parts}{adding}{' that fit' if self.fitting else ''}".rstrip(",")
+        everything = self.kernels == "any" and self.adding
+        noun = "all plans" if everything else _PLANS[self.kernels]
+        adding = " with recompute and offload" if self.adding and not everything else ""
+        return f"{noun}{adding}{' of these parts' if self.parts else ''}{' that fit' if self.fitting else ''}"
 
 
 @dataclass(frozen=True)

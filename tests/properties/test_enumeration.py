@@ -1,0 +1,14 @@
+"""A part of `make enumerate`: tiny problems, their plans, and what bounds and "optimal" say of them."""
+
+from __future__ import annotations
+
+from tests.enumeration import run
+
+CASES = 200
+
+
+def test_no_bound_is_above_a_plan_of_its_class_and_nothing_optimal_is_beaten() -> None:
+    wrong, count = run(iter(range(CASES)))
+    assert not wrong
+    assert count["plans"] > 300 * CASES and count["bounds"] > 10 * CASES and count["proved"] > CASES // 8
+    assert count["optimal"] > CASES // 2, "results that call themselves optimal were looked at"
