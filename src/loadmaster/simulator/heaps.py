@@ -2,6 +2,9 @@
 
 Binary heaps in one flat array, each at its own start. A key is (rank << 32) | id, so that comparing two whole numbers
 compares ranks and then ties (rules 3 and 4). They are inlined into the loop that calls them.
+
+Which child is lower is added, not branched on: nobody can guess it, and a wrong guess costs the processor as much as
+all the rest of a level. Where a node has one child, the other place holds what is moved, so it may be looked at too.
 """
 
 from __future__ import annotations
@@ -32,13 +35,14 @@ def push(heap: Ints, start: Whole, size: Whole, key: Whole) -> None:
 @part
 def pop(heap: Ints, start: Whole, left_over: Whole) -> Whole:
     """Takes the lowest key off the heap at `start`, where so many are left then."""
+    child: Whole
+    here: Whole
     lowest, moved, here = heap[start], heap[start + left_over], 0
     while True:
         child = 2 * here + 1
         if child >= left_over:
             break
-        if child + 1 < left_over and heap[start + child + 1] < heap[start + child]:
-            child += 1
+        child += np.int64(heap[start + child + 1] < heap[start + child])
         if heap[start + child] >= moved:
             break
         heap[start + here] = heap[start + child]
@@ -65,14 +69,15 @@ def push_event(event_ns: Ints, event_at: Ints32, events: Whole, end: Whole, at: 
 @part
 def pop_event(event_ns: Ints, event_at: Ints32, left_over: Whole) -> Whole:
     """What ends first; so many are left then."""
+    child: Whole
+    here: Whole
     first = np.int64(event_at[0])
     end, moved_at, here = event_ns[left_over], event_at[left_over], 0
     while True:
         child = 2 * here + 1
         if child >= left_over:
             break
-        if child + 1 < left_over and event_ns[child + 1] < event_ns[child]:
-            child += 1
+        child += np.int64(event_ns[child + 1] < event_ns[child])
         if event_ns[child] >= end:
             break
         event_ns[here] = event_ns[child]

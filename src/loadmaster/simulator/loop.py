@@ -1,8 +1,9 @@
-"""The compiled inner loop of the simulator: arrays in, arrays out. The rules are in rules.py.
+"""The compiled loop of the simulator: arrays in, arrays out. The rules are in rules.py.
 
-One call runs one step. Devices and channels are resources 0 … devices-1, devices … devices+channels-1; each has a
-heap of what waits for it, keyed (rank << 32) | id. Nothing of size tensors x devices is reset between candidates:
-`hold` is written when a tensor is made.
+`follow` is the loop: it goes from one instant at which something ends to the next. It is made twice, with a ledger of
+what devices hold (`run`) and without one (`quick.step_time`). Devices and channels are resources 0 … devices-1, devices
+… devices+channels-1, then comes the host; each has a heap of what waits for it. Nothing of size tensors x devices is
+reset between candidates: `uses` are written when a tensor is made.
 """
 
 from __future__ import annotations
@@ -12,9 +13,27 @@ import numpy as np
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Ints32, Whole
 from loadmaster.problem.objective import BUSIEST, PEAK, Goal
-from loadmaster.simulator.heaps import pack_heaps, pop, pop_event, push, push_event
-from loadmaster.simulator.state import MADE, NO_RECORD, Layout, Record, RunScratch, kept_scratch
-from loadmaster.simulator.waking import announce, ask, ask_later, let_go, wake
+from loadmaster.simulator.heaps import pack_heaps, part, pop, pop_event, push_event
+from loadmaster.simulator.holding import hold, let_go, let_go_after, needed_by, settle_residents
+from loadmaster.simulator.recording import note_memory, note_op, note_send, note_turn
+from loadmaster.simulator.state import (
+    DIRTY,
+    EVENTS,
+    FREE,
+    KEY,
+    MADE,
+    NO_RECORD,
+    POINTS,
+    SENDS,
+    WOKEN,
+    Layout,
+    Ledger,
+    Record,
+    RunScratch,
+    Step,
+    kept_scratch,
+)
+from loadmaster.simulator.waking import announce, ask, ask_later, send_ns_of, wake
 
 FOREVER = np.iinfo(np.int64).max
 
@@ -34,241 +53,240 @@ def run(
 ) -> Whole:
     """Runs one step; returns its time, or -1 once it must pass most_ns or a device passes most_bytes.
 
-    Without ranks, ops and sends go first come first served. Arrays are taken out of their tuples once: reading one from
-    a tuple inside the loop would count its references each time, which costs more than the loop itself.
-    """
-    at: Whole
-    op: Whole
-    running: Whole
-    tensor: Whole
-    where: Whole
-    devices, op_ns, workspace, tie, op_of_tie = (
-        layout.devices,
-        layout.op_ns,
-        layout.workspace,
-        layout.tie,
-        layout.op_of_tie,
-    )
-    make_start, makes, read_start, reads = layout.make_start, layout.makes, layout.read_start, layout.reads
-    next_start, nexts, reader_start, readers = layout.next_start, layout.nexts, layout.reader_start, layout.readers
-    nbytes, origin, maker, base, stays = layout.nbytes, layout.origin, layout.maker, layout.base, layout.stays
-    send_classes, send_ns, send_class = layout.send_classes, layout.send_ns, layout.send_class
-    channel, heap_start, rest = layout.channel, scratch.heap_start, layout.rest
-    contention, unqueued = layout.contention, layout.devices + layout.channels + 1  # sends that no channel counts
-    left, hold, heap, size, busy = scratch.left, scratch.hold, scratch.heap, scratch.size, scratch.busy
-    event_ns, event_at, dirty, is_dirty = scratch.event_ns, scratch.event_at, scratch.dirty, scratch.is_dirty
-    memory, count, low, far = scratch.memory, scratch.count, scratch.low, scratch.far
-    come_at, come_key = scratch.come_at, scratch.come_key  # what is to be queued: resource and key
-    tally = scratch.tally  # [0] resources to look at this round, [1] ops that became ready, [2] things to be queued
-    tail, ahead, worked = scratch.tail, scratch.ahead, scratch.worked
-    resources = devices + layout.channels
-    bounded = len(scratch.tail) > 0
-    dispatch, unasked, queue, asked = layout.dispatch, scratch.unasked, scratch.queue, scratch.asked
-    host, hosted = devices + layout.channels, len(layout.dispatch) > 0
+    Without ranks, ops and sends go first come first served."""
+    hosted, ranked, rests = len(layout.dispatch) > 0, len(rank) > 0, len(layout.rest) > 0
+    step = Step(layout, scratch, place, rank, most_ns, hosted, layout.contention, ranked, rests)
+    held, uses, worked = scratch.memory, scratch.hold, scratch.worked
+    time = follow(step, Ledger(send_rank, held, peak, most_bytes, uses, worked, recording, record))
+    record.counts[0] = scratch.tally[SENDS]
+    record.counts[1] = scratch.tally[POINTS]
+    return time
 
-    waking = (left, place, rank, tie, queue, hosted, come_at, come_key, tally)
-    asking = (unasked, rank, tie, host, come_at, come_key, tally)
-    holding = (hold, base, place, maker, origin, nbytes, memory, devices)
-    linked = (send_ns, send_classes, send_class, channel, send_rank, worked, resources)
-    reading = (reader_start, readers, stays, count, far, low)
+
+@part
+def follow(step: Step, ledger: Ledger | None) -> Whole:
+    """The rules, one instant after another (rule 11): what is free takes what waits for it; time goes on to the next
+    end; what ends frees what it used and wakes what waited for it. Returns the end of the last op, or -1."""
+    at: Whole
+    now: Whole
+    last: Whole
+    layout, scratch, tally, now, last = step.layout, step.scratch, step.scratch.tally, np.int64(0), np.int64(0)
+    if not begin(step, ledger):
+        return np.int64(-1)
+    while True:
+        gather(step)
+        for index in range(tally[DIRTY]):
+            at = np.int64(scratch.dirty[index])
+            if not serve(step, ledger, at, now):
+                return np.int64(-1)
+        tally[DIRTY] = 0
+        if ledger is not None:
+            note_memory(step, ledger, now, False)
+        if tally[EVENTS] == 0:
+            return last
+        now = scratch.event_ns[0]
+        if now > step.most_ns:
+            return np.int64(-1)
+        while tally[EVENTS] > 0 and scratch.event_ns[0] == now:
+            at, done = next_end(step)
+            if at < layout.devices:
+                last = max(last, now + layout.rest[done]) if step.rests else now
+                end_op(step, ledger, done, at)
+            elif step.hosted and at == layout.devices + layout.channels:
+                end_asking(step, done)
+            else:
+                end_send(step, ledger, done)
+
+
+@part
+def begin(step: Step, ledger: Ledger | None) -> bool:
+    """Time 0: residents in place, updated weights queued for other readers, first ops ready. False: they do not fit."""
+    layout, scratch, place = step.layout, step.scratch, step.place
     if layout.packed:
         pack_heaps(layout, place, scratch)
-    # Time 0: residents in place, updated weights queued for other readers, first ops ready.
-    for device in range(devices):
-        memory[device] = 0
-        far[device] = -1
-    for at in range(len(size)):
-        size[at] = 0
-        busy[at] = -1
-        is_dirty[at] = 0
-    worked[:] = 0
-    for op in range(len(left)):
-        left[op] = layout.waits[op]
-    tally[:] = 0
-    if hosted:
-        asked[:] = 0
-        for op in range(len(left)):
-            unasked[op] = layout.waits[op]
-            left[op] += 1
-    for tensor in layout.fixed:
-        for at in range(reader_start[tensor], reader_start[tensor + 1]):
-            device = place[readers[at]]
-            if far[device] != tensor:
-                far[device] = tensor
-                memory[device] += nbytes[tensor]
-    for tensor in layout.updated:
-        home = place[maker[tensor]]
-        memory[home] += nbytes[tensor]
-        announce(reading, holding, waking, linked, tensor, home, False)
-    for op in layout.sources:
-        if hosted:
-            if unasked[op] == 0:
-                ask(asking, op)
-        elif left[op] == 0:
-            left[op] = 1
-            wake(waking, op)
-    for device in range(devices):
-        peak[device] = memory[device]
-    for device in range(devices):
-        if peak[device] > most_bytes:
-            return np.int64(-1)
+    at: Whole
+    op: Whole
+    for at in range(len(scratch.resources)):
+        resource = scratch.resources[at]
+        resource.heap, resource.busy, resource.size, resource.is_dirty = scratch.heap_start[at], FREE, 0, 0
+    for at in range(len(scratch.tally)):
+        scratch.tally[at] = 0
+    for op in range(len(scratch.left)):
+        scratch.left[op] = layout.waits[op]
+    if step.hosted:  # an op waits for the host too
+        for at in range(len(scratch.asked)):
+            scratch.asked[at] = 0
+        for op in range(len(scratch.left)):
+            scratch.unasked[op] = layout.waits[op]
+            scratch.left[op] += 1
+    if ledger is not None:
+        for at in range(len(ledger.worked)):
+            ledger.worked[at] = 0
+        settle_residents(step, ledger)
+    for index in range(len(layout.updated)):
+        tensor = np.int64(layout.updated[index])
+        announce(step, ledger, tensor, np.int64(place[layout.maker[tensor]]), False)
+    for index in range(len(layout.sources)):
+        op = np.int64(layout.sources[index])
+        if step.hosted:
+            if scratch.unasked[op] == 0:
+                ask(step, op)
+        elif scratch.left[op] == 0:
+            scratch.left[op] = 1
+            wake(step, op)
+    if ledger is not None:
+        for device in range(layout.devices):
+            if ledger.peak[device] > ledger.most_bytes:
+                return False
+        note_memory(step, ledger, np.int64(0), True)
+    return True
 
-    events, now, turn, last = 0, np.int64(0), 0, np.int64(0)
-    sends, points = 0, 0
-    before = scratch.before
-    for device in range(devices):
-        before[device] = memory[device]
-    if recording:
-        for device in range(devices):
-            record.curve_device[points] = device
-            record.curve_ns[points] = 0
-            record.curve_bytes[points] = before[device]
-            points += 1
-    while True:
-        for index in range(tally[2]):
-            at, key = come_at[index], come_key[index]
-            push(heap, heap_start[at], size[at], key)
-            size[at] += 1
-            if busy[at] < 0 and is_dirty[at] == 0:
-                is_dirty[at] = 1
-                dirty[tally[0]] = at
-                tally[0] += 1
-        tally[2] = 0
-        # Everything free takes the first thing that waits for it; a link without contention takes all of them.
-        index = 0
-        while index < tally[0]:
-            at = dirty[index]
-            is_dirty[at] = 0
-            if size[at] == 0:
-                index += 1
-                continue
-            if hosted and at < devices:
-                # A device starts what it was asked for in the order in which it was asked.
-                if heap[heap_start[at]] >> 32 != asked[devices + at]:
-                    index += 1
-                    continue
-                asked[devices + at] += 1
-            running = np.int64(at)
-            size[at] -= 1
-            key = pop(heap, heap_start[at], size[at]) & 0xFFFFFFFF
-            if at < devices or at == host or contention:
-                index += 1
-            if at < devices:
-                op = np.int64(op_of_tie[key])
-                busy[at] = op
-                end = now + op_ns[op * devices + at]
-                if bounded:
-                    if now + tail[op] > most_ns or now + ahead[at] > most_ns:
-                        return np.int64(-1)
-                    ahead[at] -= end - now
-                where = np.int64(at)
-                memory[at] += workspace[op]
-                for make in range(make_start[op], make_start[op + 1]):
-                    if base[makes[make]] < 0:
-                        memory[at] += nbytes[makes[make]]
-                if recording:
-                    record.start_ns[op] = now
-                    record.end_ns[op] = end
-                    if not hosted:
-                        record.turn[op] = turn
-                        turn += 1
-            elif at == host:
-                op = np.int64(op_of_tie[key])
-                busy[at] = op
-                end = now + dispatch[op]
-                where = np.int64(place[op])
-                if recording:
-                    record.turn[op] = turn
-                    turn += 1
-            else:
-                if contention:
-                    busy[at] = key
-                else:
-                    running = unqueued + key
-                tensor, where = key // devices, key % devices
-                link = send_class[place[maker[tensor]] * devices + where]
-                end = now + send_ns[tensor * send_classes + link]
-                memory[where] += nbytes[tensor]
-                if recording:
-                    record.send_key[sends] = key
-                    record.send_start_ns[sends] = now
-                    record.send_end_ns[sends] = end
-                sends += 1
-            if at != host:
-                worked[at] += end - now
-            if memory[where] > peak[where]:
-                peak[where] = memory[where]
-                if memory[where] > most_bytes:
-                    return np.int64(-1)
-            push_event(event_ns, event_at, events, end, running)
-            events += 1
-        tally[0] = 0
-        if recording:
-            for device in range(devices):
-                if memory[device] != before[device]:
-                    before[device] = memory[device]
-                    record.curve_device[points] = device
-                    record.curve_ns[points] = now
-                    record.curve_bytes[points] = before[device]
-                    points += 1
-        if events == 0:
+
+@part
+def gather(step: Step) -> None:
+    """Resources to look at in this round: after those that something ended on, those that something came for."""
+    scratch, tally = step.scratch, step.scratch.tally
+    for index in range(tally[WOKEN]):
+        scratch.dirty[tally[DIRTY]] = scratch.woken[index]
+        tally[DIRTY] += 1
+    tally[WOKEN] = 0
+
+
+@part
+def serve(step: Step, ledger: Ledger | None, at: Whole, now: Whole) -> bool:
+    """A free resource takes the first thing that waits for it; a link without contention takes all of them. False: the
+    step must pass a limit."""
+    layout, scratch = step.layout, step.scratch
+    host, fits = layout.devices + layout.channels, True
+    resource = scratch.resources[at]
+    resource.is_dirty = 0
+    while fits and resource.size > 0:
+        if step.hosted and at < layout.devices:
+            # A device starts what it was asked for in the order in which it was asked, and may idle (rule 14).
+            if scratch.heap[resource.heap] >> 32 != scratch.asked[layout.devices + at]:
+                break
+            scratch.asked[layout.devices + at] += 1
+        resource.size -= 1
+        key = pop(scratch.heap, resource.heap, np.int64(resource.size)) & KEY
+        if at < layout.devices:
+            fits = start_op(step, ledger, np.int64(layout.op_of_tie[key]), at, now)
+        elif step.hosted and at == host:
+            start_asking(step, ledger, np.int64(layout.op_of_tie[key]), now)
+        else:
+            fits = start_send(step, ledger, key, at, now)
+        if step.contended or at < layout.devices or at == host:
             break
-        now = event_ns[0]
-        if now > most_ns:
-            return np.int64(-1)
-        while events > 0 and event_ns[0] == now:
-            events -= 1
-            at = pop_event(event_ns, event_at, events)
-            if at < unqueued:
-                done = busy[at]
-                busy[at] = -1
-                if is_dirty[at] == 0:
-                    is_dirty[at] = 1
-                    dirty[tally[0]] = at
-                    tally[0] += 1
-            else:
-                done = at - unqueued
-            if at < devices:
-                last = max(last, now + rest[done]) if len(rest) > 0 else now
-                memory[at] -= workspace[done]
-                for make in range(make_start[done], make_start[done + 1]):
-                    announce(reading, holding, waking, linked, np.int64(makes[make]), at, True)
-                # What is written in place comes before what it overwrites, which it may keep alive.
-                for make in range(make_start[done + 1] - 1, make_start[done] - 1, -1):
-                    tensor = np.int64(makes[make])
-                    under = np.int64(base[tensor])
-                    if hold[tensor * devices + at] == 0:
-                        if under < 0:
-                            memory[at] -= nbytes[tensor]
-                    elif under >= 0 and origin[under] == MADE:
-                        hold[under * devices + at] += 1
-                for read in range(read_start[done], read_start[done + 1]):
-                    tensor = np.int64(reads[read])
-                    if origin[tensor] == MADE or place[maker[tensor]] != at:
-                        let_go(holding, tensor, at)
-                for index in range(next_start[done], next_start[done + 1]):
-                    wake(waking, nexts[index])
-            elif at == host:
-                device = place[done]
-                queue[done] = asked[device]
-                asked[device] += 1
-                wake(waking, done)
-                for make in range(make_start[done], make_start[done + 1]):
-                    tensor = np.int64(makes[make])
-                    for reader in range(reader_start[tensor], reader_start[tensor + 1]):
-                        ask_later(asking, readers[reader])
-                for index in range(next_start[done], next_start[done + 1]):
-                    ask_later(asking, nexts[index])
-            else:
-                tensor, where = done // devices, done % devices
-                if origin[tensor] == MADE:
-                    let_go(holding, tensor, np.int64(place[maker[tensor]]))
-                for reader in range(reader_start[tensor], reader_start[tensor + 1]):
-                    if place[readers[reader]] == where:
-                        wake(waking, readers[reader])
-    record.counts[0] = sends
-    record.counts[1] = points
-    return last
+    return fits
+
+
+@part
+def start_op(step: Step, ledger: Ledger | None, op: Whole, device: Whole, now: Whole) -> bool:
+    """A device starts an op (rule 2). False: that the step, or what the device holds, must pass a limit."""
+    scratch = step.scratch
+    ns = step.layout.op_ns[op * step.layout.devices + device]
+    if len(scratch.tail) > 0:  # the caller told what is left to do, at least, after each op and on each device
+        if now + scratch.tail[op] > step.most_ns or now + scratch.ahead[device] > step.most_ns:
+            return False
+        scratch.ahead[device] -= ns
+    scratch.resources[device].busy = op
+    note_end(step, device, now + ns)
+    if ledger is None:
+        return True
+    ledger.worked[device] += ns
+    note_op(step, ledger, op, now, now + ns)
+    return hold(ledger, device, needed_by(step, op))
+
+
+@part
+def start_send(step: Step, ledger: Ledger | None, key: Whole, at: Whole, now: Whole) -> bool:
+    """A channel begins a transfer; from now on its bytes are there (rule 8). False: they pass the limit."""
+    layout = step.layout
+    tensor, where = key >> layout.shift, key & ((np.int64(1) << layout.shift) - 1)
+    ns = send_ns_of(step, tensor, np.int64(step.place[layout.maker[tensor]]), where)
+    if step.contended:
+        step.scratch.resources[at].busy = key
+        note_end(step, at, now + ns)
+    else:  # a channel that carries any number does nothing itself: what ends is the transfer
+        note_end(step, layout.devices + layout.channels + 1 + key, now + ns)
+    if ledger is None:
+        return True
+    ledger.worked[at] += ns
+    note_send(step, ledger, tensor, where, now, now + ns)
+    return hold(ledger, where, layout.nbytes[tensor])
+
+
+@part
+def start_asking(step: Step, ledger: Ledger | None, op: Whole, now: Whole) -> None:
+    """The host begins to ask for a kernel."""
+    host = step.layout.devices + step.layout.channels
+    step.scratch.resources[host].busy = op
+    note_end(step, host, now + step.layout.dispatch[op])
+    if ledger is not None:
+        note_turn(step, ledger, op)
+
+
+@part
+def note_end(step: Step, at: Whole, end: Whole) -> None:
+    """Something ends on a resource at that time."""
+    push_event(step.scratch.event_ns, step.scratch.event_at, step.scratch.tally[EVENTS], end, at)
+    step.scratch.tally[EVENTS] += 1
+
+
+@part
+def next_end(step: Step) -> tuple[Whole, Whole]:
+    """(Where, what) ends next; its resource is free then, and looked at in this round."""
+    scratch, unqueued = step.scratch, step.layout.devices + step.layout.channels + 1
+    scratch.tally[EVENTS] -= 1
+    at = np.int64(pop_event(scratch.event_ns, scratch.event_at, scratch.tally[EVENTS]))
+    if not step.contended and at >= unqueued:
+        return at, at - unqueued
+    resource = scratch.resources[at]
+    done, resource.busy = resource.busy, FREE
+    if resource.is_dirty == 0:
+        resource.is_dirty = 1
+        scratch.dirty[scratch.tally[DIRTY]] = at
+        scratch.tally[DIRTY] += 1
+    return at, done
+
+
+@part
+def end_op(step: Step, ledger: Ledger | None, op: Whole, device: Whole) -> None:
+    """What an op made is there, what it no longer needs goes, what comes after it has one thing less to wait for."""
+    layout = step.layout
+    for make in range(layout.make_start[op], layout.make_start[op + 1]):
+        announce(step, ledger, np.int64(layout.makes[make]), device, True)
+    if ledger is not None:
+        let_go_after(step, ledger, op, device)
+    for index in range(layout.next_start[op], layout.next_start[op + 1]):
+        wake(step, np.int64(layout.nexts[index]))
+
+
+@part
+def end_send(step: Step, ledger: Ledger | None, key: Whole) -> None:
+    """A tensor has come: its readers there have one thing less to wait for, and its maker's device one use less."""
+    layout = step.layout
+    tensor, where = key >> layout.shift, key & ((np.int64(1) << layout.shift) - 1)
+    if ledger is not None and layout.origin[tensor] == MADE:
+        let_go(step, ledger, tensor, np.int64(step.place[layout.maker[tensor]]))
+    for at in range(layout.reader_start[tensor], layout.reader_start[tensor + 1]):
+        if step.place[layout.readers[at]] == where:
+            wake(step, np.int64(layout.readers[at]))
+
+
+@part
+def end_asking(step: Step, op: Whole) -> None:
+    """The host has asked for a kernel: it may start, after those its device was asked for before (rule 14)."""
+    layout, scratch = step.layout, step.scratch
+    device = step.place[op]
+    scratch.queue[op] = scratch.asked[device]
+    scratch.asked[device] += 1
+    wake(step, op)
+    for make in range(layout.make_start[op], layout.make_start[op + 1]):
+        tensor = layout.makes[make]
+        for reader in range(layout.reader_start[tensor], layout.reader_start[tensor + 1]):
+            ask_later(step, np.int64(layout.readers[reader]))
+    for index in range(layout.next_start[op], layout.next_start[op + 1]):
+        ask_later(step, np.int64(layout.nexts[index]))
 
 
 @compiled(_nrt=False)

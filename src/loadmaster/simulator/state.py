@@ -8,15 +8,26 @@ nothing. Indices are 32 bits wide, so that more of a large graph is in the proce
 from __future__ import annotations
 
 from threading import local
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from loadmaster.compiled import Struct
-from loadmaster.graph.columns import positions, rows_of
+from loadmaster.errors import InvalidSetting
+from loadmaster.graph.columns import Ints, Ints32, Whole, positions, rows_of
 from loadmaster.problem import Problem
 from loadmaster.simulator.lives import depth_of
 
+# Places in RunScratch.tally: resources to look at in this round, ops that became ready, resources woken in this round,
+# things that go on; of a recorded run kernels dispatched, sends begun, points of the memory curve.
+DIRTY, READY, WOKEN, EVENTS, TURNS, SENDS, POINTS = range(7)
+TALLIES = 7
+# A device, a channel or the host while a step runs: where its heap lies and how many wait there, what it does, and
+# whether it will be looked at in this round. A record, for these are read together all the time.
+RESOURCE = np.dtype([("heap", np.int64), ("busy", np.int64), ("size", np.int32), ("is_dirty", np.int32)])
+FREE = -1  # what a resource does that does nothing
+KEY = 0xFFFFFFFF  # the part of a heap's key below its rank
 MADE, FIXED, UPDATED = 0, 1, 2  # where a tensor comes from: an op; resident; resident and overwritten in place
 MOST_HEAPS = 2**22  # entries of heaps that lie where any placement finds room, which saves a look at each placement
 _KEPT = local()
@@ -28,6 +39,7 @@ class Layout(Struct):
 
     Attributes:
         devices, channels: how many; resources are devices first, then channels, then the host.
+        shift: bits that a device's number takes; a tensor on a device is `tensor << shift | device`.
         op_ns: [ops * devices]
         tie: [ops] order among equal ranks; `op_of_tie` is the same the other way round.
         waits: [ops] made tensors read + ops come after.
@@ -53,6 +65,7 @@ class Layout(Struct):
 
     devices: int
     channels: int
+    shift: int
     op_ns: np.ndarray  # [ops * devices]
     workspace: np.ndarray  # [ops]
     tie: np.ndarray  # [ops]
@@ -92,14 +105,14 @@ class RunScratch(Struct):
 
     Attributes:
         left: [ops] what each still waits for.
-        hold: [tensors * devices] uses that are left of a tensor on a device; written when it is made or sent.
-        heap, size, heap_start: what waits for each resource, how much, and where its heap lies in this run.
-        busy: [resources] what each does, -1: free.
+        hold: [tensors << shift] uses that are left of a tensor on a device; written when it is made or sent.
+        heap: what waits for each resource, keyed (order << 32) | id; heap_start: where each begins in this run.
+        resources: [resources] what each does and how much waits for it; see RESOURCE.
         event_ns, event_at: heap of what ends when, and the resource that it ends on.
-        dirty, is_dirty: resources to look at in this round.
+        dirty: resources to look at in this round; woken: those that did nothing when something came for them.
         memory: [devices] bytes held now; `before`: when it was last written down.
-        come_at, come_key: what is to be queued at the end of a round.
-        tally: [3] resources to look at, ops that became ready, things to be queued.
+        count, low, far: [devices] readers of one tensor on each, their lowest rank, and devices that have any.
+        tally: [TALLIES] how many there are of what: see DIRTY and those after it.
         tail: [ops] least time from the start of an op to the end of the step; empty: not known.
         ahead: [devices] time of the ops that a device has yet to start.
         worked: [resources + devices] what each did, written by a run: see Timeline.busy_ns.
@@ -111,19 +124,16 @@ class RunScratch(Struct):
     left: np.ndarray
     hold: np.ndarray
     heap: np.ndarray
-    size: np.ndarray
-    busy: np.ndarray
+    resources: np.ndarray  # [resources] RESOURCE
     event_ns: np.ndarray
     event_at: np.ndarray
     dirty: np.ndarray
-    is_dirty: np.ndarray
+    woken: np.ndarray
     memory: np.ndarray
     count: np.ndarray
     low: np.ndarray
     far: np.ndarray
-    come_at: np.ndarray
-    come_key: np.ndarray
-    tally: np.ndarray  # [3]
+    tally: np.ndarray  # [TALLIES]
     tail: np.ndarray  # [ops]
     ahead: np.ndarray  # [devices]
     worked: np.ndarray  # [resources + devices]
@@ -155,10 +165,61 @@ class Record(Struct):
     counts: np.ndarray  # [2]
 
 
+class Step(NamedTuple):
+    """One run of the loop: what it follows and where it writes.
+
+    Attributes:
+        place: [ops] device of each.
+        rank: [ops]
+        hosted: kernels wait until the host has asked for them (rule 14).
+        contended: a channel carries one transfer at a time (rule 5).
+        ranked: ops have ranks; else they and their sends go in the order they came.
+        rests: the step goes on for a while after some ops (`Layout.rest`).
+    """
+
+    layout: Layout
+    scratch: RunScratch
+    place: Ints32
+    rank: Ints32
+    most_ns: Whole
+    hosted: bool
+    contended: bool
+    ranked: bool
+    rests: bool
+
+
+class Ledger(NamedTuple):
+    """What a run keeps beside the time: what each device holds, what each resource did, how sends are ranked.
+
+    Attributes:
+        send_rank: [tensors * devices] or empty.
+        held: [devices] bytes now; peak: the most so far; most_bytes: what no device may pass.
+        uses: [tensors << shift] what still needs a tensor on a device; written when it is made or sent.
+        worked: [resources + devices] see Timeline.busy_ns.
+        recording: starts, ends and the curve of memory go to `record`.
+    """
+
+    send_rank: Ints
+    held: Ints
+    peak: Ints
+    most_bytes: Whole
+    uses: Ints32
+    worked: Ints
+    recording: bool
+    record: Record
+
+
 def layout_of(problem: Problem) -> Layout:
     """The problem flat and narrow, as the compiled loop wants it."""
     graph, devices = problem.graph, problem.num_devices
     narrow = np.int32
+    shift = (devices - 1).bit_length()
+    if graph.num_tensors << shift > KEY:  # a send's number would run into its rank
+        raise InvalidSetting(
+            f"{graph.num_tensors:,} tensors on {devices:,} devices are more than can be simulated",
+            f"'{graph.name}' on '{problem.cluster.name}'",
+            f"use fewer than {KEY // max(1, graph.num_tensors) + 1:,} devices, or coarsen the graph",
+        )
     origin = np.where(graph.is_made, MADE, np.where(problem.is_updated, UPDATED, FIXED)).astype(np.int8)
     moving = origin[graph.reads] != FIXED
     read_start = np.zeros(problem.num_ops + 1, np.int64)
@@ -180,6 +241,7 @@ def layout_of(problem: Problem) -> Layout:
     return Layout(
         devices,
         channels,
+        shift,
         problem.op_ns.reshape(-1),
         graph.workspace_bytes,
         positions(op_of_tie).astype(narrow),
@@ -239,24 +301,20 @@ def make_run_scratch(layout: Layout, bounded: bool) -> RunScratch:
     """`bounded`: the caller fills `tail` and `ahead`, so that a run which must pass most_ns is stopped early."""
     resources = layout.devices + layout.channels + 1  # the last is the host
     running = resources + 1 + (0 if layout.contention else layout.most_sends)
-    coming = len(layout.waits) + layout.most_sends + len(layout.dispatch)
     return RunScratch(
         np.empty(len(layout.waits), np.int32),
-        np.empty(len(layout.nbytes) * layout.devices, np.int32),
+        np.empty(len(layout.nbytes) << layout.shift, np.int32),
         np.empty(layout.heap_entries, np.int64),
-        np.zeros(resources, np.int32),
-        np.empty(resources, np.int64),
+        np.zeros(resources, RESOURCE),
         np.empty(running, np.int64),
         np.empty(running, np.int32),
         np.empty(resources, np.int32),
-        np.zeros(resources, np.int8),
+        np.empty(resources, np.int32),
         np.empty(layout.devices, np.int64),
         np.zeros(layout.devices, np.int32),
         np.empty(layout.devices, np.int64),
         np.empty(layout.devices, np.int64),
-        np.empty(coming, np.int32),
-        np.empty(coming, np.int64),
-        np.zeros(3, np.int64),
+        np.zeros(TALLIES, np.int64),
         np.zeros(len(layout.waits) if bounded else 0, np.int64),
         np.zeros(layout.devices, np.int64),
         np.zeros(resources - 1 + layout.devices, np.int64),

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from loadmaster import GraphBuilder, price
-from loadmaster.errors import InvalidPlan
+from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.annealing.critical import measure_tails
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.simulator import simulate, simulate_fused, simulate_many
+from loadmaster.simulator import simulate, simulate_fused, simulate_many, state
 from loadmaster.simulator.loop import FOREVER, run, stops_at, value_of
 from loadmaster.simulator.rules import layout
 from loadmaster.simulator.state import make_record, make_run_scratch
@@ -194,3 +194,15 @@ def test_kernels_that_are_none_are_refused_by_the_first_op_that_is_wrong(kernel:
     device, rank = np.zeros((1, 4), np.int64), np.arange(4)[None]
     with pytest.raises(InvalidPlan, match=f"'{op}'"):
         simulate_fused(problem, device, rank, np.array([kernel]))
+
+
+def test_more_tensors_on_devices_than_have_numbers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A send is queued by a number of 32 bits; one of more would be sent in the wrong order, or somewhere else."""
+    problem = named("small")
+    slots = problem.graph.num_tensors * 2
+    assert problem.num_devices == 2
+    monkeypatch.setattr(state, "KEY", slots)
+    state.layout_of(problem)
+    monkeypatch.setattr(state, "KEY", slots - 1)
+    with pytest.raises(InvalidSetting, match="more than can be simulated"):
+        state.layout_of(problem)
