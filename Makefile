@@ -3,6 +3,7 @@
 # make test      what must hold at every change; what CI runs
 # make test-all  that, kills, fuzz, every model and what searches find; before a release
 # make fuzz      20,000 hostile inputs; make kills: 200 kills; make bounds: promises with array bounds checked
+# make offloads  500 plans with tensors and state on a host, judged by a second simulator
 # make enumerate 10,000 tiny problems, plan by plan, against every bound and every "optimal"
 # make check     format, lint, types, import layers
 # make docs      the site, in site/
@@ -14,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 WORKERS ?= 2
 SOURCES := src tests benchmarks
 
-.PHONY: install demo test test-all check format bench-simulator docs fuzz kills enumerate bounds clean
+.PHONY: install demo test test-all check format bench-simulator docs fuzz kills enumerate offloads bounds clean
 
 install: $(VENV)/.dev
 
@@ -55,6 +56,9 @@ enumerate: $(VENV)/.dev
 
 kills: $(VENV)/.dev
 	$(BIN)/python -m tests.kills --count 200
+
+offloads: $(VENV)/.dev
+	$(BIN)/python -m tests.offloads --plans 500
 
 # Every array access of the compiled loops is checked; they are compiled anew for it.
 bounds: $(VENV)/.dev

@@ -55,7 +55,8 @@ while True:
 VERBS = """
 import sys
 from pathlib import Path
-from loadmaster.cli.verbs import app
+from loadmaster.__main__ import main
+import loadmaster.cli.verbs
 folder, kind = Path(sys.argv[1]), sys.argv[2]
 plan = ["plan", folder / "g.json", "--on", "2xp100-pcie", "--simulations", "20", "--save", folder / "verb.json"]
 plan += ["--report", folder / "page.html", "--trace", folder / "trace.json"]
@@ -63,7 +64,8 @@ train = ["train", "gas", "--corpus", folder / "g.jsonl", "--out", folder / "run"
 train += ["--set", "steps=100000", "--device", "cpu"]
 print("ready", flush=True)
 measure = ["measure", "victim:module", "--seconds", "60"]
-app([str(word) for word in {"plan": plan, "train": train, "measure": measure}[kind]])
+sys.argv = ["loadmaster", *(str(word) for word in {"plan": plan, "train": train, "measure": measure}[kind])]
+main()
 """
 MODULE = """
 import torch

@@ -54,7 +54,7 @@ def _op_time(graph: Graph, op: int, found: list[float]) -> OpTime:
 def _times_by_key(events: list[Any]) -> dict[Key, list[float]]:
     """Nanoseconds of every call, by what tells calls apart."""
     events = [event for event in events if _is_sound(event)]
-    ops = [e for e in events if e.get("cat") == "cpu_op" and "Input Dims" in e.get("args", {})]
+    ops = [e for e in events if e.get("cat") == "cpu_op" and "name" in e and "Input Dims" in e.get("args", {})]
     kernels: dict[Any, float] = {}
     for event in events:
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
@@ -75,7 +75,7 @@ def _is_sound(event: Any) -> bool:
     if not isinstance(event, dict) or not isinstance(event.get("args", {}), dict):
         return False
     args = event.get("args", {})
-    numbers = [event.get(key) for key in ("ts", "dur")]
+    numbers: list[Any] = [event.get(key) for key in ("ts", "dur")]
     lists = [args.get(key, []) for key in ("Input Dims", "Input type")]
     return (
         all(type(number) in (int, float) and 0 <= number <= MOST_US for number in numbers)

@@ -20,6 +20,7 @@ from loadmaster.plans import Plan
 from loadmaster.report.certainty import interval, not_told_apart
 from loadmaster.search import Budget, solve
 from loadmaster.simulator import simulate, simulate_fused
+from loadmaster.zoo.synthetic import generate
 
 TOY = Device("d0", "toy", 10**6, 1e9, 1e9, 3)  # 1 flop and 1 byte a ns, launch 3 ns
 
@@ -187,3 +188,20 @@ def test_times_from_a_profile() -> None:
 def test_plans_of_measured_problems_are_plans() -> None:
     problem = price(chain(), alone(), cost=Measured({"toy": {"one": time(500)}}))
     assert Plan.of(problem, np.zeros(2, np.int64)).graph_digest == chain().digest
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        7,
+        {"cat": "cpu_op", "ts": 1, "dur": 1, "args": {"Input Dims": [[2]], "Input type": ["float"]}},
+        {"cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": [1], "args": {"Input Dims": [[2]]}},
+        {"cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1, "args": {"Input Dims": [2], "Input type": ["float"]}},
+        {"cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1, "args": {"Input Dims": [[{}]], "Input type": ["x"]}},
+        {"cat": "kernel", "ts": 1, "args": {"External id": 1}},
+        {"cat": "kernel", "ts": 1, "dur": 10**400, "args": {"External id": []}},
+    ],
+)
+def test_damaged_events_of_a_profile_are_passed_over(event: object) -> None:
+    with pytest.raises(InvalidSetting, match="no op of the trace"):
+        costs_from_profile({"traceEvents": [event]}, next(generate("layered", 1, seed=0, ops=8)), "toy", "trace.json")

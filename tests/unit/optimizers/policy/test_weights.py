@@ -33,7 +33,7 @@ def test_other_numbers_of_them_are_refused(count: int, tmp_path: Path) -> None:
 def test_what_is_no_number_is_refused(tmp_path: Path) -> None:
     for wrong in (np.nan, np.inf):
         write_weights(tmp_path / "w", np.full(PAIR, wrong), {})
-        with pytest.raises(UnreadableFile, match="make no network"):
+        with pytest.raises(UnreadableFile, match="no numbers"):
             read_weights(tmp_path / "w")
 
 
