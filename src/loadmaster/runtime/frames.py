@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from loadmaster.importers.torch.arguments import as_arguments, seen_inside, split
+from loadmaster.importers.torch.caches import FunctionCaches
 from loadmaster.importers.torch.signature import signature_of
 from loadmaster.importers.torch.step import Target, as_run
 from loadmaster.importers.torch.twin import Fakes, Twins, switch
@@ -38,7 +39,7 @@ def held_by_frames(module: nn.Module, inputs: Any, target: Target | None = None)
     """Op by op, for one inference of the module in Python; weights, buffers and inputs are there from the start."""
     mode = _Forgetful()
     given = as_arguments(inputs, type(module).__name__)
-    with fixed_draws(), seen_inside(given):
+    with fixed_draws(), seen_inside(given), FunctionCaches():
         fakes = Fakes(mode)
         twins = Twins(fakes)
         twin = twins(module)

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from loadmaster.errors import ImportFailed
 from loadmaster.importers.torch.arguments import Inputs, seen_inside, split
 from loadmaster.importers.torch.attention import GpuAttention
+from loadmaster.importers.torch.caches import FunctionCaches
 from loadmaster.importers.torch.dropout import IdleDropout
 from loadmaster.importers.torch.mutation import writes_only_given
 from loadmaster.importers.torch.origin import Origins, origin_of
@@ -165,7 +166,11 @@ def trace_step(
     `target`: what runs the step, and what its caller keeps."""
     mode = _mode_of(module, inputs)
     with mode.forgetting(), fixed_draws(), seen_inside(inputs):
-        trace = _trace(mode, module, inputs, training, origins, target or Target())
+        with FunctionCaches() as caches:
+            trace = _trace(mode, module, inputs, training, origins, target or Target())
+        if caches.read:
+            with FunctionCaches():
+                trace = _trace(mode, module, inputs, training, origins, target or Target())
         warn_of_values(mode.asked, type(module).__name__)
     return trace
 

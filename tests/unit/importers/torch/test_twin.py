@@ -265,3 +265,23 @@ def test_a_working_copy_shares_what_the_module_shares() -> None:
         twin.layer.weight.zero_()
     assert not twin.view.any() and module.view.any()
     assert not parametrize.is_parametrized(twin)
+
+
+@functools.lru_cache(4)
+def remembered(size: int) -> tuple[Tensor, int]:
+    return torch.arange(size).float(), size
+
+
+@pytest.mark.parametrize("called_before", [False, True])
+def test_functions_that_remember_tensors_remember_none_of_a_trace(called_before: bool) -> None:
+    class Remembers(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return (super().forward(x) * remembered(4)[0]).sum()
+
+    module = Remembers(4, 4)
+    remembered.cache_clear()
+    fresh = lm.load(module, inputs=(X,)).digest
+    if called_before:
+        module(X)
+    assert lm.load(module, inputs=(X,)).digest == fresh
+    assert type(remembered(4)[0]) is Tensor

@@ -1,26 +1,12 @@
-"""Which Hugging Face architectures are captured, from tiny configs, and the page that says so.
+"""Models of transformers with tiny configs and inputs that fit them.
 
-    python benchmarks/architectures.py --rows rows.jsonl --out docs/coverage.md   # a quarter of an hour
-    python benchmarks/architectures.py gpt2 whisper   # some of them, with the whole error
-
-A model counts if it runs eagerly here, forward for inference, forward and backward for training, on the inputs that
-`example_inputs` makes from the names in its `forward`. Each is tried in a process of its own with limits on time and
-memory. Tiny configs are made by name: `SMALL` has the size for each name of a field, in nested configs too.
+Sizes are given by the names of a config's fields, in its parts too (`SMALL`); what a type needs beside that is in
+`FITS`, where `None` leaves a field as it is.
 """
 
 from __future__ import annotations
 
-import argparse
 import inspect
-import json
-import multiprocessing
-import resource
-import signal
-import time
-import warnings
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,11 +14,7 @@ import transformers
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from loadmaster.errors import ImportFailed
-from loadmaster.importers.torch.export import capture
-from loadmaster.importers.torch.step import Target
-
-BATCH, LENGTH, SECONDS, MEMORY_BYTES = 2, 16, 120, 12 * 2**30
+BATCH, LENGTH, PATCHES = 2, 16, 16
 
 # The size of each field, wherever a config has one of that name.
 SMALL: dict[str, Any] = {
@@ -55,8 +37,75 @@ SMALL: dict[str, Any] = {
     "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "sep_token_id": 3, "attention_window": 8,
 }  # fmt: skip
 
+_IMAGES = {"image_size": 64}
+_STAGES = {"embed_dims": [16, 32], "depths": [1, 1], "num_heads": [1, 2]}
+_FORECAST = {
+    "prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2], "num_time_features": 2, "d_model": 16,
+    "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "feature_size": None,
+}  # fmt: skip
+_SOUND = {"position_embeddings_type": "rotary", "hidden_size": 32}
+_PYRAMID = {
+    "num_attention_heads": [1, 2, 2, 4], "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1],
+    "sr_ratios": [8, 4, 2, 1],
+}  # fmt: skip
+_BACKBONE = {"backbone_config": "resnet", "d_model": 32, "num_queries": 5, "num_labels": 3}
+
 # What a type needs beside that, where sizes hang together in a way of its own.
-OWN: dict[str, dict[str, Any]] = {}
+FITS: dict[str, dict[str, Any]] = {
+    "speech_to_text": {"input_feat_per_channel": 16, "max_source_positions": 64, "conv_channels": 32},
+    "wav2vec2-conformer": {"hidden_size": 32, "num_attention_heads": 4, "conv_depthwise_kernel_size": 7,
+        "vocab_size": 120},
+    "wav2vec2-bert": {"feature_projection_input_dim": 16, "conv_depthwise_kernel_size": 7, "vocab_size": 120},
+    "audio-spectrogram-transformer": {"max_length": 64, "num_mel_bins": 16, "patch_size": 8},
+    "prophetnet": {"num_hidden_layers": None, "num_encoder_layers": 2, "num_decoder_layers": 2},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
+    "gptj": {"rotary_dim": 4, "n_embd": 32, "n_head": 4}, "codegen": {"rotary_dim": 4, "n_embd": 32, "n_head": 4},
+    "falcon": {"head_dim": None, "num_kv_heads": 4},
+    "deepseek_v2": {"n_group": 1, "topk_group": 1, "head_dim": 8, "num_experts_per_tok": 2},
+    "qwen3_next": {"layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"], "mamba_n_heads": 8, "mamba_d_head": 8,
+        "mamba_d_state": 8, "mamba_expand": 2},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
+        "mamba_d_state": 8, "use_mamba_kernels": False}, "mamba": {"conv_kernel": 4, "time_step_rank": 4},
+    "falcon_mamba": {"conv_kernel": 4, "time_step_rank": 4},
+    "mamba2": {"conv_kernel": 4, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 8},
+    "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "attn_layer_indices": [1]},
+    "nemotron": {"num_key_value_heads": 2, "head_dim": 8}, "ernie4_5_moe": {"moe_k": 2, "moe_num_experts": 4},
+    "hunyuan_v1_dense": {"head_dim": 8}, "hunyuan_v1_moe": {"head_dim": 8}, "ministral": {"head_dim": 8},
+    "dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    "xlstm": {"v_head_dim": None, "qk_head_dim": None}, "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "mistral4": {"num_key_value_heads": 4, "head_dim": 16},
+    "esm": {"mask_token_id": 4, "pad_token_id": 1, "vocab_size": 120},
+    "funnel": {"num_hidden_layers": None, "num_blocks": None, "block_sizes": [1, 1]},
+    "lilt": {"hidden_size": 48, "channel_shrink_ratio": 4}, "xlnet": {"max_position_embeddings": None},
+    "xmod": {"default_language": "en_XX", "languages": ["en_XX"]},
+    "reformer": {"is_decoder": True, "axial_pos_shape": [4, 4], "axial_pos_embds_dim": [8, 24], "attn_layers":
+        ["local"]}, "deit": {"image_size": 32},
+    "hiera": {"image_size": [64, 64], "patch_size": [7, 7], "embed_dim": 16, "depths": [1, 1], "num_heads": [1, 2],
+        "num_query_pool": 1, "masked_unit_size": [4, 4]}, "yolos": {"image_size": [32, 32]},
+    "swin": {"num_heads": [1, 2], "depths": [1, 1], "embed_dim": 16, "window_size": 4, "patch_size": 4},
+    "swinv2": {"num_heads": [1, 2], "depths": [1, 1], "embed_dim": 16, "window_size": 4, "patch_size": 4},
+    "convnext": {**_IMAGES, "patch_size": 4, "hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2},
+    "convnextv2": {**_IMAGES, "patch_size": 4, "hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2},
+    "efficientnet": {"hidden_dim": None, **_IMAGES}, "mobilevitv2": {"image_size": 64, "patch_size": 2},
+    "cvt": {"embed_dim": [16, 32, 32], "num_heads": [1, 2, 2], "depth": [1, 1, 1]},
+    "levit": {"num_attention_heads": [2, 2, 2], "hidden_sizes": [16, 32, 32], "depths": [1, 1, 1], "image_size": 64,
+        "key_dim": [8, 8, 8], "patch_size": 16, "down_ops": None}, "pvt": {**_PYRAMID, **_IMAGES, "patch_size": 4},
+    "pvt_v2": {**_PYRAMID, **_IMAGES}, "segformer": {**_PYRAMID, **_IMAGES, "decoder_hidden_size": 16},
+    "glpn": {**_PYRAMID, **_IMAGES, "decoder_hidden_size": 16}, "detr": _BACKBONE, "conditional_detr": _BACKBONE,
+    "table-transformer": _BACKBONE, "dab-detr": _BACKBONE, "videomae": {"num_frames": 4},
+    "timesformer": {"num_frames": 4}, "vivit": {"num_frames": 4}, "time_series_transformer": _FORECAST,
+    "informer": _FORECAST, "autoformer": _FORECAST,
+    "patchtst": {"context_length": 16, "patch_length": 4, "patch_stride": 4, "num_input_channels": 2},
+    "patchtsmixer": {"context_length": 16, "patch_length": 4, "patch_stride": 4, "num_input_channels": 2},
+    "decision_transformer": {"state_dim": 5, "act_dim": 3, "max_ep_len": 32}, "univnet": {"model_in_channels": 16},
+    "dac": {"encoder_hidden_size": 16, "hidden_size": None, "upsampling_ratios": [2, 2], "downsampling_ratios": [2,
+        2], "decoder_hidden_size": 32},
+    "encodec": {"hidden_size": 16, "num_filters": 4, "upsampling_ratios": [4, 2], "codebook_size": 16},
+    "llava": {"image_token_id": 5, "image_token_index": 5}, "paligemma": {"image_token_id": 5},
+}  # fmt: skip
 
 # The types that are tried unless others are named: the language, vision, speech and time-series models people use most.
 TRIED = [
@@ -100,7 +149,13 @@ HEADS = (
 
 def tiny_config(kind: str) -> PretrainedConfig:
     plain = AutoConfig.for_model(kind)
-    return type(plain)(**_small(plain), **OWN.get(kind, {}))
+    fits = FITS.get(kind, {})
+    named = {**_small(plain), **{name: value for name, value in fits.items() if value is not None}}
+    if named.get("backbone_config") == "resnet":
+        stages = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "out_features": ["stage2"]}
+        named["backbone_config"] = AutoConfig.for_model("resnet", **stages)
+        named["use_timm_backbone"] = False
+    return type(plain)(**{name: value for name, value in named.items() if fits.get(name, 0) is not None})
 
 
 def _small(config: PretrainedConfig) -> dict[str, Any]:
@@ -134,18 +189,30 @@ def example_inputs(model: PreTrainedModel) -> dict[str, Any]:
     """By the names that `forward` takes: tokens, pictures, sound, and labels where tokens have some."""
     names = inspect.signature(model.forward).parameters
     config, vocabulary = model.config, 100
-    tokens = torch.randint(4, vocabulary, (BATCH, LENGTH))
+    tokens = torch.randint(6, vocabulary, (BATCH, LENGTH))
     side = getattr(config, "image_size", None) or getattr(getattr(config, "vision_config", None), "image_size", 32)
     side = side if isinstance(side, int) else side[0] if isinstance(side, (list, tuple)) else 32
     channels = getattr(config, "num_channels", 3) or 3
+    if hasattr(config, "image_token_id") and "pixel_values" in names:
+        tokens[:, :PATCHES] = config.image_token_id
     makers: dict[str, Any] = {
         "input_ids": lambda: tokens,
         "attention_mask": lambda: torch.ones_like(tokens) if "input_ids" in names else None,
         "decoder_input_ids": lambda: tokens,
-        "pixel_values": lambda: torch.rand(BATCH, channels, side, side),
-        "input_values": lambda: torch.rand(BATCH, 800),
-        "input_features": lambda: torch.rand(BATCH, getattr(config, "num_mel_bins", 16), 64),
+        "pixel_values": lambda: torch.rand(BATCH, *_frames(config), channels, side, side),
+        "input_values": lambda: torch.rand(BATCH, *_sound(config)),
+        "input_features": lambda: torch.rand(BATCH, *_features(config)),
         "labels": lambda: tokens if _predicts_tokens(model) else None,
+        "past_values": lambda: torch.rand(BATCH, *_past(config)),
+        "past_time_features": lambda: torch.rand(BATCH, 10, 2),
+        "past_observed_mask": lambda: torch.ones(BATCH, *_past(config)),
+        "future_values": lambda: torch.rand(BATCH, 4),
+        "future_time_features": lambda: torch.rand(BATCH, 4, 2),
+        "states": lambda: torch.rand(BATCH, 6, 5),
+        "actions": lambda: torch.rand(BATCH, 6, 3),
+        "rewards": lambda: torch.rand(BATCH, 6, 1),
+        "returns_to_go": lambda: torch.rand(BATCH, 6, 1),
+        "timesteps": lambda: torch.arange(6).repeat(BATCH, 1),
         "bbox": lambda: torch.zeros(BATCH, LENGTH, 4, dtype=torch.long),
     }
     made = {name: makers[name]() for name in names if name in makers}
@@ -154,142 +221,29 @@ def example_inputs(model: PreTrainedModel) -> dict[str, Any]:
     return {name: value for name, value in made.items() if value is not None}
 
 
+def _frames(config: Any) -> tuple[int, ...]:
+    return (config.num_frames,) if isinstance(getattr(config, "num_frames", None), int) else ()
+
+
+def _sound(config: Any) -> tuple[int, ...]:
+    if config.model_type == "audio-spectrogram-transformer":
+        return config.max_length, config.num_mel_bins
+    return (1, 800) if config.model_type in ("encodec", "dac", "mimi") else (800,)
+
+
+def _features(config: Any) -> tuple[int, int]:
+    if config.model_type in ("speech_to_text", "wav2vec2-bert", "univnet"):
+        return 64, 16
+    return getattr(config, "num_mel_bins", 16), 64
+
+
+def _past(config: Any) -> tuple[int, ...]:
+    if getattr(config, "num_input_channels", None):
+        return config.context_length, config.num_input_channels
+    return (10,)  # the context and the largest lag
+
+
 def _predicts_tokens(model: PreTrainedModel) -> bool:
     return any(
         word in type(model).__name__ for word in ("CausalLM", "MaskedLM", "ConditionalGeneration", "LMHead", "ForCTC")
     )
-
-
-def try_one(kind: str) -> dict[str, Any]:
-    """What happened: for each mode "captured", the reason why not, or why it does not run eagerly."""
-    torch.manual_seed(0)
-    try:
-        model = build(kind)
-        inputs = example_inputs(model)
-    except Exception as error:
-        return {"type": kind, "infer": "no", "train": "no", "eager": f"build: {type(error).__name__}: {error}"[:200]}
-    found: dict[str, Any] = {"type": kind, "class": type(model).__name__}
-    for mode in ("infer", "train"):
-        model.train(mode == "train")
-        try:
-            _run(model, inputs, mode == "train")
-        except Exception as error:
-            found[mode] = "no"
-            found["eager"] = f"{mode}: {type(error).__name__}: {error}"[:200]
-            continue
-        found[mode], found[f"{mode}_ops"] = _captured(model, inputs, mode == "train")
-    return found
-
-
-def _run(model: PreTrainedModel, inputs: dict[str, Any], training: bool) -> None:
-    if not training:
-        with torch.no_grad():
-            model(**inputs)
-        return
-    from loadmaster.importers.torch.step import loss_of
-
-    loss_of(model(**inputs), "").backward()
-    model.zero_grad()
-
-
-def _captured(model: PreTrainedModel, inputs: dict[str, Any], training: bool) -> tuple[str, int]:
-    try:
-        return "captured", capture(model, inputs, training=training, target=Target(masks=True, copies=True)).num_ops
-    except ImportFailed as error:
-        return f"{error.what} [{error.where}]", 0
-    except Exception as error:  # a fault of ours
-        return f"fault: {type(error).__name__}: {error}", 0
-
-
-def _child(kind: str, pipe: Any) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    signal.alarm(SECONDS)
-    warnings.simplefilter("ignore")
-    transformers.logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    pipe.send(try_one(kind))
-
-
-def apart(kind: str) -> dict[str, Any]:
-    """`try_one` in a process of its own."""
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    child = context.Process(target=_child, args=(kind, theirs))
-    begun = time.monotonic()
-    child.start()
-    theirs.close()
-    try:
-        found: dict[str, Any] = ours.recv()
-    except EOFError:
-        found = {"type": kind, "infer": "no", "train": "no", "eager": "the process ended: too slow or too large"}
-    child.join()
-    return {**found, "seconds": round(time.monotonic() - begun, 1)}
-
-
-def all_of(kinds: list[str], workers: int) -> Iterator[dict[str, Any]]:
-    with ThreadPoolExecutor(workers) as pool:
-        yield from pool.map(apart, kinds)
-
-
-def page(rows: list[dict[str, Any]]) -> str:
-    """What docs/coverage.md says."""
-    eager = {mode: [row for row in rows if row[mode] != "no"] for mode in ("infer", "train")}
-    got = {mode: [row for row in eager[mode] if row[mode] == "captured"] for mode in eager}
-    lines = [
-        "# Hugging Face architectures that are captured",
-        "",
-        "Made by `python benchmarks/architectures.py --rows rows.jsonl --out docs/coverage.md`",
-        f"with torch {torch.__version__.split('+')[0]}",
-        f"and transformers {transformers.__version__}, on the CPU.",
-        "Each model is built from a tiny config with random weights, run eagerly, and captured on the same inputs.",
-        "Masks are those that transformers builds when it is traced, and dropout that drops nothing is a copy;",
-        "a plan leaves out the ones that it leaves out in reality, and such copies.",
-        "",
-        "| | tried | run eagerly | captured | share |",
-        "|---|--:|--:|--:|--:|",
-    ]
-    for mode, label in (("infer", "inference"), ("train", "training")):
-        share = 100 * len(got[mode]) / max(len(eager[mode]), 1)
-        lines.append(f"| {label} | {len(rows)} | {len(eager[mode])} | {len(got[mode])} | {share:.1f} % |")
-    lines += ["", "## Not captured", ""]
-    failed = [(row, mode) for row in rows for mode in eager if row[mode] not in ("captured", "no")]
-    lines += [f"- {row['type']}, {mode}: {row[mode]}" for row, mode in failed] or ["None of those that run."]
-    lines += ["", "## Captured", "", "Ops of the captured graph, views included.", ""]
-    lines += ["| type | class | inference | training |", "|---|---|--:|--:|"]
-    for row in rows:
-        if "captured" in (row["infer"], row["train"]):
-            counts = [f"{row[f'{mode}_ops']:,}" if row[mode] == "captured" else "–" for mode in ("infer", "train")]
-            lines.append(f"| {row['type']} | {row['class']} | {counts[0]} | {counts[1]} |")
-    lines += ["", "## Not run eagerly", ""]
-    lines.append("The tiny config or the example inputs do not suit these; they say nothing about capturing.")
-    lines.append("")
-    for row in rows:
-        if "no" in (row["infer"], row["train"]):
-            reason = " ".join(str(row.get("eager", "")).split())[:110].replace("|", "/")
-            lines.append(f"- {row['type']}: {reason}")
-    return "\n".join(lines) + "\n"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("types", nargs="*")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--rows", type=Path, help="results as JSON lines; what is there is not tried again")
-    parser.add_argument("--workers", type=int, default=2)
-    options = parser.parse_args()
-    kept = options.rows.read_text().splitlines() if options.rows and options.rows.exists() else []
-    rows = [json.loads(line) for line in kept]
-    done = {row["type"] for row in rows}
-    kinds = [kind for kind in options.types or TRIED if kind not in done]
-    for row in all_of(kinds, options.workers):
-        rows.append(row)
-        print(json.dumps(row), flush=True)
-        if options.rows:
-            with options.rows.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-    if options.out:
-        options.out.write_text(page(rows))
-
-
-if __name__ == "__main__":
-    main()
