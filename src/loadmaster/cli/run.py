@@ -22,7 +22,12 @@ _MODEL = "package.module:callable, which returns (module, example inputs), or an
 def run(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)],
     plan: Annotated[Path, typer.Option("--plan", metavar="FILE", help="A plan that 'loadmaster plan --save' wrote.")],
-    verify: Annotated[bool, typer.Option("--verify", help="Prove that it computes what the model does.")] = False,
+    verify: Annotated[
+        bool | None,
+        typer.Option(
+            "--verify/--no-verify", help="Prove that it computes what the model does. [default: where memory allows]"
+        ),
+    ] = None,
     steps: Annotated[int, typer.Option("--steps", min=1, help="How many steps to time.")] = 5,
     devices: Annotated[
         str | None, typer.Option("--devices", metavar="A,B", help="A torch device for each of the plan's: cuda:0,cpu.")

@@ -81,7 +81,8 @@ def running_view(ran: Mapping[str, Any]) -> list[Any]:
     fused = f", {ran['kernels_fused']} fused kernels{apart}" if ran["kernels_fused"] else ""
     head = f"{ran['name']}: {ran['mode']}, {ran['ops']:,} ops{fused}"
     proof = [f"verified: {ran['verification']}"] if ran["verification"] else []
-    return [head, "", times, "", peaks, "", *proof, *ran["notes"]]
+    first = [] if ran["verification"] else [ran["verified"]]  # why it was not
+    return [*first, head, "", times, "", peaks, "", *proof, *ran["notes"]]
 
 
 def methods_table(rows: Sequence[tuple[str, Result]]) -> Table:

@@ -9,6 +9,7 @@ every op on every device, or of a pipeline come the same way through `splitting`
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,9 +37,9 @@ from loadmaster.runtime.devices import torch_devices
 from loadmaster.runtime.execute import AppliedStep, Binding, tensors_by_name
 from loadmaster.runtime.guard import Guard, refuse_autocast
 from loadmaster.runtime.naming import Backend, homes_of, lodged_of
-from loadmaster.runtime.processes import Post, Throttle, joined_group, places_of_ranks, share_state
+from loadmaster.runtime.processes import Post, Throttle, joined_group, places_of_ranks, same_everywhere, share_state
 from loadmaster.runtime.program import write_program
-from loadmaster.runtime.schedule import host_last, schedule
+from loadmaster.runtime.schedule import Event, host_last, schedule
 from loadmaster.runtime.updates import Updates, check_kind, default_optimizer
 from loadmaster.runtime.watching import watch
 
@@ -294,9 +295,11 @@ def build(
     """
     problem, plan = planning.problem, planning.plan
     rank = joined_group(problem.num_devices)
+    events = tuple(schedule(problem, plan, planning.timeline))
     if rank is None:
         places = torch_devices(problem, devices)
     else:
+        same_everywhere(_digests(captured, problem, events), rank, problem.cluster.device_names)
         places = places_of_ranks(problem.cluster, devices, rank)
         if places[rank].type == "cuda":
             torch.cuda.set_device(places[rank])
@@ -310,7 +313,6 @@ def build(
     binding = Binding(captured, module)
     updates = _updates(captured, binding, problem, plan, places, optimizer, rank)
     try:
-        events = schedule(problem, plan, planning.timeline)
         if rank is None and len({place.type for place in places}) > 1:
             events = host_last(problem, plan, events, {d for d, place in enumerate(places) if place.type == "cpu"})
         wanted = [place.type != "cpu" if compile_kernels is None else compile_kernels for place in places]
@@ -322,6 +324,12 @@ def build(
         binding.give_back()
         updates.follow_weights()
         raise
+
+
+def _digests(captured: CapturedStep, problem: Problem, events: Sequence[Event]) -> dict[str, str]:
+    """What all processes of a run must share: messages are numbered by it."""
+    order = hashlib.sha256("\n".join(map(repr, events)).encode()).hexdigest()
+    return {"model": captured.graph.digest, "cluster": problem.cluster.digest, "plan": order}
 
 
 def _updates(

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from loadmaster.errors import CannotRun, DoesNotFit, InvalidSetting, LoadmasterError
-from loadmaster.importers.torch.arguments import joined, seen_inside, split
+from loadmaster.importers.torch.arguments import joined, split
 from loadmaster.importers.torch.graph import CapturedStep
-from loadmaster.importers.torch.step import Given, Place
-from loadmaster.runtime.contract import refuse_input
+from loadmaster.importers.torch.step import Given
+from loadmaster.runtime.batches import dtype_text, tensors_of_batch
 from loadmaster.runtime.copies import Copies
 from loadmaster.runtime.devices import moved
 from loadmaster.runtime.listing import compiled_text
@@ -120,7 +119,7 @@ class AppliedStep:
         self.program, self.binding, self.updates, self.problem = program, binding, updates, problem
         self.devices = tuple(devices)
         self.captured = binding.captured
-        self.steps = 0
+        self.steps, self._detached = 0, False
         self.guard: Guard | None = None  # looks before each step whether the module is as it was captured
         self.verified = "not verified"  # or what came of it; why not
         self.unproven: Callable[[AppliedStep, Any], None] | None = None  # proves the next call's batch, once
@@ -132,6 +131,7 @@ class AppliedStep:
         self._residents: list[Any] = [None] * len(program.residents)
         self._replicas: list[tuple[int, Tensor, int, torch.device]] = []
         self._place_residents()
+        self.updates.note()
         self._pace = GraphRace(self, cuda_graphs) if cuda_graphs is not False and self._on_gpu else None
 
     @property
@@ -171,7 +171,7 @@ class AppliedStep:
         self._forms = [(value.shape, value.dtype) for value in self._placed]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not self._residents:
+        if self._detached:
             what = "the step was taken off its module by detach()"
             raise CannotRun(what, "the applied step", "apply the plan again: lm.apply(module, inputs, plan)")
         if self.guard is not None:
@@ -210,7 +210,7 @@ class AppliedStep:
         for value, (shape, dtype) in zip(self._placed, self._forms, strict=True):
             if value.shape != shape or value.dtype != dtype:
                 name = next(n for n, one in tensors_by_name(self.binding.module).items() if one is value)
-                what = f"'{name}' is {_dtype(value)}{list(value.shape)}, and was {_dtype_name(dtype)}{list(shape)} at capture"
+                what = f"'{name}' is {dtype_text(value.dtype)}{list(value.shape)}, and was {dtype_text(dtype)}{list(shape)} at capture"
                 raise CannotRun(what, f"'{name}'", "put it back, or plan and apply again for this type")
 
     def _run(self) -> list[Tensor]:
@@ -286,40 +286,7 @@ class AppliedStep:
         return self._given(*split(inputs))
 
     def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[int, Tensor]:
-        """The tensors of a batch by their number among the given ones; another form of batch is refused."""
-        form, given = self.captured.trace.inputs, self.captured.trace.given
-        inputs = joined(args, kwargs)
-        if not kwargs and len(args) == 1 and isinstance(args[0], dict) and form.shape.type is dict:
-            inputs = args[0]
-        leaves, shape = pytree.tree_flatten(inputs)
-        if shape != form.shape:
-            with seen_inside(inputs):
-                leaves, shape = pytree.tree_flatten(inputs)
-        if shape != form.shape:
-            what = f"a batch of the form {_text(shape)} was given to a step captured for {_text(form.shape)}"
-            raise InvalidSetting(what, "the inputs of the step", "give inputs as they were when the model was captured")
-        found: dict[int, Tensor] = {}
-        for leaf, place in zip(leaves, form.leaves, strict=True):
-            if isinstance(place, Place) and isinstance(leaf, Tensor):
-                self._check_given(leaf, given[place.index], found.get(place.index, leaf))
-                found[place.index] = leaf
-            elif isinstance(leaf, Tensor) or type(leaf) is not type(place) or not _is(leaf, place):
-                what = f"{leaf!r} was given where the step was captured with {place!r}"
-                raise InvalidSetting(what, "the inputs of the step", "capture and plan with this input")
-        return found
-
-    def _check_given(self, leaf: Tensor, given: Given, before: Tensor) -> None:
-        """Refuses what a step would read as something else."""
-        _check_form(leaf, given)
-        where = "the inputs of the step"
-        if before is not leaf:
-            what = f"{given.name} was one tensor given twice when the step was captured, and is two tensors now"
-            raise InvalidSetting(what, where, "plan with two different tensors as example inputs")
-        if given.role != "input" and leaf is not self.binding.named[given.name]:
-            what = f"the step was captured with the module's own '{given.name}' as an input, and got another tensor"
-            raise InvalidSetting(what, where, "plan with a tensor of its own as example input: .clone()")
-        if type(leaf) not in (Tensor, nn.Parameter, nn.Buffer) or leaf.requires_grad:
-            refuse_input(leaf, self.captured.training)
+        return tensors_of_batch(self.captured, self.binding.named, args, kwargs)
 
     def _let_go(self) -> None:
         for index, _, _ in self._inputs:
@@ -369,7 +336,7 @@ class AppliedStep:
         self.updates.give_back(self.captured.cuts)
         self.binding.give_back()
         self.updates.follow_weights()
-        self._residents = []
+        self._residents, self._detached = [], True
         return self.binding.module
 
     def __repr__(self) -> str:
@@ -435,33 +402,6 @@ class GraphRace:
     def _cloned(made: list[Tensor]) -> list[Tensor]:
         """The next replay overwrites what this one returned."""
         return [value.clone() for value in made]
-
-
-def _check_form(tensor: Tensor, given: Given) -> None:
-    fake = given.fake
-    if tensor.shape != fake.shape or tensor.dtype != fake.dtype:
-        shown = f"{_dtype(tensor)}{list(tensor.shape)}", f"{_dtype(fake)}{list(fake.shape)}"
-        what = f"{given.name} is {shown[0]}, but the step was captured with {shown[1]}"
-        raise InvalidSetting(what, "the inputs of the step", "a plan is for one shape: plan again for this one")
-
-
-def _dtype(tensor: Tensor) -> str:
-    return _dtype_name(tensor.dtype)
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _is(leaf: Any, place: Any) -> bool:
-    try:
-        return bool(leaf == place)
-    except Exception:  # an array has no one answer
-        return False
-
-
-def _text(shape: pytree.TreeSpec) -> str:
-    return " ".join(str(shape).split())
 
 
 def _where(error: Exception, program: Program, problem: Problem) -> str:

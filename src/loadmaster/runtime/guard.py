@@ -34,6 +34,7 @@ from loadmaster.runtime.watching import Watched
 _OF_WEIGHT = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")
 _AGAIN = "plan and apply again: lm.apply(module, inputs, plan)"
 _HELD = ("_parameters", "_buffers", "_modules")
+_OF_MODULE = frozenset(vars(nn.Module()))  # what torch keeps in every module, which is compared by itself
 
 
 class Guard:
@@ -83,7 +84,7 @@ class Guard:
             (f"{name}.{key}" if name else key, value)
             for name, part in zip(self.names, self.parts, strict=True)
             for key, value in vars(part).items()
-            if key not in _HELD and not key.endswith("_hooks") and self._may_read(key)
+            if key not in _OF_MODULE and self._may_read(key)
         ]
         while todo:
             path, value = todo.pop()

@@ -19,10 +19,11 @@ to the next that draws, and given back to all at the end of the step.
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -36,6 +37,7 @@ from loadmaster.errors import CannotRun, InvalidSetting
 from loadmaster.runtime.devices import check_count, existing
 
 TIMEOUT_S = 120.0  # for one message; a process that died is noticed at once
+_applied = 0  # steps of this process that met the others
 _RANDOM_TAG = 1 << 24  # tags of messages that carry random state; those of tensors count from 0
 
 
@@ -191,15 +193,45 @@ class Incoming:
 
 
 def waited(work: Any, who: str) -> None:
-    """Waits for a message; CannotRun where its other end is gone."""
+    """Waits for a message, at most TIMEOUT_S; CannotRun where its other end is gone."""
     if work is None:
         return
-    try:
+    with _answering(who, "a message between processes"):
         work.wait()
+
+
+@contextmanager
+def _answering(who: str, where: str) -> Iterator[None]:
+    """Says who it was where another process is gone or silent."""
+    try:
+        yield
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
-        fix = "see what it said; start all processes again"
-        raise CannotRun(f"{who} is gone or does not answer: {reason}", "a message between processes", fix) from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        what = f"{who} is gone or does not answer (a wait ends after {TIMEOUT_S:.0f} s): {reason}"
+        raise CannotRun(what, where, "see what it said; start all processes again") from error
+
+
+def same_everywhere(digests: Mapping[str, str], rank: int, devices: Sequence[str]) -> None:
+    """Before the first message: CannotRun where a process has another plan, or none after TIMEOUT_S, by its rank.
+
+    Processes with different plans would wait for messages that nobody sends. `digests`: of what all must share, each
+    with its name.
+    """
+    global _applied
+    _applied += 1
+    store, count = dist.distributed_c10d._get_default_store(), dist.get_world_size()
+    store.set(f"loadmaster/{_applied}/{rank}", json.dumps(dict(digests)))
+    for peer in range(count):
+        who = f"the process of rank {peer} ('{devices[peer]}')"
+        with _answering(f"{who} has applied no plan: it", "the start of the step"):
+            key = f"loadmaster/{_applied}/{peer}"
+            store.wait([key], timedelta(seconds=TIMEOUT_S))
+            theirs = json.loads(store.get(key))
+        differ = [name for name, digest in digests.items() if theirs.get(name) != digest]
+        if differ:
+            what = f"{who} runs with another {differ[0]} than rank {rank} ('{devices[rank]}')"
+            fix = "start all processes with one plan file, one model and equal inputs"
+            raise CannotRun(what, f"rank {peer}, rank {rank}", fix)
 
 
 class RandomPass:
@@ -236,9 +268,10 @@ def share_random(src: int, post: Post) -> None:
     alike = post.devices[src].type == post.device.type
     state = random_state(post.device)
     size = torch.tensor([state.numel()])
-    _together(lambda: dist.broadcast(size, src))
-    held = state if alike else torch.empty(int(size), dtype=torch.uint8)
-    _together(lambda: dist.broadcast(held, src))
+    with _sharing(src):
+        dist.broadcast(size, src)
+        held = state if alike else torch.empty(int(size), dtype=torch.uint8)
+        dist.broadcast(held, src)
     if alike:
         set_random_state(held, post.device)
 
@@ -246,7 +279,8 @@ def share_random(src: int, post: Post) -> None:
 def share(tensor: Tensor, src: int) -> Tensor:
     """A tensor of one process in all."""
     memory = tensor.contiguous()
-    _together(lambda: dist.broadcast(memory.view(torch.uint8) if memory.dim() else memory, src))
+    with _sharing(src):
+        dist.broadcast(memory.view(torch.uint8) if memory.dim() else memory, src)
     return memory
 
 
@@ -258,13 +292,10 @@ def share_state(tensors: Mapping[str, Tensor], owner: Mapping[str, int]) -> None
             value.copy_(share(value.detach().cpu(), owner.get(name, 0)))
 
 
-def _together(call: Any) -> None:
-    try:
-        call()
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
-        fix = "see what it said; start all processes again"
-        raise CannotRun(f"another process is gone or does not answer: {reason}", "all processes", fix) from error
+def _sharing(src: int) -> AbstractContextManager[None]:
+    """Something of one process is made known to all: each waits for that one, and it for the others."""
+    others = "another process" if dist.get_rank() == src else f"the process of rank {src}, or one beside it,"
+    return _answering(others, f"all processes, waiting for rank {src}")
 
 
 def joined_group(devices: int) -> int | None:
@@ -279,7 +310,8 @@ def joined_group(devices: int) -> int | None:
         raise InvalidSetting(what, "torchrun", f"give --nproc-per-node {devices}")
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_S))
+        with _answering(f"one of the {count} processes", f"rank {os.environ.get('RANK', '?')}, at the start"):
+            dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_S))
         atexit.register(_leave_group)
     return dist.get_rank()
 
@@ -299,7 +331,8 @@ def places_of_ranks(
     names = cluster.device_names
     if given is None:
         found: list[Any] = [None] * len(names)
-        dist.all_gather_object(found, str(own_place([d.kind == "cpu" for d in cluster.devices], rank)))
+        with _answering("another process", f"rank {rank}, asking for the device of each"):
+            dist.all_gather_object(found, str(own_place([d.kind == "cpu" for d in cluster.devices], rank)))
         hosts = [device.kind == "cpu" for device in cluster.devices]
         short = any(place == "cpu" and not host for place, host in zip(found, hosts, strict=True))
         return tuple(torch.device("cpu" if short else place) for place in found)

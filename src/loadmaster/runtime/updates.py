@@ -104,11 +104,15 @@ class Updates:
         self.seen = self._look()
         return True
 
+    def note(self) -> None:
+        """The state is as the step, or whoever took it back, left it."""
+        self.seen = self._look()
+
     def stepped(self) -> None:
-        """A step was taken: what schedulers ask for, and which state there is by now."""
+        """A step was taken: schedulers ask for that."""
         if self.optimizer is not None:
             self.optimizer._opt_called = True  # type: ignore[attr-defined]
-            self.seen = self._look()
+            self.note()
 
     def _copying(self, optimizer: Optimizer) -> Optimizer:
         """One of the same class for the copies: the user's knows nothing of them."""

@@ -93,6 +93,8 @@ class Verification:
         """Refuses a step that does not compute what the module does."""
         if not self.ok:
             fix = "report it: a legal plan never changes what is computed"
+            if self.equals_capture:
+                fix = "look for what the module reads or draws besides its tensors: a step runs the ops of its capture"
             raise CannotRun(f"the applied step differs from the module: {self}", self.worst.name, fix)
 
     def __str__(self) -> str:
@@ -238,6 +240,7 @@ def unchanged(step: AppliedStep) -> Iterator[None]:
                 for new in set(one.state) - before:
                     del one.state[new]
             step.binding.copies.note()
+            step.updates.note()
 
 
 @contextmanager

@@ -37,9 +37,12 @@ from loadmaster.runtime.python_state import PLAIN, STREAMS, State, roots_of, sta
 
 _TORCH, _STANDARD = str(Path(torch.__file__).parent), sysconfig.get_path("stdlib")
 _SITE, _HERE = sysconfig.get_path("purelib"), str(Path(__file__).parents[1])
+_OWN = (str(Path(_HERE, "runtime")), str(Path(_HERE, "importers")))
 _CHECKPOINT = str(Path(_TORCH, "utils", "checkpoint.py"))
 _CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
 _SEEDING = ("manual_seed", "seed", "set_rng_state", "fork_rng", "set_state")
+_LOOKS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default, torch.ops.aten.equal.default)
+_WARNING_ONLY = ("warn_if_padding_and_no_attention_mask",)  # functions of transformers that look, and only warn
 _WHOLE = ("__dict__", "vars", "getattr")  # code that has these may read any attribute
 
 
@@ -79,7 +82,7 @@ def watch(module: nn.Module, inputs: Any, training: bool, gpu: bool = False) -> 
             _run(twin, fakes, mode, training, gpu, watcher)
         after = state_of(twin)
         seen = watcher.seen
-        seen.asked = sorted(set(filter(None, mode.asked)))
+        seen.asked = sorted(set(filter(None, mode.asked)) - watcher.draws.idle)
         drawn = [
             one for one, old, new in zip(("random", "numpy.random"), numbers, _numbers(), strict=True) if old != new
         ]
@@ -185,12 +188,26 @@ class _Draws(TorchDispatchMode):
     def __init__(self, seen: Watched) -> None:
         super().__init__()
         self.seen = seen
+        self.idle: set[str] = set()  # lines that look at a value, and run the same ops whatever it is
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _LOOKS:
+            self._note_idle(sys._getframe(1))
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.seen.draws_again |= _inside_checkpoint(sys._getframe(1))
             self.seen.generators |= any(isinstance(value, torch.Generator) for value in (kwargs or {}).values())
         return func(*args, **(kwargs or {}))
+
+    def _note_idle(self, frame: FrameType | None) -> None:
+        while frame is not None and (
+            _is_librarys(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(_OWN)
+        ):
+            frame = frame.f_back
+        if frame is None:
+            return
+        never_drops = "layerdrop" in frame.f_code.co_names and not getattr(frame.f_locals.get("self"), "layerdrop", 1)
+        if frame.f_code.co_name in _WARNING_ONLY or never_drops:
+            self.idle.add(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
 
 
 def _inside_checkpoint(frame: FrameType | None) -> bool:

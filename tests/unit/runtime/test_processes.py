@@ -239,3 +239,38 @@ def test_one_process_has_no_gpu_and_so_has_none(monkeypatch: pytest.MonkeyPatch)
     assert list(map(str, given)) == ["cuda:0", "cpu"]
     with pytest.raises(InvalidSetting, match="1 torch devices were given for a plan on 2"):
         processes.places_of_ranks(Cluster.preset("1xh200+cpu"), ["cpu"], 1)
+
+
+# Each process applies a plan of its own of one model: the second has another order, and in the other text none.
+OTHER_PLANS = """
+import os, sys, time, torch
+from loadmaster.cost import price
+from loadmaster.importers.torch.export import capture_step
+from loadmaster.plans import Plan
+from loadmaster.runtime import processes
+from loadmaster.runtime.apply import build, planning_of, stand_in_cluster
+from tests.unit.importers.torch.models import Mlp
+processes.TIMEOUT_S = 3.0
+torch.manual_seed(0)
+module, rank = Mlp(), int(os.environ["RANK"])
+captured = capture_step(module, (torch.ones(8, 16),), training=False)
+problem = price(captured.graph, stand_in_cluster(2))
+if sys.argv[1:] == ["late"] and rank == 1:
+    processes.joined_group(2)
+    time.sleep(6)
+    sys.exit(3)
+device = [rank] + [1 - rank] * (problem.num_ops - 1)
+build(module, captured, planning_of(captured, Plan.of(problem, device)))
+"""
+
+
+def test_processes_with_other_plans_say_so_at_once() -> None:
+    for rank, ended in enumerate(processes(OTHER_PLANS, 2)):
+        assert ended.returncode == 1
+        assert f"rank {1 - rank} ('device:{1 - rank}') runs with another plan than rank {rank}" in ended.stderr
+
+
+def test_a_process_that_applies_nothing_is_named_when_the_wait_ends() -> None:
+    first, second = processes(OTHER_PLANS, 2, "late")
+    assert second.returncode == 3
+    assert first.returncode == 1 and "rank 1 ('device:1') has applied no plan" in first.stderr, first.stderr

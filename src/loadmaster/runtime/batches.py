@@ -1,0 +1,77 @@
+"""The tensors of a batch, in the form in which the step was captured; anything that it would read otherwise is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from loadmaster.errors import InvalidSetting
+from loadmaster.importers.torch.arguments import joined, seen_inside
+from loadmaster.importers.torch.graph import CapturedStep
+from loadmaster.importers.torch.step import Given, Place
+from loadmaster.runtime.contract import refuse_input
+
+_WHERE = "the inputs of the step"
+
+
+def tensors_of_batch(
+    captured: CapturedStep, named: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[int, Tensor]:
+    """By their number among the given ones; `named`: the module's own. Another form of batch is refused."""
+    form, given = captured.trace.inputs, captured.trace.given
+    inputs = joined(args, kwargs)
+    if not kwargs and len(args) == 1 and isinstance(args[0], dict) and form.shape.type is dict:
+        inputs = args[0]
+    leaves, shape = pytree.tree_flatten(inputs)
+    if shape != form.shape:
+        with seen_inside(inputs):
+            leaves, shape = pytree.tree_flatten(inputs)
+    if shape != form.shape:
+        what = f"a batch of the form {_text(shape)} was given to a step captured for {_text(form.shape)}"
+        raise InvalidSetting(what, _WHERE, "give inputs as they were when the model was captured")
+    found: dict[int, Tensor] = {}
+    for leaf, place in zip(leaves, form.leaves, strict=True):
+        if isinstance(place, Place) and isinstance(leaf, Tensor):
+            own = named.get(given[place.index].name) if given[place.index].role != "input" else None
+            _check_tensor(leaf, given[place.index], own, found.get(place.index, leaf), captured.training)
+            found[place.index] = leaf
+        elif isinstance(leaf, Tensor) or type(leaf) is not type(place) or not _is(leaf, place):
+            what = f"{leaf!r} was given where the step was captured with {place!r}"
+            raise InvalidSetting(what, _WHERE, "capture and plan with this input")
+    return found
+
+
+def _check_tensor(leaf: Tensor, given: Given, own: Tensor | None, before: Tensor, training: bool) -> None:
+    """`own`: the weight or buffer that it was at capture; `before`: what came for the same tensor in this batch."""
+    fake = given.fake
+    if leaf.shape != fake.shape or leaf.dtype != fake.dtype:
+        shown = f"{dtype_text(leaf.dtype)}{list(leaf.shape)}", f"{dtype_text(fake.dtype)}{list(fake.shape)}"
+        what = f"{given.name} is {shown[0]}, but the step was captured with {shown[1]}"
+        raise InvalidSetting(what, _WHERE, "a plan is for one shape: plan again for this one")
+    if before is not leaf:
+        what = f"{given.name} was one tensor given twice when the step was captured, and is two tensors now"
+        raise InvalidSetting(what, _WHERE, "plan with two different tensors as example inputs")
+    if own is not None and leaf is not own:
+        what = f"the step was captured with the module's own '{given.name}' as an input, and got another tensor"
+        raise InvalidSetting(what, _WHERE, "plan with a tensor of its own as example input: .clone()")
+    if type(leaf) not in (Tensor, nn.Parameter, nn.Buffer) or leaf.requires_grad:
+        refuse_input(leaf, training)
+
+
+def dtype_text(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _is(leaf: Any, place: Any) -> bool:
+    try:
+        return bool(leaf == place)
+    except Exception:  # an array has no one answer
+        return False
+
+
+def _text(shape: pytree.TreeSpec) -> str:
+    return " ".join(str(shape).split())
