@@ -19,6 +19,7 @@ from loadmaster.graph import ACTIVATION, Graph
 from loadmaster.graph.columns import Bools, Ints, from_pairs, given_ints, ints, rows_of, taken
 from loadmaster.plans import check_kernel_numbers, kernel_order
 from loadmaster.problem import CANNOT, Problem, check_problem, time_of
+from loadmaster.problem.kernel_time import beyond_ns, moving_ns
 
 
 def fuse(problem: Problem, kernel: Ints) -> Problem:
@@ -127,9 +128,8 @@ def _reprice(
     problem: Problem, graph: Graph, heads: Ints, member_of: Ints, traffic: Ints, read_bytes: Ints, kept: Ints
 ) -> Problem:
     count = len(heads)
-    # What was measured to take less than its traffic takes no more off a kernel than what it still moves in it.
-    own_ns = time_of(problem.compute_ns, traffic, ints([0]), problem.bytes_per_s, ints([0]))
-    own_fixed = ints(np.maximum(problem.fixed_ns, -own_ns))
+    moving = moving_ns(traffic[:, None], problem.bytes_per_s[None, :])
+    own_fixed = ints(beyond_ns(problem.fixed_ns, problem.compute_ns, moving))
     compute, fixed = (_total(column, member_of, count) for column in (problem.compute_ns, own_fixed))
     moved = _total(traffic, member_of, count)
     launch = _highest(problem.launches, member_of, count)

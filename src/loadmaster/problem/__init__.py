@@ -5,6 +5,7 @@
 decisions about a problem.
 """
 
-from loadmaster.problem.problem import CANNOT, Cost, Problem, check_problem, launch_of, time_of
+from loadmaster.problem.kernel_time import time_of
+from loadmaster.problem.problem import CANNOT, Cost, Problem, check_problem, launch_of
 
 __all__ = ["CANNOT", "Cost", "Problem", "check_problem", "launch_of", "time_of"]

@@ -15,7 +15,7 @@ import numpy as np
 
 from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidSetting
-from loadmaster.graph import ACTIVATION, MOST_NS, Graph
+from loadmaster.graph import ACTIVATION, Graph
 from loadmaster.graph.columns import Bools, Ints, digest, flags, ints, numbered
 from loadmaster.problem.objective import Goal, Objective, StepTime, objective_named
 
@@ -241,18 +241,3 @@ class Problem:
 def launch_of(op_ns: Ints, launch_ns: Ints) -> Ints:
     """[ops, devices] what of a time is launch: as long as the device takes for one, or all of a shorter time."""
     return ints(np.clip(op_ns, 0, launch_ns[None, :]))
-
-
-def time_of(compute_ns: Ints, traffic_bytes: Ints, fixed_ns: Ints, bytes_per_s: Ints, launch_ns: Ints) -> Ints:
-    """[ops, devices] time of ops or kernels by the roofline rule, launch included, that of each or of each device:
-    launch + max(compute, traffic ÷ bandwidth rounded up) + fixed, never below the launch. Exact for every traffic that
-    `price` lets through."""
-    rate = bytes_per_s[None, :]
-    exact_ns = traffic_bytes[:, None] * 1e9 / rate
-    # Cut off far above any sensible time, before it leaves int64: `price` refuses such ops by name.
-    traffic_ns = np.ceil(np.minimum(exact_ns, 2.0 * MOST_NS)).astype(np.int64)
-    # Above 2^53 the product is not exact and may be a nanosecond off. What is left over is small and exact even though
-    # the two products wrap around.
-    left = np.where(exact_ns < 2.0 * MOST_NS, traffic_bytes[:, None] * 10**9 - traffic_ns * rate, 0)
-    traffic_ns += (left > 0).astype(np.int64) - (left <= -rate)
-    return ints(launch_ns + np.maximum(np.maximum(compute_ns, traffic_ns) + fixed_ns, 0))

@@ -14,9 +14,15 @@ from loadmaster.compiled import Struct, compiled
 from loadmaster.graph import ACTIVATION
 from loadmaster.graph.columns import Ints, Ints32, Whole, ints
 from loadmaster.problem import CANNOT, Problem
+from loadmaster.problem.kernel_time import beyond_ns, kernel_ns, moving_ns
 from loadmaster.simulator.lives import depth_of
 from loadmaster.simulator.loop import run
 from loadmaster.simulator.state import FIXED, MADE, NO_RECORD, Layout, Record, RunScratch, make_run_scratch
+
+# Rule 12, as `passes.fuse` has it.
+_moving_ns: Any = compiled(error_model="numpy", _nrt=False)(moving_ns)
+_beyond_ns: Any = compiled(error_model="numpy", _nrt=False)(beyond_ns)
+_kernel_ns: Any = compiled(error_model="numpy", _nrt=False)(kernel_ns)
 
 NO_KERNELS = -2  # instead of a step time: the entries are no kernels, or a kernel would wait for itself
 NEVER = 2**30  # things to wait for of an op that is part of another's kernel
@@ -341,8 +347,8 @@ def _prices(layout: Layout, facts: Facts, space: Space, place: Ints32, rank: Int
         total[0, head] += compute[slot]
         moved = max(np.int64(0), traffic[op] - saved[op])
         own = fixed[slot]
-        if own < 0:
-            own = max(own, -max(compute[slot], _moving_ns(moved, rate[device])))
+        if own < 0:  # else it is all that the op adds
+            own = _beyond_ns(own, compute[slot], _moving_ns(moved, rate[device]))
         total[1, head] += own
         total[2, head] += moved
         launch[head] = max(launch[head], min(old_ns[slot], facts.launch_ns[device]))
@@ -356,18 +362,8 @@ def _prices(layout: Layout, facts: Facts, space: Space, place: Ints32, rank: Int
             slot = op * devices + place[op]
             op_of_tie[tie[op]] = op
             if op_ns[slot] != CANNOT:
-                moving_ns = _moving_ns(total[2, op], rate[place[op]])
-                op_ns[slot] = launch[op] + max(np.int64(0), max(total[0, op], moving_ns) + total[1, op])
-
-
-@compiled(_nrt=False)
-def _moving_ns(moved: Whole, rate: Whole) -> Whole:
-    """Bytes ÷ bandwidth, rounded up, without ever needing more than 64 bits; see `problem.time_of`."""
-    ns = np.int64(np.ceil(moved * 1e9 / rate))
-    left = moved * 10**9 - ns * rate
-    if left > 0:
-        return ns + 1
-    return ns - 1 if left <= -rate else ns
+                moving = _moving_ns(total[2, op], rate[place[op]])
+                op_ns[slot] = _kernel_ns(launch[op], total[0, op], moving, total[1, op])
 
 
 @compiled(_nrt=False)
