@@ -22,6 +22,7 @@ from loadmaster.plans.additions import Additions
 from loadmaster.plans.expansion import expand
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Storages, bounds, cut_order, lower_bound, peak_bound, step_bound
+from loadmaster.problem.bounds.allowed import Work
 from loadmaster.problem.bounds.cuts import largest_cut
 from loadmaster.search import Search
 from loadmaster.simulator import Scores, simulate, simulate_fused, simulate_many
@@ -405,7 +406,7 @@ def test_the_largest_cut_is_that_of_all_down_sets(seed: int) -> None:
         graph.op(f"op{op}", "any", reads, makes, time_ns=1, workspace_bytes=int(rng.integers(0, 30)))
         known += makes
     problem = price(graph.build(), "1xp100-pcie")
-    found, order = largest_cut(Storages(problem).net, np.arange(problem.num_ops), 0, 10**9)
+    found, order, _ = largest_cut(Storages(problem).net, np.arange(problem.num_ops), 0, 10**9)
     assert found == cut_by_hand(problem)
     rank = np.empty(problem.num_ops, np.int64)
     rank[order] = np.arange(problem.num_ops)
@@ -415,9 +416,9 @@ def test_the_largest_cut_is_that_of_all_down_sets(seed: int) -> None:
 
 def test_less_effort_gives_a_bound_that_is_no_higher_and_always_the_same() -> None:
     problem = price(_unrolled(6, 8), "1xp100-pcie", objective="peak-memory")
-    some = [peak_bound(problem, effort=effort) for effort in (1, 2_000, 20_000, 200_000, 10**9)]
+    some = [peak_bound(problem, allowed=Work(s)) for s in (1e-8, 1e-5, 1e-4, 1e-3, 10.0)]
     assert some == sorted(some)
-    assert some == [peak_bound(problem, effort=effort) for effort in (1, 2_000, 20_000, 200_000, 10**9)]
+    assert some == [peak_bound(problem, allowed=Work(s)) for s in (1e-8, 1e-5, 1e-4, 1e-3, 10.0)]
     given_order = int(simulate(problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64))).peak_bytes[0])
     assert some[0] < some[-1] <= given_order
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from loadmaster import GraphBuilder, price
 from loadmaster.graph.columns import ints
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import bounds
-from loadmaster.problem.bounds.allowed import Time
 from loadmaster.problem.bounds.bounds import _Parts
 from tests.graphs.tiny import pair
 
@@ -31,14 +27,3 @@ def test_ops_that_must_share_a_device_are_on_one_that_can_run_all() -> None:
     assert 10 <= _Parts(four(), False, False).shared_ns() <= 16
     assert _Parts(four(a="x", b="x", c="x"), False, False).shared_ns() == 10 + 20 + 7
     assert _Parts(four(b="x", c="x", d="x"), False, False).shared_ns() == 5 + 7 + 9
-
-
-@pytest.mark.parametrize(("left", "effort"), [(9.0, 150_000_000), (0.5, 75_000_000), (0.0, 0)])
-def test_the_peak_has_as_much_effort_as_there_is_time_for(
-    left: float, effort: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = list[int]()
-    monkeypatch.setattr(Time, "_now", staticmethod(lambda: 100.0))
-    monkeypatch.setattr(bounds, "peak_bound", lambda *_, effort, **__: asked.append(effort) or 0)
-    _Parts(four(), False, False, allowed=Time(left)).peak_bytes()
-    assert asked == [effort]

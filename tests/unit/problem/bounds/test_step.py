@@ -13,7 +13,7 @@ from loadmaster import GraphBuilder, price
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import crowds, step, together, turns
-from loadmaster.problem.bounds.allowed import Time
+from loadmaster.problem.bounds.allowed import Work
 from loadmaster.problem.bounds.kinds import Kinds, kinds_of
 from tests.graphs.tiny import pair
 from tests.unit.problem.bounds.test_turns import crossing
@@ -165,14 +165,14 @@ def test_limits_say_which_stages_run(
     assert counted.calls == calls
 
 
-class Asked(Time):
+class Asked(Work):
     """Up once it was asked so many times."""
 
     def __init__(self, times: int) -> None:
         super().__init__()
         self.times = times
 
-    def is_up(self, more: float = 0.0) -> bool:
+    def is_up(self, more_ns: float = 0.0) -> bool:
         self.times -= 1
         return self.times < 0
 
@@ -181,7 +181,7 @@ class Asked(Time):
     ("asked", "calls"),
     [(0, {}), (1, {"crowd": 1}), (3, {"crowd": 3}), (4, {"crowd": 4}), (5, {"crowd": 4, "apart": 2})],
 )
-def test_time_is_looked_at_before_each_stage(
+def test_work_is_looked_at_before_each_stage(
     asked: int, calls: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = Counted(monkeypatch)
@@ -210,41 +210,3 @@ def test_how_large_problems_may_be_for_each_stage(ops: int, stages: set[str], mo
         monkeypatch.setattr(module, "least_step", lambda facts, span, name=name: seen.add(name) or span)
     assert step.step_bound(price(graph.build(), pair())) == -(-ops // 2)
     assert seen == stages
-
-
-class Slow(Time):
-    """A clock that stands still but for what is said to take long."""
-
-    now = 0.0
-
-    @staticmethod
-    def _now() -> float:
-        return Slow.now
-
-
-@pytest.mark.parametrize(
-    ("seconds", "calls"),
-    [
-        (0.9, {"crowd": 1}),  # 0.5 s each: a second one would take too long
-        (1.1, {"crowd": 2}),
-        (1.9, {"crowd": 3}),
-        (2.1, {"crowd": 4, "apart": 2}),
-        (9.0, {"crowd": 4, "apart": 2}),
-    ],
-)
-def test_a_stage_that_would_outlast_the_time_is_not_begun(
-    seconds: float, calls: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted, Slow.now = Counted(monkeypatch), 0.0
-    for name, took in (("crowd", 0.5), ("apart", 0.1)):
-        plain = getattr(crowds, name)
-
-        def slow(*given: Any, plain: Any = plain, took: float = took) -> Any:
-            Slow.now += took
-            return plain(*given)
-
-        monkeypatch.setattr(crowds, name, slow)
-    counted.watch(crowds, "crowd", "apart")
-    allowed = Slow(seconds)
-    step.step_bound(crossing(), allowed=allowed)
-    assert counted.calls == calls and allowed.left_out == (seconds < 9)

@@ -77,8 +77,8 @@ def test_far_faster_links_prove_nothing() -> None:
     assert step_bound(near) <= solve(near, "placement", Budget(None, 300)).value
 
 
-def test_when_its_time_is_up_at_any_moment_the_bound_is_lower_but_none() -> None:
-    """The clock is asked so many times before it says so; what is known by then is no more than all that follows."""
+def test_when_its_work_is_up_at_any_moment_the_bound_is_lower_but_none() -> None:
+    """The count is asked so many times before it says so; what is known by then is no more than all that follows."""
     whole = step_bound(_transformer())
     seen = set()
     for asked in (0, 3, 10, 30, 100, 10_000):

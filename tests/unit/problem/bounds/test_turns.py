@@ -13,6 +13,7 @@ from loadmaster.cluster import Device, Link, dense_channels
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import levels, step, together, turns
+from loadmaster.problem.bounds.allowed import Work
 from loadmaster.problem.bounds.kinds import kinds_of, work_of
 from loadmaster.problem.bounds.together import Implications
 from loadmaster.problem.bounds.turns import EqualDeviceFacts
@@ -65,12 +66,11 @@ def test_halving_comes_to_the_least_that_is_not_refuted(true: int) -> None:
         asked.append(most)
         return most < true
 
-    assert turns.halved(100, 125, 8, lambda: False, refuted) == min(true, 126), "one more than what was refuted"
+    assert turns.halved(100, 125, 8, Work(), refuted) == min(true, 126), "one more than what was refuted"
     assert asked[0] == 112 and len(asked) == 8
-    few = turns.halved(100, 125, 1, lambda: False, refuted)
+    few = turns.halved(100, 125, 1, Work(), refuted)
     assert few == (113 if true > 112 else 100)
-    left = iter([False, True])
-    assert turns.halved(100, 125, 8, lambda: next(left), refuted) == few, "as if there were one more round"
+    assert turns.halved(100, 125, 8, Work(0.0), refuted) == 100, "no work is left"
 
 
 def test_groups_by_their_latest_and_those_of_pairs_made_one() -> None:
@@ -112,8 +112,8 @@ def test_a_step_that_is_too_short_is_refuted_and_one_that_there_is_not() -> None
     facts = facts_of(problem)
     assert together._refuted(facts, together._first(facts), 54)
     assert together.least_step(facts, 50) == 55
-    late = facts_of(problem, is_up=lambda: True)
-    assert turns.least_step(late, 50) == together.least_step(late, 50) == 50, "no time"
+    late = facts_of(problem, allowed=Work(0.0))
+    assert turns.least_step(late, 50) == together.least_step(late, 50) == 50, "no work"
     assert not turns._refuted(late, 10)
 
 
