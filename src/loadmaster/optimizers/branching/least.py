@@ -229,8 +229,9 @@ def digest(facts: BranchFacts, row: Ints) -> tuple[np.uint64, np.uint64]:
         value = np.int64(status[op])
         if status[op] == RUNS:
             value += 4 * (end[op] - row[0])
+        value *= 64  # so that no status is taken for a place
         if status[op] != ENDED or facts.ops[op, UPDATES] or _is_awaited(facts, op, status):
-            value = value * 64 + place[op] + 1
+            value += place[op] + 1
         one, two = _mix(one, value), _mix(two, value ^ (op << 40))
     for slot in range(slots):
         if copy[slot] != NOWHERE and _is_used(facts, slot, place, status):
