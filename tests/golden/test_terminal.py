@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from loadmaster import Plan, Result, lower_bound, price, simulate
+from loadmaster.problem.bounds import Among
 from loadmaster.report import terminal
 from loadmaster.report.fit import does_not_fit
 from loadmaster.report.inspection import inspect_problem
@@ -42,7 +43,9 @@ def rows(memory_bytes: int = 2**30, objective: Any = "step-time") -> list[tuple[
     for name, device in named.items():
         plan = Plan.of(problem, device)
         line, bound = simulate(problem, plan), lower_bound(problem)
-        found.append((name, Result(problem, plan, line, name, 0, (), bound, simulations=12, seconds=0.25)))
+        found.append(
+            (name, Result(problem, plan, line, name, 0, (), bound, simulations=12, seconds=0.25, among=Among("none")))
+        )
     return found
 
 
