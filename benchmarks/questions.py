@@ -25,8 +25,8 @@ from loadmaster.cost import price
 from loadmaster.graph import Graph
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.importers import load
-from loadmaster.learn.decoding import critical_ranks, device_of_groups
-from loadmaster.learn.features import features_of
+from loadmaster.papers.decoding import critical_ranks, device_of_groups
+from loadmaster.papers.features import features_of
 from loadmaster.passes.groups import GROUPERS, group_ops
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Moment, Optimizer, Score, Search, solve

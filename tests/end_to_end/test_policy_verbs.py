@@ -73,7 +73,7 @@ def test_what_is_missing_is_named(here: Path, monkeypatch: Any) -> None:
     assert unknown.exit_code == 1
     assert "no trained weights 'nobody'" in unknown.output
     load_policy.cache_clear()
-    monkeypatch.delitem(sys.modules, "loadmaster.learn.weights", raising=False)
+    monkeypatch.delitem(sys.modules, "loadmaster.papers.weights", raising=False)
     monkeypatch.setitem(sys.modules, "safetensors", None)
     bare = typed(*asked, here / "mine.safetensors")
     assert bare.exit_code == 1

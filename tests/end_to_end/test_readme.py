@@ -203,7 +203,7 @@ def _train(words: list[str]) -> str:
     """A run of a step or two; its weights are there in the end."""
     if importlib.util.find_spec("torch") is None:
         return "torch is not installed"
-    from loadmaster.learn.training import settings_of
+    from loadmaster.papers.training import settings_of
 
     own = {field.name for field in fields(settings_of(words[1]))}
     for name, count in FEW.items():

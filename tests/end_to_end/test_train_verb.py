@@ -31,7 +31,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[RegalSettings]:
         (out / "weights").touch()
         return out / "weights"
 
-    monkeypatch.setattr("loadmaster.learn.training.train", stand_in)
+    monkeypatch.setattr("loadmaster.papers.training.train", stand_in)
     return made
 
 

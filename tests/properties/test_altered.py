@@ -96,7 +96,7 @@ def test_spoiled_checkpoints_are_refused(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from torch import nn
 
-    from loadmaster.learn.training import TrainingRun, TrainingSettings, write_tensors
+    from loadmaster.papers.training import TrainingRun, TrainingSettings, write_tensors
 
     settings = TrainingSettings("", str(tmp_path), policy="regal", device="cpu")
 

@@ -134,7 +134,7 @@ def train(
     """Train a policy: imitation of long searches where it has that, then reinforcement; or keep the plans of long
     searches. Needs torch."""
     try:
-        from loadmaster.learn import training
+        from loadmaster.papers import training
     except ModuleNotFoundError as error:
         raise MissingExtra.of(error.name or "torch", "torch", "training a policy") from error
     if out.exists() and not out.is_dir():

@@ -1,20 +1,5 @@
-"""Learned methods: features of a problem, networks over it, training; then a package for each paper.
+"""Learned methods that have no file of their own in `papers` yet. What they share with those lies there.
 
-Needs torch, which nothing below this room does. `features` is what policies see, `decoding` how their words become
-plans, `environment` what judges them; `examples` and `variation` make problems to learn from, `training` and `weights`
-keep runs and files. Packages by paper: `mirhoseini2017` and `hdp2018` (on `recurrent`), `placeto2019`, `regal2020`,
-`go2020`. `scheduling` trains the weights of `optimizers.policy`, and `plans` keeps long searches as a library. Each
-method's docstring says where it differs from its paper.
+`regal2020`, `go2020` and `placeto2019` are such methods; `scheduling` trains the weights of `optimizers.policy`,
+`plans` keeps long searches as a library, `examples` and `variation` make problems to learn from. Needs torch.
 """
-
-# policy -> module of this package that has its SETTINGS and train(settings)
-TRAINERS = {
-    "regal": "regal2020.training",
-    "gas": "regal2020.training",
-    "go": "go2020.training",
-    "placeto": "placeto2019.training",
-    "rnn": "recurrent.training",
-    "hdp": "recurrent.training",
-    "plans": "plans",
-    "list": "scheduling.command",
-}

@@ -27,9 +27,9 @@ from loadmaster.files.text import parse_json, read_lines
 from loadmaster.files.writing import writing
 from loadmaster.graph import Graph
 from loadmaster.graph.columns import Ints, digest, ints
-from loadmaster.learn.features import Features, device_class, features_of
 from loadmaster.learn.variation import vary
 from loadmaster.optimizers.auto import Auto
+from loadmaster.papers.features import Features, device_class, features_of
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 from loadmaster.search.workers import OnRay, end_with_parent

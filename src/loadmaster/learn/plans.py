@@ -26,9 +26,9 @@ from loadmaster.files.writing import write_bytes, write_text
 from loadmaster.graph import ACTIVATION, Graph
 from loadmaster.graph.columns import digest, ints
 from loadmaster.learn import examples
-from loadmaster.learn.training import TrainingSettings
 from loadmaster.optimizers.experience import Library
 from loadmaster.optimizers.experience.entries import packed
+from loadmaster.papers.training import TrainingSettings
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, solve
 

@@ -12,7 +12,6 @@ pytest.importorskip("torch")
 
 from loadmaster import Budget
 from loadmaster.errors import LoadmasterError
-from loadmaster.learn.environment import Measurements, Simulated, reward
 from loadmaster.learn.go2020.optimizer import Go
 from loadmaster.learn.go2020.settings import GoSettings
 from loadmaster.learn.hdp2018.optimizer import Hdp
@@ -20,6 +19,7 @@ from loadmaster.learn.mirhoseini2017.optimizer import Rnn
 from loadmaster.learn.placeto2019.training import PlacetoSettings
 from loadmaster.learn.recurrent.training import RecurrentSettings
 from loadmaster.learn.regal2020.training import RegalSettings
+from loadmaster.papers.environment import Measurements, Simulated, reward
 from loadmaster.search import Search
 from tests.problems import problem_of
 

@@ -22,7 +22,6 @@ from torch.nn import functional
 
 from loadmaster.errors import UnreadableFile
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.learn.adam import Adam
 from loadmaster.learn.go2020.chains import DrawPace, Manner, PolicyChains, Sample
 from loadmaster.learn.go2020.input import go_input, group_majority
 from loadmaster.learn.go2020.losses import entropy_of, freed, imitation_loss, policy_loss, sample_loss
@@ -44,10 +43,11 @@ from loadmaster.learn.go2020.policy import (
     stand_of,
 )
 from loadmaster.learn.go2020.zero import Judged, candidate_decided, outcome_of, seen_decisions, zero_shot
-from loadmaster.learn.weights import network_of, read_tensors
 from loadmaster.optimizers.annealing.proposals import Policy, chances
 from loadmaster.optimizers.fusion.starts import simple_fusions
 from loadmaster.optimizers.simple import legal
+from loadmaster.papers.adam import Adam
+from loadmaster.papers.weights import network_of, read_tensors
 from loadmaster.plans import Plan
 from loadmaster.search import WORST, Score, Search
 from loadmaster.simulator import simulate

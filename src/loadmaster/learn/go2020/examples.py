@@ -23,9 +23,7 @@ from loadmaster.files.text import read_lines
 from loadmaster.files.writing import writing
 from loadmaster.graph.columns import Ints, digest, ints, rows_of
 from loadmaster.graph.order import longest_path_to
-from loadmaster.learn.decoding import critical_ranks
 from loadmaster.learn.examples import add_lines, forget_corpora, graph_of
-from loadmaster.learn.features import features_of
 from loadmaster.learn.go2020.candidates import candidates_of
 from loadmaster.learn.go2020.drawing import FEWEST_OPS, draw_cluster, draw_graph, vary
 from loadmaster.learn.go2020.input import GoInput, go_input
@@ -34,6 +32,8 @@ from loadmaster.optimizers.auto import Auto
 from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.lists.schedulers import Etf, Heft
 from loadmaster.optimizers.simple import OneDevice
+from loadmaster.papers.decoding import critical_ranks
+from loadmaster.papers.features import features_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.graph.columns import Ints, from_pairs, ints, rows_of
-from loadmaster.learn.features import Features, features_of, group_features
 from loadmaster.learn.go2020.candidates import CLASSES, SUMMARY_WIDTH, Candidates, candidates_of, class_of
+from loadmaster.papers.features import Features, features_of, group_features
 from loadmaster.passes.groups import group_ops
 from loadmaster.problem import CANNOT, Problem
 

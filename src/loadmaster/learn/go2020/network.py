@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from loadmaster.learn.decoding import LEVELS
-from loadmaster.learn.features import DEVICES_WIDTH, GRAPH_WIDTH, OPS_WIDTH, PAIRS_WIDTH
 from loadmaster.learn.go2020.candidates import BOUND, CLASSES, OVER, SLOTS, SUMMARY_WIDTH
 from loadmaster.learn.go2020.input import GoInput
 from loadmaster.learn.go2020.timeline import SEEN_PAIRS, SEEN_WIDTH, Seen
+from loadmaster.papers.decoding import LEVELS
+from loadmaster.papers.features import DEVICES_WIDTH, GRAPH_WIDTH, OPS_WIDTH, PAIRS_WIDTH
 
 # Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 MIDDLE = LEVELS // 2

@@ -16,15 +16,15 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.learn.decoding import critical_ranks, levels_of
 from loadmaster.learn.examples import crew
-from loadmaster.learn.features import device_class
 from loadmaster.learn.go2020 import examples
 from loadmaster.learn.go2020.examples import GoElite, GoKey
 from loadmaster.learn.go2020.input import GoInput, group_shares
 from loadmaster.learn.go2020.moves import Moves, all_changes, draw_moves
 from loadmaster.learn.go2020.policy import Decided, plan_of, score_decided
 from loadmaster.learn.go2020.zero import Judged, candidate_decided, outcome_of
+from loadmaster.papers.decoding import critical_ranks, levels_of
+from loadmaster.papers.features import device_class
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search

@@ -9,8 +9,8 @@ import os
 from dataclasses import dataclass, field
 
 from loadmaster.errors import InvalidSetting
-from loadmaster.learn import training
 from loadmaster.learn.go2020.network import TASKS, NetworkShape
+from loadmaster.papers import training
 
 ONE_OF = {"pooling": ("max", "sum"), "choice": ("body", "sage")}
 

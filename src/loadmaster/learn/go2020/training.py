@@ -18,7 +18,6 @@ from torch import Tensor
 
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph.columns import ints
-from loadmaster.learn import training
 from loadmaster.learn.go2020 import examples
 from loadmaster.learn.go2020.controls import controls
 from loadmaster.learn.go2020.examples import BASELINES, GoElite, GoKey, load_elites, save_elites
@@ -48,6 +47,7 @@ from loadmaster.learn.go2020.rollouts import (
 )
 from loadmaster.learn.go2020.settings import GoSettings, GoState
 from loadmaster.learn.go2020.zero import Judged, seen_decisions, zero_shot
+from loadmaster.papers import training
 from loadmaster.search import Score
 
 AGAINST = (*BASELINES, "long", "candidates", "fixed")

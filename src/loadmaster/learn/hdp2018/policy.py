@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.learn.adam import Adam
 from loadmaster.learn.mirhoseini2017.policy import chance_of
 from loadmaster.learn.recurrent.inputs import (
     DIMS,
@@ -31,6 +30,7 @@ from loadmaster.learn.recurrent.inputs import (
 )
 from loadmaster.learn.recurrent.reinforce import Drawn, Likelihood
 from loadmaster.learn.recurrent.seq2seq import Placer, PlacerShape, Scene, gumbel, moved
+from loadmaster.papers.adam import Adam
 from loadmaster.passes.groups import mirrored_position
 from loadmaster.problem import Problem
 

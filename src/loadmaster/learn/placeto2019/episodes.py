@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.learn.environment import PENALTY, Environment, Measurements
 from loadmaster.learn.placeto2019.board import ANCESTORS, UNRELATED, Board, squeezed
 from loadmaster.learn.placeto2019.network import PAIRS_WIDTH, BoardTensors, Once, PlacetoNetwork, changing
+from loadmaster.papers.environment import PENALTY, Environment, Measurements
 
 Floats = NDArray[np.float64]
 

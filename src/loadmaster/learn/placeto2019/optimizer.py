@@ -16,9 +16,9 @@ import numpy as np
 from loadmaster.errors import MissingExtra, UnreadableFile
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.cooling import Cooling
-from loadmaster.learn.environment import Environment, Order, Simulated
 from loadmaster.learn.placeto2019.board import Board, Traversal, board_of, group_start, groups_of, visits
 from loadmaster.optimizers.simple import OneDevice
+from loadmaster.papers.environment import Environment, Order, Simulated
 from loadmaster.passes.groups import Grouper
 from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
@@ -149,8 +149,8 @@ class _Player:
         """REINFORCE on this problem; the rate falls with what was simulated, or with the time."""
         import torch
 
-        from loadmaster.learn.adam import Adam
         from loadmaster.learn.placeto2019.episodes import advantages, costs, reinforce
+        from loadmaster.papers.adam import Adam
 
         settings, search = self.settings, self.search
         adam = Adam(self.network.parameters(), settings.rate)
@@ -186,7 +186,7 @@ def load_policy(checkpoint: str, aggregator: Aggregator, embedding: Embedding, s
         import torch
 
         from loadmaster.learn.placeto2019.network import PlacetoNetwork
-        from loadmaster.learn.weights import network_of, read_tensors
+        from loadmaster.papers.weights import network_of, read_tensors
     except ImportError as error:
         raise MissingExtra.of(str(error.name or "torch"), "torch", "a learned policy") from error
     path = weights_path(checkpoint)

@@ -26,14 +26,15 @@ from loadmaster.files import graph_from_json
 from loadmaster.files.text import parse_json, read_lines
 from loadmaster.graph import Graph
 from loadmaster.graph.columns import Ints, digest, ints
-from loadmaster.learn import examples, training
-from loadmaster.learn.environment import Simulated
+from loadmaster.learn import examples
 from loadmaster.learn.placeto2019.board import TRAVERSALS, Board, Traversal, board_of, group_start, groups_of, visits
 from loadmaster.learn.placeto2019.episodes import Episodes, advantages, costs, play, reinforce
 from loadmaster.learn.placeto2019.network import AGGREGATORS, EMBEDDINGS, ONCE, BoardTensors, PlacetoNetwork, tensors_of
 from loadmaster.learn.placeto2019.optimizer import CLIP
 from loadmaster.learn.regal2020.rollouts import in_order
 from loadmaster.optimizers.simple import OneDevice
+from loadmaster.papers import training
+from loadmaster.papers.environment import Simulated
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 from loadmaster.simulator import simulate

@@ -21,9 +21,9 @@ from torch import nn
 
 from loadmaster.graph.columns import Ints
 from loadmaster.learn.cooling import Cooling
-from loadmaster.learn.environment import Order, Simulated
 from loadmaster.learn.examples import alone
 from loadmaster.learn.recurrent.reinforce import Learner, LearningRule, Standing, StepSummary, learn, reinforce
+from loadmaster.papers.environment import Order, Simulated
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Score, Search

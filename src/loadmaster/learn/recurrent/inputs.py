@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from loadmaster.graph.columns import Ints, ints, rows_of
-from loadmaster.learn.features import Features, Floats, device_class, features_of, group_features
 from loadmaster.learn.recurrent.seq2seq import Full, Scene
+from loadmaster.papers.features import Features, Floats, device_class, features_of, group_features
 from loadmaster.passes.groups import turning_point
 from loadmaster.problem import CANNOT, Problem
 

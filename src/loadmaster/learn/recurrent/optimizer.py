@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.graph.columns import Ints
-from loadmaster.learn.environment import Order, Simulated
 from loadmaster.optimizers.simple import OneDevice
+from loadmaster.papers.environment import Order, Simulated
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Search

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from loadmaster.graph.columns import Ints
 from loadmaster.learn.cooling import Cooling
-from loadmaster.learn.environment import PENALTY, Environment, Measurements, Simulated, reward
+from loadmaster.papers.environment import PENALTY, Environment, Measurements, Simulated, reward
 
 HASTE = 0.2  # how fast the temperature changes in a step, at most
 LEAST_TEMPERATURE = 0.05  # of the first one at the present spread of rewards

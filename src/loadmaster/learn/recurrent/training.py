@@ -20,11 +20,11 @@ from loadmaster.errors import InvalidSetting, UnknownName
 from loadmaster.files import save_plan
 from loadmaster.graph.columns import ints
 from loadmaster.importers import load
-from loadmaster.learn import training
-from loadmaster.learn.environment import Order, Simulated
 from loadmaster.learn.hdp2018.optimizer import Hdp
 from loadmaster.learn.mirhoseini2017.optimizer import Rnn
 from loadmaster.learn.recurrent.reinforce import Learner, Standing, StepSummary
+from loadmaster.papers import training
+from loadmaster.papers.environment import Order, Simulated
 from loadmaster.passes.groups import GROUPERS
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from loadmaster.errors import UnreadableFile
-from loadmaster.learn.weights import foreign, read_tensors
+from loadmaster.papers.weights import foreign, read_tensors
 
 RecurrentSettings = TypeVar("RecurrentSettings")
 MOST_WIDTH = 4096  # of a layer

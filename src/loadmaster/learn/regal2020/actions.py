@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.errors import MissingExtra, UnreadableFile
-from loadmaster.learn.features import ORDERS, Features
 from loadmaster.optimizers.genetic.brkga import By
+from loadmaster.papers.features import ORDERS, Features
 
 if TYPE_CHECKING:
     from loadmaster.learn.regal2020.networks import Outputs, PolicyNetwork
@@ -168,7 +168,7 @@ def load_policy(checkpoint: str) -> tuple[PolicyNetwork, dict[str, Any]]:
     path = weights_path(checkpoint)
     try:
         from loadmaster.learn.regal2020.networks import PolicyNetwork
-        from loadmaster.learn.weights import network_of, read_tensors
+        from loadmaster.papers.weights import network_of, read_tensors
     except ImportError as error:
         raise MissingExtra.of(str(error.name or "torch"), "torch", "a learned policy") from error
     fix = "train it again with this version: loadmaster train regal"

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from loadmaster.learn.examples import Elite, Key
-from loadmaster.learn.features import Features
 from loadmaster.learn.regal2020.actions import (
     BIAS,
     CHOICES,
@@ -29,6 +28,7 @@ from loadmaster.learn.regal2020.actions import (
     likeliest_choices,
 )
 from loadmaster.learn.regal2020.networks import Batch, Outputs
+from loadmaster.papers.features import Features
 
 
 @dataclass(frozen=True, eq=False)

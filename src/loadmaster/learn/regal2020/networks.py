@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from loadmaster.learn.features import DEVICES_WIDTH, GRAPH_WIDTH, OPS_WIDTH, ORDERS, PAIRS_WIDTH, Features
+from loadmaster.papers.features import DEVICES_WIDTH, GRAPH_WIDTH, OPS_WIDTH, ORDERS, PAIRS_WIDTH, Features
 
 Kind = Literal["graph", "sequence", "both"]
 PER_OP = 3  # shift of the priority's width, of the affinities' variance and of the elite bias, in levels

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.graph.columns import ints
-from loadmaster.learn.features import Features, features_of
 from loadmaster.learn.regal2020.actions import (
     BIASES,
     BLOCKS,
@@ -42,6 +41,7 @@ from loadmaster.optimizers.cuts import device_order
 from loadmaster.optimizers.genetic import breeding
 from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, evolve, prior_of
 from loadmaster.optimizers.simple import Ready, legal
+from loadmaster.papers.features import Features, features_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Search

@@ -12,10 +12,10 @@ from typing import Any
 
 from loadmaster.learn import examples
 from loadmaster.learn.examples import Elite, Key
-from loadmaster.learn.features import Features
 from loadmaster.learn.regal2020.actions import STANDARD, RegalAction, constant_action
 from loadmaster.learn.regal2020.optimizer import Regal, run_action
 from loadmaster.optimizers.genetic.brkga import Brkga
+from loadmaster.papers.features import Features
 from loadmaster.search import Budget, Search
 
 ALONE = Regal(hedge=0, patience=0, finish=None)

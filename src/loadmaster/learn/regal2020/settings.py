@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from loadmaster.errors import InvalidSetting
-from loadmaster.learn import training
 from loadmaster.learn.regal2020.networks import BODIES, Kind
+from loadmaster.papers import training
 
 NETWORKS: dict[str, Kind] = {"regal": "both", "gas": "sequence"}
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.graph.columns import Ints, ints, rows_of
-from loadmaster.learn.features import Features, device_class, features_of
 from loadmaster.learn.regal2020.actions import (
     BIAS,
     BIASES,
@@ -42,6 +41,7 @@ from loadmaster.learn.regal2020.said import (
     Said,
 )
 from loadmaster.optimizers.cuts import device_order
+from loadmaster.papers.features import Features, device_class, features_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 

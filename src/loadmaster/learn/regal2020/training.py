@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from loadmaster.errors import InvalidSetting
-from loadmaster.learn import examples, training
+from loadmaster.learn import examples
 from loadmaster.learn.examples import Elite, Key, load_elites, save_elites
 from loadmaster.learn.regal2020.actions import CHOICES, FIRST, RegalAction
 from loadmaster.learn.regal2020.losses import (
@@ -41,6 +41,7 @@ from loadmaster.learn.regal2020.rollouts import (
     whole_job,
 )
 from loadmaster.learn.regal2020.settings import RegalSettings
+from loadmaster.papers import training
 
 # Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 COLUMNS = ("phase", "step", "seconds", "loss", "reward", "accuracy", "held", "guessed", "entropy", *examples.SETTINGS)

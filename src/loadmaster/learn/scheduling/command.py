@@ -22,9 +22,9 @@ from loadmaster.files.writing import write_text, writing
 from loadmaster.learn import examples
 from loadmaster.learn.scheduling.examples import ScheduleKey
 from loadmaster.learn.scheduling.training import Ascent, ForkedCrew, Settings, ascend
-from loadmaster.learn.training import TrainingSettings
 from loadmaster.optimizers.policy.policy import first_weights
 from loadmaster.optimizers.policy.weights import read_weights, write_weights
+from loadmaster.papers.training import TrainingSettings
 
 PHASES = {"plans": 0.75, "search": 1.0}  # share of the time after which each ends
 CHECKPOINT = "checkpoint.npz"

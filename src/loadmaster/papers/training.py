@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from loadmaster.errors import InvalidSetting, UnknownName
 from loadmaster.files.writing import write_bytes, write_text, writing
-from loadmaster.learn import TRAINERS
-from loadmaster.learn.weights import foreign, read_tensors
+from loadmaster.papers import TRAINERS
+from loadmaster.papers.weights import foreign, read_tensors
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def settings_of(policy: str) -> type[TrainingSettings]:
     """What can be set when that policy is trained."""
     if policy not in TRAINERS:
         raise UnknownName.among("policy", policy, list(TRAINERS))
-    found: type[TrainingSettings] = import_module(f"loadmaster.learn.{TRAINERS[policy]}").SETTINGS
+    found: type[TrainingSettings] = import_module(TRAINERS[policy]).SETTINGS
     return found
 
 
@@ -231,5 +231,5 @@ def _read(name: str, text: str, kind: Any) -> Any:
 
 def train(settings: TrainingSettings) -> Path:
     """Trains a policy, or goes on with what `out` holds; returns the file of the weights."""
-    trained: Path = import_module(f"loadmaster.learn.{TRAINERS[settings.policy]}").train(settings)
+    trained: Path = import_module(TRAINERS[settings.policy]).train(settings)
     return trained

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph.columns import Bools, Ints
-from loadmaster.learn.decoding import critical_ranks, device_of_groups
+from loadmaster.papers.decoding import critical_ranks, device_of_groups
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
 from loadmaster.simulator import simulate_many

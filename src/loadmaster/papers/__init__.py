@@ -1,0 +1,23 @@
+"""Published learned optimizers, one file per paper, and what these files share. Needs torch, except `methods`.
+
+| file | paper |
+|---|---|
+| `mirhoseini2017` | Device Placement Optimization with Reinforcement Learning, arXiv 1706.04972 |
+| `hdp2018` | A Hierarchical Model for Device Placement, ICLR 2018 |
+
+`methods` has the settings of each method; `optimize` there opens the paper's file. Shared: `environment` (the simulator
+judges placements of groups), `grouped` and `features` (what networks read), `decoding` (from decisions for groups to
+plans), `controls` (policies that read nothing), `training`, `weights` and `adam`.
+"""
+
+# policy -> module that has its SETTINGS and train(settings)
+TRAINERS = {
+    "regal": "loadmaster.learn.regal2020.training",
+    "gas": "loadmaster.learn.regal2020.training",
+    "go": "loadmaster.learn.go2020.training",
+    "placeto": "loadmaster.learn.placeto2019.training",
+    "rnn": "loadmaster.learn.recurrent.training",
+    "hdp": "loadmaster.learn.recurrent.training",
+    "plans": "loadmaster.learn.plans",
+    "list": "loadmaster.learn.scheduling.command",
+}
