@@ -53,7 +53,7 @@ ODD = (
     "\u2028", "\ud800", "=1+1", "a" * 5000, [], {}, [[]], [None], {"a": 1}, [1] * 1000,
 )  # fmt: skip
 # Those that need a package or weights, or take long on any problem: one in so many of the problems is theirs.
-SLOW = ("cp-sat", "regal", "gas", "go", "go-one", "hdp", "rnn", "placeto")
+SLOW = ("cp-sat", "regal", "gas", "go", "go-one", "hdp", "rnn", "placeto", "placeto-published")
 SLOW_SHARE = 12
 CHUNK = 500
 # Policies that read a file of weights, and how many of the cases of weights are theirs; learned-list needs no torch.

@@ -103,14 +103,16 @@ def bench(
 
 def train(
     policy: Annotated[
-        Literal["regal", "gas", "go", "placeto", "rnn", "hdp", "list", "plans"],
+        Literal["regal", "gas", "go", "placeto", "placeto-published", "list", "plans"],
         typer.Argument(
-            metavar="POLICY", show_default=False, help="regal, gas, go, placeto, rnn, hdp or list; plans: a library."
+            metavar="POLICY",
+            show_default=False,
+            help="regal, gas, go, placeto, placeto-published or list; plans: a library.",
         ),
     ],
     corpus: Annotated[
         str,
-        typer.Option("--corpus", metavar="FILE", help="Graphs to learn from, one a line; rnn and hdp: one model."),
+        typer.Option("--corpus", metavar="FILE", help="Graphs to learn from, one a line."),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to; a run that is there is continued.")],
     valid: Annotated[

@@ -16,8 +16,7 @@ TRAINERS = {
     "gas": "loadmaster.learn.regal2020.training",
     "go": "loadmaster.learn.go2020.training",
     "placeto": "loadmaster.learn.placeto2019.training",
-    "rnn": "loadmaster.learn.recurrent.training",
-    "hdp": "loadmaster.learn.recurrent.training",
+    "placeto-published": "loadmaster.papers.placeto2019",
     "plans": "loadmaster.learn.plans",
     "list": "loadmaster.learn.scheduling.command",
 }

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.errors import InvalidSetting
-from loadmaster.graph.columns import Bools, Ints
+from loadmaster.graph.columns import Bools, Ints, ints
 from loadmaster.papers.decoding import critical_ranks, device_of_groups
+from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
 from loadmaster.simulator import simulate_many
@@ -143,6 +144,16 @@ class Simulated:
             over[part], step[part] = self._score(group_device[part])
         noisy = step * np.exp(self.noise * self.rng.standard_normal(len(step)))
         return Measurements(noisy, over, failed)
+
+    def starts(self, group_device: NDArray[np.integer]) -> tuple[Measurements, Ints]:
+        """Of one placement [groups]: how long its step takes, and when each group starts, in ns; one simulation."""
+        device = device_of_groups(self.problem, self.label, group_device)
+        plan = Plan.of(self.problem, device, critical_ranks(self.problem, device[None])[0])
+        score = self.search.score(plan)
+        first = np.full(self.num_groups, np.iinfo(np.int64).max)
+        np.minimum.at(first, self.label, self.search.timeline(plan).start_ns)
+        step = score.value * np.exp(self.noise * self.rng.standard_normal(1))
+        return Measurements(step, ints([score.over_bytes]), self.rng.random(1) < self.failures), ints(first)
 
     def _score(self, group_device: NDArray[np.integer]) -> tuple[Ints, Ints]:
         device = device_of_groups(self.problem, self.label, group_device)

@@ -38,6 +38,14 @@ def foreign(path: Path | str, fix: str) -> Iterator[None]:
         raise UnreadableFile(what, "", fix) from error
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Random numbers of torch from this seed, and as they were afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [""])[0][:200]
 

@@ -1,4 +1,4 @@
-"""What tests of learning share: runs that write down what they are asked to do, weights in a file, networks shaken."""
+"""What tests of learning share: runs that write down what they are asked to do, and weights in a file."""
 
 from __future__ import annotations
 
@@ -25,15 +25,3 @@ def weights(path: Path) -> dict[str, np.ndarray]:
     """By name."""
     with safe_open(str(path), "np") as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-
-
-def shaken(policy: Any, seed: int = 0) -> Any:
-    """With weights that are anything but zero: heads start at zero."""
-    import torch
-
-    from loadmaster.learn.recurrent.weights import seeded
-
-    with seeded(seed), torch.no_grad():
-        for parameter in policy.parameters():
-            torch.nn.init.normal_(parameter, std=0.3)
-    return policy

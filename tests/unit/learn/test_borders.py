@@ -14,10 +14,7 @@ from loadmaster import Budget
 from loadmaster.errors import LoadmasterError
 from loadmaster.learn.go2020.optimizer import Go
 from loadmaster.learn.go2020.settings import GoSettings
-from loadmaster.learn.hdp2018.optimizer import Hdp
-from loadmaster.learn.mirhoseini2017.optimizer import Rnn
 from loadmaster.learn.placeto2019.training import PlacetoSettings
-from loadmaster.learn.recurrent.training import RecurrentSettings
 from loadmaster.learn.regal2020.training import RegalSettings
 from loadmaster.papers.environment import Measurements, Simulated, reward
 from loadmaster.search import Search
@@ -44,8 +41,6 @@ FILES: dict[str, Any] = {"corpus": "graphs", "out": "here"}
         (PlacetoSettings, {"corpus": "graphs", "family": ""}, {"corpus": "", "family": ""}),
         (PlacetoSettings, {"corpus": "", "family": "nmt"}, {"out": ""}),
         (PlacetoSettings, {"traversal": "reverse"}, {"traversal": "sideways"}),
-        (RecurrentSettings, {"policy": "hdp", "steps": 1}, {"policy": "hdp", "steps": 0}),
-        (RecurrentSettings, {"policy": "rnn"}, {"policy": "regal"}),
     ],
 )
 def test_settings(kind: Any, good: dict[str, Any], bad: dict[str, Any]) -> None:
@@ -65,19 +60,12 @@ def test_settings(kind: Any, good: dict[str, Any], bad: dict[str, Any]) -> None:
         (Go(), {"tasks": "[placement]"}, {"tasks": "[]"}),
         (Go(), {"tasks": "placement,schedule", "order": "fifo"}, {"tasks": "schedule", "order": "fifo"}),
         (Go(), {"pooling": "max"}, {"pooling": "mean"}),
-        *((Rnn(), {name: 1}, {name: 0}) for name in Rnn.COUNTS),
-        *((Hdp(), {name: 1}, {name: 0}) for name in Hdp.COUNTS),
     ],
 )
 def test_methods(method: Any, good: dict[str, Any], bad: dict[str, Any]) -> None:
     replace(method, **good)
     with pytest.raises(LoadmasterError):
         replace(method, **bad)
-
-
-@pytest.mark.parametrize(("devices", "groups"), [(1, 20), (2, 40), (12, 240), (13, 256)])
-def test_groups_by_the_number_of_devices(devices: int, groups: int) -> None:
-    assert Hdp().groups_on(devices) == groups and Hdp(groups=7).groups_on(devices) == 7
 
 
 @pytest.mark.parametrize(("noise", "failures", "fine"), [(0.0, 0.0, True), (-0.1, 0.0, False), (0.0, 1.0, False)])

@@ -5,17 +5,15 @@ No column names a device: equal devices look equal, so that a policy cannot pref
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from loadmaster.graph.columns import Bools, Ints, ints, rows_of
 from loadmaster.optimizers.lists.schedulers import downward_rank, mean_sends, upward_rank
+from loadmaster.papers.grouped import edges_of, relations, topological
 from loadmaster.passes.groups import Grouper, group_ops
 from loadmaster.problem import CANNOT, Problem
 
@@ -71,7 +69,7 @@ class Board:
 def board_of(problem: Problem, label: Ints) -> Board:
     """The board of a problem whose op i belongs to group label[i]."""
     count = int(label.max()) + 1
-    edges = _edges(problem, label, count)
+    edges = edges_of(problem, label)
     time, able = _times(problem, label, count)
     unit = max(1.0, float(np.bincount(label, problem.best_ns, count).mean()))
     wire, link = _wires(problem, label, count)
@@ -110,40 +108,6 @@ def squeezed(values: Floats) -> Floats:
     return np.asarray(np.sign(values) * np.log2(1 + np.abs(values)) / 4)
 
 
-def relations(edges: Bools) -> Floats:
-    """[3, groups, groups] ancestors, descendants and unrelated groups of each; one of a cycle is both of the first."""
-    count = len(edges)
-    reach = edges.copy()
-    for _ in range(count.bit_length()):
-        wider = reach | ((reach.astype(np.float32) @ reach.astype(np.float32)) > 0)
-        if (wider == reach).all():
-            break
-        reach = wider
-    apart = ~np.eye(count, dtype=bool)
-    ancestor, descendant = reach.T & apart, reach & apart
-    return np.stack([ancestor, descendant, apart & ~ancestor & ~descendant]).astype(np.float64)
-
-
-def topological(edges: Bools) -> Ints:
-    """Groups in an order that obeys the edges, lowest number first; groups that wait for each other by their number."""
-    _, part = connected_components(coo_array(edges), connection="strong")
-    count = len(edges)
-    within = part[:, None] == part[None, :]
-    waits = (edges & ~within).sum(axis=0)
-    ready = [int(g) for g in np.flatnonzero(waits == 0)]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        group = heapq.heappop(ready)
-        order.append(group)
-        for after in np.flatnonzero(edges[group] & ~within[group]).tolist():
-            waits[after] -= 1
-            if not waits[after]:
-                heapq.heappush(ready, after)
-    assert len(order) == count, "edges between unlike parts make no cycle"
-    return ints(order)
-
-
 def visits(board: Board, traversal: Traversal, rng: np.random.Generator) -> Ints:
     """[groups] the order in which an episode comes to the groups."""
     if traversal == "random":
@@ -157,14 +121,6 @@ def group_start(problem: Problem, label: Ints, device: Ints) -> Ints:
     held = np.zeros((count, problem.num_devices))
     np.add.at(held, (label, device), problem.best_ns + 1.0)
     return ints(held.argmax(axis=1))
-
-
-def _edges(problem: Problem, label: Ints, count: int) -> Bools:
-    start, before = problem.graph.dependencies
-    edges = np.zeros((count, count), bool)
-    edges[label[before], label[rows_of(start)]] = True
-    np.fill_diagonal(edges, False)
-    return edges
 
 
 def _times(problem: Problem, label: Ints, count: int) -> tuple[Floats, Bools]:
