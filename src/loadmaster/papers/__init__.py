@@ -4,6 +4,7 @@
 |---|---|
 | `mirhoseini2017` | Device Placement Optimization with Reinforcement Learning, arXiv 1706.04972 |
 | `hdp2018` | A Hierarchical Model for Device Placement, ICLR 2018 |
+| `placeto2019` | Placeto: Learning Generalizable Device Placement Algorithms, arXiv 1906.08879 |
 
 `methods` has the settings of each method; `optimize` there opens the paper's file. Shared: `environment` (the simulator
 judges placements of groups), `grouped` and `features` (what networks read), `decoding` (from decisions for groups to

@@ -21,7 +21,10 @@ Order = Literal["critical", "fifo", "program"]  # as in `environment`
 
 @dataclass(frozen=True)
 class Rnn:
-    """Device placement by reinforcement learning (Mirhoseini et al. 2017, arXiv 1706.04972).
+    """Device placement by reinforcement learning (Mirhoseini et al. 2017, arXiv 1706.04972): a recurrent network learns
+    on the graph at hand to place one group of ops after another.
+
+    Differs from the paper: told at the top of `papers.mirhoseini2017`.
 
     Attributes:
         by: how ops are joined; readers: as published.
@@ -63,7 +66,10 @@ class Rnn:
 
 @dataclass(frozen=True)
 class Hdp:
-    """Hierarchical device placement (Mirhoseini et al. 2018, "A Hierarchical Model for Device Placement", ICLR).
+    """Hierarchical device placement (Mirhoseini et al. 2018, "A Hierarchical Model for Device Placement", ICLR): a
+    network groups ops, another places the groups, and both learn together on the graph at hand.
+
+    Differs from the paper: told at the top of `papers.hdp2018`.
 
     Attributes:
         groups: learned: the grouper draws them, as published; else given by this rule, and the placer learns alone.
@@ -101,7 +107,10 @@ class Hdp:
 
 @dataclass(frozen=True)
 class PlacetoPublished:
-    """Placeto (Addanki et al. 2019, arXiv 1906.08879): each group of ops is visited once and given a device.
+    """Placeto as published (Addanki et al. 2019, arXiv 1906.08879): each group of ops is visited once and given a
+    device by a policy that reads messages passed along the graph. `placeto` is our variant, with weights.
+
+    Differs from the paper: told at the top of `papers.placeto2019`.
 
     Attributes:
         checkpoint: a .safetensors file; empty: what is shipped for so many devices; none: untrained.

@@ -3,6 +3,11 @@
 A recurrent network reads the groups of a graph in topological order; a second one, with attention, gives each group a
 device and is fed the device before. It learns on the one graph at hand, from nothing, by the step times of the
 placements it draws. Read from the top: groups (section 3.3), features and network (3.2), objective and training (3.1).
+
+Differs from the paper (docs/papers/mirhoseini2017.md has the runs): at most 64 groups, not 83 to 280, since at 1,000
+evaluations more are worse (Inception-V3 141.7 against 138.7 ms, RNNLM 137.8 against 136.1, seed 0). The decoder also
+reads the encoder's state of the group it places, within noise (aligned=no). Attention is by dot product, for speed; one
+controller, since a simulator needs no crew of them: effects not measured. Sizes and rates are ours.
 """
 
 from __future__ import annotations
