@@ -56,6 +56,8 @@ def test_noise_ends_and_then_drawing(step: int) -> None:
 def test_one_gradient_teaches_both_networks() -> None:
     problem = lanes(3)
     policy = paper.policy_of(problem, SMALL, 0)
+    with torch.no_grad():
+        policy.placer.head.weight[0] = 1.0  # it starts at zero, which lets no gradient through
     drawn = policy.draw(8, np.random.default_rng(0), 0)
     adam = Adam(policy.parameters(), 1e-3)
     follow(adam, np.linspace(-1, 1, 8), policy.log_prob(drawn))
