@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadmaster.cost import price
-from loadmaster.learn.features import (
+from loadmaster.papers.features import (
     DEVICES_WIDTH,
     GRAPH_WIDTH,
     OPS_WIDTH,

@@ -18,7 +18,6 @@ from safetensors.torch import save_file  # noqa: E402
 from loadmaster.errors import UnreadableFile  # noqa: E402
 from loadmaster.learn.go2020.agent import load_go  # noqa: E402
 from loadmaster.learn.placeto2019.optimizer import load_policy as load_placeto  # noqa: E402
-from loadmaster.learn.recurrent.weights import read_weights  # noqa: E402
 from loadmaster.learn.regal2020.actions import load_policy as load_regal  # noqa: E402
 from loadmaster.papers import weights  # noqa: E402
 
@@ -27,7 +26,6 @@ LOADERS = {
     "go": (load_go, "go"),
     "regal": (load_regal, "regal"),
     "placeto": (lambda path: load_placeto(path, "mean", "cost", 0), None),
-    "rnn": (lambda path: read_weights(path, "rnn"), None),
 }
 
 

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from loadmaster.errors import InvalidSetting
 from loadmaster.files import graph_to_json
 from loadmaster.graph.columns import ints
-from loadmaster.learn.features import device_class
+from loadmaster.papers.features import device_class
 from loadmaster.learn.go2020 import examples
 from loadmaster.learn.go2020.agent import load_go
 from loadmaster.learn.go2020.examples import DRAWN, GoKey

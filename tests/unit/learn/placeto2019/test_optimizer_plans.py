@@ -10,7 +10,7 @@ import pytest
 
 from loadmaster import Budget, GraphBuilder, price, solve
 from loadmaster.graph.columns import ints
-from loadmaster.learn.environment import Simulated
+from loadmaster.papers.environment import Simulated
 from loadmaster.learn.placeto2019.board import board_of, groups_of, relations, topological, visits
 from loadmaster.learn.placeto2019.episodes import Episodes, advantages, costs, log_chances, play
 from loadmaster.learn.placeto2019.network import PlacetoNetwork, tensors_of

@@ -16,7 +16,7 @@ from scipy import stats  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import UnreadableFile  # noqa: E402
 from loadmaster.graph.columns import ints  # noqa: E402
-from loadmaster.learn.features import features_of  # noqa: E402
+from loadmaster.papers.features import features_of  # noqa: E402
 from loadmaster.learn.regal2020 import actions, optimizer  # noqa: E402
 from loadmaster.learn.regal2020.actions import CHOICES, LEVELS, MEANS, STANDARD, VARIANCES  # noqa: E402
 from loadmaster.learn.regal2020.networks import PolicyNetwork, batch_of  # noqa: E402

@@ -16,7 +16,7 @@ from scipy import stats  # noqa: E402
 
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.graph import GraphBuilder  # noqa: E402
-from loadmaster.learn.features import features_of  # noqa: E402
+from loadmaster.papers.features import features_of  # noqa: E402
 from loadmaster.learn.regal2020.actions import CHOICES, MEANS  # noqa: E402
 from loadmaster.learn.regal2020.networks import PolicyNetwork  # noqa: E402
 from loadmaster.learn.regal2020.optimizer import Regal  # noqa: E402

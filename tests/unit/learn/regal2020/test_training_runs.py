@@ -14,7 +14,7 @@ from loadmaster.cost import price
 from loadmaster.files import graph_to_json
 from loadmaster.learn import examples
 from loadmaster.learn.examples import Elite, Key
-from loadmaster.learn.features import features_of
+from loadmaster.papers.features import features_of
 from loadmaster.learn.regal2020.settings import RegalSettings
 from loadmaster.learn.regal2020.training import train
 from loadmaster.zoo.synthetic import generate

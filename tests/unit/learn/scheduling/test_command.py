@@ -16,7 +16,7 @@ from loadmaster.files import save_graphs
 from loadmaster.learn import examples
 from loadmaster.learn.go2020.drawing import branching_step
 from loadmaster.learn.scheduling import command
-from loadmaster.learn.training import make_settings
+from loadmaster.papers.training import make_settings
 from loadmaster.optimizers.policy.weights import read_weights
 
 
