@@ -295,7 +295,7 @@ def build(
     """
     problem, plan = planning.problem, planning.plan
     rank = joined_group(problem.num_devices)
-    events = tuple(schedule(problem, plan, planning.timeline))
+    events = schedule(problem, plan, planning.timeline)
     if rank is None:
         places = torch_devices(problem, devices)
     else:

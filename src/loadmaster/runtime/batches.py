@@ -1,4 +1,4 @@
-"""The tensors of a batch, in the form in which the step was captured; anything that it would read otherwise is refused."""
+"""The tensors of a batch, in the form of the capture; what a step would read as something else is refused."""
 
 from __future__ import annotations
 

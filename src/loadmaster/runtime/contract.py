@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -137,7 +138,7 @@ def refuse_input(tensor: Tensor, training: bool) -> None:
 def _refuse_shared_memory(named: Iterable[tuple[str, Tensor]]) -> None:
     """Two tensors over the same bytes would part when they are moved to their devices."""
     spans = sorted((*span, name) for name, tensor in named for span in _span(tensor))
-    for (_, end, first), (begin, _, second) in zip(spans, spans[1:], strict=False):
+    for (_, end, first), (begin, _, second) in pairwise(spans):
         if begin < end:
             what = f"'{first}' and '{second}' share memory, and would part when a plan moves one of them"
             fix = "use one Parameter in both places, or give one of them memory of its own: .clone()"

@@ -8,13 +8,17 @@ and a change records anew.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from loadmaster.runtime.listing import Line, Listing, ListingPart
+from loadmaster.runtime.listing import Line, Listing, ListingPart, compiled_text
+
+if TYPE_CHECKING:
+    from loadmaster.runtime.execute import AppliedStep
 
 LEAST_CALLS = 8  # a replay costs about as much as launching a few kernels
 
@@ -91,3 +95,58 @@ def _stretches(lines: Sequence[Line], devices: Sequence[torch.device]) -> list[t
             found.append((start, index))
             start = index
     return found
+
+
+class GraphRace:
+    """Decides between call by call and CUDA graphs: records in the third step, keeps what is faster.
+
+    Steps 0 and 1 warm up, 2 is timed call by call, 3 records, 4 is timed replayed. `always` skips the race.
+    """
+
+    def __init__(self, step: AppliedStep, always: bool | None) -> None:
+        self.step, self.always = step, bool(always)
+        self.calls = 0
+        self.times: dict[str, float] = {}
+        self.recorded: Callable[[Sequence[Tensor]], list[Tensor]] | None = None
+        self.settings: Any = None
+        self.given_up = ""  # why, when it was
+
+    def run(self, residents: Sequence[Tensor]) -> list[Tensor]:
+        self.calls += 1
+        if self.given_up or self.calls <= 2:
+            return self.step.program.run(residents)
+        if self.calls == 3:
+            return self._timed("call by call", self.step.program.run, residents)
+        if self.recorded is None or self.settings != self.step.updates.settings():
+            self._prepare()
+        assert self.recorded is not None
+        if self.calls != 5:
+            return self._cloned(self.recorded(residents))
+        made = self._timed("replayed", self.recorded, residents)
+        if self.times["replayed"] >= self.times["call by call"] and not self.always:
+            self.given_up = "slower"
+        return self._cloned(made)
+
+    def _prepare(self) -> None:
+        step = self.step
+        moving = {index for index, _, _ in step._inputs}
+        names = step.program.listing.residents
+        fixed = {name for index, name in enumerate(names) if index not in moving}
+        listing, segments = with_segments(step.program.listing, step.devices, fixed)
+        self.recorded = compiled_text(listing.source()[0], listing.constants)
+        self.settings = step.updates.settings()
+        if not segments:
+            self.given_up = "no stretch is long enough"
+
+    def _timed(self, name: str, run: Callable[..., list[Tensor]], residents: Sequence[Tensor]) -> list[Tensor]:
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        made = run(residents)
+        torch.cuda.synchronize()
+        self.times[name] = time.perf_counter() - begun
+        return made
+
+    @staticmethod
+    def _cloned(made: list[Tensor]) -> list[Tensor]:
+        """The next replay overwrites what this one returned."""
+        return [value.clone() for value in made]

@@ -7,7 +7,6 @@ decide whether CUDA graphs are used (`GraphRace`). Errors of torch become ours, 
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from loadmaster.errors import CannotRun, DoesNotFit, InvalidSetting, LoadmasterError
+from loadmaster.errors import CannotRun, DoesNotFit, LoadmasterError
 from loadmaster.importers.torch.arguments import joined, split
 from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.importers.torch.step import Given
 from loadmaster.runtime.batches import dtype_text, tensors_of_batch
 from loadmaster.runtime.copies import Copies
+from loadmaster.runtime.cuda_graphs import GraphRace
 from loadmaster.runtime.devices import moved
-from loadmaster.runtime.listing import compiled_text
 from loadmaster.runtime.processes import Post, share, share_random, share_state
 
 if TYPE_CHECKING:
@@ -210,7 +209,8 @@ class AppliedStep:
         for value, (shape, dtype) in zip(self._placed, self._forms, strict=True):
             if value.shape != shape or value.dtype != dtype:
                 name = next(n for n, one in tensors_by_name(self.binding.module).items() if one is value)
-                what = f"'{name}' is {dtype_text(value.dtype)}{list(value.shape)}, and was {dtype_text(dtype)}{list(shape)} at capture"
+                form = f"{dtype_text(value.dtype)}{list(value.shape)}"
+                what = f"'{name}' is {form}, and was {dtype_text(dtype)}{list(shape)} at capture"
                 raise CannotRun(what, f"'{name}'", "put it back, or plan and apply again for this type")
 
     def _run(self) -> list[Tensor]:
@@ -345,63 +345,6 @@ class AppliedStep:
         fused = f", {self.kernels}" if self.kernels.total else ""
         step = f"AppliedStep({self.captured.graph.name!r}, {kind}, {self.problem.num_ops} ops on {where}{fused})"
         return f"{self.verified}\n{step}" if self.verified.startswith("not verified") else step
-
-
-class GraphRace:
-    """Decides between call by call and CUDA graphs: records in the third step, keeps what is faster.
-
-    Steps 0 and 1 warm up, 2 is timed call by call, 3 records, 4 is timed replayed. `always` skips the race.
-    """
-
-    def __init__(self, step: AppliedStep, always: bool | None) -> None:
-        self.step, self.always = step, bool(always)
-        self.calls = 0
-        self.times: dict[str, float] = {}
-        self.recorded: Callable[[Sequence[Tensor]], list[Tensor]] | None = None
-        self.settings: Any = None
-        self.given_up = ""  # why, when it was
-
-    def run(self, residents: Sequence[Tensor]) -> list[Tensor]:
-        self.calls += 1
-        if self.given_up or self.calls <= 2:
-            return self.step.program.run(residents)
-        if self.calls == 3:
-            return self._timed("call by call", self.step.program.run, residents)
-        if self.recorded is None or self.settings != self.step.updates.settings():
-            self._prepare()
-        assert self.recorded is not None
-        if self.calls != 5:
-            return self._cloned(self.recorded(residents))
-        made = self._timed("replayed", self.recorded, residents)
-        if self.times["replayed"] >= self.times["call by call"] and not self.always:
-            self.given_up = "slower"
-        return self._cloned(made)
-
-    def _prepare(self) -> None:
-        from loadmaster.runtime.cuda_graphs import with_segments
-
-        step = self.step
-        moving = {index for index, _, _ in step._inputs}
-        names = step.program.listing.residents
-        fixed = {name for index, name in enumerate(names) if index not in moving}
-        listing, segments = with_segments(step.program.listing, step.devices, fixed)
-        self.recorded = compiled_text(listing.source()[0], listing.constants)
-        self.settings = step.updates.settings()
-        if not segments:
-            self.given_up = "no stretch is long enough"
-
-    def _timed(self, name: str, run: Callable[..., list[Tensor]], residents: Sequence[Tensor]) -> list[Tensor]:
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        made = run(residents)
-        torch.cuda.synchronize()
-        self.times[name] = time.perf_counter() - begun
-        return made
-
-    @staticmethod
-    def _cloned(made: list[Tensor]) -> list[Tensor]:
-        """The next replay overwrites what this one returned."""
-        return [value.clone() for value in made]
 
 
 def _where(error: Exception, program: Program, problem: Problem) -> str:

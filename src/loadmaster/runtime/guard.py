@@ -65,7 +65,7 @@ class Guard:
         self.kept_dicts = list(map(dict, self.dicts))
         self.kept_inside = [_contents(one) for _, one in self.inside]
         self.kept_held = self._ids()
-        self.kept_types = list(map(type, self.parts))
+        self.kept_types: list[Any] = list(map(type, self.parts))
         self.kept_weights = list(map(_OF_WEIGHT, self.weights.values()))
         self.kept_hooks = list(map(len, self.hooks))
         self.kept_forwards = [kind.forward for kind in self.kept_types]

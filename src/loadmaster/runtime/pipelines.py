@@ -22,8 +22,9 @@ from loadmaster.optimizers.pipeline.microbatched import coupled_ops
 from loadmaster.passes.pipelined import Pipelined
 from loadmaster.plans import check
 from loadmaster.runtime.apply import Planning, is_result
+from loadmaster.runtime.differences import Values
 from loadmaster.runtime.microbatches import MICROBATCH, draws, microbatch_of, unrolled
-from loadmaster.runtime.verify import Values, Verification, after_update, of_capture, twin, verify_step
+from loadmaster.runtime.verify import Verification, after_update, of_capture, twin, verify_step
 from loadmaster.simulator import simulate
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ def verify_of(step: AppliedStep, inputs: Any) -> Verification:
 
 
 def prove(step: AppliedStep, inputs: Any, planning: Planning, wanted: bool | None) -> Verification | None:
-    """CannotRun where the step differs from its module; None where it was not compared, and `step.verified` says why."""
+    """CannotRun where the step differs from its module; None where they were not compared: `step.verified` says why."""
     why = "verify=False" if wanted is False else "" if wanted else _agreed(step, _too_large(step, planning))
     if why:
         step.verified = f"{NOT_VERIFIED}: {why}"

@@ -40,8 +40,8 @@ def _of_module(table: State, name: str, part: nn.Module, seen: set[int]) -> None
     prefix = f"{name}." if name else ""
     for key, tensor in part._parameters.items():
         table[f"weight '{prefix}{key}'"] = _place(tensor)
-    for key, tensor in part._buffers.items():
-        table[f"buffer '{prefix}{key}'"] = _place(tensor)
+    for key, buffer in part._buffers.items():
+        table[f"buffer '{prefix}{key}'"] = _place(buffer)
     table[f"the layers of '{name or type(part).__name__}'"] = [(key, id(one)) for key, one in part._modules.items()]
     for key, value in vars(part).items():
         if key not in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set") and not derived(part, key):

@@ -30,34 +30,12 @@ from loadmaster.importers.torch.export import switched
 from loadmaster.importers.torch.step import Given, loss_of, tensors_of
 from loadmaster.runtime.attention import ON_CPU
 from loadmaster.runtime.copies import part_of
+from loadmaster.runtime.differences import TensorDifference, Values, differences, equal, follows
 from loadmaster.runtime.execute import tensors_by_name
 from loadmaster.runtime.python_state import tensors_within
 
 if TYPE_CHECKING:
     from loadmaster.runtime.execute import AppliedStep
-
-# Share of a tensor's largest value by which it may differ where kernels do: some thousand roundings of the format.
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 6e-2, torch.float16: 2e-2}
-_NOISE = 1e-3  # gradients this far below the largest of all are rounding noise of others
-
-_OWN = 2.0  # times what the module differs from itself under other kernels
-
-Values = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class TensorDifference:
-    """Of one tensor between two runs.
-
-    Attributes:
-        name: of the tensor.
-        largest: difference of an element.
-        allowed: what it may be.
-    """
-
-    name: str
-    largest: float
-    allowed: float
 
 
 @dataclass(frozen=True)
@@ -131,31 +109,19 @@ def verify_step(
         capture = of_capture(step, given())
         planned = _of_plan(step, given())
     module, exact, capture = (_with_copies(step, values) for values in (module, exact, capture))
-    planned = {name: value for name, value in planned.items() if name in module and not _follows(name, planned, module)}
-    rate = _rate(step)
-    noise = _NOISE * max(
-        (_largest(value) for name, value in module.items() if name.startswith("gradient")), default=0.0
-    )
-    own = {name: _apart(value, module[name]) for name, value in exact.items() if value.is_floating_point()}
-    found = [
-        _difference(name, planned[name], module[name], noise, _slack(name, planned, module, rate), own.get(name, 0.0))
-        for name in planned
-    ]
+    planned = {name: value for name, value in planned.items() if name in module and not follows(name, planned, module)}
+    found = differences(planned, module, exact, _rate(step))
     worst = max(found, key=lambda d: d.largest / d.allowed if d.allowed else float(d.largest > 0))
-    unequal = [name for name in capture if name in planned and not _equal(planned[name], capture[name])]
+    unequal = [name for name in capture if name in planned and not equal(planned[name], capture[name])]
     return Verification(
         compared=len(planned),
-        equals_module=all(_equal(planned[name], module[name]) for name in planned),
+        equals_module=all(equal(planned[name], module[name]) for name in planned),
         equals_capture=bool(capture) and not unequal,
         must_equal_capture=bool(capture) and on_host and not step.kernels.compiled,
         worst=worst,
         first_unequal=unequal[0] if unequal else "",
         reference=called,
     )
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def _copied(step: AppliedStep, inputs: Any) -> Any:
@@ -168,49 +134,6 @@ def _copied(step: AppliedStep, inputs: Any) -> Any:
 
     with seen_inside(inputs):
         return torch.utils._pytree.tree_map_only(Tensor, copied, inputs)
-
-
-def _follows(name: str, planned: Values, module: Values) -> bool:
-    """Whether it is state of the optimizer that differs as its gradient does, which is compared itself."""
-    kind, _, weight = name.rpartition(" of ")
-    gradient = f"gradient of {weight}"
-    return kind not in ("", "gradient") and gradient in planned and not _equal(planned[gradient], module[gradient])
-
-
-def _slack(name: str, planned: Values, module: Values, rate: float) -> float:
-    """Adam moves a weight by up to its rate whatever the size of the gradient, so noise in that may move it either way;
-    from equal gradients it moves it alike."""
-    kind, _, weight = name.partition(" ")
-    gradient = f"gradient of {weight}"
-    if kind != "weight" or (gradient in planned and _equal(planned[gradient], module[gradient])):
-        return 0.0
-    return 2 * rate
-
-
-def _difference(
-    name: str, value: Tensor, reference: Tensor, noise: float, slack: float, own: float
-) -> TensorDifference:
-    if not reference.dtype.is_floating_point:
-        return TensorDifference(name, float(not _equal(value, reference)), 0.5)
-    largest = _apart(value, reference)
-    scale = _largest(reference)
-    if name.startswith("gradient"):
-        scale = max(scale, noise)
-    allowed = max(TOLERANCE.get(reference.dtype, 1e-3) * max(scale, 1e-12), _OWN * own)
-    return TensorDifference(name, largest, allowed + slack)
-
-
-def _apart(value: Tensor, reference: Tensor) -> float:
-    """The largest difference; infinite where only one of the two is a number."""
-    if not value.numel() or torch.equal(value, reference):
-        return 0.0
-    apart = (value - reference).abs_()
-    apart = torch.where((value == reference) | (value.isnan() & reference.isnan()), 0.0, apart)
-    return float(apart.nan_to_num(nan=float("inf")).max())
-
-
-def _largest(tensor: Tensor) -> float:
-    return float(tensor.abs().nan_to_num().max()) if tensor.numel() else 0.0
 
 
 def _rate(step: AppliedStep) -> float:

@@ -182,11 +182,11 @@ def _refuse_notes(seen: Watched, drawn: list[str], name: str) -> None:
         raise CannotRun(what, f"{seen.loss.__name__}.backward", "return a plain tensor")
 
 
-class _Draws(TorchDispatchMode):
+class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees random ops that run inside a checkpoint's second run, or draw from a generator of their own."""
 
     def __init__(self, seen: Watched) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen = seen
         self.idle: set[str] = set()  # lines that look at a value, and run the same ops whatever it is
 
@@ -253,12 +253,8 @@ class _Watcher:
 
     def _called(self, frame: FrameType, called: Any) -> None:
         name, owner = getattr(called, "__name__", ""), getattr(called, "__module__", None)
-        if (
-            name in _CLOCKS
-            and owner == "time"
-            or name in ("now", "utcnow", "today")
-            and isinstance(called.__self__, type)
-        ):
+        clock = name in _CLOCKS and owner == "time"
+        if clock or (name in ("now", "utcnow", "today") and isinstance(called.__self__, type)):
             self._say("reads a clock", frame)
         elif name == "urandom" or owner == "secrets":
             self._say("draws random numbers of the machine", frame)

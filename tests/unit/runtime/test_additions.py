@@ -154,7 +154,7 @@ def test_what_is_updated_elsewhere_is_copied_once_on_its_way_home(optimizer: str
     assert result.plan.added is not None
     back = [int(tensor) for tensor in result.plan.added.tensor if base.graph.producer[tensor] >= 0]
     home = {int(base.graph.owner[tensor]) for tensor in back}
-    step = apply(module, inputs, result, devices=["cpu", "cpu"])
+    step = apply(module, inputs, result, devices=["cpu", "cpu"], verify=False)  # which copies, too
     memory = {tensor.data_ptr(): [0] for tensor in [*module.parameters(), *step.updates.state()]}
     step.bind(inputs)
     lived = [value for (_, device), value in zip(step.program.residents, step.residents(), strict=True) if device == 1]
@@ -183,6 +183,7 @@ class CountingCopies(TorchDispatchMode):
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_several_steps_from_elsewhere_are_those_of_a_plain_plan(fused: bool) -> None:
+    torch.manual_seed(0)
     module, inputs = Transformer().train(), (WORDS,)
     base = lm.price(capture_step(module, inputs, training=True, optimizer="adam").graph, "2xp100-pcie")
     result = planned(base, living_elsewhere(base))

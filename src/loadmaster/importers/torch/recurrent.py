@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._decomp import decompositions
 
-_one_by_one = decompositions._rnn_helper
+_one_by_one: Callable[..., Any] = decompositions._rnn_helper
 
 
 def _layers(
@@ -42,7 +42,7 @@ def _layers(
 @contextmanager
 def dropout_between_layers() -> Iterator[None]:
     """While it is entered, unrolled recurrent layers drop what torch's own kernels drop."""
-    decompositions._rnn_helper = _layers  # type: ignore[assignment]
+    decompositions._rnn_helper = _layers
     try:
         yield
     finally:
