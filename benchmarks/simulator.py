@@ -1,12 +1,12 @@
-"""How fast the simulator is: ns per (op + read), on one core and on all of them.
+"""How fast the simulator is: ns per (op + read), beside a C++ program for the same rules.
 
-    python benchmarks/simulator.py [--ops 100 1000 10000 100000] [--devices 2 4 8] [--seconds 0.5] [--c] [--json]
+    python benchmarks/simulator.py [--ops 1000 10000 100000] [--devices 2 4] [--seconds 0.5] [--cpp] [--cores] [--json]
 
-Each line simulates many placements of one random layered graph with `simulate_many`. The figures to be no slower than,
-on one core: 45 to 60 ns on contiguous placements and 65 to 120 ns on random ones. "Time alone" is the loop that leaves
-memory out (`simulator/quick.py`), called from Python for each, which takes some microseconds a call. With --c,
-`simulator.c` simulates the same placements, turn by turn with the compiled loop, and both must find the same steps and
-peaks.
+Each line simulates many placements of one random layered graph with `simulate_many`. "Time alone" is the loop without
+memory (`simulator/quick.py`), called from Python for each, which takes some microseconds a call. With --cpp,
+`simulator.cpp` is built (`g++ -O3 -march=native`, or $CXX) and simulates the same placements, turn by turn with the
+compiled loop; both must find the same steps and peaks. These three are CPU time of one thread. With --cores, one thread
+and all cores simulate them turn by turn, both by the clock on the wall.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from loadmaster.simulator import NO_LIMIT, layout
 from loadmaster.simulator.quick import step_time
 from loadmaster.simulator.state import make_run_scratch
 
-AIMS_NS = {"contiguous": (45, 60), "random": (65, 120)}
+PLACEMENTS = ("contiguous", "random")
+TURNS = 7  # the best of which counts: what else the machine does only ever adds
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,21 @@ class Line:
     reads: int
     devices: int
     placement: str
-    one_core_ns: float  # per (op + read)
-    all_cores_ns: float
-    speed_up: float
-    quick_ns: float  # of the loop that tells the time alone, on one core
-    c_ns: float | None = None  # of simulator.c, on one core
+    ours_ns: float  # CPU time per (op + read), on one core
+    quick_ns: float  # of the loop that tells the time alone
+    cpp_ns: float | None  # of simulator.cpp
+    one_thread_ns: float | None  # by the clock on the wall
+    all_cores_ns: float | None
+
+    @property
+    def against_cpp(self) -> float | None:
+        return None if self.cpp_ns is None else self.ours_ns / self.cpp_ns
+
+    @property
+    def speed_up(self) -> float | None:
+        if self.one_thread_ns is None or self.all_cores_ns is None:
+            return None
+        return self.one_thread_ns / self.all_cores_ns
 
 
 def layered(ops: int, devices: int, seed: int = 0) -> Problem:
@@ -73,140 +84,147 @@ def placements(problem: Problem, how: str, count: int, seed: int = 0) -> NDArray
     return np.stack([np.searchsorted(row, np.arange(problem.num_ops), side="right") for row in cuts]).astype(np.int32)
 
 
-def seconds_of(problem: Problem, places: NDArray[np.int32], workers: int | None, repeats: int = 3) -> float:
-    """The best of a few runs: the machine's noise only ever adds. Of one worker, the seconds that it had a core."""
-    clock = time.thread_time if workers == 1 else time.perf_counter
-    best = float("inf")
-    for _ in range(repeats):
-        begun = clock()
-        simulate_many(problem, places, workers=workers)
-        best = min(best, clock() - begun)
-    return best
+Found = tuple[NDArray[np.int64], NDArray[np.int64]]  # steps, peaks
 
 
-def quick_seconds(problem: Problem, places: NDArray[np.int32]) -> float:
-    """Of the loop that leaves memory out; it must find the same times."""
+def ours(problem: Problem, places: NDArray[np.int32]) -> tuple[float, Found]:
+    """(CPU seconds, what was found) of the compiled loop on one core."""
+    begun = time.thread_time()
+    scores = simulate_many(problem, places, workers=1)
+    return time.thread_time() - begun, (np.asarray(scores.step_ns), np.asarray(scores.peak_bytes))
+
+
+def alone(problem: Problem, places: NDArray[np.int32]) -> tuple[float, NDArray[np.int64]]:
+    """(CPU seconds, steps) of the loop without memory."""
     plain = layout(problem)
     scratch, rank = make_run_scratch(plain, False), np.arange(problem.num_ops, dtype=np.int32)
     begun = time.thread_time()
     steps = [step_time(plain, place, rank, scratch, NO_LIMIT) for place in places]
-    seconds = time.thread_time() - begun
-    assert steps[:4] == simulate_many(problem, places[:4]).step_ns.tolist(), "the two do not agree"
-    return seconds
+    return time.thread_time() - begun, np.array(steps)
 
 
-NUMBERS = ("ops", "tensors", "devices", "channels", "classes", "most_sends", "packed", "heap_entries")
-LONG = ("op_ns", "workspace", "nbytes", "send_ns", "heap_start")
+def on_the_wall(problem: Problem, places: NDArray[np.int32], workers: int | None) -> float:
+    begun = time.perf_counter()
+    simulate_many(problem, places, workers=workers)
+    return time.perf_counter() - begun
+
+
+NUMBERS = ("ops", "tensors", "devices", "channels", "shift", "classes")
+LONG = ("op_ns", "workspace", "nbytes", "send_ns")
 NARROW = ["tie", "op_of_tie", "waits", "make_start", "makes", "read_start", "reads", "next_start", "nexts"]
 NARROW += ["reader_start", "readers", "maker", "base", "send_class", "channel"]
 BYTES = ("origin", "stays")
 
 
 class Given(ctypes.Structure):
-    """As in simulator.c."""
+    """As in simulator.cpp."""
 
     _fields_ = [(name, ctypes.c_int64) for name in NUMBERS] + [
         (name, ctypes.c_void_p) for name in (*LONG, *NARROW, *BYTES)
     ]
 
 
-class InC:
-    """simulator.c, built with the machine's C compiler."""
+class InCpp:
+    """simulator.cpp, built with the machine's C++ compiler."""
 
     def __init__(self) -> None:
         library = Path(tempfile.mkdtemp()) / "simulator.so"
-        source = Path(__file__).with_name("simulator.c")
+        source = Path(__file__).with_name("simulator.cpp")
         flags = ("-O3", "-march=native", "-shared", "-fPIC")
-        subprocess.run([os.environ.get("CC", "cc"), *flags, "-o", library, source], check=True)
+        subprocess.run([os.environ.get("CXX", "g++"), *flags, "-o", library, source], check=True)
         self.run_many = ctypes.CDLL(str(library)).run_many
 
-    def seconds_of(self, problem: Problem, places: NDArray[np.int32]) -> float:
-        """Of simulating them once; what it finds must be what the compiled loop finds."""
+    def simulate(self, problem: Problem, places: NDArray[np.int32]) -> tuple[float, Found]:
+        """(CPU seconds, what was found)."""
         plain = layout(problem)
         kinds = [*((name, np.int64) for name in LONG), *((name, np.int32) for name in NARROW)]
         kinds += [(name, np.int8) for name in BYTES]
         columns = {name: np.ascontiguousarray(getattr(plain, name), kind) for name, kind in kinds}
-        numbers = (problem.num_ops, len(plain.nbytes), plain.devices, plain.channels, plain.send_classes)
-        heaps = (plain.most_sends, plain.packed, plain.heap_entries)
-        given = Given(*numbers, *heaps, *(column.ctypes.data for column in columns.values()))
+        # Channels are numbered after the devices, as there.
+        numbers = (problem.num_ops, len(plain.nbytes), plain.devices, plain.channels, plain.shift, plain.send_classes)
+        given = Given(*numbers, *(column.ctypes.data for column in columns.values()))
         rank = np.arange(problem.num_ops, dtype=np.int32)
         step, peaks = np.zeros(len(places), np.int64), np.zeros((len(places), plain.devices), np.int64)
         arrays = [ctypes.c_void_p(array.ctypes.data) for array in (places, rank, step, peaks)]
         begun = time.thread_time()
         self.run_many(ctypes.byref(given), *arrays[:2], ctypes.c_int64(len(places)), *arrays[2:])
-        seconds = time.thread_time() - begun
-        ours = simulate_many(problem, places[:4])
-        assert (ours.step_ns == step[:4]).all() and (ours.peak_bytes == peaks[:4]).all(), "the two do not agree"
-        return seconds
+        return time.thread_time() - begun, (step, peaks)
 
 
-def measure(problem: Problem, how: str, seconds: float, in_c: InC | None) -> Line:
+def measure(problem: Problem, how: str, seconds: float, in_cpp: InCpp | None, cores: bool) -> Line:
     reads = len(problem.graph.reads)
     size = problem.num_ops + reads
-    count = int(max(8, min(seconds * 1e9 / 60 / size, 4096))) // 2 * 2
+    count = int(max(4, min(seconds * 1e9 / TURNS / 60 / size, 4096))) // 2 * 2
     places = placements(problem, how, count)
-    seconds_of(problem, places[:2], 1, repeats=1)
+    took: dict[str, list[float]] = {"ours": [], "quick": [], "cpp": [], "one": [], "all": []}
+    ours(problem, places), alone(problem, places)  # compiled, and in the caches
+    for _ in range(TURNS):  # in turns, so that what else the machine does slows all of them
+        begun, (step, peak) = ours(problem, places)
+        took["ours"].append(begun)
+        begun, steps = alone(problem, places)
+        took["quick"].append(begun)
+        assert (steps == step).all(), "the two loops do not agree"
+        if in_cpp is not None:
+            begun, (other_step, other_peak) = in_cpp.simulate(problem, places)
+            took["cpp"].append(begun)
+            assert (other_step == step).all() and (other_peak == peak).all(), "C++ does not agree"
+        if cores:
+            took["one"].append(on_the_wall(problem, places, 1))
+            took["all"].append(on_the_wall(problem, places, None))
     scale = 1e9 / (count * size)
-    quick_seconds(problem, places[:2])
-    alone, quick, others = list[float](), list[float](), list[float]()
-    for _ in range(3):  # in turns, so that what else the machine does slows both
-        if in_c is not None:
-            others.append(in_c.seconds_of(problem, places) * scale)
-        alone.append(seconds_of(problem, places, 1, repeats=1))
-        quick.append(quick_seconds(problem, places) * scale)
-    one, together = min(alone), seconds_of(problem, places, None)
-    figures = (one * scale, together * scale, one / together, min(quick), min(others, default=None))
+    best = {name: min(seconds) * scale if seconds else None for name, seconds in took.items()}
+    assert best["ours"] is not None and best["quick"] is not None
+    figures = (best["ours"], best["quick"], best["cpp"], best["one"], best["all"])
     return Line(problem.num_ops, reads, problem.num_devices, how, *figures)
 
 
-def lines(ops: list[int], devices: list[int], seconds: float, in_c: InC | None = None) -> Iterator[Line]:
+def lines(ops: list[int], devices: list[int], seconds: float, in_cpp: InCpp | None, cores: bool) -> Iterator[Line]:
     for count in ops:
         for width in devices:
             problem = layered(count, width)
-            for how in AIMS_NS:
-                yield measure(problem, how, seconds, in_c)
+            for how in PLACEMENTS:
+                yield measure(problem, how, seconds, in_cpp, cores)
+
+
+HEAD = (
+    "ops",
+    "reads",
+    "devices",
+    "placement",
+    "ours",
+    "time alone",
+    "C++",
+    "÷ C++",
+    "1 thread",
+    "all cores",
+    "speed-up",
+)
+
+
+def cell(value: float | None, digits: int = 1) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--ops", type=int, nargs="+", default=[100, 1_000, 10_000, 100_000])
-    parser.add_argument("--devices", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--ops", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    parser.add_argument("--devices", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--seconds", type=float, default=0.5, help="of simulation per measurement, about")
-    parser.add_argument("--c", action="store_true", help="compare with simulator.c, which takes a C compiler")
+    parser.add_argument("--cpp", action="store_true", help="compare with simulator.cpp, which takes a C++ compiler")
+    parser.add_argument("--cores", action="store_true", help="one thread and all cores, by the clock on the wall")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    found = lines(given.ops, given.devices, given.seconds, InC() if given.c else None)
+    found = lines(given.ops, given.devices, given.seconds, InCpp() if given.cpp else None, given.cores)
     if given.json:
         print(json.dumps([asdict(line) for line in found], indent=2))
         return
-    print(f"ns per (op + read); {os.cpu_count()} cores; aims are for one core")
-    form = "{:>8} {:>8} {:>8}  {:<11} {:>9} {:>10} {:>10} {:>9} {:>10} {:>8} {:>9}".format
-    print(
-        form(
-            "ops",
-            "reads",
-            "devices",
-            "placement",
-            "one core",
-            "aim",
-            "all cores",
-            "speed-up",
-            "time alone",
-            "in C",
-            "÷ C",
-        )
-    )
+    print(f"ns per (op + read); {os.cpu_count()} cores")
+    form = "{:>8} {:>8} {:>8}  {:<11} {:>6} {:>11} {:>6} {:>6} {:>9} {:>10} {:>9}".format
+    print(form(*HEAD))
     for line in found:
-        aim = "{} to {}".format(*AIMS_NS[line.placement])
-        cells = (
-            f"{line.one_core_ns:.1f}",
-            aim,
-            f"{line.all_cores_ns:.1f}",
-            f"{line.speed_up:.2f}x",
-            f"{line.quick_ns:.1f}",
-        )
-        c = ("", "") if line.c_ns is None else (f"{line.c_ns:.1f}", f"{line.one_core_ns / line.c_ns:.2f}")
-        print(form(f"{line.ops:,}", f"{line.reads:,}", line.devices, line.placement, *cells, *c), flush=True)
+        cells = (cell(line.ours_ns), cell(line.quick_ns), cell(line.cpp_ns), cell(line.against_cpp, 2))
+        threads = (cell(line.one_thread_ns), cell(line.all_cores_ns), cell(line.speed_up, 2))
+        print(form(f"{line.ops:,}", f"{line.reads:,}", line.devices, line.placement, *cells, *threads), flush=True)
 
 
 if __name__ == "__main__":
