@@ -14,7 +14,7 @@ from loadmaster.report.units import percent_text
 from loadmaster.search import Result
 
 
-class Judged(Protocol):
+class Bounded(Protocol):
     """A result or an explanation."""
 
     @property
@@ -33,7 +33,7 @@ class Judged(Protocol):
         ...
 
 
-def standing(result: Judged) -> str:
+def standing(result: Bounded) -> str:
     """At most how far from the best of its class; or that it is the best."""
     among = result.bound.among.short
     if result.optimal:
@@ -47,7 +47,7 @@ def standing_beside(result: Result, others: Iterable[Result]) -> str:
     return f"best {result.among.short}" if beaten else standing(result)
 
 
-def standing_words(result: Judged, shown: str) -> str:
+def standing_words(result: Bounded, shown: str) -> str:
     """As a sentence; `shown`: the bound with its unit."""
     words = result.bound.among.words
     if result.optimal:

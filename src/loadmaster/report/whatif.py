@@ -33,7 +33,7 @@ WORTH = 0.01  # a gain under this share is none
 
 
 @dataclass(frozen=True)
-class Bound:
+class StepLimit:
     """Something no plan passes (work, critical path, memory), or not this placement (link).
 
     Attributes:
@@ -80,7 +80,7 @@ class WhyNotFaster:
         helps: changes of the hardware, each planned for.
     """
 
-    bounds: tuple[Bound, ...]
+    bounds: tuple[StepLimit, ...]
     binds: BoundName
     without_transfers_ns: int
     control: WhatIf
@@ -120,7 +120,7 @@ def _as_plan(schedule: Schedule, found: _Found) -> Plan:
     )
 
 
-def bounds(schedule: Schedule) -> tuple[Bound, ...]:
+def bounds(schedule: Schedule) -> tuple[StepLimit, ...]:
     """With the kernels as they are: shared-out work, longest chain, busiest wire of this placement, fullest device."""
     problem, step = schedule.problem, schedule.step_ns
     start, before = problem.graph.dependencies
@@ -128,10 +128,10 @@ def bounds(schedule: Schedule) -> tuple[Bound, ...]:
     wires = wire_loads(schedule)
     full = _fullest(schedule)
     return (
-        Bound("work", _shared_work(problem), step),
-        Bound("critical path", chain, step),
-        Bound("link", wires[0].busy_ns if wires else 0, step),
-        Bound("memory", int(schedule.timeline.peak_bytes[full]), int(problem.memory_bytes[full])),
+        StepLimit("work", _shared_work(problem), step),
+        StepLimit("critical path", chain, step),
+        StepLimit("link", wires[0].busy_ns if wires else 0, step),
+        StepLimit("memory", int(schedule.timeline.peak_bytes[full]), int(problem.memory_bytes[full])),
     )
 
 
@@ -149,7 +149,7 @@ def _shared_work(problem: Problem) -> int:
     return int(np.floor(best * (1 - 1e-9)))
 
 
-def _binding(schedule: Schedule, found: Sequence[Bound], rows: Sequence[WhatIf]) -> BoundName:
+def _binding(schedule: Schedule, found: Sequence[StepLimit], rows: Sequence[WhatIf]) -> BoundName:
     """The largest of the times; memory when that is the objective, is passed, or more of it makes plans faster."""
     memory_gain = rows[3].gain - rows[0].gain
     value = schedule.problem.value(schedule.timeline)

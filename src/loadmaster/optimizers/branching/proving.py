@@ -32,7 +32,7 @@ FAR = int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
-class Proof:
+class Proven:
     """What is known of a class of plans after so much work.
 
     Attributes:
@@ -63,7 +63,7 @@ def prove(
     fusing: bool | Sharing = False,
     moments: int = MOMENTS,
     stop: Callable[[], bool] = _never,
-) -> Proof | None:
+) -> Proven | None:
     """Looks for plans better than the incumbent among all of a class until there is none, or the work is used up.
 
     The same arguments give the same answer. None where it would not help: more than 64 ops or 16 devices, another
@@ -108,7 +108,7 @@ class _Proving:
         self.problem, self.plan, self.left, self.stop = problem, incumbent, moments, stop
         self.score, self.given = Score.of(problem, simulate(problem, incumbent)), moments
 
-    def run(self, kernels: list[Ints], among: Among) -> Proof | None:
+    def run(self, kernels: list[Ints], among: Among) -> Proven | None:
         """None where the work is used up before every set of kernels has a bound."""
         rows: list[tuple[int, int, Ints]] = []
         for at, kernel in enumerate(kernels):
@@ -120,7 +120,7 @@ class _Proving:
                 rows.append((lower_bound(made.problem, fitting=True), at, kernel))
         bound = self._least(sorted(rows, key=lambda row: row[:2]))
         cut = self._ended and bound < self.best
-        return Proof(self.plan, self.score, Bound(bound, among, cut), self.given - self.left)
+        return Proven(self.plan, self.score, Bound(bound, among, cut), self.given - self.left)
 
     def _least(self, rows: list[tuple[int, int, Ints]]) -> int:
         """What no plan with any of these kernels goes under, lowest bounds first; no more than the best plan has."""
