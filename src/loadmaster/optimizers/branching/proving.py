@@ -80,7 +80,7 @@ def prove(
         return None
     among = Among.of(fusing, adding=False, fitting=True, parts=problem.source.is_split)
     kernels = [ints(np.arange(problem.num_ops))] if fusing is False else list_kernels(problem, fusing)
-    if kernels is None or SET * len(kernels) > moments:
+    if kernels is None or (len(kernels) > 1 and SET * len(kernels) > moments):
         return None
     return _Proving(problem, incumbent, moments, stop).run(kernels, among)
 
