@@ -25,7 +25,8 @@ from loadmaster.search import Score, Search
 from loadmaster.simulator import simulate
 
 MOST_PROVED = 16  # ops, up to which branch and bound ends sooner than CP-SAT
-MOMENTS = 600_000  # that the trees may look at, all together: up to ten seconds of a quiet core
+MOMENTS = 1_200_000  # that the trees may look at, all together: ten to twelve seconds of a quiet core
+SHARE = 0.8  # of what is left of a budget, that a proof may take
 MOST_SETS = 4_096  # of kernels; each takes some milliseconds, which count as SET moments
 SET = 150
 FAR = int(np.iinfo(np.int64).max)
@@ -87,13 +88,13 @@ def prove(
 
 def close(search: Search, told: bool | Sharing) -> None:
     """Ends the search of a small problem where its best plan is the best of its class, or a better one that is comes
-    up. It may take half of what is left of the budget."""
+    up. It may take SHARE of what is left of the budget."""
     plan, score, left = search.best, search.best_score, search.simulations_left
     if plan is None or plan.added is not None or score.over_bytes or search.problem.num_ops > MOST_PROVED:
         return
-    half = search.seconds + search.seconds_left / 2
-    moments = left // 2 if search.counts_simulations else MOMENTS
-    proof = prove(search.problem, plan, told, min(MOMENTS, moments), lambda: search.seconds > half)
+    until = search.seconds + SHARE * search.seconds_left
+    moments = int(SHARE * left) if search.counts_simulations else MOMENTS
+    proof = prove(search.problem, plan, told, min(MOMENTS, moments), lambda: search.seconds > until)
     if proof is not None:
         search.count(min(left, proof.moments))
         search.offer(proof.plan, proof.score)
