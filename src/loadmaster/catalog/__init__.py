@@ -13,8 +13,9 @@ from importlib.metadata import entry_points
 
 # name -> "module:Class", or "module:Class(settings)" for a named setting of one
 OPTIMIZERS: Mapping[str, str] = {
-    "auto": "loadmaster.optimizers.complete:Complete",
-    "placement": "loadmaster.optimizers.auto:Auto",
+    "auto": "loadmaster.optimizers.default.auto:Auto",
+    "joint": "loadmaster.optimizers.default.auto:Auto(recompute=no,offload=no)",
+    "placement": "loadmaster.optimizers.default.auto:Auto(fusion=none,recompute=no,offload=no)",
     "one-device": "loadmaster.optimizers.simple:OneDevice",
     "round-robin": "loadmaster.optimizers.simple:RoundRobin",
     "random": "loadmaster.optimizers.simple:Random",
@@ -27,7 +28,6 @@ OPTIMIZERS: Mapping[str, str] = {
     "greedy-fusion": "loadmaster.optimizers.fusion.greedy:GreedyFusion",
     "random-fusion": "loadmaster.optimizers.fusion.search:RandomFusion",
     "anneal-fusion": "loadmaster.optimizers.fusion.search:AnnealFusion",
-    "joint": "loadmaster.optimizers.joint:Joint",
     "separate": "loadmaster.optimizers.separate:Separate",
     "cpop": "loadmaster.optimizers.lists.schedulers:Cpop",
     "sct": "loadmaster.optimizers.lists.schedulers:Etf(favourite=yes)",

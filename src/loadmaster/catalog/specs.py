@@ -54,7 +54,6 @@ def _settings(kind: type, text: str, spec: str) -> dict[str, Any]:
     values = {}
     for item in split_list(text):
         key, equals, value = item.partition("=")
-        key = getattr(kind, "RENAMED", {}).get(key, key)  # old names of settings, for a version
         if not equals or key not in fields:
             choices = ", ".join(fields) or "it has none"
             raise InvalidSetting(f"'{item}' is no setting of '{spec.partition(':')[0]}'", spec, f"settings: {choices}")

@@ -28,7 +28,7 @@ from loadmaster.files.writing import writing
 from loadmaster.graph import Graph
 from loadmaster.graph.columns import Ints, digest, ints
 from loadmaster.learn.variation import vary
-from loadmaster.optimizers.auto import Auto
+from loadmaster.optimizers.default.auto import placement
 from loadmaster.papers.features import Features, device_class, features_of
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
@@ -240,7 +240,7 @@ def find_elite(key: Key, simulations: int) -> Elite | None:
         return None
     problem = make_problem(key)
     search = Search(problem, Budget(None, simulations), key.seed)
-    plan = Auto().optimize(search)
+    plan = placement().optimize(search)
     line = simulate(problem, plan)
     return Elite(canonical(problem, make_features(key), plan.device), line.turn, search.best_score.value)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from loadmaster.optimizers.annealing.anneal import Anneal
-from loadmaster.optimizers.auto import Auto
+from loadmaster.optimizers.default.auto import placement
 from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.optimizers.simple import Ready
 from loadmaster.plans import Plan
@@ -34,7 +34,7 @@ class Islands:
         processes: of this machine, where there is no cluster: so many islands at once.
     """
 
-    inner: Optimizer = field(default_factory=Auto)
+    inner: Optimizer = field(default_factory=placement)
     islands: int = 4
     rounds: int = 3
     ray: str = ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.errors import MissingExtra
@@ -47,8 +47,6 @@ class Separate:
     start: Optimizer = field(default_factory=lambda: make_optimizer(DEFAULT))
     temperature: float = 2e-3
     cold: float = 1e-5
-
-    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def optimize(self, search: Search) -> Plan:
         first = self.start.optimize(search)

@@ -18,8 +18,7 @@ from loadmaster.catalog.specs import make_optimizer
 from loadmaster.graph import Graph
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.optimizers.annealing.anneal import Anneal, LocalSearch
-from loadmaster.optimizers.auto import Auto
-from loadmaster.optimizers.complete import Complete
+from loadmaster.optimizers.default.auto import Auto
 from loadmaster.optimizers.ordering import ordered
 from loadmaster.optimizers.simple import Ready
 from loadmaster.passes.splitting import Axis, Split, SplitGraph, axes_of, grow, is_part, sharded_graph, split_region
@@ -120,7 +119,7 @@ def _last_search(
     method = make_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
     start = Ready(trial.plan)
     name = optimizer if isinstance(optimizer, str) else None
-    if isinstance(method, (Auto, Complete)):
+    if isinstance(method, Auto):
         result = solve(trial.problem, replace(method, also=start), budget, seed, listener=listener)
     elif isinstance(method, (Anneal, LocalSearch)):
         result = solve(trial.problem, replace(method, start=start), budget, seed, listener=listener)

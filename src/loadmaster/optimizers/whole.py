@@ -13,7 +13,7 @@ import numpy as np
 
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.graph.modules import Granularity, bind, units_of
-from loadmaster.optimizers.auto import Auto
+from loadmaster.optimizers.default.auto import placement
 from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -35,7 +35,7 @@ class WholeModules:
     """
 
     granularity: Granularity = "block"
-    inner: Optimizer = field(default_factory=Auto)
+    inner: Optimizer = field(default_factory=placement)
     stages: bool = False
 
     def optimize(self, search: Search) -> Plan:

@@ -9,8 +9,8 @@ from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import GraphBuilder
 from loadmaster.graph.columns import ints
-from loadmaster.papers.environment import Measurements, Order, Simulated, reward
 from loadmaster.optimizers.lists.schedulers import critical_rank
+from loadmaster.papers.environment import Measurements, Order, Simulated, reward
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search

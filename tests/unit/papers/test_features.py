@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadmaster.cost import price
+from loadmaster.optimizers.cuts import fair_share
 from loadmaster.papers.features import (
     DEVICES_WIDTH,
     GRAPH_WIDTH,
@@ -15,7 +16,6 @@ from loadmaster.papers.features import (
     device_class,
     features_of,
 )
-from loadmaster.optimizers.cuts import fair_share
 from loadmaster.zoo.synthetic import generate
 from tests.graphs.tiny import chain, diamond, pair
 

@@ -28,7 +28,7 @@ from loadmaster.learn.go2020.candidates import candidates_of
 from loadmaster.learn.go2020.drawing import FEWEST_OPS, draw_cluster, draw_graph, vary
 from loadmaster.learn.go2020.input import GoInput, go_input
 from loadmaster.optimizers.annealing.anneal import improve
-from loadmaster.optimizers.auto import Auto
+from loadmaster.optimizers.default.auto import placement
 from loadmaster.optimizers.expert.expert import Expert
 from loadmaster.optimizers.lists.schedulers import Etf, Heft
 from loadmaster.optimizers.simple import OneDevice
@@ -234,7 +234,7 @@ def changed_pieces(problem: Problem, old: Ints, new: Ints) -> list[Ints]:
 def long_value(key: GoKey, simulations: int) -> int:
     """What the classical portfolio reaches."""
     search = Search(make_problem(key), Budget(None, simulations), key.seed)
-    Auto().optimize(search)
+    placement().optimize(search)
     return int(worth(search.problem, ints([search.best_score.over_bytes]), ints([search.best_score.value]))[0])
 
 

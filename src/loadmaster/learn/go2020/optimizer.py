@@ -7,7 +7,7 @@ or `scratch`, which learns on the problem alone. docs/methods/go.md has the figu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.optimizers.expert.expert import Expert
@@ -76,8 +76,6 @@ class Go:
     modulation: bool = True
     pooling: str = "max"
     inner: Optimizer = field(default_factory=Expert)
-
-    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def __post_init__(self) -> None:
         unknown = [task for task in self.wanted if task not in TASKS]

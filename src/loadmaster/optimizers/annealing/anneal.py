@@ -7,7 +7,6 @@ budget is spent. `improve` is what other methods call to polish a plan.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from loadmaster.optimizers.annealing.chains import (
     Decisions,
@@ -48,8 +47,6 @@ class Anneal:
     cold: float = 1e-4
     chains: int | None = None
     follow: float = 0.5
-
-    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def optimize(self, search: Search) -> Plan:
         plan = self.start.optimize(search)

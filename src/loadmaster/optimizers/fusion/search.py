@@ -8,7 +8,6 @@ takes longer than one without (`simulator.contraction`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
@@ -71,8 +70,6 @@ class AnnealFusion:
     temperature: float = 1e-3
     cold: float = 1e-5
     chains: int = CHAINS
-
-    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def optimize(self, search: Search) -> Plan:
         plan = inner_plan(search, self.inner)

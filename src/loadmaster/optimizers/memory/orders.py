@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -60,8 +60,6 @@ class AnnealOrder:
     temperature: float = 3e-3
     cold: float = 1e-5
     window: int = 1_000
-
-    RENAMED: ClassVar = {"heat": "temperature"}  # until version 0.3
 
     def optimize(self, search: Search) -> Plan:
         from loadmaster.optimizers.simple import OneDevice

@@ -17,13 +17,13 @@ from safetensors import safe_open
 from loadmaster.errors import InvalidSetting
 from loadmaster.files import graph_to_json
 from loadmaster.graph.columns import ints
-from loadmaster.papers.features import device_class
 from loadmaster.learn.go2020 import examples
 from loadmaster.learn.go2020.agent import load_go
 from loadmaster.learn.go2020.examples import DRAWN, GoKey
 from loadmaster.learn.go2020.rollouts import Pools, example_job, like_devices, look, look_job
 from loadmaster.learn.go2020.training import GoRun, GoSettings, train
 from loadmaster.learn.go2020.zero import candidate_decided
+from loadmaster.papers.features import device_class
 from loadmaster.zoo.synthetic import generate
 
 TINY = {"warm": 5, "elite_simulations": 40, "fit_steps": 4, "steps": 3, "graphs": 2, "samples": 3, "groups": 24}

@@ -16,11 +16,11 @@ from scipy import stats  # noqa: E402
 
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.graph import GraphBuilder  # noqa: E402
-from loadmaster.papers.features import features_of  # noqa: E402
 from loadmaster.learn.regal2020.actions import CHOICES, MEANS  # noqa: E402
 from loadmaster.learn.regal2020.networks import PolicyNetwork  # noqa: E402
 from loadmaster.learn.regal2020.optimizer import Regal  # noqa: E402
 from loadmaster.learn.regal2020.summary import UNSURE, PolicySummary, measures_of, summarise_policy  # noqa: E402
+from loadmaster.papers.features import features_of  # noqa: E402
 from loadmaster.plans import Plan  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
 from loadmaster.search import Budget, Search  # noqa: E402

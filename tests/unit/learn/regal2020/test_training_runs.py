@@ -14,9 +14,9 @@ from loadmaster.cost import price
 from loadmaster.files import graph_to_json
 from loadmaster.learn import examples
 from loadmaster.learn.examples import Elite, Key
-from loadmaster.papers.features import features_of
 from loadmaster.learn.regal2020.settings import RegalSettings
 from loadmaster.learn.regal2020.training import train
+from loadmaster.papers.features import features_of
 from loadmaster.zoo.synthetic import generate
 from tests.unit.learn.stand_in import weights
 

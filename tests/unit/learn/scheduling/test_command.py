@@ -16,8 +16,8 @@ from loadmaster.files import save_graphs
 from loadmaster.learn import examples
 from loadmaster.learn.go2020.drawing import branching_step
 from loadmaster.learn.scheduling import command
-from loadmaster.papers.training import make_settings
 from loadmaster.optimizers.policy.weights import read_weights
+from loadmaster.papers.training import make_settings
 
 
 @pytest.fixture
