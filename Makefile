@@ -5,6 +5,7 @@
 # make fuzz      20,000 hostile inputs; make kills: 200 kills; make bounds: promises with array bounds checked
 # make offloads  500 plans with tensors and state on a host, judged by a second simulator
 # make enumerate 10,000 tiny problems, plan by plan, against every bound and every "optimal"
+# make contract  some 300 training scripts: an applied step trains them as eager torch does, or refuses them by name
 # make check     format, lint, types, import layers
 # make docs      the site, in site/
 
@@ -15,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 WORKERS ?= 2
 SOURCES := src tests benchmarks
 
-.PHONY: install demo test test-all check format bench-simulator docs fuzz kills enumerate offloads bounds clean
+.PHONY: install demo test test-all check format bench-simulator docs fuzz kills contract enumerate offloads bounds clean
 
 install: $(VENV)/.dev
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -60,17 +60,25 @@ class Guard:
     def _take(self) -> None:
         """Everything as it is now."""
         self.dicts = [vars(part) for part in self.parts]
+        self._take_attributes()
         self.inside = [(path, one) for path, one in self._containers()]
-        self.held = [one for part in self.parts for one in (part._parameters, part._buffers, part._modules)]
-        self.kept_dicts = list(map(dict, self.dicts))
+        held: list[Any] = [one for part in self.parts for one in (part._parameters, part._buffers, part._modules)]
+        self.held, self.empty = [one for one in held if one], [one for one in held if not one]
         self.kept_inside = [_contents(one) for _, one in self.inside]
         self.kept_held = self._ids()
         self.kept_types: list[Any] = list(map(type, self.parts))
         self.kept_weights = list(map(_OF_WEIGHT, self.weights.values()))
         self.kept_hooks = list(map(len, self.hooks))
-        self.kept_forwards = [kind.forward for kind in self.kept_types]
+        self.kinds: list[Any] = list(dict.fromkeys(self.kept_types))
+        self.kept_forwards = [kind.forward for kind in self.kinds]
         self.kept_variables: list[State] = [state_of(roots_of(holder, name)) for _, holder, name in self.variables]
         self.kept_quick = [_quick(holder, name) for _, holder, name in self.variables]
+
+    def _take_attributes(self) -> None:
+        self.sizes = list(map(len, self.dicts))
+        self.kept_dicts = list(map(dict, self.dicts))
+        self.reads = [(itemgetter(*self._read_keys(own)), own) for own in self.dicts]
+        self.kept_reads = [read(own) for read, own in self.reads]
 
     def _ids(self) -> list[int]:
         """Of every weight, buffer and layer by name."""
@@ -105,13 +113,13 @@ class Guard:
             self._explain_hooks()
         if self.kept_weights != list(map(_OF_WEIGHT, self.weights.values())):
             self._explain_weights()
-        if self.kept_held != self._ids():
+        if self.kept_held != self._ids() or any(self.empty):
             self._explain_held()
         if self.kept_types != list(map(type, self.parts)):
             self._explain_types()
-        if [kind.forward for kind in self.kept_types] != self.kept_forwards:
+        if [kind.forward for kind in self.kinds] != self.kept_forwards:
             raise CannotRun("the forward of a class was replaced since the step was captured", "forward", _AGAIN)
-        if not _equal(self.dicts, self.kept_dicts):
+        if self.sizes != list(map(len, self.dicts)) or self._reads_differ():
             self._explain_attributes()
         if self.inside and not _equal([_contents(one) for _, one in self.inside], self.kept_inside):
             self._explain_inside()
@@ -121,6 +129,16 @@ class Guard:
             self._explain_ambient()
         if self.optimizer is not None and ("step" in vars(self.optimizer) or "zero_grad" in vars(self.optimizer)):
             refuse_optimizer_hooks(self.optimizer)
+
+    def _read_keys(self, own: Mapping[str, Any]) -> tuple[str, ...]:
+        """Attributes that the model's code mentions; two at least, since one would come without a tuple."""
+        return ("training", "training", *(key for key in own if key not in _OF_MODULE and self._may_read(key)))
+
+    def _reads_differ(self) -> bool:
+        try:
+            return not _equal([read(own) for read, own in self.reads], self.kept_reads)
+        except KeyError:
+            return True
 
     def _explain_hooks(self) -> None:
         refuse_global_hooks()
@@ -182,7 +200,7 @@ class Guard:
                     raise CannotRun(what, f"'{path}'", f"call {other}() before the step, or {_AGAIN}")
                 what = f"'{path}' is {_shown(new)} now, and was {_shown(old)} when the step was captured"
                 raise CannotRun(what, f"'{path}'", f"set it back, or {_AGAIN}")
-        self.kept_dicts = list(map(dict, self.dicts))
+        self._take_attributes()
 
     def _counts(self, part: nn.Module, key: str, place: int, new: Any) -> bool:
         """Whether a change of that attribute changes what is computed."""

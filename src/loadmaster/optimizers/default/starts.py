@@ -147,7 +147,7 @@ class Pace:
 def rules(view: View) -> Iterator[Recipe]:
     """List schedules and the like, cheap ones first."""
     problem = view.problem
-    names = RULES if problem.num_devices > 1 else ("expert",)
+    names: tuple[str, ...] = RULES if problem.num_devices > 1 else ("expert",)
     names += RULES_WHEN_TIGHT if _tight(problem) else ()
     for name in names:
         yield partial(_by_rule, view.search, name)
