@@ -52,6 +52,9 @@ test-all: check
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz --cases 20000
 
+contract: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.contract
+
 enumerate: $(VENV)/.dev
 	$(BIN)/python -m tests.enumeration --cases 10000
 

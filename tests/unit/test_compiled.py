@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import os
+import pkgutil
 import shutil
 import subprocess
 import sys
@@ -318,3 +320,19 @@ def test_an_edit_of_the_package_shows_without_clearing_anything(tmp_path: Path) 
     assert text.count("follow[fill[before[at]]] = row\n") == 1
     order.write_text(text.replace("follow[fill[before[at]]] = row\n", "follow[fill[before[at]]] = 10 * row\n"))
     assert answer() == "30"
+
+
+ROOMS = ("graph", "passes", "problem", "simulator", "optimizers.annealing", "optimizers.fusion")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_loop_is_kept_in_the_cache(room: str) -> None:
+    """A loop that freezes what has no digest is compiled again in every process, and so is all that calls it."""
+    package = importlib.import_module(f"loadmaster.{room}")
+    found = 0
+    for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        for name, loop in vars(importlib.import_module(info.name)).items():
+            if hasattr(loop, "py_func"):
+                found += 1
+                assert digests.digest_of(loop.py_func, (), {}) is not None, f"{info.name}.{name}"
+    assert found

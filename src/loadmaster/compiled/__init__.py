@@ -8,7 +8,7 @@ Python and numba. What is not found under that name is compiled. An entry that i
 Entries lie in `$LOADMASTER_CACHE`, or where the platform keeps caches, never beside the package. Without a place that
 can be written everything works, slower, and says so once.
 
-Names here are imported when they are first used: `direct`, which runs loops that are in the cache, does without numba.
+Names here are imported when they are first used: where compiled code is kept can be asked without numba.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ other question, whether blocks fit a given size, and may prove that they do not.
 `rounding` brings an arena near its peak; `packing`, `ejection` and `fitting` are the compiled loops. What comes out is
 what `files.arenas` writes and `loadmaster pack` prints.
 
-Names here are imported when they are first used: `capacity` needs nothing but numpy and compiled code.
+Names here are imported when they are first used: `capacity` needs nothing but numpy and compiled loops.
 """
 
 from __future__ import annotations

@@ -15,13 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.compiled.direct import Loop
 from loadmaster.graph.columns import Ints, ints
+from loadmaster.simulator.arenas.fitting import fit
 from loadmaster.simulator.arenas.scratch import FOUND, NONE, STOPPED, FitScratch, Rule, scratch_for
 from loadmaster.simulator.arenas.sections import blocks_of
 from loadmaster.simulator.threads import cores
-
-fit = Loop("loadmaster.simulator.arenas.fitting", "fit")
 
 FIRST_RUN = 400  # times the number of blocks: blocks looked at in the first runs
 GROWTH = 3.0  # of the runs, each time that every rule has had its turn

@@ -50,7 +50,7 @@ def _split(scratch: FitScratch, top: Whole, end: Whole, since: Whole, until: Who
     frames, first, cut = scratch.frames, scratch.blocks.first, scratch.state.cut
     begin, lowest, highest = frames.begin[top], frames.lowest[top], frames.highest[top]
     parts, items, used, number = frames.parts, frames.items, frames.items_end[below], frames.parts_end[below]
-    frames.first_part[top] = frames.part[top] = number
+    frames.first_part[top] = frames.next_part[top] = number
     low_section, found = lowest, False
     for section in range(since, until):
         if section + 1 < until and cut[section] > 0:
@@ -131,8 +131,8 @@ def _enter(scratch: FitScratch, top: Whole, mark: Whole) -> Whole:
     """Makes the frame `top` of the next part of the one below it; returns the end of the trail, or -1 where there is no
     room for it."""
     frames, parts, below = scratch.frames, scratch.frames.parts, top - 1
-    here = frames.part[below]
-    frames.part[below] += 1
+    here = frames.next_part[below]
+    frames.next_part[below] += 1
     begin, end = parts[here, 0], parts[here, 1]
     frames.begin[top], frames.end[top] = begin, end
     frames.lowest[top], frames.highest[top] = parts[here, 2], parts[here, 3]
@@ -167,7 +167,7 @@ def _fails_where_it_did(scratch: FitScratch, top: Whole, block: Whole, looked_at
     return True, top
 
 
-@compiled(error_model="numpy", _nrt=False, apart=True, no_cpython_wrapper=True)
+@compiled(error_model="numpy", _nrt=False)
 def fit(scratch: FitScratch) -> Whole:
     """FOUND, NONE or STOPPED; the layout is in state.offset, and in state.done the blocks looked at."""
     looked_at: Whole
@@ -192,7 +192,7 @@ def fit(scratch: FitScratch) -> Whole:
     top, looked_at, forward = 0, -1, True
     while True:
         if forward:  # into the next part that the choice on top has left, or it is all placed
-            if frames.part[top] == frames.parts_end[top]:
+            if frames.next_part[top] == frames.parts_end[top]:
                 if top == 0:
                     return FOUND
                 top -= 1

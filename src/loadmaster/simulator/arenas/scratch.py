@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from loadmaster.compiled import Struct
 from loadmaster.graph.columns import Floats, Ints
 from loadmaster.simulator.arenas.sections import Blocks
 
@@ -63,7 +64,7 @@ class Frames(NamedTuple):
         lowest, highest: [frames] sections of the part, the second past its end.
         least, least_turn: [frames] place and turn of the last block placed: the next comes after it.
         choice, choices_end: [frames] what is left to try, of `choices`.
-        first_part, part, parts_end: [frames] the parts that its choice left, of `parts`; the next to be gone into.
+        first_part, next_part, parts_end: [frames] the parts that its choice left, of `parts`; the next to be gone into.
         items_end: [frames] what is used of `items`.
         mark: [frames] where its trail begins.
         alone: [frames] 1: nothing waits above its choice, so that no other would do better.
@@ -80,7 +81,7 @@ class Frames(NamedTuple):
     choice: Ints  # [frames]
     choices_end: Ints  # [frames]
     first_part: Ints  # [frames]
-    part: Ints  # [frames]
+    next_part: Ints  # [frames]
     parts_end: Ints  # [frames]
     items_end: Ints  # [frames]
     mark: Ints  # [frames]
@@ -128,7 +129,7 @@ class Notes(NamedTuple):
     second: Ints  # [sections]
 
 
-class FitScratch(NamedTuple):
+class FitScratch(Struct):
     """All of it.
 
     Attributes:
