@@ -108,7 +108,7 @@ def begin(step: Step, ledger: Ledger | None) -> bool:
     op: Whole
     for at in range(len(scratch.resources)):
         resource = scratch.resources[at]
-        resource.heap, resource.busy, resource.size, resource.is_dirty = scratch.heap_start[at], FREE, 0, 0
+        resource.heap, resource.busy, resource.queued, resource.is_dirty = scratch.heap_start[at], FREE, 0, 0
     for at in range(len(scratch.tally)):
         scratch.tally[at] = 0
     for op in range(len(scratch.left)):
@@ -160,14 +160,14 @@ def serve(step: Step, ledger: Ledger | None, at: Whole, now: Whole) -> bool:
     host, fits = layout.devices + layout.channels, True
     resource = scratch.resources[at]
     resource.is_dirty = 0
-    while fits and resource.size > 0:
+    while fits and resource.queued > 0:
         if step.hosted and at < layout.devices:
             # A device starts what it was asked for in the order in which it was asked, and may idle (rule 14).
             if scratch.heap[resource.heap] >> 32 != scratch.asked[layout.devices + at]:
                 break
             scratch.asked[layout.devices + at] += 1
-        resource.size -= 1
-        key = pop(scratch.heap, resource.heap, np.int64(resource.size)) & KEY
+        resource.queued -= 1
+        key = pop(scratch.heap, resource.heap, np.int64(resource.queued)) & KEY
         if at < layout.devices:
             fits = start_op(step, ledger, np.int64(layout.op_of_tie[key]), at, now)
         elif step.hosted and at == host:

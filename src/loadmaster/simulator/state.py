@@ -25,7 +25,8 @@ DIRTY, READY, WOKEN, EVENTS, TURNS, SENDS, POINTS = range(7)
 TALLIES = 7
 # A device, a channel or the host while a step runs: where its heap lies and how many wait there, what it does, and
 # whether it will be looked at in this round. A record, for these are read together all the time.
-RESOURCE = np.dtype([("heap", np.int64), ("busy", np.int64), ("size", np.int32), ("is_dirty", np.int32)])
+# (`np.record`: so that fields are attributes in plain Python, too, where loops are run without being compiled.)
+RESOURCE = np.dtype((np.record, [("heap", np.int64), ("busy", np.int64), ("queued", np.int32), ("is_dirty", np.int32)]))
 FREE = -1  # what a resource does that does nothing
 KEY = 0xFFFFFFFF  # the part of a heap's key below its rank
 MADE, FIXED, UPDATED = 0, 1, 2  # where a tensor comes from: an op; resident; resident and overwritten in place

@@ -18,8 +18,8 @@ def queue(step: Step, at: Whole, order: Whole, key: Whole) -> None:
     """Puts something on the heap of a resource; one that does nothing is looked at in this round."""
     scratch = step.scratch
     resource = scratch.resources[at]
-    push(scratch.heap, resource.heap, resource.size, (np.int64(order) << 32) | np.int64(key))
-    resource.size += 1
+    push(scratch.heap, resource.heap, resource.queued, (np.int64(order) << 32) | np.int64(key))
+    resource.queued += 1
     if resource.busy == FREE and resource.is_dirty == 0:
         resource.is_dirty = 1
         scratch.woken[scratch.tally[WOKEN]] = at
