@@ -161,7 +161,9 @@ class Cases:
         return lm.price(self.graphs[0], load_cluster(path))
 
     def spec(self) -> object:
-        text = self.rng.choice(("anneal:temperature=0.1,start=heft", "best-of:of=[heft,etf]", "greedy-fusion:inner=[heft]"))
+        text = self.rng.choice(
+            ("anneal:temperature=0.1,start=heft", "best-of:of=[heft,etf]", "greedy-fusion:inner=[heft]")
+        )
         return lm.make_optimizer(spoiled(text.encode(), self.rng).decode("utf-8", "replace"))
 
     def size(self) -> object:
