@@ -25,7 +25,8 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Optimizer, Score, Search
 
-RULES = ("one-device", "expert", "heft", "etf", "sct", "cpop", "heft:contention=no", "rolling")
+RULES = ("one-device", "expert", "heft", "heft:thrift=0.5", "etf", "sct", "cpop", "heft:contention=no")
+ROLLING = "rolling", "rolling:ways=64"  # where simulations are counted; by the clock, as many ways as there is time for
 RULES_WHEN_TIGHT = ("m-heft", "m-etf", "m-sct")
 RULES_FOR_LOAD = ("downsets:effort=1000000,sets=4000", "pipeline:goal=max-load,order=critical")
 TIGHT = 4  # memory of all devices over the bytes of all tensors, below which plans may not fit
@@ -149,6 +150,7 @@ def rules(view: View) -> Iterator[Recipe]:
     problem = view.problem
     names: tuple[str, ...] = RULES if problem.num_devices > 1 else ("expert",)
     names += RULES_WHEN_TIGHT if _tight(problem) else ()
+    names += (ROLLING[not view.search.counts_simulations],) if problem.num_devices > 1 else ()
     for name in names:
         yield partial(_by_rule, view.search, name)
 

@@ -39,6 +39,8 @@ class Walk:
 
     def epoch(self) -> None:
         """One cooling, longer than the one before."""
+        if self.search.spent:
+            return
         before, length = self.score, int(self.pace.length)
         if self.windows and length < self.pace.ops:
             self._refine()
