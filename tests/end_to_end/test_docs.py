@@ -44,7 +44,7 @@ def test_every_verb_has_a_page_and_all_its_options_on_it(verb: str) -> None:
 def test_every_page_is_in_the_navigation() -> None:
     listed = set(re.findall(r"([\w./-]+\.(?:md|ipynb))", (ROOT / "mkdocs.yml").read_text()))
     there = {str(path.relative_to(DOCS)) for kind in ("*.md", "*.ipynb") for path in DOCS.rglob(kind)}
-    assert listed == there
+    assert listed == {page for page in there if not page.startswith("log/")}, "history is outside the navigation"
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda path: path.name)

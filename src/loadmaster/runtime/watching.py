@@ -234,12 +234,14 @@ class _Watcher:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
+        callbacks, gc.callbacks[:] = list(gc.callbacks), []  # other tools' code, such as a timer of collections
         before = sys.getprofile()
         sys.setprofile(self._note)
         try:
             yield
         finally:
             sys.setprofile(before)
+            gc.callbacks[:] = callbacks
 
     def _note(self, frame: FrameType, event: str, called: Any) -> None:
         if event == "call":
