@@ -127,8 +127,18 @@ class Guard:
             self._check_variables()
         if self.ambient != _ambient():
             self._explain_ambient()
+        if self.optimizer is not None:
+            self._refuse_gradients()
         if self.optimizer is not None and ("step" in vars(self.optimizer) or "zero_grad" in vars(self.optimizer)):
             refuse_optimizer_hooks(self.optimizer)
+
+    def _refuse_gradients(self) -> None:
+        """Those of an earlier backward pass: eager torch would add to them, and a step that updates does not."""
+        for name, weight in self.weights.items():
+            if weight.grad is not None and bool(weight.grad.any()):
+                what = f"the weight '{name}' has a gradient from before, to which a step that updates does not add"
+                fix = "call optimizer.zero_grad() before it; to accumulate, plan with the optimizer 'none'"
+                raise CannotRun(what, f"'{name}'.grad", fix)
 
     def _read_keys(self, own: Mapping[str, Any]) -> tuple[str, ...]:
         """Attributes that the model's code mentions; two at least, since one would come without a tuple."""
