@@ -90,6 +90,8 @@ def close(search: Search, told: bool | Sharing) -> None:
     """Ends the search of a small problem where its best plan is the best of its class, or a better one that is comes
     up. It may take SHARE of what is left of the budget."""
     plan, score, left = search.best, search.best_score, search.simulations_left
+    if search.spent:
+        return
     if plan is None or plan.added is not None or score.over_bytes or search.problem.num_ops > MOST_PROVED:
         return
     until = search.seconds + SHARE * search.seconds_left
