@@ -120,7 +120,7 @@ def test_peers_are_told_optimal_from_below() -> None:
     table, *_ = tables_of(base, runs, {})
     said = {row[0]: row[-1] for row in table.rows}
     assert said["a"] == "10.0 % below the best peer"
-    assert said["b"] == "optimal: it meets the bound, 0.0 % below the best peer"
+    assert said["b"] == "optimal unfused: it meets the bound, 0.0 % below the best peer"
     assert said["c"] == "10.0 % above the best peer"
     assert said["d"] == "not compared: no peer was run"
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from loadmaster import price
 from loadmaster.cli import stages
 from loadmaster.cli.verbs import app
 from loadmaster.files import load_plan, save_graph
-from loadmaster.search import Budget, solving
+from loadmaster.search import Budget
 from tests.graphs import GRAPHS
 
 SPECS = ("one-device", "etf", "heft")
@@ -79,19 +78,3 @@ def test_run_all_runs_all() -> None:
 
     problem = price(GRAPHS["diamond"](), "2xk80")
     assert [spec for spec, _ in stages.run_all(problem, SPECS, Budget(None, 2), 0)] == list(SPECS)
-
-
-@pytest.mark.parametrize(("seconds", "allowed"), [(7.0, 0.7), (None, None)])
-def test_bounds_of_baselines_take_no_longer_than_that_of_the_plan(
-    seconds: float | None, allowed: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, real = list[Any](), solving.lower_bound
-
-    def listening(problem: Any, **how: Any) -> int:
-        asked.append(how["seconds"])
-        return real(problem, **how)
-
-    monkeypatch.setattr(solving, "lower_bound", listening)
-    found = stages.run_baselines(price(GRAPHS["diamond"](), "2xk80"), Budget(seconds, 40), 0)
-    assert list(found) == ["one-device", "expert"] and all(result.simulations == 1 for result in found.values())
-    assert asked == pytest.approx([allowed, allowed])
