@@ -12,7 +12,7 @@ from loadmaster.bench.best import BestKnown, KnownValue, load_best, long_specs, 
 from loadmaster.bench.methods import is_known
 from loadmaster.bench.pages import ledger_path, methods_of, note_call, write_docs, write_tables
 from loadmaster.bench.quality import Quality, QualitySettings, quality
-from loadmaster.bench.records import Ledger, RunRecord
+from loadmaster.bench.records import RunLedger, RunRecord
 from loadmaster.bench.rows import Source
 from loadmaster.bench.run import Order, Outcome, Watch, run
 from loadmaster.bench.suite import Allowance, Suite, suites_of
@@ -105,7 +105,7 @@ def bench_best(name: str, settings: BenchSettings) -> list[Report]:
     reports = []
     for suite in suites_of(name):
         best = load_best(path)
-        found = best.offer_records(Ledger(ledger_path(settings.out, suite.name)).records)
+        found = best.offer_records(RunLedger(ledger_path(settings.out, suite.name)).records)
         improve = _Improve(best, path, found)
         order = _order(suite, settings, specs, settings.allowance, seeds=1)
         report = _run(order, settings, best, improve, f"best-{suite.name}")
@@ -178,7 +178,7 @@ def _order(
 def _run(
     order: Order, settings: BenchSettings, best: BestKnown, landed: Callable[[RunRecord], None], stem: str = ""
 ) -> Report:
-    ledger = Ledger(ledger_path(settings.out, stem or order.suite.name))
+    ledger = RunLedger(ledger_path(settings.out, stem or order.suite.name))
     outcome = run(order, ledger, settings.say, settings.watch, landed)
     if not stem:
         note_call(settings.out, order, outcome)

@@ -18,7 +18,7 @@ from loadmaster import __version__
 from loadmaster.bench.best import BestKnown, load_best
 from loadmaster.bench.figures import Method
 from loadmaster.bench.picture import draw
-from loadmaster.bench.records import Ledger, append, read_lines
+from loadmaster.bench.records import RunLedger, append, read_lines
 from loadmaster.bench.run import Order, Outcome
 from loadmaster.bench.suite import SUITES, Suite
 from loadmaster.bench.table import Table
@@ -88,7 +88,7 @@ def methods_of(order: Order) -> list[Method]:
 
 
 def write_tables(
-    suite: Suite, ledger: Ledger, best: BestKnown, methods: Sequence[Method] | None = None
+    suite: Suite, ledger: RunLedger, best: BestKnown, methods: Sequence[Method] | None = None
 ) -> tuple[list[Table], list[str]]:
     """Writes .md, -N.csv and .png files beside the records; gives the tables, and what could not be written."""
     out, stem = ledger.path.parent, ledger.path.stem
@@ -115,7 +115,7 @@ def write_docs(results_dir: Path, page: Path | None = None, best: BestKnown | No
     for suite in SUITES.values():
         ledger = ledger_path(results_dir, suite.name)
         if ledger.exists():
-            tables = tables_of(suite, Ledger(ledger).records, known.values)
+            tables = tables_of(suite, RunLedger(ledger).records, known.values)
             mine = [call for call in calls if call.get("suite") == suite.name]
             pages |= _suite_pages(suite, tables, mine)
             rows.append(summary_row(suite.name, suite.title, [(one.title, one.shown()) for one in tables]))

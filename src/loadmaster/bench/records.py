@@ -93,7 +93,7 @@ def cluster_key(cluster: Cluster) -> str:
     return digest("bench/1", cluster.digest, cluster.memory_bytes.tolist())
 
 
-class Ledger:
+class RunLedger:
     """The records of a suite in one file. Lines are only ever added; the last one of a key holds.
 
     A line that a kill cut short is ended and left out when the file is next opened: its run counts as not done.
@@ -123,7 +123,7 @@ class Ledger:
         append(self.path, record.to_line())
 
 
-class Sheet(Ledger):
+class Sheet(RunLedger):
     """Records of a row that runs elsewhere: what is known of it, and what it adds. No file."""
 
     def __init__(self, known: Iterable[RunRecord]) -> None:

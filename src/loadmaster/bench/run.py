@@ -19,7 +19,7 @@ import numpy as np
 from loadmaster import __version__
 from loadmaster.bench.methods import is_known, method, seeds_of
 from loadmaster.bench.peers import ideal_load_ns, loads_ns
-from loadmaster.bench.records import Ledger, RunRecord, Sheet, cluster_key
+from loadmaster.bench.records import RunLedger, RunRecord, Sheet, cluster_key
 from loadmaster.bench.rows import Source, SuiteRow
 from loadmaster.bench.suite import Allowance, Suite
 from loadmaster.cost import price
@@ -128,7 +128,7 @@ def _interruptible() -> Iterator[_Stop]:
 
 def run(
     order: Order,
-    ledger: Ledger,
+    ledger: RunLedger,
     tell: Callable[[str], None] = lambda text: None,
     watch: Watch | None = None,
     landed: Callable[[RunRecord], None] = lambda record: None,
@@ -172,7 +172,7 @@ def _row_job(order: Order, job: tuple[SuiteRow, str, list[RunRecord]]) -> tuple[
 @dataclass
 class _Bench:
     order: Order
-    ledger: Ledger
+    ledger: RunLedger
     outcome: Outcome
     watch: Watch | None
     landed: Callable[[RunRecord], None]

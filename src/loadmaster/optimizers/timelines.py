@@ -18,7 +18,7 @@ from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline, simulate
-from loadmaster.simulator.arenas.layout import Step
+from loadmaster.simulator.arenas.layout import LaidStep
 
 Decision = tuple[int, int]  # (device, op), or (devices + channel, tensor x devices + destination)
 
@@ -59,7 +59,7 @@ class _Decisions:
 
     def __init__(self, problem: Problem, plan: Plan, line: Timeline) -> None:
         devices, ops = problem.num_devices, problem.num_ops
-        step = Step(coarsen(problem, plan.kernel), plan, line)
+        step = LaidStep(coarsen(problem, plan.kernel), plan, line)
         channel = problem.cluster.channel[line.send_src, line.send_dst]
         resource = np.concatenate([plan.device, devices + channel])
         what = np.concatenate([np.arange(ops), line.send_tensor * devices + line.send_dst])
@@ -76,7 +76,7 @@ class _Decisions:
         return [self.taken[other][1] for other in same if self.ready[other] <= self.begin[at]]
 
 
-def _ready(problem: Problem, step: Step, line: Timeline) -> Ints:
+def _ready(problem: Problem, step: LaidStep, line: Timeline) -> Ints:
     """[ops + sends] the round from which each waits for nothing but its turn."""
     wait_start, waits = step.waits()
     ready = np.zeros(problem.num_ops + line.num_sends, np.int64)

@@ -31,8 +31,8 @@ class Result:
     >>> result = lm.solve(lm.price(g.build(), "2xp100-pcie"), "heft", lm.Budget(None, 1))
     >>> result.value, result.lower_bound, result.gap, result.optimal
     (200, 200, 0.0, True)
-    >>> result.among.short  # no plan is better, whatever it fuses or runs again
-    'of all plans'
+    >>> result.among.short  # of given times as short as a launch, fused plans may be better
+    'unfused'
 
     Attributes:
         problem: that the plan's columns are about; expanded where the plan adds ops.

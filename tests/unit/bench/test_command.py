@@ -14,7 +14,7 @@ from loadmaster.bench import command, pages, picture
 from loadmaster.bench.best import load_best
 from loadmaster.bench.command import BenchSettings, bench, bench_best, call, parse_part
 from loadmaster.bench.pages import headline, machine, write_docs
-from loadmaster.bench.records import Ledger
+from loadmaster.bench.records import RunLedger
 from loadmaster.bench.suite import SUITES, Allowance
 from loadmaster.cli.verbs import app
 from loadmaster.errors import InvalidSetting, MissingExtra
@@ -73,17 +73,17 @@ def test_without_matplotlib_all_but_the_picture_is_written(tmp_path: Path, monke
 def test_best_values_are_found_by_long_runs_and_by_results_at_hand(tmp_path: Path) -> None:
     file = tmp_path / "best.json"
     bench("tiny", quiet(tmp_path))
-    records = Ledger(tmp_path / "tiny.jsonl").records
+    records = RunLedger(tmp_path / "tiny.jsonl").records
     (report,) = bench_best("tiny", quiet(tmp_path, specs=["anneal"], best=file, allowance=Allowance(simulations=60)))
     best = load_best(file)
     assert len(best) == 3 and "3 are known" in report.notes[-1]
-    long = Ledger(tmp_path / "best-tiny.jsonl").records
+    long = RunLedger(tmp_path / "best-tiny.jsonl").records
     assert {record.spec for record in long} == {"one-device", "anneal"}
     assert all(best.values[record.place] <= record.value for record in [*records, *long])
     known = dict(best.values)
     bench_best("tiny", quiet(tmp_path, specs=["random"], best=file, allowance=Allowance(simulations=5)))
     assert all(load_best(file).values[place] <= value for place, value in known.items())
-    assert len(Ledger(tmp_path / "tiny.jsonl").records) == len(records) == 12
+    assert len(RunLedger(tmp_path / "tiny.jsonl").records) == len(records) == 12
     with pytest.raises(InvalidSetting, match="simulations"):
         bench_best("tiny", quiet(tmp_path, allowance=Allowance(seconds=1.0)))
 

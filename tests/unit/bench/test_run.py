@@ -13,7 +13,7 @@ import pytest
 
 from loadmaster.bench import run as running
 from loadmaster.bench.methods import seeds_of
-from loadmaster.bench.records import Ledger, RunRecord, read_records
+from loadmaster.bench.records import RunLedger, RunRecord, read_records
 from loadmaster.bench.run import Order, run
 from loadmaster.bench.suite import Allowance
 from loadmaster.errors import InvalidSetting, MissingExtra, UnknownName
@@ -30,8 +30,8 @@ def order(**others: Any) -> Order:
     return Order.of(suite, ["heft", "random"], None, seeds=2)
 
 
-def ledger(folder: Path) -> Ledger:
-    return Ledger(folder / "tiny.jsonl")
+def ledger(folder: Path) -> RunLedger:
+    return RunLedger(folder / "tiny.jsonl")
 
 
 def without_times(records: list[RunRecord]) -> dict[tuple[str, ...], int]:
@@ -80,7 +80,7 @@ def test_another_memory_limit_is_another_problem(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from loadmaster.bench.records import Ledger
+from loadmaster.bench.records import RunLedger
 from loadmaster.bench.run import Order, run
 from tests.unit.bench.made import tiny_suite
 
@@ -91,7 +91,7 @@ def landed(record):
     if not left[0]:
         os.kill(os.getpid(), signal.SIGKILL)
 
-run(Order.of(tiny_suite(), ["heft", "random"], None, seeds=2), Ledger(Path(sys.argv[1])), landed=landed)
+run(Order.of(tiny_suite(), ["heft", "random"], None, seeds=2), RunLedger(Path(sys.argv[1])), landed=landed)
 """
 
 
@@ -102,11 +102,11 @@ def test_killed_after_five_runs_it_goes_on_with_the_sixth(tmp_path: Path) -> Non
     first = file.read_text()
     assert len(list(read_records(file))) == 5
     file.write_text(first + first.splitlines()[0][:40])  # as if the kill had come in the middle of a write
-    outcome = run(order(), Ledger(file))
+    outcome = run(order(), RunLedger(file))
     assert (outcome.kept, outcome.done) == (5, 7)
     assert file.read_text().startswith(first)
-    run(order(), Ledger(tmp_path / "whole.jsonl"))
-    assert without_times(Ledger(file).records) == without_times(Ledger(tmp_path / "whole.jsonl").records)
+    run(order(), RunLedger(tmp_path / "whole.jsonl"))
+    assert without_times(RunLedger(file).records) == without_times(RunLedger(tmp_path / "whole.jsonl").records)
 
 
 @dataclass(frozen=True)

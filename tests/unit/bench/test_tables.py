@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.bench.records import Ledger, RunRecord
+from loadmaster.bench.records import RunLedger, RunRecord
 from loadmaster.bench.run import Order, run
 from loadmaster.bench.suite import Suite
 from loadmaster.bench.table import Column, Table
@@ -33,7 +33,7 @@ SUITES = {
 def records_of(suite: Suite) -> list[RunRecord]:
     """One-shot methods, whose plans are the same everywhere; times on the clock are not, so they are left out."""
     with tempfile.TemporaryDirectory() as folder:
-        book = Ledger(Path(folder) / "tiny.jsonl")
+        book = RunLedger(Path(folder) / "tiny.jsonl")
         run(Order.of(suite, ["expert", "heft", "etf"], None, seeds=1), book)
     return [replace(record, seconds=0.25) for record in book.records]
 

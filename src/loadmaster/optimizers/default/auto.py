@@ -13,7 +13,7 @@ from loadmaster.optimizers.annealing.chains import compile_walk
 from loadmaster.optimizers.branching.proving import close
 from loadmaster.optimizers.default.fitting import Fitting
 from loadmaster.optimizers.default.starts import best_starts, unlike
-from loadmaster.optimizers.default.walk import Walk
+from loadmaster.optimizers.default.walk import AnnealingWalk
 from loadmaster.optimizers.exact import closing
 from loadmaster.optimizers.fusion.greedy import Merges
 from loadmaster.optimizers.memory.trips import one_computes
@@ -55,7 +55,10 @@ class Auto:
         with search.keeping() as own:  # plans that add nothing
             own.best, own.best_score = search.best, search.best_score
             bound_at_once(own, told)
-            walks = [Walk(own, start, bool(told)) for start in unlike(best_starts(own, bool(told), self.also), WALKS)]
+            walks = [
+                AnnealingWalk(own, start, bool(told))
+                for start in unlike(best_starts(own, bool(told), self.also), WALKS)
+            ]
             with proving(own, told):
                 while not own.spent:
                     search.keep(own)
@@ -80,7 +83,7 @@ def placement() -> Auto:
     return Auto(fusion="none", recompute=False, offload=False)
 
 
-def better_half(walks: list[Walk]) -> list[Walk]:
+def better_half(walks: list[AnnealingWalk]) -> list[AnnealingWalk]:
     return sorted(walks, key=lambda walk: walk.score)[: -(-len(walks) // 2)]
 
 

@@ -1,8 +1,8 @@
 """Starts: plans by rules, cheapest first, that the search begins from.
 
 No rule is best everywhere, and a rule takes about as long as a few simulations. Each plans the ops of the problem, or
-its kernels (`View`). By the clock a rule is priced by the time the ones before it took, so that a slow machine or a
-large graph gets fewer of them, and the best of them always.
+its kernels (`PlannedView`). By the clock a rule is priced by the time the ones before it took, so that a slow machine
+or a large graph gets fewer of them, and the best of them always.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ EACH, RULED, OTHERS = 0.1, 0.5, 0.2
 UNLIKE = 0.1  # of the ops that two starts place differently, at least
 
 
-class Start(NamedTuple):
+class Scored(NamedTuple):
     """A plan of the whole problem and what it is worth."""
 
     score: Score
@@ -56,7 +56,7 @@ Recipe = Callable[[], Plan]
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class PlannedView:
     """The problem that rules plan, and how a plan of it is scored on the whole."""
 
     search: Search
@@ -64,39 +64,39 @@ class View:
     coarse: Coarse | None  # kernels are planned as one op each
 
     @staticmethod
-    def of_ops(search: Search) -> View:
-        return View(search, search.problem, None)
+    def of_ops(search: Search) -> PlannedView:
+        return PlannedView(search, search.problem, None)
 
     @staticmethod
-    def of_kernels(search: Search) -> View:
+    def of_kernels(search: Search) -> PlannedView:
         """Kernels by the greedy rule, whichever device they go to."""
         coarse = coarsen(search.problem, Merges.of(search.problem).greedy())
-        return View(search.part(problem=coarse.problem), coarse.problem, coarse)
+        return PlannedView(search.part(problem=coarse.problem), coarse.problem, coarse)
 
-    def start(self, plan: Plan, whole: Search, fuses: bool) -> Start:
+    def start(self, plan: Plan, whole: Search, fuses: bool) -> Scored:
         """A plan of the view as a start; ops that share a device are fused by the greedy rule."""
         if self.coarse is not None:
-            start = Start(self.search.score(plan), self.coarse.up(plan))
+            start = Scored(self.search.score(plan), self.coarse.up(plan))
             whole.offer(start.plan, start.score)
             return start
-        return fused(whole, plan) if fuses else Start(whole.score(plan), plan)
+        return fused(whole, plan) if fuses else Scored(whole.score(plan), plan)
 
 
-def fused(search: Search, plan: Plan) -> Start:
+def fused(search: Search, plan: Plan) -> Scored:
     """The same places and ranks, with kernels by the greedy rule among the ops of each device."""
     kernel = ints(Merges.of(search.problem).greedy(plan.device))
     over, value = search.score_fused(plan.device[None], plan.rank[None], kernel[None])
-    return Start(Score(int(over[0]), int(value[0])), Plan.of(search.problem, plan.device, plan.rank, kernel))
+    return Scored(Score(int(over[0]), int(value[0])), Plan.of(search.problem, plan.device, plan.rank, kernel))
 
 
-def best_starts(search: Search, fuses: bool, also: Optimizer | None) -> list[Start]:
+def best_starts(search: Search, fuses: bool, also: Optimizer | None) -> list[Scored]:
     """Plans by rules, best first: of kernels and of ops where ops may be fused."""
-    found = [Start(search.score(plan), plan) for plan in given(search, also)]
-    views = [View.of_kernels(search)] if fuses and not search.spent else []
-    views.append(View.of_ops(search))
+    found = [Scored(search.score(plan), plan) for plan in given(search, also)]
+    views = [PlannedView.of_kernels(search)] if fuses and not search.spent else []
+    views.append(PlannedView.of_ops(search))
     for kind, share in ((rules, RULED), (others, OTHERS)):
         for view in views:
-            pace = Pace(search, share)
+            pace = RulePace(search, share)
             for recipe in kind(view):
                 if found and (search.spent or pace.over):
                     break
@@ -113,16 +113,16 @@ def given(search: Search, also: Optimizer | None) -> Iterator[Plan]:
         yield plan if part.best is None else part.best
 
 
-def unlike(found: list[Start], most: int) -> list[Start]:
+def unlike(found: list[Scored], most: int) -> list[Scored]:
     """The first few plans of which no two place nine ops in ten alike."""
-    chosen: list[Start] = []
+    chosen: list[Scored] = []
     for start in found:
         if len(chosen) < most and all((start.plan.device != one.plan.device).mean() > UNLIKE for one in chosen):
             chosen.append(start)
     return chosen
 
 
-class Pace:
+class RulePace:
     """What starts may take, where the clock counts: a share of the seconds, each of them no more than a tenth."""
 
     def __init__(self, search: Search, share: float) -> None:
@@ -145,7 +145,7 @@ class Pace:
         return plan
 
 
-def rules(view: View) -> Iterator[Recipe]:
+def rules(view: PlannedView) -> Iterator[Recipe]:
     """List schedules and the like, cheap ones first."""
     problem = view.problem
     names: tuple[str, ...] = RULES if problem.num_devices > 1 else ("expert",)
@@ -155,7 +155,7 @@ def rules(view: View) -> Iterator[Recipe]:
         yield partial(_by_rule, view.search, name)
 
 
-def others(view: View) -> Iterator[Recipe]:
+def others(view: PlannedView) -> Iterator[Recipe]:
     """Cuts of the program, groups of ops, and what suits the objective."""
     problem = view.problem
     if problem.num_devices == 1:

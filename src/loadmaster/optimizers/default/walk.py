@@ -8,7 +8,7 @@ first (`rebalancing`): they gain more for a simulation.
 from __future__ import annotations
 
 from loadmaster.optimizers.annealing.chains import Chains, Decisions, Reheating, side_by_side, together, walkers
-from loadmaster.optimizers.default.starts import Start, fused
+from loadmaster.optimizers.default.starts import Scored, fused
 from loadmaster.optimizers.multilevel.refine import refine
 from loadmaster.optimizers.rebalancing import Rebalancer
 from loadmaster.passes import coarsen
@@ -22,14 +22,14 @@ LOOKS = (40, 160, 640)  # simulations of each window, one pass after another
 PATIENCE = 4  # rebalanced plans in a row that are no better, after which annealing goes on
 
 
-class Walk:
+class AnnealingWalk:
     """Goes on from the best plan that it has found.
 
     Attributes:
         score, plan: of that.
     """
 
-    def __init__(self, search: Search, start: Start, fuses: bool) -> None:
+    def __init__(self, search: Search, start: Scored, fuses: bool) -> None:
         self.search, self.fuses = search, fuses
         self.score, self.plan = start
         self.pace = Reheating(search.problem.num_ops, FIRST)

@@ -77,7 +77,7 @@ def assign_addresses(
         seed: of choices by lot.
     """
     coarse = coarsen(problem, plan.kernel)
-    step = Step(coarse, plan, timeline)
+    step = LaidStep(coarse, plan, timeline)
     tensor, op, device, begin, end = (np.concatenate(parts) for parts in zip(*step.blocks(), strict=True))
     nbytes = np.where(
         tensor >= 0, _take(coarse.problem.graph.nbytes, tensor), _take(coarse.problem.graph.workspace_bytes, op)
@@ -113,7 +113,7 @@ def _take(column: Ints, index: Ints) -> Ints:
     return ints(np.append(column, -1)[index])
 
 
-class Step:
+class LaidStep:
     """The simulated step in rounds, of the problem whose ops are kernels."""
 
     def __init__(self, coarse: Coarse, plan: Plan, timeline: Timeline) -> None:
