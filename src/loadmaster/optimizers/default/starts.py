@@ -95,8 +95,8 @@ def best_starts(search: Search, fuses: bool, also: Optimizer | None) -> list[Sco
     views = [PlannedView.of_kernels(search)] if fuses and not search.spent else []
     views.append(PlannedView.of_ops(search))
     for kind, share in ((rules, RULED), (others, OTHERS)):
+        pace = RulePace(search, share)
         for view in views:
-            pace = RulePace(search, share)
             for recipe in kind(view):
                 if found and (search.spent or pace.over):
                     break
@@ -128,7 +128,7 @@ class RulePace:
     def __init__(self, search: Search, share: float) -> None:
         self.search, self.longest_s = search, 0.0
         self.all_s = search.seconds + search.seconds_left
-        self.until_s = share * self.all_s
+        self.until_s = search.seconds + share * self.all_s
 
     @property
     def over(self) -> bool:
