@@ -22,7 +22,6 @@ OPTIMIZERS: Mapping[str, str] = {
     "expert": "loadmaster.optimizers.expert.expert:Expert",
     "heft": "loadmaster.optimizers.lists.schedulers:Heft",
     "etf": "loadmaster.optimizers.lists.schedulers:Etf",
-    "learned-list": "loadmaster.optimizers.policy.policy:LearnedList",
     "rolling": "loadmaster.optimizers.lists.rolling:Rolling",
     "multilevel": "loadmaster.optimizers.multilevel.multilevel:Multilevel",
     "greedy-fusion": "loadmaster.optimizers.fusion.greedy:GreedyFusion",

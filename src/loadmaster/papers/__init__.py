@@ -19,5 +19,4 @@ TRAINERS = {
     "placeto": "loadmaster.learn.placeto2019.training",
     "placeto-published": "loadmaster.papers.placeto2019",
     "plans": "loadmaster.learn.plans",
-    "list": "loadmaster.learn.scheduling.command",
 }
