@@ -37,14 +37,14 @@ from pathlib import Path
 folder, aim = Path(sys.argv[1]), sys.argv[2]
 import loadmaster.files.writing as writing
 from loadmaster.files.writing import write_text
-from loadmaster.bench.records import Ledger, RunRecord
+from loadmaster.bench.records import RunLedger, RunRecord
 if aim == "writes":  # says so when it stands before the renaming, and waits for the kill
     replace = os.replace
     def slow(a, b):
         (folder / "now").touch(); time.sleep(0.02); replace(a, b)
     writing.os.replace = slow
 text = "{" + ", ".join(f'"{i}": {i}' for i in range(60_000)) + "}"
-ledger = Ledger(folder / "records.jsonl")
+ledger = RunLedger(folder / "records.jsonl")
 print("ready", flush=True)
 number = len(ledger.records)
 while True:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import loadmaster
-from loadmaster.bench.records import Ledger, RunRecord, read_records
+from loadmaster.bench.records import RunLedger, RunRecord, read_records
 from loadmaster.bench.table import Column, Table
 from loadmaster.errors import InvalidGraph, UnreadableFile, printable
 from loadmaster.files.text import parse_json
@@ -91,8 +91,8 @@ def test_names_stay_in_their_cell(name: str) -> None:
 @pytest.mark.parametrize("name", ["a\u2028b", "a\u0085b", "a\x0cb", "a\x1cb", "模型", "\ud800"])
 def test_records_of_any_name_are_read_back(name: str, tmp_path: Path) -> None:
     record = RunRecord(name, "g", "c", "d", "step-time", "heft", "1", 0)
-    Ledger(tmp_path / "r.jsonl").add(record)
-    assert Ledger(tmp_path / "r.jsonl").finished(record.key)
+    RunLedger(tmp_path / "r.jsonl").add(record)
+    assert RunLedger(tmp_path / "r.jsonl").finished(record.key)
     assert [found.row for found in read_records(tmp_path / "r.jsonl")] == [name]
 
 
@@ -101,7 +101,7 @@ def test_a_line_torn_inside_a_letter_costs_that_line_alone(tmp_path: Path) -> No
     one, two = (RunRecord("模型", "g", "c", "d", "step-time", "heft", "1", seed) for seed in (1, 2))
     raw = '{"row": "模型'.encode()
     path.write_bytes(one.to_line().encode() + raw[:-1])
-    ledger = Ledger(path)
+    ledger = RunLedger(path)
     ledger.add(two)
     assert [record.seed for record in read_records(path)] == [1, 2]
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from loadmaster import Budget, InvalidSetting, price, solve
-from loadmaster.bench.records import Ledger
+from loadmaster.bench.records import RunLedger
 from loadmaster.bench.rows import SuiteRow
 from loadmaster.bench.run import Order, run
 from loadmaster.bench.suite import Allowance, Suite
@@ -92,10 +92,10 @@ def test_rows_of_a_benchmark_on_a_cluster_are_kept_once(cluster: Any, tmp_path: 
     kept = {}
     for name, address in (("here", ""), ("there", cluster.address)):
         order = Order(suite, ("heft", "anneal"), seeds=2, allowance=Allowance(simulations=50), ray=address)
-        ledger = Ledger(tmp_path / name)
+        ledger = RunLedger(tmp_path / name)
         first, second = (run(order, ledger) for _ in range(2))
         assert (first.done, first.kept, second.done, second.kept) == (first.done, 0, 0, first.done)
-        kept[name] = [(record.key, record.value, record.simulations) for record in Ledger(tmp_path / name).records]
+        kept[name] = [(record.key, record.value, record.simulations) for record in RunLedger(tmp_path / name).records]
     assert kept["here"] == kept["there"]
     assert len((tmp_path / "there").read_text().splitlines()) == len(kept["there"]) > 0
 
