@@ -30,7 +30,7 @@ import numpy as np
 import loadmaster as lm
 from loadmaster.files import save_graph
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.experience import Known, adapt
+from loadmaster.methods.experience import Known, adapt
 from loadmaster.search import Start, solve
 from loadmaster.zoo import find
 

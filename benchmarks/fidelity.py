@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from loadmaster.baselines.fusion.greedy import GreedyFusion
 from loadmaster.cluster import Cluster
 from loadmaster.cost import Calibrated, CostModel, Measured, OpTime, fit, price
 from loadmaster.cost.hosting import plain_ns
@@ -27,7 +28,6 @@ from loadmaster.files.graph import graph_from_json
 from loadmaster.graph import OUTPUT, Graph
 from loadmaster.graph.columns import ints
 from loadmaster.graph.kinds import HEAVY, work_of
-from loadmaster.optimizers.fusion.greedy import GreedyFusion
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, solve

@@ -15,8 +15,8 @@ import fidelity
 import numpy as np
 from scipy.optimize import least_squares, nnls
 
+from loadmaster.baselines.fusion.greedy import GreedyFusion
 from loadmaster.cost import Measured, hosting, price
-from loadmaster.optimizers.fusion.greedy import GreedyFusion
 from loadmaster.search import Budget, solve
 from loadmaster.simulator import simulate
 

@@ -32,6 +32,7 @@ from fidelity_models import Case
 from torch import nn
 from torch.nn import functional as F
 
+from loadmaster.baselines.fusion.greedy import greedy_kernels
 from loadmaster.bench import _inductor
 from loadmaster.cost import price
 from loadmaster.graph import Graph
@@ -39,8 +40,7 @@ from loadmaster.graph.kinds import bare_name
 from loadmaster.importers.torch.building import without_memory
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.step import Target, fake_mode
-from loadmaster.optimizers.fusion.greedy import greedy_kernels
-from loadmaster.optimizers.memory.inlining import inlined
+from loadmaster.methods.memory.inlining import inlined
 from loadmaster.passes import fuse
 from loadmaster.plans import Plan
 from loadmaster.plans.expansion import whole

@@ -31,9 +31,9 @@ import loadmaster as lm
 from loadmaster.files import load_graphs
 from loadmaster.graph.columns import ints
 from loadmaster.learn.plans import PlanSettings, problem_of
-from loadmaster.optimizers.experience import Library, adapt, starts_like
-from loadmaster.optimizers.experience.entries import MAGIC, PlanHead, known_of
-from loadmaster.optimizers.experience.likeness import Sight
+from loadmaster.methods.experience import Library, adapt, starts_like
+from loadmaster.methods.experience.entries import MAGIC, PlanHead, known_of
+from loadmaster.methods.experience.likeness import Sight
 from loadmaster.search import Budget, Start, solve
 
 TIMES = 4  # the second budget in the first, which is of 0.5 s

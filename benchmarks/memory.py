@@ -28,16 +28,16 @@ from typing import Any
 import numpy as np
 
 import loadmaster as lm
+from loadmaster.baselines.fusion.greedy import Merges
+from loadmaster.baselines.fusion.sharing import sharing_of
+from loadmaster.baselines.simple import Ready
 from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.files import graph_from_json
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.fusion.greedy import Merges
-from loadmaster.optimizers.fusion.sharing import sharing_of
-from loadmaster.optimizers.fusion.starts import simple_orders
-from loadmaster.optimizers.memory.checkpoints import LayerCheckpointing, MinCut, SqrtCheckpointing
-from loadmaster.optimizers.memory.recompute import Recompute
-from loadmaster.optimizers.simple import Ready
+from loadmaster.methods.annealing.fusion_starts import simple_orders
+from loadmaster.methods.memory.checkpoints import LayerCheckpointing, MinCut, SqrtCheckpointing
+from loadmaster.methods.memory.recompute import Recompute
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import peak_bound

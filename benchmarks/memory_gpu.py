@@ -28,14 +28,14 @@ import torch
 from torch._functorch import config as functorch
 from torch.utils._pytree import tree_map_only
 
+from loadmaster.baselines.fusion.greedy import GreedyFusion
+from loadmaster.baselines.simple import OneDevice
 from loadmaster.cost import Calibrated, price
 from loadmaster.graph.columns import ints
 from loadmaster.importers.torch.arguments import as_arguments, split
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.step import Target, loss_of
-from loadmaster.optimizers.fusion.greedy import GreedyFusion
-from loadmaster.optimizers.memory.recompute import Recompute
-from loadmaster.optimizers.simple import OneDevice
+from loadmaster.methods.memory.recompute import Recompute
 from loadmaster.problem import Problem
 from loadmaster.runtime.apply import build, planning_of
 from loadmaster.runtime.verify import verify_step

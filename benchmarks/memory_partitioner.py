@@ -33,6 +33,7 @@ from torch._functorch.compile_utils import fx_graph_cse
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from loadmaster.baselines.fusion.greedy import greedy_kernels
 from loadmaster.bench import _inductor
 from loadmaster.cost import price
 from loadmaster.graph import Graph
@@ -40,8 +41,7 @@ from loadmaster.importers.torch.building import without_memory
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.graph import captured_of
 from loadmaster.importers.torch.step import Target, Trace, fake_mode
-from loadmaster.optimizers.fusion.greedy import greedy_kernels
-from loadmaster.optimizers.memory.inlining import inlined
+from loadmaster.methods.memory.inlining import inlined
 from loadmaster.passes import fuse
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem

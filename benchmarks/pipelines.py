@@ -24,9 +24,9 @@ import numpy as np
 
 import loadmaster as lm
 from loadmaster.cluster import Cluster, Device
-from loadmaster.optimizers.pipeline.judging import Pipeline
-from loadmaster.optimizers.pipeline.microbatched import PipelineResult, plan_pipeline
-from loadmaster.passes.stages import UPDATE, phases_of
+from loadmaster.pipelines.judging import Pipeline
+from loadmaster.pipelines.microbatched import PipelineResult, plan_pipeline
+from loadmaster.pipelines.stages import UPDATE, phases_of
 from loadmaster.report.pipeline import stage_rows
 from loadmaster.search import Budget
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "loadmaster"
-ENGINE = ("optimizers/default", "optimizers/annealing", "optimizers/fusion")
+ENGINE = ("methods/default", "methods/annealing", "baselines/fusion")
 PLAIN = {0, 1, 2, -1}  # numbers that tune nothing
 PLAN = ("plan", "zoo:gnmt-4", "--on", "4xp100-pcie", "--simulations", "300")
 

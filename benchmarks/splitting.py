@@ -13,12 +13,12 @@ import argparse
 import loadmaster as lm
 from loadmaster.cluster import Cluster
 from loadmaster.graph import Graph
-from loadmaster.optimizers.pipeline.microbatched import plan_pipeline
-from loadmaster.optimizers.splitting import solve_split
-from loadmaster.passes.microbatches import Replicas
+from loadmaster.methods.splitting import solve_split
 from loadmaster.passes.splitting import sharded_graph
 from loadmaster.passes.splitting.sharding import WAYS, Way
 from loadmaster.passes.splitting.tensor_parallel import tensor_parallel
+from loadmaster.pipelines.microbatched import plan_pipeline
+from loadmaster.pipelines.microbatches import Replicas
 from loadmaster.plans import Plan
 from loadmaster.search import Budget
 from loadmaster.simulator import Timeline, simulate

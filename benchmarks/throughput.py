@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 
 import loadmaster as lm
+from loadmaster.baselines.downsets.replicated import Cost, replicated_stages
 from loadmaster.cluster import Device, Link
 from loadmaster.graph.columns import ints
 from loadmaster.importers.benchmarks.msr import msr_cluster
-from loadmaster.optimizers.downsets.replicated import Cost, replicated_stages
 
 METHODS = ("pipeline:goal=max-load", "downsets", "placement")
 

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from loadmaster import Budget, Result, solve
+from loadmaster.baselines.fusion.sharing import sharing_of
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.optimizers.branching.proving import prove
-from loadmaster.optimizers.fusion.sharing import sharing_of
+from loadmaster.methods.exact.branching.proving import prove
 from loadmaster.plans import Plan
 from loadmaster.plans.expansion import expand, keeps_to
 from loadmaster.problem import Problem

@@ -41,7 +41,7 @@ from loadmaster.files.costs import costs_to_json, load_costs
 from loadmaster.files.lifetimes import load_lifetimes
 from loadmaster.files.profile import costs_from_profile, is_profile
 from loadmaster.files.text import read_json
-from loadmaster.optimizers.experience import starts_from
+from loadmaster.methods.experience import starts_from
 from loadmaster.report.plot import _check_comparison
 from loadmaster.zoo.synthetic import KINDS, generate
 from tests import offloads

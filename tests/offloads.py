@@ -18,12 +18,12 @@ from random import Random
 import numpy as np
 
 from loadmaster import make_optimizer
+from loadmaster.baselines.simple import OneDevice
 from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.memory.recompute import Recompute
-from loadmaster.optimizers.simple import OneDevice
+from loadmaster.methods.memory.recompute import Recompute
 from loadmaster.plans import Plan, check
 from loadmaster.plans.additions import homes
 from loadmaster.plans.expansion import expand

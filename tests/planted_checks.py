@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 import loadmaster as lm
 import tests.conftest  # noqa: F401
+from loadmaster.baselines.simple import OneDevice
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.optimizers.branching.branch_and_bound import BranchAndBound
-from loadmaster.optimizers.simple import OneDevice
+from loadmaster.methods.exact.branching.branch_and_bound import BranchAndBound
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound, peak_bound, step, step_bound
 from loadmaster.search import Search
@@ -30,7 +30,7 @@ from tests.golden import test_timelines
 from tests.graphs import GRAPHS, pair
 from tests.planted import WRONG
 from tests.properties import test_additions, test_simulator
-from tests.unit.optimizers.downsets.test_downsets import cluster_of, random_graph
+from tests.unit.baselines.downsets.test_downsets import cluster_of, random_graph
 from tests.unit.problem.bounds.test_bounds import (
     all_fused_plans,
     all_plans,

@@ -17,7 +17,7 @@ from loadmaster.cost import CostModel, price
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import Graph
 from loadmaster.importers import load
-from loadmaster.optimizers.experience import starts_from
+from loadmaster.methods.experience import starts_from
 from loadmaster.problem.objective import Objective
 from loadmaster.search import Budget, Optimizer, Result, Search, as_budget, solve
 
@@ -129,8 +129,8 @@ def fitted(
     wanted = not found.fits or (least and found.problem.objective.of_memory)
     if not wanted or not (recompute or offload) or found.plan.added is not None or found.interrupted:
         return found
-    from loadmaster.optimizers.memory.recompute import Recompute
-    from loadmaster.optimizers.simple import Ready
+    from loadmaster.baselines.simple import Ready
+    from loadmaster.methods.memory.recompute import Recompute
 
     method = Recompute(Ready(found.plan), again=recompute, offload=offload)
     better = solve(found.problem, method, budget, seed, listener=listener)

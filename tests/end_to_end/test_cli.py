@@ -461,7 +461,7 @@ def test_packing_imports_neither_reports_nor_torch(tmp_path: Path) -> None:
     (tmp_path / "lives.csv").write_text("id,lower,upper,size\na,0,3,4\nb,1,5,4\n")
     words = ["pack", str(tmp_path / "lives.csv"), "--capacity", "8", "--out", str(tmp_path / "offsets.csv")]
     code = f"import sys; from loadmaster.cli.verbs import app; app({words}, standalone_mode=False); "
-    code += "print([name for name in ('rich', 'torch', 'loadmaster.optimizers') if name in sys.modules])"
+    code += "print([name for name in ('rich', 'torch', 'loadmaster.methods') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     assert (tmp_path / "offsets.csv").read_text().splitlines() == ["id,offset", "a,0", "b,4"]

@@ -322,7 +322,7 @@ def test_an_edit_of_the_package_shows_without_clearing_anything(tmp_path: Path) 
     assert answer() == "30"
 
 
-ROOMS = ("graph", "passes", "problem", "simulator", "optimizers.annealing", "optimizers.fusion")
+ROOMS = ("graph", "passes", "problem", "simulator", "methods.annealing", "baselines.fusion")
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from loadmaster.baselines.lists.schedulers import Etf, Heft
+from loadmaster.baselines.simple import BestOf
 from loadmaster.catalog.specs import make_optimizer, spec_of
-from loadmaster.optimizers.lists.schedulers import Etf, Heft
-from loadmaster.optimizers.simple import BestOf
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from loadmaster import catalog
+from loadmaster.baselines.expert.expert import expert_placement
+from loadmaster.baselines.memory_order import MemoryOrder
+from loadmaster.baselines.ordering import ordered
+from loadmaster.baselines.simple import legal
 from loadmaster.bench.peers import Accelerate, Inductor, Saga
 from loadmaster.catalog.specs import make_optimizer
 from loadmaster.errors import UnknownName
-from loadmaster.optimizers.expert.expert import expert_placement
-from loadmaster.optimizers.memory.orders import MemoryOrder
-from loadmaster.optimizers.ordering import ordered
-from loadmaster.optimizers.simple import legal
 from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
 

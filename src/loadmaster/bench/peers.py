@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from loadmaster.baselines.simple import OneDevice, legal
 from loadmaster.bench import _inductor
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.graph.columns import Ints, ints, positions
-from loadmaster.optimizers.simple import OneDevice, legal
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Search

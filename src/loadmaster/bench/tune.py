@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.baselines.genetic.brkga import Brkga
 from loadmaster.cluster import Cluster
 from loadmaster.cost import price
 from loadmaster.files import graph_from_json, graph_to_json, load_records
 from loadmaster.files.writing import write_text
 from loadmaster.graph import Graph
 from loadmaster.graph.columns import digest
-from loadmaster.optimizers.genetic.brkga import Brkga
 from loadmaster.search import Budget, solve
 
 GRID: dict[str, tuple[Any, ...]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loadmaster.optimizers.experience import Store
+    from loadmaster.methods.experience import Store
     from loadmaster.problem import Problem
     from loadmaster.search import Budget, Result, Start
 
@@ -19,7 +19,7 @@ EXPERIENCE_HELP = (
 
 def store_for(wanted: bool | None, budget: Budget, named: bool) -> Store | None:
     """The user's store, where it is to be used."""
-    from loadmaster.optimizers.experience import Store
+    from loadmaster.methods.experience import Store
 
     by_default = budget.simulations is None and not named
     return Store.default() if (by_default if wanted is None else wanted) else None
@@ -28,7 +28,7 @@ def store_for(wanted: bool | None, budget: Budget, named: bool) -> Store | None:
 def starts_for(problem: Problem, like: Path | None, store: Store | None) -> list[Start]:
     """Plans to begin from: those of `--like`, then the most alike of the user's own."""
     from loadmaster.cli.stages import status
-    from loadmaster.optimizers.experience import starts_from
+    from loadmaster.methods.experience import starts_from
 
     given = [] if like is None else starts_from(like, problem)
     if store is None:

@@ -11,7 +11,7 @@ from loadmaster.cli import stages
 from loadmaster.errors import InvalidSetting, LoadmasterError
 
 if TYPE_CHECKING:
-    from loadmaster.optimizers.pipeline.microbatched import PipelineResult
+    from loadmaster.pipelines.microbatched import PipelineResult
     from loadmaster.problem import Problem
     from loadmaster.search import Budget
 
@@ -26,7 +26,7 @@ def run(
     replicate: str,
 ) -> PipelineResult:
     """Plans a pipeline of microbatches, with what was asked for beside it checked."""
-    from loadmaster.optimizers.pipeline.microbatched import plan_pipeline
+    from loadmaster.pipelines.microbatched import plan_pipeline
 
     if optimizer is not None or split != "none":
         what = "--microbatches plans stages and their order by itself"

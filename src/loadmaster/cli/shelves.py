@@ -27,7 +27,7 @@ plans_app = typer.Typer(
 @verb
 def plans_list(json: Json = False, debug: Debug = False) -> None:
     """List the plans found before, the last used first."""
-    from loadmaster.optimizers.experience import Store
+    from loadmaster.methods.experience import Store
 
     if json:
         print_json(experiences.listed(Store.default()))
@@ -39,7 +39,7 @@ def plans_list(json: Json = False, debug: Debug = False) -> None:
 @verb
 def plans_clear(json: Json = False, debug: Debug = False) -> None:
     """Forget the plans found before."""
-    from loadmaster.optimizers.experience import Store
+    from loadmaster.methods.experience import Store
 
     store = Store.default()
     removed = 0 if store is None else store.clear()

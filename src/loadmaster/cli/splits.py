@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
     from loadmaster.files.plan import PlanFile
     from loadmaster.graph import Graph
-    from loadmaster.optimizers.splitting import SplitResult
+    from loadmaster.methods.splitting import SplitResult
     from loadmaster.passes.splitting import Split
     from loadmaster.plans import Plan
     from loadmaster.problem import Problem
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def run(problem: Problem, spec: str, budget: Budget, seed: int, costs: str | None) -> SplitResult:
     """Looks for ops to split and plans the graph that comes of it."""
     from loadmaster.cost import price
-    from loadmaster.optimizers.splitting import solve_split
+    from loadmaster.methods.splitting import solve_split
     from loadmaster.report.terminal import solving
 
     cost = words.costs_of(costs, problem.source, problem.cluster)

@@ -28,7 +28,7 @@ from loadmaster.files.writing import writing
 from loadmaster.graph import Graph
 from loadmaster.graph.columns import Ints, digest, ints
 from loadmaster.learn.variation import vary
-from loadmaster.optimizers.default.auto import placement
+from loadmaster.methods.default.auto import placement
 from loadmaster.papers.features import Features, device_class, features_of
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search

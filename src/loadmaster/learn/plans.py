@@ -2,7 +2,7 @@
 the searches found, and a new problem begins from the plans of those that are most like it.
 
 `loadmaster train plans` runs it. A plan is kept only where the long search found more than a short one by a given
-share; searches that are done already are not repeated when a run is taken up again. `optimizers.experience` reads the
+share; searches that are done already are not repeated when a run is taken up again. `methods.experience` reads the
 library.
 """
 
@@ -26,8 +26,8 @@ from loadmaster.files.writing import write_bytes, write_text
 from loadmaster.graph import ACTIVATION, Graph
 from loadmaster.graph.columns import digest, ints
 from loadmaster.learn import examples
-from loadmaster.optimizers.experience import Library
-from loadmaster.optimizers.experience.entries import packed
+from loadmaster.methods.experience import Library
+from loadmaster.methods.experience.entries import packed
 from loadmaster.papers.training import TrainingSettings
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, solve

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.baselines.lists.schedulers import critical_rank
+from loadmaster.baselines.simple import legal
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.optimizers.lists.schedulers import critical_rank
-from loadmaster.optimizers.simple import legal
 from loadmaster.problem import Problem
 
 # Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from loadmaster.baselines.cuts import device_order, fair_share
+from loadmaster.baselines.lists.schedulers import downward_rank, upward_rank
+from loadmaster.baselines.memory_order import PLAIN, memory_order
 from loadmaster.graph.columns import Ints, ints, positions, rows_of
 from loadmaster.graph.kinds import ELEMENTWISE, HEAVY, OPAQUE, REDUCTION, work_of
-from loadmaster.optimizers.cuts import device_order, fair_share
-from loadmaster.optimizers.lists.schedulers import downward_rank, upward_rank
-from loadmaster.optimizers.memory.orders import PLAIN, memory_order
 from loadmaster.passes.groups import mirrored_position, turning_point
 from loadmaster.problem import CANNOT, Problem
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Literal
 
+from loadmaster.baselines.simple import OneDevice
 from loadmaster.errors import InvalidSetting, MissingExtra
-from loadmaster.optimizers.simple import OneDevice
 from loadmaster.passes.groups import Grouper
 from loadmaster.plans import Plan
 from loadmaster.search import Search

@@ -27,11 +27,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from loadmaster.baselines.simple import OneDevice
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting, UnreadableFile
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.importers import load
-from loadmaster.optimizers.simple import OneDevice
 from loadmaster.papers import training
 from loadmaster.papers.adam import Adam
 from loadmaster.papers.environment import Simulated

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import UNGIVEN
-from loadmaster.passes.pipelined import pipelined_of
 from loadmaster.passes.splitting import sharded_of, splits_of
+from loadmaster.pipelines.pipelined import pipelined_of
 from loadmaster.problem import Problem
 from loadmaster.report.explain import Explanation
 from loadmaster.report.fit import does_not_fit

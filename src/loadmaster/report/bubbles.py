@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from loadmaster.errors import InvalidSetting
-from loadmaster.passes.microbatches import Action, parse_action
-from loadmaster.passes.stages import BACKWARD, FORWARD, LETTERS, REDUCE, UPDATE, WEIGHT
+from loadmaster.pipelines.microbatches import Action, parse_action
+from loadmaster.pipelines.stages import BACKWARD, FORWARD, LETTERS, REDUCE, UPDATE, WEIGHT
 from loadmaster.report.plot import WIDTH_IN, blank_figure, save_figure
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.units import time_text

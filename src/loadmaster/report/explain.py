@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from loadmaster.baselines.fusion.sharing import fusing_of
 from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidSetting
-from loadmaster.optimizers.fusion.sharing import fusing_of
 from loadmaster.plans import Plan, check
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from loadmaster.baselines.fusion.sharing import sharing_of
 from loadmaster.cluster.growing import with_more
 from loadmaster.cost import price
 from loadmaster.errors import DoesNotFit
-from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import peak_bound
 from loadmaster.report.units import size_text

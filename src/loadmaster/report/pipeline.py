@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from loadmaster.errors import InvalidSetting
-from loadmaster.optimizers.pipeline.judging import Pipeline
-from loadmaster.optimizers.pipeline.microbatched import PipelineResult
-from loadmaster.passes.microbatches import parse_action
-from loadmaster.passes.stages import BACKWARD, FORWARD, LETTERS, REDUCE, UPDATE, WEIGHT, phases_of, settle_stages
+from loadmaster.pipelines.judging import Pipeline
+from loadmaster.pipelines.microbatched import PipelineResult
+from loadmaster.pipelines.microbatches import parse_action
+from loadmaster.pipelines.stages import BACKWARD, FORWARD, LETTERS, REDUCE, UPDATE, WEIGHT, phases_of, settle_stages
 from loadmaster.report.standing import bound_summary
 from loadmaster.simulator import Timeline
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.baselines.fusion.sharing import sharing_of
 from loadmaster.cluster import Cluster
 from loadmaster.cluster.growing import has_host, with_host, with_more
 from loadmaster.cost import price
 from loadmaster.graph import INPUT, STATE, Graph
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.fusion.sharing import sharing_of
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import peak_bound
 from loadmaster.search import Budget, Result, solve

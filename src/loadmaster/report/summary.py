@@ -11,7 +11,7 @@ from os import PathLike
 from typing import Any
 
 from loadmaster.files import save_plan
-from loadmaster.optimizers.experience.known import Known
+from loadmaster.methods.experience.known import Known
 from loadmaster.problem import Problem
 from loadmaster.report.added import NOTHING, added_of
 from loadmaster.report.certainty import interval, not_told_apart

@@ -21,7 +21,7 @@ from loadmaster.report.units import count_text, size_text, sizes_text, time_text
 from loadmaster.search import WORST, Result, Search
 
 if TYPE_CHECKING:
-    from loadmaster.optimizers.pipeline.microbatched import PipelineResult
+    from loadmaster.pipelines.microbatched import PipelineResult
 
 
 def plain_table(*columns: str) -> Table:

@@ -27,8 +27,8 @@ from loadmaster.graph.columns import ints
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.graph import CapturedStep, Update
 from loadmaster.importers.torch.step import Target
-from loadmaster.passes.pipelined import pipelined_of
 from loadmaster.passes.splitting import Sharded, sharded_of, splits_of
+from loadmaster.pipelines.pipelined import pipelined_of
 from loadmaster.plans import Plan, check
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem

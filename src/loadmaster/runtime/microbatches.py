@@ -29,9 +29,9 @@ from loadmaster.importers.torch.graph import Call, CapturedStep, captured_of, dr
 from loadmaster.importers.torch.mutation import GIVEN, landings, storage_of, written_by
 from loadmaster.importers.torch.step import Given
 from loadmaster.importers.torch.values import ValueMode
-from loadmaster.passes.microbatches import Action, parse_action
-from loadmaster.passes.pipelined import Pipelined
-from loadmaster.passes.stages import REDUCE, UPDATE
+from loadmaster.pipelines.microbatches import Action, parse_action
+from loadmaster.pipelines.pipelined import Pipelined
+from loadmaster.pipelines.stages import REDUCE, UPDATE
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import Timeline

@@ -18,8 +18,8 @@ from loadmaster.importers.torch.arguments import split
 from loadmaster.importers.torch.export import capture_step, switched
 from loadmaster.importers.torch.graph import CapturedStep
 from loadmaster.importers.torch.step import Target, loss_of
-from loadmaster.optimizers.pipeline.microbatched import coupled_ops
-from loadmaster.passes.pipelined import Pipelined
+from loadmaster.pipelines.microbatched import coupled_ops
+from loadmaster.pipelines.pipelined import Pipelined
 from loadmaster.plans import check
 from loadmaster.runtime.apply import Planning, is_result
 from loadmaster.runtime.differences import Values

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from loadmaster.errors import CannotRun, LoadmasterError
-from loadmaster.passes.pipelined import pipelined_of
+from loadmaster.pipelines.pipelined import pipelined_of
 from loadmaster.runtime.execute import tensors_by_name
 from loadmaster.runtime.verify import Verification, verify_step
 

@@ -19,7 +19,7 @@ from torch import nn
 from loadmaster.errors import CannotRun
 from loadmaster.importers import build as build_model
 from loadmaster.importers.torch.arguments import as_arguments, split
-from loadmaster.passes.pipelined import pipelined_of
+from loadmaster.pipelines.pipelined import pipelined_of
 from loadmaster.runtime.apply import Planning, bound, plan_file
 from loadmaster.runtime.microbatches import whole_batch
 from loadmaster.runtime.proving import prove

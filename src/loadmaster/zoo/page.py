@@ -72,9 +72,9 @@ class FivePlans:
 
 def race(model: str, devices: int) -> FivePlans:
     """Simulates the expert's placement, contiguous shares of the program and one device, on P100s joined by PCIe."""
+    from loadmaster.baselines.expert.expert import expert_placement, shares
+    from loadmaster.baselines.simple import legal
     from loadmaster.cost import price
-    from loadmaster.optimizers.expert.expert import expert_placement, shares
-    from loadmaster.optimizers.simple import legal
     from loadmaster.plans import Plan
     from loadmaster.simulator import first_come, simulate
 
@@ -103,7 +103,7 @@ def expert_table() -> str:
 
 
 def advice_list() -> str:
-    from loadmaster.optimizers.expert.known import ADVICE
+    from loadmaster.baselines.expert.known import ADVICE
 
     return "\n".join(f"- {_models(advice.models)}: {advice.why}" for advice in ADVICE)
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from loadmaster.baselines.simple import OneDevice
 from loadmaster.bench import run as running
 from loadmaster.bench.methods import seeds_of
 from loadmaster.bench.records import RunLedger, RunRecord, read_records
 from loadmaster.bench.run import Order, run
 from loadmaster.bench.suite import Allowance
 from loadmaster.errors import InvalidSetting, MissingExtra, UnknownName
-from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
 from loadmaster.search import Search
 from tests.unit.bench.made import tiny_rows, tiny_suite

@@ -20,8 +20,8 @@ SPECS = ("one-device", "etf", "heft")
 
 def interrupt_at(which: str, monkeypatch: pytest.MonkeyPatch, *, scored: bool) -> None:
     """The user presses Ctrl-C while that method runs, before or after it scored a plan."""
+    from loadmaster.baselines.lists.schedulers import Etf
     from loadmaster.catalog.specs import make_optimizer
-    from loadmaster.optimizers.lists.schedulers import Etf
 
     assert type(make_optimizer("etf")) is Etf
     real = Etf.optimize

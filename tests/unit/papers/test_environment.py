@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from loadmaster.baselines.lists.schedulers import critical_rank
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import GraphBuilder
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.papers.environment import Measurements, Order, Simulated, reward
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from loadmaster.baselines.cuts import fair_share
 from loadmaster.cost import price
-from loadmaster.optimizers.cuts import fair_share
 from loadmaster.papers.features import (
     DEVICES_WIDTH,
     GRAPH_WIDTH,

@@ -6,8 +6,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from loadmaster.baselines.cuts import cuts
 from loadmaster.cost import price
-from loadmaster.optimizers.cuts import cuts
 from loadmaster.passes.chaining import chain_small_ops, groups_in_a_row
 from loadmaster.plans import Plan, check
 from loadmaster.problem import CANNOT, Problem

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 
+from loadmaster.baselines.fusion.greedy import Merges
+from loadmaster.baselines.simple import legal
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.optimizers.fusion.greedy import Merges
-from loadmaster.optimizers.simple import legal
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem

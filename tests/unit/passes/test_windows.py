@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadmaster.baselines.simple import legal
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.simple import legal
 from loadmaster.passes.windows import window
 from loadmaster.problem import Problem
 from tests.strategies import problems

@@ -16,7 +16,7 @@ from loadmaster.cluster import Cluster, Link
 from loadmaster.cost import price
 from loadmaster.errors import InvalidCluster, InvalidSetting
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.exact import CpSat
+from loadmaster.methods.exact.cp_sat import CpSat
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound

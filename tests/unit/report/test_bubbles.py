@@ -9,15 +9,15 @@ import pytest
 
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
-from loadmaster.optimizers.pipeline.microbatched import plan_pipeline
+from loadmaster.pipelines.microbatched import plan_pipeline
 from loadmaster.plans import Plan
 from loadmaster.report.bubbles import boxes, bubble_shares, plot_pipeline, section
 from loadmaster.report.explain import explain, replayed
 from loadmaster.report.html import report_page
 from loadmaster.report.schedule import Schedule
 from loadmaster.search import Budget
-from tests.unit.optimizers.pipeline.lines import problem as pipeline_problem
-from tests.unit.optimizers.pipeline.test_microbatched import judged
+from tests.unit.pipelines.lines import problem as pipeline_problem
+from tests.unit.pipelines.test_microbatched import judged
 from tests.unit.report.subjects import training_like
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.importers.torch.export import capture_step  # noqa: E402
-from loadmaster.optimizers.pipeline.microbatched import plan_pipeline  # noqa: E402
+from loadmaster.pipelines.microbatched import plan_pipeline  # noqa: E402
 from loadmaster.report.pipeline import schedule_csv, stage_split  # noqa: E402
 from loadmaster.search import Budget  # noqa: E402
 from tests.unit.runtime.test_processes import processes  # noqa: E402

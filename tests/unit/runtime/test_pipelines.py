@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: E402
 import loadmaster as lm  # noqa: E402
 from loadmaster.errors import InvalidPlan, InvalidSetting  # noqa: E402
 from loadmaster.importers.torch.export import capture_step  # noqa: E402
-from loadmaster.optimizers.pipeline.microbatched import CHUNKS, _Planner, plan_pipeline  # noqa: E402
+from loadmaster.pipelines.microbatched import CHUNKS, _Planner, plan_pipeline  # noqa: E402
 from loadmaster.runtime.apply import apply  # noqa: E402
 from loadmaster.runtime.microbatches import whole_batch  # noqa: E402
 from loadmaster.runtime.proving import verify_of  # noqa: E402

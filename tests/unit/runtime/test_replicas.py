@@ -15,8 +15,8 @@ from torch import Tensor, nn  # noqa: E402
 import loadmaster as lm  # noqa: E402
 from loadmaster.errors import CannotRun  # noqa: E402
 from loadmaster.importers.torch.export import capture_step  # noqa: E402
-from loadmaster.optimizers.pipeline.judging import StageCut  # noqa: E402
-from loadmaster.optimizers.pipeline.microbatched import _Planner, plan_pipeline  # noqa: E402
+from loadmaster.pipelines.judging import StageCut  # noqa: E402
+from loadmaster.pipelines.microbatched import _Planner, plan_pipeline  # noqa: E402
 from loadmaster.runtime.apply import apply  # noqa: E402
 from loadmaster.runtime.microbatches import whole_batch  # noqa: E402
 from loadmaster.runtime.proving import verify_of  # noqa: E402

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from loadmaster import Budget, InvalidSetting, price, solve
-from loadmaster.optimizers.islands import Islands
-from loadmaster.optimizers.lists.schedulers import Heft
+from loadmaster.baselines.lists.schedulers import Heft
+from loadmaster.methods.islands import Islands
 from loadmaster.search import workers
 from loadmaster.search.workers import in_order
 from loadmaster.zoo.synthetic import generate

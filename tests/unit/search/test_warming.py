@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from loadmaster.baselines.simple import OneDevice
 from loadmaster.cluster import Cluster
 from loadmaster.errors import MissingExtra
-from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
 from loadmaster.search import Search, warm_up
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loadmaster.optimizers.islands import Islands
 
 from loadmaster import Budget, InvalidSetting, price, solve
+from loadmaster.baselines.lists.schedulers import Heft
 from loadmaster.bench.records import RunLedger
 from loadmaster.bench.rows import SuiteRow
 from loadmaster.bench.run import Order, run
 from loadmaster.bench.suite import Allowance, Suite
 from loadmaster.cluster import Cluster
 from loadmaster.files import graph_to_json
-from loadmaster.optimizers.islands import Islands
-from loadmaster.optimizers.lists.schedulers import Heft
 from loadmaster.search.workers import connect, in_order
 from loadmaster.zoo.synthetic import generate
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from loadmaster.baselines.simple import legal
 from loadmaster.errors import UnreadableFile
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.go2020.chains import DrawPace, Manner, PolicyChains, Sample
@@ -43,9 +44,8 @@ from loadmaster.learn.go2020.policy import (
     stand_of,
 )
 from loadmaster.learn.go2020.zero import Judged, candidate_decided, outcome_of, seen_decisions, zero_shot
-from loadmaster.optimizers.annealing.proposals import Policy, chances
-from loadmaster.optimizers.fusion.starts import simple_fusions
-from loadmaster.optimizers.simple import legal
+from loadmaster.methods.annealing.fusion_starts import simple_fusions
+from loadmaster.methods.annealing.proposals import Policy, chances
 from loadmaster.papers.adam import Adam
 from loadmaster.papers.weights import network_of, read_tensors
 from loadmaster.plans import Plan

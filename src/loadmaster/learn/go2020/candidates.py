@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.baselines.cuts import cut_stacks
+from loadmaster.baselines.lists import ranks
+from loadmaster.baselines.lists.schedulers import Cpop, Etf, Heft
+from loadmaster.baselines.pipeline import split
+from loadmaster.baselines.simple import OneDevice, legal
 from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.learn.examples import canonical
-from loadmaster.optimizers.cuts import cut_stacks
-from loadmaster.optimizers.lists import ranks
-from loadmaster.optimizers.lists.schedulers import Cpop, Etf, Heft
-from loadmaster.optimizers.pipeline import split
-from loadmaster.optimizers.simple import OneDevice, legal
 from loadmaster.papers.features import PAIRS_WIDTH, SIZES, Features
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Budget, Optimizer, Search

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.baselines.fusion.greedy import Merges
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.go2020.input import Floats, GoInput
-from loadmaster.optimizers.annealing.chains import Chains, ChainStart, Decisions, epochs, spread_ranks
-from loadmaster.optimizers.annealing.proposals import Policy, make_log
-from loadmaster.optimizers.annealing.state import LEVELS, NEAR, SWAP
-from loadmaster.optimizers.fusion.greedy import Merges
-from loadmaster.optimizers.fusion.starts import FusionStart, fusing_for, simple_fusions
+from loadmaster.methods.annealing.chains import Chains, ChainStart, Decisions, epochs, spread_ranks
+from loadmaster.methods.annealing.fusion_starts import FusionStart, fusing_for, simple_fusions
+from loadmaster.methods.annealing.proposals import Policy, make_log
+from loadmaster.methods.annealing.state import LEVELS, NEAR, SWAP
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem

@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from loadmaster.baselines.expert.expert import Expert
+from loadmaster.baselines.lists.schedulers import Etf, Heft
+from loadmaster.baselines.simple import OneDevice
 from loadmaster.cost import price
 from loadmaster.files.text import read_lines
 from loadmaster.files.writing import writing
@@ -27,11 +30,8 @@ from loadmaster.learn.examples import add_lines, forget_corpora, graph_of
 from loadmaster.learn.go2020.candidates import candidates_of
 from loadmaster.learn.go2020.drawing import FEWEST_OPS, draw_cluster, draw_graph, vary
 from loadmaster.learn.go2020.input import GoInput, go_input
-from loadmaster.optimizers.annealing.anneal import improve
-from loadmaster.optimizers.default.auto import placement
-from loadmaster.optimizers.expert.expert import Expert
-from loadmaster.optimizers.lists.schedulers import Etf, Heft
-from loadmaster.optimizers.simple import OneDevice
+from loadmaster.methods.annealing.anneal import improve
+from loadmaster.methods.default.auto import placement
 from loadmaster.papers.decoding import critical_ranks
 from loadmaster.papers.features import features_of
 from loadmaster.plans import Plan

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from loadmaster.baselines.expert.expert import Expert
+from loadmaster.baselines.simple import OneDevice
 from loadmaster.errors import InvalidSetting, MissingExtra
-from loadmaster.optimizers.expert.expert import Expert
-from loadmaster.optimizers.simple import OneDevice
 from loadmaster.plans import Plan
 from loadmaster.search import Optimizer, Search
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.baselines.fusion.greedy import Merges, refuse
+from loadmaster.baselines.lists.schedulers import critical_rank
+from loadmaster.baselines.simple import legal
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.go2020.input import Floats, GoInput, group_majority
 from loadmaster.learn.go2020.network import MIDDLE, GoBatch, GoOutputs
-from loadmaster.optimizers.fusion.greedy import Merges, refuse
-from loadmaster.optimizers.lists.schedulers import critical_rank
-from loadmaster.optimizers.simple import legal
 from loadmaster.papers.decoding import critical_ranks, device_of_groups, levels_of, ranks_with_levels
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem

@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.baselines.lists.schedulers import downward_rank, mean_sends, upward_rank
 from loadmaster.graph.columns import Bools, Ints, ints, rows_of
-from loadmaster.optimizers.lists.schedulers import downward_rank, mean_sends, upward_rank
 from loadmaster.papers.grouped import edges_of, relations, topological
 from loadmaster.passes.groups import Grouper, group_ops
 from loadmaster.problem import CANNOT, Problem

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from loadmaster.baselines.simple import OneDevice
 from loadmaster.errors import MissingExtra, UnreadableFile
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.learn.cooling import Cooling
 from loadmaster.learn.placeto2019.board import Board, Traversal, board_of, group_start, groups_of, visits
-from loadmaster.optimizers.simple import OneDevice
 from loadmaster.papers.environment import Environment, Order, Simulated
 from loadmaster.passes.groups import Grouper
 from loadmaster.plans import Plan

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
+from loadmaster.baselines.simple import OneDevice
 from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
@@ -32,7 +33,6 @@ from loadmaster.learn.placeto2019.episodes import Episodes, advantages, costs, p
 from loadmaster.learn.placeto2019.network import AGGREGATORS, EMBEDDINGS, ONCE, BoardTensors, PlacetoNetwork, tensors_of
 from loadmaster.learn.placeto2019.optimizer import CLIP
 from loadmaster.learn.regal2020.rollouts import in_order
-from loadmaster.optimizers.simple import OneDevice
 from loadmaster.papers import training
 from loadmaster.papers.environment import Simulated
 from loadmaster.problem import Problem

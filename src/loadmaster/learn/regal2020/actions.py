@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.baselines.genetic.brkga import By
 from loadmaster.errors import MissingExtra, UnreadableFile
-from loadmaster.optimizers.genetic.brkga import By
 from loadmaster.papers.features import ORDERS, Features
 
 if TYPE_CHECKING:

@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.baselines.cuts import device_order
+from loadmaster.baselines.genetic import breeding
+from loadmaster.baselines.genetic.brkga import Brkga, decoder_of, evolve, prior_of
+from loadmaster.baselines.simple import Ready, legal
 from loadmaster.graph.columns import ints
 from loadmaster.learn.regal2020.actions import (
     BIASES,
@@ -36,11 +40,7 @@ from loadmaster.learn.regal2020.actions import (
     replace_blocks,
     untrained_policy,
 )
-from loadmaster.optimizers.annealing.anneal import Anneal
-from loadmaster.optimizers.cuts import device_order
-from loadmaster.optimizers.genetic import breeding
-from loadmaster.optimizers.genetic.brkga import Brkga, decoder_of, evolve, prior_of
-from loadmaster.optimizers.simple import Ready, legal
+from loadmaster.methods.annealing.anneal import Anneal
 from loadmaster.papers.features import Features, features_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem

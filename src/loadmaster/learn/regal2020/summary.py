@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.baselines.cuts import device_order
 from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.learn.regal2020.actions import (
     BIAS,
@@ -40,7 +41,6 @@ from loadmaster.learn.regal2020.said import (
     Relation,
     Said,
 )
-from loadmaster.optimizers.cuts import device_order
 from loadmaster.papers.features import Features, device_class, features_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem

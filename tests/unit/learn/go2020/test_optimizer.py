@@ -11,13 +11,13 @@ from hypothesis import given, settings
 
 torch = pytest.importorskip("torch")
 
+from loadmaster.baselines.lists.schedulers import Heft  # noqa: E402
 from loadmaster.bench.methods import ExpertBestOrder  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import InvalidSetting, UnreadableFile  # noqa: E402
 from loadmaster.learn.go2020.agent import Agent, load_go  # noqa: E402
 from loadmaster.learn.go2020.network import GoNetwork, NetworkShape  # noqa: E402
 from loadmaster.learn.go2020.optimizer import Go  # noqa: E402
-from loadmaster.optimizers.lists.schedulers import Heft  # noqa: E402
 from loadmaster.papers.training import write_tensors  # noqa: E402
 from loadmaster.plans import check  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402

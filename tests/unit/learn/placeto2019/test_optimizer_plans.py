@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from loadmaster import Budget, GraphBuilder, price, solve
+from loadmaster.baselines.lists.schedulers import critical_rank
 from loadmaster.graph.columns import ints
 from loadmaster.learn.placeto2019.board import board_of, groups_of, relations, topological, visits
 from loadmaster.learn.placeto2019.episodes import Episodes, advantages, costs, log_chances, play
 from loadmaster.learn.placeto2019.network import PlacetoNetwork, tensors_of
 from loadmaster.learn.placeto2019.optimizer import Placeto
-from loadmaster.optimizers.lists.schedulers import critical_rank
 from loadmaster.papers.environment import Simulated
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem

@@ -13,6 +13,8 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import save_file  # noqa: E402
 from scipy import stats  # noqa: E402
 
+from loadmaster.baselines.cuts import device_order  # noqa: E402
+from loadmaster.baselines.genetic.brkga import Brkga, prior_of  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import UnreadableFile  # noqa: E402
 from loadmaster.graph.columns import ints  # noqa: E402
@@ -20,8 +22,6 @@ from loadmaster.learn.regal2020 import actions, optimizer  # noqa: E402
 from loadmaster.learn.regal2020.actions import CHOICES, LEVELS, MEANS, STANDARD, VARIANCES  # noqa: E402
 from loadmaster.learn.regal2020.networks import PolicyNetwork, batch_of  # noqa: E402
 from loadmaster.learn.regal2020.optimizer import Regal  # noqa: E402
-from loadmaster.optimizers.cuts import device_order  # noqa: E402
-from loadmaster.optimizers.genetic.brkga import Brkga, prior_of  # noqa: E402
 from loadmaster.papers.features import features_of  # noqa: E402
 from loadmaster.plans import Plan  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402

@@ -8,7 +8,7 @@ import pytest
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.optimizers.splitting import solve_split
+from loadmaster.methods.splitting import solve_split
 from loadmaster.passes.splitting import Split, axes_of, grow, is_part, split_graph
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, solve

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from loadmaster import Budget, GraphBuilder, load, price, solve
-from loadmaster.optimizers.fusion.sharing import sharing_of
-from loadmaster.optimizers.simple import OneDevice
+from loadmaster.baselines.fusion.sharing import sharing_of
+from loadmaster.baselines.simple import OneDevice
 from loadmaster.plans import Plan
 from loadmaster.problem.bounds import Among, Bound, bound_of
 from loadmaster.report.standing import standing, standing_beside, standing_words

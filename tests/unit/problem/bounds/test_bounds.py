@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmaster import Budget, Cluster, Graph, GraphBuilder, price, solve
+from loadmaster.baselines.simple import OneDevice
 from loadmaster.cluster import Device, Link, dense_channels
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.branching.branch_and_bound import BranchAndBound
-from loadmaster.optimizers.simple import OneDevice
+from loadmaster.methods.exact.branching.branch_and_bound import BranchAndBound
 from loadmaster.plans import Plan
 from loadmaster.plans.additions import Additions
 from loadmaster.plans.expansion import expand

@@ -7,16 +7,16 @@ import heapq
 import numpy as np
 
 from loadmaster import Budget, Cluster, GraphBuilder, price, solve
+from loadmaster.baselines.fusion.sharing import fusing_of
 from loadmaster.cluster import Device, Link, dense_channels
 from loadmaster.graph.columns import ints
-from loadmaster.optimizers.fusion.sharing import fusing_of
 from loadmaster.plans import Plan
 from loadmaster.plans.additions import Additions
 from loadmaster.plans.expansion import expand
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Sharing, lower_bound, peak_bound
 from loadmaster.simulator import simulate
-from tests.unit.optimizers.test_recompute import fused_peak, layers, limited, one
+from tests.unit.methods.memory.test_recompute import fused_peak, layers, limited, one
 
 
 def drawn(rng: np.random.Generator) -> Problem:

@@ -14,7 +14,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound
 from loadmaster.simulator import simulate
-from tests.unit.optimizers.downsets.test_downsets import cluster_of, random_graph, training_graph
+from tests.unit.baselines.downsets.test_downsets import cluster_of, random_graph, training_graph
 
 
 def least(problem: Problem) -> int:

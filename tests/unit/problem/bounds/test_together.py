@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from loadmaster import Budget, Cluster, GraphBuilder, load, price, solve
+from loadmaster.baselines.simple import OneDevice
 from loadmaster.bench.best import load_best
 from loadmaster.bench.records import cluster_key
 from loadmaster.bench.rows import Source, go_rows
-from loadmaster.optimizers import exact
-from loadmaster.optimizers.branching.branch_and_bound import BranchAndBound
-from loadmaster.optimizers.simple import OneDevice
+from loadmaster.methods.exact import cp_sat
+from loadmaster.methods.exact.branching.branch_and_bound import BranchAndBound
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import step, step_bound
 from loadmaster.search import Search
@@ -90,11 +90,11 @@ def test_when_its_work_is_up_at_any_moment_the_bound_is_lower_but_none() -> None
 
 def test_a_search_by_the_clock_gives_a_bound_little_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, asked = _transformer(), list[float | None]()
-    monkeypatch.setattr(exact, "lower_bound", lambda *_, seconds, **__: asked.append(seconds) or 0)
+    monkeypatch.setattr(cp_sat, "lower_bound", lambda *_, seconds, **__: asked.append(seconds) or 0)
     for budget in (Budget(60.0, 20), Budget(None, 20)):
         search = Search(problem, budget)
         OneDevice().optimize(search)
-        with exact.closing(search):
+        with cp_sat.closing(search):
             pass
     assert asked[0] is not None and 1.5 < asked[0] <= 1.8 and asked[1] is None
 

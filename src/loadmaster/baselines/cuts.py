@@ -1,0 +1,114 @@
+"""Cuts: placements by rules that deal the program out in contiguous shares, without a simulation.
+
+The program is laid out in its mirrored order, in which a backward op is beside its forward op, and cut into as many
+shares as there are devices, sized by their speed: of equal time, bytes or count, or by what a device holds when most is
+alive. Such cuts send little and keep layers whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.baselines.dealing import resident_bytes
+from loadmaster.baselines.pipeline.split import scope_slots
+from loadmaster.baselines.simple import legal
+from loadmaster.graph.columns import Ints, ints, rows_of
+from loadmaster.passes.groups import mirrored_position, turning_point
+from loadmaster.problem import CANNOT, Problem
+
+STACK = re.compile(r"\d.*", re.DOTALL)  # what is left of a module's name without this is the stack it belongs to
+
+
+def cuts(problem: Problem) -> list[Ints]:
+    """Placements that cut the mirrored order into contiguous shares: of equal time, of equal bytes, of equal count;
+    and, where modules are known, their stacks."""
+    if problem.num_devices == 1:
+        return []
+    graph = problem.graph
+    order = np.lexsort((np.arange(problem.num_ops), mirrored_position(problem)))
+    made = np.zeros(problem.num_ops, np.int64)
+    np.add.at(made, graph.producer[graph.is_made], graph.nbytes[graph.is_made])
+    placements = []
+    for weight in (problem.best_ns, made, np.ones(problem.num_ops, np.int64)):
+        share = np.cumsum(weight[order]) - weight[order] / 2
+        device = np.empty(problem.num_ops, np.int64)
+        device[order] = np.minimum(share * problem.num_devices // max(1, int(weight.sum())), problem.num_devices - 1)
+        placements.append(legal(problem, device))
+    if any(graph.scope):
+        placements += [cut_stacks(problem, weight) for weight in (problem.best_ns + 1.0, np.ones(problem.num_ops))]
+    return placements
+
+
+def cut_by_held(problem: Problem, ways: Sequence[tuple[float, float]]) -> list[Ints]:
+    """Placements that cut the mirrored order so that every device holds as much when most is alive. Each of the ways
+    is (turn, tilt): the first cut lies so much of a device's share further on, and what is left over at the end belongs
+    to the first device; and the first device has so much less than its share, the last one more. What else is alive for
+    a moment decides which of them is best."""
+    held, devices = held_bytes(problem), problem.num_devices
+    order = np.lexsort((np.arange(problem.num_ops), mirrored_position(problem)))
+    done = (np.cumsum(held[order]) - held[order] / 2) / max(1.0, float(held.sum())) * (1 - 1e-9)  # the last is under 1
+    device, placements = np.empty(problem.num_ops, np.int64), []
+    for turn, tilt in ways:
+        share = (1 + tilt * np.linspace(-1, 1, devices)) / devices
+        device[order] = np.searchsorted(np.cumsum(share)[:-1], (done + turn / devices) % 1.0)
+        placements.append(legal(problem, ints(device)))
+    return placements
+
+
+def held_bytes(problem: Problem) -> NDArray[np.float64]:
+    """[ops] bytes of residents that each updates or is the first to read, and of what it makes that is alive at the
+    turning point."""
+    graph, turn = problem.graph, turning_point(problem)
+    last = np.maximum(graph.producer, 0)
+    np.maximum.at(last, graph.reads, rows_of(graph.read_start))
+    own = graph.is_fresh & ~problem.stays
+    alive = own & (graph.producer <= turn) & (last >= turn)
+    total = resident_bytes(problem)
+    np.add.at(total, graph.producer[alive], graph.nbytes[alive])
+    return total
+
+
+def cut_stacks(problem: Problem, weight: NDArray[np.floating]) -> Ints:
+    """Every stack of modules ("encoder.layers", "decoder.layers") cut over all devices by itself; small ones, and what
+    is in none, go with what lies before them."""
+    slot = scope_slots(problem)
+    order = np.lexsort((np.arange(problem.num_ops), slot))
+    name = {scope: STACK.sub("", scope) for scope in dict.fromkeys(problem.graph.scope)}
+    number = {stack: index for index, stack in enumerate(sorted(set(name.values())))}
+    stack = np.array([number[name[scope]] for scope in problem.graph.scope])
+    known = np.array([bool(scope) for scope in problem.graph.scope])
+    share = np.bincount(stack, weight * known) / weight.sum()
+    large = (share >= 0.5 / problem.num_devices)[stack] & known
+    _, high = fair_share(problem)
+    by = device_order(problem)
+    device = np.full(problem.num_ops, -1, np.int64)
+    for each in np.unique(stack[large]):
+        members = order[(stack[order] == each) & large[order]]
+        done = np.cumsum(weight[members]) - weight[members] / 2
+        device[members] = by[np.minimum(np.searchsorted(high[by], done / weight[members].sum()), len(by) - 1)]
+    along = np.where(device[order] >= 0, np.arange(len(order)), -1)
+    last = np.maximum.accumulate(along)
+    device[order] = np.where(last >= 0, device[order][np.maximum(last, 0)], by[0])
+    return legal(problem, ints(device))
+
+
+def fair_share(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[devices] (low, high): the part of the whole that falls to each device when it is dealt out in device order."""
+    order = device_order(problem)
+    part = np.ones(problem.num_devices)
+    if not problem.objective.of_memory:
+        able_ns = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 10, problem.op_ns)
+        part = 1.0 / (able_ns.sum(axis=0) + 1.0)
+    high = np.empty(problem.num_devices)
+    high[order] = np.cumsum(part[order]) / part.sum()
+    return high - part / part.sum(), high
+
+
+def device_order(problem: Problem) -> Ints:
+    """Devices from fast to slow, then by memory, then by number: the order in which shares are dealt out."""
+    able_ns = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 10, problem.op_ns)
+    return ints(np.lexsort((np.arange(problem.num_devices), -problem.memory_bytes, able_ns.sum(axis=0))))

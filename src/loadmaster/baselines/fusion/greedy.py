@@ -1,0 +1,189 @@
+"""Fusion: which ops share a kernel. Every rule here gives convex kernels of one loop each, as `spaces` has it.
+
+`Merges` is what is found out once of a problem: pairs that may merge, and the bytes between them. Kernels are the
+result of trying pairs in an order, so that a rule is an order: the default one takes most bytes first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.baselines.fusion import between, merging
+from loadmaster.baselines.fusion.spaces import fusable, joinable, spaces_of
+from loadmaster.baselines.lists.schedulers import Heft
+from loadmaster.graph import Graph
+from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, inverse, rows_of
+from loadmaster.graph.kinds import HEAVY, work_of
+from loadmaster.graph.order import followers
+from loadmaster.passes import coarsen
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.problem.bounds import Sharing
+from loadmaster.search import Optimizer, Search
+from loadmaster.simulator import spread
+
+MOST_MEMBERS = 64  # ops in one kernel; generated code gets slow to compile beyond that
+
+
+@dataclass(frozen=True)
+class GreedyFusion:
+    """The default rule of graph compilers: what makes a tensor joins what reads it, most bytes first; then `inner`
+    plans the kernels.
+
+    In the manner of PyTorch's Inductor, without duplicating producers and without joining ops of which none reads the
+    other.
+
+    Attributes:
+        inner: plans the kernels.
+    """
+
+    inner: Optimizer = field(default_factory=Heft)
+
+    def optimize(self, search: Search) -> Plan:
+        search.fusing = Merges.of(search.problem).sharing
+        kernel = greedy_kernels(search.problem)
+        return plan_fused(search, kernel, self.inner)
+
+
+def plan_fused(search: Search, kernel: Ints, inner: Optimizer) -> Plan:
+    """The inner optimizer's plan of the coarser problem, lifted back. What it scored best is kept, also where that
+    ended the budget: kernels take the same time as ops of the coarser problem."""
+    coarse = coarsen(search.problem, kernel)
+    part = search.part(problem=coarse.problem)
+    try:
+        plan = inner.optimize(part)
+    finally:
+        if part.best is not None:
+            search.offer(coarse.up(part.best), part.best_score)
+    return coarse.up(part.best if part.best is not None and _better(part, plan) else plan)
+
+
+def _better(part: Search, plan: Plan) -> bool:
+    return plan is not part.best and part.score(plan) > part.best_score
+
+
+@dataclass(frozen=True, eq=False)
+class Merges:
+    """Which ops of a problem may share a kernel at all, found once.
+
+    Attributes:
+        rules: merging.Rules, as the compiled loops want them.
+        producers: of every tensor between two ops that may share a kernel, by producer, then reader.
+        saved: bytes between the two.
+        alone: [ops] that share no kernel.
+    """
+
+    rules: Any
+    producers: Ints
+    consumers: Ints
+    saved: Ints
+    alone: Bools  # [ops]
+
+    @staticmethod
+    def of(problem: Problem) -> Merges:
+        """Those of the problem, remembered with it."""
+        return _merges.get(problem) or _merges.setdefault(problem, Merges._found(problem))
+
+    @property
+    def sharing(self) -> Sharing:
+        """What bounds are told of it."""
+        return Sharing(self.producers, self.consumers, MOST_MEMBERS, self.alone)
+
+    @staticmethod
+    def _found(problem: Problem) -> Merges:
+        graph, able, spaces, free = problem.graph, problem.able, spaces_of(problem.graph), fusable(problem.graph)
+        waits = graph.dependencies
+        ways = [narrow(part) for part in (*waits, *followers(*waits))]
+        makers, readers = edges_between(graph)
+        joins = joinable(graph, spaces, makers, readers)
+        bars = from_pairs(
+            np.concatenate([makers[~joins], readers[~joins]]),
+            np.concatenate([readers[~joins], makers[~joins]]),
+            graph.num_ops,
+        )
+        producers, consumers = ints(makers[joins]), ints(readers[joins])
+        possible: Any = between.possible  # which is not typed, as the rules are not
+        keep = possible(*ways, producers, consumers, free, MOST_MEMBERS)
+        producers, consumers = ints(producers[keep]), ints(consumers[keep])
+        each = ints(np.arange(len(producers) + 1))
+        start, pairs = inverse(each, producers, problem.num_ops)
+        given_start, given = inverse(each, consumers, problem.num_ops)
+        rows = [narrow(part) for part in (start, consumers[pairs], producers, given_start, given, *bars)]
+        able = np.ascontiguousarray(able[:, :0] if able.all() else able)
+        rules: Any = merging.Rules
+        loops = (spaces.points, spaces.rows, spaces.apart)
+        saved = bytes_between(graph, producers, consumers)
+        return Merges(rules(*ways, *rows, *loops, able, MOST_MEMBERS), producers, consumers, saved, ~free)
+
+    def kernels(self, device: NDArray[np.integer], priority: NDArray[Any]) -> NDArray[np.int32]:
+        """[candidates, ops] kernels from merging each producer into its readers on the same device, highest priority
+        first, wherever legal; a producer below 0 joins none of its readers. Devices: one row for all, or a row each."""
+        places = np.ascontiguousarray(np.atleast_2d(device), np.int32)
+        priorities = np.ascontiguousarray(np.atleast_2d(priority), np.float64)
+        out = np.empty(priorities.shape, np.int32)
+
+        def part(low: int, high: int) -> None:
+            merging.merge_many(self.rules, places, priorities, low, high, out)
+
+        spread(part, len(priorities))
+        return out
+
+    def greedy(self, device: Ints | None = None) -> Ints:
+        """[ops] kernels by the default rule, where devices are given among ops of one device."""
+        producers, consumers, saved = self.producers, self.consumers, self.saved
+        if device is not None:
+            together = device[producers] == device[consumers]
+            producers, consumers, saved = producers[together], consumers[together], saved[together]
+        order = np.lexsort((producers, -consumers, -saved))
+        return ints(merging.merge(self.rules, producers[order], consumers[order]))
+
+
+def narrow(column: NDArray[Any]) -> NDArray[np.int32]:
+    """In 32 bits, as the compiled loops of fusion want it."""
+    return np.ascontiguousarray(column, np.int32)
+
+
+_merges: WeakKeyDictionary[Problem, Merges] = WeakKeyDictionary()
+
+
+def greedy_kernels(problem: Problem) -> Ints:
+    """[ops] kernels by the default rule."""
+    return Merges.of(problem).greedy()
+
+
+def edges_between(graph: Graph) -> tuple[Ints, Ints]:
+    """(makers, readers) of every tensor between two ops that do not run alone, by maker, then reader."""
+    free = fusable(graph)
+    reader, maker = rows_of(graph.read_start), graph.producer[graph.reads]
+    keep = (maker >= 0) & free[maker] & free[reader]
+    pairs = np.unique(np.stack([maker[keep], reader[keep]], axis=1), axis=0).reshape(-1, 2)
+    return ints(pairs[:, 0]), ints(pairs[:, 1])
+
+
+def bytes_between(graph: Graph, producers: Ints, consumers: Ints) -> Ints:
+    """[pairs] of all tensors that the second reads of the first; pairs are by producer, then reader."""
+    reader, maker = rows_of(graph.read_start), graph.producer[graph.reads]
+    keys, key = producers * graph.num_ops + consumers, maker * graph.num_ops + reader
+    total, known = np.zeros(len(keys), np.int64), (maker >= 0) & np.isin(key, keys)
+    np.add.at(total, np.searchsorted(keys, key[known]), graph.nbytes[graph.reads[known]])
+    return ints(total)
+
+
+def heavy(problem: Problem) -> Bools:
+    """[ops] which are products, convolutions and the like, that a kernel has one of."""
+    return np.array([work_of(kind) == HEAVY for kind in problem.graph.kind])
+
+
+def refuse(problem: Problem, plan: Plan, priority: NDArray[Any]) -> Plan:
+    """The plan with kernels merged by priority among ops of one device; producers below 0 are not merged."""
+    return with_kernels(problem, plan, ints(Merges.of(problem).kernels(plan.device, priority)[0]))
+
+
+def with_kernels(problem: Problem, plan: Plan, kernel: Ints) -> Plan:
+    """The same places and ranks with other kernels."""
+    return Plan.of(problem, plan.device, plan.rank, kernel)

@@ -1,0 +1,312 @@
+"""The compiled loop of fusion: tries merges one by one and keeps every kernel convex.
+
+Two kernels of which one reads the other may become one if no way leads from the first out and back into the second
+(`convex`), their loops can be one (`spaces`), and nothing bars two of their ops from sharing a kernel. Kernels that
+changed can be opened and merged anew, without those that did not (`reopen`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.baselines.fusion.convex import AHEAD, BLOCKED, close_up, find, search_both_ways
+from loadmaster.baselines.fusion.spaces import fits
+from loadmaster.compiled import Struct, compiled
+from loadmaster.graph.columns import Bools, Floats, Ints, Ints32, Whole
+from loadmaster.graph.order import sort_by
+
+
+class Rules(Struct):
+    """What merging needs to know of a problem.
+
+    Attributes:
+        before_start: [ops + 1] ops that each op waits for.
+        follow_start: [ops + 1] ops that wait for each op.
+        pair_start: [ops + 1] rows of `consumer`: those that a producer may share a kernel with, ascending.
+        given_start: [ops + 1] rows of `given`: the pairs of which each op is the consumer.
+        barred_start: [ops + 1] rows of `barred`: ops that it reads, or that read it, in no kernel with it.
+        points: [ops] the loop of each op, as in `spaces`.
+        able: [ops, devices] where it can run; no columns where everything can run everywhere.
+    """
+
+    before_start: np.ndarray  # [ops + 1]
+    before: np.ndarray
+    follow_start: np.ndarray  # [ops + 1]
+    follow: np.ndarray
+    pair_start: np.ndarray  # [ops + 1]
+    consumer: np.ndarray
+    producer: np.ndarray  # [pairs]
+    given_start: np.ndarray  # [ops + 1]
+    given: np.ndarray
+    barred_start: np.ndarray  # [ops + 1]
+    barred: np.ndarray
+    points: np.ndarray  # [ops]
+    rows: np.ndarray
+    apart: np.ndarray
+    able: np.ndarray  # [ops, devices]
+    most_members: int
+
+
+class Kernels(Struct):
+    """Kernels in the making, and scratch. A kernel goes by its lowest op.
+
+    Attributes:
+        ring: the members of a kernel in a circle.
+        position: of each kernel in the order.
+        at: kernel at each position, -1 where one has gone.
+        ahead: stamps of the search from the producer.
+        behind: stamps of the search from the consumer.
+        chosen: [pairs] those that are to be tried.
+        sort_key: [pairs] the priority below 0: sorted by it, the highest comes first.
+    """
+
+    parent: np.ndarray
+    ring: np.ndarray
+    members: np.ndarray
+    can: np.ndarray
+    points: np.ndarray
+    rows: np.ndarray
+    apart: np.ndarray
+    position: np.ndarray
+    at: np.ndarray
+    ahead: np.ndarray
+    behind: np.ndarray
+    stack: np.ndarray
+    other_stack: np.ndarray
+    chosen: np.ndarray  # [pairs]
+    spare: np.ndarray  # [pairs]
+    sort_key: np.ndarray  # [pairs]
+
+
+def make_kernels(rules: Rules) -> Kernels:
+    """Scratch for merging, made once."""
+    ops, pairs = len(rules.points), len(rules.consumer)
+
+    def columns(count: int) -> list[np.ndarray]:
+        return [np.empty(ops, np.int32) for _ in range(count)]
+
+    loops = (np.empty(ops, np.int64), np.empty(ops, np.int64), np.empty(ops, np.bool_))
+    sorting = (np.empty(pairs, np.int32), np.empty(pairs, np.int32), np.empty(pairs))
+    return Kernels._make([*columns(3), np.empty(rules.able.shape, np.bool_), *loops, *columns(6), *sorting])
+
+
+@compiled(_nrt=False)
+def _reset(rules: Rules, kernels: Kernels) -> None:
+    parent, ring, members, can, able = kernels.parent, kernels.ring, kernels.members, kernels.can, rules.able
+    position, at, ahead, behind = kernels.position, kernels.at, kernels.ahead, kernels.behind
+    points, rows, apart = kernels.points, kernels.rows, kernels.apart
+    for op in range(len(parent)):
+        parent[op] = ring[op] = position[op] = at[op] = op
+        members[op] = 1
+        ahead[op] = behind[op] = -1
+        points[op], rows[op], apart[op] = rules.points[op], rules.rows[op], rules.apart[op]
+        for device in range(able.shape[1]):
+            can[op, device] = able[op, device]
+
+
+def merge(rules: Rules, producers: Ints, consumers: Ints) -> np.ndarray:
+    """[ops] the lowest member of each op's kernel, after trying the pairs in order."""
+    kernel = np.empty(len(rules.points), np.int32)
+    pairs = (producers.astype(np.int32), consumers.astype(np.int32))
+    _merge(rules, make_kernels(rules), *pairs, len(producers), kernel)
+    return kernel
+
+
+def merge_many(rules: Rules, places: np.ndarray, priorities: np.ndarray, low: int, high: int, out: np.ndarray) -> None:
+    """[candidates, ops] kernels: producers in order of priority, highest first and none below 0, join their readers on
+    the same device; among equal ones, pairs go by reader, then by producer."""
+    pairs = (np.empty(len(rules.consumer), np.int32), np.empty(len(rules.consumer), np.int32))
+    _merge_many(rules, make_kernels(rules), places, priorities, low, high, *pairs, out)
+
+
+@compiled(_nrt=False)
+def _merge_many(
+    rules: Rules,
+    kernels: Kernels,
+    places: Ints32,
+    priorities: Floats,
+    low: Whole,
+    high: Whole,
+    producers: Ints32,
+    consumers: Ints32,
+    out: Ints32,
+) -> None:
+    for k in range(low, high):
+        place = places[k if len(places) > 1 else 0]
+        merge_into(rules, kernels, place, priorities[k], producers, consumers, out[k])
+
+
+@compiled(_nrt=False)
+def merge_into(
+    rules: Rules, kernels: Kernels, place: Ints32, priority: Floats, producers: Ints32, consumers: Ints32, out: Ints32
+) -> None:
+    """Kernels of one plan by the priorities of its pairs, written to `out`."""
+    count = wanted_pairs(rules, kernels, place, priority, producers, consumers)
+    _merge(rules, kernels, producers, consumers, count, out)
+
+
+@compiled(_nrt=False)
+def wanted_pairs(
+    rules: Rules, kernels: Kernels, place: Ints32, priority: Floats, producers: Ints32, consumers: Ints32
+) -> Whole:
+    """Writes the pairs in the order in which they are tried; returns how many."""
+    producer, consumer, given = rules.producer, rules.consumer, rules.given  # given: by reader, then by producer
+    chosen, sort_key, count = kernels.chosen, kernels.sort_key, 0
+    for index in range(len(given)):
+        pair = given[index]
+        maker = producer[pair]
+        if priority[maker] >= 0 and place[consumer[pair]] == place[maker]:
+            chosen[count], sort_key[pair] = pair, -priority[maker]
+            count += 1
+    sort_by(sort_key, chosen, count, kernels.spare)
+    _write_pairs(rules, chosen, count, producers, consumers)
+    return count
+
+
+@compiled(_nrt=False)
+def _write_pairs(rules: Rules, chosen: Ints32, count: Whole, producers: Ints32, consumers: Ints32) -> None:
+    producer, consumer = rules.producer, rules.consumer
+    for index in range(count):
+        producers[index], consumers[index] = producer[chosen[index]], consumer[chosen[index]]
+
+
+@compiled(_nrt=False)
+def reopen(rules: Rules, kernel: Ints32, at: Ints32, opened: Bools, kernels: Kernels) -> None:
+    """The given kernels, in the order in which `at` lists them, but those opened (by their number) are single ops."""
+    op: Whole
+    parent, ring, members, can = kernels.parent, kernels.ring, kernels.members, kernels.can
+    points, rows, apart_of = kernels.points, kernels.rows, kernels.apart
+    position, place_of, ahead, behind = kernels.position, kernels.at, kernels.ahead, kernels.behind
+    mate, last, able = kernels.stack, kernels.other_stack, rules.able
+    own_points, own_rows, own_apart = rules.points, rules.rows, rules.apart
+    ops, filled = len(kernel), 0
+    for op in range(ops):
+        head = kernel[op]
+        points[op], rows[op], apart_of[op] = own_points[op], own_rows[op], own_apart[op]
+        mate[op] = ahead[op] = behind[op] = -1
+        apart = head == op or opened[head]
+        parent[op] = op if apart else head
+        ring[op] = op
+        members[op] = 1
+        for device in range(able.shape[1]):
+            can[op, device] = able[op, device]
+        if head != op:
+            mate[last[head]] = op
+            if not apart:
+                ring[op], ring[head] = ring[head], op
+                members[head] += 1
+                points[head], rows[head] = max(points[head], points[op]), max(rows[head], rows[op])
+                apart_of[head] = apart_of[head] or apart_of[op]
+                for device in range(able.shape[1]):
+                    can[head, device] = can[head, device] and can[op, device]
+        last[head] = op
+    for index in range(ops):
+        op = at[index]
+        if op < 0:
+            continue
+        alone = not opened[op]
+        while op >= 0:
+            place_of[filled], position[op] = op, filled
+            filled += 1
+            op = np.int32(-1) if alone else mate[op]
+    place_of[filled:] = -1
+
+
+@compiled(_nrt=False)
+def pairs_within(
+    rules: Rules,
+    kernels: Kernels,
+    place: Ints32,
+    priority: Floats,
+    kernel: Ints32,
+    opened: Bools,
+    producers: Ints32,
+    consumers: Ints32,
+) -> Whole:
+    """Writes the pairs to be tried (priority 0 and more, highest first) and of which one op at least is in an opened
+    kernel, in the order in which they are tried; returns how many."""
+    pair_start, consumer, producer = rules.pair_start, rules.consumer, rules.producer
+    given_start, given = rules.given_start, rules.given
+    chosen, sort_key, count = kernels.chosen, kernels.sort_key, 0
+    for op in range(len(place)):
+        if not opened[kernel[op]]:
+            continue
+        for pair in range(pair_start[op], pair_start[op + 1]):
+            if priority[pair] >= 0 and place[consumer[pair]] == place[op]:
+                chosen[count], sort_key[pair] = pair, -priority[pair]
+                count += 1
+        for index in range(given_start[op], given_start[op + 1]):
+            pair = given[index]
+            other = producer[pair]
+            if priority[pair] >= 0 and place[other] == place[op] and not opened[kernel[other]]:
+                chosen[count], sort_key[pair] = pair, -priority[pair]
+                count += 1
+    sort_by(sort_key, chosen, count, kernels.spare)
+    _write_pairs(rules, chosen, count, producers, consumers)
+    return count
+
+
+@compiled(_nrt=False)
+def _merge(rules: Rules, kernels: Kernels, producers: Ints32, consumers: Ints32, count: Whole, out: Ints32) -> None:
+    _reset(rules, kernels)
+    merge_on(rules, kernels, producers, consumers, count)
+    read_off(kernels, out)
+
+
+@compiled(_nrt=False)
+def read_off(kernels: Kernels, out: Ints32) -> None:
+    """Writes the lowest op of each op's kernel."""
+    parent = kernels.parent
+    for op in range(len(out)):
+        out[op] = find(parent, op)
+
+
+@compiled(_nrt=False, apart=True, no_cpython_wrapper=True)
+def merge_on(rules: Rules, kernels: Kernels, producers: Ints32, consumers: Ints32, count: Whole) -> None:
+    """Tries the pairs in order, from the kernels there are. Arrays are taken out of their tuples once: reading one
+    inside the loop would count its references."""
+    most_members = rules.most_members
+    parent, ring, members, can = kernels.parent, kernels.ring, kernels.members, kernels.can
+    points, rows, apart = kernels.points, kernels.rows, kernels.apart
+    position, at, ahead, behind, stack = kernels.position, kernels.at, kernels.ahead, kernels.behind, kernels.stack
+    forward = (rules.follow_start, rules.follow, parent, ring, position, ahead, behind, stack)
+    backward = (rules.before_start, rules.before, parent, ring, position, behind, ahead, kernels.other_stack)
+    for pair in range(count):
+        a, b = find(parent, producers[pair]), find(parent, consumers[pair])
+        if a == b or members[a] + members[b] > most_members:
+            continue
+        if not fits(points[a], rows[a], apart[a], points[b], rows[b]):
+            continue
+        common = can.shape[1] == 0
+        for device in range(can.shape[1]):
+            common = common or (can[a, device] and can[b, device])
+        if not common or _barred(rules.barred_start, rules.barred, parent, ring, a, b):
+            continue
+        ended = search_both_ways(forward, backward, a, b, pair)
+        if ended == BLOCKED:
+            continue
+        low, high = min(a, b), max(a, b)
+        if ended == AHEAD:
+            close_up(at, position, position[a], position[b], 1, ahead, pair, stack, low)
+        else:
+            close_up(at, position, position[b], position[a], -1, behind, pair, stack, low)
+        parent[high] = low
+        ring[low], ring[high] = ring[high], ring[low]
+        members[low] += members[high]
+        points[low], rows[low] = max(points[low], points[high]), max(rows[low], rows[high])
+        apart[low] = apart[low] or apart[high]
+        for device in range(can.shape[1]):
+            can[low, device] = can[low, device] and can[high, device]
+
+
+@compiled(_nrt=False)
+def _barred(start: Ints32, barred: Ints32, parent: Ints32, ring: Ints32, a: Whole, b: Whole) -> bool:
+    """Whether an op of the one kernel may share none with an op of the other."""
+    op = a
+    while True:
+        for index in range(start[op], start[op + 1]):
+            if find(parent, barred[index]) == b:
+                return True
+        op = ring[op]
+        if op == a:
+            return False

@@ -1,0 +1,106 @@
+"""Local search and simulated annealing over placement and order.
+
+The plan of another method comes in, kernels stay as it has them, and moves of placement and order go on until the
+budget is spent. `improve` is what other methods call to polish a plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from loadmaster.baselines.lists.schedulers import Heft
+from loadmaster.methods.annealing.chains import (
+    Decisions,
+    Reheating,
+    chains_for,
+    compile_walk,
+    side_by_side,
+    together,
+    walkers,
+)
+from loadmaster.plans import Plan
+from loadmaster.search import Optimizer, Search
+
+NO_END = 2**40  # simulations: more than any budget
+
+
+@dataclass(frozen=True)
+class Anneal:
+    """Simulated annealing (Kirkpatrick, Gelatt and Vecchi, 1983) over placement and order.
+
+    Moves act on windows of the program with the backward ops that belong to them, on module scopes, on readers of one
+    weight and on single ops. A few chains walk side by side and go on from the better one.
+
+    Differs from the paper: starts from another optimizer's plan, not from a random one; cools again and again, each
+    time for longer and from the best plan so far, so that a larger budget goes on where a smaller one ends.
+
+    Attributes:
+        start: whose plan it begins from.
+        temperature: first temperature, as a share of the value.
+        cold: last temperature.
+        chains: walkers side by side; two by default, and where the clock counts one for each core.
+        follow: chance that ranks follow the critical path after a change of placement.
+    """
+
+    start: Optimizer = field(default_factory=Heft)
+    temperature: float = 0.003
+    cold: float = 1e-4
+    chains: int | None = None
+    follow: float = 0.5
+
+    def optimize(self, search: Search) -> Plan:
+        plan = self.start.optimize(search)
+        return improve(search, plan, self.temperature, self.cold, self.chains, self.follow)
+
+    def compile_late(self, search: Search) -> None:
+        compile_walk(search)
+
+
+@dataclass(frozen=True)
+class LocalSearch:
+    """Takes a move whenever it does not make the plan worse.
+
+    Attributes:
+        start: whose plan it begins from.
+        chains: walkers side by side; two by default, and where the clock counts one for each core.
+        follow: chance that ranks follow the critical path after a change of placement.
+    """
+
+    start: Optimizer = field(default_factory=Heft)
+    chains: int | None = None
+    follow: float = 0.5
+
+    def optimize(self, search: Search) -> Plan:
+        plan = self.start.optimize(search)
+        return improve(search, plan, 0.0, 0.0, self.chains, self.follow)
+
+    def compile_late(self, search: Search) -> None:
+        compile_walk(search)
+
+
+def improve(
+    search: Search, plan: Plan, hot: float, cold: float, chains: int | None = None, follow: float = 0.5
+) -> Plan:
+    """Cools again and again, from the plan and then from the best one met, until the budget is spent; returns the best
+    plan met. Kernels stay as the plan has them. `chains`: how many walk; None: two, and where the clock counts one for
+    each core."""
+    if search.spent:
+        return search.best if search.best is not None else plan
+    score = search.score(plan)
+    beside = side_by_side(search, search.problem.num_ops) if chains is None else 1
+    walking = walkers(
+        search,
+        plan,
+        score,
+        Decisions(follow=follow),
+        chains_for(search, search.problem.num_ops) if chains is None else chains,
+    )
+    if hot <= 0:
+        walking.cool(NO_END, 0.0, 0.0)
+    pace = Reheating(walking.problem.num_ops)
+    while not search.spent and walking.weights.any():
+        before = walking.score
+        walking.cool(together(int(pace.length), beside), hot * pace.times, cold)
+        pace.ended(hot, walking.score < before)
+        walking.return_to_best()
+    return search.best if search.best is not None else plan

@@ -1,0 +1,349 @@
+"""A few annealing chains that walk side by side on one problem and go on from the better one.
+
+Between the compiled walk and the budget: `Chains.cool` runs some simulations of each chain in threads, lets those far
+behind go on from the best, and offers what was found; `Reheating` says how long and hot the next cooling is, and `Pace`
+how often to look at the clock. The problem may be coarser than that of the search; what is offered has gone up. How
+often each kind of move is tried at first matters little (docs/constants.md): `choice` follows what pays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.graph.columns import Ints, ints
+from loadmaster.methods.annealing import engine
+from loadmaster.methods.annealing.moves.order import TOP_RANK
+from loadmaster.methods.annealing.state import (
+    FUSE_WINDOW,
+    LOOK_AT,
+    RAN,
+    SHIFT,
+    Chain,
+    chain_of,
+    make_scratch,
+    no_groups,
+    terrain_of,
+)
+from loadmaster.passes import Coarse, coarsen
+from loadmaster.passes.groups import Grouping
+from loadmaster.plans import Plan
+from loadmaster.problem import Problem
+from loadmaster.search import WORST, Score, Search
+from loadmaster.search.xorshift import seeded
+from loadmaster.simulator import cores, layout, spread
+
+# How often each kind of move is tried at first, in the order of `state`: by decision, so that those that are not to be
+# made can be left out; `choice` then follows what pays. For these and all numbers here without a reason,
+# docs/constants.md has what half and twice of them do.
+PLACING, PLACING_FOR_MEMORY = (4.0, 3.0, 3.0, 0.0, 2.0, 4.0, 1.0), (4.0, 2.0, 2.0, 0.0, 2.0, 4.0, 1.0)
+PLACING_ALONE = (4.0, 3.0, 3.0, 0.0, 4.0, 4.0, 1.0)  # where the order does not count
+ORDERING, ORDERING_FOR_MEMORY = (4.0, 2.0, 0.5, 2.0), (6.0, 4.0, 0.0, 0.0)
+FUSING = (0.8, 1.2, 1.2, 0.8, 2.0)
+AIM = 0.5  # share of moves about ops that the step waits for
+CHAINS = 2  # walks at once, which look at each other
+# Walks at once where the clock counts and each has a core; ops of all of them together, each of which takes up to a
+# kilobyte; simulations of a cooling for each of them, or it is not worth its start.
+MOST, ROOM, WORTH = 16, 400_000, 16
+BEHIND = 0.03  # a chain that is worse than the best by this share is far behind
+WARM, SPREAD = 1e-3, 20.0  # above this temperature it may be behind by so many times the rest of it more
+ROUND = engine.REFRESH  # simulations of each chain between two times that chains look at each other
+EPOCH, GROWTH = 192, 1.5  # simulations of the first cooling, and how many times as many each later one has
+LONG = 4  # simulations for each op: a cooling of so many that gains nothing shows that a search has come to a stop
+RAISE, HOTTEST = 3.0, 0.1  # how many times hotter the next one is then, and the most that is raised to
+LONGEST_S, SHORTEST_S = 0.1, 0.002  # between two looks at the clock
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Which decisions chains change, and how.
+
+    Attributes:
+        placing, ordering, fusing: kinds of decisions that are changed; the others stay as the start has them.
+        follow: chance that ranks follow the critical path after a change of placement.
+        aim: share of moves about ops that the step waits for.
+        evict: where memory is short, half of the moves are about devices that are too full.
+    """
+
+    placing: bool = True
+    ordering: bool = True
+    fusing: bool = False
+    follow: float = 0.5
+    aim: float = AIM
+    evict: bool = False
+
+    def weights(self, problem: Problem, pairs: int) -> NDArray[np.float64]:
+        """[KINDS] how often each kind of move is tried; none of a kind of which there is nothing to change."""
+        memory, ordered = problem.objective.of_memory, problem.objective.of_order
+        placing = PLACING_FOR_MEMORY if memory else PLACING if ordered else PLACING_ALONE
+        parts = (
+            (placing, self.placing and problem.num_devices > 1),
+            (ORDERING_FOR_MEMORY if memory else ORDERING, self.ordering and ordered),
+            (FUSING, self.fusing and pairs > 0),
+        )
+        return np.concatenate([np.array(weights) * wanted for weights, wanted in parts])
+
+
+@dataclass(frozen=True, eq=False)
+class ChainStart:
+    """Where a chain begins: devices, ranks and what the plan is worth; with fusion also priorities, kernels and an
+    order of these in which each comes after those it waits for."""
+
+    device: NDArray[np.integer]
+    rank: NDArray[np.integer]
+    score: Score
+    fused: tuple[NDArray[Any], ...] = (np.zeros(0), np.zeros(0, np.int32), np.zeros(0, np.int32))
+
+
+class Chains:
+    """Walkers on a problem, which may be coarser than that of the search; kept from one cooling to the next.
+
+    What they do with some simulations does not depend on the budget, nor on the clock: those decide when they stop.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        coarse: Coarse,
+        decisions: Decisions,
+        starts: Sequence[ChainStart],
+        fusing: Sequence[Any] = (),
+        fifo: bool = False,
+        groups: Grouping | None = None,
+    ) -> None:
+        """One chain from each start. `coarse`: from the search's problem to the one that they walk on; `fusing`: for
+        each chain, what fusion needs; `fifo`: ops go first come, first served, and have no ranks; `groups`: those that
+        moves may take, where they are not to be looked for."""
+        self.search, self.coarse, self.decisions, self.fifo = search, coarse, decisions, fifo
+        self.problem = problem = coarse.problem
+        self.layout = layout(problem)
+        moving = decisions.placing or decisions.ordering
+        self.terrain = terrain_of(problem, groups if moving else no_groups(problem))
+        self.fusing = list(fusing) or [None] * len(starts)
+        self.weights = decisions.weights(problem, len(self.fusing[0].pairs) if fusing else 0)
+        aims = decisions.aim > 0 and self.terrain.goal.step_price > 0
+        self.scratch = [make_scratch(self.layout, bool(fusing), aims) for _ in starts]
+        self.chains: list[Chain] = [self._chain(start) for start in starts]
+        self.active = len(self.chains)  # how many of them walk; the others stand where they were started
+        self.pace = Pace(search)
+
+    def _chain(self, start: ChainStart) -> Chain:
+        random = seeded(int(self.search.rng.integers(1, 2**62)))
+        return chain_of(start.device, start.rank, start.fused, start.score, random)
+
+    def restart(self, start: ChainStart) -> None:
+        """All chains go on from there."""
+        given = [column.copy() for column in (start.device, start.rank, *start.fused)]
+        for chain in self.chains:
+            for column, value in zip(chain[:5], given, strict=True):
+                column[:] = value
+            chain.score[:] = (*start.score, *start.score)
+            for best, column in zip(chain[5:10], chain[:5], strict=True):
+                best[:] = column
+            chain.counts[LOOK_AT] = chain.counts[RAN]
+
+    def weigh_order(self, share: float) -> None:
+        """From now on moves of order are tried so much less often than they are by default."""
+        self.weights = self.decisions.weights(self.problem, len(self.fusing[0].pairs) if self.fusing[0] else 0)
+        self.weights[SHIFT:FUSE_WINDOW] *= share
+
+    def enlist(self, simulations: int, several: bool) -> int:
+        """Says how many walk in the next cooling, for which one alone would have so many simulations; returns those of
+        all together. As many as there are cores walk in the time of one, if each has something to do; where there is
+        one, or simulations are counted, two share what one would have if `several` are wanted."""
+        beside = min(side_by_side(self.search, self.problem.num_ops), len(self.chains), max(1, simulations // WORTH))
+        self.active = max(beside, min(len(self.chains), CHAINS) if several else 1)
+        return together(simulations, beside)
+
+    def return_to_best(self) -> None:
+        """All chains go on from the best that any of them has seen."""
+        best = self.best
+        self.restart(ChainStart(best.best_place, best.best_rank, self.score, best[7:10]))
+
+    def cool(
+        self, simulations: int, hot: float, cold: float, policy: Any = None, logs: Sequence[Any] | None = None
+    ) -> None:
+        """So many simulations of all chains together, from the one temperature to the other; fewer only where the
+        budget ends. Temperatures are shares of a plan's value."""
+        if not self.weights.any():
+            return
+        each, done = max(1, simulations // self.active), 0
+        begun = [int(chain.counts[RAN]) for chain in self.chains]
+        rest = (self.weights, float(self.decisions.follow), float(self.decisions.aim), float(hot), float(cold))
+        habits = [engine.Habits(*rest, ran, each, self.decisions.evict) for ran in begun]
+        while done < each and not self.search.spent:
+            goal = min(each, done + self._round)
+            while done < goal and not self.search.spent:
+                done += self._advance(goal - done, habits, policy, logs)
+            if done == goal:
+                self._share(float(engine.temperature(habits[0], int(self.chains[0].counts[RAN]))))
+
+    @property
+    def _round(self) -> int:
+        """Simulations of each between two times that they look at each other; where they walk side by side by the
+        clock, as many as between two looks at that: to let several go on takes as long as a few dozen."""
+        return max(ROUND, self.pace.count) if side_by_side(self.search, self.problem.num_ops) > 1 else ROUND
+
+    def _advance(self, most: int, habits: list[Any], policy: Any, logs: Sequence[Any] | None) -> int:
+        """Some simulations of each chain, as many as the pace and the budget allow; how many."""
+        walking = range(max(1, min(self.active, self.search.simulations_left)))
+        steps = max(1, min(most, self.pace.next(), self.search.simulations_left // len(walking)))
+        walk: Any = engine.walk
+
+        def part(low: int, high: int) -> None:
+            for at in range(low, high):
+                given = (self.chains[at], self.scratch[at], policy, self.fusing[at], habits[at], steps)
+                walk(self.layout, self.terrain, *given, None if logs is None else logs[at])
+
+        clock = time.perf_counter()
+        threads = min(len(walking), cores())
+        spread(part, len(walking), threads)
+        self.pace.took(steps, time.perf_counter() - clock)
+        self.search.count(min(self.search.simulations_left, steps * len(walking)), threads)
+        self._offer()
+        return steps
+
+    @property
+    def best(self) -> Chain:
+        """The chain that has seen the best plan."""
+        return min(self.chains, key=lambda chain: (chain.score[2], chain.score[3]))
+
+    @property
+    def found(self) -> tuple[Score, Plan]:
+        """The best that any of them has seen since they were started."""
+        best = self.best
+        return self.score, self.plan(best.best_place, best.best_rank, best.best_kernel)
+
+    @property
+    def score(self) -> Score:
+        """Of that."""
+        return Score(*map(int, self.best.score[2:]))
+
+    def _offer(self) -> None:
+        if self.score < self.search.best_score:
+            score, plan = self.found
+            self.search.offer(plan, score)
+
+    def plan(self, place: NDArray[Any], rank: NDArray[Any], kernel: NDArray[Any]) -> Plan:
+        """What a chain says, as a plan of the search's problem."""
+        kernels = ints(kernel) if len(kernel) else None
+        if self.fifo:
+            return self.search.first_come(ints(place), kernels)
+        return self.coarse.up(Plan.of(self.problem, ints(place), ints(rank), kernels))
+
+    def _share(self, temperature: float) -> None:
+        """A chain that has fallen far behind goes on from the best: farther than its temperature explains, or a hot
+        walk would be called back before it gets anywhere."""
+        best, far = self.best, BEHIND + SPREAD * max(0.0, temperature - WARM)
+        for chain in self.chains:
+            if (chain.score[0], chain.score[1] / (1 + far)) > (best.score[2], best.score[3]):
+                for column, value in zip(chain[:5], best[5:10], strict=True):
+                    column[:] = value
+                chain.score[:2] = best.score[2:]
+
+
+def compile_walk(search: Search, fusing: Sequence[Any] = ()) -> None:
+    """Makes the loop that chains walk in, without a step. It takes longest of all that is compiled."""
+    problem, ops = search.problem, search.problem.num_ops
+    kernels = (np.zeros(len(fusing[0].old_priority)), *2 * (np.zeros(ops, np.int32),)) if fusing else ChainStart.fused
+    start = ChainStart(np.zeros(ops, np.int32), np.arange(ops), WORST, kernels)
+    alone = coarsen(problem, ints(np.arange(ops)))
+    chains = Chains(search, alone, Decisions(fusing=bool(fusing)), [start], fusing)
+    habits = engine.Habits(chains.weights, 0.5, AIM, 0.0, 0.0, 0, 1)
+    given = (chains.layout, chains.terrain, chains.chains[0], chains.scratch[0], chains.fusing[0])
+    engine.compile_walk(*given, habits)
+
+
+class Pace:
+    """How many simulations go between two looks at the clock: what a fiftieth of the time that is left allows. Where
+    the budget is one of simulations alone there is no need to look."""
+
+    def __init__(self, search: Search, first: int = 4) -> None:
+        self.search, self.count, self.one_s = search, first, 0.0
+
+    def next(self) -> int:
+        """Simulations until the next look."""
+        return 2**31 if self.search.counts_simulations else self.count
+
+    def took(self, count: int, seconds: float) -> None:
+        """What the last ones took, which decides how many come next; at most eight times as many."""
+        self.one_s = seconds / count
+        goal = min(LONGEST_S, max(SHORTEST_S, self.search.seconds_left / 50))
+        self.count = int(np.clip(goal / max(self.one_s, 1e-9), 1, 8 * count))
+
+
+@dataclass
+class Reheating:
+    """How long and how hot one cooling after another is, whatever the budget is: what a search does with some
+    simulations is the beginning of what it does with more, and so more are never worse.
+
+    Each is longer than the last. Where one that could look at every op a few times has gained nothing, the search has
+    come to a stop: the next ones are as long, and hotter each time, until they gain or are so hot that it begins again.
+    """
+
+    ops: int
+    length: float = EPOCH
+    times: float = 1.0
+
+    @property
+    def settled(self) -> bool:
+        """A cooling is long enough to look at every op a few times."""
+        return self.length >= LONG * self.ops
+
+    def ended(self, temperature: float, gained: bool) -> None:
+        """Sets length and heat of the next cooling by whether this one, from that temperature, gained anything."""
+        stopped = not gained and self.settled
+        self.times = self.times * RAISE if stopped else 1.0
+        if not stopped or temperature * self.times > HOTTEST:
+            self.times, self.length = 1.0, self.length * GROWTH
+
+
+def epochs(first: int = EPOCH) -> Iterator[int]:
+    """Lengths of one cooling after another, whatever the budget is: what a search does with some simulations is the
+    beginning of what it does with more, and so more are never worse."""
+    length = float(first)
+    while True:
+        yield int(length)
+        length *= GROWTH
+
+
+def side_by_side(search: Search, ops: int) -> int:
+    """How many chains walk at once: where the clock counts one for each core, as long as there is room for what each
+    needs. Where simulations are counted one, for what comes of them must not depend on the machine."""
+    return 1 if search.counts_simulations else max(1, min(cores(), MOST, ROOM // max(1, ops)))
+
+
+def chains_for(search: Search, ops: int) -> int:
+    """How many a search makes: as many as walk at once, and two at least, which may share what one would have."""
+    return max(CHAINS, side_by_side(search, ops))
+
+
+def together(simulations: int, chains: int) -> int:
+    """Simulations of all chains of a cooling that each walk on a core of their own, where one alone would have so many.
+    Of n chains each has a part of 1 / √n: what is found by the clock gains half by n draws and half by more coolings
+    one after another. On five rows of GO and Placeto, as if each had a core, eight of them: 0.973 of one alone after
+    20,000 simulations of each (three seeds); with all simulations for each, or a part of 1 / n, 0.977 and 0.981."""
+    return int(simulations * chains**0.5)
+
+
+def start_of(search: Search, coarse: Coarse, plan: Plan, score: Score) -> ChainStart:
+    """A plan of the search's problem as a start on the coarser one."""
+    return ChainStart(coarse.first(plan.device), coarse.lowest(spread_ranks(search, plan)), score)
+
+
+def walkers(search: Search, plan: Plan, score: Score, decisions: Decisions, chains: int = CHAINS) -> Chains:
+    """Chains from a plan whose kernels stay as they are."""
+    coarse = coarsen(search.problem, plan.kernel)
+    start = start_of(search, coarse, plan, score)
+    return Chains(search, coarse, decisions, [start] * max(1, chains))
+
+
+def spread_ranks(search: Search, plan: Plan) -> Ints:
+    """Ranks in the order of dispatch, spread over the whole scale so that there is room between them."""
+    turn = search.timeline(plan).turn
+    return ints(turn * (TOP_RANK // (int(turn.max()) + 1)))

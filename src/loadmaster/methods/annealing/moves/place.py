@@ -1,0 +1,65 @@
+"""Moves of placement: ops go to another device, with what is bound to them. Loads and tails are kept up.
+
+Members that cannot run on the target stay; colocated ops go along; with a device to swap with, the two exchange what
+they have of the set. Tails are worked out anew only for ops up to the last that moved, since a tail depends on what
+comes after.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Whole
+from loadmaster.methods.annealing.critical import measure_tails
+from loadmaster.methods.annealing.state import Chain, Scratch, Terrain, copy
+from loadmaster.simulator.state import Layout
+
+
+@compiled(_nrt=False)
+def apply(
+    layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, count: Whole, target: Whole, swapped: Whole
+) -> tuple[Whole, Whole]:
+    """(ops moved, the last of them in the program). The first `count` of the members that can run on the target go
+    there; with a device to swap with, those on one of the two go to the other, and others stay."""
+    devices, op_ns, place, load = layout.devices, layout.op_ns, chain.place, scratch.load
+    able, colocate, mate_start, mates = terrain.able, terrain.colocate, terrain.mate_start, terrain.mates
+    members, touched, old_place, stamp = scratch.members, scratch.touched, scratch.old_place, scratch.stamp
+    scratch.mark[0] += 1
+    mark, moved, top = scratch.mark[0], 0, np.int64(-1)
+    for at in range(count):
+        op, goal = members[at], target
+        if swapped >= 0:
+            if place[op] != target and place[op] != swapped:
+                continue
+            goal = swapped if place[op] == target else target
+        if stamp[op] == mark or place[op] == goal or not able[op, goal]:
+            continue
+        group = colocate[op]
+        first, last = (mate_start[group], mate_start[group + 1]) if group >= 0 else (0, 1)
+        for index in range(first, last):
+            mate = mates[index] if group >= 0 else op
+            touched[moved], old_place[moved], stamp[mate] = mate, place[mate], mark
+            moved += 1
+            load[place[mate]] -= op_ns[mate * devices + place[mate]]
+            load[goal] += op_ns[mate * devices + goal]
+            place[mate] = goal
+            top = max(top, mate)
+    if moved > 0 and terrain.goal.step_price > 0:
+        copy(scratch.tail, 0, top + 1, scratch.old_tail)
+        measure_tails(layout, place, top, scratch.tail)
+    return moved, top
+
+
+@compiled(_nrt=False)
+def undo(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, moved: Whole, top: Whole) -> None:
+    """The ops that have moved go back to where they were, last one first."""
+    devices, op_ns, place, load = layout.devices, layout.op_ns, chain.place, scratch.load
+    touched, old_place = scratch.touched, scratch.old_place
+    for index in range(moved - 1, -1, -1):
+        op, home = touched[index], np.int64(old_place[index])
+        load[place[op]] -= op_ns[op * devices + place[op]]
+        load[home] += op_ns[op * devices + home]
+        place[op] = home
+    if moved > 0 and terrain.goal.step_price > 0:
+        copy(scratch.old_tail, 0, top + 1, scratch.tail)

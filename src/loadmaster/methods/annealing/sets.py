@@ -1,0 +1,158 @@
+"""Compiled: which ops a move is about.
+
+Ops that belong together move together: a stretch of the mirrored order or of the program, a group (module, readers of a
+weight, chain) or part of one, a neighbourhood grown from an op, an op alone, or what lies on one side of a border
+between devices. An aimed set is about an op that the step waits for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.compiled import compiled
+from loadmaster.graph.columns import Ints, Ints32, Whole
+from loadmaster.methods.annealing.state import (
+    BORDER,
+    NEAR,
+    SCOPE,
+    SHIFT,
+    SINGLE,
+    SLICE,
+    SWAP,
+    Scratch,
+    Terrain,
+    copy,
+)
+from loadmaster.search.xorshift import RandomState, below, length
+from loadmaster.simulator.state import Layout
+
+MOST_NEAR = 64  # ops of a neighbourhood; docs/constants.md
+ANYWHERE = -1  # no device suggests itself
+
+
+@compiled(_nrt=False)
+def draw_set(
+    layout: Layout,
+    terrain: Terrain,
+    place: Ints32,
+    scratch: Scratch,
+    kind: Whole,
+    seed: Whole,
+    aimed: bool,
+    state: RandomState,
+) -> tuple[Whole, Whole]:
+    """(how many ops are drawn, a device that suggests itself or ANYWHERE); the ops are in scratch.members. `aimed`: the
+    seed is an op that the step waits for, and the set is about it."""
+    members, groups = scratch.members, len(terrain.group_start) - 1
+    if kind == SINGLE:
+        members[0] = seed
+        other = next_to(layout, terrain, seed, state)
+        return 1, np.int64(place[other]) if other >= 0 else np.int64(ANYWHERE)
+    if kind == NEAR:
+        return _grow(layout, terrain, scratch, seed, state), np.int64(ANYWHERE)
+    if kind == BORDER:
+        return _border(terrain, place, members, seed, state)
+    grouped = kind == SCOPE or kind == SLICE or (kind == SHIFT and below(state, 3) == 0)
+    if aimed and terrain.within_start[seed] == terrain.within_start[seed + 1]:
+        grouped = False
+    if grouped and groups > 0:
+        return _group(terrain, members, kind == SLICE, seed, aimed, state), np.int64(ANYWHERE)
+    return _window(terrain, place, scratch, kind, seed, aimed, state), np.int64(ANYWHERE)
+
+
+@compiled(_nrt=False)
+def _group(terrain: Terrain, members: Ints, sliced: bool, seed: Whole, aimed: bool, state: RandomState) -> Whole:
+    """A group, or a part of one; any of them alike, or one that holds the seed."""
+    group, at = below(state, len(terrain.group_start) - 1), np.int64(0)
+    if aimed:
+        first, last = terrain.within_start[seed], terrain.within_start[seed + 1]
+        at = terrain.within[first + below(state, last - first)]
+        group = terrain.group_at[at]
+    low, high = terrain.group_start[group], terrain.group_start[group + 1]
+    if sliced:
+        size = length(state, high - low)
+        low = max(low, at - below(state, size)) if aimed else low + below(state, high - low)
+        high = min(high, low + size)
+    copy(terrain.group_ops, low, high, members)
+    return high - low  # type: ignore[no-any-return]
+
+
+@compiled(_nrt=False)
+def _window(
+    terrain: Terrain, place: Ints32, scratch: Scratch, kind: Whole, seed: Whole, aimed: bool, state: RandomState
+) -> Whole:
+    """Ops in a row: of the mirrored order, in which a backward op is beside its forward op, or of the program; about an
+    op that the step waits for, also what its device ran about that time."""
+    members, ops = scratch.members, len(place)
+    size = length(state, max(1, ops // 2))
+    mirrored = kind == SWAP or (below(state, 2) == 1 if kind == SHIFT else below(state, 4) > 0)
+    back = below(state, size) if aimed else np.int64(0)
+    if aimed and kind != SWAP and kind != SHIFT and below(state, 2):
+        turns, here, count = scratch.turns, place[seed], 0
+        low = max(0, scratch.turn_of[seed] - back)
+        for at in range(low, min(ops, low + size)):
+            if place[turns[at]] == here:
+                members[count] = turns[at]
+                count += 1
+        return count
+    low = max(0, (terrain.mirror_at[seed] if mirrored else seed) - back)
+    high = min(ops, low + size)
+    for at in range(low, high):
+        members[at - low] = terrain.by_mirror[at] if mirrored else at
+    return high - low
+
+
+@compiled(_nrt=False)
+def _grow(layout: Layout, terrain: Terrain, scratch: Scratch, seed: Whole, state: RandomState) -> Whole:
+    members, stamp = scratch.members, scratch.stamp
+    size = length(state, min(MOST_NEAR, len(stamp)))
+    scratch.mark[0] += 1
+    mark = scratch.mark[0]
+    members[0], stamp[seed], count = seed, mark, 1
+    for _ in range(4 * size):
+        if count == size:
+            break
+        other = next_to(layout, terrain, members[below(state, count)], state)
+        if other >= 0 and stamp[other] != mark:
+            stamp[other] = mark
+            members[count] = other
+            count += 1
+    return count
+
+
+@compiled(_nrt=False)
+def _border(terrain: Terrain, place: Ints32, members: Ints, seed: Whole, state: RandomState) -> tuple[Whole, Whole]:
+    """Ops on one side of a place where the mirrored order changes device; they might go to the other side."""
+    by_mirror, ops = terrain.by_mirror, len(place)
+    here = terrain.mirror_at[seed]
+    after = here + 1 if here + 1 < ops else 0
+    for _ in range(ops):
+        if place[by_mirror[here]] != place[by_mirror[after]]:
+            break
+        here, after = after, after + 1 if after + 1 < ops else 0
+    size = length(state, max(1, ops // 8))
+    low, high, toward = after, min(ops, after + size), place[by_mirror[here]]
+    if below(state, 2):
+        low, high, toward = max(0, here - size + 1), here + 1, place[by_mirror[after]]
+    copy(by_mirror, low, high, members)
+    return high - low, np.int64(toward)
+
+
+@compiled(_nrt=False)
+def next_to(layout: Layout, terrain: Terrain, op: Whole, state: RandomState) -> Whole:
+    """A random op that this one reads from or feeds, or -1."""
+    read_start, make_start, reader_start = terrain.read_start, layout.make_start, layout.reader_start
+    inputs, outputs = read_start[op + 1] - read_start[op], make_start[op + 1] - make_start[op]
+    if inputs + outputs == 0:
+        return np.int64(-1)
+    chosen = below(state, inputs + outputs)
+    if chosen < inputs:
+        tensor = terrain.reads[read_start[op] + chosen]
+    else:
+        tensor = np.int64(layout.makes[make_start[op] + chosen - inputs])
+    if chosen < inputs and terrain.producer[tensor] >= 0:
+        return terrain.producer[tensor]  # type: ignore[no-any-return]
+    count = reader_start[tensor + 1] - reader_start[tensor]
+    if count == 0:
+        return np.int64(-1)
+    return np.int64(layout.readers[reader_start[tensor] + below(state, count)])

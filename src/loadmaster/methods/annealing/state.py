@@ -1,0 +1,242 @@
+"""What the compiled loop of annealing works on: the terrain that moves need to know, a chain, and scratch space.
+
+Three lifetimes: a Terrain is made once for a problem, a Chain is where one walker stands, and its Scratch is kept with
+it so that a walk can stop after any move and go on as if it had not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.compiled import Struct, compiled
+from loadmaster.graph.columns import Floats, Ints, Ints32, Whole, ints, inverse, rows_of
+from loadmaster.passes.groups import Grouping, grouping
+from loadmaster.problem import Problem
+from loadmaster.problem.objective import Goal
+from loadmaster.search.budget import Score
+from loadmaster.search.xorshift import RandomState
+from loadmaster.simulator import layout
+from loadmaster.simulator.quick import times_alone
+from loadmaster.simulator.state import NO_RECORD, Layout, Record, RunScratch, make_record, make_run_scratch
+
+# Kinds of moves. Place: a window of the program, a group, a part of one, a neighbourhood, one op, ops beside a border
+# between devices, and two devices' ops swapped in a window.
+WINDOW, SCOPE, SLICE, NEAR, SINGLE, BORDER, SWAP = range(7)
+# Order: ranks of a set shifted, one op beside another, all by the critical path, one op before what it waited behind.
+SHIFT, BESIDE, CRITICAL, OVERTAKE = range(7, 11)
+# Fusion priorities of pairs: of a window, of pairs that do the same work, of some of those, shifted, of one pair.
+FUSE_WINDOW, FUSE_ALIKE, FUSE_SOME, FUSE_SHIFT, FUSE_ONE = range(11, 16)
+KINDS = 16
+WAYS = 4  # of each kind: about any op or one that the step waits for; ranks kept or set anew by the critical path
+ARMS = KINDS * WAYS
+# Entries of Chain.counts: simulations so far, at how many the next look at what the step waits for is due, draws in a
+# row that changed nothing, how many critical ops are known, and whether much memory was left at the last look.
+RAN, LOOK_AT, IDLE, WAITED, ROOMY = range(5)
+LEVELS = 20  # fusion priorities are 1 … LEVELS, the highest first; -1: not merged at all
+
+
+@compiled(_nrt=False)
+def copy(source: Floats | Ints32 | Ints, low: Whole, high: Whole, target: Floats | Ints32 | Ints) -> None:
+    """Entries low … high-1 to the front of another array. A slice would first ask whether the two overlap."""
+    for at in range(low, high):
+        target[at - low] = source[at]
+
+
+class Terrain(Struct):
+    """What moves need to know of the problem besides its layout.
+
+    Attributes:
+        mirror_at: [ops] place in by_mirror.
+        within: positions of each op in group_ops.
+        group_at: [len(group_ops)] group of each position.
+        goal: the objective, in numbers. Where a ns of the step has no price, tails are not kept up.
+        quick: the step time decides, which the loop without memory tells sooner.
+        always_fits: no plan can be too large.
+    """
+
+    read_start: np.ndarray
+    reads: np.ndarray
+    producer: np.ndarray
+    after_start: np.ndarray
+    after: np.ndarray
+    group_start: np.ndarray
+    group_ops: np.ndarray
+    by_mirror: np.ndarray
+    mirror_at: np.ndarray  # [ops]
+    within_start: np.ndarray  # [ops + 1]
+    within: np.ndarray
+    group_at: np.ndarray  # [len(group_ops)]
+    colocate: np.ndarray
+    mate_start: np.ndarray  # [colocation groups + 1]
+    mates: np.ndarray
+    able: np.ndarray  # [ops, devices]
+    limits: np.ndarray  # [devices]
+    goal: Goal
+    quick: bool
+    always_fits: bool
+
+
+class Chain(Struct):
+    """One walker: where it stands, the best it has seen, and what it did.
+
+    Attributes:
+        rank: empty: first come, first served.
+        priority: [pairs] which merges are tried first, below 0: not at all; empty: nothing is fused.
+        sequence: kernels in an order in which each comes after those it waits for, then -1.
+        score: [4] over and value where it stands, over and value of the best.
+        random: [2] state of its generator.
+        counts: [5] see RAN and the others.
+        spent: [ARMS] runs of late, in whole ones.
+        gained: [ARMS] how often that made the plan better.
+    """
+
+    place: np.ndarray
+    rank: np.ndarray
+    priority: np.ndarray  # [pairs]
+    kernel: np.ndarray
+    sequence: np.ndarray
+    best_place: np.ndarray
+    best_rank: np.ndarray
+    best_priority: np.ndarray
+    best_kernel: np.ndarray
+    best_sequence: np.ndarray
+    score: np.ndarray  # [4]
+    random: np.ndarray  # [2]
+    counts: np.ndarray  # [5]
+    spent: np.ndarray  # [ARMS]
+    gained: np.ndarray  # [ARMS]
+
+
+class Scratch(Struct):
+    """What one chain writes to between and during moves; kept, so that a walk can stop and go on at any move.
+
+    Attributes:
+        running: of the simulator.
+        record: of the last look.
+        empty: a record of nothing.
+        tail: [ops] least time from the start of an op to the end of the step.
+        load: [devices] time of the ops placed there.
+        full: [devices] peaks of the last plan that was kept.
+        members: ops that a move is about.
+        touched: ops that it moved.
+        old_place: where those were.
+        stamp: [ops] the last move that listed or moved it.
+        arms: [ARMS] chances of every way of every kind.
+        total: [1] sum of these chances.
+        critical: ops that the step waits for.
+        queued: which of them waited for their device.
+        turns: ops in order of dispatch.
+        itself: [ops] every op its own.
+    """
+
+    running: RunScratch
+    record: Record
+    empty: Record
+    no_sends: np.ndarray
+    tail: np.ndarray  # [ops]
+    load: np.ndarray  # [devices]
+    peak: np.ndarray  # [devices]
+    full: np.ndarray  # [devices]
+    members: np.ndarray
+    touched: np.ndarray
+    old_place: np.ndarray
+    old_rank: np.ndarray
+    old_tail: np.ndarray
+    stamp: np.ndarray  # [ops]
+    mark: np.ndarray  # [1]
+    chance: np.ndarray  # [devices]
+    level_chance: np.ndarray  # [LEVELS]
+    arms: np.ndarray  # [ARMS]
+    total: np.ndarray  # [1]
+    critical: np.ndarray
+    queued: np.ndarray
+    turns: np.ndarray
+    turn_of: np.ndarray  # [ops]
+    itself: np.ndarray  # [ops]
+
+
+def terrain_of(problem: Problem, groups: Grouping | None = None) -> Terrain:
+    """Of a problem; groups of ops take long to find, and moves of fusion alone do without."""
+    graph, ops = problem.graph, problem.num_ops
+    groups = groups or grouping(problem)
+    members = np.flatnonzero(graph.is_colocated)
+    mate_start, mates = inverse(
+        ints(np.arange(len(members) + 1)), ints(graph.colocate[members]), int(graph.colocate.max(initial=-1)) + 1
+    )
+    return Terrain(
+        graph.read_start,
+        graph.reads,
+        graph.producer,
+        graph.after_start,
+        graph.after,
+        groups.start,
+        groups.ops,
+        groups.by_mirror,
+        ints(np.argsort(groups.by_mirror)),
+        *inverse(ints(np.arange(len(groups.ops) + 1)), groups.ops, ops),
+        ints(rows_of(groups.start)),
+        graph.colocate,
+        mate_start,
+        ints(members[mates]),
+        np.ascontiguousarray(problem.able),
+        problem.memory_bytes,
+        problem.goal,
+        times_alone(layout(problem), problem.goal),
+        problem.always_fits,
+    )
+
+
+def no_groups(problem: Problem) -> Grouping:
+    """For searches that move no groups."""
+    program: Ints = ints(np.arange(problem.num_ops))
+    return Grouping(ints([0]), ints([]), program, program)
+
+
+def chain_of(
+    place: np.ndarray, rank: np.ndarray, fused: tuple[np.ndarray, ...], score: Score, random: RandomState
+) -> Chain:
+    """A walker at a start; `fused`: its priorities, kernels and their sequence."""
+    columns = (place.astype(np.int32), rank.astype(np.int32), *(column.copy() for column in fused))
+    return Chain(  # type: ignore[call-arg]
+        *columns,
+        *(column.copy() for column in columns),
+        np.array((*score, *score), np.int64),
+        random,
+        np.zeros(5, np.int64),
+        np.zeros(ARMS),
+        np.zeros(ARMS),
+    )
+
+
+def make_scratch(layout: Layout, fused: bool, aims: bool) -> Scratch:
+    """For one chain. `aims`: it looks at what the step waits for. Kernels take less time than their ops: with them no
+    bound on a run can be told from tails."""
+    ops, devices = len(layout.waits), layout.devices
+    most_sends = layout.most_sends if aims else 0
+    running = make_run_scratch(layout, not fused)
+    return Scratch(
+        running,
+        make_record(ops, most_sends, 2 * (ops + most_sends) + devices),
+        NO_RECORD,
+        np.empty(0, np.int64),
+        np.zeros(ops, np.int64) if fused else running.tail,
+        load=np.zeros(devices, np.int64),
+        peak=np.zeros(devices, np.int64),
+        full=np.zeros(devices, np.int64),
+        members=np.empty(ops, np.int64),
+        touched=np.empty(ops, np.int64),
+        old_place=np.empty(ops, np.int32),
+        old_rank=np.empty(ops, np.int32),
+        old_tail=np.empty(ops, np.int64),
+        stamp=np.full(ops, -1, np.int64),
+        mark=np.zeros(1, np.int64),
+        chance=np.zeros(devices),
+        level_chance=np.zeros(LEVELS),
+        arms=np.zeros(ARMS),
+        total=np.zeros(1),
+        critical=np.empty(ops, np.int64),
+        queued=np.zeros(ops, np.bool_),
+        turns=np.empty(ops, np.int64),
+        turn_of=np.empty(ops, np.int64),
+        itself=np.arange(ops),
+    )

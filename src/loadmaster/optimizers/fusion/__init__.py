@@ -1,7 +1,0 @@
-"""Fusion: which ops share a kernel.
-
-`spaces` says which loops can be one, after what PyTorch's Inductor generates; `between` which pairs can share a kernel
-at all; `merging` is the compiled loop that merges pair by pair, and `convex` keeps kernels from waiting for themselves;
-`greedy` is the default rule of compilers, `search` random and annealed orders of merging, `starts` where those begin;
-`sharing` tells bounds what a search may fuse.
-"""
