@@ -44,7 +44,7 @@ from loadmaster.runtime.apply import match
 
 SECONDS, MEMORY_BYTES, LOADS = 400, 12 * 2**30, 3
 ZOO = ["inception-v3-b32", "transformer-xl-2", "gnmt-2", "rnnlm-2"]
-HEFT: dict[str, Any] = {"optimizer": "heft", "budget": lm.Budget(None, 1)}
+HEFT: dict[str, Any] = {"method": "heft", "budget": lm.Budget(None, 1)}
 Made = tuple[Any, Any]
 
 

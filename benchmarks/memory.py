@@ -41,7 +41,7 @@ from loadmaster.methods.memory.recompute import Recompute
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import peak_bound
-from loadmaster.search import Budget, Optimizer, Result, solve
+from loadmaster.search import Budget, Method, Result, solve
 from loadmaster.simulator import simulate, simulate_fused
 
 ZOO = (
@@ -147,7 +147,7 @@ class Case:
             "away": 0 if added is None else added.num_stays,
         }
 
-    def at(self, limit: float, method: Optimizer, budget: Budget) -> Cell:
+    def at(self, limit: float, method: Method, budget: Budget) -> Cell:
         return self.told(solve(limited(self.problem, int(limit)), method, budget))
 
     def ours(self, limit: float, budget: Budget = OURS) -> Cell:
@@ -160,7 +160,7 @@ def facts(case: Case) -> Cell:
     return {"ops": case.problem.num_ops, "ms": case.step / 1e6, "mib": case.peak >> 20, "least": least}
 
 
-def beside(method: Optimizer) -> Callable[[Case], Cell]:
+def beside(method: Method) -> Callable[[Case], Cell]:
     """Another method, and ours at its peak where that is below that of the fused plan."""
 
     def found(case: Case) -> Cell:

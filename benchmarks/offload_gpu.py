@@ -49,13 +49,13 @@ def by_planner(captured: CapturedStep, cluster: Cluster, cost: Any, limit: int, 
     limited = replace(cluster, devices=(gpu, *cluster.devices[1:]))
     tried = []
     for spec in METHODS:
-        tried.append(lm.plan(captured.graph, on=limited, cost=cost, budget=seconds, optimizer=spec))
+        tried.append(lm.plan(captured.graph, on=limited, cost=cost, budget=seconds, method=spec))
         say(spec, f"fits: {tried[-1].fits}, modelled {tried[-1].timeline.step_ns / 1e6:.1f} ms")
     result = min(tried, key=lambda one: one.score)
     plan, problem = result.plan, result.problem
     on_host = sum(problem.graph.kind[op].startswith("optim.") for op in range(problem.num_ops) if plan.device[op])
     peak = int(result.timeline.peak_bytes[0])
-    say(result.optimizer, f"fits: {result.fits}, modelled {result.timeline.step_ns / 1e6:.1f} ms, {peak / 1e9:.2f} GB,")
+    say(result.method, f"fits: {result.fits}, modelled {result.timeline.step_ns / 1e6:.1f} ms, {peak / 1e9:.2f} GB,")
     added = 0 if plan.added is None else len(plan.added.op)
     say(f"{on_host} updates on the host, {added} additions, {result.timeline.num_sends} sends")
     return planning_of(captured, result)
@@ -218,7 +218,7 @@ def rehearse() -> None:
     module, inputs = language(4, 64, 4, 64)
     captured = capture_step(module, inputs, training=True, optimizer="adam")
     cluster = Cluster.preset("1xh200+cpu")
-    alone = lm.plan(captured.graph, on="1xh200", optimizer="one-device", budget=lm.Budget(None, 1))
+    alone = lm.plan(captured.graph, on="1xh200", method="one-device", budget=lm.Budget(None, 1))
     whole = int(alone.timeline.peak_bytes[0])
     for share in LIMITS:
         planning = by_planner(captured, cluster, None, int(share * whole), 5.0)

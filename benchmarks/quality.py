@@ -162,7 +162,7 @@ def begin(threads: int, places: Any = None) -> None:
 
 def compile_all(methods: list[str]) -> None:
     """Compiled loops are made once, here; the workers read them from the cache."""
-    from loadmaster.catalog.specs import make_optimizer
+    from loadmaster.catalog.specs import make_method
     from loadmaster.cluster import Cluster
     from loadmaster.errors import MissingExtra
     from loadmaster.search import warm_up
@@ -171,7 +171,7 @@ def compile_all(methods: list[str]) -> None:
     for objective in ("step-time", "peak-memory"):
         for method in methods:
             with suppress(MissingExtra):  # its runs are told one by one
-                warm_up(make_optimizer(method), Cluster.preset("2xp100-pcie"), objective)
+                warm_up(make_method(method), Cluster.preset("2xp100-pcie"), objective)
     print(f"loops are compiled or loaded after {time.monotonic() - clock:.0f} s", flush=True)
 
 

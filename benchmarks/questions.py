@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.bench.rows import Source, SuiteRow, go_rows
-from loadmaster.catalog.specs import make_optimizer
+from loadmaster.catalog.specs import make_method
 from loadmaster.cost import price
 from loadmaster.graph import Graph
 from loadmaster.graph.columns import Ints, ints
@@ -29,7 +29,7 @@ from loadmaster.papers.decoding import critical_ranks, device_of_groups
 from loadmaster.papers.features import features_of
 from loadmaster.passes.groups import GROUPERS, group_ops
 from loadmaster.problem import Problem
-from loadmaster.search import Budget, Moment, Optimizer, Score, Search, solve
+from loadmaster.search import Budget, Method, Moment, Score, Search, solve
 from loadmaster.simulator import simulate_many
 from loadmaster.zoo.synthetic import generate
 
@@ -306,15 +306,13 @@ def heat(row: SuiteRow, first: str, others: Sequence[str], budget: Budget) -> He
     return Heat(row.name, target, tuple(first_at(problem, spec, budget, target.score) for spec in others))
 
 
-def first_at(problem: Problem, optimizer: Optimizer | str, budget: Budget, target: Score) -> Moment | None:
+def first_at(problem: Problem, method: Method | str, budget: Budget, target: Score) -> Moment | None:
     """When a method first is as good as that, or better."""
-    history = run_until(problem, optimizer, budget, target)
+    history = run_until(problem, method, budget, target)
     return next((moment for moment in history if moment.score <= target), None)
 
 
-def run_until(
-    problem: Problem, optimizer: Optimizer | str, budget: Budget, target: Score | None = None
-) -> list[Moment]:
+def run_until(problem: Problem, method: Method | str, budget: Budget, target: Score | None = None) -> list[Moment]:
     """The improvements of a run, which ends soon after it is as good as the target."""
 
     def stop(part: Search) -> None:
@@ -323,7 +321,7 @@ def run_until(
 
     search = Search(problem, budget, 0, listener=stop)
     with suppress(_Reached):
-        chosen = make_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
+        chosen = make_method(method) if isinstance(method, str) else method
         search.score(chosen.optimize(search))
     return search.history
 

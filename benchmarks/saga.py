@@ -1,6 +1,6 @@
 """SAGA's problems and schedulers beside ours, links without contention as there.
 
-    python benchmarks/saga.py --saga PYTHON [--seconds 2] [--with auto --with heft …] [--count 20] [--keep FOLDER]
+    python benchmarks/saga.py --saga PYTHON [--seconds 2] [--method auto --method heft …] [--count 20] [--keep FOLDER]
 
 PYTHON is an interpreter with SAGA (`python -m venv saga && saga/bin/pip install anrg-saga`; tried with 2.0.2). Its
 generators make the problems there, from seeds, and all its schedulers but the exhaustive ones schedule them; makespans
@@ -189,7 +189,7 @@ def main() -> None:
     words.add_argument("--saga", help="an interpreter that has SAGA")
     words.add_argument("--seconds", type=float, default=2.0)
     words.add_argument("--count", type=int, default=20)
-    words.add_argument("--with", dest="specs", action="append")
+    words.add_argument("--method", dest="specs", action="append")
     words.add_argument("--keep", type=Path)
     words.add_argument("--peer", action="store_true", help=argparse.SUPPRESS)
     given = words.parse_args()

@@ -173,7 +173,7 @@ class Case:
             yield from self._wrong_bound(result)
             words = standing_beside(result, found)
             if words.startswith("optimal") and result.value > least:
-                yield f"case {self.seed}: {result.optimizer} is called {words} at {result.value} above {least}"
+                yield f"case {self.seed}: {result.method} is called {words} at {result.value} above {least}"
 
     def _solved(self, method: str) -> Result | None:
         """None where the method fails: that is no bound's fault, and counted apart."""
@@ -190,7 +190,7 @@ class Case:
             if kind.kernels == "drawn" or not result.among.covers(Among(kind.kernels, kind.adding, kind.fitting)):
                 continue
             if result.lower_bound > best.value:
-                what = f"{result.optimizer} says {result.lower_bound} of {result.among.words}"
+                what = f"{result.method} says {result.lower_bound} of {result.among.words}"
                 yield f"case {self.seed}: {what}, but {best.value} is {kind}"
 
     def proofs(self) -> Iterator[str]:

@@ -117,9 +117,9 @@ class Cases:
         self.record = json.loads(
             RunRecord("r", "g", "c", "d", "step-time", "heft", "1", 0, history=((1, 2),)).to_line()
         )
-        row = {"optimizer": "heft", "lower_bound": 1, "gap": 0.5, "fits": True}
+        row = {"method": "heft", "lower_bound": 1, "gap": 0.5, "fits": True}
         self.comparison = {"graph": {"name": "g"}, "methods": [row]}
-        self.methods = methods or sorted(name for name in catalog.OPTIMIZERS if name not in SLOW)
+        self.methods = methods or sorted(name for name in catalog.METHODS if name not in SLOW)
         self.slow = () if methods else SLOW
         self.onnx = _onnx_bytes()
         self.kinds: list[Callable[[], object]] = [
@@ -162,7 +162,7 @@ class Cases:
         text = self.rng.choice(
             ("anneal:temperature=0.1,start=heft", "best-of:of=[heft,etf]", "greedy-fusion:inner=[heft]")
         )
-        return lm.make_optimizer(spoiled(text.encode(), self.rng).decode("utf-8", "replace"))
+        return lm.make_method(spoiled(text.encode(), self.rng).decode("utf-8", "replace"))
 
     def size(self) -> object:
         return parse_size(spoiled(b"16.5 GiB", self.rng).decode("utf-8", "replace"), "here")

@@ -17,7 +17,7 @@ from random import Random
 
 import numpy as np
 
-from loadmaster import make_optimizer
+from loadmaster import make_method
 from loadmaster.baselines.simple import OneDevice
 from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.cost import price
@@ -101,7 +101,7 @@ def planned(problem: Problem, rng: Random) -> tuple[str, Plan]:
         return how, at_random(problem, rng)
     if how == "auto":
         return how, solve(problem, "auto", budget, seed).plan
-    inner = make_optimizer("heft") if how == "spread" else OneDevice()
+    inner = make_method("heft") if how == "spread" else OneDevice()
     method = Recompute(inner, again=rng.random() < 0.5, residents=True)
     return how, solve(problem, method, budget, seed).plan
 

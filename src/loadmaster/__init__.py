@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from loadmaster.deferred import deferred
 
 if TYPE_CHECKING:
-    from loadmaster.catalog.specs import make_optimizer as make_optimizer
+    from loadmaster.catalog.specs import make_method as make_method
     from loadmaster.cluster import Cluster as Cluster
     from loadmaster.cluster import Device as Device
     from loadmaster.cost import price as price
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from loadmaster.runtime.apply import apply as apply
     from loadmaster.runtime.placing import place as place
     from loadmaster.search import Budget as Budget
-    from loadmaster.search import Optimizer as Optimizer
+    from loadmaster.search import Method as Method
     from loadmaster.search import Result as Result
     from loadmaster.search import Score as Score
     from loadmaster.search import Search as Search
@@ -91,7 +91,7 @@ _HOMES = {
     "diff": "report.diff",
     "load_plan": "files",
     "save_plan": "files",
-    "make_optimizer": "catalog.specs",
+    "make_method": "catalog.specs",
     "Graph": "graph",
     "GraphBuilder": "graph",
     "Cluster": "cluster",
@@ -102,7 +102,7 @@ _HOMES = {
     "Timeline": "simulator",
     "Result": "search",
     "Search": "search",
-    "Optimizer": "search",
+    "Method": "search",
     "Score": "search",
     "LoadmasterError": "errors",
     "InvalidGraph": "errors",

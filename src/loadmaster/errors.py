@@ -4,7 +4,7 @@
     ├── InvalidGraph      a graph breaks a rule of its format
     ├── InvalidCluster    a cluster breaks a rule of its format
     ├── InvalidPlan       a plan breaks a rule, or was made for another graph or cluster
-    ├── InvalidSetting    a setting of a command or an optimizer is out of range
+    ├── InvalidSetting    a setting of a command or a method is out of range
     ├── UnknownName       a name that no catalog has
     ├── UnreadableFile    a file is missing, truncated or not what its name says
     ├── UnwritableFile    a file could not be written: the disk is full, or it is not permitted
@@ -16,9 +16,9 @@
 Each has three parts: what is wrong, in the user's own names; where; what to do next. The command line prints them and
 ends with the error's `exit_code`; code can catch LoadmasterError and read the parts.
 
->>> error = UnknownName.among("optimizer", "anneall", ["anneal", "heft"])
+>>> error = UnknownName.among("method", "anneall", ["anneal", "heft"])
 >>> print(error)
-UnknownName: there is no optimizer called 'anneall'
+UnknownName: there is no method called 'anneall'
   fix:   did you mean anneal? choices: anneal, heft
 """
 
@@ -88,7 +88,7 @@ class InvalidPlan(LoadmasterError):
 
 
 class InvalidSetting(LoadmasterError):
-    """A setting of a command, an optimizer or a call is out of range or of the wrong kind."""
+    """A setting of a command, a method or a call is out of range or of the wrong kind."""
 
     @classmethod
     def instead_of(cls, wanted: str, given: object, where: str, fix: str) -> InvalidSetting:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal
 
+from loadmaster.catalog import methods
 from loadmaster.cluster import Cluster
 from loadmaster.cost import CostModel, price
 from loadmaster.errors import InvalidSetting
@@ -19,7 +20,7 @@ from loadmaster.graph import Graph
 from loadmaster.importers import load
 from loadmaster.methods.experience import starts_from
 from loadmaster.problem.objective import Objective
-from loadmaster.search import Budget, Optimizer, Result, Search, as_budget, solve
+from loadmaster.search import Budget, Method, Result, Search, as_budget, solve
 
 DEFAULT_CLUSTER = "2xa100-nvlink"
 
@@ -30,13 +31,13 @@ def plan(
     on: Cluster | str | PathLike[str] | None = None,
     inputs: Any = None,
     budget: Budget | float | None = None,
-    optimizer: Optimizer | str = "auto",
+    method: Method | str = "auto",
     fusion: Literal["auto", "none"] = "auto",
     objective: Objective | str = "step-time",
     memory_limit: int | str | None = None,
     seed: int = 0,
     training: bool = True,
-    training_optimizer: str = "adam",
+    optimizer: str = "adam",
     dims: Mapping[str, int] | None = None,
     cost: CostModel | None = None,
     like: str | PathLike[str] | None = None,
@@ -54,7 +55,7 @@ def plan(
 
     >>> g = lm.GraphBuilder("four")
     >>> ops = [g.op(f"op{i}", "task", [], [], time_ns=100) for i in range(4)]
-    >>> found = lm.plan(g.build(), on="2xp100-pcie", optimizer="heft", budget=lm.Budget(None, 1))
+    >>> found = lm.plan(g.build(), on="2xp100-pcie", method="heft", budget=lm.Budget(None, 1))
     >>> found.value, found.fits, found.plan.device.tolist()
     (200, True, [0, 1, 0, 1])
 
@@ -65,13 +66,13 @@ def plan(
             else two A100.
         inputs: examples for a torch module.
         budget: seconds, or a Budget; ten seconds by default.
-        optimizer: a name with settings, or an object with `optimize(search)`.
+        method: a name with settings, or an object with `optimize(search)`.
         fusion: "none" keeps the default method from fusing ops into kernels.
         objective: what is to be small: "step-time", "peak-memory", "throughput", "energy".
         memory_limit: of each device, bytes or a text such as "16GiB".
         seed: of all random choices.
         training: a step with its backward pass and updates, or an inference.
-        training_optimizer: updates the weights in the planned step of a torch module.
+        optimizer: updates the weights in the planned step of a torch module.
         dims: open dimensions of an ONNX model, by name.
         cost: the cost model; the roofline by default.
         like: a plan file of a similar model or cluster to begin from.
@@ -83,24 +84,34 @@ def plan(
             "auto" nor "none". A plan that does not fit is returned: look at `fits`.
     """
     limit = as_budget(budget)
+    _refuse_search(optimizer)
     named = None if on is None else Cluster.of(on)
     gpu = named is None or named.has_gpu
-    graph = load(model, training=training, inputs=inputs, optimizer=training_optimizer, dims=dims, gpu=gpu)
+    graph = load(model, training=training, inputs=inputs, optimizer=optimizer, dims=dims, gpu=gpu)
     cluster = named or default_cluster(model, graph)[0]
     problem = price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost)
     starts = [] if like is None else starts_from(like, problem)
-    method = _told(optimizer, fusion, recompute, offload)
-    found = solve(problem, method, limit, seed, listener=listener, starts=starts)
+    chosen = _told(method, fusion, recompute, offload)
+    found = solve(problem, chosen, limit, seed, listener=listener, starts=starts)
     return fitted(found, limit, seed, recompute=recompute, offload=offload, listener=listener)
 
 
-def _told(optimizer: Optimizer | str, fusion: str, recompute: bool, offload: bool) -> Optimizer | str:
+def _refuse_search(optimizer: object) -> None:
+    """A search is `method=`; `optimizer=` is what updates the weights."""
+    spec = isinstance(optimizer, str) and optimizer.partition(":")[0] in methods()
+    if spec or isinstance(optimizer, Method):
+        given = repr(optimizer) if spec else type(optimizer).__name__
+        what = f"{given} is a method, and optimizer= is what updates the weights"
+        raise InvalidSetting(what, "plan", f"give method={given}" if spec else "give it as method=")
+
+
+def _told(method: Method | str, fusion: str, recompute: bool, offload: bool) -> Method | str:
     """The method; the default one with what was said of fusion and of making a plan fit."""
     if fusion not in ("auto", "none"):
         raise InvalidSetting(f"{fusion!r} is no way to fuse", "fusion", "give 'auto' or 'none'")
     said = {"fusion=none": fusion == "none", "recompute=no": not recompute, "offload=no": not offload}
     settings = ",".join(word for word, wanted in said.items() if wanted)
-    return f"auto:{settings}" if optimizer == "auto" and settings else optimizer
+    return f"auto:{settings}" if method == "auto" and settings else method
 
 
 def fitted(
@@ -138,7 +149,7 @@ def fitted(
         return found
     return replace(
         better,
-        optimizer=f"recompute:inner={found.optimizer}",
+        method=f"recompute:inner={found.method}",
         started_from=found.started_from,
         simulations=found.simulations + better.simulations,
         seconds=found.seconds + better.seconds,

@@ -40,7 +40,7 @@ def assert_apart(rows: list[dict[str, Any]]) -> None:
             assert ends[0][1] <= ends[1][0] or ends[1][1] <= ends[0][0], (one, two)
 
 
-@pytest.mark.parametrize("words", [("--with", "heft"), ("--with", "round-robin"), ("--fusion", "greedy")])
+@pytest.mark.parametrize("words", [("--method", "heft"), ("--method", "round-robin"), ("--fusion", "greedy")])
 def test_every_tensor_an_op_needs_has_a_place_of_its_own(model: str, folder: Path, words: tuple[str, ...]) -> None:
     saved_plan(model, "2xp100-pcie", *words)
     found = simulated(model, "--on", "2xp100-pcie")
@@ -60,7 +60,7 @@ def test_every_tensor_an_op_needs_has_a_place_of_its_own(model: str, folder: Pat
 
 
 def test_the_answer_has_arena_over_peak_for_each_device(model: str) -> None:
-    saved_plan(model, "2xp100-pcie", "--with", "one-device")
+    saved_plan(model, "2xp100-pcie", "--method", "one-device")
     found = simulated(model, "--on", "2xp100-pcie")
     used, idle = found["peak_bytes"]
     assert used > 0 == idle
@@ -75,7 +75,7 @@ def test_the_answer_has_arena_over_peak_for_each_device(model: str) -> None:
 def test_what_is_written_in_place_has_the_address_of_what_it_is_written_over(folder: Path) -> None:
     save_graph(shared_weight(), folder / "model.json")
     save_cluster(pair(), folder / "pair.json")
-    saved_plan("model.json", "pair.json", "--with", "round-robin")
+    saved_plan("model.json", "pair.json", "--method", "round-robin")
     simulated("model.json", "--on", "pair.json")
     rows = parsed((folder / "at.json").read_text())["tensors"]
     over = [row for row in rows if row["in_place_of"] is not None]
@@ -89,7 +89,7 @@ def test_what_is_written_in_place_has_the_address_of_what_it_is_written_over(fol
 
 
 def test_nothing_is_written_for_a_plan_that_does_not_fit(model: str, folder: Path) -> None:
-    saved_plan(model, "2xp100-pcie", "--with", "heft")
+    saved_plan(model, "2xp100-pcie", "--method", "heft")
     found = simulated(model, "--on", "2xp100-pcie", "--memory-limit", "10MiB", code=3)
     assert "arena_bytes" not in found and not (folder / "at.json").exists()
 

@@ -23,7 +23,7 @@ QUICK = ("--simulations", "20")
 PLAN_KEYS = {
     "graph": dict,
     "cluster": str,
-    "optimizer": str,
+    "method": str,
     "seed": int,
     "objective": str,
     "fits": bool,
@@ -86,7 +86,7 @@ def test_plan_json_has_what_it_promises(model: str) -> None:
 
 
 def test_one_device_takes_the_sum_of_its_ops(model: str) -> None:
-    found = answer("plan", model, "--on", "2xp100-pcie", "--with", "one-device")
+    found = answer("plan", model, "--on", "2xp100-pcie", "--method", "one-device")
     problem = price(load(model), "2xp100-pcie")
     assert found["step_ns"] == int(problem.op_ns[:, 0].sum())
     assert found["simulations"] == 1
@@ -103,7 +103,7 @@ def test_saved_plan_simulates_to_the_same_numbers(model: str, folder: Path) -> N
 
 @pytest.mark.parametrize("spec", ["random", "best-of", "anneal"])
 def test_simulations_alone_give_the_same_answer_every_time(model: str, spec: str) -> None:
-    one, two = (answer("plan", model, "--with", spec, "--seed", "3", *QUICK) for _ in range(2))
+    one, two = (answer("plan", model, "--method", spec, "--seed", "3", *QUICK) for _ in range(2))
     del one["seconds"], two["seconds"]
     assert one == two
     assert one["seed"] == 3
@@ -120,14 +120,14 @@ def test_greedy_fusion_makes_fewer_kernels(folder: Path) -> None:
             read, made = made, graph.tensor(4 << 20)
             graph.op(f"{kind}{layer}", kind, [read, weight] if kind == "mm" else [read], [made], flops=10**6)
     save_graph(graph.build(), folder / "light.json")
-    plain = answer("plan", "light.json", "--with", "heft", *QUICK)
-    fused = answer("plan", "light.json", "--with", "heft", "--fusion", "greedy", *QUICK)
+    plain = answer("plan", "light.json", "--method", "heft", *QUICK)
+    fused = answer("plan", "light.json", "--method", "heft", "--fusion", "greedy", *QUICK)
     assert plain["kernels"] == 8
     assert fused["kernels"] == 4
-    assert fused["optimizer"] == "greedy-fusion:inner=[heft]"
+    assert fused["method"] == "greedy-fusion:inner=[heft]"
 
 
-def test_fusion_goes_with_the_default_optimizer(model: str) -> None:
+def test_fusion_goes_with_the_default_method(model: str) -> None:
     assert answer("plan", model, "--fusion", "greedy", *QUICK)["fits"]
 
 
@@ -145,7 +145,7 @@ def test_the_default_cluster_is_said(model: str) -> None:
 
 
 def test_zoo_models_take_the_devices_of_their_paper() -> None:
-    assert answer("plan", "zoo:transformer-xl-2", "--with", "one-device")["cluster"] == "2xp100-pcie"
+    assert answer("plan", "zoo:transformer-xl-2", "--method", "one-device")["cluster"] == "2xp100-pcie"
 
 
 def test_cluster_from_a_file(model: str, folder: Path) -> None:
@@ -157,7 +157,7 @@ def test_cluster_from_a_file(model: str, folder: Path) -> None:
 
 def test_onnx_file(folder: Path) -> None:
     write_onnx(folder / "squeezenet.onnx")
-    found = answer("plan", "squeezenet.onnx", "--with", "heft", *QUICK)
+    found = answer("plan", "squeezenet.onnx", "--method", "heft", *QUICK)
     assert found["graph"]["ops"] > 60
 
 
@@ -165,7 +165,7 @@ def test_a_function_that_returns_a_torch_module(folder: Path) -> None:
     pytest.importorskip("torch")
     source = "import torch\ndef build():\n    return torch.nn.Linear(8, 4), (torch.zeros(2, 8),)\n"
     (folder / "my_model.py").write_text(source)
-    found = answer("plan", "my_model:build", "--with", "heft", *QUICK)
+    found = answer("plan", "my_model:build", "--method", "heft", *QUICK)
     assert found["graph"]["ops"] > 3
     assert found["fits"]
 
@@ -186,9 +186,9 @@ def test_a_plan_that_does_not_fit_is_no_success(model: str, folder: Path) -> Non
 
 
 def test_the_memory_it_asks_for_is_enough(model: str) -> None:
-    error = refusal("plan", model, "--memory-limit", "30MiB", "--with", "heft", code=3)
+    error = refusal("plan", model, "--memory-limit", "30MiB", "--method", "heft", code=3)
     need = error["fix"].partition("(")[2].rpartition(" bytes)")[0].rpartition("(")[2]
-    found = answer("plan", model, "--memory-limit", need, "--with", "heft")
+    found = answer("plan", model, "--memory-limit", need, "--method", "heft")
     assert found["fits"]
     assert max(found["peak_bytes"]) == int(need)
 
@@ -207,15 +207,15 @@ def test_the_table_says_no_where_a_plan_does_not_fit(model: str) -> None:
 
 def test_compare_fails_only_when_nothing_fits(model: str) -> None:
     peaks = {
-        row["optimizer"]: max(row["peak_bytes"])
-        for row in answer("compare", model, "--with", "one-device,expert", *QUICK)["methods"]
+        row["method"]: max(row["peak_bytes"])
+        for row in answer("compare", model, "--method", "one-device,expert", *QUICK)["methods"]
     }
     assert peaks["expert"] < peaks["one-device"]
     between = str((peaks["expert"] + peaks["one-device"]) // 2)
-    some = answer("compare", model, "--with", "one-device,expert", "--memory-limit", between, *QUICK)
+    some = answer("compare", model, "--method", "one-device,expert", "--memory-limit", between, *QUICK)
     assert [row["fits"] for row in some["methods"]] == [False, True]
     assert some["best"] == "expert"
-    refusal("compare", model, "--with", "one-device", "--memory-limit", between, *QUICK, code=3)
+    refusal("compare", model, "--method", "one-device", "--memory-limit", between, *QUICK, code=3)
 
 
 # simulate
@@ -244,15 +244,17 @@ def test_a_damaged_plan_is_refused(model: str, folder: Path) -> None:
 
 
 def test_compare_gives_every_method_the_same_budget(model: str) -> None:
-    found = answer("compare", model, "--with", "one-device,expert,best-of:of=[heft,etf],random:samples=500", *QUICK)
-    names = [row["optimizer"] for row in found["methods"]]
+    found = answer("compare", model, "--method", "one-device,expert,best-of:of=[heft,etf],random:samples=500", *QUICK)
+    names = [row["method"] for row in found["methods"]]
     assert names == ["one-device", "expert", "best-of:of=[heft,etf]", "random:samples=500"]
     assert all(row["simulations"] <= 20 for row in found["methods"])
-    assert found["best"] == min(found["methods"], key=lambda row: row["step_ns"])["optimizer"]
+    assert found["best"] == min(found["methods"], key=lambda row: row["step_ns"])["method"]
 
 
 def test_compare_saves_the_best_plan(model: str) -> None:
-    found = answer("compare", model, "--on", "2xp100-pcie", "--with", "one-device,heft", "--save", "best.json", *QUICK)
+    found = answer(
+        "compare", model, "--on", "2xp100-pcie", "--method", "one-device,heft", "--save", "best.json", *QUICK
+    )
     again = answer("simulate", model, "--on", "2xp100-pcie", "--plan", "best.json")
     assert again["step_ns"] == min(row["step_ns"] for row in found["methods"])
 
@@ -296,17 +298,15 @@ def test_zoo_capture_writes_a_graph_that_loads(folder: Path) -> None:
     assert Path(found["file"]).parent == Path("here")
 
 
-def test_list_optimizers_and_clusters() -> None:
-    optimizers = {row["name"]: row for row in answer("list", "optimizers")["optimizers"]}
-    assert {"one-device", "round-robin", "random", "expert", "heft", "etf", "greedy-fusion", "best-of"} <= set(
-        optimizers
-    )
-    assert all(row["summary"] for row in optimizers.values())
+def test_list_methods_and_clusters() -> None:
+    methods = {row["name"]: row for row in answer("list", "methods")["methods"]}
+    assert {"one-device", "round-robin", "random", "expert", "heft", "etf", "greedy-fusion", "best-of"} <= set(methods)
+    assert all(row["summary"] for row in methods.values())
     clusters = {row["name"]: row for row in answer("list", "clusters")["clusters"]}
     for kind in ("p100-pcie", "k80", "v100-nvlink", "a100-nvlink", "h100-nvswitch", "h200", "cpu"):
         assert f"Nx{kind}" in clusters
     assert clusters["regal"]["link_bytes_per_s"] is None
-    assert "best-of" in run("list", "optimizers").stdout
+    assert "best-of" in run("list", "methods").stdout
     assert "Nxk80" in run("list", "clusters").stdout
 
 
@@ -318,15 +318,15 @@ def test_list_optimizers_and_clusters() -> None:
     [
         (("plan", "nothing.json"), "nothing.json"),
         (("plan", "zoo:gnmt-44"), "gnmt-4"),
-        (("plan", "model.json", "--with", "hefd"), "heft"),
-        (("plan", "model.json", "--with", "anneal:warm=1"), "temperature"),
+        (("plan", "model.json", "--method", "hefd"), "heft"),
+        (("plan", "model.json", "--method", "anneal:warm=1"), "temperature"),
         (("plan", "model.json", "--on", "4xp101"), "p100-pcie"),
         (("plan", "model.json", "--on", "nowhere.json"), "nowhere.json"),
         (("plan", "model.json", "--memory-limit", "16gigs"), "16GiB"),
         (("plan", "model.json", "--seconds", "0"), "seconds"),
         (("plan", "model.json", "--simulations", "0"), "simulations"),
         (("plan", "model.json", "--save", "no/such/folder/plan.json"), "folder"),
-        (("compare", "model.json", "--with", ","), "--with"),
+        (("compare", "model.json", "--method", ","), "--method"),
         (("simulate", "model.json", "--on", "2xk80", "--plan", "none.json"), "none.json"),
         (("inspect", "no.such.module:build"), "no"),
         (("zoo", "capture", "gnmt-44"), "gnmt-4"),
@@ -387,25 +387,25 @@ def test_a_bug_of_ours_is_told_without_a_traceback(model: str, monkeypatch: pyte
 
 
 def test_piped_output_is_plain_and_json_is_alone_on_stdout(model: str) -> None:
-    table = command("plan", model, "--with", "heft")
+    table = command("plan", model, "--method", "heft")
     assert table.returncode == 0
     assert "\x1b" not in table.stdout + table.stderr
     assert "lower bound" in table.stdout
     assert table.stderr == ""
-    document = command("plan", model, "--with", "heft", "--json")
+    document = command("plan", model, "--method", "heft", "--json")
     assert parsed(document.stdout)["fits"]
     assert document.stderr == ""
 
 
 def test_exit_codes_of_the_program(model: str) -> None:
-    assert command("plan", model, "--with", "heft", "--memory-limit", "1MiB").returncode == 3
+    assert command("plan", model, "--method", "heft", "--memory-limit", "1MiB").returncode == 3
     assert warm.run("plan", "nothing.json").returncode == 1
     assert warm.run("plan").returncode == 2
 
 
 def test_no_color_is_honoured(model: str) -> None:
-    coloured = warm.run("plan", model, "--with", "heft", FORCE_COLOR="1", TERM="xterm-256color")
-    plain = warm.run("plan", model, "--with", "heft", FORCE_COLOR="1", TERM="xterm-256color", NO_COLOR="1")
+    coloured = warm.run("plan", model, "--method", "heft", FORCE_COLOR="1", TERM="xterm-256color")
+    plain = warm.run("plan", model, "--method", "heft", FORCE_COLOR="1", TERM="xterm-256color", NO_COLOR="1")
     green = "\x1b[32m"
     assert green in coloured.stdout
     assert green not in plain.stdout
@@ -419,7 +419,7 @@ def test_progress_is_shown_on_a_terminal_and_only_there(model: str) -> None:
         "loadmaster.cli.verbs",
         "plan",
         model,
-        "--with",
+        "--method",
         "random:samples=100000",
         "--seconds",
         "2",
@@ -519,7 +519,7 @@ def test_answers_that_must_not_depend_on_the_past_do_not(
     monkeypatch.setenv("LOADMASTER_PLANS", str(folder / "kept"))
     on = ("plan", model, "--on", "2xp100-pcie")
     answer(*on, "--seconds", "0.2")
-    for words in (QUICK, ("--seconds", "0.2", "--with", "heft"), ("--seconds", "0.2", "--no-experience")):
+    for words in (QUICK, ("--seconds", "0.2", "--method", "heft"), ("--seconds", "0.2", "--no-experience")):
         assert "started_from" not in answer(*on, *words)
     assert answer(*on, *QUICK, "--experience")["started_from"] == ["lanes on 2xp100-pcie"]
 

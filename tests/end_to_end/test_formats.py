@@ -22,7 +22,7 @@ def test_plan(name: str, folder: Path) -> None:
         torch.export.save(torch.export.export(torch.nn.Linear(4, 2), (torch.ones(3, 4),)), path)
     else:
         write(folder, name)
-    done = warm.run("plan", str(path), "--on", "2xa100-nvlink", "--with", "heft", "--simulations", "20", "--json")
+    done = warm.run("plan", str(path), "--on", "2xa100-nvlink", "--method", "heft", "--simulations", "20", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["graph"]["ops"] > 0
 
@@ -30,7 +30,7 @@ def test_plan(name: str, folder: Path) -> None:
 def test_a_tflite_model_is_written_in_the_order_of_a_plan(folder: Path) -> None:
     model, plan, out = write(folder, "model.tflite"), folder / "plan.json", folder / "ordered.tflite"
     planned = warm.run(
-        "plan", str(model), "--on", "1xcpu", "--with", "memory-order", "--simulations", "20", "--save", str(plan)
+        "plan", str(model), "--on", "1xcpu", "--method", "memory-order", "--simulations", "20", "--save", str(plan)
     )
     assert planned.returncode == 0, planned.stderr
     done = warm.run("run", str(model), "--plan", str(plan), "--out", str(out))

@@ -25,7 +25,7 @@ def test_writes_as_many_graphs_as_asked_for(folder: Path) -> None:
 
 def test_one_of_them_can_be_planned(folder: Path) -> None:
     runner.invoke(app, ["generate", "erdos-renyi", "--count", "2", "--ops", "12", "--out", "g.jsonl"])
-    words = ["plan", "g.jsonl#2", "--on", "regal", "--with", "heft", "--simulations", "5", "--json"]
+    words = ["plan", "g.jsonl#2", "--on", "regal", "--method", "heft", "--simulations", "5", "--json"]
     result = runner.invoke(app, words)
     assert result.exit_code == 0, result.output
     assert parsed(result.stdout)["graph"]["name"] == "erdos-renyi/0/1"

@@ -30,7 +30,7 @@ def here(tmp_path_factory: Any) -> Path:
     save_graph(training_like(150), folder / "model.json")
     saved(folder / "mine.safetensors", certainty=8.0)
     done = typed(
-        *("plan", folder / "model.json", "--on", "regal", "--objective", "peak-memory", "--with", "expert"),
+        *("plan", folder / "model.json", "--on", "regal", "--objective", "peak-memory", "--method", "expert"),
         *("--save", folder / "plan.json"),
     )
     assert done.exit_code == 0, done.output

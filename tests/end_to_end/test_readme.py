@@ -27,8 +27,8 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.catalog import optimizers
-from loadmaster.catalog.specs import make_optimizer
+from loadmaster.catalog import methods
+from loadmaster.catalog.specs import make_method
 from loadmaster.cli.words import split_specs
 from loadmaster.errors import MissingExtra
 from loadmaster.files import save_graphs
@@ -242,21 +242,21 @@ def _short_bench(words: list[str]) -> list[str]:
     budget, short = ("--seconds", "0.2") if "--seconds" in words else ("--simulations", "40")
     words[words.index(budget) + 1] = short
     chosen = ["heft"]
-    if "--with" in words:
-        at = words.index("--with")
+    if "--method" in words:
+        at = words.index("--method")
         chosen = []
         for spec in split_specs(words[at + 1]):
             if not chosen or spec.partition(":")[0] not in TRIED:
                 chosen.append(spec)
-            elif spec.partition(":")[0] in optimizers():  # peers are known to the benchmark alone
-                make_optimizer(spec)
+            elif spec.partition(":")[0] in methods():  # peers are known to the benchmark alone
+                make_method(spec)
             TRIED.add(spec.partition(":")[0])
         words = [*words[:at], *words[at + 2 :]]
     if "--limit" in words:
         words[words.index("--limit") + 1] = "1"
     else:
         words += ["--limit", "1"]
-    return [*words, "--with", ",".join(chosen)]
+    return [*words, "--method", ",".join(chosen)]
 
 
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if blocks(path, "python")], ids=lambda path: path.name)
@@ -271,7 +271,7 @@ def test_python_runs(path: Path, desk: Path) -> None:
 def test_a_command_that_needs_a_missing_package_is_left_out_with_what_reads_its_files(
     desk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solved = "loadmaster plan model.json --on cluster.json --with cp-sat --save plan.json"
+    solved = "loadmaster plan model.json --on cluster.json --method cp-sat --save plan.json"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     said = MissingExtra.of("ortools", "exact", "cp-sat")
     monkeypatch.setattr(warm, "run", lambda *words: subprocess.CompletedProcess(words, 1, "", f"error: {said}"))
@@ -289,7 +289,7 @@ def test_commands_run_where_no_solver_is_installed(desk: Path) -> None:
     plan = ("plan", "model.json", "--on", "cluster.json", "--seconds", SECONDS)
     done = command(*plan, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
-    done = command(*plan, "--with", "cp-sat", PYTHONPATH=path)
+    done = command(*plan, "--method", "cp-sat", PYTHONPATH=path)
     assert done.returncode == 1 and "needs the package 'ortools'" in done.stderr
 
 

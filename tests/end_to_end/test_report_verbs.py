@@ -28,9 +28,9 @@ def folder(tmp_path_factory: Any) -> Path:
     """A model, and two plans of it for two P100."""
     here: Path = tmp_path_factory.mktemp("verbs")
     save_graph(training_like(150), here / "model.json")
-    for name, optimizer in (("a", "expert"), ("b", "heft")):
+    for name, method in (("a", "expert"), ("b", "heft")):
         done = typed(
-            *("plan", here / "model.json", "--on", "2xp100-pcie", "--with", optimizer, "--save", here / f"{name}.json"),
+            *("plan", here / "model.json", "--on", "2xp100-pcie", "--method", method, "--save", here / f"{name}.json"),
             *("--report", here / f"{name}.html", "--trace", here / f"{name}.trace"),
         )
         assert done.exit_code == 0, done.output
@@ -97,7 +97,7 @@ def test_diff_adds_up(folder: Path) -> None:
 
 def test_plot_draws_plans_and_comparisons(folder: Path) -> None:
     pytest.importorskip("matplotlib")
-    compared = typed("compare", folder / "model.json", "--on", "2xp100-pcie", "--with", "heft,expert", "--json")
+    compared = typed("compare", folder / "model.json", "--on", "2xp100-pcie", "--method", "heft,expert", "--json")
     (folder / "compared.json").write_text(compared.output)
     for name, words in {
         "timeline.svg": (folder / "a.json", "--model", folder / "model.json"),
@@ -140,7 +140,7 @@ def test_explain_saves_nothing_where_there_is_nothing_better(tmp_path: Path) -> 
 
 def test_a_plan_in_which_ops_run_again_is_explained_drawn_and_compared(folder: Path) -> None:
     """On one device, with nine tenths of the memory that the step takes as it is."""
-    model, one = folder / "model.json", ("--on", "1xp100-pcie", "--simulations", "20", "--with", "memory-order")
+    model, one = folder / "model.json", ("--on", "1xp100-pcie", "--simulations", "20", "--method", "memory-order")
     assert typed("plan", model, *one, "--save", folder / "whole.json").exit_code == 0
     problem = price(training_like(150), "1xp100-pcie")
     peak = int(simulate(problem, load_plan(folder / "whole.json")).peak_bytes.max())

@@ -41,7 +41,7 @@ def said(*words: str) -> Result:
 
 def test_plan_then_run(model: str, folder: Path) -> None:
     made = warm.run(
-        *("plan", model, "--on", "2xp100-pcie", "--with", "random", "--simulations", "5"),
+        *("plan", model, "--on", "2xp100-pcie", "--method", "random", "--simulations", "5"),
         *("--save", "plan.json", "--optimizer", "sgd", "--batch", "3", "--dtype", "float64"),
     )
     assert made.returncode == 0, made.stderr
@@ -56,7 +56,7 @@ def test_plan_then_run(model: str, folder: Path) -> None:
 
 
 def test_an_inference(model: str, folder: Path) -> None:
-    made = warm.run("plan", model, "--infer", "--with", "one-device", "--simulations", "1", "--save", "plan.json")
+    made = warm.run("plan", model, "--infer", "--method", "one-device", "--simulations", "1", "--save", "plan.json")
     assert made.returncode == 0 and "captured: inference" in made.stdout, made.stderr
     ran = warm.run("run", model, "--plan", "plan.json", "--verify", "--steps", "1")
     assert "verified: equal to the module in every bit" in ran.stdout, ran.stderr
@@ -65,7 +65,7 @@ def test_an_inference(model: str, folder: Path) -> None:
 def test_what_is_refused(model: str, folder: Path) -> None:
     assert "updates nothing" in said("plan", model, "--infer", "--optimizer", "sgd").stderr
     assert "is for a torch model" in said("plan", "zoo:gnmt-2", "--batch", "3").stderr
-    said("plan", model, "--with", "one-device", "--simulations", "1", "--save", "plan.json")
+    said("plan", model, "--method", "one-device", "--simulations", "1", "--save", "plan.json")
     (folder / "runmodel.py").write_text(MODEL.replace("16", "17"))
     ran = said("run", model, "--plan", "plan.json")
     assert ran.exit_code == 1 and "another model" in ran.stderr
@@ -73,7 +73,7 @@ def test_what_is_refused(model: str, folder: Path) -> None:
 
 def test_a_plan_needs_no_second_description_of_its_model(model: str, folder: Path) -> None:
     made = said(
-        *("plan", model, "--on", "2xp100-pcie", "--with", "whole-modules:granularity=module,inner=expert"),
+        *("plan", model, "--on", "2xp100-pcie", "--method", "whole-modules:granularity=module,inner=expert"),
         *("--simulations", "5", "--save", "plan.json", "--optimizer", "sgd", "--batch", "3"),
     )
     assert made.exit_code == 0, made.stderr

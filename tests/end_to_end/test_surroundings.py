@@ -38,7 +38,7 @@ def small():
 @pytest.mark.parametrize(
     "words",
     [
-        ["plan", "zoo:nmt", "--on", "2xp100-pcie", "--with", "heft", "--seconds", "1", "--experience"],
+        ["plan", "zoo:nmt", "--on", "2xp100-pcie", "--method", "heft", "--seconds", "1", "--experience"],
         ["measure", "mine:small"],
         ["plans", "list"],
     ],
@@ -106,7 +106,7 @@ def test_gradients_from_before_are_refused() -> None:
     torch.manual_seed(0)
     mine = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
     plain, x = copy.deepcopy(mine), torch.randn(2, 4)
-    result = lm.plan(mine, inputs=(x,), on="1xcpu", budget=lm.Budget(None, 1), training_optimizer="sgd")
+    result = lm.plan(mine, inputs=(x,), on="1xcpu", budget=lm.Budget(None, 1), optimizer="sgd")
     for module in (mine, plain):
         for weight in module.parameters():
             weight.grad = torch.ones_like(weight)

@@ -65,21 +65,21 @@ def planned(model: str, *options: tuple[str, ...], hidden: tuple[str, ...]) -> A
 def test_json_graph_needs_only_the_core(folder: Path) -> None:
     write_model(folder / "model.json")
     hidden = (*TORCH, *OTHERS, "onnx", "onnxruntime")
-    methods = [("--with", name) for name in ("one-device", "expert", "heft", "etf", "best-of")]
-    planned("model.json", *methods, ("--fusion", "greedy", "--with", "heft"), hidden=hidden)
+    methods = [("--method", name) for name in ("one-device", "expert", "heft", "etf", "best-of")]
+    planned("model.json", *methods, ("--fusion", "greedy", "--method", "heft"), hidden=hidden)
 
 
 def test_onnx_graph_needs_onnx_alone(folder: Path) -> None:
     write_onnx(folder / "model.onnx")
-    assert planned("model.onnx", ("--with", "heft"), hidden=(*TORCH, *OTHERS))["graph"]["ops"] > 60
+    assert planned("model.onnx", ("--method", "heft"), hidden=(*TORCH, *OTHERS))["graph"]["ops"] > 60
 
 
 def test_zoo_graph_needs_only_the_core() -> None:
-    planned("zoo:transformer-xl-2", ("--with", "heft"), hidden=(*TORCH, *OTHERS, "onnx"))
+    planned("zoo:transformer-xl-2", ("--method", "heft"), hidden=(*TORCH, *OTHERS, "onnx"))
 
 
 def test_lists_and_the_zoo_need_only_the_core() -> None:
-    for done in run(("list", "optimizers"), ("list", "clusters"), ("zoo",), hidden=(*TORCH, *OTHERS, "onnx")):
+    for done in run(("list", "methods"), ("list", "clusters"), ("zoo",), hidden=(*TORCH, *OTHERS, "onnx")):
         assert done.returncode == 0 and done.stdout, done.stderr
 
 

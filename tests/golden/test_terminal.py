@@ -74,9 +74,11 @@ def clusters() -> str:
     return rendered(terminal.clusters_table(cluster_rows()))
 
 
-def optimizers() -> str:
+def known_methods() -> str:
     some = {"name": "anneal", "settings": {"start": "heft", "heat": "0.1"}, "summary": "Takes [bold] moves."}
-    return rendered(terminal.optimizers_table([some, {"name": "heft", "settings": {}, "summary": "Earliest finish."}]))
+    return rendered(
+        terminal.known_methods_table([some, {"name": "heft", "settings": {}, "summary": "Earliest finish."}])
+    )
 
 
 def zoo() -> str:
@@ -89,7 +91,7 @@ def zoo() -> str:
 
 VIEWS: dict[str, Callable[[], str]] = {
     view.__name__: view
-    for view in (methods, methods_too_big, methods_for_memory, inspection, clusters, optimizers, zoo)
+    for view in (methods, methods_too_big, methods_for_memory, inspection, clusters, known_methods, zoo)
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 os.environ["NUMBA_DISABLE_JIT"] = "1"  # before numba is imported: then the loop is a function like any other
 os.environ["LOADMASTER_THREADS"] = "1"
 
-from loadmaster import Budget, MissingExtra, catalog, make_optimizer
+from loadmaster import Budget, MissingExtra, catalog, make_method
 from loadmaster.search import Search
 from loadmaster.simulator import loop, quick
 from tests.problems import ALL
@@ -54,11 +54,11 @@ def main(simulations: int, problems: list[str]) -> None:
     warnings.simplefilter("ignore", RuntimeWarning)  # random numbers overflow, which compiled code says nothing about
     counted, found = Counted(), dict[str, dict[str, tuple[int, int]]]()
     counted.put_in()
-    for method in sorted(catalog.optimizers()):
+    for method in sorted(catalog.methods()):
         for name in problems:
             search, before = Search(ALL[name](), Budget(None, simulations)), counted.calls
             try:
-                make_optimizer(method).optimize(search)
+                make_method(method).optimize(search)
             except MissingExtra:
                 continue
             found.setdefault(method, {})[name] = (counted.calls - before, search.simulations)

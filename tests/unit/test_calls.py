@@ -51,7 +51,7 @@ CALLS: list[tuple[Callable[..., Any], list[Any], dict[int, set[str]]]] = [
     (lm.fuse, ["problem", np.arange(2)], {}),
     (lm.load_plan, [Path("nowhere.json")], {}),
     (lm.lower_bound, ["problem"], {}),
-    (lm.make_optimizer, ["heft"], {}),
+    (lm.make_method, ["heft"], {}),
     (lm.price, ["graph", "cluster"], {}),
     (lm.save_plan, ["plan", "problem", Path("nowhere/at/all.json")], {2: {"text"}}),
     (lm.settle, ["problem", "plan", "timeline"], {}),

@@ -34,10 +34,10 @@ VERBS = {
     "diff",
     "apply",
     "place",
-    "make_optimizer",
+    "make_method",
 }
 TYPES = {"Graph", "GraphBuilder", "Cluster", "Device", "Budget", "Plan", "Problem", "Timeline", "Result"}
-TYPES |= {"Search", "Optimizer", "Score"}
+TYPES |= {"Search", "Method", "Score"}
 ERRORS = {kind.__name__ for kind in (errors.LoadmasterError, *errors.LoadmasterError.__subclasses__())}
 
 

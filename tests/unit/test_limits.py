@@ -139,7 +139,7 @@ def test_threads_are_a_whole_number(monkeypatch: pytest.MonkeyPatch, text: str) 
 
 def test_specs_are_not_bottomless() -> None:
     with pytest.raises(lm.InvalidSetting, match="nested too deeply"):
-        lm.make_optimizer("best-of:of=[" * 2_000 + "heft" + "]" * 2_000)
+        lm.make_method("best-of:of=[" * 2_000 + "heft" + "]" * 2_000)
 
 
 def test_sizes_are_not_endless() -> None:

@@ -20,17 +20,17 @@ FEW = lm.Budget(None, 20)
 
 def test_one_call_is_load_price_and_solve() -> None:
     graph = training_like(60)
-    at_once = lm.plan(graph, on="2xk80", budget=FEW, optimizer="anneal", seed=3, memory_limit="1GiB")
+    at_once = lm.plan(graph, on="2xk80", budget=FEW, method="anneal", seed=3, memory_limit="1GiB")
     step_by_step = lm.solve(lm.price(graph, "2xk80", memory_limit=2**30), "anneal", FEW, 3)
     assert at_once.problem.memory_bytes.tolist() == [2**30, 2**30]
     for column in ("device", "rank", "kernel"):
         assert np.array_equal(getattr(at_once.plan, column), getattr(step_by_step.plan, column))
     assert at_once.value == step_by_step.value
-    assert (at_once.optimizer, at_once.seed) == ("anneal", 3)
+    assert (at_once.method, at_once.seed) == ("anneal", 3)
 
 
 def test_without_a_cluster_the_default_is_taken() -> None:
-    assert lm.plan(GRAPHS["diamond"](), budget=FEW, optimizer="heft").problem.cluster.name == "2xa100-nvlink"
+    assert lm.plan(GRAPHS["diamond"](), budget=FEW, method="heft").problem.cluster.name == "2xa100-nvlink"
 
 
 def test_clusters_come_as_files_too(tmp_path: Path) -> None:
@@ -45,17 +45,17 @@ def test_clusters_come_as_files_too(tmp_path: Path) -> None:
 def test_a_saved_plan_is_read_back_and_says_how_it_was_found(tmp_path: Path) -> None:
     from loadmaster.files.text import read_json
 
-    result = lm.plan(GRAPHS["diamond"](), on=pair(), budget=FEW, optimizer="etf")
+    result = lm.plan(GRAPHS["diamond"](), on=pair(), budget=FEW, method="etf")
     result.save(tmp_path / "plan.json")
     again = lm.load_plan(tmp_path / "plan.json")
     assert lm.simulate(result.problem, again).step_ns == result.timeline.step_ns
     facts = read_json(tmp_path / "plan.json")["result"]
-    assert (facts["optimizer"], facts["objective"], facts["step_ns"]) == ("etf", "step-time", result.timeline.step_ns)
+    assert (facts["method"], facts["objective"], facts["step_ns"]) == ("etf", "step-time", result.timeline.step_ns)
     assert "interrupted" not in facts
 
 
 def test_a_plan_that_does_not_fit_is_not_saved(tmp_path: Path) -> None:
-    result = lm.plan(training_like(60), on="2xk80", budget=FEW, optimizer="one-device", memory_limit="1MiB")
+    result = lm.plan(training_like(60), on="2xk80", budget=FEW, method="one-device", memory_limit="1MiB")
     assert not result.fits
     with pytest.raises(lm.DoesNotFit):
         result.save(tmp_path / "plan.json")
@@ -85,9 +85,9 @@ def test_an_interrupted_result_is_the_best_so_far_and_says_so() -> None:
     assert not lm.solve(problem, "etf", FEW).interrupted
 
 
-def test_optimizers_and_searches_are_public() -> None:
-    assert isinstance(CutShort(), lm.Optimizer)
-    assert not isinstance(object(), lm.Optimizer)
+def test_methods_and_searches_are_public() -> None:
+    assert isinstance(CutShort(), lm.Method)
+    assert not isinstance(object(), lm.Method)
     assert lm.Score(0, 5) < lm.Score(1, 1)
 
 
@@ -139,5 +139,5 @@ def test_reprs_are_short() -> None:
 def test_nothing_is_printed() -> None:
     heard = io.StringIO()
     with redirect_stdout(heard):
-        lm.plan(GRAPHS["diamond"](), on=pair(), budget=FEW, optimizer="etf")
+        lm.plan(GRAPHS["diamond"](), on=pair(), budget=FEW, method="etf")
     assert heard.getvalue() == ""

@@ -6,7 +6,7 @@ import pytest
 
 from loadmaster.baselines.lists.schedulers import Etf, Heft
 from loadmaster.baselines.simple import BestOf
-from loadmaster.catalog.specs import make_optimizer, spec_of
+from loadmaster.catalog.specs import make_method, spec_of
 
 
 @pytest.mark.parametrize(
@@ -19,10 +19,10 @@ from loadmaster.catalog.specs import make_optimizer, spec_of
     ],
 )
 def test_only_the_outer_brackets_of_a_list_go(text: str, methods: tuple[object, ...]) -> None:
-    assert make_optimizer(f"best-of:of={text}") == BestOf(methods)  # type: ignore[arg-type]
+    assert make_method(f"best-of:of={text}") == BestOf(methods)  # type: ignore[arg-type]
 
 
 def test_what_a_spec_makes_says_the_spec_again() -> None:
     for spec in ("heft", "best-of:of=[heft,etf]", "anneal:start=etf"):
-        made = make_optimizer(spec)
-        assert make_optimizer(spec_of(made)) == made
+        made = make_method(spec)
+        assert make_method(spec_of(made)) == made

@@ -1,4 +1,4 @@
-"""The simplest plans: one device, round robin, random, one that is known, and the best of several optimizers.
+"""The simplest plans: one device, round robin, random, one that is known, and the best of several methods.
 
 Baselines, and pieces that others are made of: `Ready` stands for a plan where a method is asked for, `a_little` lends a
 method a small part of a search, and `legal` repairs a placement so that colocated ops are together and no op is where
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadmaster.catalog.specs import make_optimizer
+from loadmaster.catalog.specs import make_method
 from loadmaster.errors import UnknownName
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Method, Search
 
 A_FIFTH = 0.2  # of the time at most, for the same
 A_FEW = 400  # simulations for a plan that another method goes on from
@@ -85,20 +85,20 @@ class Random:
 
 @dataclass(frozen=True)
 class BestOf:
-    """Runs several optimizers, each with an equal share of what is left, and keeps the best plan.
+    """Runs several methods, each with an equal share of what is left, and keeps the best plan.
 
     Attributes:
         of: in the order in which they run; what one leaves of its share the others have.
     """
 
-    of: tuple[Optimizer, ...] = field(default_factory=lambda: tuple(map(make_optimizer, DEFAULTS)))
+    of: tuple[Method, ...] = field(default_factory=lambda: tuple(map(make_method, DEFAULTS)))
 
     def optimize(self, search: Search) -> Plan:
-        for index, optimizer in enumerate(self.of):
+        for index, method in enumerate(self.of):
             if index and search.spent:
                 break
             part = search.part(1 / (len(self.of) - index))
-            plan = optimizer.optimize(part)
+            plan = method.optimize(part)
             search.score(plan if part.best is None else part.best)
         assert search.best is not None
         return search.best

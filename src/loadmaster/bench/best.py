@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from loadmaster.bench.records import Place, RunRecord
 from loadmaster.errors import UnreadableFile
@@ -27,7 +28,7 @@ class KnownValue:
         cluster: digest, memory sizes included.
         objective: by name.
         value: of the objective, in its unit.
-        optimizer, seed, simulations: that reached it, and after how many simulations.
+        method, seed, simulations: that reached it, and after how many simulations.
         date: of the run.
         name: the graph's, for people.
     """
@@ -36,7 +37,7 @@ class KnownValue:
     cluster: str
     objective: str
     value: int
-    optimizer: str
+    method: str
     seed: int
     simulations: int
     date: str
@@ -111,9 +112,14 @@ def load_best(path: Path | None = None) -> BestKnown:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise UnreadableFile(f"'{found}' holds no best-known values", "", f'it must say "schema": "{SCHEMA}"')
     try:
-        return BestKnown(KnownValue(**row) for row in data["rows"])
+        return BestKnown(KnownValue(**_renamed(row)) for row in data["rows"])
     except (KeyError, TypeError) as error:
         raise UnreadableFile(f"a row cannot be read: {error}", str(found), "restore the file") from None
+
+
+def _renamed(row: dict[str, Any]) -> dict[str, Any]:
+    """The row of a file, which once said "optimizer" for the method."""
+    return {"method" if key == "optimizer" else key: value for key, value in row.items()}
 
 
 def long_specs(simulations: int) -> tuple[str, ...]:

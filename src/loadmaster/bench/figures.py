@@ -61,7 +61,7 @@ class Method:
     """A column: a spec under a budget.
 
     Attributes:
-        spec: of the optimizer.
+        spec: of the method.
         budget: in words.
     """
 

@@ -1,4 +1,4 @@
-"""What a column of a table may be: any optimizer of the catalog, and a few that only a comparison needs.
+"""What a column of a table may be: any method of the catalog, and a few that only a comparison needs.
 
 One-shot methods are run once whatever the number of seeds.
 """
@@ -15,10 +15,10 @@ from loadmaster.baselines.memory_order import MemoryOrder
 from loadmaster.baselines.ordering import ordered
 from loadmaster.baselines.simple import legal
 from loadmaster.bench.peers import Accelerate, Inductor, Saga
-from loadmaster.catalog.specs import make_optimizer
+from loadmaster.catalog.specs import make_method
 from loadmaster.errors import UnknownName
 from loadmaster.plans import Plan
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Method, Search
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ExpertBestOrder:
         return ordered(search, legal(problem, expert_placement(problem)), "best")
 
 
-EXTRA: Mapping[str, Callable[[], Optimizer]] = {
+EXTRA: Mapping[str, Callable[[], Method]] = {
     "expert-best-order": ExpertBestOrder,
     "given-order": partial(MemoryOrder, "given"),
     "inductor": Inductor,
@@ -57,16 +57,16 @@ _ONE_SHOT = frozenset(
 
 def is_known(spec: str) -> bool:
     """Whether there is such a method at all; its settings may still be wrong."""
-    return spec in EXTRA or spec.partition(":")[0] in catalog.optimizers()
+    return spec in EXTRA or spec.partition(":")[0] in catalog.methods()
 
 
-def method(spec: str) -> Optimizer:
-    """The optimizer of a column. A name of the catalog wins over one of ours."""
-    if spec.partition(":")[0] not in catalog.optimizers() and spec in EXTRA:
+def method(spec: str) -> Method:
+    """The method of a column. A name of the catalog wins over one of ours."""
+    if spec.partition(":")[0] not in catalog.methods() and spec in EXTRA:
         return EXTRA[spec]()
     if not is_known(spec):
-        raise UnknownName.among("method", spec, [*catalog.optimizers(), *EXTRA], "--with")
-    made: Optimizer = make_optimizer(spec)
+        raise UnknownName.among("method", spec, [*catalog.methods(), *EXTRA], "--method")
+    made: Method = make_method(spec)
     return made
 
 

@@ -38,7 +38,7 @@ def ledger_path(out: Path, stem: str) -> Path:
 def command_of(order: Order) -> str:
     """The call that makes the same run, without paths of this machine."""
     source = order.source
-    words = ["loadmaster bench", order.suite.name, f"--with {','.join(order.specs)}", f"--seeds {order.seeds}"]
+    words = ["loadmaster bench", order.suite.name, f"--method {','.join(order.specs)}", f"--seeds {order.seeds}"]
     words.append(order.allowance.words)
     if source.corpus is not None:
         words.append(f"--corpus {source.corpus.name}")

@@ -1,4 +1,4 @@
-"""Other tools as optimizers: their own functions decide on the same problem, and our simulator judges all alike.
+"""Other tools as methods: their own functions decide on the same problem, and our simulator judges all alike.
 
 Each is called through its PyPI package where that is installed and says so where it is not.
 """

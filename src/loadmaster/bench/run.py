@@ -69,7 +69,7 @@ class Order:
         chosen = tuple(specs) if specs is not None else tuple(spec for spec in suite.specs if is_known(spec))
         absent = () if specs is not None else tuple(spec for spec in suite.specs if not is_known(spec))
         if not chosen:
-            raise InvalidSetting("no method was named", "--with", "give one or more, joined with commas")
+            raise InvalidSetting("no method was named", "--method", "give one or more, joined with commas")
         return Order(suite, chosen, allowance=allowance or suite.allowance, absent=absent, **others)  # type: ignore[arg-type]
 
     def columns(self) -> list[tuple[str, Allowance]]:

@@ -1,7 +1,7 @@
 """Every name a user can type. Strings only: nothing is imported until it is used.
 
 A name leads to "module:Class", so that listing methods and importers takes no torch and no numba. A line here is all
-that a new method, objective or importer needs to be found by the command line, by `make_optimizer` and by the tests
+that a new method, objective or importer needs to be found by the command line, by `make_method` and by the tests
 that hold every method to what all promise.
 """
 
@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 # name -> "module:Class", or "module:Class(settings)" for a named setting of one
-OPTIMIZERS: Mapping[str, str] = {
+METHODS: Mapping[str, str] = {
     "auto": "loadmaster.methods.default.auto:Auto",
     "joint": "loadmaster.methods.default.auto:Auto(recompute=no,offload=no)",
     "placement": "loadmaster.methods.default.auto:Auto(fusion=none,recompute=no,offload=no)",
@@ -47,11 +47,11 @@ OPTIMIZERS: Mapping[str, str] = {
     "brkga": "loadmaster.baselines.genetic.brkga:Brkga",
     "brkga-5k": "loadmaster.baselines.genetic.brkga:Brkga(evaluations=5000)",
     "tuned-brkga": "loadmaster.baselines.genetic.brkga:TunedBrkga",
-    "regal": "loadmaster.learn.regal2020.optimizer:Regal",
-    "gas": "loadmaster.learn.regal2020.optimizer:Regal(network=sequence)",
-    "go": "loadmaster.learn.go2020.optimizer:Go",
-    "go-one": "loadmaster.learn.go2020.optimizer:Go(scratch=yes)",
-    "placeto": "loadmaster.learn.placeto2019.optimizer:Placeto",
+    "regal": "loadmaster.learn.regal2020.method:Regal",
+    "gas": "loadmaster.learn.regal2020.method:Regal(network=sequence)",
+    "go": "loadmaster.learn.go2020.method:Go",
+    "go-one": "loadmaster.learn.go2020.method:Go(scratch=yes)",
+    "placeto": "loadmaster.learn.placeto2019.method:Placeto",
     "placeto-published": "loadmaster.papers.methods:PlacetoPublished",
     "hdp": "loadmaster.papers.methods:Hdp",
     "rnn": "loadmaster.papers.methods:Rnn",
@@ -106,10 +106,15 @@ FORMATS: Mapping[str, str] = {
 @cache
 def _added() -> dict[str, str]:
     """What installed packages add; looked for once."""
-    return {entry.name: entry.value for entry in entry_points(group="loadmaster.optimizers")}
+    return {entry.name: entry.value for entry in entry_points(group="loadmaster.methods")}
 
 
-def optimizers() -> dict[str, str]:
-    """Ours and those that installed packages add (entry points of the group loadmaster.optimizers); ours win where
+def named_by_old_plugins() -> set[str]:
+    """Names in the group that methods were once added to, so that whoever asks for one hears what to change."""
+    return {entry.name for entry in entry_points(group="loadmaster.optimizers")}
+
+
+def methods() -> dict[str, str]:
+    """Ours and those that installed packages add (entry points of the group loadmaster.methods); ours win where
     names are the same."""
-    return {**_added(), **OPTIMIZERS}
+    return {**_added(), **METHODS}

@@ -1,7 +1,7 @@
-"""Specs: "anneal:temperature=0.1,start=heft" to an optimizer, and back.
+"""Specs: "anneal:temperature=0.1,start=heft" to a method, and back.
 
 A spec is a name of the catalog, then settings by the names of the class's fields; the types of the fields say how each
-is read. Methods nest: a field that is an Optimizer takes a spec, in brackets where it has commas. `--with`, tables of
+is read. Methods nest: a field that is a Method takes a spec, in brackets where it has commas. `--method`, tables of
 benchmarks and plan files all have methods in this form, so that a row can be run again.
 """
 
@@ -19,12 +19,12 @@ from loadmaster.errors import InvalidSetting, UnknownName
 DEEPEST = 50  # brackets of a spec
 
 
-def make_optimizer(spec: str) -> Any:
-    """The optimizer of a spec: a name of the catalog, then settings. Nested ones go in brackets: best-of:of=[heft,etf].
+def make_method(spec: str) -> Any:
+    """The method of a spec: a name of the catalog, then settings. Nested ones go in brackets: best-of:of=[heft,etf].
 
-    >>> make_optimizer("heft")
+    >>> make_method("heft")
     Heft(contention=True, memory=False, thrift=0.0)
-    >>> spec_of(make_optimizer("best-of:of=[heft,m-etf]"))
+    >>> spec_of(make_method("best-of:of=[heft,m-etf]"))
     'best-of:of=[[heft],[etf:memory=True]]'
 
     Args:
@@ -35,17 +35,24 @@ def make_optimizer(spec: str) -> Any:
         InvalidSetting: no such setting, or a value that does not fit its type; the fix lists what there is.
     """
     if not isinstance(spec, str):
-        raise InvalidSetting.instead_of("spec", spec, "make_optimizer", "give a name with settings: 'anneal:aim=0.2'")
+        raise InvalidSetting.instead_of("spec", spec, "make_method", "give a name with settings: 'anneal:aim=0.2'")
     if spec.count("[") > DEEPEST:
-        raise InvalidSetting("it is nested too deeply", f"--with {spec[:60]}…", f"{DEEPEST} brackets at most")
+        raise InvalidSetting("it is nested too deeply", f"--method {spec[:60]}…", f"{DEEPEST} brackets at most")
     name, _, settings = spec.strip().partition(":")
-    known = catalog.optimizers()
+    known = catalog.methods()
     if name not in known:
-        raise UnknownName.among("optimizer", name, known, f"--with {spec}")
+        _refuse_old_plugin(name)
+        raise UnknownName.among("method", name, known, f"--method {spec}")
     target, _, preset = known[name].partition("(")
     module, _, attribute = target.partition(":")
     kind = getattr(importlib.import_module(module), attribute)
     return kind(**_settings(kind, preset.rstrip(")"), spec), **_settings(kind, settings, spec))
+
+
+def _refuse_old_plugin(name: str) -> None:
+    if name in catalog.named_by_old_plugins():
+        what = f"'{name}' is in the entry-point group loadmaster.optimizers, which is now loadmaster.methods"
+        raise InvalidSetting(what, f"--method {name}", "rename the group in the package that adds it")
 
 
 def _settings(kind: type, text: str, spec: str) -> dict[str, Any]:
@@ -101,7 +108,7 @@ def _convert(text: str, hint: Any, item: str) -> Any:
             "|".join(map(str, typing.get_args(hint))) if origin is typing.Literal else getattr(hint, "__name__", hint)
         )
         raise InvalidSetting(f"'{text}' does not fit '{item.partition('=')[0]}'", item, f"give {choices}") from error
-    return make_optimizer(_inside(text))
+    return make_method(_inside(text))
 
 
 def _inside(text: str) -> str:
@@ -109,17 +116,17 @@ def _inside(text: str) -> str:
     return text[1:-1] if text.startswith("[") and text.endswith("]") else text
 
 
-def spec_of(optimizer: Any) -> str:
-    """A spec that makes the optimizer again: its name and what differs from the defaults. The name of its class where
+def spec_of(method: Any) -> str:
+    """A spec that makes the method again: its name and what differs from the defaults. The name of its class where
     the catalog has none, which then makes nothing."""
-    kind = f"{type(optimizer).__module__}:{type(optimizer).__qualname__}"
-    name = next((name for name, target in catalog.optimizers().items() if target == kind), None)
-    if name is None or not dataclasses.is_dataclass(optimizer):
-        return name or type(optimizer).__qualname__
+    kind = f"{type(method).__module__}:{type(method).__qualname__}"
+    name = next((name for name, target in catalog.methods().items() if target == kind), None)
+    if name is None or not dataclasses.is_dataclass(method):
+        return name or type(method).__qualname__
     changed = [
-        f"{field.name}={_text(getattr(optimizer, field.name))}"
-        for field in dataclasses.fields(optimizer)
-        if getattr(optimizer, field.name) != _default(field)
+        f"{field.name}={_text(getattr(method, field.name))}"
+        for field in dataclasses.fields(method)
+        if getattr(method, field.name) != _default(field)
     ]
     return f"{name}:{','.join(changed)}" if changed else name
 

@@ -55,8 +55,8 @@ def bench(
             "page per suite from the results at hand.",
         ),
     ],
-    optimizers: Annotated[
-        str | None, typer.Option("--with", metavar="A,B,C", help="Methods. [default: those of the suite]")
+    methods: Annotated[
+        str | None, typer.Option("--method", metavar="A,B,C", help="Methods. [default: those of the suite]")
     ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="[default: 3; 1 for best]")] = None,
     simulations: Simulations = None,
@@ -91,7 +91,7 @@ def bench(
     given = (simulations, seconds, times)
     allowance = None if given == (None, None, None) else Allowance(*given)
     source = Source(corpus, mode, limit, parse_part(part))
-    specs = None if optimizers is None else words.split_specs(optimizers)
+    specs = None if methods is None else words.split_specs(methods)
     found = call(what, BenchSettings(specs, seeds, allowance, source, out, best, again, solving, ray=ray or ""))
     if json:
         print_json({"suites": [report.as_data() for report in found]})

@@ -11,7 +11,7 @@ import typer
 from loadmaster.cli import serve as serving
 from loadmaster.cli import stages, words
 from loadmaster.cli.guarding import print_json
-from loadmaster.cli.options import Batch, Debug, Dtype, Json, Seconds, Seed, Simulations, TrainedBy, Training
+from loadmaster.cli.options import Batch, Debug, Dtype, Json, Optimizer, Seconds, Seed, Simulations, Training
 from loadmaster.errors import DoesNotFit, InvalidSetting
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def fits(
         str | None, typer.Option("--weights", help="Of hf: models: float32, float16, bfloat16, int8 or int4.")
     ] = None,
     training: Training = None,
-    trained_by: TrainedBy = None,
+    optimizer: Optimizer = None,
     dtype: Dtype = None,
     batch: Batch = None,
     seconds: Seconds = None,
@@ -43,13 +43,13 @@ def fits(
 ) -> None:
     """Say whether a model fits (exit code 0, else 3) and what would make it fit, cheapest first."""
     if serving.is_served(model):
-        capture = {"--train": training, "--optimizer": trained_by, "--dtype": dtype, "--batch": batch}
+        capture = {"--train": training, "--optimizer": optimizer, "--dtype": dtype, "--batch": batch}
         _refuse(model, capture, "say it with --serve and --weights")
         found: Any = _served(model, on, serve or "prompt=2048,new=256,batch=1", weights or "bfloat16", seconds)
         rows = [(c.what, c.request_ns, c.peak_bytes, c.command) for c in found.changes]
     else:
         _refuse(model, {"--serve": serve, "--weights": weights}, "they are for hf:FOLDER")
-        how = words.capture_settings(model, training, trained_by, dtype, batch)
+        how = words.capture_settings(model, training, optimizer, dtype, batch)
         found = _step(model, on, how, words.budget_of(seconds or (None if simulations else SECONDS), simulations), seed)
         rows = [(c.what, c.step_ns, c.peak_bytes, c.command) for c in found.changes]
     if json:

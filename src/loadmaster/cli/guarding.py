@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from loadmaster.errors import LoadmasterError, printable
 
@@ -31,6 +32,17 @@ def quieten() -> None:
             print(f"warning: {printable(str(message))}", file=sys.stderr)
 
     warnings.showwarning = show  # type: ignore[assignment]
+
+
+class OldWords(TyperGroup):
+    """The verbs; a word that the command line once had is refused with the one it has now."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        if any(word.partition("=")[0] == "--with" for word in args):
+            ctx.fail("`--with` is now `--method`")
+        if args[:2] == ["list", "optimizers"]:
+            ctx.fail("`list optimizers` is now `list methods`")
+        return super().parse_args(ctx, args)
 
 
 def verb(function: Callable[..., None]) -> Callable[..., None]:

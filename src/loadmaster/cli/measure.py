@@ -89,7 +89,7 @@ def _op_facts(graph: Any, measured: Any) -> list[dict[str, Any]]:
 def race(
     model: Model,
     on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help="'here', or a file that measure saved.")] = "here",
-    optimizer: Annotated[str, typer.Option("--with", metavar="OPTIMIZER", help="What plans.")] = "auto",
+    method: Annotated[str, typer.Option("--method", metavar="METHOD", help="What plans.")] = "auto",
     seconds: Seconds = None,
     simulations: Simulations = None,
     seed: Seed = 0,
@@ -113,7 +113,7 @@ def race(
     cluster = words.in_mode(words.cluster_of(on), mode)
     budget = words.budget_of(seconds, simulations)
     made = words.module_of(model)
-    outcome = run_race(made, cluster, optimizer, budget, seed, training=not infer, compiled=compiled, say=_progress)
+    outcome = run_race(made, cluster, method, budget, seed, training=not infer, compiled=compiled, say=_progress)
     if save is not None and outcome.won:
         save_plan(outcome.result.plan, outcome.result.problem, save)
     if json:

@@ -11,7 +11,7 @@ from loadmaster import catalog
 from loadmaster.cli.words import DEFAULT_SECONDS
 
 _MODEL_HELP = "zoo:NAME[/train|/infer], a .json, .json.gz or .onnx file, or package.module:callable"
-OPTIMIZER_HELP = "A name from 'loadmaster list optimizers', with settings: best-of:of=[heft,etf]."
+METHOD_HELP = "A name from 'loadmaster list methods', with settings: best-of:of=[heft,etf]."
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL_HELP, show_default=False)]
 _ON = typer.Option("--on", metavar="CLUSTER", help="A preset such as 4xp100-pcie, or a JSON file.")
@@ -93,7 +93,7 @@ Training = Annotated[
     bool | None,
     typer.Option("--train/--infer", help="Of a torch model or one of the zoo: which step. [default: train]"),
 ]
-TrainedBy = Annotated[
+Optimizer = Annotated[
     Literal["adam", "adamw", "sgd", "none"] | None,
     typer.Option("--optimizer", help="Of a torch model: what updates the weights. [default: adam]"),
 ]

@@ -21,16 +21,16 @@ def run(
     microbatches: int,
     budget: Budget,
     seed: int,
-    optimizer: str | None,
+    method: str | None,
     split: str,
     replicate: str,
 ) -> PipelineResult:
     """Plans a pipeline of microbatches, with what was asked for beside it checked."""
     from loadmaster.pipelines.microbatched import plan_pipeline
 
-    if optimizer is not None or split != "none":
+    if method is not None or split != "none":
         what = "--microbatches plans stages and their order by itself"
-        raise InvalidSetting(what, "--with, --split", "leave them out, or plan without --microbatches")
+        raise InvalidSetting(what, "--method, --split", "leave them out, or plan without --microbatches")
     if not problem.objective.of_step:
         what = f"--microbatches plans for a short step, not for {problem.objective.name}"
         raise InvalidSetting(what, "--objective", "leave it out")

@@ -80,8 +80,8 @@ def find(problem: Problem, asked: Asked) -> Found:
     elif asked.kept == "op":
         result = _op_by_op(problem, asked)
     else:
-        result = stages.run_optimizer(problem, asked.spec, budget, seed)
-    free = None if asked.kept == "op" else stages.run_optimizer(problem, asked.plain, budget, seed)
+        result = stages.run_method(problem, asked.spec, budget, seed)
+    free = None if asked.kept == "op" else stages.run_method(problem, asked.plain, budget, seed)
     return Found(result, parts, free, stages.run_baselines(problem, budget, seed))
 
 
@@ -89,7 +89,7 @@ def _op_by_op(problem: Problem, asked: Asked) -> Result:
     """Begins from earlier plans where they may be used, and makes the plan fit where it does not."""
     store = experience.store_for(asked.experience, asked.budget, named=asked.named)
     starts = experience.starts_for(problem, asked.like, store)
-    result = stages.run_optimizer(problem, asked.spec, asked.budget, asked.seed, starts)
+    result = stages.run_method(problem, asked.spec, asked.budget, asked.seed, starts)
     if store is not None and result.plan.added is None:
         store.remember(result)
     return stages.fit(result, asked.budget, asked.seed, asked.recompute, asked.offload)

@@ -285,8 +285,9 @@ def _as_result(problem: Problem, plan: Plan, path: Path) -> Result:
     result = replayed(problem, plan, path.name)
     if not isinstance(made, dict):
         return result
-    kinds: dict[str, Any] = {"optimizer": str, "seed": int, "simulations": int, "seconds": (int, float)}
-    known = {key: made[key] for key, kind in kinds.items() if key in made}
+    kinds: dict[str, Any] = {"method": str, "seed": int, "simulations": int, "seconds": (int, float)}
+    made = {"method": made["optimizer"], **made} if "optimizer" in made else made  # as files said it once
+    known = {key: made[key] for key in kinds if key in made}
     for key, value in known.items():
         if isinstance(value, bool) or not isinstance(value, kinds[key]) or value != value:
             from loadmaster.errors import InvalidPlan

@@ -1,4 +1,4 @@
-"""What several verbs do on the way: load and price, run optimizers with progress, save or explain.
+"""What several verbs do on the way: load and price, run methods with progress, save or explain.
 
 Functions here print or write; what they decide is decided in the rooms below.
 """
@@ -36,15 +36,15 @@ def problem_for(
         return words.problem_of(model, on, objective, memory_limit, costs, how, mode)
 
 
-def run_optimizer(problem: Problem, spec: str, budget: Budget, seed: int, starts: Sequence[Start] = ()) -> Result:
+def run_method(problem: Problem, spec: str, budget: Budget, seed: int, starts: Sequence[Start] = ()) -> Result:
     """`solve` with its progress on the terminal, and code compiled before the clock runs."""
-    from loadmaster.catalog.specs import make_optimizer
+    from loadmaster.catalog.specs import make_method
     from loadmaster.report.terminal import solving
     from loadmaster.search import solve, warm_up
 
     if budget.seconds is not None:
         with status("getting ready"):
-            warm_up(make_optimizer(spec), problem.cluster, problem.objective)
+            warm_up(make_method(spec), problem.cluster, problem.objective)
     with solving(spec) as listener:
         return solve(problem, spec, budget, seed, listener=listener, starts=starts)
 
@@ -66,7 +66,7 @@ def run_all(problem: Problem, specs: Sequence[str], budget: Budget, seed: int) -
     rows: list[tuple[str, Result]] = []
     for spec in specs:
         try:
-            rows.append((spec, run_optimizer(problem, spec, budget, seed)))
+            rows.append((spec, run_method(problem, spec, budget, seed)))
         except KeyboardInterrupt:
             if not rows:
                 raise

@@ -10,7 +10,7 @@ import typer
 from loadmaster.cli import stages, words
 from loadmaster.cli.guarding import print_json
 from loadmaster.cli.options import (
-    OPTIMIZER_HELP,
+    METHOD_HELP,
     Debug,
     Json,
     MemoryLimit,
@@ -27,7 +27,7 @@ from loadmaster.cli.options import (
 def tradeoff(
     model: Model,
     on: On = None,
-    optimizer: Annotated[str | None, typer.Option("--with", metavar="OPTIMIZER", help=OPTIMIZER_HELP)] = None,
+    method: Annotated[str | None, typer.Option("--method", metavar="METHOD", help=METHOD_HELP)] = None,
     points: Annotated[int, typer.Option("--points", help="Plans to look for.")] = 8,
     step_limit: Annotated[
         float | None,
@@ -52,7 +52,7 @@ def tradeoff(
     from loadmaster.report.tradeoff import Means, plot_tradeoff, smallest_within
     from loadmaster.report.tradeoff import tradeoff as front
 
-    spec, budget = optimizer or words.default_optimizer(), words.budget_of(seconds, simulations)
+    spec, budget = method or words.default_method(), words.budget_of(seconds, simulations)
     limit = words.check_settings([spec], memory_limit, None)
     problem, _ = stages.problem_for(model, on, "step-time", limit)
     means = Means(recompute == "auto", offload == "auto")

@@ -18,9 +18,9 @@ from loadmaster.cli import pipelines, planning, reports, splits, stages, words
 from loadmaster.cli import run as running
 from loadmaster.cli import serve as serving
 from loadmaster.cli import tradeoff as tradeoffs
-from loadmaster.cli.guarding import finish, print_json, quieten, verb, with_error
+from loadmaster.cli.guarding import OldWords, finish, print_json, quieten, verb, with_error
 from loadmaster.cli.options import (
-    OPTIMIZER_HELP,
+    METHOD_HELP,
     Addresses,
     Batch,
     Costs,
@@ -36,6 +36,7 @@ from loadmaster.cli.options import (
     Objective,
     Offload,
     On,
+    Optimizer,
     Ray,
     Recompute,
     Replicate,
@@ -47,7 +48,6 @@ from loadmaster.cli.options import (
     Simulations,
     SplitOps,
     Trace,
-    TrainedBy,
     Training,
 )
 from loadmaster.cli.shelves import plans_app, zoo_app
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="loadmaster",
+    cls=OldWords,
     help="Plans fusion, placement and schedule of machine-learning graphs on the devices you have.",
     no_args_is_help=True,
     add_completion=False,
@@ -101,7 +102,7 @@ def _top(
 def plan(
     model: Model,
     on: On = None,
-    optimizer: Annotated[str | None, typer.Option("--with", metavar="OPTIMIZER", help=OPTIMIZER_HELP)] = None,
+    method: Annotated[str | None, typer.Option("--method", metavar="METHOD", help=METHOD_HELP)] = None,
     objective: Objective = "step-time",
     memory_limit: MemoryLimit = None,
     seconds: Seconds = None,
@@ -115,7 +116,7 @@ def plan(
     replicate: Replicate = "none",
     schedule: ScheduleFile = None,
     training: Training = None,
-    trained_by: TrainedBy = None,
+    optimizer: Optimizer = None,
     dtype: Dtype = None,
     batch: Batch = None,
     costs: Costs = None,
@@ -175,15 +176,15 @@ def plan(
     kept, in_stages = serving.held_to(target, granularity)
     if fusion == "auto" and (kept != "op" or split != "none"):
         fusion = "none"  # whole modules, and parts of ops, are placed
-    plain = words.fused(optimizer or words.default_optimizer(), fusion)
+    plain = words.fused(method or words.default_method(), fusion)
     spec = words.on_ray(words.whole(words.fitting(plain, recompute, offload), kept, in_stages), ray)
     budget = words.budget_of(seconds, simulations)
     limit = words.check_settings([spec], memory_limit, save)
     reports.check_targets(report, trace, schedule)
-    how = words.capture_settings(model, training, trained_by, dtype, batch)
+    how = words.capture_settings(model, training, optimizer, dtype, batch)
     problem, choice = stages.problem_for(model, on, objective, limit, costs, how, mode)
     if microbatches is not None:
-        found = pipelines.run(problem, microbatches, budget, seed, optimizer, split, replicate)
+        found = pipelines.run(problem, microbatches, budget, seed, method, split, replicate)
         misfit = stages.save_or_explain(found.result, limit, None)
         told = pipelines.save(found, save if misfit is None else None, schedule)
         reports.write_files(found.result, [], report, trace)
@@ -193,7 +194,7 @@ def plan(
     asked = planning.Asked(
         spec=spec,
         plain=plain,
-        named=optimizer is not None,
+        named=method is not None,
         budget=budget,
         seed=seed,
         limit=limit,
@@ -282,9 +283,9 @@ def pack(
 def compare(
     model: Model,
     on: On = None,
-    optimizers: Annotated[
+    methods: Annotated[
         str | None,
-        typer.Option("--with", metavar="A,B,C", help="Optimizers, joined with commas; each may have settings."),
+        typer.Option("--method", metavar="A,B,C", help="Methods, joined with commas; each may have settings."),
     ] = None,
     objective: Objective = "step-time",
     memory_limit: MemoryLimit = None,
@@ -301,11 +302,11 @@ def compare(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Plan a model with several optimizers: same budget for each, same simulator, one table."""
+    """Plan a model with several methods: same budget for each, same simulator, one table."""
     from loadmaster.report.summary import best_of, compare_summary
 
     budget = words.budget_of(seconds, simulations)
-    names = words.split_specs(optimizers) if optimizers else list(dict.fromkeys([*COMPARED, words.default_optimizer()]))
+    names = words.split_specs(methods) if methods else list(dict.fromkeys([*COMPARED, words.default_method()]))
     specs = [words.fused(name, fusion) for name in names]
     limit = words.check_settings(specs, memory_limit, save)
     reports.check_targets(report, trace)
@@ -345,19 +346,19 @@ def inspect(model: Model, on: On = None, json: Json = False, debug: Debug = Fals
 @app.command("list")
 @verb
 def list_names(
-    what: Annotated[Literal["optimizers", "clusters"], typer.Argument(show_default=False)],
+    what: Annotated[Literal["methods", "clusters"], typer.Argument(show_default=False)],
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List the optimizers or the clusters there are."""
-    from loadmaster.report.listing import cluster_rows, optimizer_rows
-    from loadmaster.report.terminal import clusters_table, console, optimizers_table
+    """List the methods or the clusters there are."""
+    from loadmaster.report.listing import cluster_rows, method_rows
+    from loadmaster.report.terminal import clusters_table, console, known_methods_table
 
-    rows = optimizer_rows() if what == "optimizers" else cluster_rows()
+    rows = method_rows() if what == "methods" else cluster_rows()
     if json:
         print_json({what: rows})
     else:
-        console().print((optimizers_table if what == "optimizers" else clusters_table)(rows))
+        console().print((known_methods_table if what == "methods" else clusters_table)(rows))
 
 
 _GROUPS = (running, reports, workshop, serving, fitting, measuring, tradeoffs)

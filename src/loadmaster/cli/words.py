@@ -1,4 +1,4 @@
-"""What the words on the command line mean: models, clusters, optimizers, sizes, budgets.
+"""What the words on the command line mean: models, clusters, methods, sizes, budgets.
 
 A word that means nothing raises an error with the nearest ones that do; nothing heavy is imported before it is needed.
 """
@@ -26,7 +26,7 @@ DEFAULT_SECONDS = 10.0  # what one waits for a first answer
 PLACEMENT = "placement"  # the part of the default that fuses nothing
 
 
-def default_optimizer() -> str:
+def default_method() -> str:
     """What `plan` runs where no method is named."""
     return "auto"
 
@@ -48,16 +48,16 @@ def split_specs(text: str) -> list[str]:
 def fused(spec: str, fusion: str) -> str:
     """The method under what --fusion says: auto lets it decide, none is told to those that fuse by default, greedy
     fuses before it plans."""
-    default = spec.partition(":")[0] == default_optimizer()
+    default = spec.partition(":")[0] == default_method()
     if fusion == "none" and default:
         return with_settings(spec, "fusion=none")
-    return f"greedy-fusion:inner=[{PLACEMENT if spec == default_optimizer() else spec}]" if fusion == "greedy" else spec
+    return f"greedy-fusion:inner=[{PLACEMENT if spec == default_method() else spec}]" if fusion == "greedy" else spec
 
 
 def fitting(spec: str, recompute: str, offload: str) -> str:
     """The method, told what it may not do to make a plan fit, where it does that by itself."""
     refused = [f"{name}=no" for name, way in (("recompute", recompute), ("offload", offload)) if way == "none"]
-    default = spec.partition(":")[0] == default_optimizer()
+    default = spec.partition(":")[0] == default_method()
     return with_settings(spec, ",".join(refused)) if refused and default else spec
 
 
@@ -91,14 +91,12 @@ def size_of(text: str | None) -> int | None:
 
 def check_settings(specs: list[str], memory_limit: str | None, save: Path | None) -> int | None:
     """Finds mistakes before any work is done; returns the memory limit in bytes."""
-    from loadmaster.catalog.specs import make_optimizer
+    from loadmaster.catalog.specs import make_method
 
     if not specs:
-        raise InvalidSetting(
-            "no optimizer was named", "--with", "give one or more names from 'loadmaster list optimizers'"
-        )
+        raise InvalidSetting("no method was named", "--method", "give one or more names from 'loadmaster list methods'")
     for spec in specs:
-        make_optimizer(spec)
+        make_method(spec)
     if save is not None:
         check_writable(save)
     return size_of(memory_limit)

@@ -16,7 +16,7 @@ from loadmaster.methods.annealing.anneal import Anneal
 from loadmaster.methods.default.auto import placement
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Budget, Optimizer, Score, Search
+from loadmaster.search import Budget, Method, Score, Search
 from loadmaster.search.workers import in_order
 
 
@@ -34,7 +34,7 @@ class Islands:
         processes: of this machine, where there is no cluster: so many islands at once.
     """
 
-    inner: Optimizer = field(default_factory=placement)
+    inner: Method = field(default_factory=placement)
     islands: int = 4
     rounds: int = 3
     ray: str = ""
@@ -77,7 +77,7 @@ class IslandJob(NamedTuple):
         seed: its own.
     """
 
-    method: Optimizer
+    method: Method
     budget: Budget
     seed: int
 

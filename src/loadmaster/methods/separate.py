@@ -12,13 +12,13 @@ from typing import Literal
 
 from loadmaster.baselines.lists.schedulers import critical_rank
 from loadmaster.baselines.ordering import best_of
-from loadmaster.catalog.specs import make_optimizer
+from loadmaster.catalog.specs import make_method
 from loadmaster.errors import MissingExtra
 from loadmaster.methods.annealing.chains import CHAINS, Chains, ChainStart, Decisions, epochs, spread_ranks
 from loadmaster.methods.annealing.fusion_search import improve_fusion
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Method, Search
 
 Task = Literal["fusion", "placement", "schedule"]
 # One of each family that is in use: by hand, list schedulers, partitioners.
@@ -44,7 +44,7 @@ class Separate:
     """
 
     tasks: tuple[Task, ...] = ("fusion", "placement", "schedule")
-    start: Optimizer = field(default_factory=lambda: make_optimizer(DEFAULT))
+    start: Method = field(default_factory=lambda: make_method(DEFAULT))
     temperature: float = 2e-3
     cold: float = 1e-5
 
@@ -101,7 +101,7 @@ def one_shots(search: Search, given: Plan, task: Task) -> Iterator[Plan]:
         return
     for spec in PLACERS:
         try:
-            placed = make_optimizer(spec).optimize(search.part(simulations=ONE_PLAN))
+            placed = make_method(spec).optimize(search.part(simulations=ONE_PLAN))
         except MissingExtra:
             continue
         yield search.first_come(placed.device)

@@ -16,7 +16,7 @@ import numpy as np
 
 from loadmaster.baselines.ordering import ordered
 from loadmaster.baselines.simple import Ready
-from loadmaster.catalog.specs import make_optimizer
+from loadmaster.catalog.specs import make_method
 from loadmaster.graph import Graph
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.methods.annealing.anneal import Anneal, LocalSearch
@@ -26,7 +26,7 @@ from loadmaster.passes.splitting.sharded import least_ns
 from loadmaster.passes.splitting.sharding import WAYS, Way
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Budget, Optimizer, Result, Score, Search, as_budget, solve
+from loadmaster.search import Budget, Method, Result, Score, Search, as_budget, solve
 from loadmaster.simulator import Timeline
 
 FIRST_SHARE = 0.35  # of the budget, for the plan without splits
@@ -55,7 +55,7 @@ class SplitResult:
 def solve_split(
     problem: Problem,
     reprice: Callable[[Graph], Problem],
-    optimizer: Optimizer | str = "placement",
+    method: Method | str = "placement",
     budget: Budget | float | None = None,
     seed: int = 0,
     listener: Callable[[Search], None] | None = None,
@@ -67,14 +67,14 @@ def solve_split(
     Args:
         problem: of the graph as it is.
         reprice: gives the problem of another graph, on the same cluster and with the same costs.
-        optimizer: plans before and after the splits; a third of the budget each goes to both and to trials.
+        method: plans before and after the splits; a third of the budget each goes to both and to trials.
         budget, seed, listener: as in `solve`.
 
     Returns:
         SplitResult: the best of whole ops, ops in parts, and every op on every device.
     """
     whole = as_budget(budget)
-    before = solve(problem, optimizer, _share(whole, FIRST_SHARE), seed, listener=listener)
+    before = solve(problem, method, _share(whole, FIRST_SHARE), seed, listener=listener)
     trial = _Trial(before.problem, before.plan, before.score, ())
     trials = _Trials(reprice, _share(whole, TRIALS_SHARE), seed)
     for _ in range(ROUNDS):
@@ -83,7 +83,7 @@ def solve_split(
             break
         trial = better
     last = _share(whole, 1 - FIRST_SHARE - (TRIALS_SHARE if trial.splits else 0))
-    result = _last_search(trial, optimizer, last, seed, listener)
+    result = _last_search(trial, method, last, seed, listener)
     found = SplitResult(result, trial.splits, before)
     if before.score <= result.score:
         found = SplitResult(before, (), before)
@@ -103,7 +103,7 @@ def _sharded(
         if made is not None:
             priced = reprice(made.graph)
             plan = Plan.of(priced, [made.device[name] for name in priced.graph.op_name])
-            result = replace(solve(priced, Ready(plan), Budget(None, 1), seed), optimizer=found.result.optimizer)
+            result = replace(solve(priced, Ready(plan), Budget(None, 1), seed), method=found.result.method)
             yield SplitResult(result, (), found.before, way)
 
 
@@ -113,21 +113,21 @@ def _share(budget: Budget, share: float) -> Budget:
 
 
 def _last_search(
-    trial: _Trial, optimizer: Optimizer | str, budget: Budget, seed: int, listener: Callable[[Search], None] | None
+    trial: _Trial, method: Method | str, budget: Budget, seed: int, listener: Callable[[Search], None] | None
 ) -> Result:
     """The method asked for, on the graph that was chosen, from the plan so far where the method takes a start."""
-    method = make_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
+    chosen = make_method(method) if isinstance(method, str) else method
     start = Ready(trial.plan)
-    name = optimizer if isinstance(optimizer, str) else None
-    if isinstance(method, Auto):
-        result = solve(trial.problem, replace(method, also=start), budget, seed, listener=listener)
-    elif isinstance(method, (Anneal, LocalSearch)):
-        result = solve(trial.problem, replace(method, start=start), budget, seed, listener=listener)
+    name = method if isinstance(method, str) else None
+    if isinstance(chosen, Auto):
+        result = solve(trial.problem, replace(chosen, also=start), budget, seed, listener=listener)
+    elif isinstance(chosen, (Anneal, LocalSearch)):
+        result = solve(trial.problem, replace(chosen, start=start), budget, seed, listener=listener)
     else:
-        result = solve(trial.problem, method, budget, seed, listener=listener)
+        result = solve(trial.problem, chosen, budget, seed, listener=listener)
         kept = solve(trial.problem, start, Budget(None, 1), seed)
         result = min(result, kept, key=lambda found: found.score)
-    return replace(result, optimizer=name or result.optimizer)
+    return replace(result, method=name or result.method)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Whole modules: another optimizer's search, held to plans that keep every module or block on one device.
+"""Whole modules: another method's search, held to plans that keep every module or block on one device.
 
 Module paths become colocation groups (`graph.modules.bind`), under which any method plans; or, with `stages`, a line of
 neighbouring layers is cut, as pipelines of inference servers have it. `runtime.placing` and `serving.exports` take such
@@ -17,7 +17,7 @@ from loadmaster.graph.modules import Granularity, bind, units_of
 from loadmaster.methods.default.auto import placement
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Method, Search
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class WholeModules:
     """
 
     granularity: Granularity = "block"
-    inner: Optimizer = field(default_factory=placement)
+    inner: Method = field(default_factory=placement)
     stages: bool = False
 
     def optimize(self, search: Search) -> Plan:

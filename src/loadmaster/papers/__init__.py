@@ -1,4 +1,4 @@
-"""Published learned optimizers, one file per paper, and what these files share. Needs torch, except `methods`.
+"""Published learned methods, one file per paper, and what these files share. Needs torch, except `methods`.
 
 | file | paper |
 |---|---|

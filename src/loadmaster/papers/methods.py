@@ -1,4 +1,4 @@
-"""Settings of the published methods, as `--with` has them. Nothing here needs torch: the paper's file is opened on use.
+"""Settings of the published methods, as `--method` has them. Nothing here needs torch: a paper's file opens on use.
 
 `optimize` scores one device's plan first, which is kept where nothing beats it, then hands the search to the paper.
 """

@@ -96,7 +96,7 @@ def plan_pipeline(
     spent = planner.search
     result = replace(
         result,
-        optimizer=f"{best.schedule}",
+        method=f"{best.schedule}",
         lower_bound=bound_of(problem, microbatches, replicate=replicate),
         among=Among("none"),
         simulations=spent.simulations,

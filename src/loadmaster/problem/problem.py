@@ -1,4 +1,4 @@
-"""Problem: a priced graph on a cluster, all that an optimizer may know.
+"""Problem: a priced graph on a cluster, all that a method may know.
 
 Columns over ops, tensors and devices, all whole numbers. What can be derived from them (who must share a device, which
 devices are alike, what is overwritten) is worked out at first use and kept. A coarser problem, in which kernels are
@@ -54,7 +54,7 @@ def check_problem(given: object, where: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What there is to decide, in whole nanoseconds and bytes: all that an optimizer may know.
+    """What there is to decide, in whole nanoseconds and bytes: all that a method may know.
 
     `price` makes one of a Graph and a Cluster. Views are folded away, so that its ops are those that take time;
     `source` is the graph as imported, `source_ops` leads back to it. An op takes launch + max(compute, traffic ÷

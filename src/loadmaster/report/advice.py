@@ -86,7 +86,7 @@ def _search(result: Result) -> list[Advice]:
 
 
 def _fuse(result: Result) -> list[Advice]:
-    whole = result.optimizer == "auto" or result.optimizer.startswith("joint")
+    whole = result.method == "auto" or result.method.startswith("joint")
     if result.problem.num_ops == 1 or result.plan.fuses or whole:
         return []
     launch = int(result.problem.launch_ns.max(initial=0)) * result.problem.num_ops

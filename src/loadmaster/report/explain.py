@@ -47,7 +47,7 @@ class Explanation:
     for people, `to_json` for programs (schema loadmaster.explanation/1).
 
     Attributes:
-        graph, cluster, optimizer: names, as reports show them.
+        graph, cluster, method: names, as reports show them.
         objective: what the plan was made for.
         step_ns: of the plan.
         value: of the objective, in its unit.
@@ -70,7 +70,7 @@ class Explanation:
 
     graph: str
     cluster: str
-    optimizer: str
+    method: str
     objective: Objective
     step_ns: int
     value: int
@@ -130,11 +130,11 @@ class Explanation:
         return self.text()
 
     def __repr__(self) -> str:
-        return f"Explanation({self.graph!r} on {self.cluster!r} by {self.optimizer}; print it, or .to_json())"
+        return f"Explanation({self.graph!r} on {self.cluster!r} by {self.method}; print it, or .to_json())"
 
 
 def explain(
-    result: Result, clusters: Sequence[Cluster] = (), *, seconds: float = 4.0, optimizer: str = "best-of"
+    result: Result, clusters: Sequence[Cluster] = (), *, seconds: float = 4.0, method: str = "best-of"
 ) -> Explanation:
     """Explains a result.
 
@@ -142,7 +142,7 @@ def explain(
         result: of `solve`, or `replayed` of a plan from a file.
         clusters: others to plan for, too, to say what other hardware would bring.
         seconds: about what trying alternatives takes; planning for each other cluster takes as long again.
-        optimizer: that plans for the other clusters.
+        method: that plans for the other clusters.
     """
     if not isinstance(result, Result):
         fix = "give a Result: solve(problem), or loadmaster.report.explain.replayed(problem, plan)"
@@ -156,7 +156,7 @@ def explain(
     return Explanation(
         graph=problem.source.name,
         cluster=problem.cluster.name,
-        optimizer=result.optimizer,
+        method=result.method,
         objective=problem.objective,
         step_ns=line.step_ns,
         value=result.value,
@@ -173,7 +173,7 @@ def explain(
         added=added_of(result),
         fusion=fusion(schedule),
         expense=expense(problem.cluster, times, line.step_ns),
-        hardware=on_other_hardware(result, clusters, optimizer, Budget(seconds)) if clusters else (),
+        hardware=on_other_hardware(result, clusters, method, Budget(seconds)) if clusters else (),
         better=better,
     )
 
@@ -184,7 +184,7 @@ def better_result(result: Result, found: Explanation) -> Result | None:
         return None
     problem = result.problem
     plan = settle(problem, found.better, simulate(problem, found.better))
-    again = replayed(problem, plan, f"{result.optimizer}, {found.why_not_faster.control.how}")
+    again = replayed(problem, plan, f"{result.method}, {found.why_not_faster.control.how}")
     again = replace(again, seed=result.seed, simulations=result.simulations, seconds=result.seconds)
     return again if again.score < result.score else None
 

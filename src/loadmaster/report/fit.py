@@ -41,11 +41,11 @@ def does_not_fit(
     worst = int(over.argmax())
     where = (
         f"'{names[worst]}' needs {size_text(int(result.timeline.peak_bytes[worst]))} "
-        f"and has {size_text(int(problem.memory_bytes[worst]))}; best plan of {result.optimizer}"
+        f"and has {size_text(int(problem.memory_bytes[worst]))}; best plan of {result.method}"
     )
     fitting = next((name for name, other in (others or {}).items() if other.fits), None)
     if fitting is not None:
-        return DoesNotFit(what, where, f"--with {fitting} gives a plan that fits")
+        return DoesNotFit(what, where, f"--method {fitting} gives a plan that fits")
     return DoesNotFit(what, where, _advice(result, names[worst], int(over[worst]), memory_limit))
 
 

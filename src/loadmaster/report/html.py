@@ -85,7 +85,7 @@ def _subtitle(result: Result) -> str:
     took = f"{result.simulations:,} simulation{'s' if result.simulations > 1 else ''} in {result.seconds:.1f} s"
     return (
         f"Which of {devices} runs each of {problem.num_ops:,} ops{fused}, and in which order: planned "
-        f"{problem.objective.wanted} by {result.optimizer} ({took}, seed {result.seed}{cut})."
+        f"{problem.objective.wanted} by {result.method} ({took}, seed {result.seed}{cut})."
     )
 
 
@@ -108,7 +108,7 @@ def _figures(result: Result, found: Explanation, every: Sequence[Result]) -> str
     shown = value_text(found.objective)
     line, memory = result.timeline, result.problem.memory_bytes
     fullest = int((line.peak_bytes / memory.clip(1)).argmax())
-    alone = next((other.timeline.step_ns for other in every if other.optimizer == "one-device"), None)
+    alone = next((other.timeline.step_ns for other in every if other.method == "one-device"), None)
     fits = "fits" if result.fits else f"{size_text(line.over_bytes)} over"
     rows = [
         ("step", time_text(line.step_ns), "simulated"),
@@ -138,12 +138,12 @@ def figure_html(name: str, value: str, note: str, *, over: bool) -> str:
 
 
 def _methods(result: Result, every: Sequence[Result]) -> str:
-    alone = next((other.timeline.step_ns for other in every if other.optimizer == "one-device"), None)
+    alone = next((other.timeline.step_ns for other in every if other.method == "one-device"), None)
     shown, column = value_text(result.problem.objective), result.problem.objective.column
     own = (column,) if column else ()
     rows = tuple(
         (
-            other.optimizer + (" (shown here)" if other is result else ""),
+            other.method + (" (shown here)" if other is result else ""),
             time_text(other.timeline.step_ns),
             f"{alone / other.timeline.step_ns:.2f}x" if alone and other.timeline.step_ns else "-",
             sizes_text([int(peak) for peak in other.timeline.peak_bytes]),
@@ -188,7 +188,7 @@ def _provenance(result: Result) -> str:
         ("ops", f"{problem.source.num_ops:,} imported, {problem.num_ops:,} planned, {plan.num_kernels:,} kernels"),
         ("cluster", f"{problem.cluster.name}, digest {plan.cluster_digest}"),
         ("objective", problem.objective.name),
-        ("optimizer", result.optimizer),
+        ("method", result.method),
         ("seed", f"{result.seed}"),
         ("search", f"{result.simulations:,} simulations in {result.seconds:.1f} s"),
         ("times", basis(problem)),

@@ -11,19 +11,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadmaster import catalog
-from loadmaster.catalog.specs import make_optimizer, spec_of
+from loadmaster.catalog.specs import make_method, spec_of
 from loadmaster.cluster import Cluster, preset_names
 from loadmaster.errors import MissingExtra
 
 
-def optimizer_rows() -> list[dict[str, Any]]:
+def method_rows() -> list[dict[str, Any]]:
     """Name, settings with their defaults, and the first sentence of what it is."""
-    return [_optimizer_row(name) for name in catalog.optimizers()]
+    return [_method_row(name) for name in catalog.methods()]
 
 
-def _optimizer_row(name: str) -> dict[str, Any]:
+def _method_row(name: str) -> dict[str, Any]:
     try:
-        made = make_optimizer(name)
+        made = make_method(name)
     except (ImportError, MissingExtra) as error:
         return {"name": name, "settings": {}, "summary": f"cannot be used here: {error}"}
     settings = {field.name: _shown(getattr(made, field.name)) for field in dataclasses.fields(made)}

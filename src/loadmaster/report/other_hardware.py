@@ -24,7 +24,7 @@ class Hardware:
 
     Attributes:
         cluster, devices: its name, and how many devices it has.
-        optimizer: that planned for it.
+        method: that planned for it.
         step_ns: of the plan.
         peak_bytes: largest of any device.
         fits, over_bytes: whether it does, and by how much it does not.
@@ -34,7 +34,7 @@ class Hardware:
 
     cluster: str
     devices: int
-    optimizer: str
+    method: str
     step_ns: int
     peak_bytes: int
     fits: bool
@@ -52,7 +52,7 @@ def hardware_of(result: Result) -> Hardware:
     return Hardware(
         problem.cluster.name,
         problem.num_devices,
-        result.optimizer,
+        result.method,
         line.step_ns,
         int(line.peak_bytes.max()),
         result.fits,
@@ -66,14 +66,14 @@ def hardware_of(result: Result) -> Hardware:
 def on_other_hardware(
     result: Result,
     clusters: Sequence[Cluster],
-    optimizer: str = "best-of",
+    method: str = "best-of",
     budget: Budget | None = None,
 ) -> tuple[Hardware, ...]:
-    """The plan first, then a plan for each cluster by the given optimizer."""
+    """The plan first, then a plan for each cluster by the given method."""
     if isinstance(clusters, str) or not isinstance(clusters, Sequence):
         raise InvalidSetting.instead_of("list of clusters", clusters, "explain", "give [Cluster, …], or names")
     rows = [hardware_of(result)]
     for cluster in clusters:
         problem = price(result.problem.source, cluster, objective=result.problem.objective)
-        rows.append(hardware_of(solve(problem, optimizer, budget or Budget(5.0), result.seed)))
+        rows.append(hardware_of(solve(problem, method, budget or Budget(5.0), result.seed)))
     return tuple(rows)

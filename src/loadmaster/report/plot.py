@@ -47,7 +47,7 @@ def plot_methods(path: str | Path, documents: Sequence[Mapping[str, Any]]) -> No
     for document in documents:
         _check_comparison(document, str(path))
     models = [str(document["graph"]["name"]) for document in documents]
-    methods = list(dict.fromkeys(row["optimizer"] for document in documents for row in document["methods"]))
+    methods = list(dict.fromkeys(_method_of(row) for document in documents for row in document["methods"]))
     if not methods:
         raise InvalidSetting(
             "there is nothing to plot", str(path), "give the JSON that 'loadmaster compare --json' prints"
@@ -72,9 +72,14 @@ def _check_comparison(document: Mapping[str, Any], where: str) -> None:
     if not isinstance(graph, dict) or not isinstance(graph.get("name"), str) or not isinstance(rows, list):
         raise InvalidSetting("a comparison has no graph with a name, or no list of methods", where, fix)
     for row in rows:
-        sound = isinstance(row, dict) and isinstance(row.get("optimizer"), str)
+        sound = isinstance(row, dict) and isinstance(_method_of(row), str)
         if not sound or not all(_is_number(row.get(key)) for key in ("lower_bound", "gap")):
             raise InvalidSetting("a method of a comparison has no name, lower_bound or gap", where, fix)
+
+
+def _method_of(row: Mapping[str, Any]) -> Any:
+    """The name in a row, which once was under "optimizer"."""
+    return row.get("method", row.get("optimizer"))
 
 
 def _is_number(value: Any) -> bool:
@@ -84,7 +89,7 @@ def _is_number(value: Any) -> bool:
 def _ratio(document: Mapping[str, Any], method: str) -> float:
     """Not a number for a method that was not run, or whose plan does not fit."""
     for row in document["methods"]:
-        if row["optimizer"] == method and row.get("fits", True) and row.get("lower_bound"):
+        if _method_of(row) == method and row.get("fits", True) and row.get("lower_bound"):
             return float("nan") if row.get("gap") is None else float(row["gap"]) + 1
     return float("nan")
 

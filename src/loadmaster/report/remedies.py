@@ -212,9 +212,9 @@ def _of_plans(setup: _Setup) -> Iterator[_Candidate]:
     on, command = (setup.cluster, "") if has_host(setup.cluster) else with_host(setup.cluster)
     if command:
         yield _Candidate("a host that computes a part", command, 1, "host", lambda s: replace(s, cluster=on))
-    what, away = "tensors in host memory while nobody needs them", f"{command} --with {AWAY}".strip()
+    what, away = "tensors in host memory while nobody needs them", f"{command} --method {AWAY}".strip()
     yield _Candidate(what, away, 1, "away", lambda s: replace(s, cluster=on, method=AWAY))
-    yield _Candidate("some ops run again", f"--with {AGAIN}", 2, "again", lambda s: replace(s, method=AGAIN))
+    yield _Candidate("some ops run again", f"--method {AGAIN}", 2, "again", lambda s: replace(s, method=AGAIN))
 
 
 def _small_states(setup: _Setup) -> _Setup:

@@ -36,9 +36,9 @@ def compare_summary(results: Sequence[Result], not_run: Sequence[str] = ()) -> d
     best = best_of(results)
     return {
         **problem_summary(best.problem),
-        "best": best.optimizer,
+        "best": best.method,
         "methods": [method_summary(result) for result in results],
-        "not_told_apart_from_best": not_told_apart(best, [(result.optimizer, result) for result in results]),
+        "not_told_apart_from_best": not_told_apart(best, [(result.method, result) for result in results]),
         **({"interrupted": True, "not_run": list(not_run)} if not_run else {}),
     }
 
@@ -62,7 +62,7 @@ def simulation_summary(result: Result, arenas: Arenas | None = None) -> dict[str
     given = {} if arenas is None else _arenas(arenas)
     facts = {
         **problem_summary(result.problem),
-        "plan": result.optimizer,
+        "plan": result.method,
         **{key: found[key] for key in kept if key in found},
         **sends,
     }
@@ -110,7 +110,7 @@ def result_line(result: Result) -> str:
     known = standing(result) if result.optimal else above if math.isfinite(result.gap) else "no bound"
     fits = "" if result.fits else f", {size_text(result.timeline.over_bytes)} over the memory"
     cut = ", interrupted" if result.interrupted else ""
-    return f"{problem.source.name} on {problem.cluster.name} by {result.optimizer}: {shown}, {known}{fits}{cut}"
+    return f"{problem.source.name} on {problem.cluster.name} by {result.method}: {shown}, {known}{fits}{cut}"
 
 
 def save_result(result: Result, path: str | PathLike[str]) -> None:
@@ -125,7 +125,7 @@ def save_result(result: Result, path: str | PathLike[str]) -> None:
 def method_summary(result: Result) -> dict[str, Any]:
     """What JSON answers say of one method's result."""
     return {
-        "optimizer": result.optimizer,
+        "method": result.method,
         "seed": result.seed,
         **_cost(result),
         "lower_bound": result.lower_bound,

@@ -207,9 +207,9 @@ def _tensors(found: Inspection) -> Table:
     return table
 
 
-def optimizers_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def known_methods_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Methods, their settings with defaults, and what they do."""
-    table = plain_table("optimizer", "~settings", "~what it does")
+    table = plain_table("method", "~settings", "~what it does")
     for row in rows:
         settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
         table.add_row(row["name"], settings or "-", row["summary"])

@@ -37,7 +37,7 @@ def _headline(found: Explanation) -> Section:
     shown = value_text(found.objective)
     bound = standing_words(found, shown(found.lower_bound))
     took = time_text(found.step_ns)
-    lines = [f"A step of {found.graph} on {found.cluster} takes {took}, planned by {found.optimizer}."]
+    lines = [f"A step of {found.graph} on {found.cluster} takes {took}, planned by {found.method}."]
     if found.objective.sentence:
         lines.append(found.objective.sentence.format(value=shown(found.value)))
     lines.append(bound)
@@ -332,7 +332,7 @@ def _elsewhere(found: Explanation) -> Section:
             "yes" if row.fits else f"no, {size_text(row.over_bytes)} over",
             "-" if row.money is None else f"{row.money:.3g}",
             "-" if row.energy_j is None else f"{row.energy_j:.3g} J",
-            row.optimizer,
+            row.method,
         )
         for row in found.hardware
     )

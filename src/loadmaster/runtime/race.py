@@ -48,7 +48,7 @@ Step = Callable[[], Any]
 def run_race(
     made: tuple[nn.Module, Any],
     cluster: Cluster,
-    optimizer: str,
+    method: str,
     budget: Budget,
     seed: int,
     *,
@@ -62,7 +62,7 @@ def run_race(
     Args:
         made: a module with real weights, and example inputs.
         cluster: of this machine (`measure.here`).
-        optimizer, budget, seed: of our plan; where no device is a GPU, "auto" does not fuse.
+        method, budget, seed: of our plan; where no device is a GPU, "auto" does not fuse.
         training: a step with its backward pass and updates, or an inference.
         compiled: torch.compile runs, too.
         say: is told what goes on.
@@ -76,11 +76,11 @@ def run_race(
     captured = capture_step(module, inputs, training=training, target=Target(gpu=gpu))
     costs = measure_ops(captured.graph, cluster, say=say)
     problem = price(captured.graph, cluster, cost=costs)
-    if optimizer == "auto" and not gpu:
-        optimizer = "auto:fusion=none"  # kernels are compiled on GPUs alone, and op by op nothing is saved
-    say(f"planning with {optimizer}")
+    if method == "auto" and not gpu:
+        method = "auto:fusion=none"  # kernels are compiled on GPUs alone, and op by op nothing is saved
+    say(f"planning with {method}")
     on_one = solve(problem, "one-device", Budget(None, 1), seed)
-    planned = {OURS: worth_leaving(on_one, solve(problem, optimizer, budget, seed), say)}
+    planned = {OURS: worth_leaving(on_one, solve(problem, method, budget, seed), say)}
     if problem.num_devices > 1:
         planned[EXPERT] = solve(problem, "expert", Budget(None, 1), seed)
     steps, held, failed = _steps(captured, made, compiled, planned, say)

@@ -1,4 +1,4 @@
-"""What an optimizer works with (`Search`, `Budget`), and `solve`, which reports only what it simulated itself.
+"""What a method works with (`Search`, `Budget`), and `solve`, which reports only what it simulated itself.
 
 `budget` says how long and by what plans are compared, `search` is what a method is given, `solving` runs one and makes
 a `Result` (`result`); `warming` compiles what a method needs before its clock runs, and `workers` runs jobs elsewhere.
@@ -6,15 +6,15 @@ a `Result` (`result`); `warming` compiles what a method needs before its clock r
 
 from loadmaster.search.budget import WORST, Budget, Score, as_budget
 from loadmaster.search.result import Result
-from loadmaster.search.search import Moment, Optimizer, Search, Start
+from loadmaster.search.search import Method, Moment, Search, Start
 from loadmaster.search.solving import solve
 from loadmaster.search.warming import warm_up
 
 __all__ = [
     "WORST",
     "Budget",
+    "Method",
     "Moment",
-    "Optimizer",
     "Result",
     "Score",
     "Search",

@@ -38,7 +38,7 @@ class Result:
         problem: that the plan's columns are about; expanded where the plan adds ops.
         plan: settled: its ranks are the order in which things happen.
         timeline: start and end of every op and send, and the memory of every device over time.
-        optimizer: as a spec.
+        method: as a spec.
         seed: of the search.
         history: every improvement, in order.
         lower_bound: what no plan of the class `among` can beat, in the unit of the objective.
@@ -53,7 +53,7 @@ class Result:
     problem: Problem
     plan: Plan
     timeline: Timeline
-    optimizer: str
+    method: str
     seed: int
     history: tuple[Moment, ...]
     lower_bound: int

@@ -1,4 +1,4 @@
-"""Search: what an optimizer works with. It scores plans, counts them, and keeps the best.
+"""Search: what a method works with. It scores plans, counts them, and keeps the best.
 
 A method never sees a clock or a counter of its own: it asks `spent`, and whatever it scores is counted. Methods that
 run others hand them a `part` of the search, which counts on the same ledger, so that a method of methods is compared at
@@ -32,14 +32,14 @@ BOUND_BESIDE, BOUND_SHARE = 0.03, 0.1
 
 
 @runtime_checkable
-class Optimizer(Protocol):
-    """One method: a frozen dataclass of settings with `optimize`, which scores plans with the Search it is given (as
+class Method(Protocol):
+    """A search: a frozen dataclass of settings with `optimize`, which scores plans with the Search it is given (as
     often as its budget allows) and returns one. Whatever it returns is checked and simulated afresh.
 
     The contract: all randomness comes from `search.rng`; loops stop soon after `search.spent`; the plan is one of
     `search.problem`, with ops of a colocation group on one device; a method that fuses or adds ops says so in
     `search.fusing` or `search.adding`, since that decides which lower bound holds. The settings, with their types, are
-    what a spec can set (`catalog.specs`), and the first paragraph of the docstring is what `loadmaster list optimizers`
+    what a spec can set (`catalog.specs`), and the first paragraph of the docstring is what `loadmaster list methods`
     shows.
 
     One that compiles for long may also have `compile_late(search)`: what it needs last of all that it compiles, which a
@@ -109,7 +109,7 @@ class _Ledger:
 
 
 class Search:
-    """What an optimizer is given: the problem, random numbers and a budget. It scores plans, counts simulations, and
+    """What a method is given: the problem, random numbers and a budget. It scores plans, counts simulations, and
     keeps the best plan, which is what is left when Ctrl-C ends the search.
 
     A method asks `spent` in its loops and scores with `score` (one plan), `score_many` (placements, in threads) or
@@ -131,7 +131,7 @@ class Search:
         seed: what it was made from.
         best, best_score: the best plan so far, None before the first; WORST then.
         starts: plans to begin from, given with the problem and scored already.
-        note: what the optimizer is doing, for progress.
+        note: what the method is doing, for progress.
         bound: no plan that fits and fuses nothing is under it, as far as anyone has shown.
         proofs: what was shown of other classes of plans, too.
         fusing: what its plans may fuse: whatever comes out, its bound holds for that.
@@ -153,7 +153,7 @@ class Search:
         self.best: Plan | None = None
         self.best_score = WORST
         self.starts: tuple[Plan, ...] = ()  # plans to begin from, given with the problem and scored already
-        self.note = ""  # what the optimizer is doing, for progress
+        self.note = ""  # what the method is doing, for progress
         self.bound = 0  # no plan that fits and fuses nothing is under it, as far as anyone has shown
         self.proofs = list[Bound]()  # what was shown of other classes of plans
         self.fusing: bool | Sharing = False  # what its plans may fuse: whatever comes out, its bound holds for that
@@ -336,7 +336,7 @@ class Search:
         return better
 
     def count(self, simulations: int, beside: int = 1) -> None:
-        """Adds simulations that compiled loops of an optimizer ran on their own, so many of them at a time."""
+        """Adds simulations that compiled loops of a method ran on their own, so many of them at a time."""
         self._ledger.count(simulations, 1 if self.counts_simulations else beside)
         self._tell()
 

@@ -1,4 +1,4 @@
-"""solve: runs an optimizer and reports only what it simulated itself.
+"""solve: runs a method and reports only what it simulated itself.
 
 Around a method stand the same steps for all: compile what it needs before the clock runs (`warming`), score the starts,
 run it, take the better of what it returned and what it scored, settle its order, check it, simulate it afresh, and work
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from loadmaster.catalog.specs import make_optimizer, spec_of
+from loadmaster.catalog.specs import make_method, spec_of
 from loadmaster.errors import InvalidSetting
 from loadmaster.plans import Plan, check
 from loadmaster.plans.expansion import keeps_to, whole
@@ -20,7 +20,7 @@ from loadmaster.problem import Problem, check_problem
 from loadmaster.problem.bounds import Bound, Sharing, bound_of
 from loadmaster.search.budget import Budget, Score, as_budget, is_whole
 from loadmaster.search.result import Result
-from loadmaster.search.search import BOUND_SHARE, UNFUSED, Optimizer, Search, Start
+from loadmaster.search.search import BOUND_SHARE, UNFUSED, Method, Search, Start
 from loadmaster.search.warming import warm_up
 from loadmaster.simulator import settle, simulate
 
@@ -30,7 +30,7 @@ BOUND_S = 0.3
 
 def solve(
     problem: Problem,
-    optimizer: Optimizer | str = "auto",
+    method: Method | str = "auto",
     budget: Budget | float | None = None,
     seed: int = 0,
     *,
@@ -48,7 +48,7 @@ def solve(
 
     Args:
         problem: what `price` made.
-        optimizer: a name with settings, such as "auto" or "anneal:temperature=0.1" (`loadmaster list optimizers` has
+        method: a name with settings, such as "auto" or "anneal:temperature=0.1" (`loadmaster list methods` has
             them all), or an object with `optimize(search)`.
         budget: seconds, or a Budget; ten seconds by default.
         seed: of all random choices, a whole number of at least 0.
@@ -64,10 +64,10 @@ def solve(
         UnknownName: no such method is there.
         InvalidPlan: a start is of another problem, or a method of your own returns a plan that breaks a rule.
     """
-    _check_call(problem, optimizer, seed)
-    chosen: Any = make_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
+    _check_call(problem, method, seed)
+    chosen: Any = make_method(method) if isinstance(method, str) else method
     allowed = as_budget(budget)
-    if allowed.seconds is not None and (isinstance(optimizer, str) or _is_ours(chosen)):
+    if allowed.seconds is not None and (isinstance(method, str) or _is_ours(chosen)):
         warm_up(chosen, problem.cluster, problem.objective)
     search = Search(problem, allowed, seed, listener=listener)
     _begin(search, starts)
@@ -77,7 +77,7 @@ def solve(
     settled = settle(problem, plan, simulate(problem, plan))
     check(settled, problem)
     line = simulate(problem, settled)
-    name = optimizer if isinstance(optimizer, str) else spec_of(chosen)
+    name = method if isinstance(method, str) else spec_of(chosen)
     adding = settled.added is not None
     told = search.fusing
     kept = isinstance(told, Sharing) and keeps_to(problem, settled, told)
@@ -125,19 +125,19 @@ def _begin(search: Search, starts: Sequence[Start]) -> None:
     search.starts = tuple(start.plan for start in starts)
 
 
-def _check_call(problem: object, optimizer: object, seed: object) -> None:
+def _check_call(problem: object, method: object, seed: object) -> None:
     check_problem(problem, "solve")
-    if not isinstance(optimizer, (str, Optimizer)):
-        fix = "give a name ('auto'), or an object with a method optimize(search)"
-        raise InvalidSetting.instead_of("optimizer", optimizer, "solve", fix)
+    if not isinstance(method, (str, Method)):
+        fix = "give a name ('auto'), or an object with a function optimize(search)"
+        raise InvalidSetting.instead_of("method", method, "solve", fix)
     if not (is_whole(seed) and seed >= 0):  # type: ignore[operator]
         raise InvalidSetting(f"{seed!r} is no seed", "solve", "give a whole number of at least 0")
 
 
-def _run(optimizer: Optimizer, search: Search) -> tuple[Plan, bool]:
-    """(plan, whether Ctrl-C ended the search): what the optimizer returns, or the best it scored if that is better."""
+def _run(method: Method, search: Search) -> tuple[Plan, bool]:
+    """(plan, whether Ctrl-C ended the search): what the method returns, or the best it scored if that is better."""
     try:
-        plan = optimizer.optimize(search)
+        plan = method.optimize(search)
     except KeyboardInterrupt:
         if search.best is None:
             raise
@@ -148,5 +148,5 @@ def _run(optimizer: Optimizer, search: Search) -> tuple[Plan, bool]:
     return (plan if score <= search.best_score else search.best), False
 
 
-def _is_ours(optimizer: object) -> bool:
-    return type(optimizer).__module__.startswith("loadmaster.")
+def _is_ours(method: object) -> bool:
+    return type(method).__module__.startswith("loadmaster.")

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from loadmaster.catalog.specs import make_optimizer, spec_of
+from loadmaster.catalog.specs import make_method, spec_of
 from loadmaster.cluster import Cluster
 from loadmaster.compiled import cache_folder, telling
 from loadmaster.compiled.claims import can_claim
@@ -28,27 +28,27 @@ from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.problem.bounds import lower_bound
 from loadmaster.problem.objective import Objective
 from loadmaster.search.budget import Budget
-from loadmaster.search.search import Optimizer, Search
+from loadmaster.search.search import Method, Search
 from loadmaster.simulator import cores, settle, simulate
 
 _WARM: set[tuple[str, bool, str]] = set()
 
 
-def warm_up(optimizer: Optimizer, cluster: Cluster, objective: Objective | str) -> None:
-    """Runs the optimizer on a few ops under both kinds of budget, once in a process: compiled loops are made or loaded,
+def warm_up(method: Method, cluster: Cluster, objective: Objective | str) -> None:
+    """Runs the method on a few ops under both kinds of budget, once in a process: compiled loops are made or loaded,
     and weights read, before the clock of a search runs. What goes wrong there is left for the real problem to show,
     except for a package that is missing."""
-    key = (repr(optimizer), len(cluster.devices) > 1, str(objective))
+    key = (repr(method), len(cluster.devices) > 1, str(objective))
     if key in _WARM:
         return
     small = price(_few_ops(), cluster, objective=objective)
-    with _helped(optimizer, str(objective)):
-        early = getattr(optimizer, "compile_early", None)
+    with _helped(method, str(objective)):
+        early = getattr(method, "compile_early", None)
         for budget in (Budget(None, 200), Budget(1.0, 200)):
             try:
                 if early is not None and budget.seconds is None:
                     early(Search(small, budget))
-                plan = optimizer.optimize(Search(small, budget))
+                plan = method.optimize(Search(small, budget))
                 line = simulate(small, settle(small, plan, simulate(small, plan)))
                 lower_bound(small, fusing=plan.fuses, fitting=line.over_bytes == 0)
             except MissingExtra:
@@ -62,7 +62,7 @@ def warm_up(optimizer: Optimizer, cluster: Cluster, objective: Objective | str) 
 
 
 @contextmanager
-def _helped(optimizer: Any, objective: str) -> Iterator[None]:
+def _helped(method: Any, objective: str) -> Iterator[None]:
     """Within the block, from the first thing on that has to be compiled, a second process compiles what the method
     says that it will need later: it is put into the cache, where this one finds it. Nothing depends on that process: if
     it ends too soon, this one compiles all that is missing."""
@@ -71,9 +71,9 @@ def _helped(optimizer: Any, objective: str) -> Iterator[None]:
     def start() -> None:
         if not started:
             with contextlib.suppress(OSError, LoadmasterError):
-                started.append(_start(spec_of(optimizer), objective))
+                started.append(_start(spec_of(method), objective))
 
-    two = hasattr(optimizer, "compile_late") and cores() > 1 and _usable_cores() > 1
+    two = hasattr(method, "compile_late") and cores() > 1 and _usable_cores() > 1
     try:
         with telling(start) if two and can_claim(cache_folder()) else contextlib.nullcontext():
             yield
@@ -98,9 +98,9 @@ def compile_late(spec: str, objective: str) -> None:
     """What the second process does. Where it cannot write, it is of no use."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     warnings.simplefilter("error")
-    optimizer: Any = make_optimizer(spec)
+    method: Any = make_method(spec)
     small = price(_few_ops(), Cluster.preset("2xp100-pcie"), objective=objective)
-    optimizer.compile_late(Search(small, Budget(None, 200)))
+    method.compile_late(Search(small, Budget(None, 200)))
 
 
 def _end_with_parent() -> None:

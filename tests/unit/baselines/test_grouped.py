@@ -7,7 +7,7 @@ import pytest
 
 from loadmaster import Cluster, price
 from loadmaster.baselines.grouped import Rule, Way, grouped
-from loadmaster.catalog.specs import make_optimizer
+from loadmaster.catalog.specs import make_method
 from loadmaster.passes.groups import group_ops
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
@@ -66,5 +66,5 @@ def test_modules_of_a_wide_model_are_dealt_out_better_than_single_ops() -> None:
     given = price(load_zoo("nasnet/train"), Cluster.preset("placeto-2"))
     search = Search(given, Budget(None, 10))
     step = search.score(grouped(given, Way("scope", 128, "finish", 1.0))).value
-    assert step < 0.85 * search.score(make_optimizer("heft").optimize(search)).value
-    assert step < 0.85 * search.score(make_optimizer("expert").optimize(search)).value
+    assert step < 0.85 * search.score(make_method("heft").optimize(search)).value
+    assert step < 0.85 * search.score(make_method("expert").optimize(search)).value

@@ -26,7 +26,7 @@ def test_a_worse_or_equal_value_changes_nothing() -> None:
     assert not best.offer(known(95, "third"))
     assert best.offer(known(80, "fourth"))
     found = best.get(PLACE)
-    assert found is not None and (found.value, found.optimizer, found.seed) == (80, "fourth", 3)
+    assert found is not None and (found.value, found.method, found.seed) == (80, "fourth", 3)
     assert (found.date, found.name) == ("2026-01-02", "a")
 
 

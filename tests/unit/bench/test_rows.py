@@ -12,11 +12,11 @@ from loadmaster.bench import doppler
 from loadmaster.bench.published import GO_FUSION, GO_SECONDS, go_fusion_published, go_published
 from loadmaster.bench.rows import Source, corpus_rows, doppler_rows, go_rows, load_rows, synthetic_rows, zoo_rows
 from loadmaster.bench.suite import GROUPS, SUITES, suites_of
-from loadmaster.catalog.specs import make_optimizer
+from loadmaster.catalog.specs import make_method
 from loadmaster.cost import price
 from loadmaster.errors import UnknownName, UnreadableFile
 from loadmaster.files import graph_to_json
-from loadmaster.learn.go2020.optimizer import TASKS
+from loadmaster.learn.go2020.method import TASKS
 from tests.graphs.tiny import chain, diamond, fork
 
 SHARED = Path(os.environ.get("LOADMASTER_SHARED", Path(__file__).parents[4] / "shared"))
@@ -123,15 +123,15 @@ def test_one_slow_device_is_slow_by_what_is_said() -> None:
 
 def test_joint_and_fusion_suites_name_methods_that_can_be_made() -> None:
     for suite in (SUITES["joint"], SUITES["go-fusion"]):
-        made = [make_optimizer(spec) for spec in (suite.baseline, *suite.specs)]
-        assert len({repr(optimizer) for optimizer in made}) == len(made)
+        made = [make_method(spec) for spec in (suite.baseline, *suite.specs)]
+        assert len({repr(method) for method in made}) == len(made)
         assert suite.focus in suite.specs
     assert [row.name for row in SUITES["joint"].rows(Source())] == [row.name for row in go_rows(Source())]
     alone = [spec for spec in SUITES["joint"].specs if spec.startswith("separate:")]
-    assert [make_optimizer(spec).tasks for spec in alone] == [("placement",), ("schedule",), ("fusion",)]
-    assert all(make_optimizer(spec).start == make_optimizer(SUITES["joint"].baseline) for spec in alone)
+    assert [make_method(spec).tasks for spec in alone] == [("placement",), ("schedule",), ("fusion",)]
+    assert all(make_method(spec).start == make_method(SUITES["joint"].baseline) for spec in alone)
     both = {"go-one:tasks=fusion": ("fusion",), "go-one:tasks=[fusion,placement,schedule]": TASKS}
-    assert {spec: make_optimizer(spec).wanted for spec in both} == both
+    assert {spec: make_method(spec).wanted for spec in both} == both
 
 
 def test_names_of_suites_and_groups() -> None:

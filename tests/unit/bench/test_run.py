@@ -194,9 +194,9 @@ def test_the_time_of_a_baseline_on_its_row_is_what_counts(tmp_path: Path, monkey
     given: list[Any] = []
     plain = running.solve
 
-    def watched(problem: Any, optimizer: Any, budget: Any, seed: int = 0, **others: Any) -> Any:
+    def watched(problem: Any, method: Any, budget: Any, seed: int = 0, **others: Any) -> Any:
         given.append((problem.graph.num_ops, budget.seconds))
-        return plain(problem, optimizer, budget, seed, **others)
+        return plain(problem, method, budget, seed, **others)
 
     first = Order.of(tiny_suite(), ["one-device"], Allowance(seconds=0.01, times=2.0), seeds=1)
     book = ledger(tmp_path)

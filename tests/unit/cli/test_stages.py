@@ -21,9 +21,9 @@ SPECS = ("one-device", "etf", "heft")
 def interrupt_at(which: str, monkeypatch: pytest.MonkeyPatch, *, scored: bool) -> None:
     """The user presses Ctrl-C while that method runs, before or after it scored a plan."""
     from loadmaster.baselines.lists.schedulers import Etf
-    from loadmaster.catalog.specs import make_optimizer
+    from loadmaster.catalog.specs import make_method
 
-    assert type(make_optimizer("etf")) is Etf
+    assert type(make_method("etf")) is Etf
     real = Etf.optimize
 
     def pressed(self: Any, search: Any) -> Any:
@@ -43,7 +43,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def typed(model: Path, *more: str) -> Any:
-    words = ["compare", str(model), "--on", "2xk80", "--with", ",".join(SPECS), "--simulations", "5", *more]
+    words = ["compare", str(model), "--on", "2xk80", "--method", ",".join(SPECS), "--simulations", "5", *more]
     return CliRunner().invoke(app, words)
 
 
@@ -56,7 +56,7 @@ def test_what_is_there_is_kept(scored: bool, kept: list[str], model: Path, monke
     assert f"interrupted; not run: {', '.join(left)}" in done.output
     load_plan(model.parent / "plan.json")
     data = json.loads(typed(model, "--json").output)
-    assert [row["optimizer"] for row in data["methods"]] == kept
+    assert [row["method"] for row in data["methods"]] == kept
     assert (data["interrupted"], data["not_run"]) == (True, list(left))
     assert [row.get("interrupted", False) for row in data["methods"]] == [False, True][: len(kept)]
 
@@ -70,7 +70,7 @@ def test_nothing_there_is_an_interrupt(model: Path, monkeypatch: pytest.MonkeyPa
 def test_an_undisturbed_comparison_says_nothing_of_it(model: Path) -> None:
     data = json.loads(typed(model, "--json").output)
     assert "interrupted" not in data and "not_run" not in data
-    assert [row["optimizer"] for row in data["methods"]] == list(SPECS)
+    assert [row["method"] for row in data["methods"]] == list(SPECS)
 
 
 def test_run_all_runs_all() -> None:

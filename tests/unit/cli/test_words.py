@@ -30,12 +30,12 @@ def test_simulations_alone_mean_no_clock():
     assert words.budget_of(3, 100).seconds == 3
 
 
-def test_fusion_wraps_the_optimizer():
-    from loadmaster import make_optimizer
+def test_fusion_wraps_the_method():
+    from loadmaster import make_method
 
-    optimizer = make_optimizer(words.fused("best-of:of=[heft,etf]", "greedy"))
-    assert type(optimizer).__name__ == "GreedyFusion"
-    assert [type(part).__name__ for part in optimizer.inner.of] == ["Heft", "Etf"]
+    method = make_method(words.fused("best-of:of=[heft,etf]", "greedy"))
+    assert type(method).__name__ == "GreedyFusion"
+    assert [type(part).__name__ for part in method.inner.of] == ["Heft", "Etf"]
     assert words.fused("heft", "none") == "heft"
 
 

@@ -59,7 +59,7 @@ def test_plan_can_be_read_by_a_person(tmp_path: Path, problem: Any) -> None:
         plan,
         problem,
         tmp_path / "p.json",
-        {"optimizer": "heft", "seconds": np.float64(0.5), "peak_bytes": ints([1, 2])},
+        {"method": "heft", "seconds": np.float64(0.5), "peak_bytes": ints([1, 2])},
     )
     text = (tmp_path / "p.json").read_text()
     rows = [json.loads(line.strip().rstrip(",")) for line in text.splitlines() if '"op"' in line]
@@ -72,8 +72,8 @@ def test_plan_can_be_read_by_a_person(tmp_path: Path, problem: Any) -> None:
     data = json.loads(text)
     assert data["graph"] == {"name": "small", "digest": problem.source.digest}
     assert data["cluster"] == {"name": "three", "digest": problem.cluster.digest, "devices": ["a", "b", "c"]}
-    assert (data["optimizer"], data["seconds"], data["peak_bytes"]) == ("heft", 0.5, [1, 2])
-    save_plan(plan, problem, tmp_path / "q.json", {"optimizer": "heft", "seconds": 0.5, "peak_bytes": [1, 2]})
+    assert (data["method"], data["seconds"], data["peak_bytes"]) == ("heft", 0.5, [1, 2])
+    save_plan(plan, problem, tmp_path / "q.json", {"method": "heft", "seconds": 0.5, "peak_bytes": [1, 2]})
     assert (tmp_path / "q.json").read_text() == text
 
 

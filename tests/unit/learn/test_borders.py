@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from loadmaster import Budget
 from loadmaster.errors import LoadmasterError
-from loadmaster.learn.go2020.optimizer import Go
+from loadmaster.learn.go2020.method import Go
 from loadmaster.learn.go2020.settings import GoSettings
 from loadmaster.learn.placeto2019.training import PlacetoSettings
 from loadmaster.learn.regal2020.training import RegalSettings

@@ -17,7 +17,7 @@ from safetensors.torch import save_file  # noqa: E402
 
 from loadmaster.errors import UnreadableFile  # noqa: E402
 from loadmaster.learn.go2020.agent import load_go  # noqa: E402
-from loadmaster.learn.placeto2019.optimizer import load_policy as load_placeto  # noqa: E402
+from loadmaster.learn.placeto2019.method import load_policy as load_placeto  # noqa: E402
 from loadmaster.learn.regal2020.actions import load_policy as load_regal  # noqa: E402
 
 WEIGHTS = Path(__file__).parents[3] / "src" / "loadmaster" / "learn" / "weights"

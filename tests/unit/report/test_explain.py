@@ -200,7 +200,7 @@ def test_money_and_energy() -> None:
 def test_other_hardware_is_planned_side_by_side() -> None:
     problem = price(training_like(200), "2xp100-pcie")
     result = solve(problem, "heft", Budget(None, 1))
-    found = explain(result, [Cluster.preset("4xh100")], seconds=0.5, optimizer="heft")
+    found = explain(result, [Cluster.preset("4xh100")], seconds=0.5, method="heft")
     mine, other = found.hardware
     assert (mine.cluster, mine.step_ns) == ("2xp100-pcie", result.timeline.step_ns)
     assert other.devices == 4

@@ -73,10 +73,10 @@ def test_columns_come_back(values: list[int]) -> None:
     assert read_varints(varints(ints(values)), len(values)) == values
 
 
-@pytest.mark.parametrize("optimizer", ["expert", "greedy-fusion"])
-def test_every_number_is_that_of_the_timeline(optimizer: str) -> None:
+@pytest.mark.parametrize("method", ["expert", "greedy-fusion"])
+def test_every_number_is_that_of_the_timeline(method: str) -> None:
     problem = price(training_like(400), "4xp100-pcie")
-    result = solve(problem, optimizer, Budget(None, 4))
+    result = solve(problem, method, Budget(None, 4))
     data, line = data_of(page_of(result)), result.timeline
     start = dict(zip(data["op_name"], data["op_start"], strict=True))
     length = dict(zip(data["op_name"], data["op_length"], strict=True))

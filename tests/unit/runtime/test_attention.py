@@ -51,7 +51,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_a_step_planned_for_gpus_runs_on_cpus(kind: str, dtype: torch.dtype, tmp_path: Path) -> None:
     torch.manual_seed(0)
     module, inputs = Attention(**KINDS[kind]).to(dtype), (torch.randn(2, 20, 32, dtype=dtype),)
-    result = lm.plan(module, inputs=inputs, on="2xh200", optimizer="random", budget=lm.Budget(None, 1), seed=3)
+    result = lm.plan(module, inputs=inputs, on="2xh200", method="random", budget=lm.Budget(None, 1), seed=3)
     assert result.problem.source.captured["gpu"] and set(result.problem.graph.kind) & set(ON_CPU)
     result.save(tmp_path / "plan.json")
     losses = []
@@ -83,7 +83,7 @@ def test_heads_in_groups_share_their_keys() -> None:
 
 def test_a_plan_for_cpus_has_the_attention_of_cpus() -> None:
     module, inputs = Attention(), (torch.randn(2, 20, 32),)
-    result = lm.plan(module, inputs=inputs, on="2xcpu", optimizer="one-device", budget=lm.Budget(None, 1))
+    result = lm.plan(module, inputs=inputs, on="2xcpu", method="one-device", budget=lm.Budget(None, 1))
     assert "gpu" not in result.problem.source.captured
     assert "aten._scaled_dot_product_flash_attention_for_cpu.default" in result.problem.graph.kind
 
@@ -94,7 +94,7 @@ def test_dropout_in_attention_drops_what_torch_would(kind: str) -> None:
     torch.manual_seed(0)
     module, inputs = Attention(**KINDS[kind]), (torch.randn(2, 20, 32),)
     captured = capture_step(module, inputs, training=True, target=Target(gpu=True))
-    plan = lm.plan(captured.graph, on="1xh200", optimizer="one-device", budget=lm.Budget(None, 1))
+    plan = lm.plan(captured.graph, on="1xh200", method="one-device", budget=lm.Budget(None, 1))
     step = lm.apply(module, inputs, plan, devices=["cpu"])
     torch.manual_seed(5)
     wanted = module.train()(*inputs)

@@ -126,7 +126,7 @@ def test_a_function_without_weights() -> None:
 def test_a_plan_says_where_each_module_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     module = Wide()
-    result = lm.plan(module, inputs=(X,), on="2xp100-pcie", optimizer="one-device", budget=lm.Budget(None, 1))
+    result = lm.plan(module, inputs=(X,), on="2xp100-pcie", method="one-device", budget=lm.Budget(None, 1))
     place = [int(scope == "rows.1") for scope in result.problem.graph.scope]
     lm.save_plan(lm.Plan.of(result.problem, place), result.problem, tmp_path / "plan.json")
     seen: list[tuple[tuple[int, ...], str]] = []

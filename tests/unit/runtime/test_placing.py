@@ -47,7 +47,7 @@ class Model(nn.Module):
 
 def planned(module: nn.Module, first: tuple[str, ...] = ("words", "layers.0")) -> Result:
     """Those modules on the first device, all else on the second."""
-    result = lm.plan(module, inputs=BATCH, on="2xp100-pcie", optimizer="one-device", budget=lm.Budget(None, 1))
+    result = lm.plan(module, inputs=BATCH, on="2xp100-pcie", method="one-device", budget=lm.Budget(None, 1))
     place = [int(not scope.startswith(first)) for scope in result.problem.graph.scope]
     return _with(result, place)
 
@@ -133,7 +133,7 @@ def test_modules_that_share_a_weight_stay_together() -> None:
     with pytest.raises(InvalidPlan, match=r"'words\.weight' and 'head\.weight' are one tensor|splits"):
         lm.place(module, planned(module), devices=["cpu", "meta"])
     whole = lm.plan(
-        module, inputs=BATCH, on="2xp100-pcie", optimizer="whole-modules:granularity=block,inner=random",
+        module, inputs=BATCH, on="2xp100-pcie", method="whole-modules:granularity=block,inner=random",
         budget=lm.Budget(None, 3),
     )  # fmt: skip
     lm.place(module, whole, devices=["cpu", "cpu"])

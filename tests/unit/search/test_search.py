@@ -1,4 +1,4 @@
-"""Search: its parts, its progress, and what `solve` takes of what an optimizer returns."""
+"""Search: its parts, its progress, and what `solve` takes of what a method returns."""
 
 from __future__ import annotations
 

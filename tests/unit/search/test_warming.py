@@ -1,4 +1,4 @@
-"""Warming up runs an optimizer under both kinds of budget, and hides nothing but the troubles of a small graph."""
+"""Warming up runs a method under both kinds of budget, and hides nothing but the troubles of a small graph."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     about = tmp_path / f"{name}-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(f"[loadmaster.optimizers]\n{name} = {name}:Toy\n")
+    (about / "entry_points.txt").write_text(f"[loadmaster.methods]\n{name} = {name}:Toy\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("LOADMASTER_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("LOADMASTER_THREADS", raising=False)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loadmaster.optimizers.islands import Islands
 
 from loadmaster import Budget, InvalidSetting, price, solve
 from loadmaster.baselines.lists.schedulers import Heft
@@ -23,6 +22,7 @@ from loadmaster.bench.run import Order, run
 from loadmaster.bench.suite import Allowance, Suite
 from loadmaster.cluster import Cluster
 from loadmaster.files import graph_to_json
+from loadmaster.methods.islands import Islands
 from loadmaster.search.workers import connect, in_order
 from loadmaster.zoo.synthetic import generate
 

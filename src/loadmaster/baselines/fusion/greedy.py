@@ -24,7 +24,7 @@ from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Sharing
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Method, Search
 from loadmaster.simulator import spread
 
 MOST_MEMBERS = 64  # ops in one kernel; generated code gets slow to compile beyond that
@@ -42,7 +42,7 @@ class GreedyFusion:
         inner: plans the kernels.
     """
 
-    inner: Optimizer = field(default_factory=Heft)
+    inner: Method = field(default_factory=Heft)
 
     def optimize(self, search: Search) -> Plan:
         search.fusing = Merges.of(search.problem).sharing
@@ -50,8 +50,8 @@ class GreedyFusion:
         return plan_fused(search, kernel, self.inner)
 
 
-def plan_fused(search: Search, kernel: Ints, inner: Optimizer) -> Plan:
-    """The inner optimizer's plan of the coarser problem, lifted back. What it scored best is kept, also where that
+def plan_fused(search: Search, kernel: Ints, inner: Method) -> Plan:
+    """The inner method's plan of the coarser problem, lifted back. What it scored best is kept, also where that
     ended the budget: kernels take the same time as ops of the coarser problem."""
     coarse = coarsen(search.problem, kernel)
     part = search.part(problem=coarse.problem)

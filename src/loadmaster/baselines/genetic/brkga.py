@@ -22,7 +22,7 @@ from loadmaster.passes.groups import group_ops, mirrored_position
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.objective import Objective
-from loadmaster.search import Optimizer, Score, Search
+from loadmaster.search import Method, Score, Search
 from loadmaster.simulator import layout, spread
 
 Order = Literal["uniform", "given", "memory"]
@@ -66,7 +66,7 @@ class Brkga:
     blocks: int = 8
     sends: bool = True
     patience: int = 0
-    start: Optimizer | None = None
+    start: Method | None = None
 
     def optimize(self, search: Search) -> Plan:
         first = None if self.start is None else self.start.optimize(search)

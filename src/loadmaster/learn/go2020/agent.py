@@ -53,7 +53,7 @@ from loadmaster.search import WORST, Score, Search
 from loadmaster.simulator import simulate
 
 if TYPE_CHECKING:
-    from loadmaster.learn.go2020.optimizer import Go
+    from loadmaster.learn.go2020.method import Go
 
 # Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 WHOLE = 4  # plans a step in which all is decided anew
@@ -78,7 +78,7 @@ class Agent:
         self.batch = go_batch([self.one])
         self.all_bytes = float(self.problem.graph.nbytes.sum())
         self.how = Drawing(WHOLE, whole=1.0, uniform=settings.uniform, tasks=settings.wanted)
-        # Without placement among the tasks, another optimizer's stands.
+        # Without placement among the tasks, another method's stands.
         self.fixed = None if "placement" in settings.wanted else self._inner()
         self.given = Fixed(self.fixed, "schedule" not in settings.wanted, settings.order == "fifo")
         self.manner = Manner(placing, ordering, fusing, self.given.fifo, settings.uniform)

@@ -21,19 +21,19 @@ from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.learn.examples import canonical
 from loadmaster.papers.features import PAIRS_WIDTH, SIZES, Features
 from loadmaster.problem import CANNOT, Problem
-from loadmaster.search import Budget, Optimizer, Search
+from loadmaster.search import Budget, Method, Search
 
 Floats = NDArray[np.float32]
 # Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 MOST_FOR_ALL = 20_000  # ops; beyond, the rules that look at all ready ops at once are left out
 PER_RULE = 3  # splits of each layout and goal
-LISTS: dict[str, Optimizer] = {
+LISTS: dict[str, Method] = {
     "heft": Heft(),
     "heft without contention": Heft(contention=False),
     "m-heft": Heft(memory=True),
     "cpop": Cpop(),
 }
-READY_LISTS: dict[str, Optimizer] = {
+READY_LISTS: dict[str, Method] = {
     "etf": Etf(),
     "m-etf": Etf(memory=True),
     "m-sct": Etf(memory=True, favourite=True),

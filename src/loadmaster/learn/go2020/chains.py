@@ -28,7 +28,7 @@ from loadmaster.problem import Problem
 from loadmaster.search import WORST, Score, Search
 
 if TYPE_CHECKING:
-    from loadmaster.learn.go2020.optimizer import Go
+    from loadmaster.learn.go2020.method import Go
 
 CHAINS = 2  # two cores; the number is part of what a seed means, so it does not follow the machine
 NEARBY = 2.0  # how often neighbourhoods are drawn; the network has seen no other sets that follow edges

@@ -30,8 +30,8 @@ from loadmaster.graph.columns import Ints, digest, ints
 from loadmaster.learn import examples
 from loadmaster.learn.placeto2019.board import TRAVERSALS, Board, Traversal, board_of, group_start, groups_of, visits
 from loadmaster.learn.placeto2019.episodes import Episodes, advantages, costs, play, reinforce
+from loadmaster.learn.placeto2019.method import CLIP
 from loadmaster.learn.placeto2019.network import AGGREGATORS, EMBEDDINGS, ONCE, BoardTensors, PlacetoNetwork, tensors_of
-from loadmaster.learn.placeto2019.optimizer import CLIP
 from loadmaster.learn.regal2020.rollouts import in_order
 from loadmaster.papers import training
 from loadmaster.papers.environment import Simulated

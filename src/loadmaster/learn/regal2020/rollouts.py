@@ -14,7 +14,7 @@ from loadmaster.baselines.genetic.brkga import Brkga
 from loadmaster.learn import examples
 from loadmaster.learn.examples import Elite, Key
 from loadmaster.learn.regal2020.actions import STANDARD, RegalAction, constant_action
-from loadmaster.learn.regal2020.optimizer import Regal, run_action
+from loadmaster.learn.regal2020.method import Regal, run_action
 from loadmaster.papers.features import Features
 from loadmaster.search import Budget, Search
 

@@ -19,7 +19,7 @@ from loadmaster.methods.annealing.chains import (
     walkers,
 )
 from loadmaster.plans import Plan
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Method, Search
 
 NO_END = 2**40  # simulations: more than any budget
 
@@ -31,7 +31,7 @@ class Anneal:
     Moves act on windows of the program with the backward ops that belong to them, on module scopes, on readers of one
     weight and on single ops. A few chains walk side by side and go on from the better one.
 
-    Differs from the paper: starts from another optimizer's plan, not from a random one; cools again and again, each
+    Differs from the paper: starts from another method's plan, not from a random one; cools again and again, each
     time for longer and from the best plan so far, so that a larger budget goes on where a smaller one ends.
 
     Attributes:
@@ -42,7 +42,7 @@ class Anneal:
         follow: chance that ranks follow the critical path after a change of placement.
     """
 
-    start: Optimizer = field(default_factory=Heft)
+    start: Method = field(default_factory=Heft)
     temperature: float = 0.003
     cold: float = 1e-4
     chains: int | None = None
@@ -66,7 +66,7 @@ class LocalSearch:
         follow: chance that ranks follow the critical path after a change of placement.
     """
 
-    start: Optimizer = field(default_factory=Heft)
+    start: Method = field(default_factory=Heft)
     chains: int | None = None
     follow: float = 0.5
 

@@ -1,5 +1,5 @@
 """Search over fusion: which merges are tried first, and which not at all. Devices and order are those of another
-optimizer.
+method.
 
 Fusion alone, to measure what it brings: `joint` decides it together with the rest. A simulation of a plan with kernels
 takes longer than one without (`simulator.contraction`).
@@ -19,7 +19,7 @@ from loadmaster.methods.annealing.chains import CHAINS, Chains, ChainStart, Deci
 from loadmaster.methods.annealing.fusion_starts import fusing_for, kernels_of, simple_fusions
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Method, Search
 
 BATCH = 16  # random candidates scored at once; docs/constants.md
 ALONE = Decisions(placing=False, ordering=False, fusing=True)
@@ -34,7 +34,7 @@ class RandomFusion:
         samples: random orders of merging, at most.
     """
 
-    inner: Optimizer = field(default_factory=Heft)
+    inner: Method = field(default_factory=Heft)
     samples: int = 64
 
     def optimize(self, search: Search) -> Plan:
@@ -66,7 +66,7 @@ class AnnealFusion:
         chains: walkers side by side.
     """
 
-    inner: Optimizer = field(default_factory=Heft)
+    inner: Method = field(default_factory=Heft)
     temperature: float = 1e-3
     cold: float = 1e-5
     chains: int = CHAINS
@@ -78,8 +78,8 @@ class AnnealFusion:
         return search.best if search.best is not None else plan
 
 
-def inner_plan(search: Search, inner: Optimizer) -> Plan:
-    """The inner optimizer's plan without fusion, scored."""
+def inner_plan(search: Search, inner: Method) -> Plan:
+    """The inner method's plan without fusion, scored."""
     with a_little(search) as part:
         plan = inner.optimize(part)
         if part.best is not None and (search.spent or part.score(plan) > part.best_score):

@@ -20,7 +20,7 @@ from loadmaster.methods.memory.trips import one_computes
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Sharing, lower_bound
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Method, Search
 
 WALKS = 4  # that begin
 BOUNDED = 2_000  # ops up to which a bound is worked out first: a search that meets it ends
@@ -44,7 +44,7 @@ class Auto:
     fusion: Literal["auto", "none"] = "auto"
     recompute: bool = True
     offload: bool = True
-    also: Optimizer | None = None
+    also: Method | None = None
 
     def optimize(self, search: Search) -> Plan:
         told = Merges.of(search.problem).sharing if self.fusion == "auto" and can_fuse(search.problem) else False

@@ -9,11 +9,11 @@ from loadmaster.baselines.simple import OneDevice, Ready
 from loadmaster.methods.memory.recompute import Recompute
 from loadmaster.methods.memory.trips import one_computes
 from loadmaster.plans import Plan
-from loadmaster.search import Optimizer, Score, Search
+from loadmaster.search import Method, Score, Search
 
 LEAST = 64  # simulations of a turn at least
 AT_ONCE = 0.2  # of the time, where the clock counts
-SIMPLE: tuple[Optimizer, ...] = (GreedyFusion(OneDevice()), OneDevice(), GreedyFusion())
+SIMPLE: tuple[Method, ...] = (GreedyFusion(OneDevice()), OneDevice(), GreedyFusion())
 BESIDE, MOSTLY = 0.5, 0.8  # of all that was spent so far, that fitting may have had; while nothing that it made fits
 LONGER = 2  # times the turn before, while nothing that it made fits: each begins anew
 

@@ -17,13 +17,13 @@ from loadmaster.baselines.dealing import dealt
 from loadmaster.baselines.fusion.greedy import Merges
 from loadmaster.baselines.grouped import Way, grouped
 from loadmaster.baselines.memory_order import memory_order
-from loadmaster.catalog.specs import make_optimizer
+from loadmaster.catalog.specs import make_method
 from loadmaster.graph.columns import Ints, ints, positions
 from loadmaster.methods.default.balancing import FINER, MIXED, balanced
 from loadmaster.passes import Coarse, coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Optimizer, Score, Search
+from loadmaster.search import Method, Score, Search
 
 RULES = ("one-device", "expert", "heft", "heft:thrift=0.5", "etf", "sct", "cpop", "heft:contention=no")
 ROLLING = "rolling", "rolling:ways=64"  # where simulations are counted; by the clock, as many ways as there is time for
@@ -89,7 +89,7 @@ def fused(search: Search, plan: Plan) -> Scored:
     return Scored(Score(int(over[0]), int(value[0])), Plan.of(search.problem, plan.device, plan.rank, kernel))
 
 
-def best_starts(search: Search, fuses: bool, also: Optimizer | None) -> list[Scored]:
+def best_starts(search: Search, fuses: bool, also: Method | None) -> list[Scored]:
     """Plans by rules, best first: of kernels and of ops where ops may be fused."""
     found = [Scored(search.score(plan), plan) for plan in given(search, also)]
     views = [PlannedView.of_kernels(search)] if fuses and not search.spent else []
@@ -104,7 +104,7 @@ def best_starts(search: Search, fuses: bool, also: Optimizer | None) -> list[Sco
     return sorted(found, key=lambda start: start.score)
 
 
-def given(search: Search, also: Optimizer | None) -> Iterator[Plan]:
+def given(search: Search, also: Method | None) -> Iterator[Plan]:
     """Plans that came with the problem, and that of another method."""
     yield from search.starts
     if also is not None:
@@ -185,7 +185,7 @@ def others(view: PlannedView) -> Iterator[Recipe]:
 def _by_rule(search: Search, name: str) -> Plan:
     """In a tenth of the time: some rules take what they are given."""
     part = search.part(EACH)
-    plan: Plan = make_optimizer(name).optimize(part)
+    plan: Plan = make_method(name).optimize(part)
     return plan if part.best is None else part.best
 
 

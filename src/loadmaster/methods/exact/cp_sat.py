@@ -30,7 +30,7 @@ from loadmaster.methods.exact.timelines import every_timeline
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound
-from loadmaster.search import Budget, Optimizer, Score, Search
+from loadmaster.search import Budget, Method, Score, Search
 from loadmaster.simulator import Timeline, cores, simulate
 
 MOST_INTERVALS = 20_000  # beyond that even the model takes long to build
@@ -70,7 +70,7 @@ class CpSat:
         threads: of CP-SAT, 1 or 2.
     """
 
-    start: Optimizer = field(default_factory=Anneal)
+    start: Method = field(default_factory=Anneal)
     threads: int = 2
 
     def optimize(self, search: Search) -> Plan:

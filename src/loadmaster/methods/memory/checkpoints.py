@@ -21,7 +21,7 @@ from loadmaster.methods.memory.draft import Draft, Drop, draft_of
 from loadmaster.methods.memory.drafted import plan_of
 from loadmaster.methods.memory.recompute import Recompute
 from loadmaster.plans import Plan
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Method, Search
 
 _LAYER = re.compile(r"^(.*?\.\d+)(?:\.|$)")
 
@@ -38,7 +38,7 @@ class SqrtCheckpointing:
         inner: plans the kernels first; by default as `recompute` does.
     """
 
-    inner: Optimizer | None = None
+    inner: Method | None = None
 
     def optimize(self, search: Search) -> Plan:
         return _better(search, self.inner, self._segments)
@@ -61,7 +61,7 @@ class LayerCheckpointing:
         inner: plans the kernels first; by default as `recompute` does.
     """
 
-    inner: Optimizer | None = None
+    inner: Method | None = None
 
     def optimize(self, search: Search) -> Plan:
         return _better(search, self.inner, self._segments)
@@ -88,7 +88,7 @@ class MinCut:
         inner: plans the kernels first; by default as `recompute` does.
     """
 
-    inner: Optimizer | None = None
+    inner: Method | None = None
 
     def optimize(self, search: Search) -> Plan:
         draft = _drafted(search, self.inner)
@@ -96,12 +96,12 @@ class MinCut:
         return _scored(search, plan_of(draft))
 
 
-def _drafted(search: Search, inner: Optimizer | None) -> Draft:
+def _drafted(search: Search, inner: Method | None) -> Draft:
     """The plan of `inner`, which is none of the plans to choose from."""
     return draft_of(search.problem, Recompute(inner).inner_plan(search.part(1.0 if inner is None else 0.5)), search)
 
 
-def _better(search: Search, inner: Optimizer | None, segments: Callable[[Draft, int], Ints]) -> Plan:
+def _better(search: Search, inner: Method | None, segments: Callable[[Draft, int], Ints]) -> Plan:
     """Of two plans that of the less time x memory: the forward part ends where most is held, or where the first op is a
     derivative by its name."""
     draft, plans = _drafted(search, inner), list[tuple[float, Plan]]()

@@ -19,7 +19,7 @@ from loadmaster.methods.memory.draft import Draft, draft_of
 from loadmaster.methods.memory.drafted import plan_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Method, Search
 
 # Tensors that an op and all that is made again for it read: Inductor stores what reads more and has several readers.
 MOST_READS = 4
@@ -34,7 +34,7 @@ class Inline:
         inner: plans the kernels first.
     """
 
-    inner: Optimizer = field(default_factory=GreedyFusion)
+    inner: Method = field(default_factory=GreedyFusion)
 
     def optimize(self, search: Search) -> Plan:
         with search.keeping(0.7) as part:

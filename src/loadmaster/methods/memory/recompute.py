@@ -31,7 +31,7 @@ from loadmaster.methods.memory.trips import hosts_of, one_computes
 from loadmaster.plans import Plan
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
-from loadmaster.search import WORST, Optimizer, Score, Search
+from loadmaster.search import WORST, Method, Score, Search
 
 TRIES = 5  # times the limit is lowered by what the simulator still finds over it
 PARTED = 12  # kernels that may be taken apart
@@ -81,7 +81,7 @@ class Recompute:
         residents: weights, state and inputs may live on a host, too.
     """
 
-    inner: Optimizer | None = None
+    inner: Method | None = None
     again: bool = True
     offload: bool = True
     fuse: bool = True

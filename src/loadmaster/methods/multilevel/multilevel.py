@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from loadmaster.baselines.lists.rolling import Rolling
 from loadmaster.baselines.lists.schedulers import Heft, critical_rank
-from loadmaster.catalog.specs import make_optimizer
+from loadmaster.catalog.specs import make_method
 from loadmaster.methods.multilevel.refine import refine
 from loadmaster.passes.blocks import blocks
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Method, Search
 
 # Ops, and ops x devices, above which a problem is not searched whole. GNMT-8 on eight P100 (31,940 ops, 15 s) takes
 # 345 ms searched whole and 424 in parts; 50,000 ops in layers on 16 devices (10 s) are 9 % better in parts.
@@ -67,11 +67,11 @@ class Multilevel:
 
     def _plans(self, search: Search, clock: TimeLeft) -> Iterator[Plan]:
         problem = search.problem
-        yield make_optimizer("one-device").optimize(search)
+        yield make_method("one-device").optimize(search)
         if problem.num_devices == 1:
             return
         if clock.allows(2 * RUN_NS / problem.num_devices):
-            yield make_optimizer("expert").optimize(search)
+            yield make_method("expert").optimize(search)
         tight = problem.memory_bytes.sum() < 4 * problem.graph.nbytes.sum()
         for heft in (Heft(), Heft(thrift=0.5), *((Heft(memory=True),) if tight else ())):
             if clock.allows(LIST_NS + RUN_NS / problem.num_devices):
@@ -90,7 +90,7 @@ class Multilevel:
         coarse = blocks(problem, min(MOST_BLOCKS, WIDE // problem.num_devices))
         if coarse is None or search.spent:
             return
-        inner: Optimizer = make_optimizer(self.inner)
+        inner: Method = make_method(self.inner)
         part = search.part(1.0 if search.counts_simulations else SHARE, coarse.problem, simulations=COARSE)
         plan = inner.optimize(part)
         lifted = coarse.up(plan if part.best is None else part.best)

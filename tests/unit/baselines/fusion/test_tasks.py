@@ -7,7 +7,7 @@ import pytest
 
 from loadmaster.baselines.fusion.greedy import Merges, greedy_kernels, plan_fused
 from loadmaster.baselines.simple import OneDevice
-from loadmaster.catalog.specs import make_optimizer
+from loadmaster.catalog.specs import make_method
 from loadmaster.methods.separate import Separate
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
@@ -32,7 +32,7 @@ def test_a_lifted_plan_of_kernels_runs_as_it_did_there() -> None:
     problem = tangled(60, 12)
     kernel = greedy_kernels(problem)
     small = coarsen(problem, kernel).problem
-    metis = make_optimizer("metis:order=fifo")
+    metis = make_method("metis:order=fifo")
     there = metis.optimize(Search(small, Budget(None, 50)))
     assert there.send_rank is not None
     here = plan_fused(Search(problem, Budget(None, 50)), kernel, metis)

@@ -104,8 +104,8 @@ def test_contention_keeps_readers_together_where_one_wire_would_carry_all() -> N
     assert seen.value <= blind.value
 
 
-@pytest.mark.parametrize("optimizer", [Heft(memory=True), Etf(memory=True), Etf(memory=True, favourite=True)])
-def test_memory_aware_versions_spread_what_does_not_fit_on_one_device(optimizer: Heft | Etf) -> None:
+@pytest.mark.parametrize("method", [Heft(memory=True), Etf(memory=True), Etf(memory=True, favourite=True)])
+def test_memory_aware_versions_spread_what_does_not_fit_on_one_device(method: Heft | Etf) -> None:
     """Eight weights of 100 bytes, a chain of ops, devices of 450 bytes: one device is fastest and does not fit."""
     builder = GraphBuilder("heavy")
     last = None
@@ -115,7 +115,7 @@ def test_memory_aware_versions_spread_what_does_not_fit_on_one_device(optimizer:
         last = made
     problem = price(builder.build(), even_cluster(2, memory=450))
     assert solve(problem, "heft", Budget(1)).timeline.over_bytes > 0
-    result = solve(problem, optimizer, Budget(1))
+    result = solve(problem, method, Budget(1))
     assert result.fits
     check(result.plan, problem)
 

@@ -12,7 +12,7 @@ import pytest
 from loadmaster import Budget, price, solve
 from loadmaster.errors import InvalidSetting
 from loadmaster.files import save_graphs
-from loadmaster.learn.placeto2019.optimizer import Placeto
+from loadmaster.learn.placeto2019.method import Placeto
 from loadmaster.learn.placeto2019.training import PlacetoSettings, draw_cluster, read_graphs, train
 from loadmaster.zoo.synthetic import generate
 
@@ -30,7 +30,7 @@ def settings(corpus: str, out: Path, **given: object) -> PlacetoSettings:
     return PlacetoSettings(**{"corpus": corpus, "out": str(out), "device": "cpu", **TINY, **given})  # type: ignore[arg-type]
 
 
-def test_a_run_leaves_weights_that_the_optimizer_reads_curves_and_a_card(corpus: str, tmp_path: Path) -> None:
+def test_a_run_leaves_weights_that_the_method_reads_curves_and_a_card(corpus: str, tmp_path: Path) -> None:
     path = train(settings(corpus, tmp_path, steps=2, aggregator="simple"))
     card = json.loads((tmp_path / "card.json").read_text())
     assert card["steps"] == 2 and card["corpus_digest"] and card["settings"]["aggregator"] == "simple"

@@ -17,8 +17,8 @@ from scipy import stats  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.graph import GraphBuilder  # noqa: E402
 from loadmaster.learn.regal2020.actions import CHOICES, MEANS  # noqa: E402
+from loadmaster.learn.regal2020.method import Regal  # noqa: E402
 from loadmaster.learn.regal2020.networks import PolicyNetwork  # noqa: E402
-from loadmaster.learn.regal2020.optimizer import Regal  # noqa: E402
 from loadmaster.learn.regal2020.summary import UNSURE, PolicySummary, measures_of, summarise_policy  # noqa: E402
 from loadmaster.papers.features import features_of  # noqa: E402
 from loadmaster.plans import Plan  # noqa: E402
@@ -83,7 +83,7 @@ def test_measures_of_a_graph_drawn_by_hand() -> None:
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_it_says_what_the_optimizer_does(cluster: str, policy: str) -> None:
+def test_it_says_what_the_method_does(cluster: str, policy: str) -> None:
     problem = problem_on(cluster)
     said = summarise_policy(problem, policy).said
     action = Regal(checkpoint=policy).act(features_of(problem), Search(problem, Budget(None, 1), 0))

@@ -19,8 +19,8 @@ from tests.unit.methods.experience.stacks import stack
 FEW = lm.Budget(None, 40)
 
 
-def planned(layers: int = 6, width: int = 64, on: str = "2xp100-pcie", optimizer: str = "etf") -> lm.Result:
-    return lm.solve(lm.price(stack(layers, width), on), optimizer, FEW)
+def planned(layers: int = 6, width: int = 64, on: str = "2xp100-pcie", method: str = "etf") -> lm.Result:
+    return lm.solve(lm.price(stack(layers, width), on), method, FEW)
 
 
 def test_a_plan_is_found_again_for_a_problem_like_its_own(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_problem_unlike_all_others_begins_from_none(tmp_path: Path) -> None:
 
 def test_only_a_better_plan_takes_the_place_of_one(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    good = planned(optimizer="auto")
+    good = planned(method="auto")
     bad = lm.solve(good.problem, "random", lm.Budget(None, 1), 5)
     assert bad.value > good.value
     assert store.remember(bad)
@@ -118,7 +118,7 @@ def test_what_is_no_memory_of_a_plan_is_refused_by_name(text: object) -> None:
 def test_a_saved_plan_is_a_start(tmp_path: Path) -> None:
     result = planned()
     result.save(tmp_path / "plan.json")
-    wider = lm.plan(stack(6, 256), on="2xp100-pcie", budget=FEW, optimizer="one-device", like=tmp_path / "plan.json")
+    wider = lm.plan(stack(6, 256), on="2xp100-pcie", budget=FEW, method="one-device", like=tmp_path / "plan.json")
     assert wider.started_from == ("plan.json",)
     (start,) = starts_from(tmp_path / "plan.json", wider.problem)
     assert np.array_equal(start.plan.device, result.plan.device)

@@ -251,7 +251,7 @@ def test_a_result_that_does_not_fit_is_fitted(problem: Problem) -> None:
     found = solve(limited(problem, int(peak * 0.7)), "one-device", Budget(None, 1))
     assert not found.fits
     better = fitted(found, Budget(None, 30))
-    assert better.fits and better.optimizer == "recompute:inner=one-device"
+    assert better.fits and better.method == "recompute:inner=one-device"
     assert fitted(found, Budget(None, 30), recompute=False, offload=False) is found
     told = added_of(better)
     assert told.ops_again == better.plan.added.num_again > 0 and told.again_bytes >= peak * 0.2  # type: ignore[union-attr]

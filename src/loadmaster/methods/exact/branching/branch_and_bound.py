@@ -20,7 +20,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.problem.bounds import levels, lower_bound
 from loadmaster.problem.symmetry import alike_devices
-from loadmaster.search import Optimizer, Score, Search
+from loadmaster.search import Method, Score, Search
 from loadmaster.simulator import layout, simulate
 
 MOST_OPS, MOST_DEVICES, MOST_COPIES = 64, 16, 2_000  # what is worth a try (docs/methods/exact.md)
@@ -43,7 +43,7 @@ class BranchAndBound:
         start: gives the plan that bounds are first held against.
     """
 
-    start: Optimizer = field(default_factory=Anneal)
+    start: Method = field(default_factory=Anneal)
 
     def optimize(self, search: Search) -> Plan:
         with search.keeping(0.5, simulations=START) as part:

@@ -1,4 +1,4 @@
-"""What every optimizer of the catalog promises. A new one is tested by being listed.
+"""What every method of the catalog promises. A new one is tested by being listed.
 
 Examples are few and small and drawn once for all, so that the suite stays short as the catalog grows. What a plan is
 worth is judged here from its timeline and the problem's own columns, not by `check`.
@@ -15,22 +15,22 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from loadmaster import Budget, GraphBuilder, MissingExtra, catalog, load, make_optimizer, price, solve
+from loadmaster import Budget, GraphBuilder, MissingExtra, catalog, load, make_method, price, solve
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Result
 from tests.graphs.tiny import diamond, pair
 from tests.strategies import problems
 
-NAMES = sorted(catalog.optimizers())
+NAMES = sorted(catalog.methods())
 SMALL = Budget(seconds=None, simulations=40)
 FOR_START = {"branch-and-bound": Budget(seconds=None, simulations=20)}  # of those that give it less than all
 
-every_optimizer = pytest.mark.parametrize("name", NAMES)
+every_method = pytest.mark.parametrize("name", NAMES)
 
 
 @cache
 def drawn() -> list[Problem]:
-    """Random problems, the simplest first: the same for every optimizer, and with them their bounds."""
+    """Random problems, the simplest first: the same for every method, and with them their bounds."""
     found: list[Problem] = []
 
     @settings(max_examples=10)
@@ -48,16 +48,16 @@ def judged_by(objective: str) -> list[Problem]:
 
 
 def start_of(name: str) -> Any:
-    """The optimizer whose plan it starts from, if any."""
+    """The method whose plan it starts from, if any."""
     try:
-        return getattr(make_optimizer(name), "start", None)
+        return getattr(make_method(name), "start", None)
     except MissingExtra:
         return None
 
 
 @cache
 def missing(name: str) -> str:
-    """The optional package an optimizer lacks here, or nothing."""
+    """The optional package a method lacks here, or nothing."""
     try:
         solve(price(diamond(), pair()), name, SMALL)
     except MissingExtra as error:
@@ -72,7 +72,7 @@ def _skip_what_is_not_installed(request: pytest.FixtureRequest) -> None:
         pytest.skip(missing(name))
 
 
-@every_optimizer
+@every_method
 def test_plan_is_legal_and_obeys_dependencies_within_the_budget(name: str) -> None:
     for problem in drawn():
         before = _columns(problem)
@@ -85,7 +85,7 @@ def test_plan_is_legal_and_obeys_dependencies_within_the_budget(name: str) -> No
         assert _columns(problem) == before, "the problem was written to"
 
 
-@every_optimizer
+@every_method
 def test_throughput_is_an_objective_like_the_others(name: str) -> None:
     for problem in judged_by("throughput")[5:]:
         result = solve(problem, name, SMALL)
@@ -107,7 +107,7 @@ def _busiest(result: Result) -> int:
     return int(work.max())
 
 
-@every_optimizer
+@every_method
 def test_same_seed_and_simulations_give_the_same_plan(name: str) -> None:
     for problem in drawn()[5:]:
         one, two = (solve(problem, name, SMALL, seed=7) for _ in range(2))
@@ -123,7 +123,7 @@ def test_never_worse_than_where_it_starts(name: str) -> None:
         assert solve(problem, name, SMALL).score <= solve(problem, start_of(name), FOR_START.get(name, SMALL)).score
 
 
-@every_optimizer
+@every_method
 @pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
 def test_more_simulations_are_never_worse(name: str, objective: str) -> None:
     """What a budget buys is the beginning of what a larger one does."""
@@ -146,7 +146,7 @@ def _braid() -> Problem:
     return price(graph.build(), "2xp100-pcie")
 
 
-@every_optimizer
+@every_method
 def test_plans_kernels_as_well_as_ops(name: str) -> None:
     for problem in (_braid(), *drawn()[8:]):
         result = solve(problem, f"greedy-fusion:inner=[{name}]", SMALL)
@@ -155,7 +155,7 @@ def test_plans_kernels_as_well_as_ops(name: str) -> None:
         assert result.value >= result.lower_bound
 
 
-@every_optimizer
+@every_method
 def test_a_real_model(name: str) -> None:
     result = solve(_real_model("step-time"), name, SMALL)
     _assert_placed_legally(result)
@@ -169,7 +169,7 @@ def _real_model(objective: str) -> Problem:
     return price(load("zoo:transformer-xl-2"), "2xp100-pcie", objective=objective)
 
 
-@every_optimizer
+@every_method
 def test_a_budget_of_one_simulation_on_one_device(name: str) -> None:
     result = solve(price(diamond(), "1xcpu"), name, Budget(None, 1))
     assert result.simulations == 1

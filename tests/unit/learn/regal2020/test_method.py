@@ -18,10 +18,10 @@ from loadmaster.baselines.genetic.brkga import Brkga, prior_of  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import UnreadableFile  # noqa: E402
 from loadmaster.graph.columns import ints  # noqa: E402
-from loadmaster.learn.regal2020 import actions, optimizer  # noqa: E402
+from loadmaster.learn.regal2020 import actions, method  # noqa: E402
 from loadmaster.learn.regal2020.actions import CHOICES, LEVELS, MEANS, STANDARD, VARIANCES  # noqa: E402
+from loadmaster.learn.regal2020.method import Regal  # noqa: E402
 from loadmaster.learn.regal2020.networks import PolicyNetwork, batch_of  # noqa: E402
-from loadmaster.learn.regal2020.optimizer import Regal  # noqa: E402
 from loadmaster.papers.features import features_of  # noqa: E402
 from loadmaster.plans import Plan  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
@@ -56,7 +56,7 @@ def checkpoint(tmp_path: Path) -> str:
 
 
 def test_beta_parameters_have_the_mean_and_variance_of_their_levels() -> None:
-    alpha, beta = optimizer.beta_parameters()
+    alpha, beta = method.beta_parameters()
     for mean in range(LEVELS):
         for variance in range(LEVELS):
             got = stats.beta(alpha[mean, variance], beta[mean, variance]).stats("mv")
@@ -66,8 +66,8 @@ def test_beta_parameters_have_the_mean_and_variance_of_their_levels() -> None:
 
 def test_rows_of_the_table_are_the_inverse_distribution_functions() -> None:
     shapes = np.array([8 * LEVELS + 11, 3 * LEVELS + 5, 15 * LEVELS + 2], np.uint8)
-    table = optimizer.beta_table(shapes)
-    alpha, beta = optimizer.beta_parameters()
+    table = method.beta_table(shapes)
+    alpha, beta = method.beta_parameters()
     for shape in shapes.tolist():
         inverse = stats.beta(alpha.flat[shape], beta.flat[shape]).ppf(np.arange(256) / 256)
         np.testing.assert_allclose(table[shape], inverse, atol=1e-5)
@@ -78,7 +78,7 @@ def test_the_standard_action_is_standard_brkga(cluster: str) -> None:
     problem = problem_on(cluster)
     features = features_of(problem)
     action = actions.constant_action(features, STANDARD)
-    _, prior, plain = optimizer.prior_of_action(problem, features, action)
+    _, prior, plain = method.prior_of_action(problem, features, action)
     standard = prior_of(problem, Brkga())
     assert plain == Brkga()
     np.testing.assert_allclose(prior.center, standard.center)
@@ -87,7 +87,7 @@ def test_the_standard_action_is_standard_brkga(cluster: str) -> None:
     for shape in np.unique(prior.shape):
         np.testing.assert_allclose(prior.table[shape], standard.table[0], atol=1e-6)
     ours, theirs = (Search(problem, BUDGET, 5) for _ in range(2))
-    optimizer.run_action(ours, features, action, Regal(proposals=0), 300)
+    method.run_action(ours, features, action, Regal(proposals=0), 300)
     Brkga(evaluations=300).optimize(theirs)
     assert ours.best_score == theirs.best_score
 
@@ -102,7 +102,7 @@ def test_one_set_of_weights_serves_any_number_of_unlike_devices(kind: str) -> No
         chance = np.exp(action.chance).reshape(problem.num_ops, problem.num_devices)
         np.testing.assert_allclose(chance.sum(axis=1), 1, atol=1e-5)
         search = Search(problem, Budget(None, 120), 0)
-        optimizer.run_action(search, features, action, Regal(), 120)
+        method.run_action(search, features, action, Regal(), 120)
         assert search.simulations <= 120 and search.best is not None
 
 
@@ -120,7 +120,7 @@ def test_devices_change_places_with_their_columns() -> None:
     features = features_of(problem_on("placeto-4"))
     swap = np.array([0, 2, 1, 3])
     pairs = features.pairs.reshape(features.num_ops, 4, -1)[:, swap].reshape(len(features.pairs), -1)
-    swapped = optimizer.replace(features, devices=features.devices[swap].copy(), pairs=np.ascontiguousarray(pairs))
+    swapped = method.replace(features, devices=features.devices[swap].copy(), pairs=np.ascontiguousarray(pairs))
     policy = network()
     with torch.no_grad():
         before, after = policy(batch_of([features])), policy(batch_of([swapped]))
@@ -135,8 +135,8 @@ def test_devices_change_places_with_their_columns() -> None:
 )
 def test_same_seed_same_plan_within_the_budget(checkpoint: str, settings: dict[str, object]) -> None:
     problem = problem_on("regal")
-    optimizer = Regal(checkpoint=checkpoint, **settings)  # type: ignore[arg-type]
-    one, two = (solve(problem, optimizer, BUDGET, seed=9) for _ in range(2))
+    method = Regal(checkpoint=checkpoint, **settings)  # type: ignore[arg-type]
+    one, two = (solve(problem, method, BUDGET, seed=9) for _ in range(2))
     np.testing.assert_array_equal(one.plan.device, two.plan.device)
     np.testing.assert_array_equal(one.plan.rank, two.plan.rank)
     assert one.simulations == two.simulations <= 300
@@ -177,7 +177,7 @@ def test_every_op_has_the_elite_bias_that_the_action_says() -> None:
     action = actions.random_action(features, np.random.default_rng(2))
     action.choices[5] = 0  # affinities op by op
     action.choices[6] = 0  # no genes for sends
-    decoder, prior, _ = optimizer.prior_of_action(problem, features, action)
+    decoder, prior, _ = method.prior_of_action(problem, features, action)
     ops, places = problem.num_ops, problem.num_ops * problem.num_devices
     said = np.round(actions.BIASES[action.bias] * 256).clip(0, 255)
     assert len(set(said.tolist())) > 3
@@ -193,7 +193,7 @@ def test_genes_around_a_plan_favour_its_devices_and_keep_its_order() -> None:
     problem = problem_on("4xp100-pcie", 30, "step-time")
     rng = np.random.default_rng(3)
     plan = Plan.of(problem, rng.integers(0, 4, problem.num_ops), rng.permutation(problem.num_ops))
-    _, prior, _ = optimizer.prior_around(problem, plan)
+    _, prior, _ = method.prior_around(problem, plan)
     places = problem.num_ops * 4
     mean = (prior.shape[:places] // LEVELS).reshape(-1, 4)
     assert mean.argmax(axis=1).tolist() == plan.device.tolist()
@@ -212,7 +212,7 @@ def test_plans_read_off_even_chances_are_tilted_to_either_end_of_the_devices() -
             return super().score_many(device, *rest)
 
     search = Watched(problem, BUDGET)
-    plan = optimizer.propose(search, features, actions.constant_action(features, STANDARD), 32)
+    plan = method.propose(search, features, actions.constant_action(features, STANDARD), 32)
     order = device_order(problem)
     used = {frozenset(row.tolist()) for row in tried[0]}
     assert frozenset([int(order[0])]) in used and frozenset([int(order[-1])]) in used
@@ -235,7 +235,7 @@ def test_genes_around_a_plan_of_the_diamond() -> None:
     """Levels 14 and 2 of sixteen, of variance 2; priorities at the middles of four parts of the range, a little less
     apart, each over a twentieth of it."""
     problem = price(diamond(), pair())
-    _, prior, _ = optimizer.prior_around(problem, Plan.of(problem, ints([0, 1, 0, 0]), ints([0, 2, 1, 3])))
+    _, prior, _ = method.prior_around(problem, Plan.of(problem, ints([0, 1, 0, 0]), ints([0, 2, 1, 3])))
     here, there = 14 * 16 + 2, 2 * 16 + 2
     assert prior.shape[:8].tolist() == [here, there, there, here, here, there, here, there]
     middles = 0.5 + np.array([-0.375, 0.125, -0.125, 0.375]) * 0.95

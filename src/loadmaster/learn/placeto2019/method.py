@@ -21,7 +21,7 @@ from loadmaster.learn.placeto2019.board import Board, Traversal, board_of, group
 from loadmaster.papers.environment import Environment, Order, Simulated
 from loadmaster.passes.groups import Grouper
 from loadmaster.plans import Plan
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Method, Search
 
 if TYPE_CHECKING:
     from loadmaster.learn.placeto2019.episodes import Episodes
@@ -70,7 +70,7 @@ class Placeto:
         failures: chance that a measurement fails.
     """
 
-    start: Optimizer = field(default_factory=OneDevice)
+    start: Method = field(default_factory=OneDevice)
     checkpoint: str = ""
     tune: bool = True
     samples: int = 31

@@ -13,7 +13,7 @@ from loadmaster.baselines.expert.expert import Expert
 from loadmaster.baselines.simple import OneDevice
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.plans import Plan
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Method, Search
 
 if TYPE_CHECKING:
     from loadmaster.learn.go2020.network import NetworkShape
@@ -75,7 +75,7 @@ class Go:
     attention: bool = True
     modulation: bool = True
     pooling: str = "max"
-    inner: Optimizer = field(default_factory=Expert)
+    inner: Method = field(default_factory=Expert)
 
     def __post_init__(self) -> None:
         unknown = [task for task in self.wanted if task not in TASKS]

@@ -44,7 +44,7 @@ from loadmaster.methods.annealing.anneal import Anneal
 from loadmaster.papers.features import Features, features_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import Optimizer, Search
+from loadmaster.search import Method, Search
 
 if TYPE_CHECKING:
     pass
@@ -104,7 +104,7 @@ class Regal:
     patience: int = 400
     plans_only: bool = False
     direct: bool = False
-    finish: Optimizer | None = field(default_factory=Anneal)
+    finish: Method | None = field(default_factory=Anneal)
 
     def optimize(self, search: Search) -> Plan:
         features = features_of(search.problem)

@@ -1,4 +1,4 @@
-"""GO as an optimizer: from scratch, zero-shot, fine-tuned, one task at a time."""
+"""GO as a method: from scratch, zero-shot, fine-tuned, one task at a time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from loadmaster.bench.methods import ExpertBestOrder  # noqa: E402
 from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import InvalidSetting, UnreadableFile  # noqa: E402
 from loadmaster.learn.go2020.agent import Agent, load_go  # noqa: E402
+from loadmaster.learn.go2020.method import Go  # noqa: E402
 from loadmaster.learn.go2020.network import GoNetwork, NetworkShape  # noqa: E402
-from loadmaster.learn.go2020.optimizer import Go  # noqa: E402
 from loadmaster.papers.training import write_tensors  # noqa: E402
 from loadmaster.plans import check  # noqa: E402
 from loadmaster.problem import Problem  # noqa: E402
@@ -46,8 +46,8 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def run(problem: Problem, optimizer: Go, simulations: int, seed: int = 0) -> Result:
-    return solve(problem, optimizer, Budget(None, simulations), seed)
+def run(problem: Problem, method: Go, simulations: int, seed: int = 0) -> Result:
+    return solve(problem, method, Budget(None, simulations), seed)
 
 
 def test_from_scratch_it_beats_the_expert_under_the_best_order_and_heft(problem: Problem) -> None:
@@ -60,11 +60,11 @@ def test_from_scratch_it_beats_the_expert_under_the_best_order_and_heft(problem:
 
 @pytest.mark.parametrize("tasks", ["placement", "schedule", "fusion", "placement,schedule", ALL])
 def test_every_choice_of_tasks_changes_only_what_it_is_for(problem: Problem, tasks: str) -> None:
-    optimizer = replace(ONE, tasks=tasks)
+    method = replace(ONE, tasks=tasks)
     search = Search(problem, Budget(None, 60), 1)
-    plan = optimizer.optimize(search)
+    plan = method.optimize(search)
     check(plan, problem)
-    inner = optimizer.inner.optimize(Search(problem, Budget(None, 60)))
+    inner = method.inner.optimize(Search(problem, Budget(None, 60)))
     assert search.simulations <= 60
     if "placement" not in tasks:
         np.testing.assert_array_equal(plan.device, inner.device)
@@ -79,8 +79,8 @@ def test_every_choice_of_tasks_changes_only_what_it_is_for(problem: Problem, tas
 @given(problem=problems(max_ops=10, max_devices=3))
 def test_small_problems_of_every_kind(problem: Problem) -> None:
     for tasks in ("placement,schedule", ALL):
-        optimizer = replace(ONE, tasks=tasks)
-        one, two = (run(problem, optimizer, 40, 7) for _ in range(2))
+        method = replace(ONE, tasks=tasks)
+        one, two = (run(problem, method, 40, 7) for _ in range(2))
         assert one.simulations <= 40
         for column in ("kernel", "device", "rank"):
             np.testing.assert_array_equal(getattr(one.plan, column), getattr(two.plan, column), column)
@@ -115,8 +115,8 @@ def test_coarser_groups_are_what_the_network_scores(problem: Problem) -> None:
 
 def test_first_come_first_served_tells_what_placement_alone_is_worth(problem: Problem, weights: str) -> None:
     expert = solve(problem, "expert")
-    for optimizer in (replace(ONE, order="fifo"), Go(checkpoint=weights, order="fifo", finetune=3)):
-        found = run(problem, optimizer, 300)
+    for method in (replace(ONE, order="fifo"), Go(checkpoint=weights, order="fifo", finetune=3)):
+        found = run(problem, method, 300)
         alone = first_come(problem, found.plan.device)
         assert simulate(problem, alone).step_ns == found.value
         assert found.value < expert.value

@@ -1,4 +1,4 @@
-"""Placeto: what a board says, what episodes earn, and what the optimizer does with both."""
+"""Placeto: what a board says, what episodes earn, and what the method does with both."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from loadmaster.baselines.lists.schedulers import critical_rank
 from loadmaster.graph.columns import ints
 from loadmaster.learn.placeto2019.board import board_of, groups_of, relations, topological, visits
 from loadmaster.learn.placeto2019.episodes import Episodes, advantages, costs, log_chances, play
+from loadmaster.learn.placeto2019.method import Placeto
 from loadmaster.learn.placeto2019.network import PlacetoNetwork, tensors_of
-from loadmaster.learn.placeto2019.optimizer import Placeto
 from loadmaster.papers.environment import Simulated
 from loadmaster.plans import Plan, check
 from loadmaster.problem import Problem
@@ -187,8 +187,8 @@ SWITCHES = [
 @pytest.mark.parametrize("switch", SWITCHES, ids=[str(switch) for switch in SWITCHES])
 def test_every_switch_gives_a_legal_plan_twice_the_same(switch: dict[str, object]) -> None:
     problem = lanes()
-    optimizer = replace(Placeto(checkpoint="none", samples=3, episodes=3), **switch)  # type: ignore[arg-type]
-    one, two = (solve(problem, optimizer, Budget(None, 60), seed=4) for _ in range(2))
+    method = replace(Placeto(checkpoint="none", samples=3, episodes=3), **switch)  # type: ignore[arg-type]
+    one, two = (solve(problem, method, Budget(None, 60), seed=4) for _ in range(2))
     check(one.plan, problem)
     assert one.simulations <= 60 and one.value <= problem.best_ns.sum()
     np.testing.assert_array_equal(one.plan.device, two.plan.device)
