@@ -34,7 +34,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	touch $@ $(VENV)/.core
 
 demo: $(VENV)/.core
-	$(BIN)/loadmaster compare zoo:gnmt-4 --on 4xp100-pcie --with one-device,expert,heft,etf,greedy-fusion,placement,auto --seconds 6 --save plan.json
+	$(BIN)/loadmaster compare zoo:gnmt-4 --on 4xp100-pcie --method one-device,expert,heft,etf,greedy-fusion,placement,auto --seconds 6 --save plan.json
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check $(SOURCES)

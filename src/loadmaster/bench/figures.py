@@ -57,7 +57,7 @@ class SeedMeans:
 
 
 @dataclass(frozen=True)
-class Method:
+class BudgetedMethod:
     """A column: a spec under a budget.
 
     Attributes:
@@ -83,20 +83,20 @@ class MeansGrid:
     names: Mapping[Place, str]
     ops: Mapping[Place, int]
     clusters: Mapping[Place, str]
-    cells: Mapping[tuple[Method, Place], SeedMeans]
-    methods: tuple[Method, ...]
-    failed: Mapping[tuple[Method, Place], str]
+    cells: Mapping[tuple[BudgetedMethod, Place], SeedMeans]
+    methods: tuple[BudgetedMethod, ...]
+    failed: Mapping[tuple[BudgetedMethod, Place], str]
 
     @staticmethod
-    def of(records: Iterable[RunRecord], methods: Sequence[Method] | None = None) -> MeansGrid:
+    def of(records: Iterable[RunRecord], methods: Sequence[BudgetedMethod] | None = None) -> MeansGrid:
         """`methods`: these columns alone, in that order; else all there are."""
-        runs: dict[tuple[Method, Place], list[RunRecord]] = {}
-        failed: dict[tuple[Method, Place], str] = {}
+        runs: dict[tuple[BudgetedMethod, Place], list[RunRecord]] = {}
+        failed: dict[tuple[BudgetedMethod, Place], str] = {}
         names: dict[Place, str] = {}
         clusters: dict[Place, str] = {}
         ops: dict[Place, int] = {}
         for record in records:
-            column = Method(record.spec, record.budget)
+            column = BudgetedMethod(record.spec, record.budget)
             if methods is not None and column not in methods:
                 continue
             names.setdefault(record.place, record.row)
@@ -115,27 +115,27 @@ class MeansGrid:
     def places(self) -> list[Place]:
         return list(self.names)
 
-    def cell(self, method: Method, place: Place) -> SeedMeans | None:
+    def cell(self, method: BudgetedMethod, place: Place) -> SeedMeans | None:
         return self.cells.get((method, place))
 
-    def label(self, method: Method) -> str:
+    def label(self, method: BudgetedMethod) -> str:
         """The spec, with its budget where the same spec stands there under another one too."""
         twins = [other for other in self.methods if other.spec == method.spec]
         return method.spec if len(twins) == 1 else f"{method.spec} ({method.budget})"
 
-    def shown(self, method: Method, place: Place) -> float | str | None:
+    def shown(self, method: BudgetedMethod, place: Place) -> float | str | None:
         """The value, OOM, or what went wrong."""
         cell = self.cell(method, place)
         if cell is None:
             return "failed" if (method, place) in self.failed else None
         return cell.value if cell.fits else OOM
 
-    def pairs(self, method: Method, baseline: Method) -> list[tuple[Place, SeedMeans, SeedMeans]]:
+    def pairs(self, method: BudgetedMethod, baseline: BudgetedMethod) -> list[tuple[Place, SeedMeans, SeedMeans]]:
         """(place, the method's cell, the baseline's) wherever both have a plan that fits."""
         found = ((place, self.cell(method, place), self.cell(baseline, place)) for place in self.places)
         return [(place, a, b) for place, a, b in found if a is not None and b is not None and a.fits and b.fits]
 
-    def misfits(self, method: Method) -> int:
+    def misfits(self, method: BudgetedMethod) -> int:
         return sum(1 for (column, _), cell in self.cells.items() if column == method and not cell.fits)
 
 
@@ -173,7 +173,7 @@ class Pooled:
         reach: median share of the baseline's simulations until its value was met; inf where it never was.
     """
 
-    method: Method
+    method: BudgetedMethod
     graphs: int
     misfits: int
     improvement: Interval
@@ -185,13 +185,13 @@ class Pooled:
     simulations: float
 
 
-def pooled(grid: MeansGrid, baseline: Method, best: Mapping[Place, int]) -> list[Pooled]:
+def pooled(grid: MeansGrid, baseline: BudgetedMethod, best: Mapping[Place, int]) -> list[Pooled]:
     """A row for each method: over all graphs, how much it gains on the baseline and how far it is from the best
     known."""
     return [_pool(grid, method, baseline, best) for method in grid.methods]
 
 
-def _pool(grid: MeansGrid, method: Method, baseline: Method, best: Mapping[Place, int]) -> Pooled:
+def _pool(grid: MeansGrid, method: BudgetedMethod, baseline: BudgetedMethod, best: Mapping[Place, int]) -> Pooled:
     pairs = grid.pairs(method, baseline)
     mine, theirs = ([cell.value for cell in column] for column in ([a for _, a, _ in pairs], [b for _, _, b in pairs]))
     known = [float(best.get(place, math.nan)) for place, _, _ in pairs]
@@ -210,7 +210,7 @@ def _pool(grid: MeansGrid, method: Method, baseline: Method, best: Mapping[Place
     )
 
 
-def improvements(grid: MeansGrid, method: Method, baseline: Method) -> list[float]:
+def improvements(grid: MeansGrid, method: BudgetedMethod, baseline: BudgetedMethod) -> list[float]:
     """(baseline - method) ÷ baseline of each graph, values being means over seeds."""
     return [(b.value - a.value) / b.value for _, a, b in grid.pairs(method, baseline) if b.value]
 
@@ -222,7 +222,9 @@ def share_of(mine: Sequence[float], theirs: Sequence[float], goal: Sequence[floa
     return sum(b - a for a, b, _ in there) / headroom if headroom > 0 else math.nan
 
 
-def differences(grid: MeansGrid, focus: Method, baseline: Method) -> list[tuple[Method, int, Interval]]:
+def differences(
+    grid: MeansGrid, focus: BudgetedMethod, baseline: BudgetedMethod
+) -> list[tuple[BudgetedMethod, int, Interval]]:
     """How much better `focus` is than each other method: paired by graph, in shares of the baseline's value."""
     found = []
     for other in grid.methods:
@@ -238,7 +240,7 @@ def differences(grid: MeansGrid, focus: Method, baseline: Method) -> list[tuple[
     return found
 
 
-def speed_up(grid: MeansGrid, method: Method, baseline: Method, place: Place) -> float | str | None:
+def speed_up(grid: MeansGrid, method: BudgetedMethod, baseline: BudgetedMethod, place: Place) -> float | str | None:
     """baseline ÷ method - 1; a text where either does not fit or failed."""
     mine, theirs = grid.shown(method, place), grid.shown(baseline, place)
     if isinstance(mine, str) or mine is None:
@@ -246,7 +248,7 @@ def speed_up(grid: MeansGrid, method: Method, baseline: Method, place: Place) ->
     return f"{OOM} of {baseline.spec}" if isinstance(theirs, str) else None if theirs is None else theirs / mine - 1
 
 
-def geometric_speed_up(grid: MeansGrid, method: Method, baseline: Method) -> tuple[float, int]:
+def geometric_speed_up(grid: MeansGrid, method: BudgetedMethod, baseline: BudgetedMethod) -> tuple[float, int]:
     """(geometric mean of baseline ÷ method, less 1; over how many problems)."""
     ratios = [b.value / a.value for _, a, b in grid.pairs(method, baseline) if a.value]
     return (math.exp(_mean([math.log(ratio) for ratio in ratios])) - 1 if ratios else math.nan), len(ratios)

@@ -16,7 +16,7 @@ from typing import Any
 
 from loadmaster import __version__
 from loadmaster.bench.best import BestKnown, load_best
-from loadmaster.bench.figures import Method
+from loadmaster.bench.figures import BudgetedMethod
 from loadmaster.bench.picture import draw
 from loadmaster.bench.records import RunLedger, append, read_lines
 from loadmaster.bench.run import Order, Outcome
@@ -83,12 +83,12 @@ def note_call(out: Path, order: Order, outcome: Outcome) -> None:
     append(out / CALLS, json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def methods_of(order: Order) -> list[Method]:
-    return [Method(spec, allowance.text) for spec, allowance in order.columns()]
+def methods_of(order: Order) -> list[BudgetedMethod]:
+    return [BudgetedMethod(spec, allowance.text) for spec, allowance in order.columns()]
 
 
 def write_tables(
-    suite: Suite, ledger: RunLedger, best: BestKnown, methods: Sequence[Method] | None = None
+    suite: Suite, ledger: RunLedger, best: BestKnown, methods: Sequence[BudgetedMethod] | None = None
 ) -> tuple[list[Table], list[str]]:
     """Writes .md, -N.csv and .png files beside the records; gives the tables, and what could not be written."""
     out, stem = ledger.path.parent, ledger.path.stem

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.figures import MeansGrid, Method, pooled, speed_up
+from loadmaster.bench.figures import BudgetedMethod, MeansGrid, pooled, speed_up
 from loadmaster.bench.records import Place, RunRecord
 from loadmaster.bench.suite import Shape, Suite
 from loadmaster.bench.views import baseline_of, with_records
@@ -21,7 +21,7 @@ def draw(
     records: Iterable[RunRecord],
     best: Mapping[Place, int],
     path: Path,
-    methods: Sequence[Method] | None = None,
+    methods: Sequence[BudgetedMethod] | None = None,
 ) -> bool:
     """Writes the picture; False where there is nothing to draw yet."""
     baseline = baseline_of(suite)
@@ -53,7 +53,7 @@ def _plain(axis: Any) -> None:
     axis.tick_params(labelsize=7)
 
 
-def _draw_pooled(figure: Any, grid: MeansGrid, baseline: Method, best: Mapping[Place, int]) -> None:
+def _draw_pooled(figure: Any, grid: MeansGrid, baseline: BudgetedMethod, best: Mapping[Place, int]) -> None:
     """Mean improvement with its interval, and the share of the headroom that was taken."""
     found = [each for each in pooled(grid, baseline, best) if each.method != baseline]
     left, right = figure.subplots(1, 2, sharey=True)
@@ -77,7 +77,9 @@ def _draw_pooled(figure: Any, grid: MeansGrid, baseline: Method, best: Mapping[P
         _plain(axis)
 
 
-def _draw_rows(figure: Any, suite: Suite, grid: MeansGrid, baseline: Method, others: Sequence[Method]) -> None:
+def _draw_rows(
+    figure: Any, suite: Suite, grid: MeansGrid, baseline: BudgetedMethod, others: Sequence[BudgetedMethod]
+) -> None:
     """A group of bars per problem, one bar per method; what does not fit has none."""
     axis = figure.subplots()
     shown = others if suite.shape == "speed-up" else grid.methods
@@ -102,7 +104,7 @@ _LABEL: Mapping[Shape, str] = {
 }
 
 
-def _height(shape: Shape, grid: MeansGrid, method: Method, baseline: Method, place: Place) -> float:
+def _height(shape: Shape, grid: MeansGrid, method: BudgetedMethod, baseline: BudgetedMethod, place: Place) -> float:
     cell = grid.cell(method, place)
     if cell is None or not cell.fits:
         return math.nan

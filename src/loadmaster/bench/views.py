@@ -11,8 +11,8 @@ from typing import Any
 
 from loadmaster.bench import peers
 from loadmaster.bench.figures import (
+    BudgetedMethod,
     MeansGrid,
-    Method,
     Pooled,
     differences,
     geometric_speed_up,
@@ -27,7 +27,10 @@ from loadmaster.problem.objective import objective_named
 
 
 def tables_of(
-    suite: Suite, records: Iterable[RunRecord], best: Mapping[Place, int], methods: Sequence[Method] | None = None
+    suite: Suite,
+    records: Iterable[RunRecord],
+    best: Mapping[Place, int],
+    methods: Sequence[BudgetedMethod] | None = None,
 ) -> list[Table]:
     """What the suite shows, with published figures last; `methods`: these columns and the baseline alone."""
     baseline = baseline_of(suite)
@@ -39,9 +42,9 @@ def tables_of(
     return [*made, *(show() for show in suite.published)]
 
 
-def baseline_of(suite: Suite) -> Method:
+def baseline_of(suite: Suite) -> BudgetedMethod:
     """The method that a suite compares with, and its allowance."""
-    return Method(suite.baseline, suite.baseline_allowance.text)
+    return BudgetedMethod(suite.baseline, suite.baseline_allowance.text)
 
 
 def with_records(best: Mapping[Place, int], grid: MeansGrid) -> dict[Place, int]:
@@ -53,7 +56,9 @@ def with_records(best: Mapping[Place, int], grid: MeansGrid) -> dict[Place, int]
     return known
 
 
-def improvement_tables(suite: Suite, grid: MeansGrid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
+def improvement_tables(
+    suite: Suite, grid: MeansGrid, baseline: BudgetedMethod, best: Mapping[Place, int]
+) -> list[Table]:
     base = suite.baseline
     columns = (
         Column("method"),
@@ -103,7 +108,7 @@ def _pooled_row(grid: MeansGrid, figures: Pooled, is_baseline: bool) -> tuple[An
     )
 
 
-def _differences_table(grid: MeansGrid, focus: Method, baseline: Method) -> Table:
+def _differences_table(grid: MeansGrid, focus: BudgetedMethod, baseline: BudgetedMethod) -> Table:
     columns = (
         Column("than"),
         Column("graphs", "count"),
@@ -119,7 +124,7 @@ def _differences_table(grid: MeansGrid, focus: Method, baseline: Method) -> Tabl
     return Table(f"How much better {grid.label(focus)} is", columns, rows, (note,))
 
 
-def _per_graph(suite: Suite, grid: MeansGrid, baseline: Method, best: Mapping[Place, int]) -> Table:
+def _per_graph(suite: Suite, grid: MeansGrid, baseline: BudgetedMethod, best: Mapping[Place, int]) -> Table:
     """What there is to win on each graph, by the best known and by the bound, and what each method wins."""
     unit = _unit(grid)
     others = [method for method in grid.methods if method != baseline]
@@ -154,14 +159,14 @@ def _per_graph(suite: Suite, grid: MeansGrid, baseline: Method, best: Mapping[Pl
     return Table(f"{suite.title}: graph by graph", columns, rows)
 
 
-def _improvement(grid: MeansGrid, method: Method, baseline: Method, place: Place) -> float | str | None:
+def _improvement(grid: MeansGrid, method: BudgetedMethod, baseline: BudgetedMethod, place: Place) -> float | str | None:
     mine, theirs = grid.shown(method, place), grid.shown(baseline, place)
     if not isinstance(mine, float) or not isinstance(theirs, float):
         return mine if isinstance(mine, str) else None
     return (theirs - mine) / theirs if theirs else None
 
 
-def speed_up_tables(suite: Suite, grid: MeansGrid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
+def speed_up_tables(suite: Suite, grid: MeansGrid, baseline: BudgetedMethod, best: Mapping[Place, int]) -> list[Table]:
     """Step times, then percent over the baseline with the geometric mean."""
     unit = _unit(grid)
     names = [grid.label(method) for method in grid.methods]
@@ -194,7 +199,7 @@ def speed_up_tables(suite: Suite, grid: MeansGrid, baseline: Method, best: Mappi
     ]
 
 
-def _seconds(grid: MeansGrid, method: Method) -> float:
+def _seconds(grid: MeansGrid, method: BudgetedMethod) -> float:
     found = [cell.seconds for (column, _), cell in grid.cells.items() if column == method]
     return sum(found) / max(1, len(found))
 
@@ -205,7 +210,7 @@ def _bound(grid: MeansGrid, place: Place) -> int | None:
     return min((cell.bound for cell in cells if cell is not None), default=None)
 
 
-def peer_tables(suite: Suite, grid: MeansGrid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
+def peer_tables(suite: Suite, grid: MeansGrid, baseline: BudgetedMethod, best: Mapping[Place, int]) -> list[Table]:
     """Values of every method, and what the last of ours is beside the best peer: optimal, or so much below."""
     unit = _unit(grid)
     ours = [method for method in grid.methods if method.spec not in PEERS]
@@ -230,7 +235,7 @@ def peer_tables(suite: Suite, grid: MeansGrid, baseline: Method, best: Mapping[P
     return [Table(suite.title, columns, rows, (peers.NOTE,))]
 
 
-def _verdict(grid: MeansGrid, focus: Method, place: Place) -> str:
+def _verdict(grid: MeansGrid, focus: BudgetedMethod, place: Place) -> str:
     mine = grid.cell(focus, place)
     rivals = [grid.cell(method, place) for method in grid.methods if method.spec in PEERS]
     values = [rival.value for rival in rivals if rival is not None and rival.fits]
@@ -244,7 +249,7 @@ def _verdict(grid: MeansGrid, focus: Method, place: Place) -> str:
     return ", ".join(words) or "not compared: no peer was run"
 
 
-def load_tables(suite: Suite, grid: MeansGrid, baseline: Method, best: Mapping[Place, int]) -> list[Table]:
+def load_tables(suite: Suite, grid: MeansGrid, baseline: BudgetedMethod, best: Mapping[Place, int]) -> list[Table]:
     """Work of the busiest device over the ideal."""
     columns = (Column("devices"), *(Column(grid.label(method), "times") for method in grid.methods))
     rows = [(grid.clusters[place], *(_load(grid, method, place) for method in grid.methods)) for place in grid.places]
@@ -252,7 +257,7 @@ def load_tables(suite: Suite, grid: MeansGrid, baseline: Method, best: Mapping[P
     return [Table(suite.title, columns, rows, (note, peers.NOTE))]
 
 
-def _load(grid: MeansGrid, method: Method, place: Place) -> float | str | None:
+def _load(grid: MeansGrid, method: BudgetedMethod, place: Place) -> float | str | None:
     cell = grid.cell(method, place)
     return None if cell is None else cell.load if cell.fits else "OOM"
 
@@ -265,7 +270,7 @@ def _unit(grid: MeansGrid) -> Kind:
     return "MB" if most >= 1e5 else "bytes"
 
 
-_SHAPES: Mapping[Shape, Callable[[Suite, MeansGrid, Method, Mapping[Place, int]], list[Table]]] = {
+_SHAPES: Mapping[Shape, Callable[[Suite, MeansGrid, BudgetedMethod, Mapping[Place, int]], list[Table]]] = {
     "improvement": improvement_tables,
     "speed-up": speed_up_tables,
     "peers": peer_tables,

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from loadmaster.bench.figures import (
+    BudgetedMethod,
     MeansGrid,
-    Method,
     differences,
     geometric_speed_up,
     improvements,
@@ -19,7 +19,7 @@ from loadmaster.bench.figures import (
 from tests.unit.bench.made import BASE, record
 
 BUDGET = "100 simulations"
-BASELINE, MINE, OTHER = (Method(spec, BUDGET) for spec in (BASE, "mine", "other"))
+BASELINE, MINE, OTHER = (BudgetedMethod(spec, BUDGET) for spec in (BASE, "mine", "other"))
 
 # Two graphs, two seeds. Means of a: base 100, mine 80, other 90; of b: base 200, mine 190, other 220.
 RUNS = [
@@ -33,7 +33,7 @@ RUNS = [
 BEST = {RUNS[0].place: 60, RUNS[5].place: 150}
 
 
-def of(method: Method) -> int:
+def of(method: BudgetedMethod) -> int:
     return MeansGrid.of(RUNS).methods.index(method)
 
 
@@ -130,7 +130,7 @@ def test_a_failed_run_is_shown_and_not_averaged() -> None:
 
 def test_twins_of_one_spec_are_told_apart_by_their_budget() -> None:
     runs = [record("a", BASE, 100), record("a", "mine", 90)]
-    longer = Method("mine", "10 s")
+    longer = BudgetedMethod("mine", "10 s")
     grid = MeansGrid.of([*runs, runs[1].__class__(**{**runs[1].__dict__, "budget": "10 s"})])
     assert [grid.label(method) for method in grid.methods] == [BASE, "mine (100 simulations)", "mine (10 s)"]
     assert MeansGrid.of(runs, [BASELINE, longer]).methods == (BASELINE,)

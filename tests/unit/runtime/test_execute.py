@@ -79,6 +79,7 @@ def test_settings_and_state_of_the_given_optimizer(kind: str, make: Any) -> None
     optimizers = [make(which.parameters()) for which in (module, twin)]
     for which, optimizer in zip((module, twin), optimizers, strict=True):
         ordinary_loop(which, inputs, optimizer, 2)
+    optimizers[0].zero_grad()
     step = apply(module, inputs, planned(module, inputs, "random", optimizer=kind), optimizer=optimizers[0])
     for rate in (0.05, 0.01):
         for optimizer in optimizers:
